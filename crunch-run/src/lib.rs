@@ -1,0 +1,6 @@
+//! The executor of one container: engine, image, limits and statistics.
+
+pub mod cgroup;
+pub mod engine;
+pub mod image;
+pub mod stats;
