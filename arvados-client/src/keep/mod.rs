@@ -1,7 +1,27 @@
-//! Keep, the content-addressed block store: locators, signatures, and a client for its servers.
+//! Keep, the content-addressed block store: locators and signatures, a client for its servers, and files over blocks.
+//!
+//! From the bottom up: [`Locator`] names a block; [`BlockSource`] and [`BlockStore`] are anything that holds blocks
+//! ([`KeepClient`] over HTTP, [`MemoryStore`], a cache); [`FileReader`] and [`CollectionWriter`] turn blocks into files
+//! and files into blocks, holding a bounded number of blocks in memory.
 
+pub mod client;
+mod error;
 pub mod locator;
+pub mod memory;
+pub mod reader;
+pub mod recent;
+pub mod service;
 pub mod signature;
+pub mod store;
+pub mod writer;
 
+pub use client::{KeepClient, KeepOptions};
+pub use error::{Cause, Failure, KeepError};
 pub use locator::{BlockHash, Locator, LocatorError, MAX_BLOCK_SIZE};
+pub use memory::MemoryStore;
+pub use reader::FileReader;
+pub use recent::RecentBlocks;
+pub use service::{Service, ServiceError};
 pub use signature::{Signature, SignatureError};
+pub use store::{BlockSource, BlockStore};
+pub use writer::CollectionWriter;

@@ -1,0 +1,209 @@
+//! The client for Keep's servers: blocks are verified in both directions and stored as often as was asked for.
+
+mod get;
+mod put;
+mod transfer;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use bytes::Bytes;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::error::{Cause, Failure, KeepError};
+use super::locator::{Locator, MAX_BLOCK_SIZE};
+use super::service::Service;
+use super::store::{BlockSource, BlockStore};
+use crate::token::Token;
+
+/// How a [`KeepClient`] stores, waits and limits itself.
+#[derive(Debug, Clone)]
+pub struct KeepOptions {
+    /// Copies of every block that must be confirmed.
+    pub replicas: u32,
+    /// Storage classes every block must be confirmed in; none leaves the choice to the cluster.
+    pub storage_classes: Vec<String>,
+    /// Bytes of blocks read that may be in memory at once, counted until the last user drops a block. At least one
+    /// block of the largest size.
+    pub memory: usize,
+    /// Requests in flight at once.
+    pub connections: usize,
+    /// A transfer in which nothing moves for this long has failed.
+    pub stall_timeout: Duration,
+    /// No new round of tries is begun after this time.
+    pub retry_budget: Duration,
+    /// First delay between two rounds; it doubles up to 30 s.
+    pub first_delay: Duration,
+}
+
+impl Default for KeepOptions {
+    fn default() -> Self {
+        Self {
+            replicas: 2,
+            storage_classes: Vec::new(),
+            memory: 4 * MAX_BLOCK_SIZE,
+            connections: 8,
+            stall_timeout: Duration::from_secs(120),
+            retry_budget: Duration::from_secs(300),
+            first_delay: Duration::from_millis(500),
+        }
+    }
+}
+
+/// Reads and stores blocks. Clones share connections and limits.
+#[derive(Debug, Clone)]
+pub struct KeepClient {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    http: reqwest::Client,
+    token: Token,
+    services: Vec<Service>,
+    options: KeepOptions,
+    /// In KiB, so that small blocks cost little.
+    memory: Arc<Semaphore>,
+    connections: Semaphore,
+}
+
+impl KeepClient {
+    /// A client of `services`, which are asked in an order that depends on the block.
+    ///
+    /// The token is sent to every service exactly as it is: signatures are valid for this spelling only.
+    pub fn new(
+        http: reqwest::Client,
+        token: Token,
+        services: Vec<Service>,
+        options: KeepOptions,
+    ) -> Self {
+        let memory = kib(options.memory.max(MAX_BLOCK_SIZE) as u64) as usize;
+        let connections = Semaphore::new(options.connections.max(1));
+        Self {
+            inner: Arc::new(Inner {
+                http,
+                token,
+                services,
+                memory: Arc::new(Semaphore::new(memory.min(Semaphore::MAX_PERMITS))),
+                connections,
+                options,
+            }),
+        }
+    }
+
+    /// The services it was made for.
+    pub fn services(&self) -> &[Service] {
+        &self.inner.services
+    }
+}
+
+impl BlockSource for KeepClient {
+    async fn get(&self, locator: &Locator) -> Result<Bytes, KeepError> {
+        self.inner.get(locator).await
+    }
+}
+
+impl BlockStore for KeepClient {
+    async fn put(&self, data: Bytes) -> Result<Locator, KeepError> {
+        self.inner.put(data).await
+    }
+}
+
+fn kib(bytes: u64) -> u32 {
+    // Blocks and the memory limit are checked to be far below 4 TiB.
+    u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX)
+}
+
+/// The pauses between rounds of tries, until the budget is used up.
+struct Rounds {
+    began: Instant,
+    budget: Duration,
+    delays: ExponentialBackoff,
+    tries: u32,
+}
+
+impl Rounds {
+    fn new(options: &KeepOptions) -> Self {
+        let delays = ExponentialBuilder::default()
+            .with_min_delay(options.first_delay)
+            .with_max_delay(Duration::from_secs(30))
+            .with_jitter()
+            .without_max_times();
+        Self {
+            began: Instant::now(),
+            budget: options.retry_budget,
+            delays: delays.build(),
+            tries: 0,
+        }
+    }
+
+    /// Waits before the next round; false if the budget does not allow one.
+    async fn pause(&mut self, last: &Failure) -> bool {
+        let mut delay = self.delays.next().unwrap_or(self.budget);
+        if let Cause::Status {
+            retry_after: Some(asked),
+            ..
+        } = last.cause
+        {
+            delay = delay.max(asked);
+        }
+        if self.began.elapsed() + delay > self.budget {
+            return false;
+        }
+        tracing::debug!(delay_ms = delay.as_millis() as u64, failure = %last, "asking Keep again later");
+        tokio::time::sleep(delay).await;
+        true
+    }
+
+    fn give_up(&self, block: &Locator, failure: Box<Failure>) -> KeepError {
+        KeepError::Unavailable {
+            block: block.stripped().to_string(),
+            tries: self.tries,
+            waited: self.began.elapsed(),
+            failure,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wiremock::matchers::method;
+    use wiremock::{Mock, MockServer, ResponseTemplate};
+
+    #[tokio::test]
+    async fn a_block_in_use_leaves_its_memory_to_nobody_else() {
+        // Another test of this program may have installed the same provider before.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let server = MockServer::start().await;
+        let data = vec![7; 3000];
+        Mock::given(method("GET"))
+            .respond_with(ResponseTemplate::new(200).set_body_bytes(data.clone()))
+            .mount(&server)
+            .await;
+        let services = Service::from_urls(&server.uri()).unwrap();
+        let inner = Inner {
+            http: reqwest::Client::new(),
+            token: Token::new("t"),
+            services,
+            options: KeepOptions::default(),
+            memory: Arc::new(Semaphore::new(5)),
+            connections: Semaphore::new(8),
+        };
+        let locator = Locator::of(&data);
+        let block = inner.get(&locator).await.unwrap();
+        assert_eq!(inner.memory.available_permits(), 2);
+        let part = block.slice(10..20);
+        drop(block);
+
+        let second = tokio::time::timeout(Duration::from_millis(50), inner.get(&locator)).await;
+        assert!(second.is_err(), "a second block was read beyond the limit");
+        drop(part);
+        let third = inner.get(&locator).await.unwrap();
+        assert_eq!(third, data);
+        drop(third);
+        assert_eq!(inner.memory.available_permits(), 5);
+    }
+}

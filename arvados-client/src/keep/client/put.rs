@@ -1,0 +1,190 @@
+//! Storing a block: as many services at once as copies are missing, others in place of those that fail.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+
+use super::transfer::Stored;
+use super::{Inner, Rounds};
+use crate::keep::error::{Failure, KeepError};
+use crate::keep::locator::{Locator, MAX_BLOCK_SIZE};
+use crate::keep::service::{self, Service};
+use crate::keep::store::hash_block;
+
+impl Inner {
+    pub(super) async fn put(&self, data: Bytes) -> Result<Locator, KeepError> {
+        let block = Locator::new(hash_block(&data).await?, data.len() as u64);
+        if data.len() > MAX_BLOCK_SIZE {
+            return Err(KeepError::TooLarge {
+                block: block.to_string(),
+                limit: MAX_BLOCK_SIZE,
+            });
+        }
+        if self.services.is_empty() {
+            return Err(KeepError::NoService);
+        }
+        let order = service::write_order(&self.services, &block.hash);
+        if order.is_empty() {
+            return Err(KeepError::NoWritableService);
+        }
+
+        let mut tally = Tally::new(self.options.replicas, &self.options.storage_classes);
+        let mut rounds = Rounds::new(&self.options);
+        let mut waiting: VecDeque<Service> = order.into();
+        loop {
+            let mut again = VecDeque::new();
+            tally.try_again = None;
+            let mut running = FuturesUnordered::new();
+            loop {
+                while running.len() < tally.missing() as usize
+                    && let Some(service) = waiting.pop_front()
+                {
+                    rounds.tries += 1;
+                    let (block, data) = (&block, data.clone());
+                    running.push(async move {
+                        let result = self.put_to(&service, block, data).await;
+                        (service, result)
+                    });
+                }
+                match running.next().await {
+                    Some((_, Ok(stored))) => {
+                        if let Some(locator) = tally.add(stored) {
+                            return Ok(locator);
+                        }
+                    }
+                    Some((service, Err(failure))) => {
+                        tracing::debug!(%block, %failure, "a Keep service did not store a block");
+                        if failure.cause.is_retryable() {
+                            again.push_back(service);
+                            tally.try_again = Some(Box::new(failure));
+                        } else {
+                            tally.refused = Some(Box::new(failure));
+                        }
+                    }
+                    None => break,
+                }
+            }
+            let may_go_on = match &tally.try_again {
+                Some(last) => rounds.pause(last).await,
+                None => false,
+            };
+            if !may_go_on {
+                return Err(tally.error(&block, &rounds));
+            }
+            waiting = again;
+        }
+    }
+}
+
+/// The copies confirmed so far.
+#[derive(Debug)]
+struct Tally {
+    wanted: u32,
+    stored: u32,
+    /// Copies confirmed in each class asked for.
+    classes: BTreeMap<String, u32>,
+    locator: Option<Locator>,
+    /// The last failure of a service that is worth asking again.
+    try_again: Option<Box<Failure>>,
+    /// The last failure of one that is not.
+    refused: Option<Box<Failure>>,
+}
+
+impl Tally {
+    fn new(replicas: u32, classes: &[String]) -> Self {
+        Self {
+            wanted: replicas.max(1),
+            stored: 0,
+            classes: classes.iter().map(|class| (class.clone(), 0)).collect(),
+            locator: None,
+            try_again: None,
+            refused: None,
+        }
+    }
+
+    /// Copies still missing, in all or in the class that lacks most.
+    fn missing(&self) -> u32 {
+        let least = self.classes.values().copied().fold(self.stored, u32::min);
+        self.wanted.saturating_sub(least)
+    }
+
+    /// Counts a confirmation; gives the locator once there are enough.
+    fn add(&mut self, stored: Stored) -> Option<Locator> {
+        self.stored = self.stored.saturating_add(stored.replicas);
+        for (class, copies) in stored.classes {
+            if let Some(count) = self.classes.get_mut(&class) {
+                *count = count.saturating_add(copies);
+            }
+        }
+        let locator = self.locator.get_or_insert(stored.locator);
+        let locator = locator.clone();
+        (self.missing() == 0).then_some(locator)
+    }
+
+    fn error(self, block: &Locator, rounds: &Rounds) -> KeepError {
+        let (wanted, stored) = (self.wanted, self.stored);
+        let classes = self.classes.into_iter();
+        let classes: Vec<String> = classes
+            .filter(|(_, count)| *count < wanted)
+            .map(|(class, _)| class)
+            .collect();
+        let name = block.to_string();
+        match self.try_again.or(self.refused) {
+            Some(failure) if stored == 0 && failure.cause.is_retryable() => {
+                rounds.give_up(block, failure)
+            }
+            Some(failure) if stored == 0 => KeepError::Refused {
+                block: name,
+                failure,
+            },
+            failure if stored < wanted => KeepError::InsufficientReplicas {
+                block: name,
+                stored,
+                wanted,
+                failure,
+            },
+            failure => KeepError::ClassesUnconfirmed {
+                block: name,
+                classes,
+                failure,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored(replicas: u32, classes: &[(&str, u32)]) -> Stored {
+        Stored {
+            locator: Locator::of(b"foo"),
+            replicas,
+            classes: classes.iter().map(|(c, n)| ((*c).to_owned(), *n)).collect(),
+        }
+    }
+
+    #[test]
+    fn enough_copies_are_enough_when_no_class_was_asked_for() {
+        let mut tally = Tally::new(2, &[]);
+        assert_eq!(tally.missing(), 2);
+        assert_eq!(tally.add(stored(1, &[])), None);
+        assert_eq!(tally.missing(), 1);
+        assert_eq!(
+            tally.add(stored(1, &[("default", 1)])),
+            Some(Locator::of(b"foo"))
+        );
+    }
+
+    #[test]
+    fn every_class_needs_all_its_copies() {
+        let mut tally = Tally::new(2, &["hot".into(), "default".into()]);
+        assert_eq!(tally.add(stored(2, &[("default", 2)])), None);
+        assert_eq!(tally.missing(), 2);
+        assert_eq!(tally.add(stored(1, &[("hot", 1)])), None);
+        assert_eq!(tally.missing(), 1);
+        assert!(tally.add(stored(1, &[("hot", 1)])).is_some());
+    }
+}

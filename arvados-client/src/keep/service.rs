@@ -1,0 +1,236 @@
+//! The servers of Keep and the order in which a block's servers are tried.
+
+use std::cmp::Reverse;
+
+use md5::{Digest, Md5};
+use url::Url;
+
+use super::locator::{BlockHash, Locator};
+
+/// One Keep service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Service {
+    uuid: String,
+    root: Url,
+    read_only: bool,
+    gateway: bool,
+}
+
+/// Why a service cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ServiceError {
+    /// Host and port, or the text given, do not make a URL.
+    #[error("Keep service {uuid} has an unusable address {address:?}: {detail}")]
+    Address {
+        /// The service.
+        uuid: String,
+        /// What was given.
+        address: String,
+        /// Why.
+        detail: String,
+    },
+}
+
+impl Service {
+    /// A service as the API server lists it.
+    pub fn new(
+        uuid: &str,
+        host: &str,
+        port: u16,
+        ssl: bool,
+        service_type: &str,
+        read_only: bool,
+    ) -> Result<Self, ServiceError> {
+        let scheme = if ssl { "https" } else { "http" };
+        let is_bare_ipv6 = host.contains(':') && !host.starts_with('[');
+        let address = if is_bare_ipv6 {
+            format!("{scheme}://[{host}]:{port}/")
+        } else {
+            format!("{scheme}://{host}:{port}/")
+        };
+        let mut service = Self::at(uuid, &address)?;
+        service.read_only = read_only;
+        service.gateway = service_type.starts_with("gateway");
+        Ok(service)
+    }
+
+    /// A writable service at a URL.
+    pub fn at(uuid: &str, address: &str) -> Result<Self, ServiceError> {
+        let unusable = |detail: String| ServiceError::Address {
+            uuid: uuid.to_owned(),
+            address: address.to_owned(),
+            detail,
+        };
+        let mut root = Url::parse(address).map_err(|e| unusable(e.to_string()))?;
+        if !matches!(root.scheme(), "http" | "https") {
+            return Err(unusable(
+                "it must begin with http:// or https://".to_owned(),
+            ));
+        }
+        if !root.path().ends_with('/') {
+            root.set_path(&format!("{}/", root.path()));
+        }
+        Ok(Self {
+            uuid: uuid.to_owned(),
+            root,
+            read_only: false,
+            gateway: false,
+        })
+    }
+
+    /// The services named by `ARVADOS_KEEP_SERVICES`: URLs separated by white space, in place of the server's list.
+    pub fn from_urls(text: &str) -> Result<Vec<Self>, ServiceError> {
+        let urls = text.split_ascii_whitespace().enumerate();
+        // The SDKs number such services like this, so all agree on the order in which a block's are tried.
+        urls.map(|(n, url)| Self::at(&format!("00000-bi6l4-{n:015}"), url))
+            .collect()
+    }
+
+    /// The uuid it is listed under.
+    pub fn uuid(&self) -> &str {
+        &self.uuid
+    }
+
+    /// Its address.
+    pub fn root(&self) -> &Url {
+        &self.root
+    }
+
+    /// Its address without user name or password, for messages.
+    pub(super) fn label(&self) -> String {
+        self.root.origin().ascii_serialization()
+    }
+
+    pub(super) fn is_writable(&self) -> bool {
+        !self.read_only && !self.gateway
+    }
+
+    /// The services are ranked by this per block, so that every client looks for a block in the same places first.
+    fn weight(&self, hash: &BlockHash) -> [u8; 16] {
+        // Only the last part of the uuid counts; the cluster and kind are the same for all.
+        let tail = self.uuid.len().saturating_sub(15);
+        let mut digest = Md5::new();
+        digest.update(hash.to_string());
+        digest.update(&self.uuid.as_bytes()[tail..]);
+        digest.finalize().into()
+    }
+}
+
+/// The services in the order in which they are asked to store the block.
+pub(super) fn write_order(services: &[Service], hash: &BlockHash) -> Vec<Service> {
+    let mut order: Vec<Service> = services
+        .iter()
+        .filter(|s| s.is_writable())
+        .cloned()
+        .collect();
+    order.sort_by_cached_key(|s| Reverse(s.weight(hash)));
+    order
+}
+
+/// The services in the order in which they are asked for the block: a gateway named by a `+K@` hint, then all others.
+pub(super) fn read_order(services: &[Service], locator: &Locator) -> Vec<Service> {
+    let hinted = |s: &Service| {
+        let mut gateways = locator.hints.iter().filter_map(|h| h.strip_prefix("K@"));
+        gateways.any(|uuid| uuid == s.uuid)
+    };
+    let mut order: Vec<Service> = services
+        .iter()
+        .filter(|s| !s.gateway || hinted(s))
+        .cloned()
+        .collect();
+    order.sort_by_cached_key(|s| (!hinted(s), Reverse(s.weight(&locator.hash))));
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sixteen() -> Vec<Service> {
+        (0..16)
+            .map(|n| {
+                let uuid = format!("zzzzz-bi6l4-{n:015x}");
+                Service::new(&uuid, "keep.example", 25107, false, "disk", false).unwrap()
+            })
+            .collect()
+    }
+
+    fn last_digits(order: &[Service]) -> String {
+        order.iter().map(|s| &s.uuid[26..]).collect()
+    }
+
+    #[test]
+    fn services_are_probed_in_the_order_all_clients_agree_on() {
+        let expected = [
+            "3eab2d5fc9681074",
+            "097dba52e648f1c3",
+            "c5b4e023f8a7d691",
+            "9d81c02e76a3bf54",
+        ];
+        for (n, expected) in expected.into_iter().enumerate() {
+            let hash = BlockHash::of(format!("{n:064x}").as_bytes());
+            assert_eq!(last_digits(&write_order(&sixteen(), &hash)), expected);
+            assert_eq!(
+                last_digits(&read_order(&sixteen(), &Locator::new(hash, 64))),
+                expected
+            );
+        }
+    }
+
+    #[test]
+    fn a_gateway_is_asked_first_where_the_locator_names_it_and_never_elsewhere() {
+        let mut services = sixteen();
+        services.truncate(2);
+        let gateway = Service::new(
+            "zzzzz-bi6l4-gatewayaaaaaaaa",
+            "gw",
+            1,
+            true,
+            "gateway:test",
+            false,
+        )
+        .unwrap();
+        services.push(gateway.clone());
+        let mut locator = Locator::of(b"foo");
+        assert_eq!(read_order(&services, &locator).len(), 2);
+        assert_eq!(write_order(&services, &locator.hash).len(), 2);
+        locator.hints.push("K@zzzzz-bi6l4-gatewayaaaaaaaa".into());
+        assert_eq!(read_order(&services, &locator)[0], gateway);
+        assert_eq!(read_order(&services, &locator).len(), 3);
+    }
+
+    #[test]
+    fn read_only_services_are_read_from_only() {
+        let only = [Service::new("zzzzz-bi6l4-0", "h", 1, true, "disk", true).unwrap()];
+        let locator = Locator::of(b"foo");
+        assert!(write_order(&only, &locator.hash).is_empty());
+        assert_eq!(read_order(&only, &locator).len(), 1);
+    }
+
+    #[test]
+    fn addresses_become_urls_or_a_clear_error() {
+        let url = |host: &str, ssl| {
+            Service::new("u", host, 25107, ssl, "disk", false).map(|s| s.root.to_string())
+        };
+        assert_eq!(
+            url("keep0.example", true).unwrap(),
+            "https://keep0.example:25107/"
+        );
+        assert_eq!(url("fd00::1", false).unwrap(), "http://[fd00::1]:25107/");
+        let error = url("not a host", true).unwrap_err().to_string();
+        assert!(
+            error.contains("Keep service u has an unusable address"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn services_can_be_named_by_url() {
+        let services = Service::from_urls(" http://a:1\n https://b/keep ").unwrap();
+        assert_eq!(services[0].uuid(), "00000-bi6l4-000000000000000");
+        assert_eq!(services[1].uuid(), "00000-bi6l4-000000000000001");
+        assert_eq!(services[1].root().as_str(), "https://b/keep/");
+        assert!(Service::from_urls("ftp://a").is_err());
+        assert!(Service::from_urls("").unwrap().is_empty());
+    }
+}

@@ -1,0 +1,371 @@
+//! Storing files as a collection: small files share blocks, a few blocks are on their way at once, the rest waits.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::task::JoinSet;
+
+use super::error::KeepError;
+use super::locator::{Locator, MAX_BLOCK_SIZE};
+use super::store::BlockStore;
+use crate::manifest::{Extent, Manifest, ManifestBuilder};
+
+/// Blocks on their way at once, unless asked otherwise.
+const UPLOADS: usize = 2;
+/// A read from an input is at most this large.
+const READ_SIZE: usize = 256 << 10;
+
+/// A range of a block that has no locator yet.
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    block: usize,
+    offset: usize,
+    len: usize,
+}
+
+#[derive(Debug)]
+struct File {
+    path: String,
+    pieces: Vec<Piece>,
+}
+
+/// Takes files one after the other and stores them. In memory are the blocks being uploaded and the one being filled,
+/// which grows with its content.
+///
+/// A file that does not fit into what is left of a block begins a new one, so that equal large files give equal
+/// blocks whatever is around them.
+#[derive(Debug)]
+pub struct CollectionWriter<S> {
+    store: S,
+    block_size: usize,
+    max_uploads: usize,
+    uploads: JoinSet<(usize, Result<Locator, KeepError>)>,
+    /// Locators by number of the block, as far as they are known.
+    stored: Vec<Option<Arc<Locator>>>,
+    buffer: Vec<u8>,
+    /// Where the open file begins in the buffer, if it does.
+    file_start: Option<usize>,
+    files: Vec<File>,
+    is_open: bool,
+    failed: bool,
+    /// Knows all paths, to refuse impossible ones at once.
+    paths: ManifestBuilder,
+}
+
+impl<S: BlockStore + Clone + 'static> CollectionWriter<S> {
+    /// A writer of full-size blocks, two of them on their way at once.
+    pub fn new(store: S) -> Self {
+        Self::with_limits(store, MAX_BLOCK_SIZE, UPLOADS)
+    }
+
+    /// A writer with another block size (at most [`MAX_BLOCK_SIZE`]) and number of simultaneous uploads.
+    pub fn with_limits(store: S, block_size: usize, max_uploads: usize) -> Self {
+        Self {
+            store,
+            block_size: block_size.clamp(1, MAX_BLOCK_SIZE),
+            max_uploads: max_uploads.max(1),
+            uploads: JoinSet::new(),
+            stored: Vec::new(),
+            buffer: Vec::new(),
+            file_start: None,
+            files: Vec::new(),
+            is_open: false,
+            failed: false,
+            paths: ManifestBuilder::new(),
+        }
+    }
+
+    /// Begins a file (and ends the one before). A path used before is continued.
+    pub fn start_file(&mut self, path: &str) -> Result<(), KeepError> {
+        self.paths.add_file(path, [])?;
+        self.files.push(File {
+            path: path.to_owned(),
+            pieces: Vec::new(),
+        });
+        self.file_start = Some(self.buffer.len());
+        self.is_open = true;
+        Ok(())
+    }
+
+    /// Adds to the open file; waits while too many blocks are on their way. If the call is cancelled, some of `data` may
+    /// have been added.
+    pub async fn write(&mut self, mut data: &[u8]) -> Result<(), KeepError> {
+        if !self.is_open {
+            return Err(KeepError::NoOpenFile);
+        }
+        while !data.is_empty() {
+            self.check()?;
+            if self.buffer.len() == self.block_size {
+                self.make_room().await?;
+            }
+            let (now, later) = data.split_at(data.len().min(self.block_size - self.buffer.len()));
+            self.reserve(now.len());
+            let offset = self.buffer.len();
+            self.buffer.extend_from_slice(now);
+            self.note_piece(offset, now.len());
+            data = later;
+        }
+        Ok(())
+    }
+
+    /// Ends the open file.
+    pub fn finish_file(&mut self) {
+        self.is_open = false;
+        self.file_start = None;
+    }
+
+    /// A whole file from `input`; gives its size.
+    pub async fn put_reader<R: AsyncRead + Unpin>(
+        &mut self,
+        path: &str,
+        mut input: R,
+    ) -> Result<u64, KeepError> {
+        self.start_file(path)?;
+        let mut size = 0;
+        // Begins small: most files are.
+        let mut chunk = Vec::with_capacity(8 << 10);
+        loop {
+            chunk.clear();
+            let read = input.read_buf(&mut chunk).await;
+            let read = read.map_err(|source| KeepError::Input {
+                path: path.to_owned(),
+                source,
+            })?;
+            if read == 0 {
+                break;
+            }
+            self.write(&chunk).await?;
+            size += read as u64;
+            if chunk.len() == chunk.capacity() && chunk.len() < READ_SIZE {
+                chunk.reserve(2 * chunk.capacity());
+            }
+        }
+        self.finish_file();
+        Ok(size)
+    }
+
+    /// An empty file `.keep` in a directory that would not exist otherwise.
+    pub fn add_dir_placeholder(&mut self, dir: &str) -> Result<(), KeepError> {
+        self.paths.add_dir_placeholder(dir)?;
+        Ok(())
+    }
+
+    /// Stores everything written so far and gives its manifest; writing may go on.
+    pub async fn snapshot(&mut self) -> Result<Manifest, KeepError> {
+        self.check()?;
+        if !self.buffer.is_empty() {
+            self.wait_for_place().await?;
+            // The open file, if any, goes on in another block.
+            self.file_start = self.is_open.then_some(0);
+            self.upload_buffer();
+        }
+        while !self.uploads.is_empty() {
+            self.collect_one().await?;
+        }
+        let mut builder = self.paths.clone();
+        for file in &self.files {
+            let mut extents = Vec::with_capacity(file.pieces.len());
+            for piece in &file.pieces {
+                let locator = self.stored.get(piece.block).cloned().flatten();
+                extents.push(Extent {
+                    locator: locator.ok_or(KeepError::WriterFailed)?,
+                    offset: piece.offset as u64,
+                    len: piece.len as u64,
+                });
+            }
+            builder.add_file(&file.path, extents)?;
+        }
+        Ok(builder.build())
+    }
+
+    /// Stores what is left and gives the manifest of the collection, with the locators as the store signed them.
+    pub async fn finish(mut self) -> Result<Manifest, KeepError> {
+        self.snapshot().await
+    }
+
+    fn check(&self) -> Result<(), KeepError> {
+        if self.failed {
+            return Err(KeepError::WriterFailed);
+        }
+        Ok(())
+    }
+
+    /// Grows the buffer by doubling, but never beyond a block.
+    fn reserve(&mut self, more: usize) {
+        let needed = self.buffer.len() + more;
+        if needed > self.buffer.capacity() {
+            let capacity = needed.max(2 * self.buffer.capacity()).min(self.block_size);
+            self.buffer.reserve_exact(capacity - self.buffer.len());
+        }
+    }
+
+    /// Notes that the open file has the next `len` bytes of the buffer.
+    fn note_piece(&mut self, offset: usize, len: usize) {
+        let block = self.stored.len();
+        let Some(file) = self.files.last_mut() else {
+            return;
+        };
+        match file.pieces.last_mut() {
+            Some(last) if last.block == block && last.offset + last.len == offset => {
+                last.len += len
+            }
+            _ => file.pieces.push(Piece { block, offset, len }),
+        }
+    }
+
+    /// Empties the full buffer. If the open file began in it, only what was before goes out, and the file begins the
+    /// next block.
+    async fn make_room(&mut self) -> Result<(), KeepError> {
+        // From here on nothing waits, so that a cancelled call cannot lose the buffer.
+        self.wait_for_place().await?;
+        let start = self.file_start.take().filter(|start| *start > 0);
+        let Some(start) = start else {
+            self.upload_buffer();
+            return Ok(());
+        };
+        let begun = self.buffer.split_off(start);
+        self.upload_buffer();
+        self.buffer = begun;
+        // All of the file so far is in this block: one piece, or none if it began exactly at its end.
+        let next = self.stored.len();
+        if let Some(piece) = self
+            .files
+            .last_mut()
+            .and_then(|file| file.pieces.last_mut())
+        {
+            piece.block = next;
+            piece.offset = 0;
+        }
+        Ok(())
+    }
+
+    async fn wait_for_place(&mut self) -> Result<(), KeepError> {
+        while self.uploads.len() >= self.max_uploads {
+            self.collect_one().await?;
+        }
+        Ok(())
+    }
+
+    /// Sends the buffer on its way and begins an empty one.
+    fn upload_buffer(&mut self) {
+        let index = self.stored.len();
+        self.stored.push(None);
+        let store = self.store.clone();
+        let data = Bytes::from(std::mem::take(&mut self.buffer));
+        self.uploads
+            .spawn(async move { (index, store.put(data).await) });
+    }
+
+    async fn collect_one(&mut self) -> Result<(), KeepError> {
+        let result = match self.uploads.join_next().await {
+            None => return Ok(()),
+            Some(Ok((index, Ok(locator)))) => {
+                self.stored[index] = Some(Arc::new(locator));
+                return Ok(());
+            }
+            Some(Ok((_, Err(error)))) => error,
+            Some(Err(_)) => KeepError::Interrupted,
+        };
+        self.failed = true;
+        self.uploads.abort_all();
+        Err(result)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::sync::Semaphore;
+
+    use super::*;
+    use crate::keep::store::BlockSource;
+
+    /// A store that finishes a block only when it is told to, and counts the bytes it holds meanwhile.
+    #[derive(Debug)]
+    struct SlowStore {
+        go: Semaphore,
+        waiting: AtomicUsize,
+        bytes: AtomicUsize,
+    }
+
+    impl BlockSource for SlowStore {
+        async fn get(&self, _: &Locator) -> Result<Bytes, KeepError> {
+            Err(KeepError::NoService)
+        }
+    }
+
+    impl BlockStore for SlowStore {
+        async fn put(&self, data: Bytes) -> Result<Locator, KeepError> {
+            self.waiting.fetch_add(1, Ordering::SeqCst);
+            self.bytes.fetch_add(data.len(), Ordering::SeqCst);
+            let permit = self.go.acquire().await;
+            permit.map_err(|_| KeepError::Interrupted)?.forget();
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
+            self.bytes.fetch_sub(data.len(), Ordering::SeqCst);
+            Ok(Locator::of(&data))
+        }
+    }
+
+    const BLOCK: usize = 1000;
+
+    fn slow(uploads: usize) -> (Arc<SlowStore>, CollectionWriter<Arc<SlowStore>>) {
+        let store = Arc::new(SlowStore {
+            go: Semaphore::new(0),
+            waiting: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+        });
+        (
+            store.clone(),
+            CollectionWriter::with_limits(store, BLOCK, uploads),
+        )
+    }
+
+    #[tokio::test]
+    async fn a_writer_holds_the_blocks_on_their_way_and_one_more() {
+        let (store, mut writer) = slow(2);
+        writer.start_file("small").unwrap();
+        writer.write(&[1; 300]).await.unwrap();
+        writer.start_file("large").unwrap();
+        let mut most = 0;
+        for _ in 0..200 {
+            let chunk = [7; 70];
+            loop {
+                tokio::select! {
+                    biased;
+                    result = writer.write(&chunk) => break result.unwrap(),
+                    // Nothing else can run: the writer waits for the store.
+                    () = tokio::time::sleep(std::time::Duration::from_millis(5)) => {}
+                }
+                let waiting = store.waiting.load(Ordering::SeqCst);
+                assert_eq!(waiting, 2, "it waited although there was a place");
+                most = most.max(store.bytes.load(Ordering::SeqCst) + writer.buffer.capacity());
+                store.go.add_permits(1);
+                tokio::task::yield_now().await;
+            }
+            assert!(store.waiting.load(Ordering::SeqCst) <= 2);
+            let held = store.bytes.load(Ordering::SeqCst) + writer.buffer.capacity();
+            most = most.max(held);
+        }
+        assert!(
+            most > 2 * BLOCK,
+            "two blocks were never on their way at once"
+        );
+        assert!(most <= 3 * BLOCK, "{most} bytes were held");
+        store.go.add_permits(1000);
+        let manifest = writer.finish().await.unwrap();
+        assert!(manifest.total_size() >= 200 * 70);
+    }
+
+    #[tokio::test]
+    async fn little_data_takes_little_memory() {
+        let (_, mut writer) = slow(2);
+        writer.block_size = MAX_BLOCK_SIZE;
+        for name in ["a", "b", "c"] {
+            writer.start_file(name).unwrap();
+            writer.write(&[0; 100]).await.unwrap();
+        }
+        assert!(writer.buffer.capacity() < 1000);
+    }
+}
