@@ -7,6 +7,8 @@ use arvados_client::keep::{
     BlockSource, BlockStore, Cause, KeepClient, KeepError, KeepOptions, Locator, Service,
 };
 use bytes::Bytes;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 use wiremock::matchers::{header, method, path};
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
@@ -393,7 +395,7 @@ async fn a_bad_signature_is_reported_as_the_service_puts_it() {
 
 #[tokio::test]
 async fn a_service_that_never_answers_is_given_up() {
-    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", silent.local_addr().unwrap());
     let keep = client(&[&url], options());
     let stalled = |error: KeepError| match error {
@@ -404,6 +406,30 @@ async fn a_service_that_never_answers_is_given_up() {
     };
     stalled(keep.get(&signed(b"foo")).await.unwrap_err());
     stalled(keep.put(Bytes::from(vec![0; 20 << 20])).await.unwrap_err());
+}
+
+/// Answers one connection after the other with the given bytes and closes it.
+async fn raw_server(answers: Vec<&'static [u8]>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        for answer in answers {
+            let (mut peer, _) = listener.accept().await.unwrap();
+            let mut request = [0; 4096];
+            assert!(peer.read(&mut request).await.unwrap() > 0);
+            peer.write_all(answer).await.unwrap();
+        }
+    });
+    url
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_is_asked_for_again() {
+    let cut = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nfo";
+    let whole = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nfoo";
+    let url = raw_server(vec![cut, whole]).await;
+    let keep = client(&[&url], options());
+    assert_eq!(keep.get(&signed(b"foo")).await.unwrap(), "foo");
 }
 
 #[tokio::test]

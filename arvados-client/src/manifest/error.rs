@@ -62,9 +62,8 @@ pub enum ManifestError {
     },
 }
 
-/// What is wrong with one token or path.
+/// What is wrong with one token or path; the messages say what the variants mean.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs)] // each message says what the variant means
 pub enum Problem {
     #[error("the line is empty")]
     EmptyLine,
