@@ -1,2 +1,70 @@
-//! placeholder
-fn main() {}
+//! `dispatch-api`: parse, start, announce, wait for a signal, stop.
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+use dispatch_api::{LogFormat, Options, Server};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    start_logging(options.log_format);
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(problem) => {
+            eprintln!("dispatch-api: cannot start: {problem}");
+            return ExitCode::FAILURE;
+        }
+    };
+    runtime.block_on(run(&options))
+}
+
+async fn run(options: &Options) -> ExitCode {
+    let signals = (
+        signal(SignalKind::terminate()),
+        signal(SignalKind::interrupt()),
+    );
+    let (Ok(mut terminate), Ok(mut interrupt)) = signals else {
+        eprintln!("dispatch-api: cannot listen for signals");
+        return ExitCode::FAILURE;
+    };
+    let server = match Server::start(options).await {
+        Ok(server) => server,
+        Err(problem) => {
+            eprintln!("dispatch-api: {problem}");
+            return ExitCode::from(problem.exit_code());
+        }
+    };
+    let mut out = std::io::stdout();
+    if writeln!(out, "{}", server.ready())
+        .and_then(|()| out.flush())
+        .is_err()
+    {
+        tracing::warn!("nobody reads the ready line");
+    }
+    // Without a service manager there is nobody to tell, and that is fine.
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    server.stop().await;
+    ExitCode::SUCCESS
+}
+
+fn start_logging(format: LogFormat) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().init(),
+    }
+}

@@ -1,0 +1,69 @@
+//! `/arvados/v1/keep_services`: this server, under the name the client knows it by.
+
+use serde_json::{Value, json};
+
+use super::{Call, Reply};
+use crate::error::{ApiError, Result};
+use crate::schema::KEEP_SERVICES;
+
+pub fn route(call: &Call, verb: &str, rest: &[&str]) -> Result<Reply> {
+    match (verb, rest) {
+        ("GET", [] | ["accessible"]) => Ok(json!({
+            "kind": KEEP_SERVICES.list_kind(),
+            "etag": "",
+            "self_link": "",
+            "offset": null,
+            "limit": null,
+            "items_available": 1,
+            "items": [this_server(call)],
+        })
+        .into()),
+        ("GET", [uuid]) if *uuid == uuid_of(call) => Ok(this_server(call).into()),
+        _ => Err(ApiError::path_not_found()),
+    }
+}
+
+fn uuid_of(call: &Call) -> String {
+    format!("{}-bi6l4-000000000000000", call.app.setting.cluster_id)
+}
+
+fn this_server(call: &Call) -> Value {
+    let (host, port) = split_host(&call.host);
+    json!({
+        "kind": KEEP_SERVICES.kind,
+        "etag": "",
+        "uuid": uuid_of(call),
+        "owner_uuid": call.app.setting.system_user(),
+        "service_host": host,
+        "service_port": port,
+        "service_ssl_flag": true,
+        "service_type": "disk",
+        "read_only": false,
+        "created_at": null,
+        "modified_at": null,
+        "modified_by_user_uuid": null,
+    })
+}
+
+/// `host:port`, where an IPv6 address stands in brackets.
+fn split_host(authority: &str) -> (&str, u16) {
+    match authority.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && !port.contains(']') => {
+            (host, port.parse().unwrap_or(443))
+        }
+        _ => (authority, 443),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn authorities_are_split() {
+        assert_eq!(split_host("127.0.0.1:8443"), ("127.0.0.1", 8443));
+        assert_eq!(split_host("[::1]:8443"), ("[::1]", 8443));
+        assert_eq!(split_host("api.example"), ("api.example", 443));
+        assert_eq!(split_host("[::1]"), ("[::1]", 443));
+    }
+}

@@ -1,0 +1,40 @@
+//! `/arvados/v1/config`: the few settings clients ask for.
+
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::db::list::MAX_PAGE;
+use crate::edge::MAX_API_BODY;
+
+pub fn public_config(app: &App, host: &str) -> Value {
+    let url = format!("https://{host}/");
+    json!({
+        "ClusterID": app.setting.cluster_id,
+        "API": {
+            "MaxItemsPerResponse": MAX_PAGE,
+            "MaxRequestSize": MAX_API_BODY,
+            "MaxTokenLifetime": "0s",
+        },
+        "Collections": {
+            "BlobSigning": true,
+            "BlobSigningTTL": "336h0m0s",
+            "DefaultReplication": 1,
+            "DefaultTrashLifetime": "336h0m0s",
+            "TrustAllContent": false,
+        },
+        "Containers": {
+            "MaxDispatchAttempts": app.setting.max_dispatch_attempts,
+            "MaxRetryAttempts": app.setting.container_count_max,
+            "SupportedDockerImageFormats": {"v2": {}},
+        },
+        "Services": {
+            "Controller": {"ExternalURL": url},
+            "Keepproxy": {"ExternalURL": ""},
+            "Websocket": {"ExternalURL": format!("wss://{host}/websocket")},
+            "WebDAV": {"ExternalURL": ""},
+            "Workbench2": {"ExternalURL": ""},
+        },
+        "StorageClasses": {"default": {"Default": true, "Priority": 0}},
+        "Users": {"AnonymousUserToken": ""},
+    })
+}

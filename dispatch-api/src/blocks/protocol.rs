@@ -1,0 +1,96 @@
+//! The Keep protocol: `PUT /HASH`, `GET` and `HEAD /LOCATOR`.
+
+use std::sync::Arc;
+
+use arvados_client::keep::{BlockHash, Locator, MAX_BLOCK_SIZE};
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use tokio_util::io::ReaderStream;
+
+use crate::app::App;
+use crate::collection::content::{SIGNATURE_TTL, now_unix};
+use crate::error::{ApiError, Result};
+
+const PIECE: usize = 256 << 10;
+
+/// Store a block and answer with its locator, signed for the caller's token.
+pub fn put(app: &App, name: &str, token: &str, data: &Bytes) -> Result<Response> {
+    let hash = BlockHash::parse(name.split('+').next().unwrap_or_default())
+        .map_err(|problem| ApiError::BadRequest(problem.to_string()))?;
+    if data.len() > MAX_BLOCK_SIZE {
+        return Err(ApiError::TooLarge {
+            limit: MAX_BLOCK_SIZE as u64,
+        });
+    }
+    // Only a live token may fill the disk; which one is of no matter to the block.
+    app.authenticate(token)?;
+    let found = BlockHash::of(data);
+    if found != hash {
+        return Err(ApiError::BadRequest(format!(
+            "checksum mismatch: the data has hash {found}, not {hash}"
+        )));
+    }
+    app.blocks.put(hash, data)?;
+    let locator = Locator::new(hash, data.len() as u64).sign(
+        app.setting.blob_signing_key.as_bytes(),
+        token,
+        now_unix() + SIGNATURE_TTL,
+        SIGNATURE_TTL,
+    );
+    Ok(reply(StatusCode::OK)
+        .header("x-keep-replicas-stored", "1")
+        .header("x-keep-storage-classes-confirmed", "default=1")
+        .header("content-type", "text/plain")
+        .body(Body::from(format!("{locator}\n")))
+        .unwrap_or_default())
+}
+
+/// A block found and allowed to be read; `None` as file for HEAD.
+pub struct Readable {
+    size: u64,
+    file: Option<std::fs::File>,
+}
+
+pub fn find(app: &App, method: &Method, name: &str, token: &str) -> Result<Readable> {
+    let missing = || ApiError::NotFound("Not Found".into());
+    let locator =
+        Locator::parse(name).map_err(|problem| ApiError::BadRequest(problem.to_string()))?;
+    let key = app.setting.blob_signing_key.as_bytes();
+    locator
+        .verify(key, token, now_unix(), SIGNATURE_TTL)
+        .map_err(|_| ApiError::BadRequest("invalid signature".into()))?;
+    if *method == Method::HEAD {
+        let size = app.blocks.size(locator.hash)?.ok_or_else(missing)?;
+        return Ok(Readable { size, file: None });
+    }
+    let (file, size) = app.blocks.open_checked(locator.hash)?.ok_or_else(missing)?;
+    Ok(Readable {
+        size,
+        file: Some(file),
+    })
+}
+
+/// The block as it streams from disk. `hold` is kept until the last byte has been taken.
+pub fn stream<H: Send + Sync + 'static>(found: Readable, hold: Arc<H>) -> Response {
+    let body = match found.file {
+        None => Body::empty(),
+        Some(file) => {
+            let pieces = ReaderStream::with_capacity(tokio::fs::File::from_std(file), PIECE);
+            Body::from_stream(futures_util::StreamExt::map(pieces, move |piece| {
+                let _held = &hold;
+                piece
+            }))
+        }
+    };
+    reply(StatusCode::OK)
+        .header("content-type", "application/octet-stream")
+        .header("content-length", found.size)
+        .body(body)
+        .unwrap_or_default()
+}
+
+fn reply(status: StatusCode) -> http::response::Builder {
+    http::Response::builder().status(status)
+}

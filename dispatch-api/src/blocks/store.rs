@@ -1,0 +1,189 @@
+//! Blocks on disk: `blocks/abc/abc…`, written whole or not at all, checked whenever they are read.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use arvados_client::keep::BlockHash;
+use md5::{Digest, Md5};
+use tracing::{error, warn};
+
+use crate::error::{ApiError, Result};
+
+const READ_PIECE: usize = 1 << 20;
+
+pub struct BlockStore {
+    root: PathBuf,
+    aside: PathBuf,
+    fresh: PathBuf,
+}
+
+impl BlockStore {
+    pub fn open(root: PathBuf) -> io::Result<Self> {
+        let store = BlockStore {
+            aside: root.join("corrupt"),
+            fresh: root.join("incoming"),
+            root,
+        };
+        fs::create_dir_all(&store.aside)?;
+        fs::create_dir_all(&store.fresh)?;
+        // Half-written files of a killed server belong to no one.
+        for left in fs::read_dir(&store.fresh)? {
+            fs::remove_file(left?.path())?;
+        }
+        Ok(store)
+    }
+
+    fn path(&self, hash: &str) -> PathBuf {
+        self.root.join(&hash[..3]).join(hash)
+    }
+
+    /// Keep a block. Its hash must be that of the data; the caller has checked the size.
+    pub fn put(&self, hash: BlockHash, data: &[u8]) -> Result<()> {
+        let name = hash.to_string();
+        let path = self.path(&name);
+        if self.intact(&name, &path)? == Some(data.len() as u64) {
+            return Ok(());
+        }
+        let temporary = self
+            .fresh
+            .join(format!("{name}.{:016x}", fastrand::u64(..)));
+        let written = self.write(&temporary, &path, data);
+        if written.is_err() {
+            // Best effort: what stays is removed at the next start.
+            let _ = fs::remove_file(&temporary);
+        }
+        written.map_err(|source| failure(&path, source))
+    }
+
+    fn write(&self, temporary: &Path, path: &Path, data: &[u8]) -> io::Result<()> {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(temporary)?;
+        file.write_all(data)?;
+        file.sync_all()?;
+        let shard = path.parent().unwrap_or(&self.root);
+        if !shard.is_dir() {
+            fs::create_dir_all(shard)?;
+            File::open(&self.root)?.sync_all()?;
+        }
+        fs::rename(temporary, path)?;
+        // The name is as durable as the data only once the directory is on disk too.
+        File::open(shard)?.sync_all()
+    }
+
+    /// Size of the block if it is here.
+    pub fn size(&self, hash: BlockHash) -> Result<Option<u64>> {
+        let path = self.path(&hash.to_string());
+        match fs::metadata(&path) {
+            Ok(found) => Ok(Some(found.len())),
+            Err(missing) if missing.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(failure(&path, source)),
+        }
+    }
+
+    /// An open file whose content has just been found to match its hash.
+    pub fn open_checked(&self, hash: BlockHash) -> Result<Option<(File, u64)>> {
+        let name = hash.to_string();
+        let path = self.path(&name);
+        match self.intact(&name, &path)? {
+            None if path.exists() => Err(ApiError::CorruptBlock(name)),
+            None => Ok(None),
+            Some(size) => {
+                let file = File::open(&path).map_err(|source| failure(&path, source))?;
+                Ok(Some((file, size)))
+            }
+        }
+    }
+
+    /// Size of the block if it is here and undamaged. A damaged one is moved aside.
+    fn intact(&self, name: &str, path: &Path) -> Result<Option<u64>> {
+        let mut file = match File::open(path) {
+            Ok(file) => file,
+            Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(failure(path, source)),
+        };
+        let (found, size) = digest(&mut file).map_err(|source| failure(path, source))?;
+        if found == name {
+            return Ok(Some(size));
+        }
+        let aside = self.aside.join(format!("{name}.{:08x}", fastrand::u32(..)));
+        error!(block = name, found, moved_to = %aside.display(),
+               "a block on disk does not match its hash: it was damaged after it was stored");
+        if let Err(failed) = fs::rename(path, &aside) {
+            warn!(block = name, error = %failed, "the damaged block could not be moved aside");
+        }
+        Ok(None)
+    }
+}
+
+fn digest(file: &mut File) -> io::Result<(String, u64)> {
+    let mut hasher = Md5::new();
+    let mut piece = vec![0u8; READ_PIECE];
+    let mut size = 0;
+    loop {
+        let count = file.read(&mut piece)?;
+        if count == 0 {
+            return Ok((data_encoding::HEXLOWER.encode(&hasher.finalize()), size));
+        }
+        hasher.update(&piece[..count]);
+        size += count as u64;
+    }
+}
+
+fn failure(path: &Path, source: io::Error) -> ApiError {
+    if source.kind() == io::ErrorKind::StorageFull {
+        return ApiError::DiskFull;
+    }
+    ApiError::Blocks {
+        path: path.display().to_string(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store() -> (tempfile::TempDir, BlockStore) {
+        let directory = tempfile::tempdir().unwrap();
+        let store = BlockStore::open(directory.path().join("blocks")).unwrap();
+        (directory, store)
+    }
+
+    #[test]
+    fn what_is_put_can_be_read() {
+        let (_directory, store) = store();
+        let hash = BlockHash::of(b"foo");
+        store.put(hash, b"foo").unwrap();
+        store.put(hash, b"foo").unwrap();
+        let (mut file, size) = store.open_checked(hash).unwrap().unwrap();
+        let mut content = Vec::new();
+        file.read_to_end(&mut content).unwrap();
+        assert_eq!((content.as_slice(), size), (&b"foo"[..], 3));
+        assert!(store.open_checked(BlockHash::of(b"bar")).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_damaged_block_is_moved_aside_and_can_be_stored_again() {
+        let (_directory, store) = store();
+        let hash = BlockHash::of(b"foo");
+        store.put(hash, b"foo").unwrap();
+        fs::write(store.path(&hash.to_string()), b"fox").unwrap();
+        assert!(store.open_checked(hash).unwrap().is_none());
+        assert_eq!(fs::read_dir(&store.aside).unwrap().count(), 1);
+        store.put(hash, b"foo").unwrap();
+        assert!(store.open_checked(hash).unwrap().is_some());
+    }
+
+    #[test]
+    fn half_written_files_are_gone_after_a_restart() {
+        let (directory, store) = store();
+        fs::write(store.fresh.join("half"), b"x").unwrap();
+        let again = BlockStore::open(directory.path().join("blocks")).unwrap();
+        assert_eq!(fs::read_dir(&again.fresh).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,87 @@
+//! The first start: the three users and their tokens.
+
+use rusqlite::Connection;
+use serde_json::json;
+
+use crate::auth::{Identity, lifetime};
+use crate::db::rows;
+use crate::error::Result;
+use crate::record::Record;
+use crate::schema::{GROUPS, TOKENS, USERS};
+use crate::tx::{Setting, Tx};
+
+/// The users a server begins with; each has a token file of that name.
+pub const NAMES: [&str; 3] = ["root", "user", "dispatch"];
+
+/// Create what is missing; the answer is each name with its whole token.
+pub fn ensure(connection: &mut Connection, setting: &Setting) -> Result<Vec<(String, String)>> {
+    let transaction = connection.transaction()?;
+    let tx = Tx::new(&transaction, setting);
+    ensure_group(&tx)?;
+    let mut tokens = Vec::new();
+    for name in NAMES {
+        let user = ensure_user(&tx, name)?;
+        let token = ensure_token(&tx, name, user.uuid())?;
+        let whole = format!("v2/{}/{}", token.uuid(), token.text("api_token"));
+        tokens.push((name.to_owned(), whole));
+    }
+    drop(tx);
+    transaction.commit()?;
+    Ok(tokens)
+}
+
+fn ensure_group(tx: &Tx<'_>) -> Result<()> {
+    let uuid = tx.setting.all_users_group();
+    if tx.fetch(&GROUPS, &uuid)?.is_none() {
+        let system = Identity::system(tx.setting.system_user());
+        let group = Record::new()
+            .with("uuid", uuid)
+            .with("name", "All users")
+            .with("group_class", "role");
+        tx.create(&GROUPS, &system, group)?;
+    }
+    Ok(())
+}
+
+fn ensure_user(tx: &Tx<'_>, name: &str) -> Result<Record> {
+    if let Some(user) = rows::find(tx.conn, &USERS, "username = ?1", &[&name])?.pop() {
+        return Ok(user);
+    }
+    let system = Identity::system(tx.setting.system_user());
+    let mut user = Record::new()
+        .with("owner_uuid", tx.setting.system_user())
+        .with("username", name)
+        .with("email", format!("{name}@localhost"))
+        .with("first_name", name)
+        .with("is_active", true)
+        .with("is_admin", true);
+    if name == "root" {
+        user.set("uuid", tx.setting.system_user());
+    }
+    tx.create(&USERS, &system, user)
+}
+
+/// The user's first token that does not expire and may do everything.
+fn ensure_token(tx: &Tx<'_>, name: &str, user_uuid: &str) -> Result<Record> {
+    let root_uuid = format!("{}-gj3su-000000000000000", tx.setting.cluster_id);
+    let known = rows::find(
+        tx.conn,
+        &TOKENS,
+        "owner_uuid = ?1 AND expires_at IS NULL AND attempt_of IS NULL AND scopes = '[\"all\"]' \
+         AND created_by_ip_address = 'first start' ORDER BY created_at LIMIT 1",
+        &[&user_uuid],
+    )?;
+    if let Some(token) = known.into_iter().next() {
+        return Ok(token);
+    }
+    let system = Identity::system(tx.setting.system_user());
+    let mut token = Record::new()
+        .with("owner_uuid", user_uuid)
+        .with("api_token", lifetime::new_secret())
+        .with("created_by_ip_address", "first start")
+        .with("scopes", json!(["all"]));
+    if name == "root" && tx.fetch(&TOKENS, &root_uuid)?.is_none() {
+        token.set("uuid", root_uuid);
+    }
+    tx.create(&TOKENS, &system, token)
+}

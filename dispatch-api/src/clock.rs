@@ -1,0 +1,77 @@
+//! Time as the API writes it: UTC text with nine digits, so that text order is time order.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+
+/// The present moment, `YYYY-MM-DDTHH:MM:SS.nnnnnnnnnZ`.
+pub fn now() -> String {
+    stamp(Timestamp::now())
+}
+
+/// Now plus a span.
+pub fn after(span: Duration) -> String {
+    stamp(Timestamp::now().checked_add(span).unwrap_or(Timestamp::MAX))
+}
+
+/// Now minus a span.
+pub fn before(span: Duration) -> String {
+    stamp(Timestamp::now().checked_sub(span).unwrap_or(Timestamp::MIN))
+}
+
+pub fn stamp(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%S%.9fZ").to_string()
+}
+
+/// Bring any spelling a client may send into ours; `None` when it is no time at all.
+pub fn normalise(text: &str) -> Option<String> {
+    parse(text).map(stamp)
+}
+
+pub fn parse(text: &str) -> Option<Timestamp> {
+    let text = text.trim();
+    if let Ok(at) = text.parse::<Timestamp>() {
+        return Some(at);
+    }
+    // Without an offset the API means UTC.
+    let civil: DateTime = text.parse().ok()?;
+    civil
+        .to_zoned(TimeZone::UTC)
+        .ok()
+        .map(|zoned| zoned.timestamp())
+}
+
+/// Milliseconds since the epoch of a stored time; 0 when it cannot be read.
+pub fn millis(text: &str) -> i64 {
+    parse(text).map_or(0, |at| at.as_millisecond())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_spelling_becomes_nine_digits_of_utc() {
+        for (given, expected) in [
+            ("2026-01-02T03:04:05Z", "2026-01-02T03:04:05.000000000Z"),
+            ("2026-01-02T03:04:05.5Z", "2026-01-02T03:04:05.500000000Z"),
+            (
+                "2026-01-02T04:04:05+01:00",
+                "2026-01-02T03:04:05.000000000Z",
+            ),
+            ("2026-01-02 03:04:05", "2026-01-02T03:04:05.000000000Z"),
+        ] {
+            assert_eq!(normalise(given).as_deref(), Some(expected), "{given}");
+        }
+        assert_eq!(normalise("tomorrow"), None);
+    }
+
+    #[test]
+    fn text_order_is_time_order() {
+        let early = before(Duration::from_secs(1));
+        let late = after(Duration::from_secs(1));
+        assert!(early < now() && now() < late);
+    }
+}

@@ -1,0 +1,207 @@
+//! Rules for the mounts of a container request.
+
+use serde_json::{Map, Value};
+
+use crate::error::{ApiError, Result};
+
+/// Fields of a mount and the kinds that understand them.
+const FIELDS: [(&str, &[&str]); 9] = [
+    ("portable_data_hash", &["collection"]),
+    ("uuid", &["collection"]),
+    ("writable", &["collection"]),
+    ("path", &["collection", "file"]),
+    ("capacity", &["tmp"]),
+    ("device_type", &["tmp"]),
+    ("content", &["json", "text"]),
+    (
+        "exclude_from_output",
+        &["collection", "tmp", "keep", "file", "json", "text"],
+    ),
+    (
+        "kind",
+        &["collection", "tmp", "keep", "file", "json", "text"],
+    ),
+];
+
+const STREAMS: [&str; 3] = ["stdin", "stdout", "stderr"];
+
+/// Check mounts and secret mounts of a request about to be committed.
+pub fn check(mounts: &Value, secret_mounts: &Value, output_path: &str) -> Result<()> {
+    let mut problems = Vec::new();
+    let none = Map::new();
+    let plain = mounts.as_object().unwrap_or(&none);
+    let secret = secret_mounts.as_object().unwrap_or(&none);
+    for (target, mount) in plain {
+        if !target.starts_with('/') && !STREAMS.contains(&target.as_str()) {
+            problems.push(format!(
+                "Mounts target '{target}' must be an absolute path, stdin, stdout or stderr"
+            ));
+        }
+        check_one(target, mount, &mut problems);
+    }
+    for (target, mount) in secret {
+        if !target.starts_with('/') && target != "stdin" {
+            problems.push(format!(
+                "Secret mounts target '{target}' must be an absolute path or stdin"
+            ));
+        }
+        if !matches!(mount["kind"].as_str(), Some("json" | "text")) {
+            problems.push(format!(
+                "Secret mounts kind {} of '{target}' is not permitted: only json and text are",
+                mount["kind"]
+            ));
+        }
+        if plain.contains_key(target) {
+            problems.push(format!(
+                "Secret mounts conflict with non-secret mounts: ['{target}']"
+            ));
+        }
+        check_one(target, mount, &mut problems);
+    }
+    if !plain.contains_key(output_path) {
+        problems.push(format!(
+            "Output path '{output_path}' must be the target of a mount"
+        ));
+    }
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(ApiError::Invalid(problems))
+    }
+}
+
+fn check_one(target: &str, mount: &Value, problems: &mut Vec<String>) {
+    let Some(mount) = mount.as_object() else {
+        problems.push(format!("Mounts entry '{target}' must be an object"));
+        return;
+    };
+    let kind = mount.get("kind").and_then(Value::as_str).unwrap_or("");
+    let (_, kinds) = FIELDS[FIELDS.len() - 1];
+    if !kinds.contains(&kind) {
+        problems.push(format!("Mounts kind '{kind}' of '{target}' is not known"));
+        return;
+    }
+    for (field, value) in mount {
+        match FIELDS.iter().find(|(name, _)| name == field) {
+            None => problems.push(format!("Mounts field '{field}' of '{target}' is not known")),
+            Some((_, understood)) if !understood.contains(&kind) && !is_blank(value) => problems
+                .push(format!(
+                    "Mounts field '{field}' of '{target}' means nothing for kind '{kind}'"
+                )),
+            Some(_) => {}
+        }
+    }
+    let device = mount
+        .get("device_type")
+        .and_then(Value::as_str)
+        .unwrap_or("");
+    if kind == "tmp" && !["", "ram", "ssd", "disk", "network"].contains(&device) {
+        problems.push(format!(
+            "Mounts device_type '{device}' of '{target}' is not one of ram, ssd, disk, network"
+        ));
+    }
+    if kind == "file" && !["stdout", "stderr"].contains(&target) {
+        problems.push(format!(
+            "Mounts kind 'file' of '{target}' is possible only for stdout and stderr"
+        ));
+    }
+    if kind == "text"
+        && mount
+            .get("content")
+            .is_some_and(|content| !content.is_string())
+    {
+        problems.push(format!("Mounts content of '{target}' must be a string"));
+    }
+}
+
+fn is_blank(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(flag) => !flag,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(object) => object.is_empty(),
+    }
+}
+
+/// The mount without fields that say nothing, as clients pad mounts with them.
+pub fn without_blanks(mount: &Value) -> Value {
+    match mount {
+        Value::Object(fields) => Value::Object(
+            fields
+                .iter()
+                .filter(|(name, value)| name.as_str() == "content" || !is_blank(value))
+                .map(|(name, value)| (name.clone(), value.clone()))
+                .collect(),
+        ),
+        other => other.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn ordinary_mounts_pass() {
+        let mounts = json!({
+            "/out": {"kind": "tmp", "capacity": 1000},
+            "/in": {"kind": "collection", "portable_data_hash": "x", "capacity": 0, "content": null},
+            "/conf": {"kind": "json", "content": [1, 2]},
+            "stdout": {"kind": "file", "path": "/out/stdout.txt"},
+        });
+        let secret = json!({"/key": {"kind": "text", "content": "s"}});
+        check(&mounts, &secret, "/out").unwrap();
+    }
+
+    #[test]
+    fn each_rule_names_what_breaks_it() {
+        let out = json!({"kind": "tmp"});
+        let cases = [
+            (
+                json!({"/out": out, "rel": {"kind": "tmp"}}),
+                json!({}),
+                "rel",
+            ),
+            (json!({"/in": {"kind": "tmp"}}), json!({}), "Output path"),
+            (json!({"/out": {"kind": "git_tree"}}), json!({}), "git_tree"),
+            (
+                json!({"/out": {"kind": "tmp", "path": "x"}}),
+                json!({}),
+                "path",
+            ),
+            (
+                json!({"/out": {"kind": "tmp", "size": 1}}),
+                json!({}),
+                "size",
+            ),
+            (
+                json!({"/out": {"kind": "tmp", "device_type": "tape"}}),
+                json!({}),
+                "tape",
+            ),
+            (
+                json!({"/out": out, "/f": {"kind": "file", "path": "/out/f"}}),
+                json!({}),
+                "/f",
+            ),
+            (
+                json!({"/out": out}),
+                json!({"/s": {"kind": "tmp"}}),
+                "Secret",
+            ),
+            (
+                json!({"/out": out, "/s": {"kind": "text", "content": ""}}),
+                json!({"/s": {"kind": "text", "content": "x"}}),
+                "conflict",
+            ),
+        ];
+        for (mounts, secret, word) in cases {
+            let error = check(&mounts, &secret, "/out").unwrap_err().to_string();
+            assert!(error.contains(word), "{mounts}: {error}");
+        }
+    }
+}

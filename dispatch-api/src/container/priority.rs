@@ -1,0 +1,123 @@
+//! How the priority of requests becomes the priority of containers, and travels down to child requests.
+
+use std::collections::HashSet;
+
+use serde_json::Value;
+
+use crate::auth::{Caller, Identity};
+use crate::clock;
+use crate::db::rows;
+use crate::error::Result;
+use crate::record::Record;
+use crate::schema::{CONTAINER_REQUESTS, CONTAINERS};
+use crate::tx::Tx;
+
+/// One request's weight: its own priority first, then who asked earlier. Needs 64 bits.
+pub fn weight(request_priority: i64, created_at_ms: i64) -> i64 {
+    if request_priority <= 0 {
+        return 0;
+    }
+    request_priority
+        .saturating_mul(1 << 50)
+        .saturating_sub(created_at_ms)
+}
+
+/// Set a container's priority to what its requests ask for now, then its descendants'.
+pub fn refresh(tx: &Tx<'_>, container_uuid: &str) -> Result<()> {
+    let system = Identity::system(tx.setting.system_user());
+    let mut seen = HashSet::new();
+    let mut waiting = vec![container_uuid.to_owned()];
+    while let Some(uuid) = waiting.pop() {
+        // A container can never be its own ancestor, but a loop here would never end.
+        if !seen.insert(uuid.clone()) {
+            continue;
+        }
+        if refresh_one(tx, &system, &uuid)? {
+            waiting.extend(children(tx, &uuid)?);
+        }
+    }
+    Ok(())
+}
+
+/// A container's priority was set by hand: its child requests follow.
+pub fn cascade_from(tx: &Tx<'_>, _who: &Caller, container_uuid: &str) -> Result<()> {
+    for child in children(tx, container_uuid)? {
+        refresh(tx, &child)?;
+    }
+    Ok(())
+}
+
+fn children(tx: &Tx<'_>, container_uuid: &str) -> Result<Vec<String>> {
+    let requests = rows::find(
+        tx.conn,
+        &CONTAINER_REQUESTS,
+        "requesting_container_uuid = ?1 AND state = 'Committed' AND container_uuid IS NOT NULL",
+        &[&container_uuid],
+    )?;
+    Ok(requests
+        .iter()
+        .map(|request| request.text("container_uuid").to_owned())
+        .collect())
+}
+
+/// True when the priority changed.
+fn refresh_one(tx: &Tx<'_>, system: &Caller, uuid: &str) -> Result<bool> {
+    let Some(container) = tx.fetch(&CONTAINERS, uuid)? else {
+        return Ok(false);
+    };
+    if matches!(container.text("state"), "Complete" | "Cancelled") {
+        return Ok(false);
+    }
+    let due = due(tx, uuid)?;
+    if due == container.int("priority") {
+        return Ok(false);
+    }
+    let new = container.clone().with("priority", due);
+    tx.update_quietly(&CONTAINERS, system, &container, &new)?;
+    Ok(true)
+}
+
+/// The highest wish of all committed requests.
+pub fn due(tx: &Tx<'_>, container_uuid: &str) -> Result<i64> {
+    let requests = rows::find(
+        tx.conn,
+        &CONTAINER_REQUESTS,
+        "container_uuid = ?1 AND state = 'Committed' AND priority > 0",
+        &[&container_uuid],
+    )?;
+    let mut highest = 0;
+    for request in &requests {
+        highest = highest.max(wish(tx, request)?);
+    }
+    Ok(highest)
+}
+
+fn wish(tx: &Tx<'_>, request: &Record) -> Result<i64> {
+    let parent: Option<Record> = match request.some_text("requesting_container_uuid") {
+        Some(parent) => tx.fetch(&CONTAINERS, parent)?,
+        None => None,
+    };
+    // A child runs at exactly its parent's priority, so that a workflow does not starve itself.
+    Ok(match parent.as_ref().map(|parent| parent.get("priority")) {
+        Some(Value::Number(priority)) => priority.as_i64().unwrap_or(0),
+        _ => weight(
+            request.int("priority"),
+            clock::millis(request.text("created_at")),
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn higher_requests_first_then_older_ones() {
+        let now = 1_795_000_000_000;
+        assert!(weight(2, now) > weight(1, now));
+        assert!(weight(1, now) > weight(1, now + 1));
+        assert_eq!(weight(0, now), 0);
+        assert_eq!(weight(500, 1_795_227_947_206), 562_948_158_193_364_794);
+        assert!(weight(1000, now) > 0);
+    }
+}

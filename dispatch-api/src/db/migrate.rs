@@ -1,0 +1,78 @@
+//! Bringing a database file to the layout this program knows.
+
+use std::path::Path;
+
+use rusqlite::Connection;
+
+/// Layouts in order; `user_version` counts how many have been applied.
+const LAYOUTS: &[&str] = &[include_str!("0001_first.sql")];
+
+#[derive(Debug, thiserror::Error)]
+pub enum MigrateError {
+    #[error("cannot open the database: {0}")]
+    Sqlite(#[from] rusqlite::Error),
+    #[error(
+        "the database {path} was written by a newer dispatch-api (layout {found}, this program knows {known}); \
+         use that version or another --state directory"
+    )]
+    Newer {
+        path: String,
+        found: i64,
+        known: i64,
+    },
+}
+
+pub fn upgrade(connection: &mut Connection, path: &Path) -> Result<(), MigrateError> {
+    let found: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+    let known = LAYOUTS.len() as i64;
+    if found > known {
+        return Err(MigrateError::Newer {
+            path: path.display().to_string(),
+            found,
+            known,
+        });
+    }
+    for (layout, version) in LAYOUTS.iter().zip(1i64..).skip(found as usize) {
+        let step = connection.transaction()?;
+        step.execute_batch(layout)?;
+        step.pragma_update(None, "user_version", version)?;
+        step.commit()?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::schema;
+
+    #[test]
+    fn the_layout_and_the_attribute_tables_name_the_same_columns() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        upgrade(&mut connection, Path::new("test")).unwrap();
+        for resource in schema::ALL {
+            let columns: BTreeSet<String> = connection
+                .prepare(&format!(
+                    "SELECT name FROM pragma_table_info('{}')",
+                    resource.table
+                ))
+                .unwrap()
+                .query_map([], |row| row.get(0))
+                .unwrap()
+                .collect::<Result<_, _>>()
+                .unwrap();
+            let attrs: BTreeSet<String> = resource.attrs.iter().map(|a| a.name.into()).collect();
+            assert_eq!(columns, attrs, "{}", resource.table);
+        }
+    }
+
+    #[test]
+    fn a_database_from_the_future_is_refused() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        connection.pragma_update(None, "user_version", 99).unwrap();
+        let error = upgrade(&mut connection, Path::new("state.db")).unwrap_err();
+        assert!(error.to_string().contains("newer dispatch-api"), "{error}");
+    }
+}

@@ -1,0 +1,170 @@
+//! Records to rows and back, driven by the attribute tables.
+
+use data_encoding::HEXLOWER;
+use rusqlite::types::{Value as SqlValue, ValueRef};
+use rusqlite::{Connection, Row, ToSql, params_from_iter};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::error::{ApiError, Result};
+use crate::record::Record;
+use crate::schema::{Attr, AttrType, Resource};
+
+/// The column list of a resource, in the order `read` expects.
+pub fn columns(attrs: &[&Attr]) -> String {
+    let names: Vec<&str> = attrs.iter().map(|attr| attr.name).collect();
+    names.join(", ")
+}
+
+/// Read one row whose columns are exactly `attrs`.
+pub fn read(row: &Row<'_>, attrs: &[&Attr]) -> Result<Record> {
+    attrs
+        .iter()
+        .enumerate()
+        .map(|(index, attr)| {
+            let value = from_sql(attr, row.get_ref(index)?)?;
+            Ok((attr.name.to_owned(), value))
+        })
+        .collect()
+}
+
+fn from_sql(attr: &Attr, stored: ValueRef<'_>) -> Result<Value> {
+    let unreadable = |why: String| ApiError::BadRecord(format!("{}: {why}", attr.name));
+    Ok(match (attr.kind, stored) {
+        (_, ValueRef::Null) => Value::Null,
+        (AttrType::Bool, ValueRef::Integer(number)) => json!(number != 0),
+        (AttrType::Float, ValueRef::Integer(number)) => json!(number as f64),
+        (_, ValueRef::Integer(number)) => json!(number),
+        (_, ValueRef::Real(number)) => json!(number),
+        (AttrType::Object | AttrType::Array, ValueRef::Text(text)) => {
+            serde_json::from_slice(text).map_err(|e| unreadable(e.to_string()))?
+        }
+        (_, ValueRef::Text(text)) => {
+            json!(std::str::from_utf8(text).map_err(|e| unreadable(e.to_string()))?)
+        }
+        (_, ValueRef::Blob(_)) => return Err(unreadable("unexpected binary value".into())),
+    })
+}
+
+fn to_sql(attr: &Attr, value: &Value) -> SqlValue {
+    match (attr.kind, value) {
+        (_, Value::Null) => SqlValue::Null,
+        (AttrType::Object | AttrType::Array, other) => SqlValue::Text(other.to_string()),
+        (_, Value::Bool(flag)) => SqlValue::Integer(i64::from(*flag)),
+        (AttrType::Float, Value::Number(number)) => {
+            SqlValue::Real(number.as_f64().unwrap_or_default())
+        }
+        (_, Value::Number(number)) => number.as_i64().map_or(SqlValue::Null, SqlValue::Integer),
+        (_, Value::String(text)) => SqlValue::Text(text.clone()),
+        (_, other) => SqlValue::Text(other.to_string()),
+    }
+}
+
+/// All rows that satisfy a clause written by this program; values are always bound.
+pub fn find(
+    connection: &Connection,
+    resource: &Resource,
+    clause: &str,
+    params: &[&dyn ToSql],
+) -> Result<Vec<Record>> {
+    let attrs: Vec<&Attr> = resource.attrs.iter().collect();
+    let sql = format!(
+        "SELECT {} FROM {} WHERE {clause}",
+        columns(&attrs),
+        resource.table
+    );
+    let mut statement = connection.prepare_cached(&sql)?;
+    let mut rows = statement.query(params)?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        found.push(read(row, &attrs)?);
+    }
+    Ok(found)
+}
+
+pub fn fetch(connection: &Connection, resource: &Resource, uuid: &str) -> Result<Option<Record>> {
+    Ok(find(connection, resource, "uuid = ?1", &[&uuid])?.pop())
+}
+
+/// Insert and read back, so that defaults of the layout appear in the answer.
+pub fn insert(connection: &Connection, resource: &Resource, record: &Record) -> Result<Record> {
+    let given: Vec<&Attr> = resource
+        .attrs
+        .iter()
+        .filter(|attr| record.0.contains_key(attr.name))
+        .collect();
+    let marks = vec!["?"; given.len()].join(", ");
+    let sql = format!(
+        "INSERT INTO {} ({}) VALUES ({marks})",
+        resource.table,
+        columns(&given)
+    );
+    let values = given.iter().map(|attr| to_sql(attr, record.get(attr.name)));
+    connection
+        .prepare_cached(&sql)?
+        .execute(params_from_iter(values))
+        .map_err(|error| name_conflict(error, resource, record))?;
+    fetch(connection, resource, record.uuid())?
+        .ok_or_else(|| ApiError::BadRecord(format!("{} vanished", record.uuid())))
+}
+
+/// Write the columns that differ; the row version moves with every write.
+pub fn update(
+    connection: &Connection,
+    resource: &Resource,
+    old: &Record,
+    new: &Record,
+) -> Result<Record> {
+    let mut new = new.clone();
+    new.set("row_version", old.int("row_version") + 1);
+    let changed: Vec<&Attr> = old
+        .changed(&new)
+        .into_iter()
+        .filter_map(|name| resource.attr(name))
+        .collect();
+    let assignments: Vec<String> = changed
+        .iter()
+        .map(|attr| format!("{} = ?", attr.name))
+        .collect();
+    let sql = format!(
+        "UPDATE {} SET {} WHERE uuid = ?",
+        resource.table,
+        assignments.join(", ")
+    );
+    let values = changed
+        .iter()
+        .map(|attr| to_sql(attr, new.get(attr.name)))
+        .chain([SqlValue::Text(old.uuid().to_owned())]);
+    connection
+        .prepare_cached(&sql)?
+        .execute(params_from_iter(values))
+        .map_err(|error| name_conflict(error, resource, &new))?;
+    Ok(new)
+}
+
+pub fn delete(connection: &Connection, resource: &Resource, uuid: &str) -> Result<()> {
+    let sql = format!("DELETE FROM {} WHERE uuid = ?1", resource.table);
+    connection.prepare_cached(&sql)?.execute([uuid])?;
+    Ok(())
+}
+
+/// A duplicate name is the client's affair and gets the sentence clients look for.
+fn name_conflict(error: rusqlite::Error, resource: &Resource, record: &Record) -> ApiError {
+    match error.sqlite_error() {
+        Some(code) if code.extended_code == rusqlite::ffi::SQLITE_CONSTRAINT_UNIQUE => {
+            ApiError::invalid(format!(
+                "#<ActiveRecord::RecordNotUnique: {} \"{}\" already exists in {}>",
+                resource.singular,
+                record.some_text("name").unwrap_or(record.text("username")),
+                record.text("owner_uuid")
+            ))
+        }
+        _ => error.into(),
+    }
+}
+
+/// The opaque tag of one state of one record.
+pub fn etag(uuid: &str, row_version: i64) -> String {
+    let digest = Sha256::digest(format!("{uuid}:{row_version}"));
+    HEXLOWER.encode(&digest[..12])
+}

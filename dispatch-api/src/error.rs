@@ -1,0 +1,105 @@
+//! Everything a request can end with besides success, and how it is told to the client.
+
+use http::StatusCode;
+
+/// The Rails class name that clients of this API see in a denied request.
+const DENIED: &str = "#<ArvadosModel::PermissionDeniedError: ArvadosModel::PermissionDeniedError>";
+
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    #[error("Not logged in")]
+    NotLoggedIn,
+    #[error("Forbidden")]
+    OutOfScope,
+    #[error("{0}")]
+    Denied(String),
+    #[error("{0}")]
+    NotFound(String),
+    #[error("{}", .0.join("; "))]
+    Invalid(Vec<String>),
+    #[error("{0}")]
+    BadRequest(String),
+    #[error("#<ArvadosModel::LockFailedError: {0}>")]
+    LockFailed(String),
+    #[error("the record has changed since it was read (its etag is now \"{current}\")")]
+    Stale { current: String },
+    #[error("the request body is larger than {limit} bytes")]
+    TooLarge { limit: u64 },
+    #[error("the client sent no data for {0} s")]
+    SlowBody(u64),
+    #[error("the server is busy with other requests; try again in a second")]
+    Busy,
+    #[error("the disk holding the server's state is full; nothing was changed")]
+    DiskFull,
+    #[error("block {0} on disk does not match its hash; it was moved aside")]
+    CorruptBlock(String),
+    #[error("the block store failed on {path}: {source}")]
+    Blocks {
+        path: String,
+        source: std::io::Error,
+    },
+    #[error("the database failed: {0}")]
+    Database(rusqlite::Error),
+    #[error("a stored record cannot be read: {0}")]
+    BadRecord(String),
+    #[error("the server is shutting down")]
+    Stopping,
+}
+
+pub type Result<T> = std::result::Result<T, ApiError>;
+
+impl ApiError {
+    /// A 422 with one sentence.
+    pub fn invalid(text: impl Into<String>) -> Self {
+        ApiError::Invalid(vec![text.into()])
+    }
+
+    pub fn denied() -> Self {
+        ApiError::Denied(DENIED.to_owned())
+    }
+
+    pub fn path_not_found() -> Self {
+        ApiError::NotFound("Path not found".to_owned())
+    }
+
+    pub fn status(&self) -> StatusCode {
+        match self {
+            ApiError::NotLoggedIn => StatusCode::UNAUTHORIZED,
+            ApiError::OutOfScope | ApiError::Denied(_) => StatusCode::FORBIDDEN,
+            ApiError::NotFound(_) => StatusCode::NOT_FOUND,
+            ApiError::Invalid(_) | ApiError::LockFailed(_) => StatusCode::UNPROCESSABLE_ENTITY,
+            ApiError::BadRequest(_) => StatusCode::BAD_REQUEST,
+            ApiError::Stale { .. } => StatusCode::PRECONDITION_FAILED,
+            ApiError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            ApiError::SlowBody(_) => StatusCode::REQUEST_TIMEOUT,
+            ApiError::Busy | ApiError::Stopping => StatusCode::SERVICE_UNAVAILABLE,
+            ApiError::DiskFull => StatusCode::INSUFFICIENT_STORAGE,
+            ApiError::CorruptBlock(_)
+            | ApiError::Blocks { .. }
+            | ApiError::Database(_)
+            | ApiError::BadRecord(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// The sentences for the reply's `errors` array.
+    pub fn messages(&self) -> Vec<String> {
+        match self {
+            ApiError::Invalid(messages) => messages.clone(),
+            other => vec![other.to_string()],
+        }
+    }
+
+    /// Seconds after which the same request may succeed.
+    pub fn retry_after(&self) -> Option<u32> {
+        matches!(self, ApiError::Busy | ApiError::Stopping).then_some(1)
+    }
+}
+
+impl From<rusqlite::Error> for ApiError {
+    fn from(error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(rusqlite::ErrorCode::DiskFull) => ApiError::DiskFull,
+            _ => ApiError::Database(error),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! What `/metrics` shows.
+
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+use crate::app::App;
+use crate::error::{ApiError, Result};
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Answer {
+    method: String,
+    code: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct InState {
+    state: String,
+}
+
+pub struct Metrics {
+    registry: Registry,
+    requests: Family<Answer, Counter>,
+    seconds: Histogram,
+    containers: Family<InState, Gauge>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::with_prefix("dispatch_api");
+        let requests = Family::<Answer, Counter>::default();
+        let seconds = Histogram::new(exponential_buckets(0.0005, 2.0, 16));
+        let containers = Family::<InState, Gauge>::default();
+        registry.register(
+            "requests",
+            "Requests answered, by method and status",
+            requests.clone(),
+        );
+        registry.register(
+            "request_seconds",
+            "Time from a request's head to its answer",
+            seconds.clone(),
+        );
+        registry.register("containers", "Containers by state", containers.clone());
+        Metrics {
+            registry,
+            requests,
+            seconds,
+            containers,
+        }
+    }
+}
+
+impl Metrics {
+    pub fn answered(&self, method: &http::Method, code: http::StatusCode, took: Duration) {
+        // Methods are the client's text; only the known ones may become labels.
+        let known = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
+        let method = known
+            .into_iter()
+            .find(|known| *known == method.as_str())
+            .unwrap_or("other");
+        let answer = Answer {
+            method: method.to_owned(),
+            code: code.as_u16(),
+        };
+        self.requests.get_or_create(&answer).inc();
+        self.seconds.observe(took.as_secs_f64());
+    }
+
+    pub fn text(&self, app: &App) -> Result<String> {
+        app.readers.read(|connection| {
+            let mut counts = connection.prepare_cached(
+                "SELECT column1, (SELECT count(*) FROM containers WHERE state = column1) \
+                 FROM (VALUES ('Queued'), ('Locked'), ('Running'), ('Complete'), ('Cancelled'))",
+            )?;
+            let mut rows = counts.query([])?;
+            while let Some(row) = rows.next()? {
+                let state = InState { state: row.get(0)? };
+                self.containers.get_or_create(&state).set(row.get(1)?);
+            }
+            Ok(())
+        })?;
+        let mut text = String::new();
+        encode(&mut text, &self.registry)
+            .map_err(|_| ApiError::BadRecord("the metrics cannot be written".into()))?;
+        Ok(text)
+    }
+}

@@ -1,0 +1,262 @@
+//! A request's parameters, however they were sent.
+
+use http::HeaderMap;
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use serde_json::{Map, Value, json};
+use url::form_urlencoded;
+
+use crate::error::{ApiError, Result};
+use crate::schema::Resource;
+
+/// Parameters whose text is JSON when it comes from a query or a form.
+const JSON_PARAMS: [&str; 9] = [
+    "filters",
+    "order",
+    "select",
+    "where",
+    "distinct",
+    "limit",
+    "offset",
+    "include_trash",
+    "ensure_unique_name",
+];
+
+/// Parameters that are never attributes of a record.
+const RESERVED: [&str; 18] = [
+    "filters",
+    "order",
+    "select",
+    "where",
+    "distinct",
+    "limit",
+    "offset",
+    "count",
+    "include_trash",
+    "include_old_versions",
+    "ensure_unique_name",
+    "api_token",
+    "_method",
+    "reader_tokens",
+    "cluster_id",
+    "alt",
+    "format",
+    "uuid",
+];
+
+#[derive(Debug, Default)]
+pub struct Params {
+    query: Map<String, Value>,
+    body: Map<String, Value>,
+    form: bool,
+}
+
+impl Params {
+    pub fn parse(query: Option<&str>, headers: &HeaderMap, body: &[u8]) -> Result<Params> {
+        let query = pairs(query.unwrap_or("").as_bytes());
+        let kind = headers
+            .get(CONTENT_TYPE)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or("");
+        let blank = body.iter().all(u8::is_ascii_whitespace);
+        if blank {
+            return Ok(Params {
+                query,
+                ..Params::default()
+            });
+        }
+        if kind.starts_with("application/x-www-form-urlencoded") {
+            return Ok(Params {
+                query,
+                body: pairs(body),
+                form: true,
+            });
+        }
+        if kind.starts_with("multipart/") {
+            return Err(ApiError::BadRequest(
+                "multipart bodies are not understood; send JSON or a URL-encoded form".into(),
+            ));
+        }
+        let parsed: Value = serde_json::from_slice(body).map_err(|problem| {
+            ApiError::invalid(format!("the body is not valid JSON: {problem}"))
+        })?;
+        match parsed {
+            Value::Object(body) => Ok(Params {
+                query,
+                body,
+                form: false,
+            }),
+            _ => Err(ApiError::invalid("the body must be a JSON object")),
+        }
+    }
+
+    /// A parameter from the body or the query, as a JSON value.
+    pub fn get(&self, name: &str) -> Value {
+        let given = self.body.get(name).or_else(|| self.query.get(name));
+        match given {
+            Some(Value::String(text)) if JSON_PARAMS.contains(&name) => {
+                if text.is_empty() {
+                    return Value::Null;
+                }
+                // A bare word such as an order of one column is not JSON, and is meant as text.
+                serde_json::from_str(text).unwrap_or_else(|_| json!(text))
+            }
+            Some(value) => value.clone(),
+            None => Value::Null,
+        }
+    }
+
+    pub fn text(&self, name: &str) -> Option<String> {
+        self.get(name).as_str().map(str::to_owned)
+    }
+
+    pub fn flag(&self, name: &str) -> bool {
+        match self.get(name) {
+            Value::Bool(flag) => flag,
+            Value::String(text) => matches!(text.as_str(), "true" | "1"),
+            Value::Number(number) => number.as_i64() == Some(1),
+            _ => false,
+        }
+    }
+
+    /// The attributes of a record to create or change.
+    pub fn attributes(&self, resource: &Resource) -> Result<Map<String, Value>> {
+        let wrapped = self
+            .body
+            .get(resource.singular)
+            .or_else(|| self.query.get(resource.singular));
+        let mut attributes = match wrapped {
+            Some(Value::Object(attributes)) => attributes.clone(),
+            Some(Value::String(text)) => match serde_json::from_str(text) {
+                Ok(Value::Object(attributes)) => attributes,
+                _ => {
+                    return Err(ApiError::BadRequest(format!(
+                        "the value of {} is not a JSON object",
+                        resource.singular
+                    )));
+                }
+            },
+            Some(Value::Null) => Map::new(),
+            Some(_) => {
+                return Err(ApiError::invalid(format!(
+                    "{} must be an object",
+                    resource.singular
+                )));
+            }
+            None if self.form => self.unwrapped(resource),
+            None => self
+                .body
+                .iter()
+                .filter(|(name, _)| !RESERVED.contains(&name.as_str()))
+                .map(|(name, value)| (name.clone(), value.clone()))
+                .collect(),
+        };
+        if self.form {
+            attributes.remove("etag");
+            attributes.remove("kind");
+        }
+        Ok(attributes)
+    }
+
+    /// Attributes sent as fields of a form; text that is JSON is meant as JSON where the type is not text.
+    fn unwrapped(&self, resource: &Resource) -> Map<String, Value> {
+        self.body
+            .iter()
+            .filter_map(|(name, value)| {
+                let attr = resource.attr(name)?;
+                let text = value.as_str().unwrap_or("");
+                let value = match attr.kind {
+                    crate::schema::AttrType::Object | crate::schema::AttrType::Array => {
+                        serde_json::from_str(text).unwrap_or_else(|_| value.clone())
+                    }
+                    _ => value.clone(),
+                };
+                Some((name.clone(), value))
+            })
+            .collect()
+    }
+}
+
+fn pairs(encoded: &[u8]) -> Map<String, Value> {
+    form_urlencoded::parse(encoded)
+        .map(|(name, value)| (name.into_owned(), json!(value)))
+        .collect()
+}
+
+/// The token of a request: `Authorization: Bearer` or `OAuth2`, else the `api_token` parameter.
+pub fn token(headers: &HeaderMap, params: &Params) -> Option<String> {
+    let header = headers
+        .get(AUTHORIZATION)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.split_once(' '))
+        .filter(|(scheme, _)| {
+            scheme.eq_ignore_ascii_case("bearer") || scheme.eq_ignore_ascii_case("oauth2")
+        })
+        .map(|(_, token)| token.trim().to_owned());
+    header.or_else(|| params.text("api_token"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::CONTAINERS;
+
+    fn parse(kind: &str, query: &str, body: &str) -> Result<Params> {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, kind.parse().unwrap());
+        Params::parse(Some(query), &headers, body.as_bytes())
+    }
+
+    const FORM: &str = "application/x-www-form-urlencoded";
+    const JSON: &str = "application/json";
+
+    #[test]
+    fn attributes_come_wrapped_or_not_as_json_or_form() {
+        let expected = json!({"state": "Running", "progress": 0.5});
+        for (kind, body) in [
+            (
+                JSON,
+                r#"{"container":{"state":"Running","progress":0.5},"select":["uuid"]}"#,
+            ),
+            (
+                JSON,
+                r#"{"state":"Running","progress":0.5,"select":["uuid"]}"#,
+            ),
+            (
+                FORM,
+                "container=%7B%22state%22%3A%22Running%22%2C%22progress%22%3A0.5%7D&select=%5B%22uuid%22%5D",
+            ),
+            (
+                FORM,
+                "container=%7B%22etag%22%3A%22x%22%2C%22state%22%3A%22Running%22%2C%22progress%22%3A0.5%7D&select=%5B%22uuid%22%5D",
+            ),
+        ] {
+            let params = parse(kind, "alt=json", body).unwrap();
+            let attributes = params.attributes(&CONTAINERS).unwrap();
+            assert_eq!(Value::Object(attributes), expected, "{body}");
+            assert_eq!(params.get("select"), json!(["uuid"]));
+        }
+    }
+
+    #[test]
+    fn query_values_are_json_where_json_is_meant() {
+        let params = parse(JSON, "filters=%5B%5B%22uuid%22%2C%22%3D%22%2C%22x%22%5D%5D&order=priority+desc&limit=5&count=none", "").unwrap();
+        assert_eq!(params.get("filters"), json!([["uuid", "=", "x"]]));
+        assert_eq!(params.get("order"), "priority desc");
+        assert_eq!(params.get("limit"), 5);
+        assert_eq!(params.get("count"), "none");
+    }
+
+    #[test]
+    fn broken_bodies_are_refused() {
+        assert_eq!(parse(JSON, "", "{").unwrap_err().status().as_u16(), 422);
+        let params = parse(FORM, "", "container=%7B").unwrap();
+        assert_eq!(
+            params
+                .attributes(&CONTAINERS)
+                .unwrap_err()
+                .status()
+                .as_u16(),
+            400
+        );
+    }
+}
