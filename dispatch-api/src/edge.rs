@@ -141,7 +141,7 @@ async fn work(app: &Arc<App>, request: Request) -> Result<Response> {
     let (body, memory) = read_body(&app.body_memory, &parts.headers, body).await?;
     let arrived = Arrived {
         method: parts.method,
-        path: parts.uri.path().to_owned(),
+        path: decoded(parts.uri.path())?,
         query: parts.uri.query().map(str::to_owned),
         headers: parts.headers,
         remote,
@@ -155,6 +155,14 @@ async fn work(app: &Arc<App>, request: Request) -> Result<Response> {
     })
     .await
     .map_err(|_| ApiError::BadRecord("the request could not be worked on".into()))?
+}
+
+/// The path as it is meant: clients write the `+` of a portable data hash as `%2B`.
+fn decoded(path: &str) -> Result<String> {
+    percent_encoding::percent_decode_str(path)
+        .decode_utf8()
+        .map(|path| path.into_owned())
+        .map_err(|_| ApiError::path_not_found())
 }
 
 /// A request whose body has been read.
@@ -358,6 +366,13 @@ mod tests {
         assert_eq!(block_name(&format!("/{locator}")), Some(locator.as_str()));
         assert_eq!(block_name("/arvados/v1/containers"), None);
         assert_eq!(block_name(&format!("/{hash}/x")), None);
+    }
+
+    #[test]
+    fn paths_are_decoded_once() {
+        assert_eq!(decoded("/c/x%2B12").unwrap(), "/c/x+12");
+        assert_eq!(decoded("/c/x+12").unwrap(), "/c/x+12");
+        assert!(decoded("/%ff").is_err());
     }
 
     #[test]
