@@ -28,6 +28,8 @@ use crate::request::{self, Params};
 pub const MAX_API_BODY: u64 = 64 << 20;
 /// A client must send something this often while it sends a body.
 const BODY_PAUSE: Duration = Duration::from_secs(60);
+/// How long the rest of a refused body is taken.
+const DRAIN: Duration = Duration::from_secs(10);
 /// How long a request waits for its turn before it is told to come back.
 const TURN: Duration = Duration::from_secs(2);
 
@@ -191,7 +193,10 @@ async fn read_body(
         .and_then(|length| length.parse::<u64>().ok());
     let chunked = headers.contains_key(header::TRANSFER_ENCODING);
     let most = match announced {
-        Some(length) if length > MAX_API_BODY => return Err(too_large()),
+        Some(length) if length > MAX_API_BODY => {
+            drain(body).await;
+            return Err(too_large());
+        }
         Some(length) => length,
         None if chunked => MAX_API_BODY,
         None => 0,
@@ -225,6 +230,22 @@ async fn read_body(
             }
         }
     }
+}
+
+/// Take some of a body that will be refused: a client in the middle of sending would not see the answer.
+async fn drain(body: Body) {
+    let mut pieces = body.into_data_stream();
+    let mut left = MAX_API_BODY;
+    let taking = async {
+        while let Some(Ok(piece)) = pieces.next().await {
+            left = left.saturating_sub(piece.len() as u64);
+            if left == 0 {
+                break;
+            }
+        }
+    };
+    // Whether all of it came does not matter: the answer is the same.
+    let _ = tokio::time::timeout(DRAIN, taking).await;
 }
 
 fn dispatch(app: &Arc<App>, arrived: &Arrived, body: &Bytes, hold: Hold) -> Result<Response> {

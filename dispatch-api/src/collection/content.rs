@@ -126,7 +126,7 @@ mod tests {
         assert_ne!(signed, TEXT);
         let content = Content::parse(&signed).unwrap();
         assert_eq!(content.text, TEXT);
-        assert_eq!(content.pdh, "974d64278fb2a48da4c95ba5d90a7d5b+49");
+        assert_eq!(content.pdh, "83367e8913dcec0bf3fc25ed5a27eacb+49");
         assert_eq!((content.file_count, content.total_size), (1, 3));
         let empty = Content::parse("").unwrap();
         assert_eq!(empty.pdh, "d41d8cd98f00b204e9800998ecf8427e+0");

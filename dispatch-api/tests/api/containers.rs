@@ -1,0 +1,374 @@
+//! Locks, the state machine over HTTP, attempts and etags.
+
+use serde_json::{Value, json};
+
+use crate::world::{Api, World};
+
+/// Bring a fresh container into a state with the administrator's token as its holder.
+async fn in_state(world: &World, state: &str) -> String {
+    let request = world.submit(json!({"use_existing": false})).await;
+    let uuid = request["container_uuid"].as_str().unwrap().to_owned();
+    let path: &[&str] = match state {
+        "Queued" => &[],
+        "Locked" => &["Locked"],
+        "Running" => &["Locked", "Running"],
+        "Complete" => &["Locked", "Running", "Complete"],
+        _ => &["Cancelled"],
+    };
+    for step in path {
+        world.admin.change(&uuid, json!({"state": step})).await.ok();
+    }
+    uuid
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_transition_matrix_is_that_of_the_real_server() {
+    let world = World::new().await;
+    world.image().await;
+    let other = world.token(json!({})).await;
+    let plain = world.plain_user("plain").await;
+    const STATES: [&str; 5] = ["Queued", "Locked", "Running", "Complete", "Cancelled"];
+    let expected = [
+        [200, 200, 422, 422, 200],
+        [403, 200, 200, 422, 200],
+        [422, 422, 200, 200, 200],
+        [422, 422, 422, 200, 200],
+        [422, 422, 422, 422, 200],
+    ];
+    for (row, from) in STATES.into_iter().enumerate() {
+        for (column, to) in STATES.into_iter().enumerate() {
+            let uuid = in_state(&world, from).await;
+            let refused = plain.change(&uuid, json!({"state": to})).await;
+            assert_eq!(refused.status, 404, "a stranger does not even see it");
+            let answer = other.change(&uuid, json!({"state": to})).await;
+            assert_eq!(
+                answer.status, expected[row][column],
+                "other: {from} to {to}: {}",
+                answer.body
+            );
+            let uuid = in_state(&world, from).await;
+            let answer = world.admin.change(&uuid, json!({"state": to})).await;
+            let due = if (from, to) == ("Locked", "Queued") {
+                200
+            } else {
+                expected[row][column]
+            };
+            assert_eq!(
+                answer.status, due,
+                "holder: {from} to {to}: {}",
+                answer.body
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_owner_of_a_request_sees_its_container_and_may_not_change_it() {
+    let world = World::new().await;
+    world.image().await;
+    let plain = world.plain_user("plain").await;
+    let links = world.admin.list("links", json!({})).await.ok();
+    let head = links["items"][0]["head_uuid"].clone();
+    let everyone = "local-j7d0g-fffffffffffffff";
+    let grant = json!({"link": {"link_class": "permission", "name": "can_read",
+                                "tail_uuid": everyone, "head_uuid": head}});
+    world.admin.post("links", grant).await.ok();
+    let request = crate::world::submit(&plain, json!({})).await.ok();
+    let uuid = request["container_uuid"].as_str().unwrap();
+    assert_eq!(plain.container(uuid).await["state"], "Queued");
+    plain
+        .change(uuid, json!({"state": "Locked"}))
+        .await
+        .refused(403);
+    plain.lock(uuid).await.refused(403);
+    plain
+        .delete(&format!("containers/{uuid}"))
+        .await
+        .refused(403);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_sixteen_simultaneous_locks_one_wins() {
+    let world = World::new().await;
+    let uuid = world.queued().await;
+    let mut tokens = Vec::new();
+    for _ in 0..16 {
+        tokens.push(world.token(json!({})).await);
+    }
+    let locks = tokens.into_iter().map(|api| {
+        let uuid = uuid.clone();
+        tokio::spawn(async move { api.lock(&uuid).await })
+    });
+    let mut won = 0;
+    for lock in locks.collect::<Vec<_>>() {
+        let answer = lock.await.unwrap();
+        match answer.status {
+            200 => {
+                won += 1;
+                let mut keys: Vec<&str> = answer
+                    .body
+                    .as_object()
+                    .unwrap()
+                    .keys()
+                    .map(String::as_str)
+                    .collect();
+                keys.sort_unstable();
+                assert_eq!(
+                    keys,
+                    ["auth_uuid", "locked_by_uuid", "priority", "state", "uuid"]
+                );
+            }
+            _ => {
+                let text = answer.refused(422);
+                assert!(text.contains("cannot lock when Locked"), "{text}");
+            }
+        }
+    }
+    assert_eq!(won, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn locking_needs_a_positive_priority() {
+    let world = World::new().await;
+    world.image().await;
+    let request = world.submit(json!({"priority": 0})).await;
+    let uuid = request["container_uuid"].as_str().unwrap();
+    let text = world.admin.lock(uuid).await.refused(422);
+    assert!(text.contains("cannot lock when priority<=0"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outdated_view_cannot_lock_or_change() {
+    let world = World::new().await;
+    let uuid = world.queued().await;
+    let api = &world.admin;
+    let seen = api.list("containers", json!({})).await.ok()["items"][0]["etag"].clone();
+    let seen = seen.as_str().unwrap();
+    api.change(&uuid, json!({"priority": 7})).await.ok();
+    let path = format!("/arvados/v1/containers/{uuid}");
+    for (method, path) in [
+        (reqwest::Method::POST, format!("{path}/lock")),
+        (reqwest::Method::PUT, path.clone()),
+        (reqwest::Method::PATCH, path.clone()),
+    ] {
+        let request = api
+            .raw(method, &path)
+            .header("if-match", format!("\"{seen}\""))
+            .json(&json!({"priority": 8}));
+        api.send(request).await.refused(412);
+    }
+    let answer = api.get(&format!("containers/{uuid}")).await;
+    let header = answer.etag.clone().unwrap();
+    let current = answer.ok();
+    assert_ne!(current["etag"], seen);
+    assert_eq!(header, format!("\"{}\"", current["etag"].as_str().unwrap()));
+    let lock = api
+        .raw(reqwest::Method::POST, &format!("{path}/lock"))
+        .header("if-match", header);
+    assert_eq!(api.send(lock).await.ok()["state"], "Locked");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_tenth_unlock_cancels() {
+    let world = World::new().await;
+    let uuid = world.queued().await;
+    for attempt in 1..=10 {
+        let locked = world.admin.lock(&uuid).await.ok();
+        assert!(locked["auth_uuid"].is_string());
+        let unlocked = world.admin.unlock(&uuid).await.ok();
+        let due = if attempt < 10 { "Queued" } else { "Cancelled" };
+        assert_eq!(unlocked["state"], due, "attempt {attempt}");
+        assert_eq!(unlocked["locked_by_uuid"], Value::Null);
+    }
+    let container = world.admin.container(&uuid).await;
+    assert_eq!(
+        container["runtime_status"]["error"],
+        "Failed to start container.  Cancelled after exceeding 'Containers.MaxDispatchAttempts' (lock_count=10)"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_holder_sees_the_container_token_and_it_dies_with_the_lock() {
+    let world = World::new().await;
+    let uuid = world.queued().await;
+    let other = world.token(json!({})).await;
+    let auth = format!("containers/{uuid}/auth");
+    world.admin.get(&auth).await.refused(403);
+    world.admin.lock(&uuid).await.ok();
+    other.get(&auth).await.refused(403);
+    other.unlock(&uuid).await.refused(403);
+    let inside = world.admin.container_token(&uuid).await;
+    assert_eq!(
+        inside.get("containers/current").await.ok()["uuid"],
+        uuid.as_str()
+    );
+    let suffixed = inside.with_token(&format!("{}/{uuid}", inside.token));
+    suffixed.get("containers/current").await.ok();
+    let foreign = inside.with_token(&format!("{}/local-dz642-aaaaaaaaaaaaaaa", inside.token));
+    foreign.get("containers/current").await.refused(401);
+    assert_eq!(
+        inside
+            .get(&format!("containers/{uuid}/secret_mounts"))
+            .await
+            .ok(),
+        json!({"secret_mounts": {}})
+    );
+    other
+        .get(&format!("containers/{uuid}/secret_mounts"))
+        .await
+        .refused(403);
+    other.get("containers/current").await.refused(404);
+    world.admin.unlock(&uuid).await.ok();
+    inside.get("containers/current").await.refused(401);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_container_reports_its_own_progress_and_nothing_else() {
+    let world = World::new().await;
+    let uuid = world.queued().await;
+    world.admin.lock(&uuid).await.ok();
+    let inside = world.admin.container_token(&uuid).await;
+    inside
+        .change(&uuid, json!({"progress": 0.5}))
+        .await
+        .refused(403);
+    world
+        .admin
+        .change(&uuid, json!({"state": "Running"}))
+        .await
+        .ok();
+    inside.change(&uuid, json!({"progress": 0.5})).await.ok();
+    inside.change(&uuid, json!({"log": "x"})).await.refused(422);
+    inside
+        .change(&uuid, json!({"priority": 1}))
+        .await
+        .refused(422);
+    let text = inside
+        .change(
+            &uuid,
+            json!({"output": "00000000000000000000000000000000+0"}),
+        )
+        .await
+        .refused(422);
+    assert!(text.contains("Output collection must exist"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stale_holder_cannot_write_into_a_later_attempt() {
+    let world = World::new().await;
+    let uuid = world.queued().await;
+    let (first, second) = (attempt(&world, &uuid).await, attempt(&world, &uuid).await);
+    assert!(first.token.contains("/eyJ"), "attempt secrets are signed");
+    first.lock(&uuid).await.ok();
+    let text = second.lock(&uuid).await.refused(422);
+    assert!(text.contains("cannot lock when Locked"));
+    first
+        .change(&uuid, json!({"runtime_status": {"activity": "waiting"}}))
+        .await
+        .ok();
+    first.get("containers").await.refused(403);
+    first.unlock(&uuid).await.ok();
+    second.lock(&uuid).await.ok();
+    first
+        .change(&uuid, json!({"state": "Running", "log": "x"}))
+        .await
+        .refused(401);
+    second
+        .change(&uuid, json!({"state": "Running", "log": "x"}))
+        .await
+        .ok();
+    second
+        .change(&uuid, json!({"state": "Cancelled"}))
+        .await
+        .ok();
+    second.get(&format!("containers/{uuid}")).await.refused(401);
+}
+
+/// An attempt token of a container.
+pub async fn attempt(world: &World, uuid: &str) -> Api {
+    let path = format!("/arvados/v1/containers/{uuid}");
+    let scopes = json!([
+        format!("GET {path}"),
+        format!("PUT {path}"),
+        format!("POST {path}/lock"),
+        format!("POST {path}/unlock"),
+        format!("GET {path}/auth"),
+        "POST /arvados/v1/collections",
+    ]);
+    let end = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
+    world
+        .token(json!({"scopes": scopes, "expires_at": end.to_string()}))
+        .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_read_as_those_of_the_real_server() {
+    let world = World::new().await;
+    let uuid = world.queued().await;
+    let cases = [
+        (
+            json!({"state": "Running"}),
+            "State cannot change from Queued to Running",
+        ),
+        (
+            json!({"etag": "x"}),
+            "unknown attribute 'etag' for Container.",
+        ),
+        (
+            json!({"exit_code": 1}),
+            "Exit code cannot be modified in state 'Queued' (nil, 1)",
+        ),
+        (
+            json!({"state": "Cancelled", "exit_code": 0}),
+            "cannot be modified in state 'Cancelled'",
+        ),
+    ];
+    for (attributes, expected) in cases {
+        let text = world.admin.change(&uuid, attributes).await.refused(422);
+        assert!(text.contains(expected), "{text}");
+    }
+    world.admin.lock(&uuid).await.ok();
+    let text = world
+        .admin
+        .change(&uuid, json!({"runtime_status": {"error": 5}}))
+        .await
+        .refused(422);
+    assert!(
+        text.contains("Runtime status 'error' value must be a string"),
+        "{text}"
+    );
+    world
+        .admin
+        .change(
+            &uuid,
+            json!({"cost": 0, "exit_code": null, "state": "Queued"}),
+        )
+        .await
+        .ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forms_and_overridden_methods_work() {
+    let world = World::new().await;
+    let uuid = world.queued().await;
+    let api = &world.admin;
+    let path = format!("/arvados/v1/containers/{uuid}");
+    let form = [
+        ("container", r#"{"priority":9,"etag":"x"}"#),
+        ("select", r#"["uuid","priority"]"#),
+    ];
+    let request = api.raw(reqwest::Method::PUT, &path).form(&form);
+    assert_eq!(
+        api.send(request).await.ok(),
+        json!({"uuid": uuid, "priority": 9})
+    );
+    let request = api
+        .raw(reqwest::Method::POST, "/arvados/v1/containers")
+        .header("x-http-method-override", "GET")
+        .form(&[("filters", format!(r#"[["uuid","=","{uuid}"]]"#))]);
+    assert_eq!(api.send(request).await.ok()["items_available"], 1);
+    let request = api
+        .raw(reqwest::Method::POST, &path)
+        .form(&[("_method", "PUT"), ("container", r#"{"priority":10}"#)]);
+    assert_eq!(api.send(request).await.ok()["priority"], 10);
+}

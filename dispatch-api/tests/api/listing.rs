@@ -1,0 +1,213 @@
+//! Lists: filters, order, pages, selections.
+
+use serde_json::{Value, json};
+
+use crate::world::World;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dispatchers_questions_are_answered() {
+    let world = World::new().await;
+    world.image().await;
+    let mut uuids = Vec::new();
+    for priority in [0, 10, 30, 20] {
+        let made = world
+            .submit(json!({"priority": priority, "use_existing": false}))
+            .await;
+        uuids.push(made["container_uuid"].as_str().unwrap().to_owned());
+    }
+    let api = &world.admin;
+    let available = json!([["state", "=", "Queued"], ["priority", ">", "0"]]);
+    let count = api
+        .list("containers", json!({"filters": available, "limit": 0}))
+        .await
+        .ok();
+    assert_eq!(
+        (&count["items_available"], &count["items"]),
+        (&json!(3), &json!([]))
+    );
+    let page = json!({"filters": available, "order": "priority desc", "limit": 2, "count": "none",
+                      "select": ["uuid", "priority"]});
+    let page = api.list("containers", page).await.ok();
+    assert_eq!(page.get("items_available"), None);
+    let items = page["items"].as_array().unwrap();
+    assert_eq!(
+        (&items[0]["uuid"], &items[1]["uuid"]),
+        (&json!(uuids[2]), &json!(uuids[3]))
+    );
+    assert_eq!(items[0]["kind"], "arvados#container");
+    assert_eq!(items[0].get("state"), None);
+    let locked = api.lock(&uuids[1]).await.ok();
+    let mine = json!([["locked_by_uuid", "in", [locked["locked_by_uuid"]]]]);
+    let mine = api.list("containers", json!({"filters": mine})).await.ok();
+    assert_eq!(mine["items"][0]["uuid"], uuids[1].as_str());
+    let named = json!([["uuid", "in", uuids]]);
+    assert_eq!(
+        api.list("containers", json!({"filters": named})).await.ok()["items_available"],
+        4
+    );
+    let free = json!([["locked_by_uuid", "=", null]]);
+    assert_eq!(
+        api.list("containers", json!({"filters": free})).await.ok()["items_available"],
+        3
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_cover_everything_once() {
+    let world = World::new().await;
+    for number in 0..25 {
+        let body = json!({"collection": {"name": format!("c{number}")}});
+        world.admin.post("collections", body).await.ok();
+    }
+    let mut seen = Vec::new();
+    loop {
+        let params =
+            json!({"limit": 10, "offset": seen.len(), "order": "name", "select": ["name"]});
+        let page = world.admin.list("collections", params).await.ok();
+        let items = page["items"].as_array().unwrap().clone();
+        if items.is_empty() {
+            break;
+        }
+        seen.extend(
+            items
+                .iter()
+                .map(|item| item["name"].as_str().unwrap().to_owned()),
+        );
+    }
+    assert_eq!(seen.len(), 25);
+    assert!(seen.is_sorted());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nonsense_is_refused_as_the_real_server_does() {
+    let world = World::new().await;
+    for (params, status) in [
+        (json!({"filters": [["x", "=", 1]]}), 422),
+        (json!({"filters": "nonsense"}), 400),
+        (json!({"count": "maybe"}), 422),
+        (json!({"limit": -1}), 422),
+        (json!({"select": ["x"]}), 422),
+        (json!({"filters": [["properties.a\"b", "=", 1]]}), 422),
+    ] {
+        let answer = world.admin.list("containers", params.clone()).await;
+        assert_eq!(answer.status, status, "{params}: {}", answer.body);
+    }
+    world
+        .admin
+        .list("containers", json!({"order": "x desc"}))
+        .await
+        .ok();
+    world.admin.get("nonsense").await.refused(404);
+    let text = world
+        .admin
+        .get("containers/local-dz642-aaaaaaaaaaaaaaa")
+        .await
+        .refused(404);
+    assert!(text.contains("Path not found"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_name_the_request_and_answers_carry_its_id() {
+    let world = World::new().await;
+    let request = world
+        .admin
+        .raw(reqwest::Method::GET, "/arvados/v1/containers/x")
+        .header("x-request-id", "req-abcdefghij0123456789");
+    let response = request.send().await.unwrap();
+    assert_eq!(
+        response.headers()["x-request-id"],
+        "req-abcdefghij0123456789"
+    );
+    let body: Value = response.json().await.unwrap();
+    assert_eq!(
+        body["errors"],
+        json!(["Path not found (req-abcdefghij0123456789)"])
+    );
+    assert!(body["error_token"].as_str().unwrap().contains('+'));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn properties_can_be_searched() {
+    let world = World::new().await;
+    for (name, tags) in [("a", json!(["x", "y"])), ("b", json!(["z"]))] {
+        let body =
+            json!({"collection": {"name": name, "properties": {"tags": tags, "step": name}}});
+        world.admin.post("collections", body).await.ok();
+    }
+    for (filter, expected) in [
+        (json!(["properties.step", "=", "a"]), 1),
+        (json!(["properties.tags", "contains", "z"]), 1),
+        (json!(["properties.step", "exists", true]), 2),
+        (json!(["properties.none", "exists", true]), 0),
+        (json!(["name", "like", "A%"]), 0),
+        (json!(["name", "ilike", "A%"]), 1),
+        (json!(["uuid", "is_a", "arvados#collection"]), 2),
+        (json!(["name", "not in", ["a"]]), 1),
+        (json!(["name", "!=", "a"]), 1),
+    ] {
+        let found = world
+            .admin
+            .list("collections", json!({"filters": [filter]}))
+            .await
+            .ok();
+        assert_eq!(found["items_available"], expected, "{filter}");
+    }
+    let kinds = json!({"select": ["owner_uuid"], "distinct": true});
+    assert_eq!(
+        world.admin.list("collections", kinds).await.ok()["items_available"],
+        1
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_documents_a_client_starts_from_need_no_token() {
+    let world = World::new().await;
+    let nobody = world.admin.with_token("nonsense");
+    let path = "/discovery/v1/apis/arvados/v1/rest";
+    let document = nobody
+        .send(nobody.raw(reqwest::Method::GET, path))
+        .await
+        .ok();
+    assert_eq!(
+        document["rootUrl"],
+        format!("https://{}/", world.admin.host)
+    );
+    for method in [
+        "get",
+        "list",
+        "create",
+        "update",
+        "delete",
+        "auth",
+        "lock",
+        "unlock",
+        "update_priority",
+        "secret_mounts",
+        "current",
+    ] {
+        assert!(
+            document["resources"]["containers"]["methods"][method].is_object(),
+            "{method}"
+        );
+    }
+    assert_eq!(
+        document["schemas"]["Container"]["properties"]["priority"]["type"],
+        "integer"
+    );
+    assert_eq!(nobody.get("config").await.ok()["ClusterID"], "local");
+    let ping = nobody
+        .send(nobody.raw(reqwest::Method::GET, "/_health/ping"))
+        .await
+        .ok();
+    assert_eq!(ping, json!({"health": "OK"}));
+    let metrics = nobody
+        .send(nobody.raw(reqwest::Method::GET, "/metrics"))
+        .await
+        .ok();
+    assert!(
+        metrics
+            .as_str()
+            .unwrap()
+            .contains("dispatch_api_containers{state=\"Queued\"} 0")
+    );
+}

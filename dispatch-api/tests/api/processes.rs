@@ -1,0 +1,162 @@
+//! The program itself: restarts, kills, and a second one on the same state.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::world::{Api, World, request};
+
+struct Process {
+    child: Child,
+    ready: Value,
+}
+
+impl Process {
+    fn start(state: &Path) -> Process {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_dispatch-api"))
+            .arg("--state")
+            .arg(state)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        let ready = serde_json::from_str(&line).unwrap();
+        Process { child, ready }
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_keeps_everything_and_the_address() {
+    let world = World::new().await;
+    let uuid = world.queued().await;
+    world.admin.lock(&uuid).await.ok();
+    let before = world.admin.container(&uuid).await;
+    let host = world.admin.host.clone();
+    let old = world.admin.clone();
+    let world = world.restarted().await;
+    assert_eq!(world.admin.host, host);
+    assert_eq!(old.container(&uuid).await, before);
+    world.admin.unlock(&uuid).await.ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_acknowledged_is_lost_when_the_server_is_killed() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state");
+    let process = Process::start(&state);
+    let api = Api::of(&process.ready, "user");
+    let writers = (0..4).map(|writer| {
+        let api = api.clone();
+        tokio::spawn(async move {
+            let mut acknowledged = Vec::new();
+            for number in 0.. {
+                let body = json!({"collection": {"name": format!("{writer}-{number}")}});
+                let post = api
+                    .raw(reqwest::Method::POST, "/arvados/v1/collections")
+                    .json(&body);
+                match post.send().await {
+                    Ok(answer) if answer.status() == 200 => match answer.json::<Value>().await {
+                        Ok(made) => acknowledged.push(made["uuid"].as_str().unwrap().to_owned()),
+                        Err(_) => break,
+                    },
+                    _ => break,
+                }
+            }
+            acknowledged
+        })
+    });
+    let writers: Vec<_> = writers.collect();
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    process.kill();
+    let mut acknowledged = Vec::new();
+    for writer in writers {
+        acknowledged.extend(writer.await.unwrap());
+    }
+    assert!(
+        acknowledged.len() > 10,
+        "only {} writes",
+        acknowledged.len()
+    );
+    let process = Process::start(&state);
+    let api = Api::of(&process.ready, "user");
+    for uuid in acknowledged {
+        api.get(&format!("collections/{uuid}")).await.ok();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_server_on_the_same_state_says_so_and_exits_78() {
+    let directory = tempfile::tempdir().unwrap();
+    let _first = Process::start(directory.path());
+    let second = Command::new(env!("CARGO_BIN_EXE_dispatch-api"))
+        .arg("--state")
+        .arg(directory.path())
+        .output()
+        .unwrap();
+    assert_eq!(second.status.code(), Some(78));
+    let text = String::from_utf8(second.stderr).unwrap();
+    assert!(
+        text.contains("another dispatch-api is already running"),
+        "{text}"
+    );
+    assert_eq!(text.trim().lines().count(), 1, "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_taken_port_and_a_bad_certificate_are_configuration_errors() {
+    let directory = tempfile::tempdir().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let missing = directory.path().join("missing.pem");
+    let missing = missing.to_str().unwrap();
+    for (arguments, word) in [
+        (vec!["--listen", &address], address.as_str()),
+        (
+            vec!["--tls-cert", missing, "--tls-key", missing],
+            "missing.pem",
+        ),
+        (vec!["--cluster-id", "toolong"], "toolong"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_dispatch-api"))
+            .arg("--state")
+            .arg(directory.path().join("state"))
+            .args(&arguments)
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(78), "{text}");
+        assert!(text.contains(word), "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sigterm_finishes_what_runs_and_exits_0() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut process = Process::start(directory.path());
+    let api = Api::of(&process.ready, "user");
+    let draft = request(json!({"state": "Uncommitted"}));
+    api.post("container_requests", draft).await.ok();
+    let pid = rustix::process::Pid::from_child(&process.child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let status = process.child.wait().unwrap();
+    assert_eq!(status.code(), Some(0));
+}
