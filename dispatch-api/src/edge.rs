@@ -129,11 +129,6 @@ fn refusal(problem: &ApiError, ticket: &Ticket) -> Response {
 }
 
 async fn work(app: &Arc<App>, request: Request) -> Result<Response> {
-    let turn = tokio::time::timeout(TURN, app.working.clone().acquire_owned());
-    let turn = turn
-        .await
-        .map_err(|_| ApiError::Busy)?
-        .map_err(|_| ApiError::Stopping)?;
     let (parts, body) = request.into_parts();
     let remote = parts
         .extensions
@@ -141,6 +136,12 @@ async fn work(app: &Arc<App>, request: Request) -> Result<Response> {
         .map(|peer| peer.0.ip().to_string())
         .unwrap_or_default();
     let (body, memory) = read_body(&app.body_memory, &parts.headers, body).await?;
+    // Only now, so that a client that sends slowly keeps nobody from working.
+    let turn = tokio::time::timeout(TURN, app.working.clone().acquire_owned());
+    let turn = turn
+        .await
+        .map_err(|_| ApiError::Busy)?
+        .map_err(|_| ApiError::Stopping)?;
     let arrived = Arrived {
         method: parts.method,
         path: decoded(parts.uri.path())?,
@@ -151,9 +152,9 @@ async fn work(app: &Arc<App>, request: Request) -> Result<Response> {
     let app = app.clone();
     // Everything below works on files and the database, which block.
     tokio::task::spawn_blocking(move || {
-        // Room for the body and the turn are given back when the last byte of the answer is gone.
-        let hold = Arc::new((turn, memory));
-        dispatch(&app, &arrived, &body, hold)
+        let answer = dispatch(&app, &arrived, &body);
+        drop((turn, memory));
+        answer
     })
     .await
     .map_err(|_| ApiError::BadRecord("the request could not be worked on".into()))?
@@ -175,8 +176,6 @@ struct Arrived {
     headers: HeaderMap,
     remote: String,
 }
-
-type Hold = Arc<(OwnedSemaphorePermit, Option<OwnedSemaphorePermit>)>;
 
 /// Read a body into memory, within what all requests together may hold.
 async fn read_body(
@@ -248,10 +247,10 @@ async fn drain(body: Body) {
     let _ = tokio::time::timeout(DRAIN, taking).await;
 }
 
-fn dispatch(app: &Arc<App>, arrived: &Arrived, body: &Bytes, hold: Hold) -> Result<Response> {
+fn dispatch(app: &Arc<App>, arrived: &Arrived, body: &Bytes) -> Result<Response> {
     let path = arrived.path.as_str();
     if let Some(name) = block_name(path) {
-        return block(app, arrived, name, body, hold);
+        return block(app, arrived, name, body);
     }
     let params = Params::parse(arrived.query.as_deref(), &arrived.headers, body)?;
     let method = effective_method(arrived, &params)?;
@@ -330,13 +329,13 @@ fn block_name(path: &str) -> Option<&str> {
     (is_hash && !name.contains('/')).then_some(name)
 }
 
-fn block(app: &App, arrived: &Arrived, name: &str, body: &Bytes, hold: Hold) -> Result<Response> {
+fn block(app: &App, arrived: &Arrived, name: &str, body: &Bytes) -> Result<Response> {
     let token = request::token(&arrived.headers, &Params::default()).unwrap_or_default();
     match arrived.method {
         Method::PUT => protocol::put(app, name, &token, body),
         Method::GET | Method::HEAD => {
             let found = protocol::find(app, &arrived.method, name, &token)?;
-            Ok(protocol::stream(found, hold))
+            Ok(protocol::stream(found))
         }
         _ => Err(ApiError::path_not_found()),
     }

@@ -42,6 +42,10 @@ pub enum ApiError {
     Database(rusqlite::Error),
     #[error("a stored record cannot be read: {0}")]
     BadRecord(String),
+    #[error(
+        "the change could not be written to the database and did not take effect; the server's log says why"
+    )]
+    NotWritten,
     #[error("the server is shutting down")]
     Stopping,
 }
@@ -77,7 +81,8 @@ impl ApiError {
             ApiError::CorruptBlock(_)
             | ApiError::Blocks { .. }
             | ApiError::Database(_)
-            | ApiError::BadRecord(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            | ApiError::BadRecord(_)
+            | ApiError::NotWritten => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
 

@@ -29,6 +29,15 @@ pub fn list(
             [SqlValue::Text(clock::now())],
         );
     }
+    // Secrets are listed to their owner and to the system's root only, not to every administrator.
+    if resource.table == "api_client_authorizations"
+        && call.who.user_uuid != call.app.setting.system_user()
+    {
+        clause.and(
+            "owner_uuid = ?",
+            [SqlValue::Text(call.who.user_uuid.clone())],
+        );
+    }
     let mut found = call.app.readers.read(|connection| {
         permission::restrict(connection, resource, &call.who, &mut clause)?;
         list::run(connection, resource, &clause, &page)

@@ -82,6 +82,10 @@ fn create(
         token.0.remove(server_side);
     }
     match scope::attempt_of(&scopes).map(str::to_owned) {
+        // What is signed is not looked up again, so it must be right from the start.
+        Some(_) if !user.bool("is_active") => {
+            return Err(ApiError::invalid(format!("Owner {owner} is not active")));
+        }
         Some(container) => {
             let exp = token
                 .some_text("expires_at")
@@ -90,7 +94,7 @@ fn create(
             let secret = tx.setting.attempt_key.sign(&Claims {
                 jti: uuid,
                 sub: owner,
-                admin: user.bool("is_admin") && user.bool("is_active"),
+                admin: user.bool("is_admin"),
                 container: container.clone(),
                 scopes,
                 exp,

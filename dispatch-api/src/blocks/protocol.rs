@@ -1,7 +1,5 @@
 //! The Keep protocol: `PUT /HASH`, `GET` and `HEAD /LOCATOR`.
 
-use std::sync::Arc;
-
 use arvados_client::keep::{BlockHash, Locator, MAX_BLOCK_SIZE};
 use axum::body::Body;
 use axum::response::Response;
@@ -13,7 +11,7 @@ use crate::app::App;
 use crate::collection::content::{SIGNATURE_TTL, now_unix};
 use crate::error::{ApiError, Result};
 
-const PIECE: usize = 256 << 10;
+const PIECE: usize = 128 << 10;
 
 /// Store a block and answer with its locator, signed for the caller's token.
 pub fn put(app: &App, name: &str, token: &str, data: &Bytes) -> Result<Response> {
@@ -72,16 +70,13 @@ pub fn find(app: &App, method: &Method, name: &str, token: &str) -> Result<Reada
     })
 }
 
-/// The block as it streams from disk. `hold` is kept until the last byte has been taken.
-pub fn stream<H: Send + Sync + 'static>(found: Readable, hold: Arc<H>) -> Response {
+/// The block as it streams from disk.
+pub fn stream(found: Readable) -> Response {
     let body = match found.file {
         None => Body::empty(),
         Some(file) => {
             let pieces = ReaderStream::with_capacity(tokio::fs::File::from_std(file), PIECE);
-            Body::from_stream(futures_util::StreamExt::map(pieces, move |piece| {
-                let _held = &hold;
-                piece
-            }))
+            Body::from_stream(pieces)
         }
     };
     reply(StatusCode::OK)

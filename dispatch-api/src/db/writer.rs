@@ -21,10 +21,17 @@ type Publish = Box<dyn Fn(Vec<Event>, Vec<crate::auth::attempt::Override>) + Sen
 
 /// What one queued write needs from the writer thread.
 trait Job: Send {
-    /// Do the work; true keeps it, false undoes it.
-    fn run(&mut self, tx: &Tx<'_>) -> bool;
+    fn run(&mut self, tx: &Tx<'_>) -> Outcome;
     /// Answer whoever waits.
     fn answer(self: Box<Self>, commit: std::result::Result<(), CommitFailed>);
+}
+
+/// What becomes of one write within its group.
+enum Outcome {
+    Keep,
+    Undo,
+    /// SQLite may have undone the whole transaction on its own; the group is lost.
+    DiskFull,
 }
 
 /// Why a whole group was lost.
@@ -45,11 +52,13 @@ where
     F: FnOnce(&Tx<'_>) -> Result<T> + Send,
     T: Send,
 {
-    fn run(&mut self, tx: &Tx<'_>) -> bool {
-        if let Some(work) = self.work.take() {
-            self.done = Some(work(tx));
+    fn run(&mut self, tx: &Tx<'_>) -> Outcome {
+        self.done = self.work.take().map(|work| work(tx));
+        match self.done {
+            Some(Ok(_)) => Outcome::Keep,
+            Some(Err(ApiError::DiskFull)) => Outcome::DiskFull,
+            _ => Outcome::Undo,
         }
-        matches!(self.done, Some(Ok(_)))
     }
 
     fn answer(mut self: Box<Self>, commit: std::result::Result<(), CommitFailed>) {
@@ -57,7 +66,7 @@ where
             (Some(Err(refused)), _) => Err(refused),
             (Some(Ok(value)), Ok(())) => Ok(value),
             (_, Err(CommitFailed::DiskFull)) => Err(ApiError::DiskFull),
-            (_, _) => Err(ApiError::Stopping),
+            (_, _) => Err(ApiError::NotWritten),
         };
         // The request may have been given up; nobody is left to tell then.
         let _ = self.reply.send(answer);
@@ -151,11 +160,15 @@ fn commit_group(
         // One write that panics must not take the writer, and with it the server, down.
         let keep = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job.run(&tx)));
         match keep {
-            Ok(true) => {
+            Ok(Outcome::Keep) => {
                 kept.absorb(tx.into_effects());
                 transaction.execute_batch("RELEASE one")?;
             }
-            Ok(false) => transaction.execute_batch("ROLLBACK TO one; RELEASE one")?,
+            Ok(Outcome::Undo) => transaction.execute_batch("ROLLBACK TO one; RELEASE one")?,
+            Ok(Outcome::DiskFull) => {
+                let full = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL);
+                return Err(rusqlite::Error::SqliteFailure(full, None));
+            }
             Err(_) => {
                 warn!("a write was undone because it panicked");
                 transaction.execute_batch("ROLLBACK TO one; RELEASE one")?;
@@ -164,4 +177,91 @@ fn commit_group(
     }
     transaction.commit()?;
     Ok(kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::Identity;
+    use crate::auth::attempt::AttemptKey;
+    use crate::record::Record;
+    use crate::schema::LINKS;
+
+    /// A writer over a database that may not grow beyond so many pages.
+    fn writer(directory: &std::path::Path, pages: u32) -> (Writer, JoinHandle<()>) {
+        let database = directory.join("state.db");
+        let connection = crate::db::open(&database).unwrap();
+        connection
+            .pragma_update(None, "max_page_count", pages)
+            .unwrap();
+        let setting = Setting {
+            cluster_id: "local".into(),
+            attempt_key: AttemptKey::new(b"key"),
+            blob_signing_key: "key".into(),
+            max_dispatch_attempts: 10,
+            container_count_max: 3,
+        };
+        Writer::start(connection, Arc::new(setting), database, Box::new(|_, _| ())).unwrap()
+    }
+
+    fn add(writer: &Writer, name: String) -> Result<String> {
+        writer.write(move |tx| {
+            let who = Identity::system(tx.setting.system_user());
+            let link = Record::new().with("name", name).with("link_class", "test");
+            Ok(tx.create(&LINKS, &who, link)?.uuid().to_owned())
+        })
+    }
+
+    #[test]
+    fn a_full_disk_is_told_and_takes_nothing_that_was_accepted() {
+        let directory = tempfile::tempdir().unwrap();
+        let (writer, thread) = writer(directory.path(), 120);
+        let mut accepted = Vec::new();
+        let refused = loop {
+            match add(&writer, "x".repeat(20_000)) {
+                Ok(uuid) => accepted.push(uuid),
+                Err(refused) => break refused,
+            }
+            assert!(accepted.len() < 1000, "the disk never filled");
+        };
+        assert!(matches!(refused, ApiError::DiskFull), "{refused}");
+        assert!(!accepted.is_empty());
+        let kept: i64 = writer
+            .write(|tx| {
+                Ok(tx
+                    .conn
+                    .query_row("SELECT count(*) FROM links", [], |row| row.get(0))?)
+            })
+            .unwrap();
+        assert_eq!(kept, accepted.len() as i64);
+        drop(writer);
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_refused_or_panicking_write_takes_nothing_else_with_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let (writer, thread) = writer(directory.path(), 10_000);
+        let refused: Result<()> = writer.write(|tx| {
+            tx.conn.execute("DELETE FROM links", [])?;
+            Err(ApiError::denied())
+        });
+        assert!(matches!(refused, Err(ApiError::Denied(_))));
+        add(&writer, "kept".into()).unwrap();
+        let broken: Result<()> = writer.write(|tx| {
+            tx.conn.execute("DELETE FROM links", [])?;
+            panic!("as a test")
+        });
+        assert!(matches!(broken, Err(ApiError::NotWritten)));
+        let kept: i64 = writer
+            .write(|tx| {
+                Ok(tx
+                    .conn
+                    .query_row("SELECT count(*) FROM links", [], |row| row.get(0))?)
+            })
+            .unwrap();
+        assert_eq!(kept, 1);
+        drop(writer);
+        thread.join().unwrap();
+    }
 }

@@ -1,0 +1,150 @@
+//! How fast the server is, over HTTPS with kept-alive connections: `cargo bench -p dispatch-api`.
+//!
+//! Prints cycles of lock, Running and Complete per second, with one client and with sixteen, and the time of a
+//! list page of 100 while 100,000 containers are queued.
+
+#[path = "../tests/api/world.rs"]
+#[allow(dead_code, reason = "the tests use more of their world than this does")]
+mod world;
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use world::{Api, World};
+
+const QUEUED: u32 = 100_000;
+const CYCLES: usize = 400;
+const PAGES: usize = 50;
+
+fn main() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let world = World::new().await;
+        world.image().await;
+        for clients in [1, 16] {
+            cycles(&world, clients).await;
+        }
+        let world = fill(world).await;
+        pages(&world.admin).await;
+        world.server.stop().await;
+    });
+}
+
+async fn cycles(world: &World, clients: usize) {
+    let mut queues = Vec::new();
+    for client in 0..clients {
+        let mut queue = Vec::new();
+        for number in 0..CYCLES / clients {
+            let command =
+                json!({"command": [client.to_string(), number.to_string(), clients.to_string()]});
+            let made = world.submit(command).await;
+            queue.push(
+                made["container_uuid"]
+                    .as_str()
+                    .expect("a container")
+                    .to_owned(),
+            );
+        }
+        queues.push(queue);
+    }
+    let began = Instant::now();
+    let workers: Vec<_> = queues
+        .into_iter()
+        .map(|queue| {
+            let api = world.admin.clone();
+            tokio::spawn(async move {
+                for uuid in queue {
+                    api.lock(&uuid).await.ok();
+                    api.change(&uuid, json!({"state": "Running"})).await.ok();
+                    api.change(&uuid, json!({"state": "Complete", "exit_code": 0}))
+                        .await
+                        .ok();
+                }
+            })
+        })
+        .collect();
+    for worker in workers {
+        worker.await.expect("a worker ends well");
+    }
+    let rate = CYCLES as f64 / began.elapsed().as_secs_f64();
+    println!("lock + Running + Complete, {clients:2} clients: {rate:7.0} cycles/s");
+}
+
+/// Fill the queue behind the server's back: what is measured is the listing.
+async fn fill(world: World) -> World {
+    let made = world.submit(json!({"command": ["pattern"]})).await;
+    let uuid = made["container_uuid"]
+        .as_str()
+        .expect("a container")
+        .to_owned();
+    let directory = world.directory;
+    world.server.stop().await;
+    let database =
+        dispatch_api::db::open(&directory.path().join("state/state.db")).expect("the database");
+    let columns: Vec<&str> = dispatch_api::schema::CONTAINERS
+        .attrs
+        .iter()
+        .map(|attr| attr.name)
+        .collect();
+    let values: Vec<&str> = columns
+        .iter()
+        .map(|name| match *name {
+            "uuid" => "printf('local-dz642-%015d', n)",
+            "priority" => "priority + n % 1000",
+            name => name,
+        })
+        .collect();
+    let copy = format!(
+        "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {QUEUED}) \
+         INSERT INTO containers ({}) SELECT {} FROM numbers, containers WHERE uuid = '{uuid}'",
+        columns.join(", "),
+        values.join(", ")
+    );
+    database.execute_batch(&copy).expect("copies");
+    drop(database);
+    World::at(directory).await
+}
+
+async fn pages(api: &Api) {
+    let filters = json!([["state", "=", "Queued"], ["priority", ">", 0]]);
+    let narrow = json!([
+        "uuid",
+        "priority",
+        "state",
+        "runtime_constraints",
+        "scheduling_parameters"
+    ]);
+    for (name, params) in [
+        (
+            "page of 100, whole records",
+            json!({"filters": filters, "order": "priority desc", "count": "none"}),
+        ),
+        (
+            "page of 100, five attributes",
+            json!({"filters": filters, "order": "priority desc", "count": "none", "select": narrow}),
+        ),
+        (
+            "page of 1000, five attributes",
+            json!({"filters": filters, "order": "priority desc", "count": "none", "select": narrow, "limit": 1000}),
+        ),
+        ("count of all", json!({"filters": filters, "limit": 0})),
+        (
+            "what one token holds",
+            json!({"filters": [["locked_by_uuid", "=", "local-gj3su-000000000000000"]]}),
+        ),
+    ] {
+        let mut times: Vec<Duration> = Vec::new();
+        for _ in 0..PAGES {
+            let began = Instant::now();
+            api.list("containers", params.clone()).await.ok();
+            times.push(began.elapsed());
+        }
+        times.sort();
+        let at = |share: f64| times[((PAGES - 1) as f64 * share) as usize].as_secs_f64() * 1000.0;
+        println!(
+            "{QUEUED} queued, {name}: p50 {:.1} ms, p95 {:.1} ms",
+            at(0.5),
+            at(0.95)
+        );
+    }
+}
