@@ -27,6 +27,18 @@ pub struct Setting {
 }
 
 impl Setting {
+    /// Constants for a database of a test.
+    #[cfg(test)]
+    pub fn of_a_test() -> Self {
+        Setting {
+            cluster_id: "local".into(),
+            attempt_key: AttemptKey::new(b"key"),
+            blob_signing_key: "key".into(),
+            max_dispatch_attempts: 10,
+            container_count_max: 3,
+        }
+    }
+
     pub fn system_user(&self) -> String {
         format!("{}-tpzed-000000000000000", self.cluster_id)
     }

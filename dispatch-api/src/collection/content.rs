@@ -146,6 +146,26 @@ mod tests {
         }
     }
 
+    proptest::proptest! {
+        #[test]
+        fn signing_changes_nothing_but_the_signatures(
+            blocks in proptest::collection::vec(("[0-9a-f]{32}", 1_u64..100), 1..5),
+            names in proptest::collection::btree_set("[a-z]{1,8}", 1..5),
+            token in "[a-z0-9/]{1,40}",
+        ) {
+            let size: u64 = blocks.iter().map(|(_, size)| size).sum();
+            let locators: String = blocks.iter().map(|(hash, size)| format!(" {hash}+{size}")).collect();
+            let files: String = names.iter().map(|name| format!(" 0:{size}:{name}")).collect();
+            let text = format!(".{locators}{files}\n");
+            let signed = signed(&text, "key", &token);
+            check_signatures(&signed, "key", &token).unwrap();
+            let content = Content::parse(&signed).unwrap();
+            proptest::prop_assert_eq!(&content.text, &text);
+            proptest::prop_assert_eq!(content.file_count, names.len() as u64);
+            proptest::prop_assert_eq!(content.pdh, Content::parse(&text).unwrap().pdh);
+        }
+    }
+
     #[test]
     fn malformed_manifests_are_refused() {
         for text in [". abc 0:0:x\n", TEXT.trim_end(), "foo\n"] {

@@ -103,3 +103,65 @@ fn forget_overrides(tx: &Tx<'_>) -> Result<Vec<String>> {
         .collect::<rusqlite::Result<_>>()?;
     Ok(uuids)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::lifetime;
+    use crate::record::Record;
+    use crate::schema::TOKENS;
+    use crate::tx::Setting;
+
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+
+    #[test]
+    fn what_has_reached_its_end_goes_and_the_rest_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let connection = crate::db::open(&directory.path().join("state.db")).unwrap();
+        let setting = Setting::of_a_test();
+        let tx = Tx::new(&connection, &setting);
+        let who = Identity::system(setting.system_user());
+        let collection = |name: &str, trash_at: String, delete_at: String| {
+            let uuid = setting.new_uuid(&COLLECTIONS);
+            let record = Record::new()
+                .with("uuid", uuid.as_str())
+                .with("current_version_uuid", uuid)
+                .with("name", name)
+                .with("portable_data_hash", "x")
+                .with("trash_at", trash_at)
+                .with("delete_at", delete_at);
+            tx.create(&COLLECTIONS, &who, record)
+                .unwrap()
+                .uuid()
+                .to_owned()
+        };
+        let fresh = collection("fresh", clock::after(DAY), clock::after(2 * DAY));
+        let due = collection("due", clock::before(DAY), clock::after(DAY));
+        let gone = collection("gone", clock::before(2 * DAY), clock::before(DAY));
+        let token = |name: &str, expires_at: String| {
+            let record = Record::new()
+                .with("api_token", name)
+                .with("expires_at", expires_at);
+            tx.create(&TOKENS, &who, record).unwrap()
+        };
+        let recent = token("recent", clock::before(DAY));
+        let old = token("old", clock::before(TOKEN_AGE + DAY));
+        lifetime::override_expiry(&tx, &recent, Some(clock::after(DAY))).unwrap();
+        lifetime::override_expiry(&tx, &old, Some(clock::before(DAY))).unwrap();
+
+        let swept = sweep(&tx).unwrap();
+        assert!(swept.more);
+        assert_eq!(swept.forgotten, [old.uuid()]);
+        let trashed = |uuid: &str| {
+            tx.fetch(&COLLECTIONS, uuid)
+                .unwrap()
+                .map(|collection| collection.bool("is_trashed"))
+        };
+        assert_eq!(trashed(&fresh), Some(false));
+        assert_eq!(trashed(&due), Some(true));
+        assert_eq!(trashed(&gone), None);
+        assert!(tx.fetch(&TOKENS, recent.uuid()).unwrap().is_some());
+        assert!(tx.fetch(&TOKENS, old.uuid()).unwrap().is_none());
+        assert!(!sweep(&tx).unwrap().more, "a second round finds nothing");
+    }
+}

@@ -111,6 +111,20 @@ fn wish(tx: &Tx<'_>, request: &Record) -> Result<i64> {
 mod tests {
     use super::*;
 
+    proptest::proptest! {
+        #[test]
+        fn no_age_outweighs_a_higher_request(
+            priority in 1_i64..1000, early in 0_i64..4_000_000_000_000, late in 0_i64..4_000_000_000_000,
+        ) {
+            proptest::prop_assert!(weight(priority + 1, late) > weight(priority, early));
+            proptest::prop_assert!(weight(priority, early) > 0);
+            proptest::prop_assert_eq!(
+                weight(priority, early).cmp(&weight(priority, late)),
+                late.cmp(&early)
+            );
+        }
+    }
+
     #[test]
     fn higher_requests_first_then_older_ones() {
         let now = 1_795_000_000_000;

@@ -183,7 +183,6 @@ fn commit_group(
 mod tests {
     use super::*;
     use crate::auth::Identity;
-    use crate::auth::attempt::AttemptKey;
     use crate::record::Record;
     use crate::schema::LINKS;
 
@@ -194,13 +193,7 @@ mod tests {
         connection
             .pragma_update(None, "max_page_count", pages)
             .unwrap();
-        let setting = Setting {
-            cluster_id: "local".into(),
-            attempt_key: AttemptKey::new(b"key"),
-            blob_signing_key: "key".into(),
-            max_dispatch_attempts: 10,
-            container_count_max: 3,
-        };
+        let setting = Setting::of_a_test();
         Writer::start(connection, Arc::new(setting), database, Box::new(|_, _| ())).unwrap()
     }
 
