@@ -13,6 +13,7 @@ use self::attempt::AttemptTokens;
 use crate::clock;
 use crate::db::rows;
 use crate::error::{ApiError, Result};
+use crate::record::Record;
 use crate::schema;
 
 /// A token that proved valid, and whom it acts for. Shared cheaply with the writer.
@@ -118,7 +119,10 @@ fn from_table(connection: &Connection, text: &str, presented: &Presented<'_>) ->
     let user = rows::fetch(connection, &schema::USERS, token.text("owner_uuid"))?
         .filter(|user| user.bool("is_active"))
         .ok_or(ApiError::NotLoggedIn)?;
-    let container_uuid = container_of(connection, token.uuid())?;
+    let container_uuid = match container_of(connection, token.uuid())? {
+        Some(uuid) => Some(uuid),
+        None => supplied_to(connection, &token, presented.container)?,
+    };
     let container_shaped =
         |text: &&str| text.split('-').nth(1) == Some(schema::CONTAINERS.infix) && text.len() == 27;
     if let Some(named) = presented.container.filter(container_shaped)
@@ -155,6 +159,23 @@ fn container_of(connection: &Connection, token_uuid: &str) -> Result<Option<Stri
         Some(row) => Some(row.get(0)?),
         None => None,
     })
+}
+
+/// A token that a user supplied for his container belongs to it only when presented with its uuid.
+fn supplied_to(
+    connection: &Connection,
+    token: &Record,
+    container: Option<&str>,
+) -> Result<Option<String>> {
+    let Some(uuid) = container else {
+        return Ok(None);
+    };
+    let supplied = format!("v2/{}/{}", token.uuid(), token.text("api_token"));
+    let mut statement = connection
+        .prepare_cached("SELECT 1 FROM containers WHERE uuid = ?1 AND runtime_token = ?2")?;
+    Ok(statement
+        .exists([uuid, supplied.as_str()])?
+        .then(|| uuid.to_owned()))
 }
 
 #[cfg(test)]

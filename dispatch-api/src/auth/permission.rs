@@ -55,11 +55,11 @@ pub fn restrict(
     let me = SqlValue::Text(who.user_uuid.clone());
     match resource.table {
         "containers" => clause.and(
-            "(auth_uuid = ? OR locked_by_uuid = ? OR uuid IN (SELECT container_uuid FROM container_requests \
+            "(uuid = ? OR locked_by_uuid = ? OR uuid IN (SELECT container_uuid FROM container_requests \
               WHERE container_uuid IS NOT NULL AND (owner_uuid IN (SELECT value FROM json_each(?)) \
               OR uuid IN (SELECT value FROM json_each(?)))))",
             [
-                SqlValue::Text(who.token_uuid.clone()),
+                SqlValue::Text(who.container_uuid.clone().unwrap_or_default()),
                 SqlValue::Text(who.token_uuid.clone()),
                 mine.clone(),
                 mine,

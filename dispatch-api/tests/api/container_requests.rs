@@ -313,3 +313,40 @@ async fn secrets_are_for_the_container_only() {
     let logs = world.admin.list("logs", json!({"limit": 1000})).await.ok();
     assert!(!logs.to_string().contains("hush"), "nor in the log entries");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_supplied_token_is_used_in_place_of_a_made_one() {
+    let world = World::new().await;
+    world.image().await;
+    let plain = world.plain_user("plain").await;
+    let owner = plain.get("users/current").await.ok()["uuid"].clone();
+    let made = world.submit(json!({"runtime_token": plain.token})).await;
+    assert_eq!(made["runtime_token"], "");
+    let uuid = made["container_uuid"].as_str().unwrap();
+    assert_eq!(
+        world.admin.container(uuid).await["runtime_user_uuid"],
+        owner
+    );
+    let locked = world.admin.lock(uuid).await.ok();
+    assert_eq!(locked["auth_uuid"], Value::Null);
+    let inside = world.admin.container_token(uuid).await;
+    assert_eq!(inside.token, plain.token);
+    inside.get("containers/current").await.refused(404);
+    let suffixed = inside.with_token(&format!("{}/{uuid}", plain.token));
+    let refused = submit(&world.admin, json!({"runtime_token": "v2/x/y"}))
+        .await
+        .refused(422);
+    assert!(refused.contains("Runtime token"), "{refused}");
+    assert_eq!(suffixed.get("containers/current").await.ok()["uuid"], uuid);
+    world
+        .admin
+        .change(uuid, json!({"state": "Running"}))
+        .await
+        .ok();
+    world
+        .admin
+        .change(uuid, json!({"state": "Complete", "exit_code": 0}))
+        .await
+        .ok();
+    plain.get("users/current").await.ok();
+}
