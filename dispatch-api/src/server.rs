@@ -255,3 +255,32 @@ async fn sweep(app: Arc<App>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_server_with_its_hands_full_tells_clients_to_come_back() {
+        // Another test of this process may have been first.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let directory = tempfile::tempdir().unwrap();
+        let server = Server::start(&Options::new(directory.path().to_owned()))
+            .await
+            .unwrap();
+        let client = reqwest::Client::builder()
+            .tls_danger_accept_invalid_certs(true)
+            .build()
+            .unwrap();
+        let url = format!("https://{}/arvados/v1/config", server.address);
+        let every_turn = u32::try_from(MAX_REQUESTS).unwrap();
+        let taken = server.app.working.clone().acquire_many_owned(every_turn);
+        let taken = taken.await.unwrap();
+        let refused = client.get(&url).send().await.unwrap();
+        assert_eq!(refused.status(), 503);
+        assert_eq!(refused.headers()["retry-after"], "1");
+        drop(taken);
+        assert_eq!(client.get(&url).send().await.unwrap().status(), 200);
+        server.stop().await;
+    }
+}
