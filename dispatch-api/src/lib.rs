@@ -23,6 +23,7 @@ pub mod request;
 pub mod schema;
 pub mod server;
 pub mod state_dir;
+mod trail;
 pub mod tx;
 
 pub use options::{LogFormat, Options};

@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 
 use rusqlite::Connection;
-use serde_json::{Value, json};
 
 use crate::auth::Caller;
 use crate::auth::attempt::{AttemptKey, Override};
@@ -13,9 +12,7 @@ use crate::error::Result;
 use crate::events::Event;
 use crate::record::Record;
 use crate::schema::{self, Resource};
-
-/// Attributes of an entry larger than this are cut down to the few that events carry.
-const LOG_ATTRIBUTES: usize = 16 * 1024;
+use crate::trail::{self, Change};
 
 /// Constants of one server, shared by every write.
 pub struct Setting {
@@ -155,6 +152,10 @@ impl<'a> Tx<'a> {
         self.effects.borrow_mut().overrides.push(change);
     }
 
+    pub fn add_event(&self, event: Event) {
+        self.effects.borrow_mut().events.push(event);
+    }
+
     /// Write a log entry and queue it as an event.
     pub fn add_log(&self, who: &Caller, mut entry: Record) -> Result<Record> {
         let uuid = self.setting.new_uuid(&schema::LOGS);
@@ -168,55 +169,25 @@ impl<'a> Tx<'a> {
             entry.set("event_at", self.now.as_str());
         }
         let entry = rows::insert(self.conn, &schema::LOGS, &entry)?;
-        let event = Event::from_log(&entry);
-        self.effects.borrow_mut().events.push(event);
+        self.add_event(Event::from_log(&entry));
         Ok(entry)
     }
 
-    /// Containers, requests and collections leave a trace of every change.
+    /// Leave a trail of a change.
     fn log(
         &self,
         resource: &'static Resource,
         who: &Caller,
-        event_type: &str,
+        event_type: &'static str,
         old: Option<&Record>,
         new: Option<&Record>,
     ) -> Result<()> {
-        const LOGGED: [&str; 3] = ["containers", "container_requests", "collections"];
-        let Some(object) = new.or(old).filter(|_| LOGGED.contains(&resource.table)) else {
-            return Ok(());
+        let change = Change {
+            resource,
+            event_type,
+            old,
+            new,
         };
-        let mut properties = serde_json::Map::new();
-        for (key, record) in [("old", old), ("new", new)] {
-            if let Some(record) = record {
-                let etag = rows::etag(record.uuid(), record.int("row_version"));
-                properties.insert(format!("{key}_etag"), json!(etag));
-                properties.insert(
-                    format!("{key}_attributes"),
-                    logged_attributes(resource, record),
-                );
-            }
-        }
-        let entry = Record::new()
-            .with("object_uuid", object.uuid())
-            .with("object_owner_uuid", object.text("owner_uuid"))
-            .with("object_kind", resource.kind)
-            .with("event_type", event_type)
-            .with("summary", format!("{event_type} of {}", object.uuid()))
-            .with("properties", Value::Object(properties));
-        self.add_log(who, entry).map(drop)
+        trail::leave(self, who, &change)
     }
-}
-
-fn logged_attributes(resource: &Resource, record: &Record) -> Value {
-    let public: serde_json::Map<String, Value> = resource
-        .public_attrs()
-        .filter(|attr| !attr.bulky)
-        .map(|attr| (attr.name.to_owned(), record.get(attr.name).clone()))
-        .collect();
-    let full = Value::Object(public);
-    if full.to_string().len() <= LOG_ATTRIBUTES {
-        return full;
-    }
-    crate::events::cut_down(&full)
 }

@@ -13,7 +13,7 @@ use crate::record::Record;
 const BUFFER: usize = 8192;
 
 /// Attributes that an event carries of an object. `priority` is ours: the real server tells nothing of it.
-const CARRIED: [&str; 7] = [
+pub const CARRIED: [&str; 7] = [
     "is_trashed",
     "name",
     "owner_uuid",
@@ -73,8 +73,17 @@ impl Event {
     }
 }
 
+/// What events carry of a record.
+pub fn carried(record: &Record) -> Value {
+    CARRIED
+        .iter()
+        .filter_map(|name| Some(((*name).to_owned(), record.0.get(*name)?.clone())))
+        .collect::<Map<_, _>>()
+        .into()
+}
+
 /// Only what events carry of an object's attributes.
-pub fn cut_down(attributes: &Value) -> Value {
+fn cut_down(attributes: &Value) -> Value {
     match attributes.as_object() {
         Some(all) => Value::Object(
             all.iter()
