@@ -1,9 +1,18 @@
 //! Control groups: where a container's processes are accounted, on cgroup v1, hybrid and v2.
 
+mod end;
+pub mod enforce;
+pub mod layout;
+mod read;
+
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+
+pub use end::EndError;
+pub use layout::{Layout, Mode};
+pub use read::{BlockIo, CpuUse, MemoryUse};
 
 /// The directories of one control group, by controller name (`memory`, `cpuacct`, …).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -12,4 +21,48 @@ pub struct Cgroup {
     pub v1: BTreeMap<String, PathBuf>,
     /// The cgroup v2 directory.
     pub v2: Option<PathBuf>,
+}
+
+impl Cgroup {
+    /// The group that a process is in now.
+    pub fn of_process(pid: u32) -> std::io::Result<Self> {
+        let layout = Layout::of_process(pid)?;
+        let mut group = Self::default();
+        for hierarchy in &layout.hierarchies {
+            let dir = hierarchy.own_dir();
+            if hierarchy.is_v2() {
+                group.v2 = Some(dir);
+            } else {
+                for controller in &hierarchy.controllers {
+                    group.v1.insert(controller.clone(), dir.clone());
+                }
+            }
+        }
+        Ok(group)
+    }
+
+    /// Where `controller` accounts this group: its own v1 directory, or the v2 directory.
+    pub fn dir(&self, controller: &str) -> Option<&Path> {
+        self.v1
+            .get(controller)
+            .or(self.v2.as_ref())
+            .map(PathBuf::as_path)
+    }
+
+    /// Every directory once.
+    pub fn dirs(&self) -> Vec<&Path> {
+        let mut dirs: Vec<&Path> = self
+            .v1
+            .values()
+            .chain(&self.v2)
+            .map(PathBuf::as_path)
+            .collect();
+        dirs.sort_unstable();
+        dirs.dedup();
+        dirs
+    }
+
+    fn is_v1(&self, controller: &str) -> bool {
+        self.v1.contains_key(controller)
+    }
 }

@@ -1,6 +1,10 @@
 //! Container images: from an archive to unpacked layers in the node cache.
 
+mod archive;
 mod error;
+mod layer;
+mod lock;
+mod store;
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -10,6 +14,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 pub use error::ImageError;
+pub use store::ImageStore;
 
 /// An image archive that can be read from any position: a file, or blocks fetched as needed.
 pub trait Archive: Read + Seek + Send {}
@@ -55,5 +60,28 @@ pub struct Image {
     /// Unpacked layers, lowest first.
     pub layers: Vec<PathBuf>,
     /// Shared locks on the cache entries.
+    #[expect(dead_code, reason = "held, not read: the locks last as long as the files are open")]
     leases: Arc<Vec<File>>,
+}
+
+impl Image {
+    /// An image that another engine keeps in its own store.
+    pub fn elsewhere(id: String, config: ImageConfig) -> Self {
+        Self {
+            id,
+            config,
+            layers: Vec::new(),
+            leases: Arc::new(Vec::new()),
+        }
+    }
+}
+
+/// The 64 hexadecimal digits of an id or digest, with or without `sha256:`.
+pub(crate) fn digest_hex(id: &str) -> Result<&str, ImageError> {
+    let hex = id.strip_prefix("sha256:").unwrap_or(id);
+    if hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
+        Ok(hex)
+    } else {
+        Err(ImageError::BadId { id: id.to_owned() })
+    }
 }
