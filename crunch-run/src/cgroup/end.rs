@@ -63,7 +63,11 @@ impl Cgroup {
                 self.signal(Signal::KILL, |_| false);
             }
             if Instant::now() >= deadline {
-                let dir = self.dirs().first().map(|d| d.to_path_buf()).unwrap_or_default();
+                let dir = self
+                    .dirs()
+                    .first()
+                    .map(|d| d.to_path_buf())
+                    .unwrap_or_default();
                 return Err(EndError::StillAlive { dir, pids });
             }
             thread::sleep(pause);

@@ -118,7 +118,7 @@ impl Layout {
                 .collect();
             let mount = mounts.iter().find(|m| {
                 if controllers.is_empty() {
-                    m.fs_type == "cgroup2"
+                    m.fs_type == "cgroup2" && (mode != Mode::V2 || m.point == ROOT)
                 } else {
                     m.fs_type == "cgroup" && controllers.iter().all(|c| m.has_option(c))
                 }
@@ -206,7 +206,10 @@ fn relative(path: &str, root: &str) -> PathBuf {
     let below = Path::new(path)
         .strip_prefix(root)
         .unwrap_or_else(|_| Path::new(""));
-    if below.components().all(|c| matches!(c, Component::Normal(_))) {
+    if below
+        .components()
+        .all(|c| matches!(c, Component::Normal(_)))
+    {
         below.to_path_buf()
     } else {
         PathBuf::new()
@@ -231,9 +234,18 @@ mod tests {
 41 40 0:28 /docker/abc /sys/fs/cgroup/memory ro shared:1 - cgroup memory rw,memory
 ";
 
+    /// mountinfo, cgroup, mode, v1 directories by controller, v2 directory
+    type Case<'a> = (
+        &'a str,
+        &'a str,
+        Mode,
+        &'a [(&'a str, &'a str)],
+        Option<&'a str>,
+    );
+
     #[test]
     fn every_layout_puts_the_container_under_the_scheduler_s_own_group() {
-        let cases: &[(&str, &str, Mode, &[(&str, &str)], Option<&str>)] = &[
+        let cases: &[Case] = &[
             (
                 HYBRID,
                 "4:memory:/slurm/job_1/step_0\n2:cpu,cpuacct:/\n1:name=systemd:/x\n0::/\n",
@@ -290,8 +302,17 @@ mod tests {
             8:perf_event:/\n7:net_cls,net_prio:/\n6:freezer:/\n5:memory:/user.slice\n\
             4:cpu,cpuacct:/user.slice\n3:hugetlb:/\n2:devices:/user.slice\n1:name=systemd:/a\n0::/a\n";
         let mountinfo: String = [
-            "pids", "blkio", "rdma", "cpuset", "perf_event", "net_cls,net_prio", "freezer",
-            "memory", "cpu,cpuacct", "hugetlb", "devices",
+            "pids",
+            "blkio",
+            "rdma",
+            "cpuset",
+            "perf_event",
+            "net_cls,net_prio",
+            "freezer",
+            "memory",
+            "cpu,cpuacct",
+            "hugetlb",
+            "devices",
         ]
         .iter()
         .map(|c| format!("1 2 0:1 / {ROOT}/{c} rw - cgroup cgroup rw,{c}\n"))

@@ -93,12 +93,16 @@ impl Cgroup {
     pub fn cpus(&self) -> f64 {
         let quota = self.cpu_quota();
         let set = self.dir("cpuset").and_then(|dir| {
-            ["cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"]
-                .iter()
-                .find_map(|name| fs::read_to_string(dir.join(name)).ok())
-                .and_then(|list| super::enforce::parse_cpus(list.trim()))
-                .map(|cpus| cpus.len() as f64)
-                .filter(|n| *n > 0.0)
+            [
+                "cpuset.cpus.effective",
+                "cpuset.effective_cpus",
+                "cpuset.cpus",
+            ]
+            .iter()
+            .find_map(|name| fs::read_to_string(dir.join(name)).ok())
+            .and_then(|list| super::enforce::parse_cpus(list.trim()))
+            .map(|cpus| cpus.len() as f64)
+            .filter(|n| *n > 0.0)
         });
         let machine = || std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64);
         match (quota, set) {
@@ -218,8 +222,13 @@ fn block_io_v2(text: &str) -> Vec<BlockIo> {
 
 /// The value of `key` in a text of `key value` lines.
 fn flat(text: &str, key: &str) -> Option<u64> {
-    text.lines()
-        .find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
+    text.lines().find_map(|line| {
+        line.strip_prefix(key)?
+            .strip_prefix(' ')?
+            .trim()
+            .parse()
+            .ok()
+    })
 }
 
 fn number(path: &Path) -> Option<u64> {
@@ -252,7 +261,10 @@ mod tests {
                     "memory.stat",
                     "cache 1\nrss 2\nswap 3\npgmajfault 4\ntotal_cache 10\ntotal_rss 20\ntotal_pgmajfault 40\n",
                 ),
-                ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"),
+                (
+                    "memory.oom_control",
+                    "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n",
+                ),
                 ("memory.max_usage_in_bytes", "4096\n"),
                 ("cpuacct.usage_user", "1500000000\n"),
                 ("cpuacct.usage_sys", "250000000\n"),
@@ -299,8 +311,14 @@ mod tests {
                     "memory.events",
                     "low 0\nhigh 0\nmax 5\noom 1\noom_kill 1\noom_group_kill 0\n",
                 ),
-                ("cpu.stat", "usage_usec 3\nuser_usec 2000000\nsystem_usec 500000\n"),
-                ("io.stat", "254:0 rbytes=5 wbytes=6 rios=1 wios=2 dbytes=0 dios=0\n253:0 \n"),
+                (
+                    "cpu.stat",
+                    "usage_usec 3\nuser_usec 2000000\nsystem_usec 500000\n",
+                ),
+                (
+                    "io.stat",
+                    "254:0 rbytes=5 wbytes=6 rios=1 wios=2 dbytes=0 dios=0\n253:0 \n",
+                ),
                 ("cgroup.procs", ""),
                 ("cpu.max", "150000 100000\n"),
             ],
@@ -333,7 +351,10 @@ mod tests {
     #[test]
     fn no_quota_is_not_a_quota() {
         let (_dir, v1) = group_with(
-            &[("cpu.cfs_quota_us", "-1\n"), ("cpu.cfs_period_us", "100000\n")],
+            &[
+                ("cpu.cfs_quota_us", "-1\n"),
+                ("cpu.cfs_period_us", "100000\n"),
+            ],
             &["cpu"],
         );
         assert_eq!(v1.cpu_quota(), None);

@@ -10,14 +10,19 @@ use crate::image::ImageError;
 pub enum EngineError {
     /// The engine cannot work on this machine; another one may.
     #[error("the {engine} engine cannot run containers here: {reason}")]
-    Unavailable { engine: &'static str, reason: String },
+    Unavailable {
+        engine: &'static str,
+        reason: String,
+    },
     #[error(transparent)]
     Image(#[from] ImageError),
     /// The container could not be created or started.
     #[error(transparent)]
     Start(#[from] StartError),
     /// The process that keeps the container ended; the container was killed.
-    #[error("the process that keeps container {name} ended unexpectedly ({how}), so the container was killed")]
+    #[error(
+        "the process that keeps container {name} ended unexpectedly ({how}), so the container was killed"
+    )]
     KeeperLost { name: String, how: String },
     #[error("{what}: {source}")]
     Io {

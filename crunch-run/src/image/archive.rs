@@ -83,7 +83,10 @@ impl Index {
         };
         match &magic[..got] {
             [] => return Err(not_an_image("it is empty")),
-            [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] | [0xfd, b'7', b'z', ..] | [b'B', b'Z', b'h', ..] => {
+            [0x1f, 0x8b, ..]
+            | [0x28, 0xb5, 0x2f, 0xfd, ..]
+            | [0xfd, b'7', b'z', ..]
+            | [b'B', b'Z', b'h', ..] => {
                 return Err(not_an_image(
                     "it is compressed as a whole; uncompress it first",
                 ));
@@ -185,9 +188,12 @@ impl Index {
     }
 
     fn open_candidate(&self, chosen: &Candidate, id: String) -> Result<Selected, ImageError> {
-        let config: ImageConfiguration = serde_json::from_slice(&chosen.config).map_err(|error| {
-            self.damaged(format!("the configuration of image {id} cannot be read: {error}"))
-        })?;
+        let config: ImageConfiguration =
+            serde_json::from_slice(&chosen.config).map_err(|error| {
+                self.damaged(format!(
+                    "the configuration of image {id} cannot be read: {error}"
+                ))
+            })?;
         let diff_ids = config.rootfs().diff_ids();
         if diff_ids.len() != chosen.layers.len() {
             return Err(self.damaged(format!(
@@ -295,7 +301,8 @@ impl Index {
             };
             let config_digest = manifest.config().digest().to_string();
             let config_hex = digest_hex(&config_digest)?;
-            let config = self.checked(archive, &format!("blobs/sha256/{config_hex}"), config_hex)?;
+            let config =
+                self.checked(archive, &format!("blobs/sha256/{config_hex}"), config_hex)?;
             let layers = manifest
                 .layers()
                 .iter()
@@ -307,7 +314,10 @@ impl Index {
                             media_type,
                         });
                     }
-                    Ok(format!("blobs/sha256/{}", digest_hex(&layer.digest().to_string())?))
+                    Ok(format!(
+                        "blobs/sha256/{}",
+                        digest_hex(layer.digest().as_ref())?
+                    ))
                 })
                 .collect::<Result<_, _>>()?;
             let names = descriptor
@@ -371,7 +381,9 @@ impl Index {
         if found.strip_prefix("sha256:") == Some(hex) {
             Ok(bytes)
         } else {
-            Err(self.damaged(format!("{name} has other content than its name says ({found})")))
+            Err(self.damaged(format!(
+                "{name} has other content than its name says ({found})"
+            )))
         }
     }
 
@@ -473,7 +485,11 @@ mod tests {
             ("", "./", None),
         ];
         for (base, name, expected) in cases {
-            assert_eq!(resolve(Path::new(base), name).as_deref(), *expected, "{base} {name}");
+            assert_eq!(
+                resolve(Path::new(base), name).as_deref(),
+                *expected,
+                "{base} {name}"
+            );
         }
     }
 }

@@ -34,7 +34,9 @@ pub enum ImageError {
         entry: String,
         reason: String,
     },
-    #[error("layer {layer} of image archive {label} has other content than its digest says (it is {found})")]
+    #[error(
+        "layer {layer} of image archive {label} has other content than its digest says (it is {found})"
+    )]
     DigestMismatch {
         label: String,
         layer: String,

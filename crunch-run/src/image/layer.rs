@@ -201,7 +201,12 @@ impl<'a> Unpacker<'a> {
             }
             return Ok(());
         };
-        if !kind.is_dir() && self.recent.as_ref().is_some_and(|(r, _)| r.starts_with(&inside)) {
+        if !kind.is_dir()
+            && self
+                .recent
+                .as_ref()
+                .is_some_and(|(r, _)| r.starts_with(&inside))
+        {
             // It may take that directory's place.
             self.recent = None;
         }
@@ -227,9 +232,9 @@ impl<'a> Unpacker<'a> {
                 self.times.push((inside, times(entry)));
             }
             EntryType::Symlink => {
-                let target = entry
-                    .link_name_bytes()
-                    .ok_or_else(|| Problem::Refused("is a symbolic link without a target".into()))?;
+                let target = entry.link_name_bytes().ok_or_else(|| {
+                    Problem::Refused("is a symbolic link without a target".into())
+                })?;
                 clear(&parent, &name)?;
                 rustix::fs::symlinkat(OsStr::from_bytes(&target), &parent, &name)?;
                 self.finish_node(&parent, &name, entry, None)?;
@@ -257,7 +262,11 @@ impl<'a> Unpacker<'a> {
                 let file = File::from(rustix::fs::openat(
                     &parent,
                     &name,
-                    OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+                    OFlags::CREATE
+                        | OFlags::EXCL
+                        | OFlags::WRONLY
+                        | OFlags::NOFOLLOW
+                        | OFlags::CLOEXEC,
                     Mode::from_raw_mode(0o600),
                 )?);
                 copy(&mut *entry, &file)?;
@@ -266,7 +275,9 @@ impl<'a> Unpacker<'a> {
                 rustix::fs::futimens(&fd, &times(entry))?;
             }
             other => {
-                return Err(Problem::Refused(format!("is of a kind that is not supported ({other:?})")));
+                return Err(Problem::Refused(format!(
+                    "is of a kind that is not supported ({other:?})"
+                )));
             }
         }
         Ok(())
@@ -282,7 +293,12 @@ impl<'a> Unpacker<'a> {
             .link_name_bytes()
             .ok_or_else(|| Problem::Refused("is a hard link without a target".into()))?;
         let target = relative(Path::new(OsStr::from_bytes(&target)))?;
-        let missing = || Problem::Refused(format!("is a hard link to \"{}\", which is not in the layer", target.display()));
+        let missing = || {
+            Problem::Refused(format!(
+                "is a hard link to \"{}\", which is not in the layer",
+                target.display()
+            ))
+        };
         let target_name = target.file_name().ok_or_else(missing)?;
         let target_dir = self
             .directory(target.parent().unwrap_or(Path::new("")), false)
@@ -359,7 +375,13 @@ impl<'a> Unpacker<'a> {
         mode: Option<u32>,
     ) -> Result<(), Problem> {
         let (uid, gid) = owner(entry);
-        rustix::fs::chownat(parent, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+        rustix::fs::chownat(
+            parent,
+            name,
+            Some(uid),
+            Some(gid),
+            AtFlags::SYMLINK_NOFOLLOW,
+        )?;
         if let Some(mode) = mode {
             rustix::fs::chmodat(parent, name, Mode::from_raw_mode(mode), AtFlags::empty())?;
         }
@@ -410,7 +432,9 @@ fn relative(path: &Path) -> Result<PathBuf, Problem> {
             Component::Normal(part) => inside.push(part),
             Component::CurDir | Component::RootDir => {}
             Component::ParentDir | Component::Prefix(_) => {
-                return Err(Problem::Refused("leads out of the image with \"..\"".into()));
+                return Err(Problem::Refused(
+                    "leads out of the image with \"..\"".into(),
+                ));
             }
         }
     }
@@ -442,7 +466,13 @@ fn whiteout(parent: &OwnedFd, name: &OsStr) -> Result<(), Problem> {
 }
 
 fn node(parent: &OwnedFd, name: &OsStr, kind: FileType, device: Dev) -> Result<(), Problem> {
-    Ok(rustix::fs::mknodat(parent, name, kind, Mode::from_raw_mode(0o600), device)?)
+    Ok(rustix::fs::mknodat(
+        parent,
+        name,
+        kind,
+        Mode::from_raw_mode(0o600),
+        device,
+    )?)
 }
 
 /// Makes `name` a directory; true if it takes the place of something that hid lower layers.

@@ -60,7 +60,10 @@ pub struct Image {
     /// Unpacked layers, lowest first.
     pub layers: Vec<PathBuf>,
     /// Shared locks on the cache entries.
-    #[expect(dead_code, reason = "held, not read: the locks last as long as the files are open")]
+    #[expect(
+        dead_code,
+        reason = "held, not read: the locks last as long as the files are open"
+    )]
     leases: Arc<Vec<File>>,
 }
 

@@ -1,0 +1,135 @@
+//! The container's root file system: an overlay of the image's layers and a writable directory.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, mount_remount, unmount};
+
+use super::flatten::flatten;
+use crate::engine::StartError;
+
+/// A mounted root file system.
+#[derive(Debug)]
+pub struct RootFs {
+    pub path: PathBuf,
+    /// A directory outside of the attempt's own that has to be removed in the end.
+    pub elsewhere: Option<PathBuf>,
+}
+
+/// Mounts the layers (lowest first) at `dir/rootfs`, for this process's mount namespace only. Where the file
+/// system of `dir` cannot carry a writable layer, that goes to `spare`; where that cannot either,
+/// the layers are copied.
+pub fn mount_layers(layers: &[PathBuf], dir: &Path, spare: &Path) -> Result<RootFs, StartError> {
+    let failed = |reason: String| StartError::RootFs { reason };
+    let target = dir.join("rootfs");
+    private_dir(&target).map_err(|e| failed(format!("{} cannot be made: {e}", target.display())))?;
+    let first = match overlay(layers, dir, &target) {
+        Ok(()) => {
+            return Ok(RootFs {
+                path: target,
+                elsewhere: None,
+            });
+        }
+        Err(error) => error,
+    };
+    let second = match private_dir(spare).and_then(|()| overlay(layers, spare, &target)) {
+        Ok(()) => {
+            return Ok(RootFs {
+                path: target,
+                elsewhere: Some(spare.to_owned()),
+            });
+        }
+        Err(error) => error,
+    };
+    let _ = fs::remove_dir_all(spare);
+    flatten(layers, &target)
+        .and_then(|()| without_devices(&target))
+        .map_err(|third| {
+            failed(format!(
+                "not with the writable layer in {} ({first}), not with it in {} ({second}), and not as a copy ({third})",
+                dir.display(),
+                spare.display()
+            ))
+        })?;
+    Ok(RootFs {
+        path: target,
+        elsewhere: None,
+    })
+}
+
+impl RootFs {
+    pub fn unmount(&self) -> io::Result<()> {
+        match unmount(&self.path, UnmountFlags::DETACH) {
+            // Not mounted.
+            Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn overlay(layers: &[PathBuf], work: &Path, target: &Path) -> io::Result<()> {
+    let (upper, scratch, names) = (work.join("upper"), work.join("work"), work.join("l"));
+    for dir in [&upper, &scratch, &names] {
+        private_dir(dir)?;
+    }
+    // Short relative names: the kernel takes one page of options, and would trip over ':' and ','.
+    let empty = work.join("empty");
+    let layers = if layers.is_empty() {
+        private_dir(&empty)?;
+        std::slice::from_ref(&empty)
+    } else {
+        layers
+    };
+    let mut lower = Vec::with_capacity(layers.len());
+    for (number, layer) in layers.iter().enumerate() {
+        let link = names.join(number.to_string());
+        match symlink(layer, &link) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => lower.push(number.to_string()),
+        }
+    }
+    // The kernel wants the topmost first.
+    lower.reverse();
+
+    // The root directory is seen as the writable layer has it.
+    if let Some(top) = layers.last() {
+        let like = fs::metadata(top)?;
+        std::os::unix::fs::chown(&upper, Some(like.uid()), Some(like.gid()))?;
+        fs::set_permissions(&upper, fs::Permissions::from_mode(like.mode() & 0o7777))?;
+    }
+
+    let before = std::env::current_dir()?;
+    std::env::set_current_dir(&names)?;
+    let mounted = mount_overlay(&lower.join(":"), target);
+    std::env::set_current_dir(before)?;
+    mounted
+}
+
+fn mount_overlay(lower: &str, target: &Path) -> io::Result<()> {
+    let mut result = Ok(());
+    // Nobody reads the writable layer after a crash, so it need not be synced ("volatile"); older
+    // kernels do not know the word.
+    for extra in [",volatile", ""] {
+        let options = format!("lowerdir={lower},upperdir=../upper,workdir=../work{extra}");
+        let options = CString::new(options)?;
+        // Device nodes come from /dev only, never from an image.
+        result = mount("overlay", target, "overlay", MountFlags::NODEV, &*options);
+        if result.is_ok() {
+            break;
+        }
+    }
+    Ok(result?)
+}
+
+fn without_devices(dir: &Path) -> io::Result<()> {
+    mount_bind(dir, dir)?;
+    mount_remount(dir, MountFlags::BIND | MountFlags::NODEV, "")?;
+    Ok(())
+}
+
+fn private_dir(dir: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
