@@ -1,0 +1,40 @@
+//! Calls on collections.
+
+use serde_json::{Value, json};
+
+use crate::client::{Call, Client};
+use crate::error::Error;
+use crate::records::Collection;
+
+impl Client {
+    /// By uuid or portable data hash, manifest signed for this token.
+    pub async fn collection(&self, uuid_or_pdh: &str) -> Result<Collection, Error> {
+        self.send(Call::get(format!(
+            "collections/{}",
+            uuid_or_pdh.replace('+', "%2B")
+        )))
+        .await
+    }
+
+    /// Makes a collection; a taken name gets a suffix.
+    pub async fn create_collection(&self, attributes: Value) -> Result<Collection, Error> {
+        self.send(Call::post(
+            "collections",
+            json!({"collection": attributes, "ensure_unique_name": true}),
+        ))
+        .await
+    }
+
+    /// Changes a collection.
+    pub async fn update_collection(
+        &self,
+        uuid: &str,
+        attributes: Value,
+    ) -> Result<Collection, Error> {
+        self.send(Call::put(
+            format!("collections/{uuid}"),
+            json!({"collection": attributes}),
+        ))
+        .await
+    }
+}

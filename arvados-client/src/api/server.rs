@@ -1,0 +1,81 @@
+//! Calls about the server and ourselves.
+
+use serde_json::{Value, json};
+
+use crate::client::{Call, Client};
+use crate::error::Error;
+use crate::keep::{KeepClient, KeepOptions, Service};
+use crate::records::{Discovery, KeepService, Page, User};
+
+impl Client {
+    /// What this server is.
+    pub async fn discovery(&self) -> Result<Discovery, Error> {
+        self.send(Call::get("/discovery/v1/apis/arvados/v1/rest"))
+            .await
+    }
+
+    /// Who we are.
+    pub async fn current_user(&self) -> Result<User, Error> {
+        self.send(Call::get("users/current")).await
+    }
+
+    /// Where blocks are kept, for this token.
+    pub async fn keep_services(&self) -> Result<Vec<KeepService>, Error> {
+        let page: Page<KeepService> = self.send(Call::get("keep_services/accessible")).await?;
+        Ok(page.items)
+    }
+
+    /// Writes an entry to the server's `logs` about an object.
+    pub async fn create_log(
+        &self,
+        object_uuid: &str,
+        event_type: &str,
+        properties: Value,
+    ) -> Result<(), Error> {
+        let body = json!({"log": {"object_uuid": object_uuid, "event_type": event_type, "properties": properties}});
+        self.send::<Value>(Call::post("logs", body)).await.map(drop)
+    }
+
+    /// How blocks are to be stored on this cluster: the defaults, with the copies the cluster wants of each.
+    pub async fn keep_options(&self) -> Result<KeepOptions, Error> {
+        let replicas = self
+            .discovery()
+            .await?
+            .default_collection_replication
+            .max(1);
+        Ok(KeepOptions {
+            replicas,
+            ..KeepOptions::default()
+        })
+    }
+
+    /// A Keep client for this token: the services the endpoint names, else those the server lists.
+    pub async fn keep(&self, options: KeepOptions) -> Result<KeepClient, Error> {
+        let named = &self.endpoint().keep_services;
+        let services = if named.is_empty() {
+            let listed = self.keep_services().await?;
+            listed
+                .iter()
+                .map(|s| {
+                    Service::new(
+                        s.uuid.as_str(),
+                        &s.service_host,
+                        s.service_port,
+                        s.service_ssl_flag,
+                        &s.service_type,
+                        s.read_only,
+                    )
+                })
+                .collect::<Result<Vec<_>, _>>()?
+        } else {
+            Service::from_urls(&named.join(" "))?
+        };
+        let token = self.endpoint().token.clone();
+        Ok(KeepClient::new(
+            self.http().clone(),
+            token,
+            services,
+            options,
+        ))
+    }
+}

@@ -1,0 +1,110 @@
+//! TLS set-up: the system's certificates, a named file, or (asked for by name) anything.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+
+use crate::endpoint::Endpoint;
+
+/// Why TLS could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// The named CA file cannot be used.
+    #[error("cannot read certificates from {path}: {detail}")]
+    CaFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        detail: String,
+    },
+    /// The TLS library refused its own defaults.
+    #[error("cannot set up TLS: {0}")]
+    Library(#[from] rustls::Error),
+}
+
+/// The TLS configuration of an endpoint.
+pub(crate) fn config(endpoint: &Endpoint) -> Result<ClientConfig, TlsError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()?;
+    if endpoint.insecure {
+        let verifier = Arc::new(AnyCertificate(provider));
+        return Ok(builder
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
+            .with_no_client_auth());
+    }
+    let mut roots = RootCertStore::empty();
+    match &endpoint.ca_file {
+        Some(path) => {
+            let fail = |detail: String| TlsError::CaFile {
+                path: path.clone(),
+                detail,
+            };
+            let certs = CertificateDer::pem_file_iter(path).map_err(|e| fail(e.to_string()))?;
+            for cert in certs {
+                roots
+                    .add(cert.map_err(|e| fail(e.to_string()))?)
+                    .map_err(|e| fail(e.to_string()))?;
+            }
+            if roots.is_empty() {
+                return Err(fail("it holds no certificate".into()));
+            }
+        }
+        None => {
+            let native = rustls_native_certs::load_native_certs();
+            roots.add_parsable_certificates(native.certs);
+        }
+    }
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// `ARVADOS_API_HOST_INSECURE`: the peer is not checked, the connection is still encrypted.
+#[derive(Debug)]
+struct AnyCertificate(Arc<rustls::crypto::CryptoProvider>);
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls12_signature(
+            message,
+            cert,
+            dss,
+            &self.0.signature_verification_algorithms,
+        )
+    }
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(
+            message,
+            cert,
+            dss,
+            &self.0.signature_verification_algorithms,
+        )
+    }
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
