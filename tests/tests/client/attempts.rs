@@ -1,0 +1,137 @@
+//! Attempt tokens: one winner a lock, and an old attempt that can do nothing any more.
+
+use arvados_client::api::NewToken;
+use arvados_client::records::{Authorization, ContainerState};
+use arvados_client::{Client, ContainerUuid, scopes};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+
+use crate::world::World;
+
+async fn mint(world: &World, container: &ContainerUuid) -> (Authorization, Client) {
+    let expires_at = Timestamp::now() + SignedDuration::from_hours(1);
+    let made = world
+        .dispatch
+        .create_token(&NewToken {
+            scopes: scopes::attempt(container),
+            expires_at,
+        })
+        .await
+        .unwrap();
+    let client = world.dispatch.with_token(made.token().unwrap());
+    (made, client)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_of_many_attempts_wins_the_lock() {
+    let world = World::new().await;
+    let (_, uuid) = world.request("race").await;
+    let mut attempts = Vec::new();
+    for _ in 0..8 {
+        attempts.push(mint(&world, &uuid).await);
+    }
+    let seen = world.dispatch.container(&uuid).await.unwrap();
+    let mut tasks = Vec::new();
+    for (made, client) in attempts {
+        let (uuid, etag) = (uuid.clone(), seen.etag.clone());
+        tasks.push(tokio::spawn(async move {
+            (made.uuid, client.lock_container(&uuid, &etag).await)
+        }));
+    }
+    let mut winners = Vec::new();
+    for task in tasks {
+        match task.await.unwrap() {
+            (token, Ok(reply)) => {
+                assert_eq!(reply.locked_by_uuid, Some(token.clone()));
+                winners.push(token);
+            }
+            (_, Err(error)) => assert!(error.is_stale() || error.is_refused(), "{error}"),
+        }
+    }
+    assert_eq!(winners.len(), 1);
+    assert_eq!(
+        world
+            .dispatch
+            .container(&uuid)
+            .await
+            .unwrap()
+            .locked_by_uuid,
+        Some(winners.remove(0))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stale_view_cannot_lock() {
+    let world = World::new().await;
+    let (request, uuid) = world.request("stale").await;
+    let seen = world.dispatch.container(&uuid).await.unwrap();
+    world
+        .user
+        .update_container_request(&request, json!({"priority": 7}))
+        .await
+        .unwrap();
+    let (_, attempt) = mint(&world, &uuid).await;
+    let error = attempt.lock_container(&uuid, &seen.etag).await.unwrap_err();
+    assert!(error.is_stale(), "{error}");
+    assert_eq!(
+        world.dispatch.container(&uuid).await.unwrap().state,
+        ContainerState::Queued
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_attempt_cannot_touch_the_next_one() {
+    let world = World::new().await;
+    let (_, uuid) = world.request("fence").await;
+    let (first, old) = mint(&world, &uuid).await;
+    old.lock_container(&uuid, "").await.unwrap();
+    old.unlock_container(&uuid).await.unwrap();
+    world.dispatch.delete_token(&first.uuid).await.unwrap();
+    let (second, new) = mint(&world, &uuid).await;
+    new.lock_container(&uuid, "").await.unwrap();
+
+    let log = "d41d8cd98f00b204e9800998ecf8427e+0";
+    let error = old
+        .update_container(&uuid, json!({"state": "Running", "log": log}))
+        .await
+        .unwrap_err();
+    assert!(error.is_denied(), "{error}");
+    new.update_container(&uuid, json!({"state": "Running", "log": log}))
+        .await
+        .unwrap();
+    let record = world.dispatch.container(&uuid).await.unwrap();
+    assert_eq!(
+        (record.state, record.locked_by_uuid),
+        (ContainerState::Running, Some(second.uuid))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_token_does_nothing_but_its_own_container() {
+    let world = World::new().await;
+    let (_, mine) = world.request("mine").await;
+    let (_, other) = world.request("other").await;
+    let (_, attempt) = mint(&world, &mine).await;
+    attempt.lock_container(&mine, "").await.unwrap();
+    for denied in [
+        attempt.container(&other).await.map(drop),
+        attempt.lock_container(&other, "").await.map(drop),
+        attempt
+            .create_log(mine.as_str(), "dispatch", json!({"text": "x"}))
+            .await,
+        attempt
+            .page::<serde_json::Value>("containers", &Default::default())
+            .await
+            .map(drop),
+    ] {
+        assert!(denied.unwrap_err().is_denied());
+    }
+    assert!(
+        attempt
+            .container_auth(&mine)
+            .await
+            .unwrap()
+            .api_token
+            .is_some()
+    );
+}

@@ -1,0 +1,7 @@
+//! The client library against the embedded API server, over its real TLS.
+
+mod attempts;
+mod collections;
+mod failures;
+mod listing;
+mod world;
