@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cgroup::Cgroup;
 use crate::image::{Image, ImageSource};
-pub use error::EngineError;
+pub use error::{EngineError, StartError};
 
 /// Something that can run containers on this machine.
 pub trait Engine: Send + Sync {

@@ -64,13 +64,22 @@ impl Machine {
         let mut access = GpuAccess::default();
         for id in ids {
             let index = self.cuda_minor(id)?;
-            access.devices.push(self.required(id, &format!("nvidia{index}"))?);
+            access
+                .devices
+                .push(self.required(id, &format!("nvidia{index}"))?);
         }
-        for name in ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"] {
+        for name in [
+            "nvidiactl",
+            "nvidia-uvm",
+            "nvidia-uvm-tools",
+            "nvidia-modeset",
+        ] {
             access.devices.extend(self.node(name).ok());
         }
         // The driver numbers the devices it can open from 0.
-        access.environment.push(("CUDA_VISIBLE_DEVICES".into(), numbers(ids.len())));
+        access
+            .environment
+            .push(("CUDA_VISIBLE_DEVICES".into(), numbers(ids.len())));
         if self.nvidia_proc.exists() {
             self.add_driver(&mut access, ids)?;
         }
@@ -91,7 +100,11 @@ impl Machine {
                 "it is a slice of a GPU (MIG), which the built-in engine cannot hand on; use another engine on this node",
             ));
         }
-        for gpu in fs::read_dir(self.nvidia_proc.join("gpus")).into_iter().flatten().flatten() {
+        for gpu in fs::read_dir(self.nvidia_proc.join("gpus"))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
             let text = fs::read_to_string(gpu.path().join("information")).unwrap_or_default();
             let field = |name: &str| {
                 text.lines()
@@ -109,7 +122,10 @@ impl Machine {
 
     fn add_driver(&self, access: &mut GpuAccess, ids: &[String]) -> Result<(), StartError> {
         let libraries = driver_libraries(&self.linker_cache);
-        if !libraries.iter().any(|(name, _)| name.starts_with("libcuda.so")) {
+        if !libraries
+            .iter()
+            .any(|(name, _)| name.starts_with("libcuda.so"))
+        {
             return Err(StartError::GpuMissing {
                 id: ids.join(","),
                 reason: "the driver is loaded on this node, but its library libcuda.so.1 is not in the linker's cache (ldconfig -p)".into(),
@@ -147,7 +163,9 @@ impl Machine {
             access.devices.push(self.required(id, &name)?);
         }
         access.devices.push(self.required(&ids.join(","), "kfd")?);
-        access.environment.push(("ROCR_VISIBLE_DEVICES".into(), numbers(ids.len())));
+        access
+            .environment
+            .push(("ROCR_VISIBLE_DEVICES".into(), numbers(ids.len())));
         Ok(access)
     }
 
@@ -161,8 +179,9 @@ impl Machine {
     fn node(&self, name: &str) -> Result<DeviceNode, String> {
         let path = self.dev.join(name);
         let shown = Path::new("/dev").join(name);
-        let meta = fs::metadata(&path)
-            .map_err(|error| format!("{} cannot be used on this node ({error})", shown.display()))?;
+        let meta = fs::metadata(&path).map_err(|error| {
+            format!("{} cannot be used on this node ({error})", shown.display())
+        })?;
         if !meta.file_type().is_char_device() {
             return Err(format!("{} is not a device", shown.display()));
         }
@@ -179,22 +198,41 @@ impl Machine {
 impl GpuAccess {
     /// Groups that own the nodes, for a container's user who is not root.
     pub fn groups(&self) -> BTreeSet<u32> {
-        self.devices.iter().map(|d| d.gid).filter(|gid| *gid != 0).collect()
+        self.devices
+            .iter()
+            .map(|d| d.gid)
+            .filter(|gid| *gid != 0)
+            .collect()
     }
 }
 
 fn numbers(count: usize) -> String {
-    (0..count).map(|n| n.to_string()).collect::<Vec<_>>().join(",")
+    (0..count)
+        .map(|n| n.to_string())
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 /// File name and place of each library of the driver that programs load.
 fn driver_libraries(linker_cache: &str) -> Vec<(String, PathBuf)> {
     const NAMES: [&str; 17] = [
-        "libcuda.so", "libcudadebugger.so", "libnvidia-ml.so", "libnvidia-cfg.so",
-        "libnvidia-nvvm", "libnvidia-ptxjitcompiler.so", "libnvidia-opencl.so",
-        "libnvidia-compiler.so", "libnvidia-allocator.so", "libnvidia-gpucomp.so",
-        "libnvidia-opticalflow.so", "libnvidia-encode.so", "libnvidia-rtcore.so",
-        "libnvidia-pkcs11", "libnvidia-sandboxutils.so", "libnvcuvid.so", "libnvoptix.so",
+        "libcuda.so",
+        "libcudadebugger.so",
+        "libnvidia-ml.so",
+        "libnvidia-cfg.so",
+        "libnvidia-nvvm",
+        "libnvidia-ptxjitcompiler.so",
+        "libnvidia-opencl.so",
+        "libnvidia-compiler.so",
+        "libnvidia-allocator.so",
+        "libnvidia-gpucomp.so",
+        "libnvidia-opticalflow.so",
+        "libnvidia-encode.so",
+        "libnvidia-rtcore.so",
+        "libnvidia-pkcs11",
+        "libnvidia-sandboxutils.so",
+        "libnvcuvid.so",
+        "libnvoptix.so",
     ];
     let mut seen = BTreeSet::new();
     linker_cache
@@ -243,7 +281,14 @@ mod tests {
         ] {
             let path = dir.path().join("dev").join(name);
             let device = makedev(major, minor);
-            mknodat(CWD, &path, FileType::CharacterDevice, Mode::from_raw_mode(0o666), device).ok()?;
+            mknodat(
+                CWD,
+                &path,
+                FileType::CharacterDevice,
+                Mode::from_raw_mode(0o666),
+                device,
+            )
+            .ok()?;
         }
         let machine = Machine {
             dev: dir.path().join("dev"),
@@ -259,7 +304,11 @@ mod tests {
     }
 
     fn paths(access: &GpuAccess) -> Vec<&str> {
-        access.devices.iter().map(|d| d.path.to_str().unwrap()).collect()
+        access
+            .devices
+            .iter()
+            .map(|d| d.path.to_str().unwrap())
+            .collect()
     }
 
     #[test]
@@ -269,8 +318,14 @@ mod tests {
         };
         let by_uuid = machine.access(&grant(GpuStack::Cuda, &["GPU-aa"])).unwrap();
         assert_eq!(paths(&by_uuid), ["/dev/nvidia1", "/dev/nvidiactl"]);
-        assert_eq!((by_uuid.devices[0].major, by_uuid.devices[0].minor), (195, 1));
-        assert_eq!(by_uuid.environment, [("CUDA_VISIBLE_DEVICES".into(), "0".into())]);
+        assert_eq!(
+            (by_uuid.devices[0].major, by_uuid.devices[0].minor),
+            (195, 1)
+        );
+        assert_eq!(
+            by_uuid.environment,
+            [("CUDA_VISIBLE_DEVICES".into(), "0".into())]
+        );
         assert_eq!(by_uuid.binds.len(), 1);
         assert_eq!(
             by_uuid.binds[0].target,
@@ -279,7 +334,10 @@ mod tests {
 
         let amd = machine.access(&grant(GpuStack::Rocm, &["1"])).unwrap();
         assert_eq!(paths(&amd), ["/dev/dri/renderD129", "/dev/kfd"]);
-        assert_eq!(amd.environment, [("ROCR_VISIBLE_DEVICES".into(), "0".into())]);
+        assert_eq!(
+            amd.environment,
+            [("ROCR_VISIBLE_DEVICES".into(), "0".into())]
+        );
     }
 
     #[test]
@@ -294,7 +352,10 @@ mod tests {
             (GpuStack::Rocm, "9", "/dev/dri/renderD137"),
             (GpuStack::Rocm, "x", "only GPU numbers"),
         ] {
-            let error = machine.access(&grant(stack, &[id])).unwrap_err().to_string();
+            let error = machine
+                .access(&grant(stack, &[id]))
+                .unwrap_err()
+                .to_string();
             assert!(error.contains(expected) && error.contains(id), "{error}");
         }
         machine.linker_cache.clear();

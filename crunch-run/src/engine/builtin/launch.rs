@@ -9,7 +9,9 @@ use std::process::Command;
 use std::rc::Rc;
 
 use libcontainer::oci_spec::runtime::Spec;
-use libcontainer::workload::{Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError};
+use libcontainer::workload::{
+    Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError,
+};
 use rustix::fs::Access;
 
 use super::process::variable;
@@ -117,13 +119,15 @@ fn find(command: &str, path: &str, user: &str) -> Result<PathBuf, StartError> {
         if executable(&file) {
             return Ok(file);
         }
-        return Err(if rustix::fs::stat(&file) == Err(rustix::io::Errno::NOENT) {
-            StartError::CommandMissing {
-                command: command.to_owned(),
-            }
-        } else {
-            not_executable(&file)
-        });
+        return Err(
+            if rustix::fs::stat(&file).err() == Some(rustix::io::Errno::NOENT) {
+                StartError::CommandMissing {
+                    command: command.to_owned(),
+                }
+            } else {
+                not_executable(&file)
+            },
+        );
     }
     let mut refused = None;
     for dir in path.split(':') {
@@ -207,7 +211,11 @@ fn elf_interpreter(head: &[u8]) -> Option<String> {
         let offset = usize::try_from(u64_at(entry + 8)?).ok()?;
         let length = usize::try_from(u64_at(entry + 32)?).ok()?;
         let text = head.get(offset..offset.checked_add(length)?)?;
-        Some(String::from_utf8_lossy(text).trim_end_matches('\0').to_owned())
+        Some(
+            String::from_utf8_lossy(text)
+                .trim_end_matches('\0')
+                .to_owned(),
+        )
     })
 }
 

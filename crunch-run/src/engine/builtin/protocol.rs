@@ -74,7 +74,12 @@ pub fn send_stdio(to: impl AsFd, stdio: [BorrowedFd<'_>; 3]) -> io::Result<()> {
     if !ancillary.push(SendAncillaryMessage::ScmRights(&stdio)) {
         return Err(io::Error::other("no room for three file descriptors"));
     }
-    sendmsg(to, &[IoSlice::new(b"\n")], &mut ancillary, SendFlags::NOSIGNAL)?;
+    sendmsg(
+        to,
+        &[IoSlice::new(b"\n")],
+        &mut ancillary,
+        SendFlags::NOSIGNAL,
+    )?;
     Ok(())
 }
 

@@ -25,7 +25,8 @@ pub struct RootFs {
 pub fn mount_layers(layers: &[PathBuf], dir: &Path, spare: &Path) -> Result<RootFs, StartError> {
     let failed = |reason: String| StartError::RootFs { reason };
     let target = dir.join("rootfs");
-    private_dir(&target).map_err(|e| failed(format!("{} cannot be made: {e}", target.display())))?;
+    private_dir(&target)
+        .map_err(|e| failed(format!("{} cannot be made: {e}", target.display())))?;
     let first = match overlay(layers, dir, &target) {
         Ok(()) => {
             return Ok(RootFs {
@@ -131,5 +132,8 @@ fn without_devices(dir: &Path) -> io::Result<()> {
 }
 
 fn private_dir(dir: &Path) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
 }

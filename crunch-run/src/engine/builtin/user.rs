@@ -24,15 +24,19 @@ pub fn identity(rootfs: &Path, user: Option<&str>) -> Result<Identity, StartErro
     let root = Root::open(rootfs).ok();
     let text = |path: &str| -> String {
         let mut text = Vec::new();
-        if let Some(file) = root
-            .as_ref()
-            .and_then(|root| root.open_subpath(path, OpenFlags::O_RDONLY | OpenFlags::O_NONBLOCK).ok())
-        {
+        if let Some(file) = root.as_ref().and_then(|root| {
+            root.open_subpath(path, OpenFlags::O_RDONLY | OpenFlags::O_NONBLOCK)
+                .ok()
+        }) {
             let _ = file.take(MOST_BYTES).read_to_end(&mut text);
         }
         String::from_utf8_lossy(&text).into_owned()
     };
-    resolve(user.unwrap_or("0"), &text("/etc/passwd"), &text("/etc/group"))
+    resolve(
+        user.unwrap_or("0"),
+        &text("/etc/passwd"),
+        &text("/etc/group"),
+    )
 }
 
 fn resolve(user: &str, passwd: &str, group: &str) -> Result<Identity, StartError> {
@@ -58,7 +62,11 @@ fn resolve(user: &str, passwd: &str, group: &str) -> Result<Identity, StartError
         (Some(fields), _) => (
             fields[2].parse().unwrap_or(0),
             fields[3].parse().unwrap_or(0),
-            fields.get(5).copied().filter(|h| !h.is_empty()).unwrap_or("/"),
+            fields
+                .get(5)
+                .copied()
+                .filter(|h| !h.is_empty())
+                .unwrap_or("/"),
             fields[0],
         ),
         // A number needs no account.
@@ -72,7 +80,11 @@ fn resolve(user: &str, passwd: &str, group: &str) -> Result<Identity, StartError
     };
 
     // name:x:gid:member,member
-    let all_groups = || group.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let all_groups = || {
+        group
+            .lines()
+            .map(|line| line.split(':').collect::<Vec<_>>())
+    };
     let (gid, groups) = match group_wanted {
         Some(wanted) => {
             let gid = all_groups()
@@ -129,7 +141,12 @@ mod tests {
             ("4242", id(4242, 0, &[], "/")),
             ("4242:wheel", id(4242, 10, &[], "/")),
             ("eve", Err(StartError::UnknownUser { user: "eve".into() })),
-            ("ann:nope", Err(StartError::UnknownGroup { group: "nope".into() })),
+            (
+                "ann:nope",
+                Err(StartError::UnknownGroup {
+                    group: "nope".into(),
+                }),
+            ),
         ];
         for (user, expected) in cases {
             assert_eq!(resolve(user, passwd, group), expected, "{user}");

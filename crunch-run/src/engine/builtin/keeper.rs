@@ -1,0 +1,405 @@
+//! The keeper: a small single-threaded process that makes one container, watches it, and takes it
+//! down when it is told to, or when crunch-run is gone, however that ended.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SigSet, Signal as NixSignal};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, setsid, umask, waitpid,
+};
+
+use super::build::{Made, build};
+use super::protocol::{News, Order, Plan, receive_stdio};
+use crate::engine::{Exit, ExitStatus, StartError};
+
+/// How long killed processes may take to be gone. They take longer only when a file system hangs.
+const KILL_PATIENCE: Duration = Duration::from_secs(20);
+const REMOVE_PATIENCE: Duration = Duration::from_secs(5);
+/// How often a container that is being stopped is looked at.
+const STOP_LOOK: Duration = Duration::from_millis(20);
+/// An order is small, except for one with a large environment.
+const MOST_ORDER: usize = 16 << 20;
+
+/// Runs until the container is removed.
+pub fn keep() -> io::Result<()> {
+    // Signals to crunch-run's process group are for crunch-run to understand.
+    let _ = setsid();
+    let mut blocked = SigSet::empty();
+    for signal in [
+        NixSignal::SIGTERM,
+        NixSignal::SIGINT,
+        NixSignal::SIGHUP,
+        NixSignal::SIGQUIT,
+        NixSignal::SIGUSR1,
+        NixSignal::SIGUSR2,
+    ] {
+        blocked.add(signal);
+    }
+    blocked.thread_block()?;
+    umask(rustix::fs::Mode::from_raw_mode(0o022));
+
+    // The socket came as stdin; the container's processes must not inherit it.
+    let control = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+    let null = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+
+    let stdio = receive_stdio(&control)?;
+    let mut control = Control {
+        socket: UnixStream::from(control),
+        unread: Vec::new(),
+    };
+    let Some(Order::Create(plan)) = control.next_order()? else {
+        return Ok(());
+    };
+    let mut keeper = Keeper {
+        plan: *plan,
+        control,
+        made: Made::default(),
+        init: None,
+        stop_by: None,
+        told_exit: false,
+    };
+    let kept = keeper.run(stdio);
+    // Whatever happened, nothing stays.
+    let problems = keeper.take_down();
+    if let Ok(true) = kept {
+        keeper.tell(&News::Removed { problems });
+    }
+    kept.map(drop)
+}
+
+struct Control {
+    socket: UnixStream,
+    unread: Vec<u8>,
+}
+
+impl Control {
+    /// The next order, or `None` when crunch-run is gone.
+    fn next_order(&mut self) -> io::Result<Option<Order>> {
+        loop {
+            if let Some(order) = self.buffered_order()? {
+                return Ok(Some(order));
+            }
+            if !self.read_more()? {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn buffered_order(&mut self) -> io::Result<Option<Order>> {
+        while let Some(end) = self.unread.iter().position(|b| *b == b'\n') {
+            let line: Vec<u8> = self.unread.drain(..=end).collect();
+            if line.len() > 1 {
+                return Ok(Some(serde_json::from_slice(&line)?));
+            }
+        }
+        Ok(None)
+    }
+
+    /// False at the end.
+    fn read_more(&mut self) -> io::Result<bool> {
+        if self.unread.len() > MOST_ORDER {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "an order is too long",
+            ));
+        }
+        let mut buffer = [0u8; 16 << 10];
+        match self.socket.read(&mut buffer) {
+            Ok(0) => Ok(false),
+            Ok(n) => {
+                self.unread.extend_from_slice(&buffer[..n]);
+                Ok(true)
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The container's first process.
+struct Init {
+    pid: Pid,
+    pidfd: OwnedFd,
+    /// Why the command could not be started, or its end when it was.
+    report: Option<OwnedFd>,
+    container: libcontainer::container::Container,
+}
+
+struct Keeper {
+    plan: Plan,
+    control: Control,
+    made: Made,
+    init: Option<Init>,
+    stop_by: Option<Instant>,
+    told_exit: bool,
+}
+
+impl Keeper {
+    /// True if crunch-run asked for the removal and waits for it.
+    fn run(&mut self, stdio: [OwnedFd; 3]) -> io::Result<bool> {
+        let (reading, writing) = pipe_with(PipeFlags::CLOEXEC)?;
+        match build(&self.plan, stdio, writing, &mut self.made) {
+            Ok(container) => {
+                let pid = container
+                    .pid()
+                    .and_then(|pid| Pid::from_raw(pid.as_raw()))
+                    .ok_or_else(|| io::Error::other("the container has no process"))?;
+                self.init = Some(Init {
+                    pid,
+                    pidfd: pidfd_open(pid, PidfdFlags::empty())?,
+                    report: Some(reading),
+                    container,
+                });
+                let group = self.made.groups.as_ref().map(|g| g.outside.clone());
+                self.tell(&News::Created {
+                    pid: pid.as_raw_nonzero().get() as u32,
+                    group: group.unwrap_or_default(),
+                });
+            }
+            Err(error) => {
+                // The launcher's own words are better than what came through libcontainer.
+                let error = read_report(&reading).unwrap_or(error);
+                self.tell(&News::Failed(error));
+            }
+        }
+        self.watch()
+    }
+
+    fn watch(&mut self) -> io::Result<bool> {
+        loop {
+            while let Some(order) = self.control.buffered_order()? {
+                if matches!(order, Order::Remove) {
+                    return Ok(true);
+                }
+                self.obey(order);
+            }
+            let ready = self.wait_for_something()?;
+            if ready.report {
+                self.hear_report();
+            }
+            if ready.exit {
+                self.hear_exit();
+            }
+            self.go_on_stopping();
+            if ready.control && !self.control.read_more()? {
+                return Ok(false);
+            }
+        }
+    }
+
+    fn wait_for_something(&self) -> io::Result<Ready> {
+        let mut fds = vec![PollFd::new(&self.control.socket, PollFlags::IN)];
+        let running = self.init.as_ref().filter(|_| !self.told_exit);
+        let report = running.and_then(|init| init.report.as_ref());
+        if let Some(init) = running {
+            fds.push(PollFd::new(&init.pidfd, PollFlags::IN));
+        }
+        if let Some(report) = report {
+            fds.push(PollFd::new(report, PollFlags::IN));
+        }
+        let timeout = self.stop_by.filter(|_| running.is_some()).map(|by| {
+            let left = by.saturating_duration_since(Instant::now()).min(STOP_LOOK);
+            Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: i64::from(left.subsec_nanos()),
+            }
+        });
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let is_ready = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
+        Ok(Ready {
+            control: is_ready(0),
+            exit: running.is_some() && is_ready(1),
+            report: report.is_some() && is_ready(2),
+        })
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Start => self.start(),
+            Order::Stop { grace_ms } => self.stop(Duration::from_millis(grace_ms)),
+            // The first was obeyed; the last is seen to before.
+            Order::Create(_) | Order::Remove => {}
+        }
+    }
+
+    fn start(&mut self) {
+        let Some(init) = &mut self.init else {
+            return;
+        };
+        if let Err(error) = init.container.start() {
+            let reason = format!("its first process does not answer ({error})");
+            self.tell(&News::Failed(StartError::Runtime { reason }));
+        }
+    }
+
+    /// The pipe from the launcher has something, or its end.
+    fn hear_report(&mut self) {
+        let report = self.init.as_mut().and_then(|init| init.report.take());
+        let Some(report) = report else {
+            return;
+        };
+        match read_report(&report) {
+            Some(error) => self.tell(&News::Failed(error)),
+            None => self.tell(&News::Started),
+        }
+    }
+
+    fn hear_exit(&mut self) {
+        let Some(init) = &self.init else {
+            return;
+        };
+        let status = match waitpid(Some(init.pid), WaitOptions::NOHANG) {
+            Ok(Some((_, status))) => {
+                if let Some(signal) = status.terminating_signal() {
+                    ExitStatus::Signal(signal)
+                } else {
+                    ExitStatus::Code(status.exit_status().unwrap_or(255))
+                }
+            }
+            Ok(None) | Err(rustix::io::Errno::INTR) => return,
+            Err(_) => ExitStatus::Code(255),
+        };
+        self.told_exit = true;
+        let group = self.made.groups.as_ref().map(|g| &g.inside);
+        let oom_kills = group.and_then(|g| g.oom_kills()).unwrap_or(0);
+        let peak_memory = group.and_then(|g| g.memory_peak());
+        self.tell(&News::Exited(Exit {
+            status,
+            oom_killed: oom_kills > 0,
+            oom_kills,
+            peak_memory,
+        }));
+    }
+
+    fn stop(&mut self, grace: Duration) {
+        if self.told_exit {
+            return;
+        }
+        let by = Instant::now() + grace;
+        // A second order can only make it sooner.
+        self.stop_by = Some(self.stop_by.map_or(by, |earlier| earlier.min(by)));
+        if let Some(groups) = &self.made.groups
+            && !grace.is_zero()
+        {
+            groups.inside.signal(Signal::TERM, |_| false);
+        }
+        self.go_on_stopping();
+    }
+
+    fn go_on_stopping(&mut self) {
+        let (Some(by), Some(init), false) = (self.stop_by, &self.init, self.told_exit) else {
+            return;
+        };
+        let Some(groups) = &self.made.groups else {
+            return;
+        };
+        let alone = || {
+            groups
+                .inside
+                .processes()
+                .iter()
+                .all(|pid| *pid as i32 == init.pid.as_raw_nonzero().get())
+        };
+        // The first process of a pid namespace never gets a signal it has no handler for, so
+        // waiting for it would be in vain.
+        let in_vain = || alone() && !handles_term(init.pid);
+        if Instant::now() >= by || in_vain() {
+            // The kernel takes the rest of the pid namespace along.
+            let _ = kill_process(init.pid, Signal::KILL);
+            groups.inside.signal(Signal::KILL, |_| false);
+        }
+    }
+
+    fn tell(&mut self, news: &News) {
+        let mut line = serde_json::to_vec(news).unwrap_or_default();
+        line.push(b'\n');
+        // If crunch-run is gone, the next look at the socket says so.
+        let _ = self.control.socket.write_all(&line);
+    }
+
+    /// Removes everything there is of the container; the answer is what could not be removed.
+    fn take_down(&mut self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if let Some(init) = &self.init
+            && !self.told_exit
+        {
+            let _ = kill_process(init.pid, Signal::KILL);
+        }
+        if let Some(groups) = &self.made.groups {
+            let ended = groups
+                .inside
+                .kill(KILL_PATIENCE)
+                .and_then(|()| groups.inside.remove(REMOVE_PATIENCE));
+            if let Err(error) = ended {
+                problems.push(error.to_string());
+            }
+        }
+        if let Some(rootfs) = &self.made.rootfs {
+            if let Err(error) = rootfs.unmount() {
+                problems.push(format!("{} stays mounted: {error}", rootfs.path.display()));
+            }
+            if let Some(dir) = &rootfs.elsewhere {
+                problems.extend(remove_dir(dir));
+            }
+        }
+        problems.extend(remove_dir(&self.plan.dir));
+        if problems.is_empty() {
+            let _ = fs::remove_file(&self.plan.record);
+        }
+        problems
+    }
+}
+
+struct Ready {
+    control: bool,
+    exit: bool,
+    report: bool,
+}
+
+fn remove_dir(dir: &std::path::Path) -> Option<String> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Some(format!(
+            "directory {} cannot be removed: {error}",
+            dir.display()
+        )),
+        _ => None,
+    }
+}
+
+/// The launcher's reason, if it left one.
+fn read_report(report: &impl AsFd) -> Option<StartError> {
+    let mut text = Vec::new();
+    let mut buffer = [0u8; 4096];
+    while let Ok(n) = rustix::io::read(report, &mut buffer) {
+        if n == 0 {
+            break;
+        }
+        text.extend_from_slice(&buffer[..n]);
+    }
+    serde_json::from_slice(&text).ok()
+}
+
+/// By the mask of caught signals in /proc/PID/status.
+fn handles_term(pid: Pid) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero()));
+    let mask = status.ok().and_then(|text| {
+        let mask = text.lines().find_map(|l| l.strip_prefix("SigCgt:"))?;
+        u64::from_str_radix(mask.trim(), 16).ok()
+    });
+    mask.is_some_and(|mask| mask & (1 << (Signal::TERM.as_raw() - 1)) != 0)
+}

@@ -1,0 +1,444 @@
+//! The OCI description of the container: Docker's defaults, and the limits that hold here.
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use libcontainer::oci_spec::OciSpecError;
+use libcontainer::oci_spec::runtime::{
+    Capability, LinuxBuilder, LinuxCapabilitiesBuilder, LinuxCpuBuilder, LinuxDeviceBuilder,
+    LinuxDeviceCgroupBuilder, LinuxDeviceType, LinuxMemoryBuilder, LinuxNamespaceBuilder,
+    LinuxNamespaceType, LinuxPidsBuilder, LinuxResourcesBuilder, Mount, MountBuilder, PosixRlimit,
+    PosixRlimitBuilder, PosixRlimitType, ProcessBuilder, RootBuilder, Spec, SpecBuilder,
+    UserBuilder, get_default_maskedpaths, get_default_readonly_paths,
+};
+
+use super::gpu::DeviceNode;
+use super::user::Identity;
+use crate::cgroup::Cgroup;
+use crate::cgroup::enforce::Enforceable;
+use crate::engine::{Bind, Limits};
+
+/// Enough for any program, and no fork bomb takes the node down.
+pub const DEFAULT_PIDS: u64 = 32_768;
+const CPU_PERIOD_US: u64 = 100_000;
+/// The least quota the kernel takes.
+const LEAST_QUOTA_US: i64 = 1_000;
+/// Open files: more than the usual 1024, for the many tools that merge thousands of files.
+const OPEN_FILES: u64 = 65_536;
+
+/// What the description is made from.
+pub struct Facts<'a> {
+    pub rootfs: &'a Path,
+    pub hostname: &'a str,
+    pub arguments: &'a [String],
+    pub identity: &'a Identity,
+    pub binds: &'a [Bind],
+    pub devices: &'a [DeviceNode],
+    pub limits: &'a Limits,
+    /// The quota of the groups above, which a smaller group may not exceed.
+    pub quota_above: Option<f64>,
+    pub enforceable: Enforceable,
+    /// The container's control group as the keeper sees it.
+    pub group: &'a Cgroup,
+    /// Its path below each hierarchy's root as the keeper sees it.
+    pub group_path: &'a Path,
+    pub hard_files: u64,
+}
+
+pub fn describe(facts: &Facts<'_>) -> Result<Spec, OciSpecError> {
+    let namespaces = [
+        LinuxNamespaceType::Pid,
+        LinuxNamespaceType::Ipc,
+        LinuxNamespaceType::Uts,
+        LinuxNamespaceType::Mount,
+        LinuxNamespaceType::Cgroup,
+    ];
+    // No network namespace: the container shares the keeper's, which has made a private one if need be.
+    let namespaces = namespaces
+        .into_iter()
+        .map(|typ| LinuxNamespaceBuilder::default().typ(typ).build())
+        .collect::<Result<Vec<_>, _>>()?;
+
+    let linux = LinuxBuilder::default()
+        .namespaces(namespaces)
+        .cgroups_path(facts.group_path.to_owned())
+        .resources(resources(facts)?)
+        .devices(
+            facts
+                .devices
+                .iter()
+                .map(|node| {
+                    LinuxDeviceBuilder::default()
+                        .path(node.path.clone())
+                        .typ(LinuxDeviceType::C)
+                        .major(i64::from(node.major))
+                        .minor(i64::from(node.minor))
+                        .file_mode(node.mode)
+                        .uid(0u32)
+                        .gid(node.gid)
+                        .build()
+                })
+                .collect::<Result<Vec<_>, _>>()?,
+        )
+        .masked_paths(masked_paths())
+        .readonly_paths(get_default_readonly_paths())
+        .build()?;
+
+    SpecBuilder::default()
+        .version("1.0.2")
+        .hostname(facts.hostname)
+        .root(
+            RootBuilder::default()
+                .path(facts.rootfs.to_owned())
+                .readonly(false)
+                .build()?,
+        )
+        .process(process(facts)?)
+        .mounts(mounts(facts)?)
+        .linux(linux)
+        .build()
+}
+
+fn process(facts: &Facts<'_>) -> Result<libcontainer::oci_spec::runtime::Process, OciSpecError> {
+    let capabilities = capabilities(facts.enforceable.devices);
+    ProcessBuilder::default()
+        .terminal(false)
+        .args(facts.arguments.to_vec())
+        // The launcher hands the real environment to the command; here it would only be copied around.
+        .env(Vec::new())
+        // The launcher enters the working directory too, and can say what is wrong with it.
+        .cwd(PathBuf::from("/"))
+        .user(
+            UserBuilder::default()
+                .uid(facts.identity.uid)
+                .gid(facts.identity.gid)
+                .additional_gids(facts.identity.groups.clone())
+                .umask(0o022u32)
+                .build()?,
+        )
+        .capabilities(
+            LinuxCapabilitiesBuilder::default()
+                .bounding(capabilities.clone())
+                .effective(capabilities.clone())
+                .permitted(capabilities)
+                .inheritable(HashSet::new())
+                .ambient(HashSet::new())
+                .build()?,
+        )
+        .no_new_privileges(true)
+        .rlimits(rlimits(facts.hard_files)?)
+        .build()
+}
+
+/// Docker's set. Making device nodes is only harmless where a device list holds.
+fn capabilities(device_list_holds: bool) -> HashSet<Capability> {
+    let mut set = HashSet::from([
+        Capability::AuditWrite,
+        Capability::Chown,
+        Capability::DacOverride,
+        Capability::Fowner,
+        Capability::Fsetid,
+        Capability::Kill,
+        Capability::NetBindService,
+        Capability::NetRaw,
+        Capability::Setfcap,
+        Capability::Setgid,
+        Capability::Setpcap,
+        Capability::Setuid,
+        Capability::SysChroot,
+    ]);
+    if device_list_holds {
+        set.insert(Capability::Mknod);
+    }
+    set
+}
+
+fn masked_paths() -> Vec<String> {
+    let mut paths = get_default_maskedpaths();
+    for more in [
+        "/proc/asound",
+        "/proc/interrupts",
+        "/proc/scsi",
+        "/sys/firmware",
+        "/sys/devices/virtual/powercap",
+    ] {
+        if !paths.iter().any(|p| p == more) {
+            paths.push(more.to_owned());
+        }
+    }
+    paths
+}
+
+fn rlimits(hard_files: u64) -> Result<Vec<PosixRlimit>, OciSpecError> {
+    let limit = |typ, soft, hard| {
+        PosixRlimitBuilder::default()
+            .typ(typ)
+            .soft(soft)
+            .hard(hard)
+            .build()
+    };
+    Ok(vec![
+        limit(
+            PosixRlimitType::RlimitNofile,
+            OPEN_FILES.min(hard_files),
+            hard_files,
+        )?,
+        // A core file would land in the output.
+        limit(PosixRlimitType::RlimitCore, 0, 0)?,
+    ])
+}
+
+fn resources(
+    facts: &Facts<'_>,
+) -> Result<libcontainer::oci_spec::runtime::LinuxResources, OciSpecError> {
+    let (limits, can) = (facts.limits, facts.enforceable);
+    let mut resources = LinuxResourcesBuilder::default();
+
+    if can.devices {
+        let mut rules = vec![
+            LinuxDeviceCgroupBuilder::default()
+                .allow(false)
+                .access("rwm")
+                .build()?,
+        ];
+        for node in facts.devices {
+            rules.push(
+                LinuxDeviceCgroupBuilder::default()
+                    .allow(true)
+                    .typ(LinuxDeviceType::C)
+                    .major(i64::from(node.major))
+                    .minor(i64::from(node.minor))
+                    .access("rwm")
+                    .build()?,
+            );
+        }
+        resources = resources.devices(rules);
+    }
+    if can.memory
+        && let Some(bytes) = limits.memory_bytes
+    {
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        let mut memory = LinuxMemoryBuilder::default().limit(bytes);
+        if can.swap && facts.group.v2.is_none() {
+            // In v1 this is the sum of both.
+            memory = memory.swap(bytes);
+        }
+        resources = resources.memory(memory.build()?);
+        if can.swap && facts.group.v2.is_some() {
+            // libcgroups takes "no swap at all" for "nothing said", so it is said literally.
+            resources = resources.unified(HashMap::from([(
+                "memory.swap.max".to_owned(),
+                "0".to_owned(),
+            )]));
+        }
+    }
+    if can.pids {
+        let most = limits.pids.unwrap_or(DEFAULT_PIDS);
+        resources = resources.pids(
+            LinuxPidsBuilder::default()
+                .limit(i64::try_from(most).unwrap_or(i64::MAX))
+                .build()?,
+        );
+    }
+    let mut cpu = LinuxCpuBuilder::default();
+    let mut any_cpu = false;
+    if can.cpu
+        && let Some(quota) = quota(limits.vcpus, facts.quota_above)
+    {
+        cpu = cpu.period(CPU_PERIOD_US).quota(quota);
+        any_cpu = true;
+    }
+    if can.cpuset
+        && let Some(cpus) = &limits.cpuset
+    {
+        cpu = cpu.cpus(cpus.clone());
+        any_cpu = true;
+    }
+    if any_cpu {
+        resources = resources.cpu(cpu.build()?);
+    }
+    resources.build()
+}
+
+/// Microseconds of CPU time per period. A group may not be given more than those above it have.
+fn quota(vcpus: Option<f64>, above: Option<f64>) -> Option<i64> {
+    let vcpus = vcpus.filter(|n| n.is_finite() && *n > 0.0)?;
+    let vcpus = above.map_or(vcpus, |above| vcpus.min(above));
+    Some(((vcpus * CPU_PERIOD_US as f64) as i64).max(LEAST_QUOTA_US))
+}
+
+fn mounts(facts: &Facts<'_>) -> Result<Vec<Mount>, OciSpecError> {
+    let mount = |destination: &str, typ: &str, options: &[&str]| {
+        MountBuilder::default()
+            .destination(destination)
+            .typ(typ)
+            .source(typ)
+            .options(options.iter().map(|o| (*o).to_owned()).collect::<Vec<_>>())
+            .build()
+    };
+    // Docker's 64 MiB are too little for programs that share data between processes; what is used
+    // counts against the memory limit anyway.
+    let shm_size = facts
+        .limits
+        .memory_bytes
+        .map(|bytes| format!("size={bytes}"));
+    let mut shm = vec!["nosuid", "noexec", "nodev", "mode=1777"];
+    shm.extend(shm_size.as_deref());
+
+    let mut mounts = vec![
+        mount("/proc", "proc", &["nosuid", "noexec", "nodev"])?,
+        mount(
+            "/dev",
+            "tmpfs",
+            &["nosuid", "strictatime", "mode=755", "size=65536k"],
+        )?,
+        mount(
+            "/dev/pts",
+            "devpts",
+            &[
+                "nosuid",
+                "noexec",
+                "newinstance",
+                "ptmxmode=0666",
+                "mode=0620",
+                "gid=5",
+            ],
+        )?,
+        mount("/sys", "sysfs", &["nosuid", "noexec", "nodev", "ro"])?,
+        mount("/dev/mqueue", "mqueue", &["nosuid", "noexec", "nodev"])?,
+        mount("/dev/shm", "tmpfs", &shm)?,
+    ];
+    mounts.extend(group_mounts(facts.group)?);
+
+    let mut binds: Vec<&Bind> = facts.binds.iter().collect();
+    // A mount inside another one comes after it.
+    binds.sort_by_key(|bind| bind.target.components().count());
+    for bind in binds {
+        mounts.push(bind_mount(
+            &bind.host,
+            &bind.target,
+            if bind.writable { "rw" } else { "ro" },
+            &["nodev"],
+        )?);
+    }
+    Ok(mounts)
+}
+
+/// Its own control group, read-only: many programs look there for how much they may use.
+fn group_mounts(group: &Cgroup) -> Result<Vec<Mount>, OciSpecError> {
+    let quiet = ["nosuid", "noexec", "nodev"];
+    let here = Path::new("/sys/fs/cgroup");
+    if let Some(dir) = &group.v2 {
+        return Ok(vec![bind_mount(dir, here, "ro", &quiet)?]);
+    }
+    let mut mounts = vec![
+        MountBuilder::default()
+            .destination(here)
+            .typ("tmpfs")
+            .source("tmpfs")
+            .options(
+                ["nosuid", "noexec", "nodev", "mode=755", "size=64k"]
+                    .map(str::to_owned)
+                    .to_vec(),
+            )
+            .build()?,
+    ];
+    for (controller, dir) in &group.v1 {
+        mounts.push(bind_mount(dir, &here.join(controller), "ro", &quiet)?);
+    }
+    Ok(mounts)
+}
+
+fn bind_mount(
+    host: &Path,
+    target: &Path,
+    access: &str,
+    more: &[&str],
+) -> Result<Mount, OciSpecError> {
+    let mut options = vec!["rbind", "rprivate", access];
+    options.extend(more);
+    MountBuilder::default()
+        .destination(target)
+        .typ("bind")
+        .source(host)
+        .options(options.into_iter().map(str::to_owned).collect::<Vec<_>>())
+        .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotas() {
+        for (vcpus, above, expected) in [
+            (Some(1.0), None, Some(100_000)),
+            (Some(1.5), None, Some(150_000)),
+            (Some(4.0), Some(2.0), Some(200_000)),
+            (Some(0.001), None, Some(1_000)),
+            (Some(0.0), None, None),
+            (Some(f64::NAN), None, None),
+            (None, Some(2.0), None),
+        ] {
+            assert_eq!(quota(vcpus, above), expected, "{vcpus:?} under {above:?}");
+        }
+    }
+
+    #[test]
+    fn only_limits_that_hold_are_described() {
+        let identity = Identity {
+            uid: 0,
+            gid: 0,
+            groups: Vec::new(),
+            home: "/root".into(),
+        };
+        let limits = Limits {
+            vcpus: Some(2.0),
+            memory_bytes: Some(1 << 30),
+            pids: None,
+            cpuset: Some("0".into()),
+        };
+        let v2 = Cgroup {
+            v2: Some("/sys/fs/cgroup/c".into()),
+            ..Cgroup::default()
+        };
+        let everything = Enforceable {
+            memory: true,
+            swap: true,
+            cpu: true,
+            cpuset: true,
+            pids: true,
+            devices: false,
+        };
+        let described = |enforceable| {
+            let facts = Facts {
+                rootfs: Path::new("/r"),
+                hostname: "h",
+                arguments: &[],
+                identity: &identity,
+                binds: &[],
+                devices: &[],
+                limits: &limits,
+                quota_above: None,
+                enforceable,
+                group: &v2,
+                group_path: Path::new("/c"),
+                hard_files: 1024,
+            };
+            let spec = serde_json::to_value(describe(&facts).unwrap()).unwrap();
+            spec["linux"]["resources"].clone()
+        };
+        let all = described(everything);
+        assert_eq!(all["memory"]["limit"], 1 << 30);
+        // In v2 swap is a limit of its own.
+        assert!(all["memory"]["swap"].is_null());
+        assert_eq!(all["unified"]["memory.swap.max"], "0");
+        assert_eq!(all["cpu"]["quota"], 200_000);
+        assert_eq!(all["cpu"]["cpus"], "0");
+        assert_eq!(all["pids"]["limit"], 32_768);
+        let none = described(Enforceable::NOTHING);
+        for key in ["memory", "cpu", "pids", "devices", "unified"] {
+            assert!(none[key].is_null(), "{key}: {none}");
+        }
+    }
+}
