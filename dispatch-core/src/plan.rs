@@ -1,0 +1,287 @@
+//! The plan: one pure function from what is known to what is to be done, with the reason for each action.
+//!
+//! | container | lock | job | priority > 0 | priority 0 |
+//! |---|---|---|---|---|
+//! | Queued | nobody | gone | start, in priority order, as far as admitted | wait |
+//! | Queued | nobody | there | stop the job: it belongs to an attempt that ended | the same |
+//! | Locked | ours, not submitted | – | submit | unlock |
+//! | Locked | ours | there | wait | stop the job |
+//! | Locked | ours | gone | unlock | unlock |
+//! | Running | ours | there | wait | stop the job |
+//! | Running | ours | gone | cancel the record, with the scheduler's verdict | the same |
+//! | Locked, Running | other | there | stop the job: our attempt lost the lock | the same |
+//! | final or deleted | – | there | stop the job | the same |
+//! | final or deleted | – | gone, unknown | end the attempt | the same |
+//! | unknown state | any | any | wait | wait |
+//! | any | any | unknown | wait, but stop nothing and unlock nothing | the same |
+//!
+//! A second job of the same container is stopped wherever the first is kept. A container with an action under way
+//! gets no other.
+
+use std::cmp::Reverse;
+
+use arvados_client::records::ContainerState;
+use arvados_client::{ContainerUuid, TokenUuid};
+
+use crate::presence::{Presence, live, presence};
+use crate::world::{Holder, JobId, Known, Phase, World};
+
+/// What limits a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// How many containers may be Locked (submitted and not running) at once.
+    pub max_pending: usize,
+    /// False while the circuit breaker is open, or the program is draining: nothing new is locked or submitted.
+    pub may_start: bool,
+}
+
+/// Something to be done. Its result is an observation of a later look.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Mint an attempt token and lock with it, if the record is still the one with this etag.
+    Start {
+        /// The container.
+        container: ContainerUuid,
+        /// The version seen.
+        etag: String,
+    },
+    /// Hand the attempt to the scheduler.
+    Submit {
+        /// The container.
+        container: ContainerUuid,
+        /// The attempt that holds the lock.
+        attempt: TokenUuid,
+    },
+    /// End a job of ours.
+    StopJob {
+        /// The container it runs.
+        container: ContainerUuid,
+        /// The job.
+        job: JobId,
+        /// Why.
+        reason: Reason,
+    },
+    /// Locked → Queued with the attempt's token, then end the token.
+    Unlock {
+        /// The container.
+        container: ContainerUuid,
+        /// The attempt that holds the lock.
+        attempt: TokenUuid,
+        /// Why.
+        reason: Reason,
+    },
+    /// Running → Cancelled with the scheduler's verdict.
+    Cancel {
+        /// The container.
+        container: ContainerUuid,
+        /// The attempt that holds the lock.
+        attempt: TokenUuid,
+        /// Why.
+        reason: Reason,
+    },
+    /// End the attempt's token and forget the attempt.
+    EndAttempt {
+        /// The container.
+        container: ContainerUuid,
+        /// The token to end.
+        attempt: TokenUuid,
+    },
+}
+
+/// Why an action is taken, for the log, the metrics and the audit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// Its priority is 0.
+    PriorityZero,
+    /// Its record is Complete or Cancelled.
+    ContainerFinal,
+    /// Its record is gone.
+    ContainerDeleted,
+    /// Its record is Queued again, or another dispatcher holds it.
+    LockLost,
+    /// Another job runs the same container.
+    SecondJob,
+    /// Two complete listings do not show its job.
+    JobGone,
+}
+
+impl Action {
+    /// The container it is about.
+    pub fn container(&self) -> &ContainerUuid {
+        match self {
+            Action::Start { container, .. }
+            | Action::Submit { container, .. }
+            | Action::StopJob { container, .. }
+            | Action::Unlock { container, .. }
+            | Action::Cancel { container, .. }
+            | Action::EndAttempt { container, .. } => container,
+        }
+    }
+}
+
+/// What to do now. Deterministic: the same world and policy give the same actions in the same order.
+pub fn plan(world: &World, policy: &Policy) -> Vec<Action> {
+    let mut actions = Vec::new();
+    for (uuid, known) in &world.containers {
+        if !world.in_flight.contains(uuid) {
+            follow(world, policy, uuid, known, &mut actions);
+        }
+    }
+    for uuid in &world.deleted {
+        if !world.in_flight.contains(uuid) && !world.containers.contains_key(uuid) {
+            clear(world, uuid, Reason::ContainerDeleted, &mut actions);
+        }
+    }
+    start(world, policy, &mut actions);
+    actions
+}
+
+/// The rows of the table for one container, but for starting it.
+fn follow(
+    world: &World,
+    policy: &Policy,
+    uuid: &ContainerUuid,
+    known: &Known,
+    actions: &mut Vec<Action>,
+) {
+    match (&known.state, &known.holder) {
+        (ContainerState::Unknown(_), _) => {}
+        (ContainerState::Complete | ContainerState::Cancelled, _) => {
+            clear(world, uuid, Reason::ContainerFinal, actions)
+        }
+        (ContainerState::Queued, _) | (_, Holder::Other | Holder::Nobody) => {
+            clear(world, uuid, Reason::LockLost, actions)
+        }
+        (state, Holder::Ours(attempt)) => {
+            let (container, attempt) = (uuid.clone(), attempt.clone());
+            let running = *state == ContainerState::Running;
+            let phase = world
+                .attempts
+                .get(uuid)
+                .filter(|a| a.token == attempt)
+                .map(|a| a.phase);
+            if phase == Some(Phase::Locked) && !running {
+                match known.priority > 0 {
+                    true if policy.may_start => actions.push(Action::Submit { container, attempt }),
+                    true => {}
+                    false => actions.push(Action::Unlock {
+                        container,
+                        attempt,
+                        reason: Reason::PriorityZero,
+                    }),
+                }
+                return;
+            }
+            match presence(world, uuid) {
+                Presence::Unknown => {}
+                Presence::Gone if running => actions.push(Action::Cancel {
+                    container,
+                    attempt,
+                    reason: Reason::JobGone,
+                }),
+                Presence::Gone => actions.push(Action::Unlock {
+                    container,
+                    attempt,
+                    reason: Reason::JobGone,
+                }),
+                Presence::There(_) if known.priority <= 0 => {
+                    stop_all(world, uuid, Reason::PriorityZero, actions)
+                }
+                Presence::There(_) => stop_others(world, uuid, &attempt, actions),
+            }
+        }
+    }
+}
+
+/// Nothing of ours should exist for this container: stop its jobs, then end its attempt.
+fn clear(world: &World, uuid: &ContainerUuid, reason: Reason, actions: &mut Vec<Action>) {
+    let before = actions.len();
+    stop_all(world, uuid, reason, actions);
+    if actions.len() == before
+        && let Some(attempt) = world.attempts.get(uuid)
+        // Its submission is on its way: the job it makes must still be found and stopped.
+        && attempt.phase != Phase::Submitting
+    {
+        actions.push(Action::EndAttempt {
+            container: uuid.clone(),
+            attempt: attempt.token.clone(),
+        });
+    }
+}
+
+fn stop_all(world: &World, uuid: &ContainerUuid, reason: Reason, actions: &mut Vec<Action>) {
+    for job in world.listing.iter().flat_map(|l| live(l, uuid)) {
+        actions.push(Action::StopJob {
+            container: uuid.clone(),
+            job: job.id.clone(),
+            reason,
+        });
+    }
+}
+
+/// Keeps one job of the attempt (or, where the scheduler does not tell attempts, one job) and stops the rest.
+fn stop_others(
+    world: &World,
+    uuid: &ContainerUuid,
+    attempt: &TokenUuid,
+    actions: &mut Vec<Action>,
+) {
+    let jobs: Vec<_> = world.listing.iter().flat_map(|l| live(l, uuid)).collect();
+    let mine = jobs
+        .iter()
+        .position(|j| j.attempt.as_ref() == Some(attempt));
+    let keep = mine.or_else(|| jobs.iter().position(|j| j.attempt.is_none()));
+    for (n, job) in jobs.iter().enumerate() {
+        if keep != Some(n) {
+            let reason = if job.attempt.as_ref().is_some_and(|a| a != attempt) {
+                Reason::LockLost
+            } else {
+                Reason::SecondJob
+            };
+            actions.push(Action::StopJob {
+                container: uuid.clone(),
+                job: job.id.clone(),
+                reason,
+            });
+        }
+    }
+}
+
+/// Starts Queued containers, highest priority first, as far as `max_pending` allows.
+fn start(world: &World, policy: &Policy, actions: &mut Vec<Action>) {
+    if !policy.may_start {
+        return;
+    }
+    let pending =
+        |k: &&Known| k.state == ContainerState::Locked && matches!(k.holder, Holder::Ours(_));
+    let room = policy
+        .max_pending
+        .saturating_sub(world.containers.values().filter(pending).count());
+    let mut queue: Vec<(&ContainerUuid, &Known)> = world
+        .containers
+        .iter()
+        .filter(|(uuid, known)| {
+            known.state == ContainerState::Queued
+                && known.holder == Holder::Nobody
+                && known.priority > 0
+                && !world.in_flight.contains(uuid)
+                // The old attempt must be ended, and its job gone, before the container is locked again.
+                && !world.attempts.contains_key(uuid)
+                && presence(world, uuid) == Presence::Gone
+                && world.retry_at.get(uuid).is_none_or(|at| *at <= world.now)
+        })
+        .collect();
+    queue.sort_by_key(|(uuid, known)| (Reverse(known.priority), *uuid));
+    actions.extend(
+        queue
+            .into_iter()
+            .take(room)
+            .map(|(uuid, known)| Action::Start {
+                container: uuid.clone(),
+                etag: known.etag.clone(),
+            }),
+    );
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,425 @@
+//! The table row by row, and what holds for every world.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::world::{Attempt, Job, Listing, Moment};
+
+const POLICY: Policy = Policy {
+    max_pending: 10,
+    may_start: true,
+};
+
+fn uuid(n: usize) -> ContainerUuid {
+    ContainerUuid::parse(&format!("zzzzz-dz642-{n:015}")).unwrap()
+}
+
+fn token(n: usize) -> TokenUuid {
+    TokenUuid::parse(&format!("zzzzz-gj3su-{n:015}")).unwrap()
+}
+
+fn at(seconds: u64) -> Moment {
+    Moment(Duration::from_secs(seconds))
+}
+
+fn job(n: usize, attempt: usize) -> Job {
+    Job {
+        id: JobId(format!("{n}.{attempt}")),
+        container: uuid(n),
+        attempt: Some(token(attempt)),
+        ended: false,
+    }
+}
+
+/// One container, two empty listings that began at 8 and 9 seconds, now 10.
+fn world(state: ContainerState, holder: Holder, priority: i64) -> World {
+    let mut world = World {
+        now: at(10),
+        ..World::default()
+    };
+    world.containers.insert(
+        uuid(1),
+        Known {
+            state,
+            priority,
+            etag: "e".into(),
+            holder,
+        },
+    );
+    world.previous = Some(Listing {
+        began: at(8),
+        jobs: vec![],
+    });
+    world.listing = Some(Listing {
+        began: at(9),
+        jobs: vec![],
+    });
+    world
+}
+
+fn with_attempt(mut world: World, phase: Phase) -> World {
+    world.attempts.insert(
+        uuid(1),
+        Attempt {
+            token: token(1),
+            phase,
+        },
+    );
+    world
+}
+
+fn with_job(mut world: World, job: Job) -> World {
+    world.listing.as_mut().unwrap().jobs.push(job);
+    world
+}
+
+fn ours() -> Holder {
+    Holder::Ours(token(1))
+}
+
+fn words(world: &World) -> Vec<String> {
+    plan(world, &POLICY)
+        .iter()
+        .map(|action| match action {
+            Action::Start { .. } => "start".into(),
+            Action::Submit { .. } => "submit".into(),
+            Action::StopJob { job, reason, .. } => format!("stop {} {reason:?}", job.0),
+            Action::Unlock { reason, .. } => format!("unlock {reason:?}"),
+            Action::Cancel { reason, .. } => format!("cancel {reason:?}"),
+            Action::EndAttempt { .. } => "end attempt".into(),
+        })
+        .collect()
+}
+
+#[test]
+fn every_row_of_the_table() {
+    use ContainerState::{Cancelled, Complete, Locked, Queued, Running};
+    let submitted = Phase::Submitted(at(7));
+    let fresh = Phase::Submitted(at(8));
+    let cases: Vec<(&str, World, &[&str])> = vec![
+        ("queued", world(Queued, Holder::Nobody, 1), &["start"]),
+        ("queued on hold", world(Queued, Holder::Nobody, 0), &[]),
+        (
+            "queued with a left-over job",
+            with_job(world(Queued, Holder::Nobody, 1), job(1, 1)),
+            &["stop 1.1 LockLost"],
+        ),
+        (
+            "queued with an old attempt",
+            with_attempt(world(Queued, Holder::Nobody, 1), submitted),
+            &["end attempt"],
+        ),
+        (
+            "locked, not submitted",
+            with_attempt(world(Locked, ours(), 1), Phase::Locked),
+            &["submit"],
+        ),
+        (
+            "locked, not submitted, on hold",
+            with_attempt(world(Locked, ours(), 0), Phase::Locked),
+            &["unlock PriorityZero"],
+        ),
+        (
+            "locked, being submitted",
+            with_attempt(world(Locked, ours(), 0), Phase::Submitting),
+            &[],
+        ),
+        (
+            "locked, job there",
+            with_job(with_attempt(world(Locked, ours(), 1), submitted), job(1, 1)),
+            &[],
+        ),
+        (
+            "locked, job there, on hold",
+            with_job(with_attempt(world(Locked, ours(), 0), submitted), job(1, 1)),
+            &["stop 1.1 PriorityZero"],
+        ),
+        (
+            "locked, job gone",
+            with_attempt(world(Locked, ours(), 1), submitted),
+            &["unlock JobGone"],
+        ),
+        (
+            "locked, only one listing since the submission",
+            with_attempt(world(Locked, ours(), 1), fresh),
+            &[],
+        ),
+        (
+            "locked, found after a restart, job gone",
+            with_attempt(world(Locked, ours(), 1), Phase::Adopted(at(7))),
+            &["unlock JobGone"],
+        ),
+        (
+            "running, job there",
+            with_job(
+                with_attempt(world(Running, ours(), 1), submitted),
+                job(1, 1),
+            ),
+            &[],
+        ),
+        (
+            "running, job there, on hold",
+            with_job(
+                with_attempt(world(Running, ours(), 0), submitted),
+                job(1, 1),
+            ),
+            &["stop 1.1 PriorityZero"],
+        ),
+        (
+            "running, job gone",
+            with_attempt(world(Running, ours(), 1), submitted),
+            &["cancel JobGone"],
+        ),
+        (
+            "running, only one listing since the submission",
+            with_attempt(world(Running, ours(), 1), fresh),
+            &[],
+        ),
+        (
+            "running, two jobs",
+            with_job(
+                with_job(
+                    with_attempt(world(Running, ours(), 1), submitted),
+                    job(1, 1),
+                ),
+                Job {
+                    id: JobId("x".into()),
+                    ..job(1, 1)
+                },
+            ),
+            &["stop x SecondJob"],
+        ),
+        (
+            "running, job of an older attempt beside ours",
+            with_job(
+                with_job(
+                    with_attempt(world(Running, ours(), 1), submitted),
+                    job(1, 0),
+                ),
+                job(1, 1),
+            ),
+            &["stop 1.0 LockLost"],
+        ),
+        ("another dispatcher's", world(Locked, Holder::Other, 0), &[]),
+        (
+            "another dispatcher's, with a job of ours",
+            with_job(world(Running, Holder::Other, 1), job(1, 1)),
+            &["stop 1.1 LockLost"],
+        ),
+        (
+            "complete, job there",
+            with_job(
+                with_attempt(world(Complete, Holder::Nobody, 1), submitted),
+                job(1, 1),
+            ),
+            &["stop 1.1 ContainerFinal"],
+        ),
+        (
+            "complete, job ended",
+            with_job(
+                with_attempt(world(Complete, Holder::Nobody, 1), submitted),
+                Job {
+                    ended: true,
+                    ..job(1, 1)
+                },
+            ),
+            &["end attempt"],
+        ),
+        (
+            "cancelled, nothing left",
+            world(Cancelled, Holder::Nobody, 0),
+            &[],
+        ),
+        (
+            "a state of the future",
+            with_job(
+                world(ContainerState::Unknown("Paused".into()), ours(), 0),
+                job(1, 1),
+            ),
+            &[],
+        ),
+    ];
+    for (name, world, want) in cases {
+        assert_eq!(words(&world), want, "{name}");
+    }
+}
+
+#[test]
+fn a_deleted_container_keeps_no_job() {
+    let mut world = with_job(world(ContainerState::Running, ours(), 1), job(1, 1));
+    world.containers.clear();
+    world.deleted.push(uuid(1));
+    assert_eq!(words(&world), ["stop 1.1 ContainerDeleted"]);
+}
+
+#[test]
+fn the_highest_priority_starts_first_and_only_as_many_as_may_wait() {
+    let mut world = world(ContainerState::Locked, ours(), 1);
+    world.attempts.insert(
+        uuid(1),
+        Attempt {
+            token: token(1),
+            phase: Phase::Submitting,
+        },
+    );
+    for (n, priority) in [
+        (2, 5),
+        (3, 562_948_158_193_364_795),
+        (4, 562_948_158_193_364_794),
+        (5, 5),
+    ] {
+        let known = Known {
+            state: ContainerState::Queued,
+            priority,
+            etag: String::new(),
+            holder: Holder::Nobody,
+        };
+        world.containers.insert(uuid(n), known);
+    }
+    let started = |policy: Policy| {
+        plan(&world, &policy)
+            .iter()
+            .map(|a| a.container().clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        started(Policy {
+            max_pending: 4,
+            ..POLICY
+        }),
+        [uuid(3), uuid(4), uuid(2)]
+    );
+    assert_eq!(
+        started(Policy {
+            may_start: false,
+            ..POLICY
+        }),
+        []
+    );
+}
+
+#[test]
+fn a_container_that_just_failed_waits_for_its_retry_time() {
+    let mut world = world(ContainerState::Queued, Holder::Nobody, 1);
+    world.retry_at.insert(uuid(1), at(11));
+    assert_eq!(words(&world), [""; 0]);
+    world.now = at(11);
+    assert_eq!(words(&world), ["start"]);
+}
+
+fn any_state() -> impl Strategy<Value = ContainerState> {
+    prop_oneof![
+        Just(ContainerState::Queued),
+        Just(ContainerState::Locked),
+        Just(ContainerState::Running),
+        Just(ContainerState::Complete),
+        Just(ContainerState::Cancelled),
+        Just(ContainerState::Unknown("New".into())),
+    ]
+}
+
+fn any_phase() -> impl Strategy<Value = Phase> {
+    prop_oneof![
+        Just(Phase::Locked),
+        Just(Phase::Submitting),
+        (0u64..12).prop_map(|s| Phase::Submitted(at(s))),
+        (0u64..12).prop_map(|s| Phase::Adopted(at(s))),
+    ]
+}
+
+prop_compose! {
+    fn any_listing(began: u64)(jobs in prop::collection::vec((0usize..4, 0usize..3, any::<bool>()), 0..5)) -> Listing {
+        let jobs = jobs.into_iter().enumerate().map(|(i, (n, a, ended))| Job { id: JobId(i.to_string()), ended, ..job(n, a) }).collect();
+        Listing { began: at(began), jobs }
+    }
+}
+
+prop_compose! {
+    fn any_world()(
+        containers in prop::collection::btree_map(0usize..4, (any_state(), -1i64..3, 0usize..4), 0..4),
+        attempts in prop::collection::btree_map(0usize..4, (0usize..3, any_phase()), 0..4),
+        listing in prop::option::of(any_listing(9)),
+        previous in prop::option::of(any_listing(8)),
+        in_flight in prop::collection::vec(0usize..4, 0..2),
+    ) -> World {
+        World {
+            now: at(10),
+            containers: containers.into_iter().map(|(n, (state, priority, holder))| {
+                let holder = match holder { 3 => Holder::Other, 2 => Holder::Nobody, n => Holder::Ours(token(n)) };
+                (uuid(n), Known { state, priority, etag: String::new(), holder })
+            }).collect(),
+            attempts: attempts.into_iter().map(|(n, (t, phase))| (uuid(n), Attempt { token: token(t), phase })).collect(),
+            listing,
+            previous,
+            in_flight: in_flight.into_iter().map(uuid).collect(),
+            ..World::default()
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn nothing_is_cancelled_or_started_without_two_listings(mut world in any_world()) {
+        world.previous = None;
+        for action in plan(&world, &POLICY) {
+            let from_missing_knowledge = matches!(
+                action,
+                Action::Cancel { .. } | Action::Start { .. } | Action::Unlock { reason: Reason::JobGone, .. }
+            );
+            prop_assert!(!from_missing_knowledge, "{action:?}");
+        }
+    }
+
+    #[test]
+    fn a_container_with_a_live_job_is_never_started_unlocked_or_cancelled(world in any_world()) {
+        for action in plan(&world, &POLICY) {
+            let alive = world.listing.iter().any(|l| live(l, action.container()).next().is_some());
+            let not_submitted = matches!(action, Action::Unlock { reason: Reason::PriorityZero, .. });
+            if alive && !not_submitted {
+                prop_assert!(!matches!(action, Action::Start { .. } | Action::Unlock { .. } | Action::Cancel { .. }), "{action:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_another_dispatcher_holds_is_left_alone_but_for_our_own_jobs(world in any_world()) {
+        for action in plan(&world, &POLICY) {
+            if world.containers.get(action.container()).is_some_and(|k| k.holder == Holder::Other) {
+                prop_assert!(!matches!(action, Action::Unlock { .. } | Action::Cancel { .. } | Action::Submit { .. } | Action::Start { .. }), "{action:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_kind_of_action_a_container_and_none_while_one_is_under_way(world in any_world()) {
+        let actions = plan(&world, &POLICY);
+        for action in &actions {
+            prop_assert!(!world.in_flight.contains(action.container()));
+            let stops = matches!(action, Action::StopJob { .. });
+            let others = actions.iter().filter(|a| a.container() == action.container() && *a != action);
+            for other in others {
+                prop_assert!(stops && matches!(other, Action::StopJob { .. }), "{action:?} beside {other:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_live_job_of_a_final_container_is_stopped(world in any_world()) {
+        let actions = plan(&world, &POLICY);
+        let Some(listing) = &world.listing else { return Ok(()) };
+        for (uuid, known) in &world.containers {
+            if known.state.is_final() && !world.in_flight.contains(uuid) {
+                for job in live(listing, uuid) {
+                    prop_assert!(actions.iter().any(|a| matches!(a, Action::StopJob { job: id, .. } if *id == job.id)), "{job:?} lives on");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_world_gives_the_same_plan(world in any_world()) {
+        prop_assert_eq!(plan(&world, &POLICY), plan(&world.clone(), &POLICY));
+    }
+}

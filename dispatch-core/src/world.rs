@@ -1,0 +1,112 @@
+//! Everything a plan is made from, as values.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use arvados_client::records::ContainerState;
+use arvados_client::{ContainerUuid, TokenUuid};
+
+/// A point on the engine's monotonic clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Moment(pub Duration);
+
+impl Moment {
+    /// How long ago `earlier` was; zero if it is not earlier.
+    pub fn since(self, earlier: Moment) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// The scheduler's own name of a job.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobId(pub String);
+
+/// Whose token holds the lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Holder {
+    /// Nobody.
+    Nobody,
+    /// An attempt token that this dispatcher minted, now or before a restart.
+    Ours(TokenUuid),
+    /// Another dispatcher. Its containers are none of our business.
+    Other,
+}
+
+/// What the API last said of a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    /// Its state.
+    pub state: ContainerState,
+    /// Its priority; 0 is on hold or to be stopped.
+    pub priority: i64,
+    /// The record's version, for `If-Match`.
+    pub etag: String,
+    /// Who holds the lock.
+    pub holder: Holder,
+}
+
+/// A job of ours in the scheduler.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Job {
+    /// The scheduler's name for it.
+    pub id: JobId,
+    /// Which container it runs.
+    pub container: ContainerUuid,
+    /// Which attempt, where the scheduler tells.
+    pub attempt: Option<TokenUuid>,
+    /// It has ended and is only still shown.
+    pub ended: bool,
+}
+
+/// One complete answer of the scheduler. A failed or partial one never becomes a listing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// When it was asked for: it knows nothing of what was submitted later.
+    pub began: Moment,
+    /// Every job of ours.
+    pub jobs: Vec<Job>,
+}
+
+/// How far an attempt is, as far as this process knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// It holds the lock; nothing was submitted.
+    Locked,
+    /// The scheduler was asked and has not answered.
+    Submitting,
+    /// The scheduler answered at this moment: with yes, or with something that is neither yes nor a clear no.
+    /// Either way only later listings can tell whether there is a job.
+    Submitted(Moment),
+    /// Found at this moment after a restart: it may or may not have been submitted before.
+    Adopted(Moment),
+}
+
+/// One attempt at a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
+    /// Its token.
+    pub token: TokenUuid,
+    /// How far it is.
+    pub phase: Phase,
+}
+
+/// What is known at the moment of planning.
+#[derive(Debug, Clone, Default)]
+pub struct World {
+    /// Now.
+    pub now: Moment,
+    /// Containers by the last complete look at the API.
+    pub containers: BTreeMap<ContainerUuid, Known>,
+    /// Containers that a complete look was asked for by uuid and that are not there any more.
+    pub deleted: Vec<ContainerUuid>,
+    /// The newest complete listing of the scheduler.
+    pub listing: Option<Listing>,
+    /// The complete listing before that.
+    pub previous: Option<Listing>,
+    /// Attempts that have a token.
+    pub attempts: BTreeMap<ContainerUuid, Attempt>,
+    /// Containers not to be locked again before this moment, after a failure.
+    pub retry_at: BTreeMap<ContainerUuid, Moment>,
+    /// Containers with an action under way: nothing more is planned for them.
+    pub in_flight: Vec<ContainerUuid>,
+}
