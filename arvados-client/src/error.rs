@@ -70,6 +70,14 @@ pub enum Error {
     /// TLS could not be set up.
     #[error(transparent)]
     Tls(#[from] crate::tls::TlsError),
+    /// Live events cannot be had, or ended.
+    #[error("no live events from {host}: {detail}")]
+    Events {
+        /// Host and port.
+        host: String,
+        /// What happened.
+        detail: String,
+    },
     /// A Keep service has an address that cannot be used.
     #[error(transparent)]
     KeepService(#[from] crate::keep::ServiceError),

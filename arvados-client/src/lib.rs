@@ -1,4 +1,4 @@
-//! The Arvados wire protocol as a library: typed records, typed errors, retry by class, paging,
+//! The Arvados wire protocol as a library: typed records, typed errors, retry by class, paging, live events,
 //! Keep blocks, manifests and collections.
 //!
 //! Nothing here knows what a dispatcher is; every program of the suite, and any other client of an Arvados API
@@ -8,6 +8,7 @@ pub mod api;
 pub mod client;
 pub mod endpoint;
 pub mod error;
+pub mod events;
 pub mod filter;
 pub mod ids;
 pub mod keep;

@@ -29,9 +29,11 @@ pub fn may_retry(effect: Effect, error: &Error) -> bool {
             status if status.is_server_error() => effect == Effect::Repeatable,
             _ => false,
         },
-        Error::Undecodable { .. } | Error::Endpoint(_) | Error::Tls(_) | Error::KeepService(_) => {
-            false
-        }
+        Error::Undecodable { .. }
+        | Error::Endpoint(_)
+        | Error::Tls(_)
+        | Error::Events { .. }
+        | Error::KeepService(_) => false,
     }
 }
 

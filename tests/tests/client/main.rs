@@ -2,6 +2,7 @@
 
 mod attempts;
 mod collections;
+mod events;
 mod failures;
 mod listing;
 mod world;

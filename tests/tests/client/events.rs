@@ -1,0 +1,61 @@
+//! Live events wake a client when something is queued, or when a priority changes.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::time::timeout;
+
+use crate::world::World;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_container_and_a_new_priority_are_announced() {
+    let world = World::new().await;
+    let mut events = world.dispatch.events().await.unwrap();
+    let (request, container) = world.request("announced").await;
+    let heard = async |events: &mut arvados_client::events::Events| {
+        let wait = async {
+            loop {
+                let event = events.next().await.unwrap();
+                if event.object_uuid.as_deref() == Some(container.as_str()) {
+                    return event;
+                }
+            }
+        };
+        timeout(Duration::from_secs(10), wait)
+            .await
+            .expect("no event")
+    };
+    assert_eq!(
+        heard(&mut events).await.event_type.as_deref(),
+        Some("create")
+    );
+    world
+        .user
+        .update_container_request(&request, json!({"priority": 3}))
+        .await
+        .unwrap();
+    let mut changed = heard(&mut events).await;
+    while changed.properties["new_attributes"]["priority"]
+        == changed.properties["old_attributes"]["priority"]
+    {
+        changed = heard(&mut events).await;
+    }
+    assert_eq!(changed.event_type.as_deref(), Some("update"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_server_ends_the_subscription_with_an_error() {
+    let world = World::new().await;
+    let mut events = world.dispatch.events().await.unwrap();
+    let World { server, .. } = world;
+    server.stop().await;
+    let ended = timeout(Duration::from_secs(20), async {
+        loop {
+            if let Err(error) = events.next().await {
+                return error;
+            }
+        }
+    });
+    let text = ended.await.expect("the subscription hangs").to_string();
+    assert!(text.starts_with("no live events from 127.0.0.1:"), "{text}");
+}
