@@ -74,7 +74,9 @@ mod tests {
 
     #[test]
     fn entrypoint_and_command_as_docker_joins_them() {
-        let cases: &[(&[&str], &[&str], &[&str], Option<&[&str]>)] = &[
+        type Words = &'static [&'static str];
+        // entrypoint, cmd, command of the request, what runs
+        let cases: [(Words, Words, Words, Option<Words>); 6] = [
             (&[], &["sh"], &[], Some(&["sh"])),
             (&[], &["sh"], &["true"], Some(&["true"])),
             (&["tool"], &["--help"], &[], Some(&["tool", "--help"])),
