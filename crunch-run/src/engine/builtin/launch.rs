@@ -12,6 +12,7 @@ use libcontainer::oci_spec::runtime::Spec;
 use libcontainer::workload::{
     Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError,
 };
+use nix::sys::signal::SigSet;
 use rustix::fs::Access;
 
 use super::process::variable;
@@ -69,6 +70,9 @@ impl Executor for Launcher {
         let error = match self.prepare() {
             Ok(program) => {
                 let variables = self.environment.iter().filter_map(|v| v.split_once('='));
+                // The mask is inherited through exec: with the keeper's, no TERM would ever
+                // reach the command. Setting a mask that is valid cannot fail.
+                let _ = SigSet::empty().thread_set_mask();
                 let error = Command::new(&program)
                     .arg0(&self.arguments[0])
                     .args(&self.arguments[1..])
