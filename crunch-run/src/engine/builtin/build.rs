@@ -1,6 +1,5 @@
 //! Makes one container inside the keeper: mounts, groups, description, and libcontainer's work.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -58,12 +57,7 @@ pub fn build(
     let root = made.rootfs.insert(root);
 
     let mut identity = user::identity(&root.path, plan.image.user.as_deref())?;
-    let groups_of_nodes: BTreeSet<u32> = plan.gpus.groups();
-    identity.groups.extend(
-        groups_of_nodes
-            .into_iter()
-            .filter(|gid| *gid != identity.gid),
-    );
+    identity.groups.extend(plan.gpus.groups());
     let hostname = match plan.network {
         Network::None => plan.name.clone(),
         // Programs look up their own name, which the node's /etc/hosts knows.
@@ -119,6 +113,7 @@ pub fn build(
         arguments,
         environment,
         user: identity.uid.to_string(),
+        foreign_formats: foreign_formats(),
         report: Rc::new(report),
     };
     let [stdin, stdout, stderr] = stdio;
@@ -211,6 +206,15 @@ fn network_files(plan: &Plan, hostname: &str) -> io::Result<Vec<Bind>> {
             writable: false,
         })
         .collect())
+}
+
+/// Whether this node runs programs of other formats, say of other processors by emulation.
+fn foreign_formats() -> bool {
+    fs::read_dir("/proc/sys/fs/binfmt_misc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .any(|entry| entry.file_name() != "register" && entry.file_name() != "status")
 }
 
 fn put_first_in_library_path(environment: &mut Vec<String>, dir: &str) {

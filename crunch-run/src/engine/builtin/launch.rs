@@ -1,7 +1,8 @@
 //! The last steps inside the container: find the command, and become it. Runs in the container's first
 //! process, as the container's user, with the container's own view of files.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -25,6 +26,8 @@ pub struct Launcher {
     pub arguments: Vec<String>,
     pub environment: Vec<String>,
     pub user: String,
+    /// This node may run what does not look like a program.
+    pub foreign_formats: bool,
     /// The keeper reads the reason here. It sees the end of the pipe when the command has started.
     pub report: Rc<OwnedFd>,
 }
@@ -40,7 +43,14 @@ impl Launcher {
         enter(&self.cwd)?;
         let path = variable(&self.environment, "PATH").unwrap_or_default();
         let command = self.arguments.first().ok_or(StartError::NoCommand)?;
-        find(command, path, &self.user)
+        let program = find(command, path, &self.user)?;
+        // Exec would hand an unknown format to a shell, which complains of its own.
+        if !self.foreign_formats && head(&program).is_some_and(|head| !is_program(&head)) {
+            return Err(StartError::BadFormat {
+                resolved: program.display().to_string(),
+            });
+        }
+        Ok(program)
     }
 
     fn tell(&self, error: &StartError) {
@@ -177,15 +187,38 @@ fn explain(error: &io::Error, program: &Path) -> StartError {
     }
 }
 
-/// What a script's first line or an ELF file's header asks for.
-fn interpreter(program: &Path) -> Option<String> {
-    use std::io::Read;
+/// The start of the file, where the container's user may read it.
+fn head(program: &Path) -> Option<Vec<u8>> {
     let mut head = Vec::new();
-    std::fs::File::open(program)
+    File::open(program)
         .ok()?
         .take(64 << 10)
         .read_to_end(&mut head)
         .ok()?;
+    Some(head)
+}
+
+/// A script that names its interpreter, or a program for this processor.
+fn is_program(head: &[u8]) -> bool {
+    const MACHINES: &[u16] = match std::env::consts::ARCH.as_bytes() {
+        // Each with its 32-bit sibling, which the kernel may run too.
+        b"x86_64" => &[62, 3],
+        b"aarch64" => &[183, 40],
+        _ => &[],
+    };
+    if head.starts_with(b"#!") {
+        return true;
+    }
+    let machine = head
+        .get(18..20)
+        .and_then(|b| Some(u16::from_le_bytes(b.try_into().ok()?)));
+    head.starts_with(b"\x7fELF")
+        && (MACHINES.is_empty() || machine.is_some_and(|m| MACHINES.contains(&m)))
+}
+
+/// What a script's first line or an ELF file's header asks for.
+fn interpreter(program: &Path) -> Option<String> {
+    let head = head(program)?;
     if let Some(line) = head.strip_prefix(b"#!") {
         let line = line.split(|b| *b == b'\n').next()?;
         return String::from_utf8_lossy(line)
@@ -257,6 +290,19 @@ mod tests {
             "command \"/no/such\" does not exist in the image"
         );
         assert!(message("/").contains("is not an executable file"));
+    }
+
+    #[test]
+    fn programs_of_other_machines_are_none() {
+        let me = head(&std::env::current_exe().unwrap()).unwrap();
+        assert!(is_program(&me));
+        assert!(is_program(b"#!/bin/sh\n"));
+        assert!(!is_program(b"echo no first line\n"));
+        assert!(!is_program(b""));
+        let mut other = me;
+        // IBM S/390
+        other[18..20].copy_from_slice(&22u16.to_le_bytes());
+        assert!(!is_program(&other));
     }
 
     #[test]

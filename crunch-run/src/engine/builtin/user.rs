@@ -94,14 +94,15 @@ fn resolve(user: &str, passwd: &str, group: &str) -> Result<Identity, StartError
                 .ok_or_else(|| StartError::UnknownGroup {
                     group: wanted.to_owned(),
                 })?;
-            (gid, Vec::new())
+            (gid, vec![gid])
         }
         None => {
             let mut groups: Vec<u32> = all_groups()
                 .filter(|f| f.len() >= 4 && !name.is_empty() && f[3].split(',').any(|m| m == name))
                 .filter_map(|f| f[2].parse().ok())
-                .filter(|gid| *gid != own_gid)
                 .collect();
+            // Also as a supplementary group: leaving it out would let setgid programs drop it.
+            groups.push(own_gid);
             groups.sort_unstable();
             groups.dedup();
             (own_gid, groups)
@@ -132,14 +133,14 @@ mod tests {
             })
         };
         let cases = [
-            ("", id(0, 0, &[], "/root")),
-            ("0", id(0, 0, &[], "/root")),
-            ("ann", id(1000, 100, &[10], "/home/ann")),
-            ("1000", id(1000, 100, &[10], "/home/ann")),
-            ("ann:root", id(1000, 0, &[], "/home/ann")),
-            ("ann:7", id(1000, 7, &[], "/home/ann")),
-            ("4242", id(4242, 0, &[], "/")),
-            ("4242:wheel", id(4242, 10, &[], "/")),
+            ("", id(0, 0, &[0], "/root")),
+            ("0", id(0, 0, &[0], "/root")),
+            ("ann", id(1000, 100, &[10, 100], "/home/ann")),
+            ("1000", id(1000, 100, &[10, 100], "/home/ann")),
+            ("ann:root", id(1000, 0, &[0], "/home/ann")),
+            ("ann:7", id(1000, 7, &[7], "/home/ann")),
+            ("4242", id(4242, 0, &[0], "/")),
+            ("4242:wheel", id(4242, 10, &[10], "/")),
             ("eve", Err(StartError::UnknownUser { user: "eve".into() })),
             (
                 "ann:nope",
@@ -151,6 +152,6 @@ mod tests {
         for (user, expected) in cases {
             assert_eq!(resolve(user, passwd, group), expected, "{user}");
         }
-        assert_eq!(resolve("0", "", ""), id(0, 0, &[], "/root"));
+        assert_eq!(resolve("0", "", ""), id(0, 0, &[0], "/root"));
     }
 }

@@ -1,0 +1,277 @@
+//! A busybox image made on the spot, and containers from it in three lines. Needs root.
+
+// Each test program uses its own part of this.
+#![allow(dead_code)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Cursor, Read};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use crunch_run::engine::builtin::{BuiltinEngine, Settings};
+use crunch_run::engine::{
+    Bind, Container, ContainerSpec, Engine, EngineError, Exit, ExitStatus, Limits, Network, Stdio,
+};
+use crunch_run::image::{Archive, Image, ImageSource, ImageStore};
+use sha2::{Digest, Sha256};
+
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+
+pub struct Lab {
+    pub dir: tempfile::TempDir,
+    pub engine: BuiltinEngine,
+    pub image: Image,
+}
+
+pub struct Ended {
+    pub exit: Exit,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Ended {
+    pub fn code(&self) -> i32 {
+        match self.exit.status {
+            ExitStatus::Code(code) => code,
+            ExitStatus::Signal(signal) => panic!("ended by signal {signal}: {}", self.stderr),
+        }
+    }
+}
+
+/// What a test asks for beyond a command.
+pub struct Ask {
+    pub command: Vec<String>,
+    pub cwd: Option<String>,
+    pub environment: BTreeMap<String, String>,
+    pub binds: Vec<Bind>,
+    pub network: Network,
+    pub limits: Limits,
+    pub gpus: Option<crunch_run::engine::GpuGrant>,
+    pub name: String,
+}
+
+pub fn ask(command: &[&str]) -> Ask {
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    Ask {
+        command: command.iter().map(|s| (*s).to_owned()).collect(),
+        cwd: None,
+        environment: BTreeMap::new(),
+        binds: Vec::new(),
+        network: Network::None,
+        limits: Limits::default(),
+        gpus: None,
+        name: format!("zzzzz-dz642-t{:07}{number:07}", std::process::id()),
+    }
+}
+
+pub fn shell(script: &str) -> Ask {
+    ask(&["sh", "-c", script])
+}
+
+impl Lab {
+    pub fn new() -> Self {
+        Self::with_config(serde_json::json!({"Env": ["PATH=/bin"], "Cmd": ["sh"]}))
+    }
+
+    pub fn with_config(config: serde_json::Value) -> Self {
+        Self::in_dir(tempfile::tempdir().unwrap(), config)
+    }
+
+    pub fn in_dir(dir: tempfile::TempDir, config: serde_json::Value) -> Self {
+        let run_dir = dir.path().join("run");
+        Self::build(dir, run_dir, config)
+    }
+
+    /// Knows the containers of another laboratory.
+    pub fn in_dir_with_run(dir: tempfile::TempDir, run_dir: &Path) -> Self {
+        Self::build(
+            dir,
+            run_dir.to_owned(),
+            serde_json::json!({"Env": ["PATH=/bin"]}),
+        )
+    }
+
+    fn build(dir: tempfile::TempDir, run_dir: PathBuf, config: serde_json::Value) -> Self {
+        let store = ImageStore::open(&dir.path().join("cache")).unwrap();
+        let (archive, id) = busybox_archive(config);
+        let image = store
+            .prepare(ImageSource {
+                id: Some(id),
+                label: "busybox".into(),
+                open: Box::new(move || Ok(Box::new(Cursor::new(archive)) as Box<dyn Archive>)),
+            })
+            .unwrap();
+        let settings = Settings {
+            program: PathBuf::from(env!("CARGO_BIN_EXE_crunch-run")),
+            run_dir,
+        };
+        let engine = BuiltinEngine::new(store, settings);
+        engine
+            .check()
+            .expect("these tests need a machine on which the built-in engine works, and root");
+        Self { dir, engine, image }
+    }
+
+    pub fn scratch(&self, name: &str) -> PathBuf {
+        let scratch = self.dir.path().join("scratch").join(name);
+        fs::create_dir_all(&scratch).unwrap();
+        scratch
+    }
+
+    pub async fn create(
+        &self,
+        ask: Ask,
+    ) -> Result<(Arc<dyn Container>, Output, Output), EngineError> {
+        let (stdout, stdout_end) = output();
+        let (stderr, stderr_end) = output();
+        let spec = ContainerSpec {
+            scratch: self.scratch(&ask.name),
+            name: ask.name,
+            command: ask.command,
+            cwd: ask.cwd,
+            environment: ask.environment,
+            binds: ask.binds,
+            network: ask.network,
+            limits: ask.limits,
+            gpus: ask.gpus,
+            stdio: Stdio {
+                stdin: fs::File::open("/dev/null").unwrap().into(),
+                stdout: stdout_end,
+                stderr: stderr_end,
+            },
+        };
+        let container = self.engine.create(&self.image, spec).await?;
+        Ok((container, stdout, stderr))
+    }
+
+    pub async fn run(&self, ask: Ask) -> Result<Ended, EngineError> {
+        let (container, stdout, stderr) = self.create(ask).await?;
+        if let Err(error) = container.start().await {
+            container.remove().await?;
+            return Err(error);
+        }
+        let exit = tokio::time::timeout(Duration::from_secs(60), container.wait())
+            .await
+            .expect("the container ends within a minute")?;
+        let group = container.cgroup().unwrap();
+        container.remove().await?;
+        assert!(!group.exists(), "{group:?} is still there");
+        Ok(Ended {
+            exit,
+            stdout: stdout.text(),
+            stderr: stderr.text(),
+        })
+    }
+}
+
+pub struct Output(std::thread::JoinHandle<String>);
+
+impl Output {
+    pub fn text(self) -> String {
+        self.0.join().unwrap()
+    }
+}
+
+fn output() -> (Output, OwnedFd) {
+    let (reading, writing) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+    let reader = std::thread::spawn(move || {
+        let mut text = String::new();
+        fs::File::from(reading).read_to_string(&mut text).unwrap();
+        text
+    });
+    (Output(reader), writing)
+}
+
+pub fn busybox_archive(config: serde_json::Value) -> (Vec<u8>, String) {
+    let busybox = ["/bin/busybox", "/usr/bin/busybox"]
+        .into_iter()
+        .find(|p| Path::new(p).exists())
+        .expect("these tests need busybox-static");
+    let list = Command::new(busybox).arg("--list").output().unwrap();
+    let applets = String::from_utf8(list.stdout).unwrap();
+
+    let mut layer = tar::Builder::new(Vec::new());
+    for (dir, mode) in [
+        ("bin", 0o755),
+        ("etc", 0o755),
+        ("tmp", 0o1777),
+        ("root", 0o700),
+    ] {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(tar::EntryType::Directory);
+        header.set_size(0);
+        header.set_mode(mode);
+        layer.append_data(&mut header, dir, &[][..]).unwrap();
+    }
+    let mut file = |path: &str, mode: u32, content: &[u8]| {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(content.len() as u64);
+        header.set_mode(mode);
+        layer.append_data(&mut header, path, content).unwrap();
+    };
+    file("bin/busybox", 0o4755, &fs::read(busybox).unwrap());
+    file(
+        "etc/passwd",
+        0o644,
+        b"root:x:0:0:root:/root:/bin/sh\nann:x:1000:100::/home/ann:/bin/sh\n",
+    );
+    file(
+        "etc/group",
+        0o644,
+        b"root:x:0:\nusers:x:100:\nwheel:x:10:ann\n",
+    );
+    file("bin/plain", 0o644, b"not a program\n");
+    file("bin/nonsense", 0o755, b"\x01\x02 not a program\n");
+    file("bin/script", 0o755, b"#!/no/such/interpreter\n");
+    for applet in applets.lines().filter(|a| *a != "busybox") {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(tar::EntryType::Symlink);
+        header.set_size(0);
+        header.set_mode(0o777);
+        layer
+            .append_link(&mut header, format!("bin/{applet}"), "busybox")
+            .unwrap();
+    }
+    let layer = layer.into_inner().unwrap();
+    archive(&[layer], config)
+}
+
+/// A docker-archive, and the image's id.
+pub fn archive(layers: &[Vec<u8>], config: serde_json::Value) -> (Vec<u8>, String) {
+    let hex = |bytes: &[u8]| data_encoding::HEXLOWER.encode(&Sha256::digest(bytes));
+    let diff_ids: Vec<String> = layers
+        .iter()
+        .map(|l| format!("sha256:{}", hex(l)))
+        .collect();
+    let config = serde_json::to_vec(&serde_json::json!({
+        "architecture": "amd64", "os": "linux", "config": config,
+        "rootfs": {"type": "layers", "diff_ids": diff_ids},
+    }))
+    .unwrap();
+    let id = hex(&config);
+    let names: Vec<String> = (0..layers.len())
+        .map(|n| format!("{n}/layer.tar"))
+        .collect();
+    let manifest = serde_json::to_vec(&serde_json::json!([
+        {"Config": format!("{id}.json"), "RepoTags": ["busybox:test"], "Layers": names}
+    ]))
+    .unwrap();
+    let mut tar = tar::Builder::new(Vec::new());
+    let mut add = |name: &str, content: &[u8]| {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(content.len() as u64);
+        header.set_mode(0o644);
+        tar.append_data(&mut header, name, content).unwrap();
+    };
+    add(&format!("{id}.json"), &config);
+    for (name, layer) in names.iter().zip(layers) {
+        add(name, layer);
+    }
+    add("manifest.json", &manifest);
+    (tar.into_inner().unwrap(), format!("sha256:{id}"))
+}

@@ -1,0 +1,222 @@
+//! Limits of the built-in engine hold, and what the kernel did about them is told. Needs root and
+//! busybox-static.
+
+mod engine_lab;
+
+use std::fs;
+
+use crunch_run::engine::{Engine, EngineError, ExitStatus, GpuGrant, GpuStack, Limits, StartError};
+use engine_lab::{Ask, Lab, ask, shell};
+
+const MIB: u64 = 1 << 20;
+
+fn limited(mut asked: Ask, limits: Limits) -> Ask {
+    asked.limits = limits;
+    asked
+}
+
+fn memory(bytes: u64) -> Limits {
+    Limits {
+        memory_bytes: Some(bytes),
+        ..Limits::default()
+    }
+}
+
+/// Makes a shell hold as much memory as it is given.
+const GREEDY: &str = "x=$(head -c 200000000 /dev/zero | tr '\\0' x); echo ${#x}";
+
+#[tokio::test]
+async fn a_container_over_its_memory_limit_is_killed_and_the_kernel_s_word_is_the_reason() {
+    let lab = Lab::new();
+    let asked = limited(
+        shell(&format!("exec sh -c \"{GREEDY}\"").replace('$', "\\$")),
+        memory(32 * MIB),
+    );
+    let ended = lab.run(asked).await.unwrap();
+    assert!(ended.exit.oom_killed, "{:?}", ended.exit);
+    assert!(ended.exit.oom_kills >= 1);
+    let peak = ended.exit.peak_memory.unwrap();
+    assert!(peak > 24 * MIB && peak <= 32 * MIB, "{peak}");
+}
+
+#[tokio::test]
+async fn a_killed_child_is_told_even_when_the_container_ends_well() {
+    let lab = Lab::new();
+    let script = format!("sh -c '{GREEDY}' >/dev/null 2>&1; echo survived; exit 0")
+        .replace("'\\0'", "\"\\\\0\"");
+    let ended = lab
+        .run(limited(shell(&script), memory(32 * MIB)))
+        .await
+        .unwrap();
+    assert_eq!(ended.exit.status, ExitStatus::Code(0), "{}", ended.stderr);
+    assert_eq!(ended.stdout, "survived\n");
+    assert!(ended.exit.oom_killed, "{:?}", ended.exit);
+}
+
+#[tokio::test]
+async fn exit_137_without_the_kernel_is_not_taken_for_lack_of_memory() {
+    let lab = Lab::new();
+    let ended = lab
+        .run(limited(shell("exit 137"), memory(64 * MIB)))
+        .await
+        .unwrap();
+    assert_eq!(ended.code(), 137);
+    assert!(!ended.exit.oom_killed);
+    assert_eq!(ended.exit.oom_kills, 0);
+}
+
+#[tokio::test]
+async fn too_little_memory_to_start_in_is_refused() {
+    let lab = Lab::new();
+    let error = lab
+        .run(limited(ask(&["true"]), memory(MIB)))
+        .await
+        .err()
+        .unwrap();
+    assert!(
+        matches!(error, EngineError::Start(StartError::MemoryTooSmall { .. })),
+        "{error}"
+    );
+    // And the least that is accepted is enough.
+    let ended = lab
+        .run(limited(ask(&["true"]), memory(6 * MIB)))
+        .await
+        .unwrap();
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+}
+
+#[tokio::test]
+async fn cpus_processes_and_shared_memory_are_limited() {
+    let lab = Lab::new();
+    let limits = Limits {
+        vcpus: Some(0.5),
+        memory_bytes: Some(64 * MIB),
+        pids: Some(12),
+        cpuset: Some("0".into()),
+    };
+    let script = "grep Cpus_allowed_list /proc/self/status; nproc; \
+        cat /sys/fs/cgroup/cpu/cpu.cfs_quota_us 2>/dev/null || cut -d' ' -f1 /sys/fs/cgroup/cpu.max; \
+        df -k /dev/shm | tail -1 | awk '{print $2}'; \
+        i=0; while [ $i -lt 30 ]; do sleep 2 & i=$((i+1)); done; echo never";
+    let ended = lab
+        .run(limited(shell(script), limits.clone()))
+        .await
+        .unwrap();
+    let lines: Vec<&str> = ended.stdout.lines().collect();
+    assert_eq!(
+        lines[..4],
+        ["Cpus_allowed_list:\t0", "1", "50000", "65536"],
+        "{}",
+        ended.stderr
+    );
+    assert!(ended.stderr.contains("fork"), "{}", ended.stderr);
+    assert!(lab.engine.unenforceable(&limits, None).is_empty());
+}
+
+#[tokio::test]
+async fn without_a_limit_there_still_is_one_on_processes() {
+    let lab = Lab::new();
+    let ended = lab
+        .run(shell(
+            "cat /sys/fs/cgroup/pids/pids.max 2>/dev/null || cat /sys/fs/cgroup/pids.max",
+        ))
+        .await
+        .unwrap();
+    assert_eq!(ended.stdout, "32768\n");
+}
+
+#[tokio::test]
+async fn cpus_that_this_process_may_not_use_are_refused() {
+    let lab = Lab::new();
+    for cpus in ["4000", "x", ""] {
+        let limits = Limits {
+            cpuset: Some(cpus.into()),
+            ..Limits::default()
+        };
+        let error = lab
+            .run(limited(ask(&["true"]), limits))
+            .await
+            .err()
+            .unwrap();
+        assert!(
+            matches!(
+                error,
+                EngineError::Start(StartError::CpusetNotAllowed { .. })
+            ),
+            "{cpus}: {error}"
+        );
+        assert!(!error.is_users());
+    }
+}
+
+/// A number that no real GPU of a test machine has.
+const FAKE_GPU: u32 = 97;
+
+struct FakeNode(String);
+
+impl FakeNode {
+    fn new(name: &str, major: u32, minor: u32) -> Self {
+        let path = format!("/dev/{name}");
+        let _ = fs::remove_file(&path);
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &path,
+            rustix::fs::FileType::CharacterDevice,
+            rustix::fs::Mode::from_raw_mode(0o666),
+            rustix::fs::makedev(major, minor),
+        )
+        .unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for FakeNode {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[tokio::test]
+async fn only_granted_gpus_are_seen_and_can_be_opened() {
+    let lab = Lab::new();
+    // The numbers of /dev/zero: a node that can really be opened where it is allowed.
+    let _granted = FakeNode::new(&format!("nvidia{FAKE_GPU}"), 1, 5);
+    let _other = FakeNode::new(&format!("nvidia{}", FAKE_GPU + 1), 10, 229);
+    let mut asked = shell(
+        "ls /dev | grep nvidia; echo $CUDA_VISIBLE_DEVICES; head -c 3 /dev/nvidia97 | wc -c; \
+         mknod /dev/mine c 10 229 && cat /dev/mine",
+    );
+    asked.gpus = Some(GpuGrant {
+        stack: GpuStack::Cuda,
+        ids: vec![FAKE_GPU.to_string()],
+    });
+    let ended = lab.run(asked).await.unwrap();
+    assert_eq!(
+        ended.stdout,
+        format!("nvidia{FAKE_GPU}\n0\n3\n"),
+        "{}",
+        ended.stderr
+    );
+    assert!(ended.stderr.contains("not permitted"), "{}", ended.stderr);
+
+    let ended = lab
+        .run(shell(
+            "ls /dev | grep -c nvidia; echo ${CUDA_VISIBLE_DEVICES-unset}",
+        ))
+        .await
+        .unwrap();
+    assert_eq!(ended.stdout, "0\nunset\n");
+
+    let mut asked = ask(&["true"]);
+    asked.gpus = Some(GpuGrant {
+        stack: GpuStack::Cuda,
+        ids: vec!["1234".into()],
+    });
+    let error = lab.run(asked).await.err().unwrap();
+    assert!(
+        error
+            .to_string()
+            .starts_with("GPU 1234 was granted but cannot be given"),
+        "{error}"
+    );
+}
