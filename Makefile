@@ -6,7 +6,7 @@ deps:
 	contrib/install-deps
 
 test: deps
-	cargo test --workspace --all-targets --locked
+	cargo test --workspace --lib --bins --tests --locked
 	cargo test --workspace --doc --locked
 
 check: deps
