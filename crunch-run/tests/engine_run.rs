@@ -118,7 +118,7 @@ async fn privileges_are_docker_s() {
     let lab = Lab::new();
     let ended = lab
         .run(shell(
-            "grep -E '^(CapEff|CapBnd|CapInh|CapAmb|NoNewPrivs)' /proc/self/status; \
+            "grep -E '^(SigBlk|SigIgn|CapEff|CapBnd|CapInh|CapAmb|NoNewPrivs)' /proc/self/status; \
              cat /proc/kcore | wc -c; echo 1 >/proc/sys/kernel/panic; touch /sys/x; \
              ls /proc/acpi 2>/dev/null | wc -l; mount -t tmpfs x /tmp; \
              ulimit -c; ls /dev; mknod /tmp/d b 254 0 && dd if=/tmp/d bs=1 count=1; cat /proc/self/cgroup; \
@@ -150,11 +150,14 @@ async fn privileges_are_docker_s() {
     for set in ["CapEff", "CapBnd"] {
         assert_eq!(u64::from_str_radix(field(set), 16), Ok(caps), "{set}");
     }
-    for set in ["CapInh", "CapAmb"] {
+    for set in ["CapInh", "CapAmb", "SigBlk"] {
         assert_eq!(field(set), "0000000000000000", "{set}");
     }
+    // Rust programs ignore SIGPIPE; what they run must not.
+    let ignored = u64::from_str_radix(field("SigIgn"), 16).unwrap();
+    assert_eq!(ignored & (1 << 12 | 1 << 14), 0, "PIPE, TERM: {ignored:x}");
     assert_eq!(field("NoNewPrivs"), "1");
-    let rest: Vec<&str> = ended.stdout.lines().skip(5).collect();
+    let rest: Vec<&str> = ended.stdout.lines().skip(7).collect();
     assert_eq!(
         rest[..3],
         ["0", "0", "0"],

@@ -176,13 +176,14 @@ const ATTEMPT: &str = "CRUNCH_RUN_TEST_ATTEMPT_IN";
 #[tokio::test]
 #[ignore = "run by other tests, as the crunch-run that is killed"]
 async fn an_attempt_that_is_killed() {
-    let Ok(name) = std::env::var(ATTEMPT) else {
+    let Ok(place) = std::env::var(ATTEMPT) else {
         return;
     };
-    let dir = tempfile::tempdir_in(&name).unwrap();
+    let (place, name) = place.split_once(':').unwrap();
+    let dir = tempfile::tempdir_in(place).unwrap();
     let lab = Lab::in_dir(dir, serde_json::json!({"Env": ["PATH=/bin"]}));
     let mut asked = shell("trap '' TERM HUP; setsid sleep 1000 & sleep 1000");
-    asked.name = "zzzzz-dz642-killedkilledkil".into();
+    asked.name = name.to_owned();
     let (container, _, _) = lab.create(asked).await.unwrap();
     container.start().await.unwrap();
     let group = container.cgroup().unwrap();
@@ -202,7 +203,7 @@ struct Attempt {
     dir: std::path::PathBuf,
 }
 
-fn attempt(in_dir: &Path) -> Attempt {
+fn attempt(in_dir: &Path, name: &str) -> Attempt {
     let mut process = Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
@@ -210,7 +211,7 @@ fn attempt(in_dir: &Path) -> Attempt {
             "--ignored",
             "--nocapture",
         ])
-        .env(ATTEMPT, in_dir)
+        .env(ATTEMPT, format!("{}:{name}", in_dir.display()))
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -233,7 +234,7 @@ fn attempt(in_dir: &Path) -> Attempt {
 #[tokio::test]
 async fn when_crunch_run_is_killed_its_container_vanishes() {
     let dir = tempfile::tempdir().unwrap();
-    let mut attempt = attempt(dir.path());
+    let mut attempt = attempt(dir.path(), "zzzzz-dz642-killedalonekill");
     let keeper_mounts = format!("/proc/{}/mountinfo", attempt.keeper);
     assert!(
         fs::read_to_string(&keeper_mounts)
@@ -250,13 +251,10 @@ async fn when_crunch_run_is_killed_its_container_vanishes() {
     soon("its control group is gone", || !attempt.group.exists()).await;
     soon("its keeper is gone", || !alive(attempt.keeper)).await;
     // With the keeper went the only mount namespace that had its mounts.
-    assert!(
-        !Path::new(&keeper_mounts).exists()
-            || fs::read_to_string(&keeper_mounts).unwrap().is_empty()
-    );
+    assert!(!fs::read_to_string(&keeper_mounts).is_ok_and(|m| !m.is_empty()));
     assert_eq!(entries(&attempt.dir.join("run")), 0);
     assert_eq!(
-        entries(&attempt.dir.join("scratch/zzzzz-dz642-killedkilledkil")),
+        entries(&attempt.dir.join("scratch/zzzzz-dz642-killedalonekill")),
         0
     );
 }
@@ -264,7 +262,7 @@ async fn when_crunch_run_is_killed_its_container_vanishes() {
 #[tokio::test]
 async fn what_is_left_when_both_are_killed_is_found_by_the_container_s_name() {
     let dir = tempfile::tempdir().unwrap();
-    let mut attempt = attempt(dir.path());
+    let mut attempt = attempt(dir.path(), "zzzzz-dz642-killedkilledkil");
     // The keeper first stopped, then killed, so that it cannot tidy up.
     kill_process(Pid::from_raw(attempt.keeper as i32).unwrap(), Signal::STOP).unwrap();
     attempt.process.kill().unwrap();

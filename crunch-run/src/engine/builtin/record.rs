@@ -99,7 +99,12 @@ fn end_group(group: &Cgroup, removed: &mut Vec<String>) -> io::Result<()> {
         .and_then(|()| group.remove(PATIENCE))
         .map_err(io::Error::other)?;
     if processes > 0 {
-        removed.push(format!("{processes} running processes"));
+        let plural = if processes == 1 {
+            "process"
+        } else {
+            "processes"
+        };
+        removed.push(format!("{processes} running {plural}"));
     }
     if let Some(dir) = group.dirs().first() {
         removed.push(format!("control group {}", dir.display()));
