@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::StatusCode;
+pub use http::StatusCode;
 
 /// A refusal by the server: the request was understood (or not) and did not take effect.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,9 +2,12 @@
 
 use crate::ids::ContainerUuid;
 
-/// The scopes of an attempt token. The server compares `METHOD /path` strings exactly, or by prefix where the
+/// The scopes of an attempt token of the dispatcher instance `label`. The server compares `METHOD /path` strings exactly, or by prefix where the
 /// path ends in `/`; PUT and PATCH are different strings to it.
-pub fn attempt(container: &ContainerUuid) -> Vec<String> {
+///
+/// The last one names no route and so grants nothing: it says which dispatcher minted the token, so that two
+/// dispatchers of one user never take each other's attempts for their own after a restart.
+pub fn attempt(container: &ContainerUuid, label: &str) -> Vec<String> {
     let record = format!("/arvados/v1/containers/{container}");
     vec![
         format!("GET {record}"),
@@ -18,7 +21,27 @@ pub fn attempt(container: &ContainerUuid) -> Vec<String> {
         "PATCH /arvados/v1/collections/".into(),
         "GET /arvados/v1/keep_services/accessible".into(),
         "GET /arvados/v1/users/current".into(),
+        label_scope(label),
     ]
+}
+
+fn label_scope(label: &str) -> String {
+    let safe = |c: char| {
+        if c.is_ascii_alphanumeric() || "._-".contains(c) {
+            c
+        } else {
+            '_'
+        }
+    };
+    format!(
+        "GET /dispatch/{}",
+        label.chars().map(safe).collect::<String>()
+    )
+}
+
+/// Whether the dispatcher instance `label` minted a token with these scopes.
+pub fn is_labelled(scopes: &[String], label: &str) -> bool {
+    scopes.contains(&label_scope(label))
 }
 
 /// The container that an attempt token with these scopes is for, if it is one.
@@ -38,7 +61,10 @@ mod tests {
     #[test]
     fn an_attempt_is_recognised_by_its_scopes_alone() {
         let uuid = ContainerUuid::generate("zzzzz");
-        assert_eq!(attempt_container(&attempt(&uuid)), Some(uuid));
+        let scopes = attempt(&uuid, "local on node 1");
+        assert_eq!(attempt_container(&scopes), Some(uuid));
+        assert!(is_labelled(&scopes, "local on node 1"));
+        assert!(!is_labelled(&scopes, "local on node 2"));
         assert_eq!(attempt_container(&["all".into()]), None);
     }
 }

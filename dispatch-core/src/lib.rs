@@ -1,13 +1,25 @@
 //! The dispatcher engine: observe → plan → act.
 //!
-//! Here is its heart: what is known ([`world`]), what is known of a container's job ([`presence`]), and what
-//! follows from it ([`plan`]). All three are values and pure functions; nothing in them waits, reads a clock or
-//! talks to anybody.
+//! The heart is pure: what is known ([`world`]), what is known of a container's job ([`presence`]), and what follows
+//! from it ([`plan`]). Around it, [`observe`] looks, [`act`] acts, and [`engine`] is the loop. A scheduler is five
+//! verbs ([`scheduler`]); a program's `main` hands its scheduler to the engine and that is all.
 
+pub mod act;
+pub mod attempts;
+pub mod backoff;
+pub mod engine;
+pub mod events;
+pub mod health;
+pub mod needs;
+pub mod observe;
 pub mod plan;
 pub mod presence;
+pub mod scheduler;
 pub mod world;
 
+pub use engine::{Engine, Settings};
+pub use health::Health;
 pub use plan::{Action, Policy, Reason, plan};
 pub use presence::Presence;
+pub use scheduler::Scheduler;
 pub use world::World;

@@ -23,6 +23,7 @@ use std::cmp::Reverse;
 use arvados_client::records::ContainerState;
 use arvados_client::{ContainerUuid, TokenUuid};
 
+use crate::needs::Fit;
 use crate::presence::{Presence, live, presence};
 use crate::world::{Holder, JobId, Known, Phase, World};
 
@@ -103,6 +104,19 @@ pub enum Reason {
     SecondJob,
     /// Two complete listings do not show its job.
     JobGone,
+}
+
+impl std::fmt::Display for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Reason::PriorityZero => "its priority is 0",
+            Reason::ContainerFinal => "the container has ended",
+            Reason::ContainerDeleted => "the container does not exist any more",
+            Reason::LockLost => "this attempt does not hold the container's lock",
+            Reason::SecondJob => "another job runs the same container",
+            Reason::JobGone => "its job is gone",
+        })
+    }
 }
 
 impl Action {
@@ -264,6 +278,7 @@ fn start(world: &World, policy: &Policy, actions: &mut Vec<Action>) {
             known.state == ContainerState::Queued
                 && known.holder == Holder::Nobody
                 && known.priority > 0
+                && known.fit == Fit::Now
                 && !world.in_flight.contains(uuid)
                 // The old attempt must be ended, and its job gone, before the container is locked again.
                 && !world.attempts.contains_key(uuid)

@@ -1,9 +1,11 @@
 //! Everything a plan is made from, as values.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use arvados_client::records::ContainerState;
+
+use crate::needs::{Fit, Needs};
 use arvados_client::{ContainerUuid, TokenUuid};
 
 /// A point on the engine's monotonic clock.
@@ -43,6 +45,10 @@ pub struct Known {
     pub etag: String,
     /// Who holds the lock.
     pub holder: Holder,
+    /// What it needs.
+    pub needs: Needs,
+    /// Whether it may start now, by the scheduler's judgement.
+    pub fit: Fit,
 }
 
 /// A job of ours in the scheduler.
@@ -97,8 +103,8 @@ pub struct World {
     pub now: Moment,
     /// Containers by the last complete look at the API.
     pub containers: BTreeMap<ContainerUuid, Known>,
-    /// Containers that a complete look was asked for by uuid and that are not there any more.
-    pub deleted: Vec<ContainerUuid>,
+    /// Containers that the API was asked for by uuid and that are not there any more.
+    pub deleted: BTreeSet<ContainerUuid>,
     /// The newest complete listing of the scheduler.
     pub listing: Option<Listing>,
     /// The complete listing before that.
@@ -108,5 +114,5 @@ pub struct World {
     /// Containers not to be locked again before this moment, after a failure.
     pub retry_at: BTreeMap<ContainerUuid, Moment>,
     /// Containers with an action under way: nothing more is planned for them.
-    pub in_flight: Vec<ContainerUuid>,
+    pub in_flight: BTreeSet<ContainerUuid>,
 }

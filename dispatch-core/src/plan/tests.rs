@@ -5,6 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::needs::Needs;
 use crate::world::{Attempt, Job, Listing, Moment};
 
 const POLICY: Policy = Policy {
@@ -46,6 +47,8 @@ fn world(state: ContainerState, holder: Holder, priority: i64) -> World {
             priority,
             etag: "e".into(),
             holder,
+            needs: Needs::default(),
+            fit: Fit::Now,
         },
     );
     world.previous = Some(Listing {
@@ -250,7 +253,7 @@ fn every_row_of_the_table() {
 fn a_deleted_container_keeps_no_job() {
     let mut world = with_job(world(ContainerState::Running, ours(), 1), job(1, 1));
     world.containers.clear();
-    world.deleted.push(uuid(1));
+    world.deleted.insert(uuid(1));
     assert_eq!(words(&world), ["stop 1.1 ContainerDeleted"]);
 }
 
@@ -275,6 +278,8 @@ fn the_highest_priority_starts_first_and_only_as_many_as_may_wait() {
             priority,
             etag: String::new(),
             holder: Holder::Nobody,
+            needs: Needs::default(),
+            fit: Fit::Now,
         };
         world.containers.insert(uuid(n), known);
     }
@@ -298,6 +303,15 @@ fn the_highest_priority_starts_first_and_only_as_many_as_may_wait() {
         }),
         []
     );
+}
+
+#[test]
+fn what_does_not_fit_now_or_ever_stays_queued() {
+    for fit in [Fit::Later("busy".into()), Fit::Never("too large".into())] {
+        let mut world = world(ContainerState::Queued, Holder::Nobody, 1);
+        world.containers.get_mut(&uuid(1)).unwrap().fit = fit;
+        assert_eq!(words(&world), [""; 0]);
+    }
 }
 
 #[test]
@@ -348,7 +362,7 @@ prop_compose! {
             now: at(10),
             containers: containers.into_iter().map(|(n, (state, priority, holder))| {
                 let holder = match holder { 3 => Holder::Other, 2 => Holder::Nobody, n => Holder::Ours(token(n)) };
-                (uuid(n), Known { state, priority, etag: String::new(), holder })
+                (uuid(n), Known { state, priority, etag: String::new(), holder, needs: Needs::default(), fit: Fit::Now })
             }).collect(),
             attempts: attempts.into_iter().map(|(n, (t, phase))| (uuid(n), Attempt { token: token(t), phase })).collect(),
             listing,

@@ -13,7 +13,7 @@ async fn mint(world: &World, container: &ContainerUuid) -> (Authorization, Clien
     let made = world
         .dispatch
         .create_token(&NewToken {
-            scopes: scopes::attempt(container),
+            scopes: scopes::attempt(container, "test"),
             expires_at,
         })
         .await

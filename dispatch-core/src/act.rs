@@ -1,0 +1,333 @@
+//! Acting: each action is carried out by itself and answers with what it observed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arvados_client::records::ContainerState;
+use arvados_client::{Client, ContainerUuid, Error, TokenUuid};
+use serde_json::json;
+
+use crate::attempts::{AttemptToken, Attempts};
+use crate::events::Event;
+use crate::needs::Needs;
+use crate::plan::{Action, Reason};
+use crate::scheduler::{Order, Scheduler, SchedulerError, Urgency};
+
+/// How long an action's API call may be repeated: the next look plans it again anyway.
+const BUDGET: Duration = Duration::from_secs(15);
+
+/// What an action saw. The engine learns from it as from a look.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The lock is held by this attempt.
+    Locked(AttemptToken),
+    /// The lock was not had. `ours` is false where another was simply quicker.
+    NotLocked,
+    /// The scheduler has the job, or may have it.
+    Submitted,
+    /// The scheduler does not have it, and the container is Queued again.
+    NotSubmitted,
+    /// A job was told to stop.
+    Stopping,
+    /// The record left Locked or Running; this is its state now.
+    Released(ContainerState),
+    /// The attempt is over.
+    Ended,
+    /// Nothing is known to have changed.
+    Failed,
+}
+
+/// The hands of the engine.
+#[derive(Debug)]
+pub struct Hands<S> {
+    /// As the dispatcher.
+    pub client: Client,
+    /// The scheduler.
+    pub scheduler: Arc<S>,
+    /// Attempt tokens.
+    pub attempts: Attempts,
+}
+
+impl<S> Clone for Hands<S> {
+    fn clone(&self) -> Self {
+        Self {
+            client: self.client.clone(),
+            scheduler: self.scheduler.clone(),
+            attempts: self.attempts.clone(),
+        }
+    }
+}
+
+/// An action with what it needs besides the plan.
+#[derive(Debug)]
+pub struct Task {
+    /// What to do.
+    pub action: Action,
+    /// The token of the attempt it is about, if there is one.
+    pub token: Option<AttemptToken>,
+    /// What the container needs.
+    pub needs: Needs,
+    /// How a stop is meant.
+    pub urgency: Urgency,
+}
+
+impl<S: Scheduler> Hands<S> {
+    /// Carries out one task. The events are told in order.
+    pub async fn carry_out(&self, task: Task) -> (Outcome, Vec<Event>) {
+        let Task {
+            action,
+            token,
+            needs,
+            urgency,
+        } = task;
+        match action {
+            Action::Start { container, etag } => self.start(container, &etag, &needs).await,
+            Action::Submit { container, attempt } => match token {
+                Some(token) if token.uuid == attempt => self.submit(container, token, needs).await,
+                _ => (Outcome::Failed, vec![]),
+            },
+            Action::StopJob {
+                container,
+                job,
+                reason,
+            } => match self.scheduler.stop(&job, urgency).await {
+                Ok(()) => (
+                    Outcome::Stopping,
+                    vec![Event::CleanedUpContainer { container, reason }],
+                ),
+                Err(error) => (
+                    Outcome::Failed,
+                    vec![Event::ActionFailed {
+                        container,
+                        error: error.to_string(),
+                    }],
+                ),
+            },
+            Action::Unlock {
+                container,
+                attempt,
+                reason,
+            } => self.unlock(container, attempt, token, reason).await,
+            Action::Cancel {
+                container, attempt, ..
+            } => self.cancel(container, attempt, token).await,
+            Action::EndAttempt { container, attempt } => match self.attempts.end(&attempt).await {
+                Ok(()) => {
+                    self.scheduler.forget(&container).await;
+                    (Outcome::Ended, vec![])
+                }
+                Err(error) => (
+                    Outcome::Failed,
+                    vec![Event::ActionFailed {
+                        container,
+                        error: error.to_string(),
+                    }],
+                ),
+            },
+        }
+    }
+
+    async fn start(
+        &self,
+        container: ContainerUuid,
+        etag: &str,
+        needs: &Needs,
+    ) -> (Outcome, Vec<Event>) {
+        let token = match self.attempts.mint(&container, needs.max_run_time).await {
+            Ok(token) => token,
+            Err(error) => {
+                return (
+                    Outcome::NotLocked,
+                    vec![Event::LockFailed {
+                        container,
+                        error: error.to_string(),
+                    }],
+                );
+            }
+        };
+        let as_attempt = self.client.with_token(token.token.clone());
+        let mut locked = as_attempt.lock_container(&container, etag).await.map(drop);
+        if locked.as_ref().is_err_and(Error::is_ambiguous) {
+            // It may have taken effect: the record tells.
+            locked = match as_attempt.container(&container).await {
+                Ok(record) if record.locked_by_uuid.as_ref() == Some(&token.uuid) => Ok(()),
+                _ => locked,
+            };
+        }
+        match locked {
+            Ok(()) => {
+                let event = Event::DecidedToRun {
+                    container,
+                    attempt: token.uuid.clone(),
+                };
+                (Outcome::Locked(token), vec![event])
+            }
+            Err(error) => {
+                // Also ends a lock that took effect unseen: without its token nobody else can, so it must not live.
+                let ambiguous = error.is_ambiguous();
+                let event = Event::LockFailed {
+                    container,
+                    error: error.to_string(),
+                };
+                match (ambiguous, self.attempts.end(&token.uuid).await) {
+                    // Still unknown, or the token lives on: keep it, the next look tells who holds the lock.
+                    (true, _) | (false, Err(_)) => (Outcome::Locked(token), vec![event]),
+                    (false, Ok(())) => (Outcome::NotLocked, vec![event]),
+                }
+            }
+        }
+    }
+
+    async fn submit(
+        &self,
+        container: ContainerUuid,
+        token: AttemptToken,
+        needs: Needs,
+    ) -> (Outcome, Vec<Event>) {
+        let order = Order {
+            container: container.clone(),
+            attempt: token.uuid.clone(),
+            token: token.token.clone(),
+            needs,
+        };
+        match self.scheduler.submit(order).await {
+            Ok(job) => (
+                Outcome::Submitted,
+                vec![Event::Dispatched { container, job }],
+            ),
+            Err(error @ SchedulerError::Refused { .. }) => {
+                let failed = Event::SubmitFailed {
+                    container: container.clone(),
+                    error: error.to_string(),
+                };
+                let attempt = token.uuid.clone();
+                let (outcome, mut events) = self
+                    .unlock(container, attempt, Some(token), Reason::JobGone)
+                    .await;
+                events.insert(0, failed);
+                match outcome {
+                    Outcome::Released(_) => (Outcome::NotSubmitted, events),
+                    // Not unlocked: later listings will show no job, and the plan unlocks it then.
+                    _ => (Outcome::Submitted, events),
+                }
+            }
+            Err(error) => (
+                Outcome::Submitted,
+                vec![Event::SubmitFailed {
+                    container,
+                    error: error.to_string(),
+                }],
+            ),
+        }
+    }
+
+    async fn unlock(
+        &self,
+        container: ContainerUuid,
+        attempt: TokenUuid,
+        token: Option<AttemptToken>,
+        reason: Reason,
+    ) -> (Outcome, Vec<Event>) {
+        let Some(token) = token.filter(|t| t.uuid == attempt) else {
+            return (Outcome::Failed, vec![]);
+        };
+        let ending = self.scheduler.ending(&container).await;
+        match self
+            .client
+            .with_token(token.token.clone())
+            .unlock_container(&container)
+            .await
+        {
+            Ok(reply) => {
+                let event = match reason {
+                    Reason::JobGone => Event::CleanedUpExecutor {
+                        container: container.clone(),
+                        reason: sentence(&ending.reason),
+                    },
+                    reason => Event::CleanedUpContainer {
+                        container: container.clone(),
+                        reason,
+                    },
+                };
+                // The token goes before anybody can lock the container again with another of ours.
+                let _ = self.attempts.end(&token.uuid).await;
+                self.scheduler.forget(&container).await;
+                (Outcome::Released(reply.state), vec![event])
+            }
+            Err(error) => (
+                Outcome::Failed,
+                vec![Event::ActionFailed {
+                    container,
+                    error: error.to_string(),
+                }],
+            ),
+        }
+    }
+
+    async fn cancel(
+        &self,
+        container: ContainerUuid,
+        attempt: TokenUuid,
+        token: Option<AttemptToken>,
+    ) -> (Outcome, Vec<Event>) {
+        let ending = self.scheduler.ending(&container).await;
+        let reason = sentence(&ending.reason);
+        let status = json!({"state": "Cancelled", "runtime_status": {"error": reason, "errorDetail": ending.detail}});
+        let by_attempt = match token.filter(|t| t.uuid == attempt) {
+            Some(token) => {
+                self.client
+                    .with_token(token.token)
+                    .update_container(&container, status)
+                    .await
+            }
+            None => {
+                self.client
+                    .update_container(&container, json!({"state": "Cancelled"}))
+                    .await
+            }
+        };
+        let done = match by_attempt {
+            // The attempt's token expired: only the bare state can be set, by the dispatcher.
+            Err(error) if error.is_denied() => {
+                self.client
+                    .update_container(&container, json!({"state": "Cancelled"}))
+                    .await
+            }
+            other => other,
+        };
+        match done {
+            Ok(()) => (
+                Outcome::Released(ContainerState::Cancelled),
+                vec![Event::CleanedUpExecutor { container, reason }],
+            ),
+            Err(error) => (
+                Outcome::Failed,
+                vec![Event::ActionFailed {
+                    container,
+                    error: error.to_string(),
+                }],
+            ),
+        }
+    }
+
+    /// Writes an event to the API's `logs`; nothing depends on it.
+    pub async fn record(&self, event: &Event) {
+        let properties = json!({"text": event.sentence(), "dispatch_event": event.name()});
+        let write = self
+            .client
+            .create_log(event.container().as_str(), "dispatch", properties);
+        if let Ok(Err(error)) = tokio::time::timeout(BUDGET, write).await {
+            tracing::debug!(container = %event.container(), %error, "the API did not take a log record");
+        }
+    }
+}
+
+fn sentence(reason: &str) -> String {
+    match reason.is_empty() {
+        true => {
+            "crunch-run ended without recording a final state, and the scheduler does not tell why"
+                .into()
+        }
+        false => reason.to_owned(),
+    }
+}

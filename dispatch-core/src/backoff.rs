@@ -1,0 +1,94 @@
+//! When a container that failed may be tried again, and when to stop trying anything.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use arvados_client::ContainerUuid;
+
+use crate::world::Moment;
+
+/// The waits after failures of one container: the first, doubling, up to the last.
+const FIRST: Duration = Duration::from_secs(2);
+const LAST: Duration = Duration::from_secs(600);
+/// So many submissions in a row that the scheduler refused open the breaker, for this long.
+const BREAKER: u32 = 5;
+const OPEN: Duration = Duration::from_secs(30);
+
+/// Failures, counted.
+#[derive(Debug, Default)]
+pub struct Backoff {
+    failures: BTreeMap<ContainerUuid, (u32, Moment)>,
+    in_a_row: u32,
+    open_until: Moment,
+}
+
+impl Backoff {
+    /// A container failed before it ran.
+    pub fn failed(&mut self, container: &ContainerUuid, now: Moment) -> Moment {
+        let entry = self.failures.entry(container.clone()).or_insert((0, now));
+        let wait = FIRST.saturating_mul(1 << entry.0.min(16)).min(LAST);
+        *entry = (entry.0 + 1, Moment(now.0 + wait));
+        entry.1
+    }
+
+    /// A submission was refused by the scheduler. True if that opens the breaker.
+    pub fn refused(&mut self, now: Moment) -> bool {
+        self.in_a_row += 1;
+        let opens = self.in_a_row >= BREAKER;
+        if opens {
+            self.in_a_row = 0;
+            self.open_until = Moment(now.0 + OPEN);
+        }
+        opens
+    }
+
+    /// A submission was accepted.
+    pub fn accepted(&mut self) {
+        self.in_a_row = 0;
+    }
+
+    /// Whether the breaker lets new containers through.
+    pub fn is_closed(&self, now: Moment) -> bool {
+        now >= self.open_until
+    }
+
+    /// Forgets failures of containers whose last wait is long over.
+    pub fn prune(&mut self, now: Moment) {
+        self.failures
+            .retain(|_, (_, until)| now.since(*until) < 2 * LAST);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_waits_of_one_container_double_up_to_ten_minutes() {
+        let (uuid, now) = (
+            ContainerUuid::generate("zzzzz"),
+            Moment(Duration::from_secs(100)),
+        );
+        let mut backoff = Backoff::default();
+        let waits: Vec<u64> = (0..11)
+            .map(|_| backoff.failed(&uuid, now).since(now).as_secs())
+            .collect();
+        assert_eq!(waits, [2, 4, 8, 16, 32, 64, 128, 256, 512, 600, 600]);
+    }
+
+    #[test]
+    fn five_refusals_in_a_row_open_the_breaker_for_a_while() {
+        let mut backoff = Backoff::default();
+        let now = Moment(Duration::from_secs(100));
+        for _ in 0..4 {
+            assert!(!backoff.refused(now));
+        }
+        backoff.accepted();
+        for _ in 0..4 {
+            assert!(!backoff.refused(now));
+        }
+        assert!(backoff.refused(now));
+        assert!(!backoff.is_closed(Moment(Duration::from_secs(129))));
+        assert!(backoff.is_closed(Moment(Duration::from_secs(130))));
+    }
+}

@@ -1,0 +1,119 @@
+//! One type for everything that is decided: the same value gives the log line, the metric and the API log record.
+
+use arvados_client::{ContainerUuid, TokenUuid};
+
+use crate::plan::Reason;
+use crate::world::JobId;
+
+/// A decision, or what came of one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// Decided to run: the lock is ours.
+    DecidedToRun {
+        container: ContainerUuid,
+        attempt: TokenUuid,
+    },
+    /// Decided not to run, and why. Told once, not at every look.
+    DecidedNotToRun {
+        container: ContainerUuid,
+        reason: String,
+    },
+    /// Somebody else was quicker, or the server refused.
+    LockFailed {
+        container: ContainerUuid,
+        error: String,
+    },
+    /// Handed to the scheduler.
+    Dispatched {
+        container: ContainerUuid,
+        job: JobId,
+    },
+    /// The executor is gone without a final state: the record was cancelled, or unlocked if it never ran.
+    CleanedUpExecutor {
+        container: ContainerUuid,
+        reason: String,
+    },
+    /// A job, or a lock, of a container that is not to run any more was ended.
+    CleanedUpContainer {
+        container: ContainerUuid,
+        reason: Reason,
+    },
+    /// The scheduler did not take the job.
+    SubmitFailed {
+        container: ContainerUuid,
+        error: String,
+    },
+    /// Something failed that will be tried again at the next look.
+    ActionFailed {
+        container: ContainerUuid,
+        error: String,
+    },
+}
+
+impl Event {
+    /// The word for it, in metrics and audit.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Event::DecidedToRun { .. } => "decided_to_run",
+            Event::DecidedNotToRun { .. } => "decided_not_to_run",
+            Event::LockFailed { .. } => "lock_failed",
+            Event::Dispatched { .. } => "dispatched",
+            Event::CleanedUpExecutor { .. } => "cleaned_up_crashed_executor",
+            Event::CleanedUpContainer { .. } => "cleaned_up_abandoned_container",
+            Event::SubmitFailed { .. } => "submit_failed",
+            Event::ActionFailed { .. } => "action_failed",
+        }
+    }
+
+    /// Which container.
+    pub fn container(&self) -> &ContainerUuid {
+        match self {
+            Event::DecidedToRun { container, .. }
+            | Event::DecidedNotToRun { container, .. }
+            | Event::LockFailed { container, .. }
+            | Event::Dispatched { container, .. }
+            | Event::CleanedUpExecutor { container, .. }
+            | Event::CleanedUpContainer { container, .. }
+            | Event::SubmitFailed { container, .. }
+            | Event::ActionFailed { container, .. } => container,
+        }
+    }
+
+    /// Whether the API's `logs` keep it: the six decisions of a dispatcher.
+    pub fn is_for_the_record(&self) -> bool {
+        !matches!(
+            self,
+            Event::SubmitFailed { .. } | Event::ActionFailed { .. }
+        )
+    }
+
+    /// One sentence for people.
+    pub fn sentence(&self) -> String {
+        match self {
+            Event::DecidedToRun { .. } => "decided to run it: locked".into(),
+            Event::DecidedNotToRun { reason, .. } => format!("not run now: {reason}"),
+            Event::LockFailed { error, .. } => format!("could not lock it: {error}"),
+            Event::Dispatched { job, .. } => format!("dispatched as job {}", job.0),
+            Event::CleanedUpExecutor { reason, .. } => {
+                format!("cleaned up after its executor: {reason}")
+            }
+            Event::CleanedUpContainer { reason, .. } => format!("ended its job or lock: {reason}"),
+            Event::SubmitFailed { error, .. } => format!("could not submit it: {error}"),
+            Event::ActionFailed { error, .. } => format!("will be tried again: {error}"),
+        }
+    }
+
+    /// Writes the log line.
+    pub fn log(&self) {
+        let (container, event, sentence) = (self.container(), self.name(), self.sentence());
+        match self {
+            Event::LockFailed { .. }
+            | Event::SubmitFailed { .. }
+            | Event::ActionFailed { .. }
+            | Event::CleanedUpExecutor { .. } => {
+                tracing::warn!(%container, event, "{sentence}");
+            }
+            _ => tracing::info!(%container, event, "{sentence}"),
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! How the dispatcher is: metrics, a health answer and a status page, from the same facts.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::events::Event;
+use crate::needs::Fit;
+use crate::world::{Holder, World};
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EventLabel {
+    event: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StateLabel {
+    state: String,
+}
+
+/// When one side last answered, and what it last said instead.
+#[derive(Debug, Default, Clone)]
+struct Side {
+    answered: Option<Instant>,
+    failure: Option<String>,
+}
+
+/// The dispatcher's own facts.
+#[derive(Debug)]
+pub struct Health {
+    started: Instant,
+    too_old: Duration,
+    token: Option<arvados_client::Token>,
+    events: Family<EventLabel, Counter>,
+    containers: Family<StateLabel, Gauge>,
+    registry: Registry,
+    facts: Mutex<Facts>,
+}
+
+#[derive(Debug, Default)]
+struct Facts {
+    api: Side,
+    scheduler: Side,
+    queue: Value,
+}
+
+impl Health {
+    /// Red when a side has not answered for `too_old`. With a management token, only its bearer is answered.
+    pub fn new(too_old: Duration, token: Option<arvados_client::Token>) -> Arc<Self> {
+        let (events, containers) = (
+            Family::<EventLabel, Counter>::default(),
+            Family::<StateLabel, Gauge>::default(),
+        );
+        let mut registry = Registry::with_prefix("arvados_dispatch");
+        registry.register("events", "Decisions and failures, by kind", events.clone());
+        registry.register(
+            "containers",
+            "Containers in view, by state",
+            containers.clone(),
+        );
+        Arc::new(Self {
+            started: Instant::now(),
+            too_old,
+            token,
+            events,
+            containers,
+            registry,
+            facts: Mutex::default(),
+        })
+    }
+
+    fn facts(&self) -> std::sync::MutexGuard<'_, Facts> {
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The API was looked at.
+    pub fn api_answered(&self) {
+        self.facts().api = Side {
+            answered: Some(Instant::now()),
+            failure: None,
+        };
+    }
+
+    /// The API could not be looked at.
+    pub fn api_failed(&self, error: &arvados_client::Error) {
+        self.facts().api.failure = Some(error.to_string());
+    }
+
+    /// The scheduler's listing is complete.
+    pub fn scheduler_answered(&self) {
+        self.facts().scheduler = Side {
+            answered: Some(Instant::now()),
+            failure: None,
+        };
+    }
+
+    /// The scheduler's listing failed.
+    pub fn scheduler_failed(&self, error: &crate::scheduler::SchedulerError) {
+        self.facts().scheduler.failure = Some(error.to_string());
+    }
+
+    /// One more of these.
+    pub fn count(&self, event: &Event) {
+        self.events
+            .get_or_create(&EventLabel {
+                event: event.name(),
+            })
+            .inc();
+    }
+
+    /// What is in view.
+    pub fn queue(&self, world: &World) {
+        self.containers.clear();
+        let mut rows = Vec::new();
+        for (uuid, known) in &world.containers {
+            let ours = matches!(known.holder, Holder::Ours(_));
+            self.containers
+                .get_or_create(&StateLabel {
+                    state: known.state.to_string(),
+                })
+                .inc();
+            let waits = match &known.fit {
+                Fit::Later(why) | Fit::Never(why) if !ours => Some(why.as_str()),
+                _ => None,
+            };
+            rows.push(json!({"container": uuid, "state": known.state, "priority": known.priority, "ours": ours, "waits": waits}));
+        }
+        self.facts().queue = Value::Array(rows);
+    }
+
+    /// Whether both sides answered lately; else since when not, and why.
+    fn complaint(&self) -> Option<String> {
+        let facts = self.facts();
+        [("API server", &facts.api), ("scheduler", &facts.scheduler)]
+            .into_iter()
+            .find_map(|(name, side)| {
+                let age = side.answered.unwrap_or(self.started).elapsed();
+                (age > self.too_old).then(|| {
+                    let why = side.failure.as_deref().unwrap_or("no answer yet");
+                    format!("the {name} has not answered for {} s: {why}", age.as_secs())
+                })
+            })
+    }
+
+    /// Serves `/metrics`, `/_health/ping` and `/status` until `shutdown`.
+    pub async fn serve(
+        self: Arc<Self>,
+        listener: tokio::net::TcpListener,
+        shutdown: CancellationToken,
+    ) -> std::io::Result<()> {
+        let router = Router::new()
+            .route("/metrics", get(metrics))
+            .route("/_health/ping", get(ping))
+            .route("/status", get(status))
+            .with_state(self);
+        axum::serve(listener, router)
+            .with_graceful_shutdown(shutdown.cancelled_owned())
+            .await
+    }
+
+    fn allows(&self, headers: &HeaderMap) -> bool {
+        let Some(token) = &self.token else {
+            return true;
+        };
+        let given = headers
+            .get(header::AUTHORIZATION)
+            .and_then(|v| v.to_str().ok())
+            .and_then(|v| v.strip_prefix("Bearer "));
+        given.is_some_and(|given| given == token.expose())
+    }
+}
+
+/// Binds the health address before anything else starts, so that a taken port is one clear sentence.
+pub async fn bind(address: SocketAddr) -> anyhow::Result<tokio::net::TcpListener> {
+    use anyhow::Context;
+    tokio::net::TcpListener::bind(address)
+        .await
+        .with_context(|| format!("cannot listen on {address} for health and metrics"))
+}
+
+async fn metrics(State(health): State<Arc<Health>>, headers: HeaderMap) -> Response {
+    if !health.allows(&headers) {
+        return StatusCode::UNAUTHORIZED.into_response();
+    }
+    let mut text = String::new();
+    match prometheus_client::encoding::text::encode(&mut text, &health.registry) {
+        Ok(()) => (
+            [(
+                header::CONTENT_TYPE,
+                "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            )],
+            text,
+        )
+            .into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+async fn ping(State(health): State<Arc<Health>>, headers: HeaderMap) -> Response {
+    if !health.allows(&headers) {
+        return StatusCode::UNAUTHORIZED.into_response();
+    }
+    match health.complaint() {
+        None => Json(json!({"health": "OK"})).into_response(),
+        Some(error) => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            Json(json!({"health": "ERROR", "error": error})),
+        )
+            .into_response(),
+    }
+}
+
+async fn status(State(health): State<Arc<Health>>, headers: HeaderMap) -> Response {
+    if !health.allows(&headers) {
+        return StatusCode::UNAUTHORIZED.into_response();
+    }
+    let complaint = health.complaint();
+    let queue = health.facts().queue.clone();
+    Json(json!({"health": complaint.is_none(), "error": complaint, "uptime_seconds": health.started.elapsed().as_secs(), "containers": queue})).into_response()
+}

@@ -1,0 +1,56 @@
+//! What a container takes from a machine, and whether it fits.
+
+use arvados_client::records::{Container, MountKind};
+
+/// What one container takes, all of it: with its cache and the executor's own memory.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// Whole CPUs.
+    pub cpus: u32,
+    /// Bytes of memory.
+    pub ram: u64,
+    /// Bytes of scratch space.
+    pub scratch: u64,
+    /// How many GPUs.
+    pub gpus: u32,
+    /// `cuda`, `rocm` or empty.
+    pub gpu_stack: String,
+    /// Seconds after which it is stopped; none is no limit.
+    pub max_run_time: Option<u64>,
+}
+
+/// Whether a container may start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fit {
+    /// There is room.
+    Now,
+    /// There will be: what it waits for, in words for the user.
+    Later(String),
+    /// Not with this scheduler as it is: why, in words for the user. Another dispatcher may run it.
+    Never(String),
+}
+
+impl Needs {
+    /// The needs of a record; `reserve` is memory for crunch-run itself (`Containers.ReserveExtraRAM`).
+    pub fn of(container: &Container, reserve: u64) -> Self {
+        let wants = &container.runtime_constraints;
+        let tmp: u64 = container
+            .mounts
+            .values()
+            .filter(|m| m.kind == MountKind::Tmp)
+            .map(|m| m.capacity)
+            .sum();
+        let limit = container.scheduling_parameters.max_run_time;
+        Self {
+            cpus: wants.vcpus.max(1),
+            ram: wants
+                .ram
+                .saturating_add(wants.keep_cache_ram)
+                .saturating_add(reserve),
+            scratch: tmp,
+            gpus: wants.gpu.device_count,
+            gpu_stack: wants.gpu.stack.clone(),
+            max_run_time: (limit > 0).then_some(limit),
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The seam to a scheduler: a few verbs, and errors that say whether anything may have happened.
+
+use std::future::Future;
+
+use arvados_client::{ContainerUuid, Token, TokenUuid};
+
+use crate::needs::{Fit, Needs};
+use crate::world::{Job, JobId};
+
+/// A container that may start, or that has started: what admission is decided from.
+#[derive(Debug, Clone)]
+pub struct Candidate {
+    /// The container.
+    pub container: ContainerUuid,
+    /// What it takes.
+    pub needs: Needs,
+}
+
+/// One attempt to be handed over.
+#[derive(Debug, Clone)]
+pub struct Order {
+    /// The container.
+    pub container: ContainerUuid,
+    /// The attempt's name.
+    pub attempt: TokenUuid,
+    /// The attempt's token, for crunch-run's eyes only.
+    pub token: Token,
+    /// What it takes.
+    pub needs: Needs,
+}
+
+/// How a stop is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Urgency {
+    /// Ask crunch-run to stop the container and save what there is.
+    Ask,
+    /// It was asked and given its time.
+    Force,
+}
+
+/// A command to the scheduler did not do what it should.
+#[derive(Debug, thiserror::Error)]
+pub enum SchedulerError {
+    /// It cannot be asked, or its answer is not complete: nothing is known.
+    #[error("the {scheduler} scheduler did not answer: {detail}")]
+    NoAnswer {
+        /// Which.
+        scheduler: &'static str,
+        /// What was seen.
+        detail: String,
+    },
+    /// The job was not accepted, for certain.
+    #[error("{scheduler} refused the job of {container}: {detail}")]
+    Refused {
+        /// Which.
+        scheduler: &'static str,
+        /// Whose job.
+        container: ContainerUuid,
+        /// What was seen.
+        detail: String,
+    },
+    /// The job may or may not have been accepted.
+    #[error("it is not known whether {scheduler} accepted the job of {container}: {detail}")]
+    Ambiguous {
+        /// Which.
+        scheduler: &'static str,
+        /// Whose job.
+        container: ContainerUuid,
+        /// What was seen.
+        detail: String,
+    },
+}
+
+/// How a job ended, as far as the scheduler can tell.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ending {
+    /// One sentence.
+    pub reason: String,
+    /// The evidence: last words, exit status.
+    pub detail: String,
+}
+
+/// A scheduler.
+pub trait Scheduler: Send + Sync + 'static {
+    /// Its name in logs and labels.
+    fn name(&self) -> &'static str;
+
+    /// Which of the candidates, highest priority first, may start beside those already started. One answer each.
+    fn admit(&self, candidates: &[Candidate], started: &[Candidate]) -> Vec<Fit>;
+
+    /// Every job of ours. Complete, or an error.
+    fn list(&self) -> impl Future<Output = Result<Vec<Job>, SchedulerError>> + Send;
+
+    /// Hands one attempt over.
+    fn submit(&self, order: Order) -> impl Future<Output = Result<JobId, SchedulerError>> + Send;
+
+    /// Ends a job. A job that is gone already is success.
+    fn stop(
+        &self,
+        job: &JobId,
+        urgency: Urgency,
+    ) -> impl Future<Output = Result<(), SchedulerError>> + Send;
+
+    /// How the last job of a container ended.
+    fn ending(&self, container: &ContainerUuid) -> impl Future<Output = Ending> + Send;
+
+    /// The container needs nothing of us any more: remove what is left of its job.
+    fn forget(&self, container: &ContainerUuid) -> impl Future<Output = ()> + Send;
+
+    /// Resolves when a job may have ended, so that the next look comes sooner. May never resolve.
+    fn wake(&self) -> impl Future<Output = ()> + Send;
+}
