@@ -296,10 +296,13 @@ impl<S: Scheduler> Hands<S> {
             other => other,
         };
         match done {
-            Ok(()) => (
-                Outcome::Released(ContainerState::Cancelled),
-                vec![Event::CleanedUpExecutor { container, reason }],
-            ),
+            Ok(()) => {
+                self.scheduler.forget(&container).await;
+                (
+                    Outcome::Released(ContainerState::Cancelled),
+                    vec![Event::CleanedUpExecutor { container, reason }],
+                )
+            }
             Err(error) => (
                 Outcome::Failed,
                 vec![Event::ActionFailed {

@@ -291,7 +291,11 @@ impl<S: Scheduler> Engine<S> {
             .world
             .containers
             .iter()
-            .filter(|(_, k)| k.state == ContainerState::Queued && k.priority > 0)
+            .filter(|(uuid, k)| {
+                k.state == ContainerState::Queued
+                    && k.priority > 0
+                    && !self.world.in_flight.contains(*uuid)
+            })
             .collect();
         queue.sort_by_key(|(uuid, k)| (std::cmp::Reverse(k.priority), (*uuid).clone()));
         let waiting: Vec<Candidate> = queue
@@ -302,7 +306,11 @@ impl<S: Scheduler> Engine<S> {
             .world
             .containers
             .iter()
-            .filter(|(_, k)| matches!(k.holder, Holder::Ours(_)) && !k.state.is_final())
+            // One that is just being locked takes its room already.
+            .filter(|(uuid, k)| {
+                (matches!(k.holder, Holder::Ours(_)) && !k.state.is_final())
+                    || (k.state == ContainerState::Queued && self.world.in_flight.contains(*uuid))
+            })
             .map(|(uuid, k)| candidate(uuid, k))
             .collect();
         let fits = self.hands.scheduler.admit(&waiting, &started);
@@ -366,7 +374,7 @@ impl<S: Scheduler> Engine<S> {
                 (container, outcome, events)
             });
         }
-        self.health.queue(&self.world);
+        self.health.view(&self.world, self.hands.scheduler.room());
     }
 
     /// Asks first, forces after the grace, and does not repeat itself at every look. None: not now.

@@ -1,6 +1,5 @@
 //! How the dispatcher is: metrics, a health answer and a status page, from the same facts.
 
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,7 +17,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::events::Event;
-use crate::needs::Fit;
+use crate::needs::{Fit, Room};
 use crate::world::{Holder, World};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -55,6 +54,7 @@ struct Facts {
     api: Side,
     scheduler: Side,
     queue: Value,
+    room: Option<Room>,
 }
 
 impl Health {
@@ -122,7 +122,7 @@ impl Health {
     }
 
     /// What is in view.
-    pub fn queue(&self, world: &World) {
+    pub fn view(&self, world: &World, room: Option<Room>) {
         self.containers.clear();
         let mut rows = Vec::new();
         for (uuid, known) in &world.containers {
@@ -138,7 +138,9 @@ impl Health {
             };
             rows.push(json!({"container": uuid, "state": known.state, "priority": known.priority, "ours": ours, "waits": waits}));
         }
-        self.facts().queue = Value::Array(rows);
+        let mut facts = self.facts();
+        facts.queue = Value::Array(rows);
+        facts.room = room;
     }
 
     /// Whether both sides answered lately; else since when not, and why.
@@ -183,14 +185,6 @@ impl Health {
     }
 }
 
-/// Binds the health address before anything else starts, so that a taken port is one clear sentence.
-pub async fn bind(address: SocketAddr) -> anyhow::Result<tokio::net::TcpListener> {
-    use anyhow::Context;
-    tokio::net::TcpListener::bind(address)
-        .await
-        .with_context(|| format!("cannot listen on {address} for health and metrics"))
-}
-
 async fn metrics(State(health): State<Arc<Health>>, headers: HeaderMap) -> Response {
     if !health.allows(&headers) {
         return StatusCode::UNAUTHORIZED.into_response();
@@ -228,6 +222,19 @@ async fn status(State(health): State<Arc<Health>>, headers: HeaderMap) -> Respon
         return StatusCode::UNAUTHORIZED.into_response();
     }
     let complaint = health.complaint();
-    let queue = health.facts().queue.clone();
-    Json(json!({"health": complaint.is_none(), "error": complaint, "uptime_seconds": health.started.elapsed().as_secs(), "containers": queue})).into_response()
+    let (queue, room) = {
+        let facts = health.facts();
+        (facts.queue.clone(), facts.room.clone())
+    };
+    let mut body = json!({
+        "health": complaint.is_none(),
+        "error": complaint,
+        "uptime_seconds": health.started.elapsed().as_secs(),
+        "containers": queue,
+    });
+    if let Some(room) = room {
+        body["capacity"] = json!(room.capacity);
+        body["free"] = json!(room.free);
+    }
+    Json(body).into_response()
 }

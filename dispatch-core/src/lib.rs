@@ -14,6 +14,7 @@ pub mod needs;
 pub mod observe;
 pub mod plan;
 pub mod presence;
+pub mod program;
 pub mod scheduler;
 pub mod world;
 

@@ -1,6 +1,7 @@
 //! What a container takes from a machine, and whether it fits.
 
 use arvados_client::records::{Container, MountKind};
+use serde::Serialize;
 
 /// What one container takes, all of it: with its cache and the executor's own memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -28,6 +29,28 @@ pub enum Fit {
     Later(String),
     /// Not with this scheduler as it is: why, in words for the user. Another dispatcher may run it.
     Never(String),
+}
+
+/// An amount of everything a machine has.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Amount {
+    /// Whole CPUs.
+    pub cpus: u32,
+    /// Bytes of memory.
+    pub ram: u64,
+    /// Bytes of scratch space.
+    pub scratch: u64,
+    /// GPUs of any kind.
+    pub gpus: u32,
+}
+
+/// What a scheduler that is one machine has, and what of it is free.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Room {
+    /// All of it.
+    pub capacity: Amount,
+    /// Not reserved.
+    pub free: Amount,
 }
 
 impl Needs {

@@ -4,7 +4,7 @@ use std::future::Future;
 
 use arvados_client::{ContainerUuid, Token, TokenUuid};
 
-use crate::needs::{Fit, Needs};
+use crate::needs::{Fit, Needs, Room};
 use crate::world::{Job, JobId};
 
 /// A container that may start, or that has started: what admission is decided from.
@@ -87,6 +87,11 @@ pub trait Scheduler: Send + Sync + 'static {
 
     /// Which of the candidates, highest priority first, may start beside those already started. One answer each.
     fn admit(&self, candidates: &[Candidate], started: &[Candidate]) -> Vec<Fit>;
+
+    /// What there is and what is free, where the scheduler is one machine; for the status page.
+    fn room(&self) -> Option<Room> {
+        None
+    }
 
     /// Every job of ours. Complete, or an error.
     fn list(&self) -> impl Future<Output = Result<Vec<Job>, SchedulerError>> + Send;

@@ -1,0 +1,282 @@
+//! What every dispatcher program has in common: flags, logging, signals, health and the way it ends.
+//!
+//! Exit status: 0 after a drain, 78 when it cannot start as configured, 1 for anything else.
+
+use std::io::IsTerminal;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use arvados_client::endpoint::EndpointError;
+use arvados_client::{Client, Endpoint, Token};
+use clap::{Args, ValueEnum};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::{Engine, Settings};
+use crate::health::Health;
+use crate::scheduler::Scheduler;
+
+/// `EX_CONFIG` of sysexits.h: what systemd's `RestartPreventExitStatus=` is told.
+const EXIT_CONFIG: u8 = 78;
+/// Memory for crunch-run itself, in bytes, added to every container's.
+const RESERVE_RAM: u64 = 64 << 20;
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Flags of every dispatcher. The API server is named by `ARVADOS_API_HOST` and its friends.
+#[derive(Debug, Clone, Args)]
+pub struct Flags {
+    /// File with the dispatch token; else ARVADOS_API_TOKEN
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Time between looks when nothing says to look sooner, like 10s or 500ms
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
+    pub poll_interval: Duration,
+    /// Shortest time between looks, however much happens
+    #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = time)]
+    pub shortest_interval: Duration,
+    /// Containers that may wait in the scheduler at once
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub max_pending: usize,
+    /// How long crunch-run may take to end when asked, before it is killed
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
+    pub stop_grace: Duration,
+    /// Memory set aside for crunch-run beside each container
+    #[arg(long, value_name = "BYTES", default_value_t = RESERVE_RAM)]
+    pub reserve_extra_ram: u64,
+    /// Serve /metrics, /_health/ping and /status here
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub health_listen: Option<SocketAddr>,
+    /// File with the token that /metrics, /_health/ping and /status ask for
+    #[arg(long, value_name = "FILE", requires = "health_listen")]
+    pub management_token_file: Option<PathBuf>,
+    /// How log lines look
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
+    /// How much is logged: error, warn, info, debug, or a filter like dispatch_core=debug
+    #[arg(long, value_name = "FILTER", default_value = "info")]
+    pub log_level: String,
+}
+
+/// Why a dispatcher did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The API's address or token.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// A token file.
+    #[error("cannot read the token file {}: {source}", path.display())]
+    TokenFile {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The HTTP client.
+    #[error("cannot set up the connection to the API server: {0}")]
+    Client(#[source] arvados_client::Error),
+    /// The health address.
+    #[error("cannot listen on {address} for health and metrics: {source}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// What the scheduler needs is not there.
+    #[error(transparent)]
+    Scheduler(Box<dyn std::error::Error + Send + Sync>),
+    /// The operating system refused something basic.
+    #[error("cannot start: {0}")]
+    System(#[from] std::io::Error),
+}
+
+/// Runs a dispatcher until SIGTERM or SIGINT. `name` goes into logs and tokens; `scheduler` makes the scheduler and
+/// the label that tells this instance from others of the same user.
+pub fn run<S, F>(flags: Flags, scheduler: F) -> ExitCode
+where
+    S: Scheduler,
+    F: AsyncFnOnce() -> Result<(S, String), Box<dyn std::error::Error + Send + Sync>>,
+{
+    if let Err(error) = log_to_stderr(&flags) {
+        return refuse(&error);
+    }
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => return refuse(&error.to_string()),
+    };
+    match runtime.block_on(serve(flags, scheduler)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => refuse(&error.to_string()),
+    }
+}
+
+fn refuse(why: &str) -> ExitCode {
+    eprintln!("{}: {why}", program_name());
+    ExitCode::from(EXIT_CONFIG)
+}
+
+fn program_name() -> String {
+    let name = std::env::args_os().next().map(PathBuf::from);
+    name.as_deref()
+        .and_then(Path::file_name)
+        .map_or_else(|| "dispatcher".into(), |n| n.to_string_lossy().into_owned())
+}
+
+async fn serve<S, F>(flags: Flags, scheduler: F) -> Result<(), StartError>
+where
+    S: Scheduler,
+    F: AsyncFnOnce() -> Result<(S, String), Box<dyn std::error::Error + Send + Sync>>,
+{
+    let client = Client::new(endpoint(&flags)?).map_err(StartError::Client)?;
+    let listener = match flags.health_listen {
+        None => None,
+        Some(address) => Some(
+            TcpListener::bind(address)
+                .await
+                .map_err(|source| StartError::Listen { address, source })?,
+        ),
+    };
+    let management = match &flags.management_token_file {
+        None => None,
+        Some(path) => Some(read_token(path)?),
+    };
+    let (scheduler, label) = scheduler().await.map_err(StartError::Scheduler)?;
+    let health = Health::new(
+        3 * flags.poll_interval + Duration::from_secs(30),
+        management,
+    );
+    let shutdown = CancellationToken::new();
+    on_signals(shutdown.clone())?;
+    let serving = listener.map(|listener| {
+        if let Ok(address) = listener.local_addr() {
+            tracing::info!(%address, "health and metrics");
+        }
+        tokio::spawn(health.clone().serve(listener, shutdown.clone()))
+    });
+    let settings = Settings {
+        poll_interval: flags.poll_interval,
+        shortest_interval: flags.shortest_interval,
+        reserve_ram: flags.reserve_extra_ram,
+        max_pending: flags.max_pending,
+        stop_grace: flags.stop_grace,
+        label,
+    };
+    tracing::info!(scheduler = scheduler.name(), api = %client.endpoint().host, label = settings.label, "started");
+    let engine = Engine::new(client, scheduler, settings, health);
+    notify(&[sd_notify::NotifyState::Ready]);
+    engine.run(shutdown).await;
+    notify(&[sd_notify::NotifyState::Stopping]);
+    if let Some(serving) = serving {
+        let _ = tokio::time::timeout(Duration::from_secs(2), serving).await;
+    }
+    tracing::info!("stopped; jobs were left running");
+    Ok(())
+}
+
+fn endpoint(flags: &Flags) -> Result<Endpoint, StartError> {
+    let token = match &flags.token_file {
+        None => None,
+        Some(path) => Some(read_token(path)?),
+    };
+    let endpoint = Endpoint::from_lookup(|key| match (key, &token) {
+        ("ARVADOS_API_TOKEN", Some(token)) => Some(token.expose().to_owned()),
+        _ => std::env::var(key).ok().filter(|value| !value.is_empty()),
+    })?;
+    Ok(endpoint)
+}
+
+fn read_token(path: &Path) -> Result<Token, StartError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Token::new(text.trim())),
+        Err(source) => Err(StartError::TokenFile {
+            path: path.to_owned(),
+            source,
+        }),
+    }
+}
+
+/// TERM and INT drain; HUP is taken note of, there is no configuration file to read again.
+fn on_signals(shutdown: CancellationToken) -> std::io::Result<()> {
+    let mut term = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                _ = term.recv() => shutdown.cancel(),
+                _ = interrupt.recv() => shutdown.cancel(),
+                _ = hangup.recv() => tracing::info!("SIGHUP: everything is set by flags, nothing to read again"),
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Tells systemd, where it asked to be told.
+fn notify(states: &[sd_notify::NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!(%error, "systemd could not be told");
+    }
+}
+
+fn log_to_stderr(flags: &Flags) -> Result<(), String> {
+    let filter = tracing_subscriber::EnvFilter::try_new(&flags.log_level)
+        .map_err(|error| format!("--log-level {:?} is not a filter: {error}", flags.log_level))?;
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false);
+    let set = match flags.log_format {
+        LogFormat::Text => lines.try_init(),
+        LogFormat::Json => lines.json().flatten_event(true).try_init(),
+    };
+    set.map_err(|error| error.to_string())
+}
+
+/// `10s`, `500ms`, `1m30s`: a unit is asked for, so that nobody has to guess.
+pub fn time(text: &str) -> Result<Duration, String> {
+    let hint = || format!("{text:?} is not a time: write it with a unit, like 10s, 500ms or 2m");
+    let parsed: jiff::SignedDuration = text.parse().map_err(|_| hint())?;
+    Duration::try_from(parsed).map_err(|_| hint())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_needs_a_unit() {
+        for (text, milliseconds) in [
+            ("10s", 10_000),
+            ("500ms", 500),
+            ("1m30s", 90_000),
+            ("2m", 120_000),
+        ] {
+            assert_eq!(
+                time(text),
+                Ok(Duration::from_millis(milliseconds)),
+                "{text}"
+            );
+        }
+        for text in ["10", "", "-1s", "ten", "1 week and a bit"] {
+            let error = time(text).unwrap_err();
+            assert!(error.contains("like 10s"), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Starts `crunch-run --detach` for one job directory.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::process::Command;
+
+use crate::job_dir::{JobDir, Notes};
+
+/// How long it may take until the worker runs.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What of our environment crunch-run gets. No token: that is in a file.
+const ENVIRONMENT: [&str; 6] = [
+    "ARVADOS_API_HOST",
+    "ARVADOS_API_HOST_INSECURE",
+    "ARVADOS_KEEP_SERVICES",
+    "SSL_CERT_FILE",
+    "PATH",
+    "TMPDIR",
+];
+
+/// crunch-run, and what every call of it is told.
+#[derive(Debug, Clone)]
+pub struct Executor {
+    /// The program.
+    pub program: PathBuf,
+    /// Where containers get their scratch space.
+    pub scratch: PathBuf,
+    /// Where images are kept unpacked.
+    pub cache: PathBuf,
+    /// More arguments, as the admin gave them.
+    pub arguments: Vec<String>,
+}
+
+/// Why a job did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The job directory could not be prepared.
+    #[error("its job directory could not be made: {0}")]
+    Directory(#[from] io::Error),
+    /// The program could not be run.
+    #[error("{} could not be run: {source}", program.display())]
+    Program {
+        /// Which.
+        program: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// crunch-run said no.
+    #[error("crunch-run did not start (exit code {code}): {words}")]
+    Refused {
+        /// Its exit code.
+        code: i32,
+        /// What it said.
+        words: String,
+    },
+    /// It may run, or not.
+    #[error("{0}")]
+    Unknown(String),
+}
+
+#[derive(Deserialize)]
+struct Started {
+    #[serde(rename = "PID")]
+    pid: u32,
+}
+
+impl Executor {
+    /// Finds crunch-run: where it was said to be, beside this program, or in PATH.
+    pub fn find(given: Option<&Path>) -> Option<PathBuf> {
+        if let Some(given) = given {
+            return which::which(given).ok();
+        }
+        let beside = std::env::current_exe()
+            .ok()
+            .and_then(|own| Some(own.parent()?.join("crunch-run")))
+            .filter(|program| program.is_file());
+        beside.or_else(|| which::which("crunch-run").ok())
+    }
+
+    /// Starts a job; its pid.
+    pub async fn start(&self, dir: &JobDir, notes: &Notes) -> Result<u32, StartError> {
+        let mut command = Command::new(&self.program);
+        command
+            .args(self.arguments(dir, notes))
+            .env_clear()
+            .envs(
+                ENVIRONMENT
+                    .iter()
+                    .filter_map(|name| Some((*name, std::env::var_os(name)?))),
+            )
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        let child = command.spawn().map_err(|source| StartError::Program {
+            program: self.program.clone(),
+            source,
+        })?;
+        let output = match tokio::time::timeout(PATIENCE, child.wait_with_output()).await {
+            Ok(Ok(output)) => output,
+            Ok(Err(error)) => {
+                return Err(StartError::Unknown(format!(
+                    "crunch-run could not be waited for: {error}"
+                )));
+            }
+            Err(_) => {
+                return Err(StartError::Unknown(format!(
+                    "crunch-run did not answer within {} s",
+                    PATIENCE.as_secs()
+                )));
+            }
+        };
+        let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        match output.status.code() {
+            Some(0) => match serde_json::from_slice::<Started>(&output.stdout) {
+                Ok(started) => Ok(started.pid),
+                Err(error) => Err(StartError::Unknown(format!(
+                    "crunch-run answered with something else than its pid: {error}"
+                ))),
+            },
+            Some(code) => Err(StartError::Refused { code, words }),
+            None => Err(StartError::Unknown(format!(
+                "crunch-run was killed while it started: {words}"
+            ))),
+        }
+    }
+
+    fn arguments(&self, dir: &JobDir, notes: &Notes) -> Vec<std::ffi::OsString> {
+        let mut arguments: Vec<std::ffi::OsString> = vec![
+            "--detach".into(),
+            "--job-dir".into(),
+            dir.path().into(),
+            "--token-file".into(),
+            dir.token_file().into(),
+            "--scratch".into(),
+            self.scratch.clone().into(),
+            "--cache".into(),
+            self.cache.clone().into(),
+        ];
+        let cpus = notes.reservation.cpu_list();
+        if !cpus.is_empty() {
+            arguments.extend(["--cpuset".into(), cpus.into()]);
+        }
+        if let Some(first) = notes.reservation.gpus.first() {
+            let ids: Vec<&str> = notes
+                .reservation
+                .gpus
+                .iter()
+                .map(|g| g.id.as_str())
+                .collect();
+            arguments.extend(["--gpu-stack".into(), first.stack.as_str().into()]);
+            arguments.extend(["--gpu-ids".into(), ids.join(",").into()]);
+        }
+        arguments.extend(self.arguments.iter().map(Into::into));
+        arguments.push(dir.container.as_str().into());
+        arguments
+    }
+}

@@ -1,0 +1,213 @@
+//! What this machine has for containers: by the affinity mask, the control group, `/proc` and the scratch disk.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use procfs::Current;
+use procfs::ProcessCGroup;
+use procfs::process::{MountInfo, Process};
+
+use crate::gpus::{self, Gpu};
+use crate::load::{Load, Stack};
+
+/// What there is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Machine {
+    /// The CPUs by number: those this process may use.
+    pub cpus: Vec<u32>,
+    /// How many of them may be busy at once, by the control group's quota.
+    pub cpu_quota: u32,
+    /// Bytes of memory.
+    pub ram: u64,
+    /// Bytes of scratch space.
+    pub scratch: u64,
+    /// The GPUs.
+    pub gpus: Vec<Gpu>,
+}
+
+/// What the admin allows of it; none is all.
+#[derive(Debug, Clone, Default)]
+pub struct Offer {
+    /// How many CPUs.
+    pub cpus: Option<u32>,
+    /// Bytes of memory.
+    pub ram: Option<u64>,
+}
+
+impl Machine {
+    /// Looks at this machine. `scratch` is where containers get their scratch space.
+    pub fn probe(scratch: &Path, offer: &Offer) -> io::Result<Self> {
+        let limits = Limits::of_this_process()?;
+        let cpus = affinity()?;
+        let quota = limits.cpus.unwrap_or(u32::MAX).min(cpus.len() as u32);
+        let total = procfs::Meminfo::current()
+            .map_err(io::Error::other)?
+            .mem_total;
+        let ram = limits.ram.unwrap_or(u64::MAX).min(total);
+        let disk = rustix::fs::statvfs(scratch)?;
+        Ok(Self {
+            cpu_quota: quota.min(offer.cpus.unwrap_or(u32::MAX)).max(1),
+            cpus,
+            ram: ram.min(offer.ram.unwrap_or(u64::MAX)),
+            scratch: disk.f_bavail.saturating_mul(disk.f_frsize),
+            gpus: gpus::probe(Path::new("/"), |name| std::env::var(name).ok()),
+        })
+    }
+
+    /// All of it as one amount.
+    pub fn capacity(&self) -> Load {
+        let count = |stack| self.gpus.iter().filter(|gpu| gpu.stack == stack).count() as u64;
+        Load::new(
+            u64::from(self.cpu_quota),
+            self.ram,
+            self.scratch,
+            count(Stack::Cuda),
+            count(Stack::Rocm),
+        )
+    }
+}
+
+fn affinity() -> io::Result<Vec<u32>> {
+    let set = rustix::thread::sched_getaffinity(None)?;
+    Ok((0..rustix::thread::CpuSet::MAX_CPU)
+        .filter(|cpu| set.is_set(*cpu))
+        .map(|cpu| cpu as u32)
+        .collect())
+}
+
+/// What the control groups above this process allow: the tightest of all of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Limits {
+    cpus: Option<u32>,
+    ram: Option<u64>,
+}
+
+impl Limits {
+    fn of_this_process() -> io::Result<Self> {
+        let me = Process::myself().map_err(io::Error::other)?;
+        let groups = me.cgroups().map_err(io::Error::other)?;
+        let mounts = me.mountinfo().map_err(io::Error::other)?;
+        let mut limits = Self::default();
+        for group in groups {
+            for dir in directories(&group, &mounts.0) {
+                limits.tighten(Self::read(&dir));
+            }
+        }
+        Ok(limits)
+    }
+
+    /// The limits that one directory sets; files that are not there set none.
+    fn read(dir: &Path) -> Self {
+        let text = |name: &str| fs::read_to_string(dir.join(name)).unwrap_or_default();
+        let number = |name: &str| text(name).trim().parse::<i64>().ok();
+        let cpus = quota_v2(&text("cpu.max"))
+            .or_else(|| quota(number("cpu.cfs_quota_us")?, number("cpu.cfs_period_us")?));
+        // v1 says "no limit" by a number next to the largest; it is larger than any machine's memory.
+        let ram = text("memory.max").trim().parse().ok().or_else(|| {
+            number("memory.limit_in_bytes").and_then(|bytes| u64::try_from(bytes).ok())
+        });
+        Self { cpus, ram }
+    }
+
+    fn tighten(&mut self, other: Self) {
+        let least = |a: Option<u64>, b: Option<u64>| match (a, b) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (one, other) => one.or(other),
+        };
+        self.cpus = least(self.cpus.map(u64::from), other.cpus.map(u64::from)).map(|n| n as u32);
+        self.ram = least(self.ram, other.ram);
+    }
+}
+
+/// `max 100000` or `150000 100000`.
+fn quota_v2(text: &str) -> Option<u32> {
+    let (quota_us, period_us) = text.trim().split_once(' ')?;
+    quota(quota_us.parse().ok()?, period_us.parse().ok()?)
+}
+
+/// Whole CPUs of a quota, at least one; a negative quota is none.
+fn quota(quota_us: i64, period_us: i64) -> Option<u32> {
+    (quota_us > 0 && period_us > 0).then(|| (quota_us / period_us).max(1) as u32)
+}
+
+/// Where a group's files are, and those of every group above it that can be seen from here.
+fn directories(group: &ProcessCGroup, mounts: &[MountInfo]) -> Vec<PathBuf> {
+    let of_group = |mount: &&MountInfo| match group.controllers.iter().all(|c| c.is_empty()) {
+        true => mount.fs_type == "cgroup2",
+        false => {
+            mount.fs_type == "cgroup"
+                && group
+                    .controllers
+                    .iter()
+                    .all(|c| mount.super_options.contains_key(c))
+        }
+    };
+    let Some(mount) = mounts.iter().find(of_group) else {
+        return Vec::new();
+    };
+    let path = group.pathname.trim_start_matches('/');
+    let root = mount.root.trim_start_matches('/');
+    let own = Path::new(path)
+        .strip_prefix(root)
+        .unwrap_or(Path::new(""))
+        .to_owned();
+    own.ancestors()
+        .map(|above| mount.mount_point.join(above))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotas_are_whole_cpus() {
+        for (text, cpus) in [
+            ("max 100000", None),
+            ("150000 100000", Some(1)),
+            ("50000 100000", Some(1)),
+            ("400000 100000", Some(4)),
+            ("", None),
+        ] {
+            assert_eq!(quota_v2(text), cpus, "{text:?}");
+        }
+        assert_eq!(quota(-1, 100_000), None);
+    }
+
+    #[test]
+    fn the_tightest_limit_counts_and_a_missing_file_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("cpu.max"), "300000 100000\n").unwrap();
+        fs::write(dir.path().join("memory.max"), "max\n").unwrap();
+        let mut limits = Limits {
+            cpus: Some(8),
+            ram: Some(1 << 30),
+        };
+        limits.tighten(Limits::read(dir.path()));
+        assert_eq!(
+            limits,
+            Limits {
+                cpus: Some(3),
+                ram: Some(1 << 30)
+            }
+        );
+        fs::write(dir.path().join("memory.limit_in_bytes"), "1000\n").unwrap();
+        limits.tighten(Limits::read(dir.path()));
+        assert_eq!(limits.ram, Some(1000));
+    }
+
+    #[test]
+    fn this_machine_has_something() {
+        let dir = tempfile::tempdir().unwrap();
+        let all = Machine::probe(dir.path(), &Offer::default()).unwrap();
+        assert!(all.cpu_quota >= 1 && all.cpu_quota as usize <= all.cpus.len());
+        assert!(all.ram > 64 << 20 && all.scratch > 0);
+        let offer = Offer {
+            cpus: Some(1),
+            ram: Some(1 << 20),
+        };
+        let some = Machine::probe(dir.path(), &offer).unwrap();
+        assert_eq!((some.cpu_quota, some.ram), (1, 1 << 20));
+    }
+}

@@ -1,0 +1,124 @@
+//! The run directory: one dispatcher at a time, and a name that outlives it.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+/// Why a directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RunDirError {
+    /// Another dispatch-local.
+    #[error("another dispatch-local uses the run directory {}", .0.display())]
+    Taken(PathBuf),
+    /// The file system.
+    #[error("cannot use the directory {}: {source}", path.display())]
+    Unusable {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// The run directory, held for as long as this value lives.
+#[derive(Debug)]
+pub struct RunDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl RunDir {
+    /// Makes it if need be, and takes it.
+    pub fn take(path: &Path) -> Result<Self, RunDirError> {
+        let path = make(path)?;
+        let lock = private()
+            .open(path.join("dispatcher.lock"))
+            .map_err(unusable(&path))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self { path, _lock: lock }),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(RunDirError::Taken(path)),
+            Err(error) => Err(unusable(&path)(error.into())),
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// `given`, or else `name` in the run directory; made if need be.
+    pub fn directory(&self, given: Option<PathBuf>, name: &str) -> Result<PathBuf, RunDirError> {
+        make(&given.unwrap_or_else(|| self.path.join(name)))
+    }
+
+    /// The name by which attempt tokens are known as this dispatcher's: of this directory, not of this process.
+    pub fn label(&self) -> Result<String, RunDirError> {
+        let file = self.path.join("label");
+        let read = || {
+            fs::read_to_string(&file)
+                .ok()
+                .filter(|text| text.len() >= 16)
+        };
+        if let Some(label) = read() {
+            return Ok(label);
+        }
+        let label = format!("{:016x}", fastrand::u64(..));
+        let fresh = self.path.join("label.new");
+        let write = || -> io::Result<()> {
+            let mut new = private().truncate(true).open(&fresh)?;
+            new.write_all(label.as_bytes())?;
+            new.sync_all()?;
+            fs::rename(&fresh, &file)
+        };
+        write().map_err(unusable(&file))?;
+        Ok(label)
+    }
+}
+
+fn make(path: &Path) -> Result<PathBuf, RunDirError> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(unusable(path))?;
+    path.canonicalize().map_err(unusable(path))
+}
+
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).mode(0o600);
+    options
+}
+
+fn unusable(path: &Path) -> impl FnOnce(io::Error) -> RunDirError {
+    let path = path.to_owned();
+    move |source| RunDirError::Unusable { path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_dispatcher_at_a_time_and_the_label_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run");
+        let first = RunDir::take(&path).unwrap();
+        let label = first.label().unwrap();
+        assert!(matches!(RunDir::take(&path), Err(RunDirError::Taken(_))));
+        drop(first);
+        assert_eq!(RunDir::take(&path).unwrap().label().unwrap(), label);
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        fs::write(&file, "").unwrap();
+        let error = RunDir::take(&file).unwrap_err().to_string();
+        assert!(error.contains("file"), "{error}");
+    }
+}
