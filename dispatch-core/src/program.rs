@@ -35,6 +35,7 @@ pub enum LogFormat {
 
 /// Flags of every dispatcher. The API server is named by `ARVADOS_API_HOST` and its friends.
 #[derive(Debug, Clone, Args)]
+#[group(skip)]
 pub struct Flags {
     /// File with the dispatch token; else ARVADOS_API_TOKEN
     #[arg(long, value_name = "FILE")]

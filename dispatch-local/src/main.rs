@@ -81,3 +81,13 @@ fn main() -> ExitCode {
         Ok((Local::new(run_dir, scratch, offer, executor)?, label))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_flags_are_well_formed() {
+        super::Flags::command().debug_assert();
+    }
+}
