@@ -7,9 +7,11 @@
 pub mod act;
 pub mod attempts;
 pub mod backoff;
+pub mod command;
 pub mod engine;
 pub mod events;
 pub mod health;
+pub mod home;
 pub mod needs;
 pub mod observe;
 pub mod plan;

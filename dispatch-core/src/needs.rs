@@ -18,6 +18,8 @@ pub struct Needs {
     pub gpu_stack: String,
     /// Seconds after which it is stopped; none is no limit.
     pub max_run_time: Option<u64>,
+    /// The partitions (queues) it may run in; empty: any.
+    pub partitions: Vec<String>,
 }
 
 /// Whether a container may start.
@@ -74,6 +76,7 @@ impl Needs {
             gpus: wants.gpu.device_count,
             gpu_stack: wants.gpu.stack.clone(),
             max_run_time: (limit > 0).then_some(limit),
+            partitions: container.scheduling_parameters.partitions.clone(),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use arvados_client::ContainerUuid;
+use dispatch_core::home::Home;
 use dispatch_core::needs::{Amount, Fit, Room};
 use dispatch_core::scheduler::{Candidate, Ending, Order, Scheduler, SchedulerError, Urgency};
 use dispatch_core::world::{Job, JobId};
@@ -20,7 +21,6 @@ use crate::load::{Kind, Load};
 use crate::machine::{Machine, Offer};
 use crate::process::Worker;
 use crate::reservation::Reservation;
-use crate::run_dir::RunDir;
 
 const NAME: &str = "local";
 /// An ended job whose final state was recorded is forgotten after this; the dispatcher may still ask how it ended.
@@ -36,7 +36,7 @@ pub struct Local {
 
 #[derive(Debug)]
 struct Shared {
-    run_dir: RunDir,
+    run_dir: Home,
     scratch: PathBuf,
     offer: Offer,
     executor: Executor,
@@ -62,7 +62,7 @@ struct Known {
 impl Local {
     /// This machine, with job directories in `run_dir` and scratch space in `scratch`.
     pub fn new(
-        run_dir: RunDir,
+        run_dir: Home,
         scratch: PathBuf,
         offer: Offer,
         executor: Executor,

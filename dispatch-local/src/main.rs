@@ -9,19 +9,18 @@ mod local;
 mod machine;
 mod process;
 mod reservation;
-mod run_dir;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use bytesize::ByteSize;
 use clap::Parser;
+use dispatch_core::home::Home;
 use dispatch_core::program;
 
 use executor::Executor;
 use local::Local;
 use machine::Offer;
-use run_dir::RunDir;
 
 /// Runs the containers of an Arvados-style queue on this machine.
 ///
@@ -62,7 +61,7 @@ struct Flags {
 fn main() -> ExitCode {
     let flags = Flags::parse();
     program::run(flags.common.clone(), async || {
-        let run_dir = RunDir::take(&flags.run_dir)?;
+        let run_dir = Home::take(&flags.run_dir)?;
         let program = Executor::find(flags.crunch_run.as_deref()).ok_or(
             "cannot find crunch-run: put it beside dispatch-local or into PATH, or name it with --crunch-run",
         )?;

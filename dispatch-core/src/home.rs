@@ -1,4 +1,4 @@
-//! The run directory: one dispatcher at a time, and a name that outlives it.
+//! A dispatcher's own directory: one dispatcher at a time, and a name that outlives it.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -9,9 +9,9 @@ use rustix::fs::{FlockOperation, flock};
 
 /// Why a directory cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum RunDirError {
-    /// Another dispatch-local.
-    #[error("another dispatch-local uses the run directory {}", .0.display())]
+pub enum HomeError {
+    /// Another dispatcher.
+    #[error("another dispatcher uses the directory {}", .0.display())]
     Taken(PathBuf),
     /// The file system.
     #[error("cannot use the directory {}: {source}", path.display())]
@@ -23,23 +23,23 @@ pub enum RunDirError {
     },
 }
 
-/// The run directory, held for as long as this value lives.
+/// The directory, held for as long as this value lives.
 #[derive(Debug)]
-pub struct RunDir {
+pub struct Home {
     path: PathBuf,
     _lock: File,
 }
 
-impl RunDir {
+impl Home {
     /// Makes it if need be, and takes it.
-    pub fn take(path: &Path) -> Result<Self, RunDirError> {
+    pub fn take(path: &Path) -> Result<Self, HomeError> {
         let path = make(path)?;
         let lock = private()
             .open(path.join("dispatcher.lock"))
             .map_err(unusable(&path))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Self { path, _lock: lock }),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(RunDirError::Taken(path)),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(HomeError::Taken(path)),
             Err(error) => Err(unusable(&path)(error.into())),
         }
     }
@@ -49,13 +49,13 @@ impl RunDir {
         &self.path
     }
 
-    /// `given`, or else `name` in the run directory; made if need be.
-    pub fn directory(&self, given: Option<PathBuf>, name: &str) -> Result<PathBuf, RunDirError> {
+    /// `given`, or else `name` in this directory; made if need be.
+    pub fn directory(&self, given: Option<PathBuf>, name: &str) -> Result<PathBuf, HomeError> {
         make(&given.unwrap_or_else(|| self.path.join(name)))
     }
 
     /// The name by which attempt tokens are known as this dispatcher's: of this directory, not of this process.
-    pub fn label(&self) -> Result<String, RunDirError> {
+    pub fn label(&self) -> Result<String, HomeError> {
         let file = self.path.join("label");
         let read = || {
             fs::read_to_string(&file)
@@ -78,7 +78,7 @@ impl RunDir {
     }
 }
 
-fn make(path: &Path) -> Result<PathBuf, RunDirError> {
+fn make(path: &Path) -> Result<PathBuf, HomeError> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -93,9 +93,9 @@ fn private() -> OpenOptions {
     options
 }
 
-fn unusable(path: &Path) -> impl FnOnce(io::Error) -> RunDirError {
+fn unusable(path: &Path) -> impl FnOnce(io::Error) -> HomeError {
     let path = path.to_owned();
-    move |source| RunDirError::Unusable { path, source }
+    move |source| HomeError::Unusable { path, source }
 }
 
 #[cfg(test)]
@@ -106,11 +106,11 @@ mod tests {
     fn one_dispatcher_at_a_time_and_the_label_stays() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("run");
-        let first = RunDir::take(&path).unwrap();
+        let first = Home::take(&path).unwrap();
         let label = first.label().unwrap();
-        assert!(matches!(RunDir::take(&path), Err(RunDirError::Taken(_))));
+        assert!(matches!(Home::take(&path), Err(HomeError::Taken(_))));
         drop(first);
-        assert_eq!(RunDir::take(&path).unwrap().label().unwrap(), label);
+        assert_eq!(Home::take(&path).unwrap().label().unwrap(), label);
     }
 
     #[test]
@@ -118,7 +118,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
-        let error = RunDir::take(&file).unwrap_err().to_string();
+        let error = Home::take(&file).unwrap_err().to_string();
         assert!(error.contains("file"), "{error}");
     }
 }

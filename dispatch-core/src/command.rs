@@ -1,0 +1,270 @@
+//! One short command of a scheduler: with a time limit, a size limit, and an environment of its own.
+//!
+//! What it answers is complete or an error: output that was cut is never handed on.
+
+use std::ffi::{OsStr, OsString};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::process;
+
+/// More output than this is an error: 10,000 jobs are about 2 MiB.
+const LARGEST_OUTPUT: u64 = 64 << 20;
+/// How long a command may take, if not said otherwise.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How much of what it said on stderr is quoted.
+const LAST_WORDS: usize = 2000;
+/// What every command gets of our environment; the API token is not among it.
+const ENVIRONMENT: [&str; 8] = [
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "LANG",
+    "TMPDIR",
+    "SLURM_CONF",
+    "CONDOR_CONFIG",
+];
+
+/// A command to be run.
+#[derive(Debug, Clone)]
+pub struct Command {
+    program: OsString,
+    arguments: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+    input: Vec<u8>,
+    patience: Duration,
+}
+
+/// What a command answered.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// What it wrote.
+    pub output: String,
+    /// The end of what it complained.
+    pub complaint: String,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// It did not start: nothing has happened.
+    #[error("{program} could not be run: {source}")]
+    NotStarted {
+        /// Which.
+        program: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It was ended by us.
+    #[error("{program} did not end within {} s", patience.as_secs())]
+    TimedOut {
+        /// Which.
+        program: String,
+        /// How long it had.
+        patience: Duration,
+    },
+    /// Too much output.
+    #[error("{program} wrote more than {} MiB", LARGEST_OUTPUT >> 20)]
+    TooMuch {
+        /// Which.
+        program: String,
+    },
+    /// Not text.
+    #[error("{program} wrote something that is not UTF-8")]
+    NotText {
+        /// Which.
+        program: String,
+    },
+    /// The pipes.
+    #[error("{program} could not be listened to: {source}")]
+    Pipe {
+        /// Which.
+        program: String,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+impl Answer {
+    /// What to tell of a command that failed.
+    pub fn failure(&self) -> String {
+        match self.complaint.is_empty() {
+            true => format!("it ended with {} and said nothing", self.status),
+            false => self.complaint.clone(),
+        }
+    }
+}
+
+impl Command {
+    /// `program`, without arguments, with our PATH, HOME and scheduler configuration.
+    pub fn new(program: impl AsRef<OsStr>) -> Self {
+        Self {
+            program: program.as_ref().to_owned(),
+            arguments: Vec::new(),
+            environment: ENVIRONMENT
+                .iter()
+                .filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?)))
+                .collect(),
+            input: Vec::new(),
+            patience: PATIENCE,
+        }
+    }
+
+    /// With these arguments.
+    pub fn args(mut self, arguments: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
+        self.arguments.extend(arguments.into_iter().map(Into::into));
+        self
+    }
+
+    /// With these variables besides.
+    pub fn envs(mut self, more: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
+        self.environment.extend(more);
+        self
+    }
+
+    /// With this on its stdin.
+    pub fn input(mut self, text: impl Into<Vec<u8>>) -> Self {
+        self.input = text.into();
+        self
+    }
+
+    /// With so much time.
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    fn name(&self) -> String {
+        self.program.to_string_lossy().into_owned()
+    }
+
+    /// Runs it. An error other than [`CommandError::NotStarted`] says nothing about what it did.
+    pub async fn run(self) -> Result<Answer, CommandError> {
+        let program = self.name();
+        let mut child = process::Command::new(&self.program)
+            .args(&self.arguments)
+            .env_clear()
+            .envs(self.environment.iter().map(|(k, v)| (k, v)))
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|source| CommandError::NotStarted {
+                program: program.clone(),
+                source,
+            })?;
+        let (stdin, stdout, stderr) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let input = self.input;
+        let talk = async {
+            let write = async {
+                if let Some(mut stdin) = stdin {
+                    // A program that does not read its input to the end has its reasons.
+                    let _ = stdin.write_all(&input).await;
+                }
+            };
+            let (_, output, complaint) = tokio::join!(write, read(stdout), read(stderr));
+            (output, complaint, child.wait().await)
+        };
+        let (output, complaint, status) =
+            tokio::time::timeout(self.patience, talk)
+                .await
+                .map_err(|_| CommandError::TimedOut {
+                    program: program.clone(),
+                    patience: self.patience,
+                })?;
+        let pipe = |source| CommandError::Pipe {
+            program: program.clone(),
+            source,
+        };
+        let (output, complaint) = (output.map_err(pipe)?, complaint.map_err(pipe)?);
+        if output.len() as u64 > LARGEST_OUTPUT {
+            return Err(CommandError::TooMuch { program });
+        }
+        let output = String::from_utf8(output).map_err(|_| CommandError::NotText {
+            program: program.clone(),
+        })?;
+        Ok(Answer {
+            status: status.map_err(pipe)?,
+            output,
+            complaint: last_words(&complaint),
+        })
+    }
+}
+
+/// One byte more than allowed shows that there was too much; the rest of a flood is not kept.
+async fn read(from: Option<impl AsyncRead + Unpin>) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if let Some(from) = from {
+        from.take(LARGEST_OUTPUT + 1)
+            .read_to_end(&mut bytes)
+            .await?;
+    }
+    Ok(bytes)
+}
+
+fn last_words(bytes: &[u8]) -> String {
+    let from = bytes.len().saturating_sub(LAST_WORDS);
+    String::from_utf8_lossy(&bytes[from..]).trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sh(script: &str) -> Command {
+        Command::new("sh").args(["-c", script])
+    }
+
+    #[tokio::test]
+    async fn a_command_answers_with_all_it_wrote() {
+        let answer = sh("cat; echo no >&2; exit 3")
+            .input("hello")
+            .run()
+            .await
+            .unwrap();
+        assert_eq!(
+            (
+                answer.output.as_str(),
+                answer.failure().as_str(),
+                answer.status.code()
+            ),
+            ("hello", "no", Some(3))
+        );
+    }
+
+    #[tokio::test]
+    async fn a_command_that_hangs_is_ended() {
+        let error = sh("sleep 100")
+            .patience(Duration::from_millis(100))
+            .run()
+            .await
+            .unwrap_err();
+        assert_eq!(error.to_string(), "sh did not end within 0 s");
+    }
+
+    #[tokio::test]
+    async fn cut_or_broken_output_is_no_answer() {
+        let flood = sh("head -c 70000000 /dev/zero").run().await.unwrap_err();
+        assert_eq!(flood.to_string(), "sh wrote more than 64 MiB");
+        let binary = sh(r"printf '\377'").run().await.unwrap_err();
+        assert!(matches!(binary, CommandError::NotText { .. }), "{binary}");
+        let missing = Command::new("/no/such").run().await.unwrap_err();
+        assert!(
+            matches!(missing, CommandError::NotStarted { .. }),
+            "{missing}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_command_does_not_see_our_token() {
+        let answer = sh("env | grep -c ARVADOS_API_TOKEN").run().await.unwrap();
+        assert_eq!(answer.output.trim(), "0");
+    }
+}
