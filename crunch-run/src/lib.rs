@@ -3,4 +3,6 @@
 pub mod cgroup;
 pub mod engine;
 pub mod image;
+pub mod mounts;
+pub mod output;
 pub mod stats;

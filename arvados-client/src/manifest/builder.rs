@@ -68,6 +68,12 @@ impl ManifestBuilder {
         Ok(self)
     }
 
+    /// Notes that the directory `dir` exists, even if nothing is in it.
+    pub fn add_directory(&mut self, dir: &str) -> Result<&mut Self, ManifestError> {
+        self.tree.add_directory(&path::clean(dir)?)?;
+        Ok(self)
+    }
+
     /// Adds everything of `manifest` below the directory `at`.
     pub fn add_manifest(
         &mut self,

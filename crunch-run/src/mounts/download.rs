@@ -1,0 +1,250 @@
+//! Fetching files of collections onto this node: first every name, then every block once, several
+//! at a time, each verified by the client before any of it is written.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arvados_client::keep::{BlockHash, BlockSource, Locator};
+use arvados_client::manifest::{Entry, Extent, FileTree};
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use super::Progress;
+use super::error::MountError;
+use super::path::ContainerPath;
+use super::place::{self, Access};
+
+/// Blocks being fetched or written at once; their memory is limited by the Keep client as well.
+const AT_ONCE: usize = 4;
+
+/// A directory or file of a collection and where on this node it goes.
+#[derive(Debug)]
+pub struct Copy {
+    pub target: ContainerPath,
+    pub collection: String,
+    pub tree: Arc<FileTree>,
+    pub path: String,
+    pub host: PathBuf,
+    pub access: Access,
+}
+
+/// A range of a block and the place in a file where it belongs.
+#[derive(Debug)]
+struct Piece {
+    copy: usize,
+    /// Relative to the copy; empty if that is one file.
+    file: Arc<str>,
+    position: u64,
+    offset: u64,
+    len: u64,
+}
+
+/// A block and everything that is made of it.
+#[derive(Debug)]
+struct Job {
+    locator: Arc<Locator>,
+    pieces: Vec<Piece>,
+}
+
+/// All that is to be fetched.
+#[derive(Debug, Default)]
+pub struct Downloads {
+    copies: Vec<Copy>,
+    files: Vec<(usize, Arc<str>)>,
+    jobs: Vec<Job>,
+    by_block: HashMap<(BlockHash, u64), usize>,
+    total: u64,
+}
+
+impl Downloads {
+    /// Bytes that will be written.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Makes all directories and empty files of `copy`, to be filled by [`run`](Self::run).
+    pub fn add(&mut self, copy: Copy) -> Result<(), MountError> {
+        let index = self.copies.len();
+        let tree = copy.tree.clone();
+        match tree.lookup(&copy.path) {
+            Some(Entry::File(extents)) => {
+                let result = place::file(&copy.host);
+                result.map_err(|error| copy.failed("", error))?;
+                self.add_file(index, "".into(), extents);
+            }
+            _ => {
+                let part = tree
+                    .subtree(&copy.path)
+                    .map_err(|source| MountError::Content {
+                        target: copy.target.to_string(),
+                        collection: copy.collection.clone(),
+                        source,
+                    })?;
+                let result = place::directory(&copy.host, copy.access);
+                result.map_err(|error| copy.failed("", error))?;
+                let mut made = HashSet::new();
+                for dir in part.directories() {
+                    copy.make_directory(dir, &mut made)?;
+                }
+                for (path, extents) in part.files() {
+                    if let Some((dir, _)) = path.rsplit_once('/') {
+                        copy.make_directory(dir, &mut made)?;
+                    }
+                    let result = place::file(&copy.host.join(&path));
+                    result.map_err(|error| copy.failed(&path, error))?;
+                    self.add_file(index, path.into(), extents);
+                }
+            }
+        }
+        self.copies.push(copy);
+        Ok(())
+    }
+
+    fn add_file(&mut self, copy: usize, file: Arc<str>, extents: &[Extent]) {
+        let mut position = 0;
+        for extent in extents {
+            let key = (extent.locator.hash, extent.locator.size);
+            let job = *self.by_block.entry(key).or_insert_with(|| {
+                self.jobs.push(Job {
+                    locator: extent.locator.clone(),
+                    pieces: Vec::new(),
+                });
+                self.jobs.len() - 1
+            });
+            self.jobs[job].pieces.push(Piece {
+                copy,
+                file: file.clone(),
+                position,
+                offset: extent.offset,
+                len: extent.len,
+            });
+            position += extent.len;
+        }
+        self.total += position;
+        self.files.push((copy, file));
+    }
+
+    /// Fetches everything; at the end the files have the modes the container is to see.
+    pub async fn run<S: BlockSource>(
+        self,
+        keep: &S,
+        progress: &(dyn Fn(Progress) + Send + Sync),
+    ) -> Result<(), MountError> {
+        let copies = Arc::new(self.copies);
+        let (total, done) = (self.total, AtomicU64::new(0));
+        if total > 0 {
+            progress(Progress { done: 0, total });
+        }
+        stream::iter(self.jobs)
+            .map(|job| {
+                let copies = copies.clone();
+                async move {
+                    let data = keep.get(&job.locator).await.map_err(|source| {
+                        let path = job.pieces.first().map(|p| copies[p.copy].shown(&p.file));
+                        MountError::Fetch {
+                            path: path.unwrap_or_default(),
+                            source,
+                        }
+                    })?;
+                    let write = move || write(&copies, &job, &data);
+                    let written = tokio::task::spawn_blocking(write).await;
+                    written.map_err(|_| MountError::Interrupted)?
+                }
+            })
+            .buffer_unordered(AT_ONCE)
+            .try_for_each(|written| {
+                let done = done.fetch_add(written, Ordering::Relaxed) + written;
+                progress(Progress { done, total });
+                std::future::ready(Ok(()))
+            })
+            .await?;
+        let files = self.files;
+        let finish = move || {
+            for (copy, file) in files {
+                let copy = &copies[copy];
+                let result = place::set_mode(&copy.place(&file), copy.access.file_mode());
+                result.map_err(|error| copy.failed(&file, error))?;
+            }
+            Ok(())
+        };
+        let finished = tokio::task::spawn_blocking(finish).await;
+        finished.map_err(|_| MountError::Interrupted)?
+    }
+}
+
+/// Writes all pieces of a block; gives the number of bytes.
+fn write(copies: &[Copy], job: &Job, data: &[u8]) -> Result<u64, MountError> {
+    let mut written = 0;
+    for piece in &job.pieces {
+        let copy = &copies[piece.copy];
+        let range = usize::try_from(piece.offset)
+            .ok()
+            .zip(usize::try_from(piece.offset + piece.len).ok());
+        // A block is verified to have the size its locator says, and so are the ranges.
+        let bytes = range.and_then(|(from, to)| data.get(from..to));
+        let result = bytes
+            .ok_or(io::ErrorKind::UnexpectedEof.into())
+            .and_then(|bytes| {
+                place::reopen(&copy.place(&piece.file))?.write_all_at(bytes, piece.position)
+            });
+        result.map_err(|error| copy.failed(&piece.file, error))?;
+        written += piece.len;
+    }
+    Ok(written)
+}
+
+impl Copy {
+    fn make_directory<'a>(
+        &self,
+        dir: &'a str,
+        made: &mut HashSet<String>,
+    ) -> Result<(), MountError> {
+        if made.contains(dir) {
+            return Ok(());
+        }
+        let result = place::directories(&self.host, Path::new(dir), self.access);
+        result.map_err(|error| self.failed(dir, error))?;
+        made.insert(dir.to_owned());
+        Ok(())
+    }
+
+    fn place(&self, file: &str) -> PathBuf {
+        match file {
+            // Joining an empty path would add a slash.
+            "" => self.host.clone(),
+            file => self.host.join(file),
+        }
+    }
+
+    fn shown(&self, file: &str) -> String {
+        match file {
+            "" => self.target.to_string(),
+            file => self.target.join(file).to_string(),
+        }
+    }
+
+    fn failed(&self, file: &str, source: io::Error) -> MountError {
+        if place::is_bad_name(&source) {
+            return MountError::FileName {
+                path: file.to_owned(),
+                collection: self.collection.clone(),
+            };
+        }
+        if source.kind() == io::ErrorKind::AlreadyExists {
+            let target = self.target.to_string();
+            return super::Problem::Occupied {
+                path: self.shown(file),
+                found: "part of another mount",
+            }
+            .of(target);
+        }
+        MountError::Write {
+            target: self.target.to_string(),
+            path: self.place(file),
+            source,
+        }
+    }
+}

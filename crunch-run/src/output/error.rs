@@ -1,0 +1,67 @@
+//! Why the output cannot be saved, as sentences for people. Paths are the container's.
+
+use std::io;
+
+use arvados_client::keep::KeepError;
+use arvados_client::manifest::ManifestError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum OutputError {
+    #[error(
+        "output link {link} leads to {target}, which does not exist; remove the link or make its target"
+    )]
+    Dangling { link: String, target: String },
+    #[error(
+        "output link {link} leads to {target}, which is neither in the output nor in a mount; copy the file into the output instead"
+    )]
+    Outside { link: String, target: String },
+    #[error(
+        "output link {link} leads through too many symlinks, or is part of a symlink cycle; remove it or copy the files instead"
+    )]
+    Cycle { link: String },
+    #[error("output file {path} has a name or link target that is not UTF-8 text; rename it")]
+    NotUtf8 { path: String },
+    #[error("output directory {path} is more than {limit} levels deep; use fewer levels")]
+    TooDeep { path: String, limit: usize },
+    #[error(
+        "the output has more than {limit} files and directories; pack them into fewer, or choose some by output_glob"
+    )]
+    TooMany { limit: usize },
+    #[error("output file {path} cannot be read on this node: {source}")]
+    Read {
+        path: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the output cannot be a collection: {0}")]
+    Manifest(#[from] ManifestError),
+    #[error("the output could not be stored: {0}")]
+    Keep(#[source] KeepError),
+    #[error("saving the output was interrupted")]
+    Interrupted,
+}
+
+impl OutputError {
+    /// True where the container made an output that cannot be saved, however often it is tried.
+    pub fn is_users_mistake(&self) -> bool {
+        match self {
+            Self::Dangling { .. }
+            | Self::Outside { .. }
+            | Self::Cycle { .. }
+            | Self::NotUtf8 { .. }
+            | Self::TooDeep { .. }
+            | Self::TooMany { .. }
+            | Self::Manifest(_) => true,
+            Self::Read { .. } | Self::Keep(_) | Self::Interrupted => false,
+        }
+    }
+}
+
+impl From<KeepError> for OutputError {
+    fn from(error: KeepError) -> Self {
+        match error {
+            KeepError::Manifest(error) => Self::Manifest(error),
+            error => Self::Keep(error),
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Which files of the output are wanted: `output_glob`, with `**` across directories.
+
+use globset::{Glob, GlobBuilder, GlobMatcher};
+
+/// The patterns of a container; without any, everything is wanted.
+#[derive(Debug)]
+pub struct Globs {
+    /// None: everything.
+    patterns: Option<Vec<Pattern>>,
+}
+
+#[derive(Debug)]
+struct Pattern {
+    whole: GlobMatcher,
+    /// The pattern before a final `/**`, which also means the directory itself.
+    directory: Option<GlobMatcher>,
+    /// None: too clever to be cut at its slashes, so it could match anywhere.
+    parts: Option<Vec<Part>>,
+}
+
+#[derive(Debug)]
+enum Part {
+    AnyDepth,
+    Name(GlobMatcher),
+}
+
+impl Globs {
+    /// A pattern that cannot be understood matches nothing.
+    pub fn new(patterns: &[String]) -> Self {
+        let understood = |text: &String| match Pattern::new(text) {
+            Ok(pattern) => Some(pattern),
+            Err(error) => {
+                tracing::warn!(pattern = %text, %error, "this output_glob matches nothing");
+                None
+            }
+        };
+        Self {
+            patterns: (!patterns.is_empty())
+                .then(|| patterns.iter().filter_map(understood).collect()),
+        }
+    }
+
+    /// Whether there is nothing to choose.
+    pub fn is_everything(&self) -> bool {
+        self.patterns.is_none()
+    }
+
+    /// Whether the file at `path` (relative to the output) is wanted.
+    pub fn wants_file(&self, path: &str) -> bool {
+        self.any(|pattern| pattern.whole.is_match(path))
+    }
+
+    /// Whether the directory at `path` is wanted even if nothing in it is.
+    pub fn wants_directory(&self, path: &str) -> bool {
+        self.any(|pattern| {
+            let directory = pattern.directory.as_ref();
+            pattern.whole.is_match(path) || directory.is_some_and(|glob| glob.is_match(path))
+        })
+    }
+
+    /// Whether anything below `path` could be wanted, whatever its name. The root is the empty path.
+    pub fn could_want_below(&self, path: &str) -> bool {
+        path.is_empty() || self.any(|pattern| pattern.could_match_below(path))
+    }
+
+    fn any(&self, test: impl Fn(&Pattern) -> bool) -> bool {
+        let patterns = self.patterns.as_ref();
+        patterns.is_none_or(|patterns| patterns.iter().any(test))
+    }
+}
+
+impl Pattern {
+    fn new(text: &str) -> Result<Self, globset::Error> {
+        let directory = text.strip_suffix("/**").map(matcher).transpose()?;
+        let parts = split(text).map(|parts| {
+            let part = |part: &&str| match *part {
+                "**" => Ok(Part::AnyDepth),
+                name => matcher(name).map(Part::Name),
+            };
+            parts.iter().map(part).collect::<Result<Vec<_>, _>>()
+        });
+        Ok(Self {
+            whole: matcher(text)?,
+            directory,
+            // If a part is no pattern of its own, the whole pattern still is one.
+            parts: parts.and_then(Result::ok),
+        })
+    }
+
+    fn could_match_below(&self, path: &str) -> bool {
+        let Some(parts) = &self.parts else {
+            return true;
+        };
+        let mut parts = parts.iter();
+        for name in path.split('/') {
+            match parts.next() {
+                Some(Part::AnyDepth) => return true,
+                Some(Part::Name(glob)) if glob.is_match(name) => {}
+                _ => return false,
+            }
+        }
+        parts.next().is_some()
+    }
+}
+
+fn matcher(text: &str) -> Result<GlobMatcher, globset::Error> {
+    let glob: Glob = GlobBuilder::new(text)
+        .literal_separator(true)
+        .backslash_escape(true)
+        .build()?;
+    Ok(glob.compile_matcher())
+}
+
+/// The parts between slashes; slashes in character classes do not count, and a pattern with
+/// alternatives is not cut.
+fn split(text: &str) -> Option<Vec<&str>> {
+    let mut parts = Vec::new();
+    let (mut begin, mut in_class, mut escaped) = (0, false, false);
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '[' => in_class = true,
+            ']' => in_class = false,
+            '{' if !in_class => return None,
+            '/' if !in_class => {
+                parts.push(&text[begin..at]);
+                begin = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[begin..]);
+    Some(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn globs(text: &str) -> Globs {
+        Globs::new(&[text.to_owned()])
+    }
+
+    #[test]
+    fn a_directory_is_wanted_for_what_it_may_hold_and_a_file_for_itself() {
+        const YES: bool = true;
+        const NO: bool = false;
+        let cases = [
+            ("foo*/**", "foo", YES, NO),
+            ("foo*/**", "food", YES, NO),
+            ("foo*/**", "foo/bar", YES, YES),
+            ("foo*/**", "food/bar", YES, YES),
+            ("foo*/**", "fo", NO, NO),
+            ("ba[!/]/foo*/**", "bar/foo", YES, NO),
+            ("ba[!/]/foo*/**", "bar/foo/x", YES, YES),
+            ("ba[!/]/foo*/**", "bar/foo/[a\\]", YES, YES),
+            ("waz/**/foo*/**", "waz/quux/foo", YES, NO),
+            ("waz/**/foo*/**", "waz/quux/foo/foo", YES, YES),
+            ("waz/**/foo*/**", "waz/foo", YES, NO),
+            ("foo/**/*", "foo", NO, NO),
+            ("foo/**/*", "foo/bar", YES, YES),
+            ("foo/**/*", "foo/bar/baz", YES, YES),
+            ("foo/**/*", "foo/bar/baz/waz", YES, YES),
+            ("**", "a/b", YES, YES),
+            ("*", ".hidden", YES, YES),
+            ("a{b,c/d}", "ac/d", YES, YES),
+            ("\\*", "*", YES, YES),
+            ("\\*", "x", NO, NO),
+            ("\\", "\\", NO, NO),
+            ("[", "[", NO, NO),
+        ];
+        for (glob, path, directory, file) in cases {
+            let globs = globs(glob);
+            assert_eq!(globs.wants_directory(path), directory, "{glob} {path}/");
+            assert_eq!(globs.wants_file(path), file, "{glob} {path}");
+        }
+    }
+
+    #[test]
+    fn a_mount_that_cannot_hold_a_match_is_known_by_its_path() {
+        let cases = [
+            ("abc", "*", false),
+            ("abc", "abc/*", true),
+            ("abc", "a*/**", true),
+            ("abc", "**", true),
+            ("abc", "*/*", true),
+            ("abc", "**/*.txt", true),
+            ("abc/def", "*", false),
+            ("abc/def", "*/*", false),
+            ("abc/def", "*/*.txt", false),
+            ("abc/def", "*/*/*", true),
+            ("abc/def", "**", true),
+            ("abc/def", "**/bar", true),
+            ("abc/def", "abc/**", true),
+            ("abc/def/ghi", "*c/**/bar", true),
+            ("abc/def/ghi", "*c/*f/bar", false),
+            ("abc/def/ghi", "abc/d[^/]f/ghi/*", true),
+            ("abc/def", "{abc/def,x}/y", true),
+            ("", "x", true),
+        ];
+        for (path, glob, expected) in cases {
+            assert_eq!(
+                globs(glob).could_want_below(path),
+                expected,
+                "{glob} {path}"
+            );
+        }
+    }
+
+    #[test]
+    fn no_pattern_is_everything_and_a_bad_one_is_nothing() {
+        let all = Globs::new(&[]);
+        assert!(all.is_everything() && all.wants_file("a/b") && all.could_want_below("a"));
+        let bad = globs("\\");
+        assert!(!bad.is_everything() && !bad.wants_file("a"));
+        let one_is_good = Globs::new(&["\\".to_owned(), "foo".to_owned()]);
+        assert!(one_is_good.wants_file("foo") && !one_is_good.wants_file("bar"));
+    }
+}

@@ -1,0 +1,113 @@
+//! Storing the files found, and putting them together with what is taken over by reference.
+
+use std::io::Read;
+
+use arvados_client::keep::{BlockStore, CollectionWriter};
+use arvados_client::manifest::{Entry, Manifest, ManifestBuilder};
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+use super::error::OutputError;
+use super::host;
+use super::scan::{Found, LocalFile};
+use crate::mounts::Progress;
+
+/// A read from a file is at most this large.
+const CHUNK: usize = 256 << 10;
+/// Reads that may wait to be stored.
+const CHUNKS_AHEAD: usize = 8;
+
+/// What the reading thread says.
+enum Piece {
+    Begin(usize),
+    Data(Bytes),
+}
+
+/// Uploads and gives the manifest of the whole output.
+pub async fn upload<S: BlockStore + Clone + 'static>(
+    mut found: Found,
+    keep: S,
+    progress: &(dyn Fn(Progress) + Send + Sync),
+) -> Result<Manifest, OutputError> {
+    let total = found.files.iter().map(|file| file.size).sum();
+    let mut done = 0;
+    if total > 0 {
+        progress(Progress { done, total });
+    }
+    let mut writer = CollectionWriter::new(keep);
+    for dir in &found.empty {
+        writer.add_dir_placeholder(dir)?;
+    }
+    let paths: Vec<String> = found.files.iter().map(|file| file.path.clone()).collect();
+    let files = std::mem::take(&mut found.files);
+    let (sender, mut pieces) = mpsc::channel(CHUNKS_AHEAD);
+    let reader = tokio::task::spawn_blocking(move || read_all(&files, &sender));
+    while let Some(piece) = pieces.recv().await {
+        match piece {
+            Piece::Begin(index) => writer.start_file(&paths[index])?,
+            Piece::Data(data) => {
+                writer.write(&data).await?;
+                done += data.len() as u64;
+                progress(Progress { done, total });
+            }
+        }
+    }
+    reader.await.map_err(|_| OutputError::Interrupted)??;
+    writer.finish_file();
+    let stored = writer.finish().await?;
+    assemble(&found, &paths, &stored)
+}
+
+/// Reads the files one after the other; ends early if nobody listens any more.
+fn read_all(files: &[LocalFile], sender: &mpsc::Sender<Piece>) -> Result<(), OutputError> {
+    let mut buffer = vec![0; CHUNK];
+    for (index, file) in files.iter().enumerate() {
+        let failed = |source| OutputError::Read {
+            path: file.path.clone(),
+            source,
+        };
+        tracing::info!("copying {:?} ({} bytes)", file.path, file.size);
+        let mut input = host::open_below(&file.place.root, &file.place.relative).map_err(failed)?;
+        if sender.blocking_send(Piece::Begin(index)).is_err() {
+            return Ok(());
+        }
+        loop {
+            let count = input.read(&mut buffer).map_err(failed)?;
+            if count == 0 {
+                break;
+            }
+            let data = Bytes::copy_from_slice(&buffer[..count]);
+            if sender.blocking_send(Piece::Data(data)).is_err() {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn assemble(found: &Found, paths: &[String], stored: &Manifest) -> Result<Manifest, OutputError> {
+    let tree = stored.tree();
+    let mut output = ManifestBuilder::new();
+    output.add_tree(".", &tree)?;
+    for (path, index) in &found.aliases {
+        if let Some(Entry::File(extents)) = tree.lookup(&paths[*index]) {
+            output.add_file(path, extents.iter().cloned())?;
+        }
+    }
+    for spliced in &found.spliced {
+        match spliced.tree.lookup(&spliced.inner) {
+            Some(Entry::File(extents)) => {
+                output.add_file(&spliced.path, extents.iter().cloned())?;
+            }
+            Some(Entry::Directory) => {
+                let part = spliced.tree.subtree(&spliced.inner)?;
+                output.add_tree(&spliced.path, &part)?;
+            }
+            None => {}
+        }
+    }
+    for dir in &found.directories {
+        output.add_directory(dir)?;
+    }
+    Ok(output.build())
+}
