@@ -89,9 +89,27 @@ pub enum CommandError {
     },
 }
 
+/// Why a command did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// It ended with a status other than 0; this is what it said.
+    #[error("{0}")]
+    Said(String),
+    /// There is no answer.
+    #[error(transparent)]
+    NoAnswer(#[from] CommandError),
+}
+
+impl Failure {
+    /// Whether nothing can have happened.
+    pub fn is_not_started(&self) -> bool {
+        matches!(self, Self::NoAnswer(CommandError::NotStarted { .. }))
+    }
+}
+
 impl Answer {
     /// What to tell of a command that failed.
-    pub fn failure(&self) -> String {
+    fn failure(&self) -> String {
         match self.complaint.is_empty() {
             true => format!("it ended with {} and said nothing", self.status),
             false => self.complaint.clone(),
@@ -140,6 +158,15 @@ impl Command {
 
     fn name(&self) -> String {
         self.program.to_string_lossy().into_owned()
+    }
+
+    /// Runs it; a failure is told in its own words.
+    pub async fn succeed(self) -> Result<Answer, Failure> {
+        match self.run().await {
+            Ok(answer) if answer.status.success() => Ok(answer),
+            Ok(answer) => Err(Failure::Said(answer.failure())),
+            Err(error) => Err(Failure::NoAnswer(error)),
+        }
     }
 
     /// Runs it. An error other than [`CommandError::NotStarted`] says nothing about what it did.

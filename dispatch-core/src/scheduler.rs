@@ -7,6 +7,14 @@ use arvados_client::{ContainerUuid, Token, TokenUuid};
 use crate::needs::{Fit, Needs, Room};
 use crate::world::{Job, JobId};
 
+/// What of a dispatcher's environment its jobs get. No token: that is in a file.
+pub const JOB_ENVIRONMENT: [&str; 4] = [
+    "ARVADOS_API_HOST",
+    "ARVADOS_API_HOST_INSECURE",
+    "ARVADOS_KEEP_SERVICES",
+    "SSL_CERT_FILE",
+];
+
 /// A container that may start, or that has started: what admission is decided from.
 #[derive(Debug, Clone)]
 pub struct Candidate {

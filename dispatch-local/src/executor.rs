@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use dispatch_core::scheduler::JOB_ENVIRONMENT;
 use serde::Deserialize;
 use tokio::process::Command;
 
@@ -12,16 +13,6 @@ use crate::job_dir::{JobDir, Notes};
 
 /// How long it may take until the worker runs.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What of our environment crunch-run gets. No token: that is in a file.
-const ENVIRONMENT: [&str; 6] = [
-    "ARVADOS_API_HOST",
-    "ARVADOS_API_HOST_INSECURE",
-    "ARVADOS_KEEP_SERVICES",
-    "SSL_CERT_FILE",
-    "PATH",
-    "TMPDIR",
-];
-
 /// crunch-run, and what every call of it is told.
 #[derive(Debug, Clone)]
 pub struct Executor {
@@ -83,15 +74,15 @@ impl Executor {
 
     /// Starts a job; its pid.
     pub async fn start(&self, dir: &JobDir, notes: &Notes) -> Result<u32, StartError> {
+        let environment = JOB_ENVIRONMENT
+            .iter()
+            .chain(&["PATH", "TMPDIR"])
+            .filter_map(|name| Some((name, std::env::var_os(name)?)));
         let mut command = Command::new(&self.program);
         command
             .args(self.arguments(dir, notes))
             .env_clear()
-            .envs(
-                ENVIRONMENT
-                    .iter()
-                    .filter_map(|name| Some((*name, std::env::var_os(name)?))),
-            )
+            .envs(environment)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -8,21 +8,20 @@
 //! | `output.log` | crunch-run | what it said |
 //! | `exit` | crunch-run | its exit code; written before the lock is let go |
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::ops::Deref;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use arvados_client::{ContainerUuid, Token, TokenUuid};
+use dispatch_core::attempt_dir::AttemptDir;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::process::{Worker, boot_id};
 use crate::reservation::Reservation;
-
-/// How much of `output.log` is quoted, from its end.
-const LAST_WORDS: u64 = 2000;
 
 /// The dispatcher's notes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,7 +75,15 @@ pub enum End {
 pub struct JobDir {
     /// Whose.
     pub container: ContainerUuid,
-    path: PathBuf,
+    dir: AttemptDir,
+}
+
+impl Deref for JobDir {
+    type Target = AttemptDir;
+
+    fn deref(&self) -> &AttemptDir {
+        &self.dir
+    }
 }
 
 impl JobDir {
@@ -84,7 +91,7 @@ impl JobDir {
     pub fn of(run_dir: &Path, container: &ContainerUuid) -> Self {
         Self {
             container: container.clone(),
-            path: run_dir.join(container.as_str()),
+            dir: AttemptDir::of(run_dir, container),
         }
     }
 
@@ -100,31 +107,10 @@ impl JobDir {
         Ok(found)
     }
 
-    /// Where it is.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// The attempt token's file.
-    pub fn token_file(&self) -> PathBuf {
-        self.path.join("token")
-    }
-
-    /// Makes it, readable by nobody else, with the token and the notes in it.
+    /// Makes it for a new attempt, with the token and the notes in it.
     pub fn create(&self, notes: &Notes, token: &Token) -> io::Result<()> {
-        DirBuilder::new().mode(0o700).create(&self.path)?;
-        self.write("token", token.expose().as_bytes())?;
-        self.write("job.json", &serde_json::to_vec(notes)?)
-    }
-
-    fn write(&self, name: &str, content: &[u8]) -> io::Result<()> {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(self.path.join(name))?;
-        file.write_all(content)?;
-        file.sync_all()
+        self.dir.create(token)?;
+        self.dir.write("job.json", &serde_json::to_vec(notes)?)
     }
 
     /// The dispatcher's notes; none where they are not there or were not finished.
@@ -133,12 +119,12 @@ impl JobDir {
     }
 
     fn read<T: serde::de::DeserializeOwned>(&self, name: &str) -> Option<T> {
-        serde_json::from_slice(&fs::read(self.path.join(name)).ok()?).ok()
+        serde_json::from_slice(&fs::read(self.path().join(name)).ok()?).ok()
     }
 
     /// What it shows of its job now.
     pub fn sign(&self) -> io::Result<Sign> {
-        let lock = match File::open(self.path.join("lock")) {
+        let lock = match File::open(self.path().join("lock")) {
             Ok(lock) => lock,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Ok(Sign::Ended(End::NeverStarted));
@@ -166,36 +152,10 @@ impl JobDir {
         }
     }
 
-    /// The end of what crunch-run said, in whole lines.
-    pub fn last_words(&self) -> String {
-        let read = || -> io::Result<String> {
-            let mut file = File::open(self.path.join("output.log"))?;
-            let length = file.metadata()?.len();
-            let skip = length.saturating_sub(LAST_WORDS);
-            file.seek(SeekFrom::Start(skip))?;
-            let mut bytes = Vec::new();
-            file.take(LAST_WORDS).read_to_end(&mut bytes)?;
-            let text = String::from_utf8_lossy(&bytes).into_owned();
-            Ok(match (skip, text.split_once('\n')) {
-                (1.., Some((_, whole))) => whole.to_owned(),
-                _ => text,
-            })
-        };
-        read().unwrap_or_default()
-    }
-
     /// How long ago something changed in it.
     pub fn age(&self) -> Option<std::time::Duration> {
-        let changed = fs::metadata(&self.path).ok()?.modified().ok()?;
+        let changed = fs::metadata(self.path()).ok()?.modified().ok()?;
         SystemTime::now().duration_since(changed).ok()
-    }
-
-    /// Removes it; one that is not there is removed.
-    pub fn remove(&self) -> io::Result<()> {
-        match fs::remove_dir_all(&self.path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
     }
 
     /// Moves it out of the way to `undelivered/`, for an admin: it holds results that are nowhere else.
@@ -213,7 +173,7 @@ impl JobDir {
             })
             .find(|target| !target.exists())
             .unwrap_or(place);
-        fs::rename(&self.path, &target)?;
+        fs::rename(self.path(), &target)?;
         Ok(target)
     }
 }
@@ -244,14 +204,6 @@ mod tests {
     }
 
     #[test]
-    fn the_token_is_for_its_owner_only() {
-        use std::os::unix::fs::PermissionsExt;
-        let (_run, job) = job();
-        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode(job.path()), mode(&job.token_file())), (0o700, 0o600));
-    }
-
-    #[test]
     fn what_the_files_prove() {
         let (run, job) = job();
         assert_eq!(JobDir::all(run.path()).unwrap().len(), 1);
@@ -274,21 +226,6 @@ mod tests {
         let held = File::open(&lock).unwrap();
         flock(&held, FlockOperation::LockExclusive).unwrap();
         assert!(matches!(job.sign().unwrap(), Sign::Alive(None)));
-    }
-
-    #[test]
-    fn last_words_are_whole_lines() {
-        let (_run, job) = job();
-        assert_eq!(job.last_words(), "");
-        fs::write(job.path().join("output.log"), "short\n").unwrap();
-        assert_eq!(job.last_words(), "short\n");
-        let long: String = (0..1000).map(|n| format!("line {n}\n")).collect();
-        fs::write(job.path().join("output.log"), long).unwrap();
-        let words = job.last_words();
-        assert!(
-            words.starts_with("line ") && words.ends_with("line 999\n"),
-            "{words}"
-        );
     }
 
     #[test]

@@ -1,15 +1,13 @@
 //! Slurm as a scheduler: sbatch, squeue, scancel.
 
-use std::fs;
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
-
-use arvados_client::{ContainerUuid, Token};
-use dispatch_core::command::{Answer, Command, CommandError};
+use arvados_client::ContainerUuid;
+use dispatch_core::attempt_dir::AttemptDir;
+use dispatch_core::command::{Command, Failure};
 use dispatch_core::home::Home;
 use dispatch_core::needs::Fit;
-use dispatch_core::scheduler::{Candidate, Ending, Order, Scheduler, SchedulerError, Urgency};
+use dispatch_core::scheduler::{
+    Candidate, Ending, JOB_ENVIRONMENT, Order, Scheduler, SchedulerError, Urgency,
+};
 use dispatch_core::world::{Job, JobId};
 
 use crate::squeue::{self, ENDING, LISTING};
@@ -17,15 +15,6 @@ use crate::submission::Settings;
 use crate::template::Values;
 
 const NAME: &str = "slurm";
-/// What of our environment the job gets, besides what sbatch itself needs. No token: that is in a file.
-const JOB_ENVIRONMENT: [&str; 4] = [
-    "ARVADOS_API_HOST",
-    "ARVADOS_API_HOST_INSECURE",
-    "ARVADOS_KEEP_SERVICES",
-    "SSL_CERT_FILE",
-];
-/// How much of the job's output is quoted.
-const LAST_WORDS: usize = 2000;
 
 /// The scheduler.
 #[derive(Debug)]
@@ -33,15 +22,6 @@ pub struct Slurm {
     settings: Settings,
     /// On a file system that every node sees.
     shared: Home,
-}
-
-/// A command that did not do what it should: an answer with a failure, or no answer.
-fn failure(answer: Result<Answer, CommandError>) -> Result<Answer, String> {
-    match answer {
-        Ok(answer) if answer.status.success() => Ok(answer),
-        Ok(answer) => Err(answer.failure()),
-        Err(error) => Err(error.to_string()),
-    }
 }
 
 fn no_answer(detail: String) -> SchedulerError {
@@ -62,15 +42,18 @@ impl Slurm {
         self.list().await.map(drop)
     }
 
-    fn dir(&self, container: &ContainerUuid) -> PathBuf {
-        self.shared.path().join(container.as_str())
+    fn dir(&self, container: &ContainerUuid) -> AttemptDir {
+        AttemptDir::of(self.shared.path(), container)
     }
 
     async fn squeue(&self, more: &[&str]) -> Result<String, SchedulerError> {
         let user = rustix::process::getuid().as_raw().to_string();
         let arguments = ["--noheader", "--all", "--user", &user];
         let command = Command::new("squeue").args(arguments).args(more);
-        let answer = failure(command.run().await).map_err(no_answer)?;
+        let answer = command
+            .succeed()
+            .await
+            .map_err(|e| no_answer(e.to_string()))?;
         // It says some errors with exit status 0.
         match answer.complaint.contains("error") {
             true => Err(no_answer(answer.complaint)),
@@ -92,15 +75,14 @@ impl Slurm {
         };
         let arguments = self
             .settings
-            .sbatch(values, &order.attempt, &dir.join("output.log"))
+            .sbatch(values, &order.attempt, &dir.output_file())
             .map_err(|error| refused(error.to_string()))?;
-        let token_file = dir.join("token");
         let script = self
             .settings
-            .script(&container, &token_file)
+            .script(&container, &dir.token_file())
             .map_err(|error| refused(error.to_string()))?;
-        write_token(&dir, &token_file, &order.token)
-            .map_err(|error| refused(format!("cannot write {}: {error}", token_file.display())))?;
+        dir.create(&order.token)
+            .map_err(|error| refused(format!("cannot write {}: {error}", dir.path().display())))?;
         let environment = JOB_ENVIRONMENT
             .iter()
             .filter_map(|name| Some((name.into(), std::env::var_os(name)?)));
@@ -108,29 +90,28 @@ impl Slurm {
             .args(arguments)
             .envs(environment)
             .input(script);
-        match command.run().await {
-            Err(error @ CommandError::NotStarted { .. }) => Err(refused(error.to_string())),
+        match command.succeed().await {
+            Ok(answer) => Ok(JobId(job_number(&answer.output))),
+            Err(failure) if failure.is_not_started() => Err(refused(failure.to_string())),
             // Whatever it says, a job may have been made: the next listings tell.
-            answer => match failure(answer) {
-                Ok(answer) => Ok(JobId(job_number(&answer.output))),
-                Err(detail) => Err(SchedulerError::Ambiguous {
-                    scheduler: NAME,
-                    container,
-                    detail,
-                }),
-            },
+            Err(failure) => Err(SchedulerError::Ambiguous {
+                scheduler: NAME,
+                container,
+                detail: failure.to_string(),
+            }),
         }
     }
 
     async fn scancel(&self, arguments: &[&str]) -> Result<(), SchedulerError> {
-        let answer = Command::new("scancel").args(arguments).run().await;
-        match failure(answer) {
+        match Command::new("scancel").args(arguments).succeed().await {
             Ok(_) => Ok(()),
             // Gone already.
-            Err(said) if said.contains("Invalid job id") || said.contains("already complet") => {
+            Err(Failure::Said(said))
+                if said.contains("Invalid job id") || said.contains("already complet") =>
+            {
                 Ok(())
             }
-            Err(said) => Err(no_answer(said)),
+            Err(failure) => Err(no_answer(failure.to_string())),
         }
     }
 }
@@ -140,22 +121,6 @@ fn job_number(output: &str) -> String {
     let last = output.lines().rfind(|line| !line.trim().is_empty());
     let id = last.and_then(|line| line.split(';').next());
     id.unwrap_or_default().trim().to_owned()
-}
-
-/// A fresh directory for this attempt, for nobody else to read.
-fn write_token(dir: &Path, file: &Path, token: &Token) -> std::io::Result<()> {
-    match fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        _ => fs::DirBuilder::new().mode(0o700).create(dir)?,
-    }
-    let mut options = fs::OpenOptions::new();
-    let mut file = options
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(file)?;
-    file.write_all(token.expose().as_bytes())?;
-    file.sync_all()
 }
 
 impl Scheduler for Slurm {
@@ -201,20 +166,14 @@ impl Scheduler for Slurm {
             }),
             Err(error) => format!("it cannot be told how its job ended: {error}"),
         };
-        let words = fs::read(self.dir(container).join("output.log")).unwrap_or_default();
-        let from = words.len().saturating_sub(LAST_WORDS);
         Ending {
             reason,
-            detail: String::from_utf8_lossy(&words[from..]).into_owned(),
+            detail: self.dir(container).last_words(),
         }
     }
 
     async fn forget(&self, container: &ContainerUuid) {
-        if let Err(error) = fs::remove_dir_all(self.dir(container))
-            && error.kind() != std::io::ErrorKind::NotFound
-        {
-            tracing::warn!(%container, %error, "could not remove the job's directory");
-        }
+        self.dir(container).forget();
     }
 
     /// Only squeue tells.

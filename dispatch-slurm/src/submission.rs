@@ -138,7 +138,7 @@ mod tests {
             .unwrap();
         assert_eq!(
             script,
-            "#!/bin/sh\nexec \"/opt/it's/crunch-run\" --runtime-engine=auto --token-file '/shared/my dir/token' zzzzz-dz642-queuedcontainer\n"
+            "#!/bin/sh\nexec \"/opt/it's/crunch-run\" '--runtime-engine=auto' --token-file '/shared/my dir/token' zzzzz-dz642-queuedcontainer\n"
         );
     }
 

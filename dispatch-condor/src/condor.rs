@@ -1,0 +1,197 @@
+//! HTCondor as a scheduler: condor_submit, condor_q, condor_rm, condor_history.
+
+use std::path::Path;
+
+use arvados_client::ContainerUuid;
+use dispatch_core::attempt_dir::AttemptDir;
+use dispatch_core::command::{Command, Failure};
+use dispatch_core::home::Home;
+use dispatch_core::needs::Fit;
+use dispatch_core::scheduler::{
+    Candidate, Ending, JOB_ENVIRONMENT, Order, Scheduler, SchedulerError, Urgency,
+};
+use dispatch_core::world::{Job, JobId};
+
+use crate::listing::{self, Ad, COLUMNS};
+use crate::submission::{Attempt, CONTAINER, Settings};
+
+const NAME: &str = "condor";
+
+/// The scheduler.
+#[derive(Debug)]
+pub struct Condor {
+    settings: Settings,
+    jobs: Home,
+}
+
+fn no_answer(detail: String) -> SchedulerError {
+    SchedulerError::NoAnswer {
+        scheduler: NAME,
+        detail,
+    }
+}
+
+impl Condor {
+    /// HTCondor as the commands in PATH know it; `jobs` holds a directory for each job.
+    pub fn new(settings: Settings, jobs: Home) -> Self {
+        Self { settings, jobs }
+    }
+
+    /// Whether condor_q answers; the error is for the admin, at the start.
+    pub async fn check(&self) -> Result<(), SchedulerError> {
+        self.list().await.map(drop)
+    }
+
+    fn dir(&self, container: &ContainerUuid) -> AttemptDir {
+        AttemptDir::of(self.jobs.path(), container)
+    }
+
+    /// The ads that `program` knows for `constraint`.
+    async fn ads(
+        &self,
+        program: &str,
+        constraint: &str,
+        more: &[&str],
+    ) -> Result<Vec<Ad>, SchedulerError> {
+        let command = Command::new(program)
+            .args(["-json", "-attributes", COLUMNS, "-constraint", constraint])
+            .args(more);
+        let answer = command
+            .succeed()
+            .await
+            .map_err(|e| no_answer(e.to_string()))?;
+        listing::parse(&answer.output).map_err(|error| {
+            no_answer(format!(
+                "{program} wrote something that cannot be read: {error}"
+            ))
+        })
+    }
+
+    fn describe(&self, order: &Order, dir: &Path) -> Result<String, String> {
+        let environment: Vec<(String, String)> = JOB_ENVIRONMENT
+            .iter()
+            .filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)))
+            .collect();
+        let attempt = Attempt {
+            container: &order.container,
+            attempt: &order.attempt,
+            needs: &order.needs,
+            dir,
+            environment: &environment,
+        };
+        self.settings
+            .describe(attempt)
+            .map_err(|error| error.to_string())
+    }
+}
+
+/// `12.0 - 12.0`, as `condor_submit -terse` says it, on the last line.
+fn job_number(output: &str) -> String {
+    let last = output.lines().rfind(|line| !line.trim().is_empty());
+    let id = last.and_then(|line| line.split(" - ").next());
+    id.unwrap_or_default().trim().to_owned()
+}
+
+impl Scheduler for Condor {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    /// HTCondor queues what does not fit now; how much it is given at once is `max_pending`'s matter.
+    fn admit(&self, candidates: &[Candidate], _started: &[Candidate]) -> Vec<Fit> {
+        candidates.iter().map(|_| Fit::Now).collect()
+    }
+
+    async fn list(&self) -> Result<Vec<Job>, SchedulerError> {
+        let constraint = format!("{CONTAINER} =!= undefined");
+        let ads = self.ads("condor_q", &constraint, &[]).await?;
+        for ad in &ads {
+            if let (Some(reason), Some(job)) = (ad.hold(), ad.job()) {
+                tracing::warn!(container = %job.container, job = job.id.0, reason, "the job is held");
+            }
+        }
+        Ok(ads.iter().filter_map(Ad::job).collect())
+    }
+
+    async fn submit(&self, order: Order) -> Result<JobId, SchedulerError> {
+        let container = order.container.clone();
+        let refused = |detail: String| SchedulerError::Refused {
+            scheduler: NAME,
+            container: container.clone(),
+            detail,
+        };
+        let dir = self.dir(&container);
+        let description = self.describe(&order, dir.path()).map_err(refused)?;
+        dir.create(&order.token)
+            .map_err(|error| refused(format!("cannot write {}: {error}", dir.path().display())))?;
+        let command = Command::new("condor_submit")
+            .args(["-terse", "-"])
+            .input(description);
+        match command.succeed().await {
+            Ok(answer) => Ok(JobId(job_number(&answer.output))),
+            Err(failure) if failure.is_not_started() => Err(refused(failure.to_string())),
+            // Whatever it says, a job may have been made: the next listings tell.
+            Err(failure) => Err(SchedulerError::Ambiguous {
+                scheduler: NAME,
+                container,
+                detail: failure.to_string(),
+            }),
+        }
+    }
+
+    /// HTCondor itself asks first (TERM) and kills after the vacate time of the submit description.
+    async fn stop(&self, job: &JobId, _urgency: Urgency) -> Result<(), SchedulerError> {
+        match Command::new("condor_rm").args([&job.0]).succeed().await {
+            Ok(_) => Ok(()),
+            // There is no such job any more.
+            Err(Failure::Said(said))
+                if said.contains("not found") || said.contains("Couldn't find") =>
+            {
+                Ok(())
+            }
+            Err(failure) => Err(no_answer(failure.to_string())),
+        }
+    }
+
+    async fn ending(&self, container: &ContainerUuid) -> Ending {
+        let constraint = format!("{CONTAINER} == \"{container}\"");
+        let reason = match self
+            .ads("condor_history", &constraint, &["-limit", "1"])
+            .await
+        {
+            Ok(ads) => ads
+                .first()
+                .map_or_else(|| "HTCondor does not know its job".into(), Ad::verdict),
+            Err(error) => format!("it cannot be told how its job ended: {error}"),
+        };
+        Ending {
+            reason,
+            detail: self.dir(container).last_words(),
+        }
+    }
+
+    async fn forget(&self, container: &ContainerUuid) {
+        self.dir(container).forget();
+    }
+
+    /// Only condor_q tells.
+    async fn wake(&self) {
+        std::future::pending().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_job_number_is_on_the_last_line() {
+        for (output, number) in [
+            ("12.0 - 12.0\n", "12.0"),
+            ("WARNING: x\n3.0 - 3.0\n", "3.0"),
+            ("", ""),
+        ] {
+            assert_eq!(job_number(output), number, "{output:?}");
+        }
+    }
+}

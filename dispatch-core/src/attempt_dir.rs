@@ -1,0 +1,129 @@
+//! A container's directory while a job of it is there: the attempt's token for crunch-run, and what the job said.
+//! Nobody but the dispatcher's user can read it.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use arvados_client::{ContainerUuid, Token};
+
+/// How much of the job's output is quoted, from its end.
+const LAST_WORDS: u64 = 2000;
+
+/// One container's directory. It need not be there.
+#[derive(Debug, Clone)]
+pub struct AttemptDir {
+    path: PathBuf,
+}
+
+impl AttemptDir {
+    /// The place for `container` in the dispatcher's own directory.
+    pub fn of(home: &Path, container: &ContainerUuid) -> Self {
+        Self {
+            path: home.join(container.as_str()),
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file with the attempt token.
+    pub fn token_file(&self) -> PathBuf {
+        self.path.join("token")
+    }
+
+    /// The file with what crunch-run says.
+    pub fn output_file(&self) -> PathBuf {
+        self.path.join("output.log")
+    }
+
+    /// Makes it for a new attempt, in place of an earlier one's.
+    pub fn create(&self, token: &Token) -> io::Result<()> {
+        self.remove()?;
+        DirBuilder::new().mode(0o700).create(&self.path)?;
+        self.write("token", token.expose().as_bytes())
+    }
+
+    /// Writes a file, to the disk, for nobody else to read.
+    pub fn write(&self, name: &str, content: &[u8]) -> io::Result<()> {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(self.path.join(name))?;
+        file.write_all(content)?;
+        file.sync_all()
+    }
+
+    /// The end of what crunch-run said, in whole lines; empty where it said nothing.
+    pub fn last_words(&self) -> String {
+        let read = || -> io::Result<String> {
+            let mut file = File::open(self.output_file())?;
+            let skip = file.metadata()?.len().saturating_sub(LAST_WORDS);
+            file.seek(SeekFrom::Start(skip))?;
+            let mut bytes = Vec::new();
+            file.take(LAST_WORDS).read_to_end(&mut bytes)?;
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            Ok(match (skip, text.split_once('\n')) {
+                (1.., Some((_, whole))) => whole.to_owned(),
+                _ => text,
+            })
+        };
+        read().unwrap_or_default()
+    }
+
+    /// Removes it; one that is not there is removed.
+    pub fn remove(&self) -> io::Result<()> {
+        match fs::remove_dir_all(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes it, and tells the log where that fails.
+    pub fn forget(&self) {
+        if let Err(error) = self.remove() {
+            tracing::warn!(directory = %self.path.display(), %error, "could not remove the job's directory");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn the_token_is_for_its_owner_only_and_a_new_attempt_finds_nothing_old() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = AttemptDir::of(home.path(), &ContainerUuid::generate("zzzzz"));
+        dir.remove().unwrap();
+        dir.create(&Token::new("first")).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(dir.path()), mode(&dir.token_file())), (0o700, 0o600));
+        fs::write(dir.output_file(), "old").unwrap();
+        dir.create(&Token::new("second")).unwrap();
+        assert_eq!(fs::read_to_string(dir.token_file()).unwrap(), "second");
+        assert_eq!(dir.last_words(), "");
+    }
+
+    #[test]
+    fn last_words_are_whole_lines() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = AttemptDir::of(home.path(), &ContainerUuid::generate("zzzzz"));
+        dir.create(&Token::new("x")).unwrap();
+        fs::write(dir.output_file(), "short\n").unwrap();
+        assert_eq!(dir.last_words(), "short\n");
+        let long: String = (0..1000).map(|n| format!("line {n}\n")).collect();
+        fs::write(dir.output_file(), long).unwrap();
+        let words = dir.last_words();
+        assert!(
+            words.starts_with("line ") && words.ends_with("line 999\n"),
+            "{words}"
+        );
+    }
+}
