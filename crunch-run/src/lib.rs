@@ -1,8 +1,19 @@
-//! The executor of one container: engine, image, limits and statistics.
+//! The executor of one container: inputs, image, engine, limits, statistics, logs, output.
 
 pub mod cgroup;
+pub mod detach;
 pub mod engine;
+pub mod exit;
+pub mod flags;
+pub mod gpus;
 pub mod image;
+pub mod job_dir;
+pub mod lock_file;
+pub mod logs;
 pub mod mounts;
 pub mod output;
+pub mod run;
+pub mod signals;
 pub mod stats;
+pub mod status;
+pub mod verdict;

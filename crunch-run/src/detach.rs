@@ -1,0 +1,137 @@
+//! Starting in the background: a worker of its own session that holds the job directory's lock.
+//!
+//! The worker gets the lock as its stdin, the one place where an open file can be passed on without ever being
+//! open in any other child; it moves it away at once.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use arvados_client::{ContainerUuid, TokenUuid};
+
+use crate::job_dir::JobDir;
+use crate::lock_file::{LockError, LockFile, Note};
+
+#[derive(Debug, thiserror::Error)]
+pub enum DetachError {
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    #[error("{what}: {source}")]
+    Io {
+        what: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("--worker is for crunch-run's own use: start it with --detach")]
+    NotAWorker,
+}
+
+fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> DetachError {
+    let what = what.into();
+    move |source| DetachError::Io { what, source }
+}
+
+/// Starts the worker; says which process it is on stdout when the lock file does, too.
+pub fn detach(
+    uuid: &ContainerUuid,
+    attempt: Option<TokenUuid>,
+    dir: &JobDir,
+    arguments: impl IntoIterator<Item = OsString>,
+) -> Result<(), DetachError> {
+    let mut lock = LockFile::take(&dir.lock())?;
+    dir.forget_exit().map_err(io_error(format!(
+        "the note of an earlier end in {} cannot be removed",
+        dir.path().display()
+    )))?;
+    let log_path = dir.output_log();
+    let log = fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(&log_path)
+        .map_err(io_error(format!("{} cannot be opened", log_path.display())))?;
+    let copy = log.try_clone().map_err(io_error("no file can be opened"))?;
+    let worker = Command::new(program())
+        .arg0("crunch-run")
+        .args(worker_arguments(arguments))
+        .stdin(Stdio::from(lock.share()?))
+        .stdout(Stdio::from(log))
+        .stderr(Stdio::from(copy))
+        .spawn()
+        .map_err(io_error("the worker process cannot be started"))?;
+    let note = Note::of(uuid.clone(), attempt, worker.id())
+        .map_err(io_error("the worker process cannot be looked at"))?;
+    lock.write(&note)?;
+    let said = serde_json::json!({"UUID": uuid, "PID": worker.id()});
+    // Whoever started us and does not listen any more finds the same in the lock file.
+    let _ = writeln!(io::stdout(), "{said}");
+    Ok(())
+}
+
+/// What the worker does first: a session of its own, and the lock out of the way.
+pub fn become_worker(dir: &JobDir) -> Result<OwnedFd, DetachError> {
+    let stdin = rustix::stdio::stdin();
+    let is_lock = match (rustix::fs::fstat(stdin), rustix::fs::stat(dir.lock())) {
+        (Ok(given), Ok(lock)) => (given.st_dev, given.st_ino) == (lock.st_dev, lock.st_ino),
+        _ => false,
+    };
+    if !is_lock {
+        return Err(DetachError::NotAWorker);
+    }
+    // A worker that leads a group already was started by hand; it loses nothing by staying.
+    let _ = rustix::process::setsid();
+    let lock = rustix::io::fcntl_dupfd_cloexec(stdin, 3)
+        .map_err(|e| io_error("the lock cannot be kept")(e.into()))?;
+    let null = fs::File::open("/dev/null").map_err(io_error("/dev/null cannot be opened"))?;
+    rustix::stdio::dup2_stdin(&null).map_err(|e| io_error("stdin cannot be closed")(e.into()))?;
+    Ok(lock)
+}
+
+/// This program, also when it was replaced by a newer one meanwhile.
+fn program() -> PathBuf {
+    std::env::current_exe()
+        .ok()
+        .filter(|path| path.exists())
+        .unwrap_or_else(|| "/proc/self/exe".into())
+}
+
+/// The same flags without the program's name, for the worker.
+fn worker_arguments(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let is_detach = |a: &OsStr| {
+        a == OsStr::new("--detach") || a.to_str().is_some_and(|a| a.starts_with("--detach="))
+    };
+    std::iter::once(OsString::from("--worker"))
+        .chain(
+            crate::flags::normalise(arguments)
+                .into_iter()
+                .skip(1)
+                .filter(|a| !is_detach(a)),
+        )
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worker_gets_the_same_flags_but_for_detach() {
+        let given = [
+            "crunch-run",
+            "-detach",
+            "--job-dir",
+            "d",
+            "--detach=true",
+            "u",
+        ];
+        assert_eq!(
+            worker_arguments(given.map(OsString::from)),
+            ["--worker", "--job-dir", "d", "u"]
+        );
+    }
+}

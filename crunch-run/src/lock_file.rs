@@ -1,0 +1,143 @@
+//! The lock of a job directory: held as long as its crunch-run lives, and a note of which process that is.
+
+use std::fs::{self, File};
+use std::io::{self, Seek, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use arvados_client::{ContainerUuid, TokenUuid};
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    #[error("another crunch-run is at work in {dir}: it holds {path}", dir = path.parent().unwrap_or(path).display(), path = path.display())]
+    Held { path: PathBuf },
+    #[error("the lock file {path} cannot be used: {source}", path = path.display())]
+    Io {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Which process holds the lock. The start time tells it from a later one with the same pid.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    pub uuid: ContainerUuid,
+    /// The attempt's token, by name; a bare secret does not tell it.
+    pub attempt: Option<TokenUuid>,
+    pub pid: u32,
+    /// In ticks since the boot.
+    pub start_time: u64,
+    pub boot_id: String,
+}
+
+impl Note {
+    /// About a running process, or one that has not been waited for.
+    pub fn of(uuid: ContainerUuid, attempt: Option<TokenUuid>, pid: u32) -> io::Result<Self> {
+        let stat = procfs::process::Process::new(pid as i32)
+            .and_then(|process| process.stat())
+            .map_err(io::Error::other)?;
+        Ok(Self {
+            uuid,
+            attempt,
+            pid,
+            start_time: stat.starttime,
+            boot_id: fs::read_to_string("/proc/sys/kernel/random/boot_id")?
+                .trim()
+                .to_owned(),
+        })
+    }
+}
+
+/// A held lock. It is the open file that holds it: every copy of it, also in another process, counts.
+#[derive(Debug)]
+pub struct LockFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl LockFile {
+    pub fn take(path: &Path) -> Result<Self, LockError> {
+        let failed = |source| LockError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        let file = fs::OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(failed)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self {
+                file,
+                path: path.to_owned(),
+            }),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(LockError::Held {
+                path: path.to_owned(),
+            }),
+            Err(error) => Err(failed(error.into())),
+        }
+    }
+
+    /// A copy for the process that is to go on holding it.
+    pub fn share(&self) -> Result<OwnedFd, LockError> {
+        let copy = self
+            .file
+            .try_clone()
+            .map_err(|source| self.failed(source))?;
+        Ok(copy.into())
+    }
+
+    /// Replaces the note; it is on the disk when this returns.
+    pub fn write(&mut self, note: &Note) -> Result<(), LockError> {
+        let mut text = serde_json::to_vec(note).unwrap_or_default();
+        text.push(b'\n');
+        let mut put = || -> io::Result<()> {
+            self.file.set_len(0)?;
+            self.file.rewind()?;
+            self.file.write_all(&text)?;
+            self.file.sync_all()
+        };
+        put().map_err(|source| LockError::Io {
+            path: self.path.clone(),
+            source,
+        })
+    }
+
+    fn failed(&self, source: io::Error) -> LockError {
+        LockError::Io {
+            path: self.path.clone(),
+            source,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_held_by_every_copy() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let mut lock = LockFile::take(&path).unwrap();
+        let copy = lock.share().unwrap();
+        let uuid = ContainerUuid::generate("zzzzz");
+        let note = Note::of(uuid.clone(), None, std::process::id()).unwrap();
+        lock.write(&note).unwrap();
+        lock.write(&note).unwrap();
+        drop(lock);
+        assert!(matches!(LockFile::take(&path), Err(LockError::Held { .. })));
+        drop(copy);
+        assert!(LockFile::take(&path).is_ok());
+        let read: Note = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+        assert_eq!((read.uuid, read.pid), (uuid, std::process::id()));
+        assert!(read.start_time > 0 && read.boot_id.len() == 36);
+    }
+}

@@ -1,0 +1,82 @@
+//! node-info.txt: which machine this was, as the kernel describes it.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use rustix::fs::statvfs;
+
+/// The whole text; `directories` are those whose file systems matter to the container.
+pub fn node_info(directories: &[&Path]) -> String {
+    let mut text = String::from("Host Information\n");
+    let host = rustix::system::uname();
+    for part in [
+        host.sysname(),
+        host.nodename(),
+        host.release(),
+        host.version(),
+        host.machine(),
+    ] {
+        text.push_str(&part.to_string_lossy());
+        text.push(' ');
+    }
+    for (heading, file) in [
+        ("CPU Information", "/proc/cpuinfo"),
+        ("Memory Information", "/proc/meminfo"),
+    ] {
+        let content = fs::read_to_string(file).unwrap_or_else(|error| format!("{file}: {error}"));
+        // A string never refuses to be written to.
+        let _ = write!(text, "\n\n{heading}\n{}", content.trim_end());
+    }
+    text.push_str("\n\nDisk Space\nFilesystem-of 1M-blocks Used Available\n");
+    for dir in directories {
+        let _ = match statvfs(*dir) {
+            Ok(disk) => {
+                let mib = |blocks: u64| blocks.saturating_mul(disk.f_frsize) >> 20;
+                writeln!(
+                    text,
+                    "{} {} {} {}",
+                    dir.display(),
+                    mib(disk.f_blocks),
+                    mib(disk.f_blocks.saturating_sub(disk.f_bfree)),
+                    mib(disk.f_bavail)
+                )
+            }
+            Err(error) => writeln!(text, "{}: {error}", dir.display()),
+        };
+    }
+    text.push_str("\nDisk INodes\nFilesystem-of Inodes IUsed IFree\n");
+    for dir in directories {
+        if let Ok(disk) = statvfs(*dir) {
+            let _ = writeln!(
+                text,
+                "{} {} {} {}",
+                dir.display(),
+                disk.f_files,
+                disk.f_files.saturating_sub(disk.f_ffree),
+                disk.f_favail
+            );
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_has_its_heading() {
+        let text = node_info(&[Path::new("/"), Path::new("/no/such/dir")]);
+        for heading in [
+            "Host Information\n",
+            "\n\nCPU Information\n",
+            "\n\nMemory Information\nMemTotal:",
+            "\n\nDisk Space\n",
+            "\n\nDisk INodes\n",
+            "/no/such/dir: ",
+        ] {
+            assert!(text.contains(heading), "{heading:?} in {text}");
+        }
+    }
+}

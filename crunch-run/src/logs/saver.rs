@@ -1,0 +1,179 @@
+//! Saves the log files into one collection, again and again; each time only what is new is sent.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+use std::time::Duration;
+
+use arvados_client::keep::{CollectionWriter, KeepClient, KeepError};
+use arvados_client::{Client, ContainerUuid, Pdh};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+
+use super::{FILES, LogDir};
+
+/// A log that is never saved again is kept this long: an outage must not cost it.
+const KEPT: Duration = Duration::from_secs(14 * 24 * 3600);
+const READ_SIZE: u64 = 1 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub enum SaveError {
+    #[error("the log file {name} cannot be read: {source}")]
+    Read {
+        name: &'static str,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the log cannot be stored: {0}")]
+    Keep(#[from] KeepError),
+    #[error("the log collection cannot be saved: {0}")]
+    Api(#[from] arvados_client::Error),
+    #[error("the API server gave the log collection no portable data hash")]
+    NoHash,
+}
+
+#[derive(Debug)]
+pub struct Saver {
+    client: Client,
+    keep: KeepClient,
+    uuid: ContainerUuid,
+    dir: LogDir,
+    /// Held during a save, so that there is one at a time.
+    progress: Mutex<Progress>,
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    /// `None` at first, and after a failure: then everything is sent again.
+    writer: Option<CollectionWriter<KeepClient>>,
+    /// Bytes of each file that the writer has.
+    sent: BTreeMap<&'static str, u64>,
+    collection: Option<String>,
+    saved: Option<(String, Pdh)>,
+}
+
+impl Saver {
+    pub fn new(client: Client, keep: KeepClient, uuid: ContainerUuid, dir: LogDir) -> Self {
+        Self {
+            client,
+            keep,
+            uuid,
+            dir,
+            progress: Mutex::default(),
+        }
+    }
+
+    pub fn dir(&self) -> &LogDir {
+        &self.dir
+    }
+
+    /// Saves what the files hold now. The last time the collection goes to the trash, as the container's
+    /// log is copied from there to whoever asked for the container.
+    pub async fn save(&self, last: bool) -> Result<Pdh, SaveError> {
+        let mut progress = self.progress.lock().await;
+        // Taken out, so that a failed or cancelled upload leaves none behind.
+        let mut writer = match progress.writer.take() {
+            Some(writer) => writer,
+            None => {
+                progress.sent.clear();
+                CollectionWriter::new(self.keep.clone())
+            }
+        };
+        for name in FILES {
+            let sent = progress.sent.entry(name).or_default();
+            *sent = add_new(&mut writer, self.dir.file(name), name, *sent).await?;
+        }
+        let manifest = writer.snapshot().await?.to_string();
+        progress.writer = Some(writer);
+        let saved = self.collection(&mut progress, &manifest, last).await;
+        if let Err(SaveError::Api(error)) = &saved
+            && error.status().is_some_and(|s| s.is_client_error())
+        {
+            // The collection is gone, or the signatures of its blocks are too old: all anew next time.
+            *progress = Progress::default();
+        }
+        saved
+    }
+
+    async fn collection(
+        &self,
+        progress: &mut Progress,
+        manifest: &str,
+        last: bool,
+    ) -> Result<Pdh, SaveError> {
+        if let Some((saved, pdh)) = &progress.saved
+            && saved == manifest
+            && !last
+        {
+            return Ok(pdh.clone());
+        }
+        let attributes = self.attributes(manifest, last);
+        let saved = match &progress.collection {
+            Some(uuid) => self.client.update_collection(uuid, attributes).await?,
+            None => self.client.create_collection(attributes).await?,
+        };
+        // A trashed collection cannot be changed any more; a later save makes another.
+        progress.collection = (!last).then_some(saved.uuid);
+        let pdh = saved.portable_data_hash.ok_or(SaveError::NoHash)?;
+        progress.saved = Some((manifest.to_owned(), pdh.clone()));
+        Ok(pdh)
+    }
+
+    fn attributes(&self, manifest: &str, last: bool) -> Value {
+        let name = format!("logs for {}", self.uuid);
+        if last {
+            return json!({"name": name, "manifest_text": manifest, "is_trashed": true});
+        }
+        let until = Timestamp::now() + KEPT;
+        json!({
+            "name": name, "manifest_text": manifest,
+            "trash_at": until.to_string(), "delete_at": until.to_string(),
+        })
+    }
+}
+
+/// Adds what the file has beyond the first `sent` bytes; gives how many it has now.
+async fn add_new(
+    writer: &mut CollectionWriter<KeepClient>,
+    path: impl AsRef<Path>,
+    name: &'static str,
+    sent: u64,
+) -> Result<u64, SaveError> {
+    let failed = |source| SaveError::Read { name, source };
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(sent),
+        Err(error) => return Err(failed(error)),
+    };
+    // No further than now, or a busy log would never end.
+    let end = file.metadata().map_err(failed)?.len();
+    if end < sent || (end == sent && sent > 0) {
+        return Ok(sent);
+    }
+    file.seek(SeekFrom::Start(sent)).map_err(failed)?;
+    writer.start_file(name)?;
+    let mut at = sent;
+    while at < end {
+        let size = READ_SIZE.min(end - at);
+        let part = tokio::task::spawn_blocking(move || {
+            let mut data = Vec::with_capacity(size as usize);
+            (&file).take(size).read_to_end(&mut data)?;
+            Ok((file, data))
+        });
+        let (back, data): (File, Vec<u8>) = part
+            .await
+            .map_err(io::Error::other)
+            .flatten()
+            .map_err(failed)?;
+        file = back;
+        if data.is_empty() {
+            break;
+        }
+        writer.write(&data).await?;
+        at += data.len() as u64;
+    }
+    writer.finish_file();
+    Ok(at)
+}

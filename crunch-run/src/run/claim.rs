@@ -1,0 +1,174 @@
+//! The beginning: read the record, make sure that it is ours, and get the container's own token.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use arvados_client::client::Call;
+use arvados_client::keep::{KeepClient, KeepOptions};
+use arvados_client::records::{Container, ContainerState, Mount};
+use arvados_client::{Client, ContainerUuid, Token, TokenUuid};
+use serde_json::Value;
+
+use super::failure::Failure;
+use super::image::ImageFile;
+
+/// A container that is ours to run, and the means to do so.
+#[derive(Debug)]
+pub struct Claim {
+    pub record: Container,
+    /// As the server sent it.
+    pub raw: Value,
+    pub own_token: TokenUuid,
+    /// Stores with the attempt's token: the log.
+    pub keep: KeepClient,
+    /// Calls with the container's token: inputs, image and output.
+    pub container_client: Client,
+    pub container_keep: KeepClient,
+}
+
+/// Reads everything that needs the attempt's token, at once, and checks that the attempt holds the lock.
+pub async fn claim(
+    client: &Client,
+    uuid: &ContainerUuid,
+    keep_budget: Duration,
+) -> Result<Claim, Failure> {
+    let (raw, own_token, discovery, services, auth) = tokio::join!(
+        client.send::<Value>(Call::get(format!("containers/{uuid}"))),
+        own_token(client),
+        client.keep_options(),
+        client.keep(KeepOptions::default()),
+        client.container_auth(uuid),
+    );
+    let raw = raw.map_err(|e| Failure::of_call("the record cannot be read", &e))?;
+    let record: Container = serde_json::from_value(raw.clone())
+        .map_err(|error| Failure::NeverRan(format!("the record cannot be understood: {error}")))?;
+    let own_token = own_token?;
+    guard(&record, &own_token)?;
+    let auth = auth.map_err(|e| Failure::of_call("the container's own token cannot be had", &e))?;
+    let options =
+        discovery.map_err(|e| Failure::of_call("the cluster's description cannot be read", &e))?;
+    let services =
+        services.map_err(|e| Failure::of_call("the Keep services cannot be listed", &e))?;
+    let options = KeepOptions {
+        retry_budget: options.retry_budget.min(keep_budget),
+        ..options
+    };
+
+    // One spelling everywhere, because blocks are signed for it.
+    let token = auth
+        .token()
+        .map(|token| Token::new(format!("{}/{uuid}", token.expose())))
+        .ok_or_else(|| {
+            Failure::NeverRan("the API server did not tell the container's token".to_owned())
+        })?;
+    let keep_as = |token: Token, options: KeepOptions| {
+        KeepClient::new(
+            client.http().clone(),
+            token,
+            services.services().to_vec(),
+            options,
+        )
+    };
+    let output_options = KeepOptions {
+        storage_classes: record.output_storage_classes.clone(),
+        ..options.clone()
+    };
+    Ok(Claim {
+        keep: keep_as(client.endpoint().token.clone(), options),
+        container_client: client.with_token(token.clone()),
+        container_keep: keep_as(token, output_options),
+        record,
+        raw,
+        own_token,
+    })
+}
+
+async fn own_token(client: &Client) -> Result<TokenUuid, Failure> {
+    match client.endpoint().token.uuid() {
+        Some(uuid) => Ok(uuid),
+        None => client
+            .current_token()
+            .await
+            .map(|token| token.uuid)
+            .map_err(|e| Failure::of_call("the attempt's token is not accepted", &e)),
+    }
+}
+
+fn guard(record: &Container, own: &TokenUuid) -> Result<(), Failure> {
+    if record.state != ContainerState::Locked {
+        return Err(Failure::NotOurs(format!(
+            "the container is {}, not Locked",
+            record.state
+        )));
+    }
+    match &record.locked_by_uuid {
+        Some(holder) if holder == own => {}
+        Some(holder) => {
+            return Err(Failure::NotOurs(format!(
+                "the container is locked by {holder}, and this attempt is {own}"
+            )));
+        }
+        None => {
+            return Err(Failure::NotOurs(
+                "the record does not say who holds its lock".to_owned(),
+            ));
+        }
+    }
+    if record.priority <= 0 {
+        return Err(Failure::NeverRan("its priority is 0".to_owned()));
+    }
+    Ok(())
+}
+
+/// What needs the container's token: its secret mounts, and where its image is.
+pub async fn inputs(claim: &Claim) -> Result<(BTreeMap<String, Mount>, ImageFile), Failure> {
+    let (secret, image) = tokio::join!(
+        claim.container_client.secret_mounts(&claim.record.uuid),
+        ImageFile::find(&claim.container_client, &claim.record.container_image),
+    );
+    let secret = match secret {
+        Ok(mut answer) => serde_json::from_value::<Option<_>>(answer["secret_mounts"].take())
+            .map_err(|_| {
+                // The error would quote the secret.
+                Failure::NeverRan("the secret mounts cannot be understood".to_owned())
+            })?
+            .unwrap_or_default(),
+        Err(error) if error.is_not_found() => BTreeMap::new(),
+        Err(error) => {
+            return Err(Failure::of_call("the secret mounts cannot be read", &error));
+        }
+    };
+    Ok((secret, image?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_lock_s_holder_goes_on() {
+        let own = TokenUuid::generate("zzzzz");
+        let other = TokenUuid::generate("zzzzz");
+        let record = |state: &str, holder: Option<&TokenUuid>, priority: i64| -> Container {
+            serde_json::from_value(serde_json::json!({
+                "uuid": ContainerUuid::generate("zzzzz"), "state": state, "locked_by_uuid": holder, "priority": priority
+            }))
+            .unwrap()
+        };
+        assert!(guard(&record("Locked", Some(&own), 1), &own).is_ok());
+        for (state, holder, words) in [
+            ("Queued", None, "is Queued"),
+            ("Running", Some(&own), "is Running"),
+            ("Cancelled", None, "is Cancelled"),
+            ("Locked", Some(&other), "locked by"),
+            ("Locked", None, "does not say"),
+        ] {
+            match guard(&record(state, holder, 1), &own) {
+                Err(Failure::NotOurs(text)) => assert!(text.contains(words), "{text}"),
+                other => panic!("{state}: {other:?}"),
+            }
+        }
+        let on_hold = guard(&record("Locked", Some(&own), 0), &own);
+        assert!(matches!(on_hold, Err(Failure::NeverRan(_))));
+    }
+}

@@ -1,0 +1,106 @@
+//! What the flags and the environment say, put into the form the phases need.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use arvados_client::endpoint::EndpointError;
+use arvados_client::{ContainerUuid, Endpoint, Token};
+
+use crate::engine::{GpuGrant, GpuStack};
+use crate::flags::{Flags, Networking};
+
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub uuid: ContainerUuid,
+    pub endpoint: Endpoint,
+    /// Below it each attempt makes a directory of its own; `None` is the job directory.
+    pub scratch: Option<PathBuf>,
+    pub cache: PathBuf,
+    pub cpuset: Option<String>,
+    pub gpus: Option<GpuGrant>,
+    pub network_for_all: bool,
+    pub limit_memory: bool,
+    pub statistics_period: Duration,
+    pub grace: Duration,
+    /// How long results are tried to be delivered.
+    pub patience: Duration,
+    pub log_limit: u64,
+}
+
+/// Why this program cannot even begin.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    #[error("the token file {path} cannot be read: {source}", path = path.display())]
+    Token {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl Settings {
+    /// `env` looks a variable up.
+    pub fn new(flags: &Flags, env: impl Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
+        let token = match &flags.token_file {
+            Some(path) => {
+                Some(
+                    std::fs::read_to_string(path).map_err(|source| SettingsError::Token {
+                        path: path.clone(),
+                        source,
+                    })?,
+                )
+            }
+            None => env("ARVADOS_API_TOKEN"),
+        };
+        let mut endpoint = Endpoint::from_lookup(|name| match name {
+            "ARVADOS_API_TOKEN" => token.clone(),
+            _ => env(name).filter(|value| !value.is_empty()),
+        })?;
+        if let Some(path) = &flags.ca_certs {
+            endpoint.ca_file = Some(path.clone());
+        }
+        endpoint.retry_budget = endpoint.retry_budget.min(flags.deliver_for);
+        let gpus = flags.gpu_stack.map(|stack| GpuGrant {
+            stack: GpuStack::from(stack),
+            ids: flags.gpu_ids.clone(),
+        });
+        Ok(Self {
+            uuid: flags.uuid.clone(),
+            endpoint,
+            scratch: flags.scratch.clone(),
+            cache: flags.cache.clone().unwrap_or_else(|| default_cache(&env)),
+            cpuset: flags.cpuset.clone(),
+            gpus,
+            network_for_all: flags.container_enable_networking == Networking::Always,
+            limit_memory: flags.enable_memory_limit,
+            statistics_period: flags.crunchstat_interval,
+            grace: flags.grace,
+            patience: flags.deliver_for,
+            log_limit: flags.log_limit.as_u64(),
+        })
+    }
+
+    /// The attempt's token by name, where its text tells it.
+    pub fn attempt(&self) -> Option<arvados_client::TokenUuid> {
+        self.endpoint.token.uuid()
+    }
+
+    pub fn token(&self) -> &Token {
+        &self.endpoint.token
+    }
+}
+
+/// Root shares one with all users' jobs; anybody else has his own.
+fn default_cache(env: impl Fn(&str) -> Option<String>) -> PathBuf {
+    let set = |name: &str| env(name).filter(|value| value.starts_with('/'));
+    if rustix::process::geteuid().is_root() {
+        return "/var/cache/crunch-run".into();
+    }
+    match (set("XDG_CACHE_HOME"), set("HOME")) {
+        (Some(dir), _) => PathBuf::from(dir).join("crunch-run"),
+        (None, Some(home)) => PathBuf::from(home).join(".cache/crunch-run"),
+        (None, None) => std::env::temp_dir().join("crunch-run-cache"),
+    }
+}

@@ -1,0 +1,207 @@
+//! While the command runs: wait for its end, and for every reason to end it sooner.
+
+use std::time::Duration;
+
+use arvados_client::client::Call;
+use arvados_client::records::{Container as Record, ContainerState};
+use arvados_client::{Client, ContainerUuid, Error, TokenUuid};
+
+use crate::engine::{Container, Exit};
+use crate::logs::Journal;
+use crate::signals::Stop;
+use crate::verdict::{Cause, Ending};
+
+/// Between two looks at the record; the dispatcher's TERM comes sooner, but it may be gone.
+const LOOK: Duration = Duration::from_secs(10);
+/// How long one look may take.
+const LOOK_BUDGET: Duration = Duration::from_secs(20);
+/// One refusal may be a server that restarts; two in a row are not.
+const REFUSALS: u32 = 2;
+/// The last look, at why we were asked to stop.
+const REASON_BUDGET: Duration = Duration::from_secs(3);
+
+/// How the watch ended.
+#[derive(Debug)]
+pub enum Watched {
+    Ended(Ending),
+    /// The record is not ours any more; the command was stopped.
+    NotOurs(String),
+}
+
+/// What to watch.
+pub struct Watch<'a> {
+    pub container: &'a dyn Container,
+    pub client: &'a Client,
+    pub uuid: &'a ContainerUuid,
+    pub own_token: &'a TokenUuid,
+    /// `None` is no limit.
+    pub max_run_time: Option<Duration>,
+    pub grace: Duration,
+    pub stop: &'a Stop,
+    pub journal: &'a Journal,
+}
+
+enum Reason {
+    Stop(Cause),
+    NotOurs(String),
+}
+
+impl Watch<'_> {
+    /// Returns when the command does not run any more.
+    pub async fn to_the_end(&self) -> Watched {
+        let reason = tokio::select! {
+            // An end that is there already is the truth, whatever else happened meanwhile.
+            biased;
+            exit = self.container.wait() => {
+                return Watched::Ended(match exit {
+                    Ok(exit) => Ending::Exited(exit),
+                    Err(error) => Ending::Lost { reason: error.to_string() },
+                });
+            }
+            asked = self.stop.asked() => Reason::Stop(Cause::Signal(asked.by)),
+            limit = self.time_is_over() => Reason::Stop(Cause::MaxRunTime(limit)),
+            reason = self.record_says_no() => reason,
+        };
+        match reason {
+            Reason::Stop(Cause::Signal(name)) => {
+                self.journal.say(format!("caught signal: {name}"));
+                let (exit, on_hold) = tokio::join!(self.end(), self.is_on_hold());
+                let cause = if on_hold {
+                    Cause::PriorityZero
+                } else {
+                    Cause::Signal(name)
+                };
+                Watched::Ended(Ending::Stopped { cause, exit })
+            }
+            Reason::Stop(cause) => {
+                self.journal.say(match cause {
+                    Cause::MaxRunTime(_) => "maximum run time exceeded. Stopping container.",
+                    _ => "The container's priority is 0. Stopping container.",
+                });
+                let exit = self.end().await;
+                Watched::Ended(Ending::Stopped { cause, exit })
+            }
+            Reason::NotOurs(text) => {
+                self.journal.say(format!("{text}. Stopping container."));
+                self.end().await;
+                Watched::NotOurs(text)
+            }
+        }
+    }
+
+    async fn end(&self) -> Option<Exit> {
+        self.journal.say("stopping container");
+        // Whoever asks twice does not want to wait for the grace to be over.
+        let gently = self.container.stop(self.grace);
+        let stopped = tokio::select! {
+            stopped = gently => stopped,
+            _ = self.stop.asked_again() => self.container.stop(Duration::ZERO).await,
+        };
+        if let Err(error) = stopped {
+            self.journal.say(format!("Stopping failed: {error}"));
+            return None;
+        }
+        self.container.wait().await.ok()
+    }
+
+    async fn time_is_over(&self) -> Duration {
+        match self.max_run_time {
+            Some(limit) => {
+                tokio::time::sleep(limit).await;
+                limit
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn record_says_no(&self) -> Reason {
+        let mut refusals = 0;
+        loop {
+            // Many crunch-runs began together; they need not look together.
+            tokio::time::sleep(LOOK.mul_f64(0.8 + 0.4 * fastrand::f64())).await;
+            let seen = self.look(LOOK_BUDGET).await;
+            refusals = match &seen {
+                Err(error) if error.is_denied() || error.is_not_found() => refusals + 1,
+                _ => 0,
+            };
+            if let Some(reason) = judge(&seen, refusals, self.own_token) {
+                return reason;
+            }
+        }
+    }
+
+    async fn look(&self, budget: Duration) -> Result<Record, Error> {
+        let call = Call::get(format!("containers/{}", self.uuid)).budget(budget);
+        self.client.send(call).await
+    }
+
+    /// Why the dispatcher sent its signal, as far as that can be known soon.
+    async fn is_on_hold(&self) -> bool {
+        let look = tokio::time::timeout(REASON_BUDGET, self.look(REASON_BUDGET));
+        matches!(look.await, Ok(Ok(record)) if record.priority <= 0)
+    }
+}
+
+/// Whether what was seen is a reason to stop. Not to see anything is none.
+fn judge(seen: &Result<Record, Error>, refusals: u32, own: &TokenUuid) -> Option<Reason> {
+    match seen {
+        Ok(record) if record.state != ContainerState::Running => Some(Reason::NotOurs(format!(
+            "The record is {} although its command runs",
+            record.state
+        ))),
+        Ok(record) if record.locked_by_uuid.as_ref() != Some(own) => Some(Reason::NotOurs(
+            "The record is locked by another attempt".to_owned(),
+        )),
+        Ok(record) if record.priority <= 0 => Some(Reason::Stop(Cause::PriorityZero)),
+        Ok(_) => None,
+        Err(error) if refusals >= REFUSALS => Some(Reason::NotOurs(format!(
+            "The record cannot be read with this attempt's token any more ({error})"
+        ))),
+        Err(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arvados_client::error::{ApiError, StatusCode};
+
+    #[test]
+    fn the_record_s_reasons_to_stop() {
+        let own = TokenUuid::generate("zzzzz");
+        let other = TokenUuid::generate("zzzzz");
+        let record = |state: &str, holder: &TokenUuid, priority: i64| -> Result<Record, Error> {
+            Ok(serde_json::from_value(serde_json::json!({
+                "uuid": ContainerUuid::generate("zzzzz"), "state": state, "locked_by_uuid": holder, "priority": priority
+            }))
+            .unwrap())
+        };
+        let refused = |status: u16| -> Result<Record, Error> {
+            Err(Error::Api(ApiError {
+                status: StatusCode::from_u16(status).unwrap(),
+                messages: vec![],
+                request_id: String::new(),
+                retry_after: None,
+            }))
+        };
+        let cases = [
+            (record("Running", &own, 5), 0, "go on"),
+            (record("Running", &own, 0), 0, "stop"),
+            (record("Running", &other, 5), 0, "not ours"),
+            (record("Cancelled", &own, 5), 0, "not ours"),
+            (record("Queued", &own, 5), 0, "not ours"),
+            (refused(401), 1, "go on"),
+            (refused(401), 2, "not ours"),
+            (refused(502), 0, "go on"),
+        ];
+        for (seen, refusals, expected) in cases {
+            let said = match judge(&seen, refusals, &own) {
+                None => "go on",
+                Some(Reason::Stop(Cause::PriorityZero)) => "stop",
+                Some(Reason::NotOurs(_)) => "not ours",
+                Some(Reason::Stop(_)) => "another cause",
+            };
+            assert_eq!(said, expected, "{seen:?}");
+        }
+    }
+}

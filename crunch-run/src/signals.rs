@@ -1,0 +1,108 @@
+//! What other processes ask of this one by signals: stop, or save the logs now.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Notify, watch};
+
+/// How often, and last by which signal, we were asked to stop.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Asked {
+    pub times: u32,
+    pub by: &'static str,
+}
+
+/// Requests to stop. Clones hear the same.
+#[derive(Debug, Clone)]
+pub struct Stop(watch::Receiver<Asked>);
+
+impl Stop {
+    /// One that is asked by other means than signals.
+    pub fn channel() -> (watch::Sender<Asked>, Self) {
+        let (tell, hear) = watch::channel(Asked::default());
+        (tell, Self(hear))
+    }
+
+    /// Waits for the first request; returns at once if there was one.
+    pub async fn asked(&self) -> Asked {
+        self.times(1).await
+    }
+
+    /// Waits for a second one: whoever asks twice does not want to wait.
+    pub async fn asked_again(&self) -> Asked {
+        self.times(2).await
+    }
+
+    async fn times(&self, times: u32) -> Asked {
+        let mut hear = self.0.clone();
+        match hear.wait_for(|asked| asked.times >= times).await {
+            Ok(asked) => *asked,
+            // Nobody is left who could ask.
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct Signals {
+    pub stop: Stop,
+    /// USR1 was heard.
+    pub save: Arc<Notify>,
+}
+
+/// Takes over the signals. Must be called inside the runtime.
+pub fn listen() -> io::Result<Signals> {
+    let (tell, stop) = Stop::channel();
+    let tell = Arc::new(tell);
+    for (kind, by) in [
+        (SignalKind::terminate(), "TERM"),
+        (SignalKind::interrupt(), "INT"),
+        (SignalKind::quit(), "QUIT"),
+    ] {
+        let (mut heard, tell) = (signal(kind)?, tell.clone());
+        tokio::spawn(async move {
+            while heard.recv().await.is_some() {
+                tell.send_modify(|asked| {
+                    *asked = Asked {
+                        times: asked.times + 1,
+                        by,
+                    }
+                });
+            }
+        });
+    }
+    let save = Arc::new(Notify::new());
+    let (mut heard, notify) = (signal(SignalKind::user_defined1())?, save.clone());
+    tokio::spawn(async move {
+        while heard.recv().await.is_some() {
+            notify.notify_one();
+        }
+    });
+    // Their default is to kill: a closed terminal, and upstream's way to ask whether we live.
+    for kind in [SignalKind::hangup(), SignalKind::user_defined2()] {
+        drop(signal(kind)?);
+    }
+    Ok(Signals { stop, save })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[tokio::test]
+    async fn a_request_is_heard_by_all_and_kept() {
+        let (tell, stop) = Stop::channel();
+        let other = stop.clone();
+        let waiting = tokio::spawn(async move { other.asked().await });
+        let _ = tell.send(Asked {
+            times: 1,
+            by: "TERM",
+        });
+        assert_eq!(waiting.await.unwrap().by, "TERM");
+        assert_eq!(stop.asked().await.times, 1);
+        let again = tokio::time::timeout(Duration::from_millis(20), stop.asked_again()).await;
+        assert!(again.is_err());
+    }
+}

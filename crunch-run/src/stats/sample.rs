@@ -1,0 +1,170 @@
+//! One look at what a container uses, and its lines in crunchstat.txt.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::Instant;
+
+use super::{Block, Cpu, Disk, Interval, Memory, Network};
+use crate::cgroup::Cgroup;
+
+/// Everything that was found at one moment.
+#[derive(Debug, Clone)]
+pub struct Sample {
+    pub taken: Instant,
+    pub memory: Memory,
+    pub cpu: Option<Cpu>,
+    /// By `major:minor`.
+    pub blocks: BTreeMap<String, Block>,
+    /// By interface, without the loopback.
+    pub networks: BTreeMap<String, Network>,
+    pub disk: Option<Disk>,
+}
+
+impl Sample {
+    /// Reads the control group, the network of process `pid`, and the file system of `scratch`.
+    pub fn take(group: &Cgroup, pid: Option<u32>, scratch: &Path) -> Self {
+        let memory = group.memory().unwrap_or_default();
+        Self {
+            taken: Instant::now(),
+            memory: Memory {
+                cache: memory.cache,
+                swap: memory.swap,
+                pgmajfault: memory.pgmajfault,
+                rss: memory.rss,
+            },
+            cpu: group.cpu().map(|used| Cpu {
+                user: used.user,
+                system: used.system,
+                cpus: group.cpus(),
+            }),
+            blocks: group
+                .block_io()
+                .into_iter()
+                .map(|io| {
+                    let (written, read) = (io.written, io.read);
+                    (io.device, Block { written, read })
+                })
+                .collect(),
+            networks: pid
+                .and_then(|pid| fs::read_to_string(format!("/proc/{pid}/net/dev")).ok())
+                .map(|text| networks(&text))
+                .unwrap_or_default(),
+            disk: rustix::fs::statvfs(scratch).ok().map(|fs| Disk {
+                available: fs.f_bavail.saturating_mul(fs.f_frsize),
+                used: fs
+                    .f_blocks
+                    .saturating_sub(fs.f_bfree)
+                    .saturating_mul(fs.f_frsize),
+                total: fs.f_blocks.saturating_mul(fs.f_frsize),
+            }),
+        }
+    }
+
+    /// The lines, in the order upstream writes them; changes are since `before`.
+    pub fn lines(&self, before: Option<&Sample>) -> Vec<String> {
+        let seconds = before.map_or(0.0, |b| (self.taken - b.taken).as_secs_f64());
+        fn since<T>(seconds: f64, before: Option<T>) -> Option<Interval<T>> {
+            before.map(|before| Interval { seconds, before })
+        }
+        let mut lines: Vec<String> = self.memory.line().into_iter().collect();
+        if let Some(cpu) = &self.cpu {
+            lines.push(cpu.line(since(seconds, before.and_then(|b| b.cpu))));
+        }
+        for (device, block) in &self.blocks {
+            let earlier = before.and_then(|b| b.blocks.get(device).copied());
+            lines.push(block.line(device, since(seconds, earlier)));
+        }
+        for (interface, network) in &self.networks {
+            let earlier = before.and_then(|b| b.networks.get(interface).copied());
+            lines.push(network.line(interface, since(seconds, earlier)));
+        }
+        if let Some(disk) = &self.disk {
+            lines.push(disk.line(since(seconds, before.and_then(|b| b.disk))));
+        }
+        lines
+    }
+}
+
+/// `/proc/PID/net/dev`.
+fn networks(text: &str) -> BTreeMap<String, Network> {
+    text.lines()
+        .filter_map(|line| {
+            let (name, numbers) = line.split_once(':')?;
+            let numbers: Vec<u64> = numbers
+                .split_whitespace()
+                .map(str::parse)
+                .collect::<Result<_, _>>()
+                .ok()?;
+            let network = Network {
+                received: *numbers.first()?,
+                sent: *numbers.get(8)?,
+            };
+            Some((name.trim().to_owned(), network))
+        })
+        .filter(|(name, _)| name != "lo")
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn interfaces_are_read_without_the_loopback() {
+        let text = "Inter-|   Receive  |  Transmit\n face |bytes packets|bytes packets\n    \
+            lo: 9 1 0 0 0 0 0 0 9 1 0 0 0 0 0 0\n  eth0: 4000 1 0 0 0 0 0 0 300 1 0 0 0 0 0 0\n";
+        let eth0 = Network {
+            sent: 300,
+            received: 4000,
+        };
+        assert_eq!(networks(text), BTreeMap::from([("eth0".into(), eth0)]));
+    }
+
+    #[test]
+    fn a_first_sample_says_totals_and_a_second_what_changed() {
+        let first = Sample {
+            taken: Instant::now(),
+            memory: Memory {
+                rss: Some(5),
+                ..Memory::default()
+            },
+            cpu: Some(Cpu {
+                user: 1.0,
+                system: 0.5,
+                cpus: 2.0,
+            }),
+            blocks: BTreeMap::new(),
+            networks: BTreeMap::new(),
+            disk: None,
+        };
+        let mut second = first.clone();
+        second.taken += Duration::from_secs(10);
+        second.blocks.insert(
+            "254:0".into(),
+            Block {
+                written: 7,
+                read: 0,
+            },
+        );
+        assert_eq!(
+            first.lines(None),
+            ["mem 5 rss", "cpu 1.0000 user 0.5000 sys 2.00 cpus"]
+        );
+        let lines = second.lines(Some(&first));
+        assert_eq!(
+            lines[1],
+            "cpu 1.0000 user 0.5000 sys 2.00 cpus -- interval 10.0000 seconds 0.0000 user 0.0000 sys"
+        );
+        // A device that was not there before has no interval.
+        assert_eq!(lines[2], "blkio:254:0 7 write 0 read");
+    }
+
+    #[test]
+    fn this_very_process_can_be_looked_at() {
+        let group = Cgroup::of_process(std::process::id()).unwrap();
+        let sample = Sample::take(&group, Some(std::process::id()), Path::new("/"));
+        assert!(sample.disk.is_some_and(|d| d.total > 0));
+    }
+}

@@ -1,0 +1,127 @@
+//! Looks at the container's control group while it runs and writes crunchstat.txt.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::{MemoryThresholds, Sample, Summary};
+use crate::cgroup::Cgroup;
+use crate::logs::{Journal, write_stamp};
+
+/// Memory is looked at this often, so that a short peak is seen.
+const MEMORY_LOOK: Duration = Duration::from_secs(1);
+const THRESHOLDS: [u64; 3] = [90, 95, 99];
+
+/// What to look at.
+#[derive(Debug)]
+pub struct Subject {
+    pub group: Cgroup,
+    pub pid: Option<u32>,
+    pub scratch: PathBuf,
+    /// Bytes asked for; 0 is no limit.
+    pub memory_limit: u64,
+}
+
+#[derive(Debug)]
+pub struct Sampler {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<Summary>,
+}
+
+impl Sampler {
+    /// The first sample is taken at once.
+    pub fn start(subject: Subject, log: File, journal: Journal, period: Duration) -> Self {
+        let (stop, stopped) = oneshot::channel();
+        let mut watch = Watch {
+            thresholds: MemoryThresholds::new(subject.memory_limit, &THRESHOLDS),
+            subject,
+            log,
+            journal,
+            summary: Summary::default(),
+            before: None,
+        };
+        let task = tokio::spawn(async move {
+            watch.sample();
+            watch.until(stopped, period).await;
+            watch.sample();
+            watch.summary
+        });
+        Self { stop, task }
+    }
+
+    /// Takes the last sample and tells what was used in all. The group must still be there.
+    pub async fn finish(self) -> Summary {
+        let _ = self.stop.send(());
+        self.task.await.unwrap_or_default()
+    }
+}
+
+struct Watch {
+    subject: Subject,
+    log: File,
+    journal: Journal,
+    thresholds: MemoryThresholds,
+    summary: Summary,
+    before: Option<Sample>,
+}
+
+impl Watch {
+    async fn until(&mut self, mut stopped: oneshot::Receiver<()>, period: Duration) {
+        let period = period.max(Duration::from_millis(100));
+        let mut next_sample = Instant::now() + period;
+        loop {
+            let wake = next_sample.min(Instant::now() + MEMORY_LOOK);
+            tokio::select! {
+                _ = &mut stopped => return,
+                () = tokio::time::sleep_until(wake) => {}
+            }
+            if Instant::now() >= next_sample {
+                self.sample();
+                next_sample = Instant::now() + period;
+            } else {
+                self.look_at_memory();
+            }
+        }
+    }
+
+    fn sample(&mut self) {
+        let sample = Sample::take(&self.subject.group, self.subject.pid, &self.subject.scratch);
+        let mut text = Vec::new();
+        for line in sample.lines(self.before.as_ref()) {
+            write_stamp(&mut text);
+            text.extend_from_slice(line.as_bytes());
+            text.push(b'\n');
+        }
+        if let Err(error) = self.log.write_all(&text) {
+            self.journal
+                .say(format!("Statistics cannot be written: {error}"));
+        }
+        self.judge(sample.memory.rss);
+        self.summary.add(sample.clone());
+        self.before = Some(sample);
+    }
+
+    fn look_at_memory(&mut self) {
+        let Some(memory) = self.subject.group.memory() else {
+            return;
+        };
+        self.judge(memory.rss);
+        self.summary.peak_memory(super::Memory {
+            cache: memory.cache,
+            swap: memory.swap,
+            pgmajfault: memory.pgmajfault,
+            rss: memory.rss,
+        });
+    }
+
+    fn judge(&mut self, rss: Option<u64>) {
+        if let Some(line) = rss.and_then(|rss| self.thresholds.passed(rss)) {
+            self.journal.say(line);
+        }
+    }
+}

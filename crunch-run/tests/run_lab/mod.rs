@@ -1,0 +1,353 @@
+//! A server, an image in it, and the real program run on one container in three lines. Needs root and busybox.
+
+// Each test program uses its own part of this.
+#![allow(dead_code)]
+
+#[path = "../engine_lab/mod.rs"]
+mod engine_lab;
+
+use std::fs;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use arvados_client::api::NewToken;
+use arvados_client::keep::{CollectionWriter, FileReader, KeepClient};
+use arvados_client::manifest::Manifest;
+use arvados_client::records::{Container, ContainerState};
+use arvados_client::{
+    Client, ContainerRequestUuid, ContainerUuid, Endpoint, Pdh, Token, TokenUuid, scopes,
+};
+use dispatch_api::{Options, Server};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+
+/// Longer than any container of these tests takes.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Whether real containers can be run here. Where the tests must not be skipped, they fail instead.
+pub fn can_run() -> bool {
+    let busybox = ["/bin/busybox", "/usr/bin/busybox"]
+        .iter()
+        .any(|path| Path::new(path).exists());
+    let missing = match (rustix::process::geteuid().is_root(), busybox) {
+        (true, true) => return true,
+        (false, _) => "root",
+        (true, false) => "busybox-static",
+    };
+    assert!(
+        std::env::var_os("CI").is_none(),
+        "these tests need {missing}"
+    );
+    eprintln!("SKIPPED: this test needs {missing}");
+    false
+}
+
+pub struct World {
+    pub server: Server,
+    pub user: Client,
+    pub dispatch: Client,
+    pub keep: KeepClient,
+    pub image: String,
+    ready: Value,
+    dir: TempDir,
+}
+
+/// A locked container and the directory its crunch-run is to use.
+pub struct Job {
+    pub request: ContainerRequestUuid,
+    pub uuid: ContainerUuid,
+    pub token: Token,
+    pub attempt: TokenUuid,
+    pub dir: PathBuf,
+}
+
+/// A crunch-run that has ended.
+pub struct Finished {
+    pub code: i32,
+    pub said: String,
+}
+
+/// Unpacked once for all tests of a program.
+fn cache() -> &'static Path {
+    static CACHE: OnceLock<PathBuf> = OnceLock::new();
+    CACHE.get_or_init(|| {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("run-cache-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        dir
+    })
+}
+
+impl World {
+    pub async fn new() -> Self {
+        Self::with_archive(engine_lab::busybox_archive(
+            json!({"Env": ["PATH=/bin"], "Cmd": ["sh"]}),
+        ))
+        .await
+    }
+
+    async fn with_archive((archive, id): (Vec<u8>, String)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Server::start(&Options::new(dir.path().join("state")))
+            .await
+            .unwrap();
+        let ready = serde_json::to_value(server.ready()).unwrap();
+        let user = client(&ready, "user");
+        let keep = user.keep(user.keep_options().await.unwrap()).await.unwrap();
+        let mut world = Self {
+            server,
+            dispatch: client(&ready, "dispatch"),
+            user,
+            keep,
+            image: String::new(),
+            ready,
+            dir,
+        };
+        world.image = world
+            .collection(&[(&format!("{id}.tar"), &archive)])
+            .await
+            .to_string();
+        world
+    }
+
+    /// A new collection with these files.
+    pub async fn collection(&self, files: &[(&str, &[u8])]) -> Pdh {
+        let mut writer = CollectionWriter::new(self.keep.clone());
+        for (path, content) in files {
+            writer.start_file(path).unwrap();
+            writer.write(content).await.unwrap();
+            writer.finish_file();
+        }
+        let manifest = writer.finish().await.unwrap().to_string();
+        let made = self
+            .user
+            .create_collection(json!({"manifest_text": manifest}))
+            .await
+            .unwrap();
+        made.portable_data_hash.unwrap()
+    }
+
+    /// A Queued container; `more` is laid over an ordinary request.
+    pub async fn request(
+        &self,
+        command: &[&str],
+        more: Value,
+    ) -> (ContainerRequestUuid, ContainerUuid) {
+        let mut request = json!({
+            "name": "test", "state": "Committed", "priority": 500, "use_existing": false,
+            "command": command, "container_image": self.image, "output_path": "/out", "cwd": ".",
+            "mounts": {"/out": {"kind": "tmp", "capacity": 1 << 20}},
+            "runtime_constraints": {"vcpus": 1, "ram": 128 << 20}, "container_count_max": 1,
+        });
+        for (name, value) in more.as_object().into_iter().flatten() {
+            request[name] = value.clone();
+        }
+        let made = self.user.create_container_request(request).await.unwrap();
+        (made.uuid, made.container_uuid.unwrap())
+    }
+
+    /// What a dispatcher does: an attempt token, the lock, and a directory with the token.
+    pub async fn lock(&self, command: &[&str], more: Value) -> Job {
+        let (request, uuid) = self.request(command, more).await;
+        self.lock_container(request, uuid).await
+    }
+
+    pub async fn lock_container(&self, request: ContainerRequestUuid, uuid: ContainerUuid) -> Job {
+        let minted = self.mint(&uuid).await;
+        let token = minted.1;
+        self.dispatch
+            .with_token(token.clone())
+            .lock_container(&uuid, "")
+            .await
+            .unwrap();
+        let dir = self.dir.path().join("jobs").join(uuid.as_str());
+        fs::create_dir_all(&dir).unwrap();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).unwrap();
+        write_token(&dir, &token);
+        Job {
+            request,
+            uuid,
+            token,
+            attempt: minted.0,
+            dir,
+        }
+    }
+
+    pub async fn mint(&self, uuid: &ContainerUuid) -> (TokenUuid, Token) {
+        let made = self
+            .dispatch
+            .create_token(&NewToken {
+                scopes: scopes::attempt(uuid, "test"),
+                expires_at: jiff::Timestamp::now() + Duration::from_secs(3600),
+            })
+            .await
+            .unwrap();
+        (made.uuid.clone(), made.token().unwrap())
+    }
+
+    /// The program with the flags every dispatcher gives, not started yet.
+    pub fn program(&self, job: &Job, flags: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_crunch-run"));
+        command
+            .arg("--job-dir")
+            .arg(&job.dir)
+            .arg("--token-file")
+            .arg(job.dir.join("token"))
+            .arg("--cache")
+            .arg(cache())
+            .args(flags)
+            .arg(job.uuid.as_str())
+            .env_clear()
+            .env("ARVADOS_API_HOST", self.ready["host"].as_str().unwrap())
+            .env("SSL_CERT_FILE", self.ready["certificate"].as_str().unwrap())
+            .env("PATH", "/usr/bin:/bin")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        command
+    }
+
+    pub fn start(&self, job: &Job, flags: &[&str]) -> Child {
+        self.program(job, flags).spawn().unwrap()
+    }
+
+    pub async fn run(&self, job: &Job, flags: &[&str]) -> Finished {
+        finish(self.start(job, flags)).await
+    }
+
+    /// Lock and run: the whole way of one container.
+    pub async fn run_command(&self, command: &[&str], more: Value) -> (Job, Finished, Container) {
+        let job = self.lock(command, more).await;
+        let finished = self.run(&job, &[]).await;
+        let record = self.record(&job).await;
+        (job, finished, record)
+    }
+
+    pub async fn record(&self, job: &Job) -> Container {
+        self.user.container(&job.uuid).await.unwrap()
+    }
+
+    /// Waits until the container's command runs.
+    pub async fn until_running(&self, job: &Job) {
+        self.until(job, "it runs", |c| c.state == ContainerState::Running)
+            .await;
+    }
+
+    pub async fn until(
+        &self,
+        job: &Job,
+        what: &str,
+        holds: impl Fn(&Container) -> bool,
+    ) -> Container {
+        let deadline = std::time::Instant::now() + PATIENCE;
+        loop {
+            let record = self.record(job).await;
+            if holds(&record) {
+                return record;
+            }
+            assert!(
+                std::time::Instant::now() < deadline,
+                "not {what}: {record:?}"
+            );
+            tokio::time::sleep(Duration::from_millis(30)).await;
+        }
+    }
+
+    /// The files of the request's output, by path.
+    pub async fn output(&self, job: &Job) -> Vec<(String, String)> {
+        let request = self.user.container_request(&job.request).await.unwrap();
+        let uuid = request
+            .output_uuid
+            .unwrap_or_else(|| panic!("no output: {:?}", request.state));
+        self.files(uuid.as_str()).await
+    }
+
+    /// The files of the log, as the one who asked for the container gets it.
+    pub async fn log(&self, job: &Job) -> Vec<(String, String)> {
+        let request = self.user.container_request(&job.request).await.unwrap();
+        let uuid = request
+            .log_uuid
+            .unwrap_or_else(|| panic!("no log: {:?}", request.state));
+        self.files(uuid.as_str()).await
+    }
+
+    pub async fn files(&self, collection: &str) -> Vec<(String, String)> {
+        let found = self.user.collection(collection).await.unwrap();
+        let manifest = Manifest::parse(&found.manifest_text).unwrap();
+        let mut files = Vec::new();
+        for file in manifest.files() {
+            let reader = FileReader::new(self.keep.clone(), &file.extents);
+            let content = reader.read_all(64 << 20).await.unwrap();
+            let text = String::from_utf8_lossy(&content).into_owned();
+            files.push((file.path, text));
+        }
+        files
+    }
+}
+
+/// One file of several.
+pub fn file<'a>(files: &'a [(String, String)], path: &str) -> &'a str {
+    files
+        .iter()
+        .find(|(name, _)| name == path)
+        .map(|(_, content)| content.as_str())
+        .unwrap_or_else(|| {
+            let names: Vec<&String> = files.iter().map(|(name, _)| name).collect();
+            panic!("no {path} in {names:?}")
+        })
+}
+
+/// The lines of a log without their times, each of which is checked.
+pub fn lines(text: &str) -> Vec<&str> {
+    text.lines()
+        .map(|line| {
+            let (time, rest) = line.split_once(' ').unwrap_or((line, ""));
+            assert_eq!(time.len(), 30, "{line:?} begins with no time");
+            time.parse::<jiff::Timestamp>().unwrap();
+            rest
+        })
+        .collect()
+}
+
+pub async fn finish(child: Child) -> Finished {
+    let output = tokio::time::timeout(PATIENCE, child.wait_with_output())
+        .await
+        .expect("crunch-run ends")
+        .unwrap();
+    let said = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let code = output
+        .status
+        .code()
+        .unwrap_or_else(|| panic!("killed: {} {said}", output.status));
+    Finished { code, said }
+}
+
+pub fn write_token(dir: &Path, token: &Token) {
+    use std::io::Write;
+    let mut file = fs::OpenOptions::new()
+        .create(true)
+        .truncate(true)
+        .write(true)
+        .mode(0o600)
+        .open(dir.join("token"))
+        .unwrap();
+    file.write_all(token.expose().as_bytes()).unwrap();
+}
+
+fn client(ready: &Value, who: &str) -> Client {
+    let path = ready["tokens"][who].as_str().unwrap();
+    let token = Token::new(fs::read_to_string(path).unwrap());
+    let mut endpoint = Endpoint::new(ready["host"].as_str().unwrap(), token).unwrap();
+    endpoint.ca_file = Some(Path::new(ready["certificate"].as_str().unwrap()).to_owned());
+    endpoint.retry_budget = Duration::from_secs(5);
+    Client::new(endpoint).unwrap()
+}
