@@ -1,0 +1,134 @@
+//! `dispatch get`: a job's output, or any collection, into a directory.
+
+use std::path::{Path, PathBuf};
+
+use arvados_client::keep::FileReader;
+use arvados_client::manifest::{Entry, FileTree};
+use clap::Args;
+use serde_json::json;
+
+use crate::collection::{self, Stored};
+use crate::download;
+use crate::failure::Failure;
+use crate::input_spec::CollectionSpec;
+use crate::job::{Job, JobState};
+use crate::job_id::JobId;
+use crate::jobs;
+use crate::output::{Output, note, plain, progress};
+use crate::session::Session;
+use crate::units::show_size;
+
+/// Fetch the output of a job, or a collection
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dispatch get 7              everything job 7 made, into this directory
+  dispatch get 7:table.csv -  one file of it, to standard output
+  dispatch get --list 7       only what there is")]
+pub struct Get {
+    /// Job or collection, with :PATH for one file or directory of it
+    #[arg(value_name = "ID[:PATH]")]
+    pub what: String,
+    /// Where to; made if it does not exist. - writes one file to standard output
+    #[arg(value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+    /// Overwrite files that are there
+    #[arg(short, long)]
+    pub force: bool,
+    /// Only list the files and their sizes
+    #[arg(short, long)]
+    pub list: bool,
+}
+
+pub async fn run(args: Get, session: &Session, out: Output) -> Result<(), Failure> {
+    let (stored, path) = locate(&args.what, session).await?;
+    let tree = stored.part(&path)?;
+    if args.list {
+        return list(&tree, out);
+    }
+    let total = tree.files().map(|(_, extents)| size(extents)).sum();
+    let client = &session.client;
+    let keep = client.keep(client.keep_options().await?).await?;
+    if args.dir == Path::new("-") {
+        let Some(Entry::File(extents)) = stored.tree.lookup(&path) else {
+            return Err(Failure::NotOneFile(args.what));
+        };
+        let mut reader = FileReader::new(keep, extents);
+        while let Some(chunk) = reader.next_chunk().await? {
+            out.bytes(&chunk)?;
+        }
+        return Ok(());
+    }
+    let bar = progress(total, "downloading");
+    let files = download::into_dir(&keep, &tree, &args.dir, args.force, &bar).await?;
+    bar.finish_and_clear();
+    if out.json {
+        return out.json(&json!({
+            "dir": args.dir, "files": files, "bytes": total, "portable_data_hash": stored.pdh,
+        }));
+    }
+    let files = match files {
+        1 => "1 file".to_owned(),
+        files => format!("{files} files"),
+    };
+    note(&format!(
+        "{files}, {}, into {}",
+        show_size(total),
+        args.dir.display()
+    ));
+    Ok(())
+}
+
+fn size(extents: &[arvados_client::manifest::Extent]) -> u64 {
+    extents.iter().map(|extent| extent.len).sum()
+}
+
+fn list(tree: &FileTree, out: Output) -> Result<(), Failure> {
+    if out.json {
+        let files: Vec<_> = tree
+            .files()
+            .map(|(path, extents)| json!({"path": path, "size": size(extents)}))
+            .collect();
+        return out.json(&files);
+    }
+    for (path, extents) in tree.files() {
+        out.line(&format!(
+            "{:>10}  {}",
+            show_size(size(extents)),
+            plain(&path)
+        ))?;
+    }
+    Ok(())
+}
+
+/// A collection as it is named, or a job's output; and the part of it that is wanted.
+async fn locate(what: &str, session: &Session) -> Result<(Stored, String), Failure> {
+    let client = &session.client;
+    if let Some(CollectionSpec { collection, path }) = CollectionSpec::parse(what)? {
+        return Ok((collection::open(client, &collection).await?, path));
+    }
+    let (id, path) = what.split_once(':').unwrap_or((what, ""));
+    let id: JobId = id.parse().map_err(|_| Failure::NoJob(what.to_owned()))?;
+    let job = jobs::find(client, &id).await?;
+    let output = output(&job)?;
+    Ok((collection::open(client, &output).await?, path.to_owned()))
+}
+
+fn output(job: &Job) -> Result<String, Failure> {
+    let content = job.container.as_ref().and_then(|c| c.output.as_ref());
+    let own = job.request.output_uuid.as_ref().map(ToString::to_string);
+    if let Some(output) = own.or_else(|| content.map(ToString::to_string)) {
+        return Ok(output);
+    }
+    let name = job.name();
+    let why = match (job.state(), job.error()) {
+        (JobState::Cancelled, Some(error)) => format!("it was cancelled: {}", plain(error)),
+        (JobState::Cancelled, None) => "it was cancelled".to_owned(),
+        (JobState::Complete, _) => "none was saved".to_owned(),
+        (state, _) => format!(
+            "it is {}; wait for it with: dispatch wait {name}",
+            state.word()
+        ),
+    };
+    Err(Failure::NoOutput { job: name, why })
+}

@@ -1,0 +1,123 @@
+//! `dispatch info`: the server, its queue, and the machine's capacity where that is known.
+
+use arvados_client::Client;
+use arvados_client::filter::Query;
+use arvados_client::records::Container;
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::output::{Output, plain};
+use crate::session::Session;
+use crate::status::{self, Amounts, Asked};
+use crate::units::show_size;
+
+/// Show the server, the queue, and what is free on this machine
+#[derive(Debug, Args)]
+pub struct Info {}
+
+/// Containers by what happens with them.
+#[derive(Debug, Clone, Copy, serde::Serialize)]
+struct Counts {
+    waiting: u64,
+    held: u64,
+    locked: u64,
+    running: u64,
+}
+
+pub async fn run(session: &Session, out: Output) -> Result<(), Failure> {
+    let client = &session.client;
+    let count = |state: &'static str, held: bool| count(client, state, held);
+    let (user, discovery, waiting, held, locked, running, dispatcher) = tokio::join!(
+        client.current_user(),
+        client.discovery(),
+        count("Queued", false),
+        count("Queued", true),
+        count("Locked", false),
+        count("Running", false),
+        status::ask(session),
+    );
+    let (user, discovery) = (user?, discovery?);
+    let counts = Counts {
+        waiting: waiting?,
+        held: held?,
+        locked: locked?,
+        running: running?,
+    };
+    let (status, silent) = match &dispatcher {
+        Asked::Answer(status) => (Some(status), false),
+        Asked::Silent => (None, true),
+        Asked::Elsewhere => (None, false),
+    };
+    if out.json {
+        return out.json(&json!({
+            "host": session.host(),
+            "cluster": discovery.uuid_prefix,
+            "user": user.username,
+            "state_dir": session.local.as_ref().map(|dir| dir.path()),
+            "containers": counts,
+            "dispatcher": match &dispatcher {
+                Asked::Answer(status) => json!(status),
+                Asked::Silent => json!("silent"),
+                Asked::Elsewhere => Value::Null,
+            },
+        }));
+    }
+    out.line(&format!(
+        "Server      {} (cluster {})",
+        session.host(),
+        discovery.uuid_prefix
+    ))?;
+    out.line(&format!("User        {}", plain(&user.username)))?;
+    if let Some(local) = &session.local {
+        out.line(&format!("State       {}", local.path().display()))?;
+        out.line(&format!("Log         {}", local.join("log").display()))?;
+    }
+    let running = format!(
+        "{} running, {} starting, {} waiting",
+        counts.running, counts.locked, counts.waiting
+    );
+    let held = match counts.held {
+        0 => String::new(),
+        held => format!(", {held} on hold"),
+    };
+    out.line(&format!("Containers  {running}{held}"))?;
+    if silent {
+        out.line("Dispatcher  does not answer; see the log")?;
+    }
+    let Some(status) = status else {
+        return Ok(());
+    };
+    if let Some(error) = &status.error {
+        out.line(&format!("Dispatcher  {}", plain(error)))?;
+    }
+    let rows = [("Capacity", status.capacity), ("Free", status.free)];
+    for (title, amounts) in rows {
+        if let Some(amounts) = amounts {
+            out.line(&format!("{title:<10}  {}", shown(amounts)))?;
+        }
+    }
+    Ok(())
+}
+
+fn shown(amounts: Amounts) -> String {
+    let mut text = format!(
+        "{} CPUs, {} memory, {} scratch",
+        amounts.cpus,
+        show_size(amounts.ram),
+        show_size(amounts.scratch)
+    );
+    if amounts.gpus > 0 {
+        text.push_str(&format!(", {} GPUs", amounts.gpus));
+    }
+    text
+}
+
+async fn count(client: &Client, state: &str, held: bool) -> Result<u64, Failure> {
+    let mut query = Query::new().filter("state", "=", state).counted().limit(0);
+    if state == "Queued" {
+        query = query.filter("priority", if held { "=" } else { ">" }, 0);
+    }
+    let page = client.page::<Container>("containers", &query).await?;
+    Ok(page.items_available.unwrap_or(0))
+}

@@ -1,0 +1,152 @@
+//! `dispatch list`: the newest jobs.
+
+use arvados_client::Client;
+use arvados_client::filter::Query;
+use clap::Args;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::job::{Job, USER_PROPERTY};
+use crate::jobs;
+use crate::output::{Output, note, plain};
+use crate::result_file;
+use crate::session::Session;
+use crate::units::{show_size, show_time};
+
+/// Longest name shown in a table.
+const NAME: usize = 30;
+
+/// List the newest jobs
+#[derive(Debug, Args)]
+pub struct List {
+    /// Only jobs I submitted with 'dispatch submit'
+    #[arg(long)]
+    pub mine: bool,
+    /// Only jobs that are not over
+    #[arg(long)]
+    pub active: bool,
+    /// Only jobs with this name; % stands for any text
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// How many
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub limit: u64,
+    /// As many as the server gives at once (1000)
+    #[arg(long, conflicts_with = "limit")]
+    pub all: bool,
+    /// Show the peak memory of jobs that are over; reads each job's log
+    #[arg(long)]
+    pub usage: bool,
+}
+
+pub async fn run(args: List, session: &Session, out: Output) -> Result<(), Failure> {
+    let client = &session.client;
+    let mut query = Query::new();
+    if args.mine {
+        let user = client.current_user().await?.uuid;
+        query = query.filter(&format!("properties.{USER_PROPERTY}"), "=", user.as_str());
+    }
+    if args.active {
+        query = query.filter("state", "=", "Committed");
+    }
+    if let Some(name) = &args.name {
+        query = query.filter("name", "like", name);
+    }
+    let limit = if args.all { 1000 } else { args.limit };
+    let (jobs, available) = jobs::newest(client, query, limit).await?;
+    let now = Timestamp::now();
+    let mut peaks = Vec::with_capacity(jobs.len());
+    for job in &jobs {
+        peaks.push(match args.usage {
+            true => peak(client, job).await,
+            false => None,
+        });
+    }
+    if out.json {
+        let rows: Vec<Value> = jobs
+            .iter()
+            .zip(&peaks)
+            .map(|(job, peak)| record(job, *peak, now))
+            .collect();
+        return out.json(&rows);
+    }
+    if jobs.is_empty() {
+        note("no jobs; hand one in with: dispatch submit");
+        return Ok(());
+    }
+    let mut header = vec![
+        "ID", "NAME", "STATE", "EXIT", "PRIO", "CPUS", "MEM", "AGE", "TIME",
+    ];
+    if args.usage {
+        header.push("PEAK MEM");
+    }
+    header.push("UUID");
+    let rows = jobs.iter().zip(&peaks).map(|(job, peak)| {
+        let mut row = cells(job, now);
+        if args.usage {
+            row.push(peak.map(show_size).unwrap_or_default());
+        }
+        row.push(job.request.uuid.to_string());
+        row
+    });
+    out.table(&header, rows.collect())?;
+    if available > jobs.len() as u64 {
+        note(&format!(
+            "{} of {available} jobs; see more with --limit or --all",
+            jobs.len()
+        ));
+    }
+    Ok(())
+}
+
+async fn peak(client: &Client, job: &Job) -> Option<u64> {
+    job.verdict()?;
+    result_file::read(client, job).await?.peak_memory()
+}
+
+fn cells(job: &Job, now: Timestamp) -> Vec<String> {
+    let constraints = &job.request.runtime_constraints;
+    let age = job
+        .request
+        .created_at
+        .and_then(|made| now.duration_since(made).try_into().ok());
+    let mut name: String = plain(&job.request.name).replace(['\n', '\t'], " ");
+    if name.chars().count() > NAME {
+        name = name.chars().take(NAME - 1).chain(['…']).collect();
+    }
+    vec![
+        job.number.map_or_else(|| "-".to_owned(), |n| n.to_string()),
+        name,
+        job.state().word().to_owned(),
+        job.exit_code().map(|c| c.to_string()).unwrap_or_default(),
+        job.request.priority.to_string(),
+        constraints.vcpus.to_string(),
+        show_size(constraints.ram),
+        age.map(show_time).unwrap_or_default(),
+        job.run_time(now).map(show_time).unwrap_or_default(),
+    ]
+}
+
+fn record(job: &Job, peak: Option<u64>, now: Timestamp) -> Value {
+    let container = job.container.as_ref();
+    json!({
+        "id": job.number,
+        "uuid": job.request.uuid,
+        "container_uuid": job.request.container_uuid,
+        "name": job.request.name,
+        "state": job.state().word(),
+        "exit_code": job.exit_code(),
+        "priority": job.request.priority,
+        "cpus": job.request.runtime_constraints.vcpus,
+        "ram": job.request.runtime_constraints.ram,
+        "created_at": job.request.created_at,
+        "started_at": container.and_then(|c| c.started_at),
+        "finished_at": container.and_then(|c| c.finished_at),
+        "run_seconds": job.run_time(now).map(|t| t.as_secs_f64()),
+        "peak_memory": peak,
+        "error": job.error(),
+        "output_uuid": job.request.output_uuid,
+        "log_uuid": job.request.log_uuid,
+    })
+}

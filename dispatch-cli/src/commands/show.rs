@@ -1,0 +1,228 @@
+//! `dispatch show`: everything about one job.
+
+use arvados_client::records::{Mount, MountKind};
+use clap::Args;
+use jiff::Timestamp;
+use serde_json::json;
+
+use crate::failure::Failure;
+use crate::job::Job;
+use crate::job_id::JobId;
+use crate::jobs;
+use crate::output::{Output, plain};
+use crate::result_file::{self, ResultFile};
+use crate::session::Session;
+use crate::units::{show_size, show_time};
+
+/// Show everything about a job
+#[derive(Debug, Args)]
+pub struct Show {
+    /// Job
+    #[arg(value_name = "ID")]
+    pub job: JobId,
+}
+
+pub async fn run(args: Show, session: &Session, out: Output) -> Result<(), Failure> {
+    let client = &session.client;
+    let job = jobs::find(client, &args.job).await?;
+    let result = match job.verdict() {
+        Some(_) => result_file::read(client, &job).await,
+        None => None,
+    };
+    if out.json {
+        return out.json(&json!({
+            "id": job.number,
+            "state": job.state().word(),
+            "exit_code": job.exit_code(),
+            "request": job.request,
+            "container": job.container,
+            "result": result.as_ref().map(ResultFile::value),
+        }));
+    }
+    let rows = rows(&job, result.as_ref(), Timestamp::now());
+    let width = rows.iter().map(|(key, _)| key.len()).max().unwrap_or(0);
+    for (key, value) in rows {
+        // Further lines of a value are indented below the first.
+        let value = plain(&value).replace('\n', &format!("\n{:width$}  ", ""));
+        out.line(&format!("{key:width$}  {value}"))?;
+    }
+    Ok(())
+}
+
+fn rows(job: &Job, result: Option<&ResultFile>, now: Timestamp) -> Vec<(&'static str, String)> {
+    let mut rows: Vec<(&'static str, String)> = Vec::new();
+    let mut row = |key, value: Option<String>| {
+        if let Some(value) = value.filter(|value| !value.is_empty()) {
+            rows.push((key, value));
+        }
+    };
+    let request = &job.request;
+    let container = job.container.as_ref();
+    let status = container.map(|c| &c.runtime_status);
+    let time = |time: Option<Timestamp>| time.map(|t| format!("{t:.0}"));
+    row("Job", job.number.map(|n| n.to_string()));
+    row("Name", Some(request.name.clone()));
+    row("State", Some(job.state().word().to_owned()));
+    row("Activity", status.and_then(|s| s.activity.clone()));
+    row("Exit code", job.exit_code().map(|c| c.to_string()));
+    row("Error", status.and_then(|s| s.error.clone()));
+    row("Detail", status.and_then(|s| s.error_detail.clone()));
+    row("Warning", status.and_then(|s| s.warning.clone()));
+    row(
+        "Warning detail",
+        status.and_then(|s| s.warning_detail.clone()),
+    );
+    row("Request", Some(request.uuid.to_string()));
+    row(
+        "Container",
+        request.container_uuid.as_ref().map(ToString::to_string),
+    );
+    if request.container_count > 1 {
+        row(
+            "Containers",
+            Some(format!(
+                "{} (the earlier ones were cancelled)",
+                request.container_count
+            )),
+        );
+    }
+    row("Priority", Some(request.priority.to_string()));
+    row("Image", Some(request.container_image.clone()));
+    row(
+        "Command",
+        Some(
+            request
+                .command
+                .iter()
+                .map(|a| quoted(a))
+                .collect::<Vec<_>>()
+                .join(" "),
+        ),
+    );
+    let environment: Vec<String> = request
+        .environment
+        .iter()
+        .map(|(k, v)| format!("{k}={v}"))
+        .collect();
+    row("Environment", Some(environment.join("\n")));
+    row("Needs", Some(needs(job)));
+    let mounts: Vec<String> = request
+        .mounts
+        .iter()
+        .map(|(target, m)| format!("{target}: {}", mount(m)))
+        .collect();
+    row("Mounts", Some(mounts.join("\n")));
+    row("Submitted", time(request.created_at));
+    row("Started", time(container.and_then(|c| c.started_at)));
+    row("Finished", time(container.and_then(|c| c.finished_at)));
+    row("Ran for", job.run_time(now).map(show_time));
+    row(
+        "CPU time",
+        result
+            .and_then(ResultFile::cpu_seconds)
+            .map(|s| format!("{s:.2} s")),
+    );
+    row(
+        "Peak memory",
+        result.and_then(ResultFile::peak_memory).map(show_size),
+    );
+    let output = container
+        .and_then(|c| c.output.as_ref())
+        .map(ToString::to_string);
+    row(
+        "Output",
+        request
+            .output_uuid
+            .as_ref()
+            .map(ToString::to_string)
+            .or(output),
+    );
+    row("Log", request.log_uuid.as_ref().map(ToString::to_string));
+    rows
+}
+
+fn needs(job: &Job) -> String {
+    let needs = &job.request.runtime_constraints;
+    let mut parts = vec![
+        format!(
+            "{} CPU{}",
+            needs.vcpus,
+            if needs.vcpus == 1 { "" } else { "s" }
+        ),
+        format!("{} memory", show_size(needs.ram)),
+    ];
+    let scratch: u64 = job
+        .request
+        .mounts
+        .values()
+        .filter(|m| m.kind == MountKind::Tmp)
+        .map(|m| m.capacity)
+        .sum();
+    if scratch > 0 {
+        parts.push(format!("{} scratch", show_size(scratch)));
+    }
+    if needs.gpu.device_count > 0 {
+        parts.push(format!(
+            "{} GPU ({})",
+            needs.gpu.device_count, needs.gpu.stack
+        ));
+    }
+    if needs.api {
+        parts.push("network and API".to_owned());
+    }
+    let longest = job.request.scheduling_parameters.max_run_time;
+    if longest > 0 {
+        parts.push(format!(
+            "at most {}",
+            show_time(std::time::Duration::from_secs(longest))
+        ));
+    }
+    parts.join(", ")
+}
+
+fn mount(mount: &Mount) -> String {
+    let path = match mount.path.as_str() {
+        "" => String::new(),
+        path => format!(":{path}"),
+    };
+    match mount.kind {
+        MountKind::Collection if !mount.portable_data_hash.is_empty() => {
+            format!("{}{path}", mount.portable_data_hash)
+        }
+        MountKind::Collection => format!("{}{path}", mount.uuid),
+        MountKind::Tmp => format!("{} for the job to write to", show_size(mount.capacity)),
+        MountKind::File => mount.path.clone(),
+        ref kind => String::from(kind.clone()),
+    }
+}
+
+/// As a shell would need it, so that the line can be pasted.
+fn quoted(text: &str) -> String {
+    let simple = !text.is_empty()
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c));
+    match simple {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_can_be_pasted() {
+        let rows = [
+            ("a/b", "a/b"),
+            ("a b", "'a b'"),
+            ("it's", r"'it'\''s'"),
+            ("", "''"),
+            ("$x", "'$x'"),
+        ];
+        for (text, shell) in rows {
+            assert_eq!(quoted(text), shell);
+        }
+    }
+}

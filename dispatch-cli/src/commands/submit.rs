@@ -1,0 +1,385 @@
+//! `dispatch submit`: a job from flags to the server's queue.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use arvados_client::Client;
+use arvados_client::error::StatusCode;
+use arvados_client::records::ContainerRequest;
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use super::wait;
+use crate::collection;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::image::store;
+use crate::input_spec::{self, CollectionSpec, InputSpec, InputSpecError, Source};
+use crate::job::{Job, number_of};
+use crate::jobs;
+use crate::output::{Output, note};
+use crate::session::Session;
+use crate::units;
+use crate::upload;
+
+/// Hand in a job: a command to run in a container
+///
+/// Prints the job's number and uuid. What the command writes below --output-path becomes its output, see 'dispatch
+/// get'; what it prints is in its log, see 'dispatch logs'.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dispatch submit --image busybox -- echo hello
+  dispatch submit --image busybox --input data=./table.csv --wait -- sh -c 'wc -l /input/data > /out/lines'
+  dispatch submit --image tool:2 --cpus 4 --mem 8GiB --time 2h --input ref=zzzzz-4zz18-0123456789abcde:hg38 -- tool /input/ref")]
+pub struct Submit {
+    /// Image: NAME[:TAG] as in 'dispatch image list', or the uuid or portable data hash of its collection
+    #[arg(long, value_name = "IMAGE")]
+    pub image: String,
+    /// CPUs
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub cpus: u32,
+    /// Memory, like 512MiB or 4GiB; a job that takes more is killed
+    #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = units::size)]
+    pub mem: u64,
+    /// GPUs: how many, or STACK:N with cuda or rocm as the stack
+    #[arg(long, value_name = "[STACK:]N", value_parser = gpus)]
+    pub gpus: Option<Gpus>,
+    /// Disk space for the output, like 10GiB
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = units::size)]
+    pub scratch: u64,
+    /// Stop the job when it has run this long, like 30m or 2h [default: no limit]
+    #[arg(long, value_name = "TIME", value_parser = units::time)]
+    pub time: Option<Duration>,
+    /// 1 to 1000, larger is sooner; 0 holds the job back
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    pub priority: u32,
+    /// What to call the job [default: the command's name]
+    #[arg(long, value_name = "TEXT")]
+    pub name: Option<String>,
+    /// Set an environment variable; can be repeated
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub env: Vec<String>,
+    /// Give the job a collection (uuid or portable data hash, with :PATH for a part of it), or a file or directory of
+    /// this machine, at /input/NAME, or at NAME if that begins with /; can be repeated
+    #[arg(long, value_name = "NAME=WHAT")]
+    pub input: Vec<String>,
+    /// Standard input: COLLECTION:PATH, a file, or - for what is piped into this command
+    #[arg(long, value_name = "WHAT")]
+    pub stdin: Option<String>,
+    /// Directory in the container that becomes the output
+    #[arg(long, value_name = "PATH", default_value = "/out")]
+    pub output_path: String,
+    /// Give the job network access, and with it a token for the API
+    #[arg(long)]
+    pub network: bool,
+    /// Take the result of an equal job that is running or succeeded, instead of running again
+    #[arg(long)]
+    pub reuse: bool,
+    /// Wait for the job and end with its exit code
+    #[arg(long)]
+    pub wait: bool,
+    /// Command and arguments
+    #[arg(required = true, last = true, value_name = "CMD")]
+    pub command: Vec<String>,
+}
+
+/// A number of devices of one kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gpus {
+    stack: String,
+    count: u32,
+}
+
+fn gpus(text: &str) -> Result<Gpus, String> {
+    let (stack, count) = text.split_once(':').unwrap_or(("cuda", text));
+    let count = count.parse().ok().filter(|count| *count > 0);
+    match (stack, count) {
+        ("cuda" | "rocm", Some(count)) => Ok(Gpus {
+            stack: stack.to_owned(),
+            count,
+        }),
+        _ => Err(format!(
+            "{text:?} is not a number of GPUs: write 1, cuda:2 or rocm:1"
+        )),
+    }
+}
+
+/// Flags that were checked further than their form, before anything is sent.
+struct Plan {
+    environment: BTreeMap<String, String>,
+    output_path: String,
+    inputs: Vec<InputSpec>,
+    stdin: Option<Stdin>,
+}
+
+enum Stdin {
+    Piped,
+    Source(Source),
+}
+
+fn plan(args: &Submit) -> Result<Plan, Failure> {
+    let mut environment = BTreeMap::new();
+    for pair in &args.env {
+        let (name, value) = pair
+            .split_once('=')
+            .filter(|(name, _)| !name.is_empty())
+            .ok_or_else(|| Failure::BadEnv(pair.clone()))?;
+        environment.insert(name.to_owned(), value.to_owned());
+    }
+    let output_path = input_spec::output_path(&args.output_path)?;
+    let inputs = args
+        .input
+        .iter()
+        .map(|text| text.parse())
+        .collect::<Result<Vec<InputSpec>, InputSpecError>>()?;
+    input_spec::check_targets(&inputs, &output_path)?;
+    let stdin = match args.stdin.as_deref() {
+        None => None,
+        Some("-") => Some(Stdin::Piped),
+        Some(what) => Some(Stdin::Source(Source::parse(what)?)),
+    };
+    Ok(Plan {
+        environment,
+        output_path,
+        inputs,
+        stdin,
+    })
+}
+
+impl Plan {
+    fn uploads(&self) -> bool {
+        let mut inputs = self.inputs.iter().map(|input| &input.source);
+        inputs.any(|source| matches!(source, Source::Local(_)))
+            || matches!(
+                self.stdin,
+                Some(Stdin::Piped | Stdin::Source(Source::Local(_)))
+            )
+    }
+}
+
+pub async fn run(args: Submit, session: &Session, out: Output) -> Result<Exit, Failure> {
+    let client = &session.client;
+    let plan = plan(&args)?;
+    let user = client.current_user().await?.uuid.to_string();
+    let image = store::reference(client, &args.image).await?;
+    if plan.uploads() {
+        store::check(client, &image).await?;
+    }
+    let name = args.name.clone().unwrap_or_else(|| {
+        let program = args.command[0].rsplit('/').next();
+        program.unwrap_or_default().to_owned()
+    });
+    let mounts = mounts(client, &args, &plan, &name).await?;
+    let mut attributes = attributes(&args, &plan, &name, &image, mounts);
+    let number = jobs::next_number(client, &user).await?;
+    attributes["properties"] = jobs::number_properties(&user, number);
+    let request = commit(client, attributes, &args.image).await?;
+    let number = match number_of(&request, &user) {
+        Some(_) => jobs::settle_number(client, &user, &request).await?,
+        None => None,
+    };
+    let mut job = Job::new(request, None, &user);
+    job.number = number;
+    if !args.wait {
+        announce(&job, out)?;
+        return Ok(Exit::Ok);
+    }
+    if !out.json {
+        announce(&job, out)?;
+    }
+    let ended = wait::until_over(client, job, None).await?;
+    wait::report(client, &ended, out).await
+}
+
+fn announce(job: &Job, out: Output) -> Result<(), Failure> {
+    match (out.json, job.number) {
+        (true, number) => out.json(&json!({
+            "id": number, "uuid": job.request.uuid, "container_uuid": job.request.container_uuid,
+        })),
+        (false, Some(number)) => out.line(&format!("{number} {}", job.request.uuid)),
+        (false, None) => out.line(&format!("- {}", job.request.uuid)),
+    }
+}
+
+/// Everything but the number.
+fn attributes(args: &Submit, plan: &Plan, name: &str, image: &str, mounts: Value) -> Value {
+    let mut constraints = json!({"vcpus": args.cpus, "ram": args.mem, "API": args.network});
+    if let Some(gpus) = &args.gpus {
+        // Any driver will do; who needs a certain one asks through the API.
+        constraints["gpu"] = json!({
+            "stack": gpus.stack, "device_count": gpus.count, "driver_version": "0.0", "hardware_target": [], "vram": 0,
+        });
+    }
+    let mut scheduling = Map::new();
+    if let Some(time) = args.time {
+        scheduling.insert("max_run_time".into(), json!(time.as_secs()));
+    }
+    json!({
+        "name": name, "state": "Committed", "priority": args.priority, "use_existing": args.reuse,
+        "container_image": image, "command": args.command, "cwd": ".", "environment": plan.environment,
+        "output_path": plan.output_path, "output_name": format!("Output of {name}"), "mounts": mounts,
+        "runtime_constraints": constraints, "scheduling_parameters": scheduling,
+    })
+}
+
+async fn mounts(client: &Client, args: &Submit, plan: &Plan, name: &str) -> Result<Value, Failure> {
+    let mut mounts = Map::new();
+    mounts.insert(
+        plan.output_path.clone(),
+        json!({"kind": "tmp", "capacity": args.scratch}),
+    );
+    for input in &plan.inputs {
+        let title = format!("Input {} of {name}", input.target);
+        let mount = mount(client, &input.source, &title).await?;
+        mounts.insert(input.target.clone(), mount);
+    }
+    let title = format!("Standard input of {name}");
+    let stdin = match &plan.stdin {
+        None => return Ok(Value::Object(mounts)),
+        Some(Stdin::Piped) => piped(client, &title).await?,
+        Some(Stdin::Source(source)) => mount(client, source, &title).await?,
+    };
+    if stdin["path"].is_null() {
+        let given = args.stdin.clone().unwrap_or_default();
+        return Err(Failure::NotOneFile(given));
+    }
+    mounts.insert("stdin".into(), stdin);
+    Ok(Value::Object(mounts))
+}
+
+async fn mount(client: &Client, source: &Source, title: &str) -> Result<Value, Failure> {
+    match source {
+        Source::Collection(CollectionSpec { collection, path }) => {
+            let stored = collection::open(client, collection).await?;
+            stored.part(path)?;
+            Ok(collection_mount(&stored.pdh, path))
+        }
+        Source::Local(local) => {
+            let items = upload::plan_aside(vec![local.clone()]).await?;
+            let manifest = upload::store(client, &items, "uploading input").await?;
+            let saved = upload::save(client, &manifest, title).await?;
+            let pdh = manifest.pdh();
+            let pdh = saved.portable_data_hash.unwrap_or(pdh);
+            let path = match items.as_slice() {
+                [upload::Item::File { path, .. }] if !local.is_dir() => path.as_str(),
+                _ => "",
+            };
+            Ok(collection_mount(pdh.as_str(), path))
+        }
+    }
+}
+
+async fn piped(client: &Client, title: &str) -> Result<Value, Failure> {
+    let manifest = upload::store_stream(client, "stdin", tokio::io::stdin()).await?;
+    let saved = upload::save(client, &manifest, title).await?;
+    let pdh = saved.portable_data_hash.unwrap_or_else(|| manifest.pdh());
+    Ok(collection_mount(pdh.as_str(), "stdin"))
+}
+
+fn collection_mount(pdh: &str, path: &str) -> Value {
+    match path {
+        "" => json!({"kind": "collection", "portable_data_hash": pdh}),
+        path => json!({"kind": "collection", "portable_data_hash": pdh, "path": path}),
+    }
+}
+
+/// Commits the request. A server that knows no numbers in its vocabulary gets the job without one.
+async fn commit(
+    client: &Client,
+    mut attributes: Value,
+    image: &str,
+) -> Result<ContainerRequest, Failure> {
+    loop {
+        let error = match client.create_container_request(attributes.clone()).await {
+            Ok(request) => return Ok(request),
+            Err(error) => error,
+        };
+        let refused = matches!(
+            error.status(),
+            Some(StatusCode::UNPROCESSABLE_ENTITY | StatusCode::BAD_REQUEST)
+        );
+        if !refused {
+            return Err(error.into());
+        }
+        let said = error.to_string();
+        let lower = said.to_lowercase();
+        if lower.contains("vocabulary") && !attributes["properties"].is_null() {
+            note("dispatch: this server's vocabulary does not allow job numbers; use the uuid");
+            attributes["properties"] = Value::Null;
+            continue;
+        }
+        if lower.contains("image") && lower.contains("not found") {
+            return Err(Failure::NoImage(image.to_owned()));
+        }
+        return Err(Failure::Refused(said));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use clap::Parser;
+
+    fn parse(flags: &[&str]) -> Result<Box<Submit>, clap::Error> {
+        let line = ["dispatch", "submit", "--image", "i"].iter().chain(flags);
+        match Cli::try_parse_from(line.chain(&["--", "/bin/echo", "--x"]))?.command {
+            Command::Submit(submit) => Ok(submit),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn flags_become_a_request() {
+        let args = parse(&[
+            "--cpus",
+            "2",
+            "--mem",
+            "1GiB",
+            "--gpus",
+            "2",
+            "--time",
+            "1h",
+            "--env",
+            "A=b=c",
+            "--network",
+            "--scratch",
+            "2GiB",
+        ])
+        .unwrap();
+        let plan = plan(&args).unwrap();
+        let request = attributes(&args, &plan, "echo", "i", json!({}));
+        let constraints = &request["runtime_constraints"];
+        assert_eq!(constraints["vcpus"], 2);
+        assert_eq!(constraints["ram"], 1u64 << 30);
+        assert_eq!(constraints["API"], true);
+        assert_eq!(constraints["gpu"]["device_count"], 2);
+        assert_eq!(request["scheduling_parameters"]["max_run_time"], 3600);
+        assert_eq!(request["environment"], json!({"A": "b=c"}));
+        assert_eq!(request["command"], json!(["/bin/echo", "--x"]));
+        assert_eq!(request["use_existing"], false);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_before_anything_is_sent() {
+        for (flags, word) in [
+            (&["--mem", "4"][..], "write 4GiB"),
+            (&["--time", "4"], "write 4s"),
+            (&["--gpus", "0"], "cuda:2"),
+            (&["--gpus", "opencl:1"], "cuda:2"),
+            (&["--cpus", "0"], "0"),
+            (&["--priority", "1001"], "1000"),
+        ] {
+            let said = parse(flags).unwrap_err().to_string();
+            assert!(said.contains(word), "{flags:?}: {said}");
+        }
+        for flags in [
+            &["--env", "A"][..],
+            &["--input", "a"],
+            &["--output-path", "x"],
+        ] {
+            assert!(plan(&parse(flags).unwrap()).is_err(), "{flags:?}");
+        }
+    }
+}

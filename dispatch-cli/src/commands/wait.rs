@@ -1,0 +1,148 @@
+//! `dispatch wait`, and the waiting of `dispatch submit --wait`.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use arvados_client::Client;
+use clap::Args;
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout_at};
+
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::job::{Job, JobState};
+use crate::job_id::JobId;
+use crate::jobs;
+use crate::log_files::LogFiles;
+use crate::output::{Output, note, plain};
+use crate::session::Session;
+use crate::units;
+use crate::watch::Watch;
+
+/// How much of what a failed job said is shown.
+const TAIL: usize = 20;
+
+/// Wait until jobs are over and end with their exit code: of several, the first that is not 0
+#[derive(Debug, Args)]
+pub struct Wait {
+    /// Jobs
+    #[arg(required = true, value_name = "ID")]
+    pub jobs: Vec<JobId>,
+    /// Give up after this time, like 10m, with exit status 124
+    #[arg(long, value_name = "TIME", value_parser = units::time)]
+    pub timeout: Option<Duration>,
+}
+
+pub async fn run(args: Wait, session: &Session, out: Output) -> Result<Exit, Failure> {
+    let deadline = args.timeout.map(|time| Instant::now() + time);
+    let mut first = Exit::Ok;
+    for id in &args.jobs {
+        let job = jobs::find(&session.client, id).await?;
+        let job = until_over(&session.client, job, deadline).await?;
+        let exit = report(&session.client, &job, out).await?;
+        if first == Exit::Ok {
+            first = exit;
+        }
+    }
+    Ok(first)
+}
+
+/// Looks until the job is over or the time is; what is returned may not be over in the second case.
+pub async fn until_over(
+    client: &Client,
+    mut job: Job,
+    deadline: Option<Instant>,
+) -> Result<Job, Failure> {
+    if job.verdict().is_some() {
+        return Ok(job);
+    }
+    let mut watch = Watch::new(client);
+    loop {
+        let uuids: Vec<String> = job.uuids().map(str::to_owned).collect();
+        let pause = watch.pause(&uuids);
+        let in_time = match deadline {
+            Some(deadline) => timeout_at(deadline, pause).await.is_ok(),
+            None => {
+                pause.await;
+                true
+            }
+        };
+        job = jobs::refresh(client, &job).await?;
+        if job.verdict().is_some() || !in_time {
+            return Ok(job);
+        }
+    }
+}
+
+/// Says how the job ended, with the end of what it said if it failed.
+pub async fn report(client: &Client, job: &Job, out: Output) -> Result<Exit, Failure> {
+    let exit = job.verdict().unwrap_or(Exit::TimedOut);
+    if exit != Exit::Ok {
+        for line in stderr_tail(client, job).await {
+            note(&plain(&line));
+        }
+    }
+    if out.json {
+        out.json(&summary(job))?;
+        return Ok(exit);
+    }
+    if exit != Exit::Ok {
+        note(&format!("dispatch: {}", ending(job)));
+    }
+    Ok(exit)
+}
+
+/// One sentence.
+fn ending(job: &Job) -> String {
+    let name = job.name();
+    let because = match job.error() {
+        Some(error) => format!(": {}", plain(error)),
+        None => String::new(),
+    };
+    match (job.state(), job.exit_code()) {
+        (JobState::Complete, Some(code)) => {
+            format!("job {name} ended with exit code {code}{because}")
+        }
+        (JobState::Complete, None) => format!("job {name} ended without an exit code{because}"),
+        (JobState::Held, _) => {
+            format!("job {name} is on hold (priority 0) and will not start by itself")
+        }
+        (JobState::Cancelled, _) => format!("job {name} was cancelled{because}"),
+        (state, _) => format!(
+            "job {name} is not over yet: it is {}; see why with: dispatch explain {name}",
+            state.word()
+        ),
+    }
+}
+
+fn summary(job: &Job) -> Value {
+    json!({
+        "id": job.number,
+        "uuid": job.request.uuid,
+        "container_uuid": job.request.container_uuid,
+        "state": job.state().word(),
+        "exit_code": job.exit_code(),
+        "error": job.error(),
+        "output_uuid": job.request.output_uuid,
+        "log_uuid": job.request.log_uuid,
+    })
+}
+
+/// The last lines, as far as they can be had: this is help, not the result.
+async fn stderr_tail(client: &Client, job: &Job) -> VecDeque<String> {
+    let mut tail = VecDeque::new();
+    if let Ok(mut files) = LogFiles::new(client, &["stderr.txt"]).await {
+        let mut keep = |_: &str, line: crate::log_line::Line<'_>| {
+            if tail.len() == TAIL {
+                tail.pop_front();
+            }
+            tail.push_back(String::from_utf8_lossy(line.text).into_owned());
+            Ok(())
+        };
+        if files.read(job, &mut keep).await.is_ok() {
+            // The closure above cannot fail.
+            let _ = files.finish(&mut keep);
+        }
+    }
+    tail
+}

@@ -1,0 +1,129 @@
+//! What the exit status says; scripts rely on it, so it only ever grows.
+
+/// The exit statuses of every command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// Done.
+    Ok,
+    /// Something failed; the sentence on standard error says what.
+    Failure,
+    /// The command line is wrong; nothing was done.
+    Usage,
+    /// No such job, image, collection, path or file.
+    NotFound,
+    /// No server or token is configured, or the token may not do this.
+    Denied,
+    /// The server cannot be reached.
+    Unreachable,
+    /// `up` is already running on this state directory.
+    AlreadyUp,
+    /// `get` would overwrite files.
+    WouldOverwrite,
+    /// `wait`, `submit --wait`: the job was cancelled or is on hold, so there is no exit code.
+    Cancelled,
+    /// `wait --timeout`: the time is over and the job is not.
+    TimedOut,
+    /// `wait`, `submit --wait`: dispatch itself failed.
+    WaitFailed,
+    /// `wait`, `submit --wait`: what the job's command ended with.
+    Job(u8),
+}
+
+impl Exit {
+    /// The number.
+    pub fn code(self) -> u8 {
+        match self {
+            Exit::Ok => 0,
+            Exit::Failure => 1,
+            Exit::Usage => 2,
+            Exit::NotFound => 3,
+            Exit::Denied => 4,
+            Exit::Unreachable => 5,
+            Exit::AlreadyUp => 6,
+            Exit::WouldOverwrite => 7,
+            Exit::Cancelled => 123,
+            Exit::TimedOut => 124,
+            Exit::WaitFailed => 125,
+            Exit::Job(code) => code,
+        }
+    }
+
+    /// A container's exit code as ours. Codes that are no exit status become 255.
+    pub fn of_job(code: i32) -> Self {
+        match u8::try_from(code) {
+            Ok(0) => Exit::Ok,
+            Ok(code) => Exit::Job(code),
+            Err(_) => Exit::Job(255),
+        }
+    }
+}
+
+/// The table for help and man page.
+pub const TABLE: &str = "\
+Exit status:
+  0    done
+  1    something failed; the sentence on standard error says what
+  2    the command line is wrong; nothing was done
+  3    no such job, image, collection, path or file
+  4    no server or token is configured, or the token may not do this
+  5    the server cannot be reached
+  6    'up': already running on this state directory
+  7    'get': files are in the way and --force was not given
+
+'wait' and 'submit --wait' end with the exit code of the job's command (128+N if signal N killed it), or:
+  2    the command line is wrong; nothing was submitted
+  123  the job was cancelled or is on hold, so there is no exit code
+  124  --timeout is over and the job is not
+  125  dispatch itself failed (any of 1, 3, 4, 5 above)
+
+Environment:
+  ARVADOS_API_HOST, ARVADOS_API_TOKEN, ARVADOS_API_HOST_INSECURE, SSL_CERT_FILE name the server. Without
+  ARVADOS_API_HOST, the server of a running 'dispatch up' is used, then ~/.config/arvados/settings.conf.
+  --state (or DISPATCH_STATE) given explicitly names the 'dispatch up' to use whatever ARVADOS_API_HOST says.
+
+Jobs:
+  A job is a container request. Wherever ID is asked for, its number, its uuid (-xvhdp-) or its container's
+  uuid (-dz642-) can be given. Numbers are kept in the request's properties (dispatch_id, dispatch_user) on
+  the server, count up for each user, and are the same on every machine; jobs submitted by other programs
+  have none.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_names_every_status() {
+        let all = [
+            Exit::Ok,
+            Exit::Failure,
+            Exit::Usage,
+            Exit::NotFound,
+            Exit::Denied,
+            Exit::Unreachable,
+            Exit::AlreadyUp,
+            Exit::WouldOverwrite,
+            Exit::Cancelled,
+            Exit::TimedOut,
+            Exit::WaitFailed,
+        ];
+        for exit in all {
+            let row = format!("\n  {:<5}", exit.code());
+            assert!(TABLE.contains(&row), "{exit:?}");
+        }
+    }
+
+    #[test]
+    fn a_jobs_exit_code_is_ours() {
+        let rows = [
+            (0, 0),
+            (1, 1),
+            (137, 137),
+            (255, 255),
+            (256, 255),
+            (-1, 255),
+        ];
+        for (job, ours) in rows {
+            assert_eq!(Exit::of_job(job).code(), ours, "{job}");
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Images from every form people have them in.
+
+use std::fs;
+use std::path::PathBuf;
+
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+
+use super::*;
+
+fn name() -> ImageName {
+    "tool:1".parse().unwrap()
+}
+
+fn sha(bytes: &[u8]) -> String {
+    data_encoding::HEXLOWER.encode(&Sha256::digest(bytes))
+}
+
+/// A root directory with a file, a link, and a second name.
+fn root(dir: &TempDir) -> PathBuf {
+    let root = dir.path().join("root");
+    fs::create_dir_all(root.join("bin")).unwrap();
+    fs::write(root.join("bin/sh"), "#!").unwrap();
+    fs::hard_link(root.join("bin/sh"), root.join("bin/ash")).unwrap();
+    std::os::unix::fs::symlink("sh", root.join("bin/dash")).unwrap();
+    fs::write(root.join(format!("{}.txt", "long".repeat(40))), "x").unwrap();
+    root
+}
+
+fn packed(image: &Packed) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    image.write(&mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn a_root_directory_becomes_an_image_with_one_layer() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = Packed::open(&root(&dir), &name()).unwrap();
+    let archive = packed(&image);
+    assert_eq!(archive, packed(&image), "twice is the same");
+
+    let file = dir.path().join("image.tar");
+    fs::write(&file, &archive).unwrap();
+    let again = Packed::open(&file, &name()).unwrap();
+    assert_eq!(again.id, image.id);
+    assert_eq!(packed(&again), archive, "an archive of ours stays as it is");
+
+    let files = Files::archive(&file).unwrap();
+    let chosen = select::choose(&files, &name()).unwrap();
+    let (layer, _) = files.open(&chosen.layers[0].file).unwrap();
+    let mut kinds: Vec<(String, tar::EntryType)> = tar::Archive::new(layer)
+        .entries()
+        .unwrap()
+        .map(|entry| {
+            let entry = entry.unwrap();
+            let path = entry.path().unwrap().display().to_string();
+            (path, entry.header().entry_type())
+        })
+        .collect();
+    kinds.truncate(4);
+    assert_eq!(
+        kinds,
+        [
+            ("bin/".into(), tar::EntryType::Directory),
+            ("bin/ash".into(), tar::EntryType::Regular),
+            ("bin/dash".into(), tar::EntryType::Symlink),
+            ("bin/sh".into(), tar::EntryType::Link),
+        ]
+    );
+}
+
+#[test]
+fn compressed_archives_are_unpacked() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = Packed::open(&root(&dir), &name()).unwrap();
+    let archive = packed(&image);
+    let gzip = dir.path().join("image.tar.gz");
+    let mut writer =
+        flate2::write::GzEncoder::new(fs::File::create(&gzip).unwrap(), Default::default());
+    writer.write_all(&archive).unwrap();
+    writer.finish().unwrap();
+    let zstd = dir.path().join("image.tar.zst");
+    fs::write(&zstd, zstd::encode_all(archive.as_slice(), 1).unwrap()).unwrap();
+    for file in [gzip, zstd] {
+        let again = Packed::open(&file, &name()).unwrap();
+        assert_eq!(packed(&again), archive, "{}", file.display());
+    }
+}
+
+/// An OCI layout with one image per architecture in `archs`.
+fn layout(dir: &TempDir, archs: &[&str], ref_names: &[&str]) -> PathBuf {
+    let path = dir.path().join("layout");
+    let blobs = path.join("blobs/sha256");
+    fs::create_dir_all(&blobs).unwrap();
+    let put = |bytes: &[u8]| {
+        fs::write(blobs.join(sha(bytes)), bytes).unwrap();
+        format!("sha256:{}", sha(bytes))
+    };
+    let mut manifests = Vec::new();
+    for (number, arch) in archs.iter().enumerate() {
+        let layer = format!("layer {number} is no tar, and nobody unpacks it here");
+        let compressed = zstd::encode_all(layer.as_bytes(), 1).unwrap();
+        let config = serde_json::json!({"architecture": arch, "os": "linux",
+            "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", sha(layer.as_bytes()))]}});
+        let config = config.to_string();
+        let manifest = serde_json::json!({"schemaVersion": 2,
+            "config": {"mediaType": "application/vnd.oci.image.config.v1+json", "digest": put(config.as_bytes()), "size": config.len()},
+            "layers": [{"mediaType": "application/vnd.oci.image.layer.v1.tar+zstd", "digest": put(&compressed), "size": compressed.len()}]});
+        let manifest = manifest.to_string();
+        manifests.push(serde_json::json!({"mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "digest": put(manifest.as_bytes()), "size": manifest.len(),
+            "platform": {"architecture": arch, "os": "linux"},
+            "annotations": {"org.opencontainers.image.ref.name": ref_names.get(number).unwrap_or(&"")}}));
+    }
+    let index = serde_json::json!({"schemaVersion": 2, "manifests": manifests});
+    fs::write(path.join("index.json"), index.to_string()).unwrap();
+    fs::write(path.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
+    path
+}
+
+#[test]
+fn of_several_platforms_this_machines_is_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = layout(&dir, &["s390x", select::architecture(), "riscv64"], &[]);
+    let image = Packed::open(&path, &name()).unwrap();
+    let file = dir.path().join("stored.tar");
+    fs::write(&file, packed(&image)).unwrap();
+    let stored = Packed::open(&file, &name()).unwrap();
+    assert_eq!(stored.id, image.id);
+
+    let other = tempfile::tempdir().unwrap();
+    let path = layout(&other, &["s390x"], &[]);
+    let refused = Packed::open(&path, &name()).unwrap_err();
+    assert!(
+        matches!(&refused, ImageError::OtherPlatform { present, .. } if present == "linux/s390x"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn of_several_images_the_one_of_that_name_is_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = select::architecture();
+    let path = layout(&dir, &[here, here], &["tool:1", "tool:2"]);
+    let one = Packed::open(&path, &name()).unwrap();
+    let two = Packed::open(&path, &"tool:2".parse().unwrap()).unwrap();
+    assert_ne!(one.id, two.id);
+    let refused = Packed::open(&path, &"tool:3".parse().unwrap()).unwrap_err();
+    assert!(
+        matches!(&refused, ImageError::Several { present, .. } if present == "tool:1, tool:2"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_damaged_layer_is_not_stored() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = layout(&dir, &[select::architecture()], &[]);
+    let image = Packed::open(&path, &name()).unwrap();
+    let From::Files(_, chosen) = &image.from else {
+        panic!("a layout is files");
+    };
+    fs::write(path.join(&chosen.layers[0].file), "something else").unwrap();
+    let image = Packed::open(&path, &name()).unwrap();
+    let refused = image.write(&mut Vec::new()).unwrap_err();
+    assert!(matches!(refused, ImageError::Damaged { .. }), "{refused}");
+}
+
+#[test]
+fn what_is_no_image_is_refused_with_the_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let open = |name: &str| Packed::open(&at(name), &super::tests::name()).unwrap_err();
+    assert!(matches!(open("none"), ImageError::NoFile(_)));
+    fs::create_dir(at("empty")).unwrap();
+    assert!(matches!(open("empty"), ImageError::EmptyRoot(_)));
+    fs::write(at("text"), "hello").unwrap();
+    assert!(matches!(open("text"), ImageError::NotAnImage { .. }));
+    fs::write(at("xz"), b"\xfd7zXZ\0").unwrap();
+    assert!(open("xz").to_string().contains("uncompress it first"));
+    let mut tar = tar::Builder::new(fs::File::create(at("tar")).unwrap());
+    tar.append_path_with_name(at("text"), "hello").unwrap();
+    tar.into_inner().unwrap();
+    assert!(open("tar").to_string().contains("manifest.json"));
+}

@@ -1,0 +1,56 @@
+//! Container images: what people have (archives, layouts, root directories), as the one archive that is stored.
+
+mod archive;
+mod files;
+mod name;
+mod pack;
+mod root_dir;
+mod select;
+pub mod store;
+
+use std::io;
+use std::path::PathBuf;
+
+pub use archive::Packed;
+pub use name::ImageName;
+
+/// Why an image cannot be added or found.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    #[error(
+        "{0} does not exist; give a docker-archive, an OCI archive or layout, or a root directory"
+    )]
+    NoFile(PathBuf),
+    #[error("cannot read {path}: {source}")]
+    Read { path: PathBuf, source: io::Error },
+    #[error(
+        "{path} is no container image: {why}. Give what 'docker save' or 'podman save' writes, an OCI archive or layout, or a root directory"
+    )]
+    NotAnImage { path: PathBuf, why: String },
+    #[error("the image in {path} is damaged: {why}")]
+    Damaged { path: PathBuf, why: String },
+    #[error(
+        "{path} holds several images ({present}); add one by the name it has there, or save it alone"
+    )]
+    Several { path: PathBuf, present: String },
+    #[error(
+        "{path} has an image for {present} only, and this machine is {wanted}; save the image for {wanted}"
+    )]
+    OtherPlatform {
+        path: PathBuf,
+        present: String,
+        wanted: String,
+    },
+    #[error("{0} is empty; a root directory holds the files of the container, like bin/sh")]
+    EmptyRoot(PathBuf),
+    #[error("{0} changed while it was being packed; try again when nothing writes to it")]
+    Changed(PathBuf),
+    #[error("cannot pack the image: {0}")]
+    Pack(io::Error),
+    #[error(
+        "{0:?} cannot be the name of an image: write NAME or NAME:TAG with letters, digits and . _ - / in the name"
+    )]
+    BadName(String),
+    #[error("packing stopped unexpectedly")]
+    Stopped,
+}

@@ -1,0 +1,76 @@
+//! `NAME[:TAG]`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::ImageError;
+
+/// What people call an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageName {
+    /// Repository, like `busybox` or `host:5000/team/tool`.
+    pub repository: String,
+    /// Version; `latest` if none is given.
+    pub tag: String,
+}
+
+impl FromStr for ImageName {
+    type Err = ImageError;
+
+    fn from_str(text: &str) -> Result<Self, ImageError> {
+        let bad = || ImageError::BadName(text.to_owned());
+        // A colon before the last slash belongs to a port.
+        let name_at = text.rfind('/').map_or(0, |at| at + 1);
+        let (repository, tag) = match text[name_at..].split_once(':') {
+            Some((name, tag)) => (&text[..name_at + name.len()], tag),
+            None => (text, "latest"),
+        };
+        let part_ok = |part: &str| {
+            part.starts_with(|c: char| c.is_ascii_alphanumeric())
+                && part
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || "._-:".contains(c))
+        };
+        let tag_ok = tag.len() <= 128
+            && !tag.is_empty()
+            && !tag.starts_with(['.', '-'])
+            && tag
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
+        if !tag_ok || !repository.split('/').all(part_ok) || repository.ends_with(':') {
+            return Err(bad());
+        }
+        Ok(Self {
+            repository: repository.to_owned(),
+            tag: tag.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for ImageName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.repository, self.tag)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_a_repository_and_a_tag() {
+        let rows = [
+            ("busybox", "busybox", "latest"),
+            ("busybox:1.36", "busybox", "1.36"),
+            ("host:5000/a/b", "host:5000/a/b", "latest"),
+            ("host:5000/a/b:x_1", "host:5000/a/b", "x_1"),
+        ];
+        for (text, repository, tag) in rows {
+            let name: ImageName = text.parse().unwrap();
+            assert_eq!((&*name.repository, &*name.tag), (repository, tag), "{text}");
+        }
+        for bad in ["", ":x", "a:", "a b", "/a", "a//b", "a:b:c", "a:-x", "-a"] {
+            assert!(bad.parse::<ImageName>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! `--input NAME=WHAT`: where it appears in the container, and what it is.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use arvados_client::{CollectionUuid, Pdh};
+
+/// Where inputs with a plain name appear.
+const INPUTS: &str = "/input";
+
+/// Why an input cannot be understood.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InputSpecError {
+    #[error(
+        "{0:?} is not an input: write NAME=COLLECTION, NAME=COLLECTION:PATH, NAME=FILE or NAME=DIRECTORY"
+    )]
+    NoEquals(String),
+    #[error(
+        "{0:?} cannot be the name of an input: use a name like data or an absolute path like /ref, without . and .. in it"
+    )]
+    BadName(String),
+    #[error("{0:?} cannot be a path in a collection: leave . and .. out")]
+    BadPath(String),
+    #[error("input {0} is given twice: give each its own name")]
+    Twice(String),
+    #[error("input {0} would hide the output path {1}: use another name or another --output-path")]
+    HidesOutput(String, String),
+    #[error("{0:?} is not an absolute path: --output-path must begin with / and name a directory")]
+    BadOutputPath(String),
+}
+
+/// What is given to a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// Something stored already.
+    Collection(CollectionSpec),
+    /// A file or directory of this machine.
+    Local(PathBuf),
+}
+
+/// A collection, or a file or directory in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CollectionSpec {
+    /// uuid or portable data hash.
+    pub collection: String,
+    /// Empty for all of it.
+    pub path: String,
+}
+
+/// One `--input`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InputSpec {
+    /// Absolute path in the container.
+    pub target: String,
+    /// What appears there.
+    pub source: Source,
+}
+
+impl FromStr for InputSpec {
+    type Err = InputSpecError;
+
+    fn from_str(text: &str) -> Result<Self, InputSpecError> {
+        let (name, what) = text
+            .split_once('=')
+            .filter(|(name, what)| !name.is_empty() && !what.is_empty())
+            .ok_or_else(|| InputSpecError::NoEquals(text.to_owned()))?;
+        Ok(Self {
+            target: target(name).ok_or_else(|| InputSpecError::BadName(name.to_owned()))?,
+            source: Source::parse(what)?,
+        })
+    }
+}
+
+impl Source {
+    /// A collection where the text begins with the name of one, else a local path.
+    pub fn parse(text: &str) -> Result<Self, InputSpecError> {
+        Ok(match CollectionSpec::parse(text)? {
+            Some(spec) => Source::Collection(spec),
+            None => Source::Local(PathBuf::from(text)),
+        })
+    }
+}
+
+impl CollectionSpec {
+    /// `UUID`, `PDH`, either with `:PATH`, and the `keep:UUID/PATH` other tools print. None if it is none of these.
+    pub fn parse(text: &str) -> Result<Option<Self>, InputSpecError> {
+        let text = text.strip_prefix("keep:").unwrap_or(text);
+        let end = text.find([':', '/']).unwrap_or(text.len());
+        let collection = &text[..end];
+        if CollectionUuid::parse(collection).is_err() && Pdh::parse(collection).is_err() {
+            return Ok(None);
+        }
+        let path = clean(text[end..].trim_start_matches(':'))
+            .ok_or_else(|| InputSpecError::BadPath(text[end..].to_owned()))?;
+        Ok(Some(Self {
+            collection: collection.to_owned(),
+            path,
+        }))
+    }
+}
+
+/// The output path in its plain form.
+pub fn output_path(text: &str) -> Result<String, InputSpecError> {
+    let bad = || InputSpecError::BadOutputPath(text.to_owned());
+    let path = clean(text).filter(|p| text.starts_with('/') && !p.is_empty());
+    Ok(format!("/{}", path.ok_or_else(bad)?))
+}
+
+/// Every target once, and none on or above the output.
+pub fn check_targets(inputs: &[InputSpec], output: &str) -> Result<(), InputSpecError> {
+    let mut seen = BTreeSet::new();
+    for input in inputs {
+        let target = &input.target;
+        if !seen.insert(target) {
+            return Err(InputSpecError::Twice(target.clone()));
+        }
+        let above = output
+            .strip_prefix(target.as_str())
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        if above {
+            return Err(InputSpecError::HidesOutput(
+                target.clone(),
+                output.to_owned(),
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn target(name: &str) -> Option<String> {
+    let path = clean(name).filter(|path| !path.is_empty())?;
+    Some(match name.starts_with('/') {
+        true => format!("/{path}"),
+        false => format!("{INPUTS}/{path}"),
+    })
+}
+
+/// Without leading, doubled and trailing slashes; none if a part is `.` or `..` or has a control character.
+fn clean(path: &str) -> Option<String> {
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    let bad = |part: &&str| matches!(*part, "." | "..") || part.chars().any(char::is_control);
+    (!parts.iter().any(bad)).then(|| parts.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UUID: &str = "zzzzz-4zz18-0123456789abcde";
+    const PDH: &str = "d41d8cd98f00b204e9800998ecf8427e+0";
+
+    fn collection(collection: &str, path: &str) -> Source {
+        Source::Collection(CollectionSpec {
+            collection: collection.into(),
+            path: path.into(),
+        })
+    }
+
+    #[test]
+    fn inputs_name_a_place_and_a_thing() {
+        let local = |path: &str| Source::Local(path.into());
+        let rows = [
+            (format!("a={UUID}"), "/input/a", collection(UUID, "")),
+            (format!("a={UUID}:x/y"), "/input/a", collection(UUID, "x/y")),
+            (
+                format!("a={UUID}:/x//y/"),
+                "/input/a",
+                collection(UUID, "x/y"),
+            ),
+            (format!("a=keep:{PDH}/x"), "/input/a", collection(PDH, "x")),
+            (format!("/ref={PDH}"), "/ref", collection(PDH, "")),
+            ("a/b=data.txt".into(), "/input/a/b", local("data.txt")),
+            ("a=dir/k=v".into(), "/input/a", local("dir/k=v")),
+            ("a=c:d".into(), "/input/a", local("c:d")),
+        ];
+        for (text, target, source) in rows {
+            let got: InputSpec = text.parse().unwrap();
+            assert_eq!(
+                (got.target.as_str(), got.source),
+                (target, source),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn bad_inputs_are_refused_with_the_reason() {
+        let no_equals = |t: &str| InputSpecError::NoEquals(t.into());
+        let bad_name = |t: &str| InputSpecError::BadName(t.into());
+        let rows = [
+            ("data", no_equals("data")),
+            ("=x", no_equals("=x")),
+            ("a=", no_equals("a=")),
+            ("../a=x", bad_name("../a")),
+            ("/=x", bad_name("/")),
+            ("a\n=x", bad_name("a\n")),
+        ];
+        for (text, error) in rows {
+            assert_eq!(text.parse::<InputSpec>(), Err(error), "{text}");
+        }
+        assert!(matches!(
+            format!("a={UUID}:../x").parse::<InputSpec>(),
+            Err(InputSpecError::BadPath(_))
+        ));
+    }
+
+    #[test]
+    fn targets_neither_meet_nor_hide_the_output() {
+        let inputs = |names: &[&str]| -> Vec<InputSpec> {
+            names
+                .iter()
+                .map(|n| format!("{n}=f").parse().unwrap())
+                .collect()
+        };
+        assert!(check_targets(&inputs(&["a", "b", "/out/ref", "/output"]), "/out").is_ok());
+        let twice = check_targets(&inputs(&["a", "/input/a"]), "/out").unwrap_err();
+        assert_eq!(twice, InputSpecError::Twice("/input/a".into()));
+        for hiding in ["/out", "/var"] {
+            let error = check_targets(&inputs(&[hiding]), "/var/out").is_err();
+            assert_eq!(error, hiding == "/var");
+        }
+    }
+
+    #[test]
+    fn the_output_path_is_absolute() {
+        assert_eq!(output_path("/out/").unwrap(), "/out");
+        for bad in ["out", "/", "", "/a/../b"] {
+            assert!(output_path(bad).is_err(), "{bad}");
+        }
+    }
+}

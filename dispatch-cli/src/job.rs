@@ -1,0 +1,319 @@
+//! A job: a container request with the container that serves it, and its state in one word.
+
+use std::time::Duration;
+
+use arvados_client::records::{Container, ContainerRequest, ContainerState, RequestState};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::exit::Exit;
+
+/// Property of a request that holds its number.
+pub const ID_PROPERTY: &str = "dispatch_id";
+/// Property of a request that says whose number it is.
+pub const USER_PROPERTY: &str = "dispatch_user";
+
+/// The state of a job in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobState {
+    /// Not committed.
+    Draft,
+    /// Priority 0 before it started: it waits until somebody raises it.
+    Held,
+    /// Waits for a dispatcher.
+    Queued,
+    /// A dispatcher has it.
+    Locked,
+    /// Its command runs.
+    Running,
+    /// It is being stopped.
+    Stopping,
+    /// Its command ended, with whatever code.
+    Complete,
+    /// It ended otherwise.
+    Cancelled,
+}
+
+impl JobState {
+    /// The word.
+    pub fn word(self) -> &'static str {
+        match self {
+            JobState::Draft => "Draft",
+            JobState::Held => "Held",
+            JobState::Queued => "Queued",
+            JobState::Locked => "Locked",
+            JobState::Running => "Running",
+            JobState::Stopping => "Stopping",
+            JobState::Complete => "Complete",
+            JobState::Cancelled => "Cancelled",
+        }
+    }
+
+    /// Nothing more will happen by itself.
+    pub fn is_over(self) -> bool {
+        matches!(
+            self,
+            JobState::Complete | JobState::Cancelled | JobState::Held
+        )
+    }
+
+    /// From what the server says.
+    pub fn of(request: &RequestState, priority: i64, container: Option<&Container>) -> Self {
+        match (request, container.map(|c| &c.state)) {
+            (RequestState::Uncommitted, _) => JobState::Draft,
+            (_, Some(ContainerState::Complete)) => JobState::Complete,
+            (RequestState::Final, _) => JobState::Cancelled,
+            // A new container is made in place of a cancelled one unless nobody wants it any more.
+            (_, Some(ContainerState::Cancelled)) => match priority {
+                0 => JobState::Cancelled,
+                _ => JobState::Queued,
+            },
+            (_, Some(ContainerState::Locked | ContainerState::Running))
+                if container.is_some_and(|c| c.priority == 0) =>
+            {
+                JobState::Stopping
+            }
+            (_, Some(ContainerState::Locked)) => JobState::Locked,
+            (_, Some(ContainerState::Running)) => JobState::Running,
+            _ => match priority {
+                0 => JobState::Held,
+                _ => JobState::Queued,
+            },
+        }
+    }
+}
+
+/// A request and its container.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// What was asked for.
+    pub request: ContainerRequest,
+    /// What was made for it, if this token may see it.
+    pub container: Option<Container>,
+    /// Its number for this user.
+    pub number: Option<u64>,
+}
+
+impl Job {
+    /// Puts the two together; `user` is who looks.
+    pub fn new(request: ContainerRequest, container: Option<Container>, user: &str) -> Self {
+        let number = number_of(&request, user);
+        Self {
+            request,
+            container,
+            number,
+        }
+    }
+
+    /// The state in one word.
+    pub fn state(&self) -> JobState {
+        JobState::of(
+            &self.request.state,
+            self.request.priority,
+            self.container.as_ref(),
+        )
+    }
+
+    /// How people call it.
+    pub fn name(&self) -> String {
+        match self.number {
+            Some(number) => number.to_string(),
+            None => self.request.uuid.to_string(),
+        }
+    }
+
+    /// What its command ended with.
+    pub fn exit_code(&self) -> Option<i32> {
+        self.container
+            .as_ref()
+            .filter(|c| c.state == ContainerState::Complete)?
+            .exit_code
+    }
+
+    /// From start to end, or to now.
+    pub fn run_time(&self, now: Timestamp) -> Option<Duration> {
+        let container = self.container.as_ref()?;
+        let begun = container.started_at?;
+        let ended = container.finished_at.unwrap_or(now);
+        Duration::try_from(ended.duration_since(begun)).ok()
+    }
+
+    /// Why it failed, in the words of whoever ran it.
+    pub fn error(&self) -> Option<&str> {
+        self.container.as_ref()?.runtime_status.error.as_deref()
+    }
+
+    /// The exit status of a command that waited for it; `None` while it is not over.
+    pub fn verdict(&self) -> Option<Exit> {
+        let state = self.state();
+        match (state, self.exit_code()) {
+            (JobState::Complete, Some(code)) => Some(Exit::of_job(code)),
+            // Complete without a code says nothing about the command.
+            (JobState::Complete, None) => Some(Exit::Cancelled),
+            _ if state.is_over() => Some(Exit::Cancelled),
+            _ => None,
+        }
+    }
+
+    /// The uuids whose events concern it.
+    pub fn uuids(&self) -> impl Iterator<Item = &str> {
+        let container = self.request.container_uuid.as_ref();
+        std::iter::once(self.request.uuid.as_str()).chain(container.map(|uuid| uuid.as_str()))
+    }
+}
+
+/// The number of a request, if it is this user's.
+pub fn number_of(request: &ContainerRequest, user: &str) -> Option<u64> {
+    let properties = request.extra.get("properties")?;
+    (properties.get(USER_PROPERTY).and_then(Value::as_str) == Some(user))
+        .then(|| properties.get(ID_PROPERTY)?.as_u64())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn job(request: &str, priority: i64, container: Option<(&str, i64, Value)>) -> Job {
+        let request = json!({
+            "uuid": "zzzzz-xvhdp-0123456789abcde", "state": request, "priority": priority,
+            "properties": {"dispatch_id": 7, "dispatch_user": "me"},
+        });
+        let container = container.map(|(state, priority, exit)| {
+            serde_json::from_value(json!({
+                "uuid": "zzzzz-dz642-0123456789abcde", "state": state, "priority": priority, "exit_code": exit,
+            }))
+            .unwrap()
+        });
+        Job::new(serde_json::from_value(request).unwrap(), container, "me")
+    }
+
+    #[test]
+    fn the_state_in_one_word() {
+        let none = || Value::Null;
+        let rows = [
+            ("Uncommitted", 0, None, "Draft", None),
+            ("Committed", 500, None, "Queued", None),
+            (
+                "Committed",
+                500,
+                Some(("Queued", 9, none())),
+                "Queued",
+                None,
+            ),
+            (
+                "Committed",
+                0,
+                Some(("Queued", 0, none())),
+                "Held",
+                Some(123),
+            ),
+            (
+                "Committed",
+                500,
+                Some(("Locked", 9, none())),
+                "Locked",
+                None,
+            ),
+            (
+                "Committed",
+                0,
+                Some(("Locked", 0, none())),
+                "Stopping",
+                None,
+            ),
+            (
+                "Committed",
+                500,
+                Some(("Running", 9, none())),
+                "Running",
+                None,
+            ),
+            (
+                "Committed",
+                0,
+                Some(("Running", 0, none())),
+                "Stopping",
+                None,
+            ),
+            // Somebody else still wants the same container.
+            (
+                "Committed",
+                0,
+                Some(("Running", 9, none())),
+                "Running",
+                None,
+            ),
+            (
+                "Committed",
+                500,
+                Some(("Cancelled", 0, none())),
+                "Queued",
+                None,
+            ),
+            (
+                "Committed",
+                0,
+                Some(("Cancelled", 0, none())),
+                "Cancelled",
+                Some(123),
+            ),
+            (
+                "Committed",
+                500,
+                Some(("Complete", 9, json!(0))),
+                "Complete",
+                Some(0),
+            ),
+            (
+                "Final",
+                500,
+                Some(("Complete", 0, json!(3))),
+                "Complete",
+                Some(3),
+            ),
+            (
+                "Final",
+                500,
+                Some(("Complete", 0, none())),
+                "Complete",
+                Some(123),
+            ),
+            (
+                "Final",
+                500,
+                Some(("Cancelled", 0, json!(3))),
+                "Cancelled",
+                Some(123),
+            ),
+            (
+                "Final",
+                500,
+                Some(("Running", 0, none())),
+                "Cancelled",
+                Some(123),
+            ),
+            ("Final", 500, None, "Cancelled", Some(123)),
+            (
+                "Committed",
+                500,
+                Some(("Paused", 9, none())),
+                "Queued",
+                None,
+            ),
+        ];
+        for (request, priority, container, word, verdict) in rows {
+            let label = format!("{request} {priority} {container:?}");
+            let job = job(request, priority, container);
+            assert_eq!(job.state().word(), word, "{label}");
+            assert_eq!(job.verdict().map(Exit::code), verdict, "{label}");
+        }
+    }
+
+    #[test]
+    fn a_number_is_only_its_owners() {
+        let request = job("Committed", 1, None).request;
+        assert_eq!(number_of(&request, "me"), Some(7));
+        assert_eq!(number_of(&request, "you"), None);
+    }
+}

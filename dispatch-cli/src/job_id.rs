@@ -1,0 +1,92 @@
+//! What people may write for a job: its number, its request's uuid, or its container's.
+
+use std::fmt;
+use std::str::FromStr;
+
+use arvados_client::{ContainerRequestUuid, ContainerUuid};
+
+/// A job as named on the command line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JobId {
+    /// `7`.
+    Number(u64),
+    /// `…-xvhdp-…`.
+    Request(ContainerRequestUuid),
+    /// `…-dz642-…`.
+    Container(ContainerUuid),
+}
+
+/// Not any of these.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is not a job: write its number (see: dispatch list), or the uuid of a container request (-xvhdp-) or a container (-dz642-)"
+)]
+pub struct JobIdError(String);
+
+impl FromStr for JobId {
+    type Err = JobIdError;
+
+    fn from_str(text: &str) -> Result<Self, JobIdError> {
+        let text = text.trim();
+        if let Ok(uuid) = ContainerRequestUuid::parse(text) {
+            return Ok(JobId::Request(uuid));
+        }
+        if let Ok(uuid) = ContainerUuid::parse(text) {
+            return Ok(JobId::Container(uuid));
+        }
+        let digits = text.strip_prefix('#').unwrap_or(text);
+        match digits.parse::<u64>() {
+            Ok(number) if number > 0 && digits.bytes().all(|b| b.is_ascii_digit()) => {
+                Ok(JobId::Number(number))
+            }
+            _ => Err(JobIdError(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            JobId::Number(number) => write!(f, "{number}"),
+            JobId::Request(uuid) => write!(f, "{uuid}"),
+            JobId::Container(uuid) => write!(f, "{uuid}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_is_a_number_or_one_of_two_uuids() {
+        let request = "zzzzz-xvhdp-0123456789abcde";
+        let container = "zzzzz-dz642-0123456789abcde";
+        let rows = [
+            ("7", JobId::Number(7)),
+            ("#7", JobId::Number(7)),
+            (
+                request,
+                JobId::Request(ContainerRequestUuid::parse(request).unwrap()),
+            ),
+            (
+                container,
+                JobId::Container(ContainerUuid::parse(container).unwrap()),
+            ),
+        ];
+        for (text, id) in rows {
+            assert_eq!(text.parse(), Ok(id), "{text}");
+        }
+        for bad in [
+            "",
+            "0",
+            "-1",
+            "+1",
+            "7a",
+            "zzzzz-4zz18-0123456789abcde",
+            "zzzzz-xvhdp-",
+        ] {
+            assert!(bad.parse::<JobId>().is_err(), "{bad}");
+        }
+    }
+}

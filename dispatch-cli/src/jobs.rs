@@ -1,0 +1,177 @@
+//! Finding jobs on the server, and giving them their numbers.
+
+use std::collections::HashMap;
+
+use arvados_client::Client;
+use arvados_client::filter::Query;
+use arvados_client::records::{Container, ContainerRequest};
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::job::{ID_PROPERTY, Job, USER_PROPERTY, number_of};
+use crate::job_id::JobId;
+
+const BY_NUMBER: &str = "properties.dispatch_id";
+const BY_USER: &str = "properties.dispatch_user";
+const REQUESTS: &str = "container_requests";
+
+/// The job people mean by `id`.
+pub async fn find(client: &Client, id: &JobId) -> Result<Job, Failure> {
+    let missing = |_| Failure::NoJob(id.to_string());
+    let user = client.current_user().await?.uuid.to_string();
+    let request = match id {
+        JobId::Request(uuid) => client.container_request(uuid).await.map_err(|error| {
+            if error.is_not_found() {
+                missing(())
+            } else {
+                error.into()
+            }
+        })?,
+        JobId::Container(uuid) => {
+            let query = Query::new()
+                .filter("container_uuid", "=", uuid)
+                .order("created_at desc")
+                .limit(1);
+            let page = client.page::<ContainerRequest>(REQUESTS, &query).await?;
+            page.items.into_iter().next().ok_or(()).map_err(missing)?
+        }
+        JobId::Number(number) => {
+            let found = numbered(client, &user, *number).await?;
+            let mut found = found.into_iter();
+            let first = found.next().ok_or(()).map_err(missing)?;
+            let others: Vec<String> = found.map(|r| r.uuid.to_string()).collect();
+            if !others.is_empty() {
+                return Err(Failure::AmbiguousJob {
+                    number: *number,
+                    uuids: format!("{}, {}", first.uuid, others.join(", ")),
+                });
+            }
+            first
+        }
+    };
+    with_container(client, request, &user).await
+}
+
+/// The same job as it is now.
+pub async fn refresh(client: &Client, job: &Job) -> Result<Job, Failure> {
+    let request = client.container_request(&job.request.uuid).await?;
+    let mut fresh = with_container(client, request, "").await?;
+    fresh.number = job.number;
+    Ok(fresh)
+}
+
+async fn with_container(
+    client: &Client,
+    request: ContainerRequest,
+    user: &str,
+) -> Result<Job, Failure> {
+    let container = match &request.container_uuid {
+        None => None,
+        Some(uuid) => match client.container(uuid).await {
+            Ok(container) => Some(container),
+            // The request may be shared with us and its container not.
+            Err(error) if error.is_not_found() || error.is_denied() => None,
+            Err(error) => return Err(error.into()),
+        },
+    };
+    Ok(Job::new(request, container, user))
+}
+
+/// The newest jobs that match, with their containers, and how many match in all.
+pub async fn newest(client: &Client, query: Query, limit: u64) -> Result<(Vec<Job>, u64), Failure> {
+    let query = query.order("created_at desc").limit(limit).counted();
+    let (user, page) = tokio::try_join!(
+        client.current_user(),
+        client.page::<ContainerRequest>(REQUESTS, &query)
+    )?;
+    let available = page.items_available.unwrap_or(page.items.len() as u64);
+    let uuids: Vec<&str> = page
+        .items
+        .iter()
+        .filter_map(|r| r.container_uuid.as_ref().map(|uuid| uuid.as_str()))
+        .collect();
+    let containers: HashMap<String, Container> = match uuids.is_empty() {
+        true => Default::default(),
+        false => client
+            .all::<Container>(
+                "containers",
+                Query::new().filter("uuid", "in", &uuids),
+                |c| c.uuid.as_str(),
+            )
+            .await?
+            .into_iter()
+            .map(|c| (c.uuid.to_string(), c))
+            .collect(),
+    };
+    let user = user.uuid.to_string();
+    let mut jobs = Vec::with_capacity(page.items.len());
+    for request in page.items {
+        // Several requests may share a container.
+        let container = request
+            .container_uuid
+            .as_ref()
+            .and_then(|uuid| containers.get(uuid.as_str()).cloned());
+        jobs.push(Job::new(request, container, &user));
+    }
+    Ok((jobs, available))
+}
+
+/// The requests of this user with this number, oldest first.
+async fn numbered(
+    client: &Client,
+    user: &str,
+    number: u64,
+) -> Result<Vec<ContainerRequest>, Failure> {
+    let query = Query::new()
+        .filter(BY_USER, "=", user)
+        .filter(BY_NUMBER, "=", number)
+        .order("created_at asc")
+        .order("uuid asc");
+    Ok(client
+        .page::<ContainerRequest>(REQUESTS, &query)
+        .await?
+        .items)
+}
+
+/// One more than the largest number among the user's newest jobs.
+pub async fn next_number(client: &Client, user: &str) -> Result<u64, Failure> {
+    let query = Query::new()
+        .filter(BY_USER, "=", user)
+        .order("created_at desc")
+        .select(&["uuid", "properties"])
+        .limit(50);
+    let page = client.page::<ContainerRequest>(REQUESTS, &query).await?;
+    let largest = page.items.iter().filter_map(|r| number_of(r, user)).max();
+    Ok(largest.unwrap_or(0) + 1)
+}
+
+/// The properties that hold a number.
+pub fn number_properties(user: &str, number: u64) -> Value {
+    json!({ID_PROPERTY: number, USER_PROPERTY: user})
+}
+
+/// Two submits at the same moment choose the same number. The older request keeps it; the others move on, each by
+/// its place among them, so that many at once sort themselves out in few rounds.
+pub async fn settle_number(
+    client: &Client,
+    user: &str,
+    request: &ContainerRequest,
+) -> Result<Option<u64>, Failure> {
+    const ROUNDS: u32 = 12;
+    let mut number = number_of(request, user);
+    for _ in 0..ROUNDS {
+        let Some(mine) = number else { return Ok(None) };
+        let rivals = numbered(client, user, mine).await?;
+        let place = rivals.iter().position(|r| r.uuid == request.uuid);
+        if rivals.len() < 2 || place == Some(0) {
+            return Ok(number);
+        }
+        let next = next_number(client, user).await? + place.unwrap_or(1) as u64 - 1;
+        let properties = number_properties(user, next);
+        let changed = client
+            .update_container_request(&request.uuid, json!({"properties": properties}))
+            .await?;
+        number = number_of(&changed, user);
+    }
+    Ok(number)
+}

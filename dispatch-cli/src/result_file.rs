@@ -1,0 +1,34 @@
+//! `result.json` in a job's log: what the job took, as crunch-run measured it. Other executors write none.
+
+use arvados_client::Client;
+use serde_json::Value;
+
+use crate::job::Job;
+use crate::log_files;
+
+/// What was measured.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ResultFile(Value);
+
+/// Reads it, if the job has one.
+pub async fn read(client: &Client, job: &Job) -> Option<ResultFile> {
+    let bytes = log_files::small(client, job, "result.json").await?;
+    serde_json::from_slice(&bytes).ok().map(ResultFile)
+}
+
+impl ResultFile {
+    /// Most memory in use at once, in bytes.
+    pub fn peak_memory(&self) -> Option<u64> {
+        self.0.get("peak_memory")?.as_u64()
+    }
+
+    /// CPU time, in seconds.
+    pub fn cpu_seconds(&self) -> Option<f64> {
+        self.0.get("cpu_seconds")?.as_f64()
+    }
+
+    /// All of it.
+    pub fn value(&self) -> &Value {
+        &self.0
+    }
+}

@@ -1,0 +1,153 @@
+//! The log of `up`: a file for each program, and one with everything to follow with tail.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use jiff::Timestamp;
+
+use super::UpError;
+
+/// A file that grew beyond this at a start or while running is set aside, and the one set aside before is gone.
+const LARGEST: u64 = 32 << 20;
+
+/// Where lines of all programs go. Clones write to the same files.
+#[derive(Debug, Clone)]
+pub struct Log {
+    all: Arc<Mutex<LogFile>>,
+    dir: PathBuf,
+}
+
+/// The log of one program.
+#[derive(Debug, Clone)]
+pub struct ProgramLog {
+    name: String,
+    own: Arc<Mutex<LogFile>>,
+    all: Arc<Mutex<LogFile>>,
+}
+
+#[derive(Debug)]
+struct LogFile {
+    path: PathBuf,
+    file: File,
+    size: u64,
+}
+
+impl Log {
+    /// `all` is the file with everything; the programs' own are in `dir`.
+    pub fn open(all: &Path, dir: &Path) -> Result<Self, UpError> {
+        Ok(Self {
+            all: Arc::new(Mutex::new(LogFile::open(all)?)),
+            dir: dir.to_owned(),
+        })
+    }
+
+    /// The log of the program `name`.
+    pub fn program(&self, name: &str) -> Result<ProgramLog, UpError> {
+        let path = self.dir.join(format!("{name}.log"));
+        Ok(ProgramLog {
+            name: name.to_owned(),
+            own: Arc::new(Mutex::new(LogFile::open(&path)?)),
+            all: self.all.clone(),
+        })
+    }
+}
+
+impl ProgramLog {
+    /// Adds a line the program said itself.
+    pub fn line(&self, line: &[u8]) {
+        let mut whole = format!("{:<14} ", self.name).into_bytes();
+        whole.extend_from_slice(line);
+        append(&self.own, line);
+        append(&self.all, &whole);
+    }
+
+    /// Adds a line of ours about the program.
+    pub fn remark(&self, text: &str) {
+        let line = format!("{:.6} dispatch up: {text}", Timestamp::now());
+        self.line(line.as_bytes());
+    }
+}
+
+fn append(file: &Mutex<LogFile>, line: &[u8]) {
+    // A whole line is written at once, so the file is consistent whenever the lock is free.
+    let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+    // A full disk must not stop the programs; their lines are lost then.
+    let _ = file.append(line);
+}
+
+impl LogFile {
+    fn open(path: &Path) -> Result<Self, UpError> {
+        let open = || -> io::Result<Self> {
+            let file = OpenOptions::new()
+                .append(true)
+                .create(true)
+                .mode(0o600)
+                .open(path)?;
+            Ok(Self {
+                path: path.to_owned(),
+                size: file.metadata()?.len(),
+                file,
+            })
+        };
+        open().map_err(|source| UpError::Log {
+            path: path.to_owned(),
+            source,
+        })
+    }
+
+    fn append(&mut self, line: &[u8]) -> io::Result<()> {
+        if self.size > LARGEST {
+            let mut aside = self.path.clone().into_os_string();
+            aside.push(".1");
+            fs::rename(&self.path, aside)?;
+            self.file = OpenOptions::new()
+                .append(true)
+                .create(true)
+                .mode(0o600)
+                .open(&self.path)?;
+            self.size = 0;
+        }
+        let mut whole = Vec::with_capacity(line.len() + 1);
+        whole.extend_from_slice(line);
+        whole.push(b'\n');
+        self.file.write_all(&whole)?;
+        self.size += whole.len() as u64;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_go_to_the_programs_file_and_to_the_one_for_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let all = dir.path().join("log");
+        let log = Log::open(&all, dir.path()).unwrap();
+        let (a, b) = (log.program("a").unwrap(), log.program("b").unwrap());
+        a.line(b"one");
+        b.line(b"two");
+        assert_eq!(
+            fs::read_to_string(dir.path().join("a.log")).unwrap(),
+            "one\n"
+        );
+        let both = fs::read_to_string(&all).unwrap();
+        assert_eq!(both, "a              one\nb              two\n");
+    }
+
+    #[test]
+    fn a_file_that_grew_large_is_set_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let file = File::create(&path).unwrap();
+        file.set_len(LARGEST + 1).unwrap();
+        let mut log = LogFile::open(&path).unwrap();
+        log.append(b"new").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new\n");
+        assert!(dir.path().join("log.1").exists());
+    }
+}
