@@ -150,8 +150,9 @@ pub fn number_properties(user: &str, number: u64) -> Value {
     json!({ID_PROPERTY: number, USER_PROPERTY: user})
 }
 
-/// Two submits at the same moment choose the same number. The older request keeps it; the others move on, each by
-/// its place among them, so that many at once sort themselves out in few rounds.
+/// Two submits at the same moment choose the same number. The older request keeps it and the others move on; who has
+/// moved is never in the right, because whoever it meets may have looked before and be content. So nobody who is
+/// content can be robbed, and the ones who move spread out until each is alone.
 pub async fn settle_number(
     client: &Client,
     user: &str,
@@ -159,19 +160,33 @@ pub async fn settle_number(
 ) -> Result<Option<u64>, Failure> {
     const ROUNDS: u32 = 12;
     let mut number = number_of(request, user);
-    for _ in 0..ROUNDS {
+    for round in 0..ROUNDS {
         let Some(mine) = number else { return Ok(None) };
         let rivals = numbered(client, user, mine).await?;
         let place = rivals.iter().position(|r| r.uuid == request.uuid);
-        if rivals.len() < 2 || place == Some(0) {
+        if rivals.len() < 2 || (round == 0 && place == Some(0)) {
             return Ok(number);
         }
-        let next = next_number(client, user).await? + place.unwrap_or(1) as u64 - 1;
-        let properties = number_properties(user, next);
-        let changed = client
-            .update_container_request(&request.uuid, json!({"properties": properties}))
-            .await?;
-        number = number_of(&changed, user);
+        let ahead = match round {
+            // The others are told apart by their place.
+            0 => place.unwrap_or(1) as u64 - 1,
+            _ => fastrand::u64(..rivals.len() as u64 * u64::from(round)),
+        };
+        let next = next_number(client, user).await? + ahead;
+        number = renumber(client, user, request, number_properties(user, next)).await?;
     }
-    Ok(number)
+    // Better none than one that means two jobs.
+    renumber(client, user, request, json!({})).await
+}
+
+async fn renumber(
+    client: &Client,
+    user: &str,
+    request: &ContainerRequest,
+    properties: Value,
+) -> Result<Option<u64>, Failure> {
+    let changed = client
+        .update_container_request(&request.uuid, json!({"properties": properties}))
+        .await?;
+    Ok(number_of(&changed, user))
 }

@@ -60,7 +60,7 @@ impl LogFiles {
         if self.seen.as_ref() == Some(&location) {
             return Ok(());
         }
-        let stored = self.open(job, &location).await?;
+        let stored = open(&self.client, job, &location).await?;
         for (name, place) in &mut self.files {
             let Some(Entry::File(extents)) = stored.tree.lookup(name) else {
                 continue;
@@ -90,18 +90,18 @@ impl LogFiles {
         }
         Ok(())
     }
+}
 
-    /// By its hash, or, where that may not be read, as the request's collection.
-    async fn open(&self, job: &Job, location: &str) -> Result<Stored, Failure> {
-        match (
-            collection::open(&self.client, location).await,
-            &job.request.log_uuid,
-        ) {
-            (Err(Failure::NoCollection(_)), Some(own)) if own.as_str() != location => {
-                collection::open(&self.client, own.as_str()).await
-            }
-            (opened, _) => opened,
+/// By its hash, or, where that may not be read, as the request's collection.
+async fn open(client: &Client, job: &Job, location: &str) -> Result<Stored, Failure> {
+    match (
+        collection::open(client, location).await,
+        &job.request.log_uuid,
+    ) {
+        (Err(Failure::NoCollection(_)), Some(own)) if own.as_str() != location => {
+            collection::open(client, own.as_str()).await
         }
+        (opened, _) => opened,
     }
 }
 
@@ -110,7 +110,7 @@ pub async fn names(client: &Client, job: &Job) -> Result<Vec<String>, Failure> {
     let Some(location) = location(job) else {
         return Ok(Vec::new());
     };
-    let stored = collection::open(client, &location).await?;
+    let stored = open(client, job, &location).await?;
     let entries = stored.tree.list("").unwrap_or_default();
     Ok(entries
         .iter()
@@ -122,7 +122,7 @@ pub async fn names(client: &Client, job: &Job) -> Result<Vec<String>, Failure> {
 /// A small file of a job's log, whole; none if it is not there (any more) or too large.
 pub async fn small(client: &Client, job: &Job, name: &str) -> Option<Vec<u8>> {
     const MOST: usize = 1 << 20;
-    let stored = collection::open(client, &location(job)?).await.ok()?;
+    let stored = open(client, job, &location(job)?).await.ok()?;
     let Some(Entry::File(extents)) = stored.tree.lookup(name) else {
         return None;
     };

@@ -57,6 +57,9 @@ impl Output {
         for row in rows {
             table.add_row(row);
         }
+        for column in table.column_iter_mut() {
+            column.set_padding((0, 2));
+        }
         self.line(table.trim_fmt().trim_end())
     }
 }

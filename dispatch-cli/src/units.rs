@@ -126,6 +126,14 @@ pub fn show_time(time: Duration) -> String {
     }
 }
 
+/// `1 CPU`, `2 CPUs`.
+pub fn count(number: u64, one: &str) -> String {
+    match number {
+        1 => format!("1 {one}"),
+        number => format!("{number} {one}s"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

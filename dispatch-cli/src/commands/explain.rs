@@ -15,7 +15,7 @@ use crate::jobs;
 use crate::output::{Output, plain};
 use crate::session::Session;
 use crate::status::{self, Asked};
-use crate::units::{show_size, show_time};
+use crate::units::{count, show_size, show_time};
 
 /// Locked this often is worth telling.
 const MANY_LOCKS: u32 = 3;
@@ -180,13 +180,10 @@ fn needs(job: &Job) -> String {
     let needs = &job.request.runtime_constraints;
     let gpus = match needs.gpu.device_count {
         0 => String::new(),
-        n => format!(" and {n} {} GPUs", needs.gpu.stack),
+        n => format!(" and {} ({})", count(n.into(), "GPU"), needs.gpu.stack),
     };
-    format!(
-        "{} CPUs, {} memory{gpus}",
-        needs.vcpus,
-        show_size(needs.ram)
-    )
+    let cpus = count(needs.vcpus.into(), "CPU");
+    format!("{cpus}, {} memory{gpus}", show_size(needs.ram))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::job_id::JobId;
 use crate::jobs;
 use crate::output::{Output, note, plain, progress};
 use crate::session::Session;
-use crate::units::show_size;
+use crate::units::{count, show_size};
 
 /// Fetch the output of a job, or a collection
 #[derive(Debug, Args)]
@@ -67,10 +67,7 @@ pub async fn run(args: Get, session: &Session, out: Output) -> Result<(), Failur
             "dir": args.dir, "files": files, "bytes": total, "portable_data_hash": stored.pdh,
         }));
     }
-    let files = match files {
-        1 => "1 file".to_owned(),
-        files => format!("{files} files"),
-    };
+    let files = count(files, "file");
     note(&format!(
         "{files}, {}, into {}",
         show_size(total),
@@ -125,6 +122,7 @@ fn output(job: &Job) -> Result<String, Failure> {
         (JobState::Cancelled, Some(error)) => format!("it was cancelled: {}", plain(error)),
         (JobState::Cancelled, None) => "it was cancelled".to_owned(),
         (JobState::Complete, _) => "none was saved".to_owned(),
+        (JobState::Held, _) => "it is on hold (priority 0) and never ran".to_owned(),
         (state, _) => format!(
             "it is {}; wait for it with: dispatch wait {name}",
             state.word()

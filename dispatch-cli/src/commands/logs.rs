@@ -86,6 +86,7 @@ async fn check(args: &Logs, session: &Session, job: &Job) -> Result<(), Failure>
         return Err(Failure::NoLog {
             why: match job.state() {
                 JobState::Complete | JobState::Cancelled => ": none was saved".to_owned(),
+                JobState::Held => ": it is on hold (priority 0) and never ran".to_owned(),
                 state => format!(
                     " yet: it is {}; follow it with: dispatch logs -f {name}",
                     state.word()

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::failure::Failure;
 use crate::output::{Output, note};
 use crate::session::Session;
-use crate::units::show_size;
+use crate::units::{count, show_size};
 use crate::upload;
 
 /// Store files or directories as a collection; prints its uuid and portable data hash
@@ -43,8 +43,8 @@ pub async fn run(args: Put, session: &Session, out: Output) -> Result<(), Failur
         }));
     }
     note(&format!(
-        "{} files, {}, as {:?}",
-        manifest.file_count(),
+        "{}, {}, as {:?}",
+        count(manifest.file_count(), "file"),
         show_size(manifest.total_size()),
         saved.name
     ));

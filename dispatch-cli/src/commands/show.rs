@@ -12,7 +12,7 @@ use crate::jobs;
 use crate::output::{Output, plain};
 use crate::result_file::{self, ResultFile};
 use crate::session::Session;
-use crate::units::{show_size, show_time};
+use crate::units::{count, show_size, show_time};
 
 /// Show everything about a job
 #[derive(Debug, Args)]
@@ -144,11 +144,7 @@ fn rows(job: &Job, result: Option<&ResultFile>, now: Timestamp) -> Vec<(&'static
 fn needs(job: &Job) -> String {
     let needs = &job.request.runtime_constraints;
     let mut parts = vec![
-        format!(
-            "{} CPU{}",
-            needs.vcpus,
-            if needs.vcpus == 1 { "" } else { "s" }
-        ),
+        count(needs.vcpus.into(), "CPU"),
         format!("{} memory", show_size(needs.ram)),
     ];
     let scratch: u64 = job
@@ -163,8 +159,9 @@ fn needs(job: &Job) -> String {
     }
     if needs.gpu.device_count > 0 {
         parts.push(format!(
-            "{} GPU ({})",
-            needs.gpu.device_count, needs.gpu.stack
+            "{} ({})",
+            count(needs.gpu.device_count.into(), "GPU"),
+            needs.gpu.stack
         ));
     }
     if needs.api {
