@@ -11,11 +11,15 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use arvados_client::{ContainerUuid, TokenUuid};
 
 use crate::job_dir::JobDir;
 use crate::lock_file::{LockError, LockFile, Note};
+
+/// A worker needs some milliseconds to come up.
+const WORKER_PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
 pub enum DetachError {
@@ -27,6 +31,8 @@ pub enum DetachError {
         #[source]
         source: io::Error,
     },
+    #[error("the worker process does not come up; {} says more", log.display())]
+    NoWorker { log: PathBuf },
     #[error("--worker is for crunch-run's own use: start it with --detach")]
     NotAWorker,
 }
@@ -64,6 +70,7 @@ pub fn detach(
         .stderr(Stdio::from(copy))
         .spawn()
         .map_err(io_error("the worker process cannot be started"))?;
+    until_independent(worker.id(), dir)?;
     let note = Note::of(uuid.clone(), attempt, worker.id())
         .map_err(io_error("the worker process cannot be looked at"))?;
     lock.write(&note)?;
@@ -71,6 +78,27 @@ pub fn detach(
     // Whoever started us and does not listen any more finds the same in the lock file.
     let _ = writeln!(io::stdout(), "{said}");
     Ok(())
+}
+
+/// Waits until what ends this process's session cannot end the worker.
+fn until_independent(pid: u32, dir: &JobDir) -> Result<(), DetachError> {
+    let deadline = Instant::now() + WORKER_PATIENCE;
+    loop {
+        let stat = procfs::process::Process::new(pid as i32)
+            .and_then(|process| process.stat())
+            .map_err(io::Error::other)
+            .map_err(io_error("the worker process cannot be looked at"))?;
+        if stat.session == stat.pid {
+            return Ok(());
+        }
+        // Not waited for, it stays visible after its end.
+        if stat.state == 'Z' || Instant::now() >= deadline {
+            return Err(DetachError::NoWorker {
+                log: dir.output_log(),
+            });
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    }
 }
 
 /// What the worker does first: a session of its own, and the lock out of the way.

@@ -36,8 +36,9 @@ impl Stop {
 
     async fn times(&self, times: u32) -> Asked {
         let mut hear = self.0.clone();
-        match hear.wait_for(|asked| asked.times >= times).await {
-            Ok(asked) => *asked,
+        let heard = hear.wait_for(|asked| asked.times >= times).await;
+        match heard.map(|asked| *asked) {
+            Ok(asked) => asked,
             // Nobody is left who could ask.
             Err(_) => std::future::pending().await,
         }

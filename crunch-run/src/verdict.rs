@@ -24,6 +24,17 @@ pub enum Ending {
     Lost { reason: String },
 }
 
+impl Ending {
+    /// How the first process ended, where that was seen.
+    pub fn exit(&self) -> Option<&Exit> {
+        match self {
+            Self::Exited(exit) => Some(exit),
+            Self::Stopped { exit, .. } => exit.as_ref(),
+            Self::NotStarted { .. } | Self::Lost { .. } => None,
+        }
+    }
+}
+
 /// Why we stopped it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
@@ -73,11 +84,7 @@ impl Reason {
 
 /// Judges a container whose record is Running.
 pub fn judge(ending: &Ending, output: Output, memory_limit: Option<u64>) -> Verdict {
-    let exit = match ending {
-        Ending::Exited(exit) => Some(exit),
-        Ending::Stopped { exit, .. } => exit.as_ref(),
-        Ending::NotStarted { .. } | Ending::Lost { .. } => None,
-    };
+    let exit = ending.exit();
     let cancelled = |error: Reason| Verdict {
         state: ContainerState::Cancelled,
         exit_code: exit.map(|exit| exit.status.code()),

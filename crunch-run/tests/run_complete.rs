@@ -61,3 +61,218 @@ async fn a_command_runs_to_complete_with_output_and_log() {
     left.sort();
     assert_eq!(left, Vec::<String>::new());
 }
+
+#[tokio::test]
+async fn a_command_that_fails_is_complete_with_its_exit_code() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let (_, finished, record) = world.run_command(&["sh", "-c", "exit 7"], json!({})).await;
+    assert_eq!(finished.code, 0, "{}", finished.said);
+    assert_eq!(record.state, ContainerState::Complete);
+    assert_eq!(record.exit_code, Some(7));
+    assert_eq!(record.runtime_status.error, None);
+    assert!(record.output.is_some() && record.log.is_some());
+}
+
+#[tokio::test]
+async fn inputs_of_every_kind_arrive_and_stdout_can_be_a_file_of_the_output() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let input = world
+        .collection(&[
+            ("a.txt", b"from a collection\n"),
+            ("deep/b.txt", b"deeper\n"),
+        ])
+        .await;
+    let mounts = json!({
+        "/out": {"kind": "tmp", "capacity": 1 << 20},
+        "/in": {"kind": "collection", "portable_data_hash": input},
+        "/deep": {"kind": "collection", "portable_data_hash": input, "path": "deep"},
+        "/etc/job.json": {"kind": "json", "content": {"b": [1, 562_948_158_193_364_795_i64], "a": "<&>"}},
+        "/etc/job.txt": {"kind": "text", "content": "plain text\n"},
+        "stdin": {"kind": "json", "content": {"from": "stdin"}},
+        "stdout": {"kind": "file", "path": "/out/said/stdout.txt"},
+        "stderr": {"kind": "file", "path": "/out/said/stderr.txt"},
+    });
+    let script = "cat /in/a.txt /deep/b.txt /etc/job.txt; cat; echo; cat /etc/job.json >/out/json; \
+                  echo oops >&2; echo x >/in/a.txt";
+    let (job, finished, record) = world
+        .run_command(&["sh", "-c", script], json!({"mounts": mounts}))
+        .await;
+    assert_eq!(record.state, ContainerState::Complete, "{}", finished.said);
+    // The inputs are not writable.
+    assert_eq!(record.exit_code, Some(1));
+    let output = world.output(&job).await;
+    assert_eq!(
+        file(&output, "said/stdout.txt"),
+        "from a collection\ndeeper\nplain text\n{\"from\":\"stdin\"}\n"
+    );
+    assert!(file(&output, "said/stderr.txt").starts_with("oops\n"));
+    let content: Value = serde_json::from_str(file(&output, "json")).unwrap();
+    assert_eq!(content["b"][1], 562_948_158_193_364_795_i64);
+    // What went to files is not in the log.
+    let log = world.log(&job).await;
+    assert!(log.iter().all(|(name, _)| !name.contains("stdout.txt")));
+}
+
+#[tokio::test]
+async fn an_image_is_fetched_once_and_then_found_in_the_node_s_cache() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let cache = tempfile::tempdir().unwrap();
+    let cache = format!("--cache={}", cache.path().display());
+    for _ in 0..2 {
+        let job = world.lock(&["true"], json!({})).await;
+        let mut program = world.program(&job, &[]);
+        // The last of two equal flags would be refused, so the first is taken out.
+        let arguments: Vec<_> = program.as_std().get_args().map(ToOwned::to_owned).collect();
+        let at = arguments.iter().position(|a| a == "--cache").unwrap();
+        let mut kept = arguments.clone();
+        kept.splice(at..at + 2, [cache.clone().into()]);
+        let mut fresh = tokio::process::Command::new(program.as_std().get_program());
+        for (name, value) in program.as_std().get_envs() {
+            fresh.env(name, value.unwrap());
+        }
+        let output = fresh.args(kept).output().await.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        program.kill_on_drop(false);
+    }
+    let unpacked =
+        std::fs::read_dir(cache.strip_prefix("--cache=").unwrap().to_owned() + "/layers")
+            .unwrap()
+            .filter(|entry| entry.as_ref().unwrap().path().is_dir())
+            .count();
+    assert_eq!(unpacked, 1);
+}
+
+#[tokio::test]
+async fn a_container_with_api_access_acts_as_itself_and_may_name_its_output() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let chosen = world.collection(&[("chosen", b"by the container\n")]).await;
+    let job = world
+        .lock(
+            &[
+                "sh",
+                "-c",
+                "echo $ARVADOS_API_HOST; echo $ARVADOS_API_TOKEN; ls /etc/arvados; sleep 3",
+            ],
+            json!({"runtime_constraints": {"vcpus": 1, "ram": 128 << 20, "API": true}}),
+        )
+        .await;
+    let child = world.start(&job, &[]);
+    world.until_running(&job).await;
+    world.until_said(&job, "ca-certificates.crt").await;
+    let said = std::fs::read_to_string(job.dir.join("log/stdout.txt")).unwrap();
+    let said = lines(&said);
+    assert_eq!(said[0], world.user.endpoint().host);
+    let token = arvados_client::Token::new(said[1]);
+    let container = world.user.with_token(token);
+    container
+        .update_container(
+            &job.uuid,
+            json!({"output": chosen, "runtime_status": {"warning": "mine", "step": 3}}),
+        )
+        .await
+        .unwrap();
+    let finished = run_lab::finish(child).await;
+    assert_eq!(finished.code, 0, "{}", finished.said);
+    let record = world.record(&job).await;
+    assert_eq!(record.output, Some(chosen));
+    assert_eq!(record.runtime_status.warning.as_deref(), Some("mine"));
+    assert_eq!(record.runtime_status.extra["step"], 3);
+}
+
+#[tokio::test]
+async fn secrets_reach_the_container_and_nothing_else() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let script = "cat /run/secret; sleep 1; cp /run/secret /out/stolen; ls -l /run/secret >&2";
+    let job = world
+        .lock(
+            &["sh", "-c", &format!("({script}) >/dev/null")],
+            json!({
+                "secret_mounts": {"/run/secret": {"kind": "text", "content": "sesame-4711\n"}},
+                "runtime_constraints": {"vcpus": 1, "ram": 128 << 20, "API": true},
+            }),
+        )
+        .await;
+    let child = world.start(&job, &[]);
+    world.until_running(&job).await;
+    let attempt_secret = job.token.expose().rsplit('/').next().unwrap().to_owned();
+    // Nobody who looks at processes sees a token of ours.
+    for process in std::fs::read_dir("/proc").unwrap().flatten() {
+        let read = |name: &str| {
+            let bytes = std::fs::read(process.path().join(name)).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        for name in ["cmdline", "environ"] {
+            let text = read(name);
+            assert!(
+                !text.contains(&attempt_secret),
+                "{name} of {:?}",
+                process.path()
+            );
+            assert!(
+                !text.contains("sesame-4711"),
+                "{name} of {:?}",
+                process.path()
+            );
+        }
+    }
+    let finished = run_lab::finish(child).await;
+    assert_eq!(finished.code, 0, "{}", finished.said);
+    let record = world.record(&job).await;
+    assert_eq!(record.exit_code, Some(0), "{}", finished.said);
+    // The container may copy what it was given; that it arrived shows that the mount works.
+    assert_eq!(file(&world.output(&job).await, "stolen"), "sesame-4711\n");
+    let log = world.log(&job).await;
+    for (name, text) in &log {
+        assert!(!text.contains("sesame-4711"), "{name}");
+        assert!(!text.contains(&attempt_secret), "{name}");
+        assert!(!text.contains("ARVADOS_API_TOKEN"), "{name}");
+        assert!(!text.contains("v2/"), "{name}: {text}");
+    }
+    assert!(!finished.said.contains("v2/") && !finished.said.contains("sesame-4711"));
+}
+
+#[tokio::test]
+async fn endless_lines_and_runaway_output_are_kept_within_bounds() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let script = "head -c 3000000 /dev/zero | tr '\\0' x; echo; head -c 100000 /dev/urandom >&2; seq 1 400000; echo last";
+    let job = world.lock(&["sh", "-c", script], json!({})).await;
+    let finished = world.run(&job, &["--log-limit=1MiB"]).await;
+    assert_eq!(finished.code, 0, "{}", finished.said);
+    let log = world.log(&job).await;
+    let text = file(&log, "stdout.txt");
+    assert!(text.len() < (1 << 20) + (200 << 10), "{}", text.len());
+    let stdout = lines(text);
+    assert_eq!(stdout.last(), Some(&"last"));
+    assert!(
+        stdout
+            .iter()
+            .any(|l| l.contains("has reached its limit of 1048576 bytes"))
+    );
+    assert!(stdout.iter().all(|line| line.len() <= 64 << 10));
+    lines(file(&log, "stderr.txt"));
+    let story = lines(file(&log, "crunch-run.txt"));
+    assert!(
+        story
+            .iter()
+            .any(|l| l.starts_with("The log of stdout is not complete: "))
+    );
+}

@@ -7,10 +7,12 @@ use arvados_client::client::Call;
 use arvados_client::records::{Container as Record, ContainerState};
 use arvados_client::{Client, Error, Pdh};
 use serde_json::{Value, json};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::claim::Claim;
 use super::insist::{GaveUp, Insistence, Trouble};
 use super::prepare::transfer;
+use crate::engine::Exit;
 use crate::exit::ExitCode;
 use crate::logs::{Journal, SaveError, Saver};
 use crate::mounts::{Progress, Staged};
@@ -20,6 +22,8 @@ use crate::verdict::{Cause, Output, Verdict};
 
 /// How long one look at the record may take.
 const LOOK_BUDGET: Duration = Duration::from_secs(20);
+/// When the exit code is told before the output is saved.
+const OUTPUT_IS_LONG: Duration = Duration::from_secs(1);
 
 /// The parts that every delivery needs.
 pub struct Delivery<'a> {
@@ -54,13 +58,32 @@ impl std::fmt::Display for Undelivered {
 
 impl Delivery<'_> {
     /// What the command left, as a collection.
-    pub async fn output(&self, staged: &Staged, status: &Status) -> Result<Output, Undelivered> {
+    pub async fn output(
+        &self,
+        staged: &Staged,
+        exit: &Exit,
+        status: &Status,
+    ) -> Result<Output, Undelivered> {
+        let _told = self.tell_exit_code(exit.status.code());
         tokio::select! {
             saved = self.save_output(staged, status) => saved,
             asked = self.insistence.stop.asked() => {
                 Ok(Output::Interrupted(Cause::Signal(asked.by)))
             }
         }
+    }
+
+    /// Saving much output takes long; people see the exit code meanwhile.
+    fn tell_exit_code(&self, exit_code: i32) -> AbortOnDropHandle<()> {
+        let (client, uuid) = (self.client.clone(), self.claim.record.uuid.clone());
+        AbortOnDropHandle::new(tokio::spawn(async move {
+            tokio::time::sleep(OUTPUT_IS_LONG).await;
+            let attributes = json!({"exit_code": exit_code});
+            if let Err(error) = client.update_container(&uuid, attributes).await {
+                // The final update carries it again.
+                tracing::debug!(container = %uuid, %error, "the exit code is not told early");
+            }
+        }))
     }
 
     async fn save_output(&self, staged: &Staged, status: &Status) -> Result<Output, Undelivered> {

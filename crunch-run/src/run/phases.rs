@@ -1,5 +1,6 @@
 //! How long each part of the attempt took.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use serde_json::{Map, Value};
@@ -7,39 +8,51 @@ use serde_json::{Map, Value};
 #[derive(Debug)]
 pub struct Phases {
     began: Instant,
-    last: Instant,
-    seconds: Vec<(&'static str, f64)>,
+    ended: Mutex<Vec<(&'static str, Instant)>>,
 }
 
 impl Phases {
     pub fn begin() -> Self {
-        let now = Instant::now();
         Self {
-            began: now,
-            last: now,
-            seconds: Vec::new(),
+            began: Instant::now(),
+            ended: Mutex::default(),
         }
     }
 
     /// A part ends here, and the next begins.
-    pub fn end(&mut self, name: &'static str) {
-        let now = Instant::now();
-        self.seconds.push((name, (now - self.last).as_secs_f64()));
-        self.last = now;
+    pub fn end(&self, name: &'static str) {
+        self.lock().push((name, Instant::now()));
     }
 
     pub fn seconds_of(&self, name: &str) -> Option<f64> {
-        self.seconds
-            .iter()
+        self.seconds()
+            .into_iter()
             .find(|(n, _)| *n == name)
-            .map(|(_, seconds)| *seconds)
+            .map(|(_, seconds)| seconds)
+    }
+
+    fn seconds(&self) -> Vec<(&'static str, f64)> {
+        let mut began = self.began;
+        self.lock()
+            .iter()
+            .map(|(name, ended)| {
+                let seconds = (*ended - began).as_secs_f64();
+                began = *ended;
+                (*name, seconds)
+            })
+            .collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(&'static str, Instant)>> {
+        // A list is whole whenever the lock is free.
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn json(&self) -> Value {
         let parts: Map<String, Value> = self
-            .seconds
-            .iter()
-            .map(|(name, seconds)| ((*name).to_owned(), rounded(*seconds)))
+            .seconds()
+            .into_iter()
+            .map(|(name, seconds)| (name.to_owned(), rounded(seconds)))
             .collect();
         parts.into()
     }
@@ -47,8 +60,8 @@ impl Phases {
     /// One line for the log.
     pub fn line(&self) -> String {
         let parts: Vec<String> = self
-            .seconds
-            .iter()
+            .seconds()
+            .into_iter()
             .map(|(name, seconds)| format!("{name} {:.1}", seconds * 1e3))
             .collect();
         format!(

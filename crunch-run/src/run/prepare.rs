@@ -126,26 +126,37 @@ pub struct Created {
     pub pumps: Pumps,
 }
 
-pub async fn create(
-    claim: &Claim,
-    settings: &Settings,
-    engine: &dyn Engine,
-    scratch: &Scratch,
-    fetched: &Fetched,
-    logs: &LogDir,
-    status: &Status,
-    journal: &Journal,
-) -> Result<Created, Failure> {
+/// What a container is made from.
+pub struct Creation<'a> {
+    pub claim: &'a Claim,
+    pub settings: &'a Settings,
+    pub engine: &'a dyn Engine,
+    pub scratch: &'a Scratch,
+    pub fetched: &'a Fetched,
+    pub logs: &'a LogDir,
+    pub status: &'a Status,
+    pub journal: &'a Journal,
+}
+
+pub async fn create(from: Creation<'_>) -> Result<Created, Failure> {
+    let Creation {
+        claim,
+        settings,
+        engine,
+        scratch,
+        fetched,
+        ..
+    } = from;
     let record = &claim.record;
     let env = |name: &str| std::env::var(name).ok();
     let gpus = gpus::grant(&record.runtime_constraints.gpu, settings.gpus.clone(), env)
         .map_err(|error| Failure::NeverRan(error.to_string()))?;
     let limits = spec::limits(record, settings);
     for sentence in engine.unenforceable(&limits, gpus.as_ref()) {
-        journal.say(format!("Warning: {sentence}"));
-        status.warn(sentence);
+        from.journal.say(format!("Warning: {sentence}"));
+        from.status.warn(sentence);
     }
-    let (stdio, pumps) = stdio(&fetched.staged, logs, settings.log_limit)?;
+    let (stdio, pumps) = stdio(&fetched.staged, from.logs, settings.log_limit)?;
     let spec = ContainerSpec {
         name: record.uuid.to_string(),
         command: record.command.clone(),

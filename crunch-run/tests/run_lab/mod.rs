@@ -47,7 +47,7 @@ pub fn can_run() -> bool {
 }
 
 pub struct World {
-    pub server: Server,
+    server: Option<Server>,
     pub user: Client,
     pub dispatch: Client,
     pub keep: KeepClient,
@@ -99,7 +99,7 @@ impl World {
         let user = client(&ready, "user");
         let keep = user.keep(user.keep_options().await.unwrap()).await.unwrap();
         let mut world = Self {
-            server,
+            server: Some(server),
             dispatch: client(&ready, "dispatch"),
             user,
             keep,
@@ -112,6 +112,17 @@ impl World {
             .await
             .to_string();
         world
+    }
+
+    /// The server is gone, as after a power cut in its room.
+    pub async fn stop_server(&mut self) {
+        self.server.take().unwrap().stop().await;
+    }
+
+    /// The same server again, at the same address.
+    pub async fn start_server(&mut self) {
+        let options = Options::new(self.dir.path().join("state"));
+        self.server = Some(Server::start(&options).await.unwrap());
     }
 
     /// A new collection with these files.
@@ -232,6 +243,19 @@ impl World {
         self.user.container(&job.uuid).await.unwrap()
     }
 
+    /// What the log has of the running command's stdout, in the job directory.
+    pub async fn until_said(&self, job: &Job, words: &str) {
+        let path = job.dir.join("log/stdout.txt");
+        let deadline = std::time::Instant::now() + PATIENCE;
+        while !fs::read_to_string(&path).is_ok_and(|text| text.contains(words)) {
+            assert!(
+                std::time::Instant::now() < deadline,
+                "{words:?} is not said"
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// Waits until the container's command runs.
     pub async fn until_running(&self, job: &Job) {
         self.until(job, "it runs", |c| c.state == ContainerState::Running)
@@ -329,6 +353,37 @@ pub async fn finish(child: Child) -> Finished {
         .code()
         .unwrap_or_else(|| panic!("killed: {} {said}", output.status));
     Finished { code, said }
+}
+
+/// A signal to a process of ours.
+pub fn signal(child: &Child, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_raw(child.id().unwrap() as i32).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
+}
+
+/// Control groups and notes of the container on this node.
+pub fn left_overs(uuid: &ContainerUuid) -> Vec<PathBuf> {
+    let prefix = format!("crunch-run-{uuid}-");
+    let mut found = Vec::new();
+    let mut dirs = vec![
+        PathBuf::from("/run/crunch-run"),
+        PathBuf::from("/sys/fs/cgroup"),
+    ];
+    dirs.extend(
+        fs::read_dir("/sys/fs/cgroup")
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path()),
+    );
+    for dir in dirs {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(&prefix) {
+                found.push(entry.path());
+            }
+        }
+    }
+    found
 }
 
 pub fn write_token(dir: &Path, token: &Token) {

@@ -1,0 +1,165 @@
+//! While the record is Locked: a failure leaves it so, and a mistake in the request cancels it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arvados_client::Pdh;
+use serde_json::json;
+
+use super::Attempt;
+use super::claim::{self, Claim};
+use super::failure::Failure;
+use super::prepare::{self, Created, Creation, Fetched, Pumps, Scratch, on_this_node};
+use crate::engine::{Container, Engine};
+use crate::exit::ExitCode;
+use crate::logs::{CONTAINER, NODE, SaveError, Saver, container_json, node_info};
+use crate::status::Status;
+use crate::verdict;
+
+/// Telling why nothing was run is worth so much waiting, and no more.
+const LAST_WORDS: Duration = Duration::from_secs(20);
+
+/// A container whose record says Running.
+pub struct Running {
+    pub fetched: Fetched,
+    pub container: Arc<dyn Container>,
+    pub pumps: Pumps,
+    pub first_log: Pdh,
+}
+
+impl Attempt<'_> {
+    /// Fetches, creates and announces; when this returns well, the record is Running.
+    pub async fn until_running(
+        &self,
+        claim: &Claim,
+        engine: &dyn Engine,
+        scratch: &Scratch,
+        status: &Status,
+        saver: &Saver,
+    ) -> Result<Running, Failure> {
+        self.describe(claim, scratch)?;
+        let (secret, image) = self.unless_stopped(claim::inputs(claim)).await?;
+        self.phases.end("look up");
+        self.journal
+            .say(format!("Fetching inputs and image {}", image.label()));
+        let fetched = self
+            .unless_stopped(prepare::fetch(
+                claim, engine, scratch, secret, &image, status,
+            ))
+            .await?;
+        status.activity(None);
+        self.phases.end("inputs and image");
+        self.journal
+            .say(format!("Image {} is ready", fetched.image.id));
+        // What is said below can only be in a later version of the log.
+        let (created, log) = tokio::join!(
+            prepare::create(Creation {
+                claim,
+                settings: self.settings,
+                engine,
+                scratch,
+                fetched: &fetched,
+                logs: &self.logs,
+                status,
+                journal: &self.journal,
+            }),
+            self.unless_stopped(async {
+                saver
+                    .save(false)
+                    .await
+                    .map_err(|error| Failure::NeverRan(error.to_string()))
+            }),
+        );
+        let Created { container, pumps } = created?;
+        let announced = match log {
+            Ok(log) => self.announce(log).await,
+            Err(failure) => Err(failure),
+        };
+        self.phases.end("create");
+        match announced {
+            Ok(first_log) => Ok(Running {
+                fetched,
+                container,
+                pumps,
+                first_log,
+            }),
+            Err(failure) => {
+                self.remove(&*container).await;
+                Err(failure)
+            }
+        }
+    }
+
+    /// Locked → Running: the guard against a second start. It carries a new log, because stock servers check
+    /// who holds the lock only then.
+    async fn announce(&self, log: Pdh) -> Result<Pdh, Failure> {
+        // Once it is sent it may have taken effect, so from there on a request to stop is for the run to hear.
+        self.unless_stopped(async { Ok(()) }).await?;
+        let attributes = json!({"state": "Running", "log": log});
+        self.client
+            .update_container(&self.settings.uuid, attributes)
+            .await
+            .map_err(|error| Failure::of_announcement(&error))?;
+        Ok(log)
+    }
+
+    /// What the log says about the container and this machine.
+    fn describe(&self, claim: &Claim, scratch: &Scratch) -> Result<(), Failure> {
+        let cache = self.settings.cache.as_path();
+        self.logs
+            .write(CONTAINER, &container_json(&claim.raw))
+            .and_then(|()| {
+                let text = node_info(&[Path::new("/"), scratch.path(), cache]);
+                self.logs.write(NODE, text.as_bytes())
+            })
+            .map_err(|error| on_this_node(self.dir.path(), &error))
+    }
+
+    /// Ends an attempt whose record is Locked.
+    pub async fn refuse(&self, failure: Failure, status: Status, saver: &Saver) -> ExitCode {
+        let Failure::Mistake(reason) = failure else {
+            if matches!(failure, Failure::NeverRan(_)) {
+                self.tell_why(&failure, saver).await;
+            }
+            return self.give_up(failure);
+        };
+        self.journal
+            .say(format!("{}\n{}", reason.sentence, reason.detail));
+        self.journal.close("Cancelled");
+        let (log, words) = tokio::join!(
+            tokio::time::timeout(self.settings.patience, saver.save(true)),
+            status.finish()
+        );
+        // The reason is in the record itself; the log only tells the story.
+        let log = log.ok().and_then(Result::ok);
+        let update = verdict::refusal(&reason, words, log.as_ref());
+        let told = self
+            .client
+            .update_container(&self.settings.uuid, update)
+            .await;
+        match told {
+            Ok(()) => ExitCode::Recorded,
+            Err(error) => self.give_up(Failure::of_announcement(&error)),
+        }
+    }
+
+    /// The log of an attempt that ran nothing helps whoever asks why; it outlives the unlock.
+    async fn tell_why(&self, failure: &Failure, saver: &Saver) {
+        if let Failure::NeverRan(reason) = failure {
+            self.journal.say(format!("Nothing was run here: {reason}"));
+        }
+        let telling = async {
+            let log = saver.save(false).await?;
+            let attributes = json!({"log": log});
+            self.client
+                .update_container(&self.settings.uuid, attributes)
+                .await?;
+            Ok::<_, SaveError>(())
+        };
+        let patience = LAST_WORDS.min(self.settings.patience);
+        if !matches!(tokio::time::timeout(patience, telling).await, Ok(Ok(()))) {
+            self.journal.say("The log could not be saved");
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! From Running on: whatever happens now, the record gets a final state.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Attempt;
+use super::claim::Claim;
+use super::deliver::{Delivery, Undelivered};
+use super::failure::Failure;
+use super::insist::Insistence;
+use super::locked::Running;
+use super::prepare::Pumps;
+use super::result::RunResult;
+use super::spec;
+use super::watch::{Watch, Watched};
+use crate::engine::{Container, Engine, Exit};
+use crate::exit::ExitCode;
+use crate::logs::{Checkpoints, Pump, RESULT, STATISTICS, Saver};
+use crate::stats::{Sampler, Subject, Summary};
+use crate::status::Status;
+use crate::verdict::{self, Ending, Output, Verdict};
+
+/// How long a pipe may stay open after the container's end.
+const PIPE_PATIENCE: Duration = Duration::from_secs(60);
+
+impl Attempt<'_> {
+    /// Runs the command to its end and delivers what came of it.
+    pub async fn to_final_state(
+        &self,
+        running: Running,
+        claim: &Claim,
+        engine: &dyn Engine,
+        status: Status,
+        saver: &Arc<Saver>,
+    ) -> ExitCode {
+        let checkpoints = Checkpoints::start(
+            saver.clone(),
+            self.client.clone(),
+            self.settings.uuid.clone(),
+            self.signals.save.clone(),
+            self.journal.clone(),
+        );
+        let (watched, usage) = self.command(&*running.container, claim).await;
+        self.phases.end("command");
+        self.take_down(running.container, running.pumps).await;
+        self.phases.end("remove");
+        let ending = match watched {
+            Watched::Ended(ending) => ending,
+            Watched::NotOurs(reason) => return self.give_up(Failure::NotOurs(reason)),
+        };
+        self.say_usage(ending.exit(), &usage, claim);
+
+        let delivery = Delivery {
+            client: &self.client,
+            claim,
+            insistence: Insistence {
+                patience: self.settings.patience,
+                stop: &self.signals.stop,
+                journal: &self.journal,
+            },
+            journal: &self.journal,
+        };
+        let output = match &ending {
+            Ending::Exited(exit) => {
+                let staged = &running.fetched.staged;
+                delivery.output(staged, exit, &status).await
+            }
+            _ => Ok(Output::Unwanted),
+        };
+        self.phases.end("output");
+        drop(checkpoints);
+        let memory_limit = spec::limits(&claim.record, self.settings).memory_bytes;
+        let verdict = match output {
+            Ok(output) => verdict::judge(&ending, output, memory_limit),
+            Err(undelivered) => return self.keep(&undelivered),
+        };
+        self.write_result(&RunResult::new(
+            &verdict,
+            ending.exit(),
+            &usage,
+            memory_limit,
+            &self.phases,
+            engine.name(),
+        ));
+        self.last_lines(&verdict);
+        let (log, mut words) = tokio::join!(delivery.log(saver), status.finish());
+        let log = log.unwrap_or_else(|error| {
+            self.journal
+                .say(format!("The end of the log is not saved: {error}"));
+            words
+                .warning
+                .get_or_insert_with(|| format!("the end of its log could not be saved: {error}"));
+            running.first_log
+        });
+        self.phases.end("logs");
+        let update = verdict.update(words, Some(&log));
+        let recorded = delivery.record(&verdict, update).await;
+        self.phases.end("record");
+        match recorded {
+            Ok(state) => {
+                self.journal
+                    .say(format!("The record says {state}. {}", self.phases.line()));
+                ExitCode::Recorded
+            }
+            Err(undelivered) => self.keep(&undelivered),
+        }
+    }
+
+    /// Starts the command and follows it to its end.
+    async fn command(&self, container: &dyn Container, claim: &Claim) -> (Watched, Summary) {
+        self.journal.say("Starting container");
+        if let Err(error) = container.start().await {
+            let ending = Ending::NotStarted {
+                reason: error.to_string(),
+            };
+            return (Watched::Ended(ending), Summary::default());
+        }
+        let sampler = self.sampler(container, claim);
+        let max_run_time = claim.record.scheduling_parameters.max_run_time;
+        let watch = Watch {
+            container,
+            client: &self.client,
+            uuid: &self.settings.uuid,
+            own_token: &claim.own_token,
+            max_run_time: (max_run_time > 0).then(|| Duration::from_secs(max_run_time)),
+            grace: self.settings.grace,
+            stop: &self.signals.stop,
+            journal: &self.journal,
+        };
+        let watched = watch.to_the_end().await;
+        let usage = match sampler {
+            Some(sampler) => sampler.finish().await,
+            None => Summary::default(),
+        };
+        (watched, usage)
+    }
+
+    fn sampler(&self, container: &dyn Container, claim: &Claim) -> Option<Sampler> {
+        let log = match self.logs.open(STATISTICS) {
+            Ok(log) => log,
+            Err(error) => {
+                self.journal
+                    .say(format!("There are no statistics: {error}"));
+                return None;
+            }
+        };
+        let subject = Subject {
+            group: container.cgroup()?,
+            pid: container.pid(),
+            scratch: self.dir.path().to_owned(),
+            memory_limit: claim.record.runtime_constraints.ram,
+        };
+        let period = self.settings.statistics_period;
+        Some(Sampler::start(subject, log, self.journal.clone(), period))
+    }
+
+    fn say_usage(&self, exit: Option<&Exit>, usage: &Summary, claim: &Claim) {
+        if let Some(exit) = exit {
+            self.journal.say(verdict::how(exit));
+        }
+        for line in usage.lines(claim.record.runtime_constraints.ram) {
+            self.journal.say(line);
+        }
+        if let Some(peak) = exit.and_then(|exit| exit.peak_memory) {
+            self.journal.say(format!(
+                "Maximum container memory with cache, as the kernel counted it, was {peak} bytes"
+            ));
+        }
+    }
+
+    pub async fn remove(&self, container: &dyn Container) {
+        if let Err(error) = container.remove().await {
+            self.journal.say(format!(
+                "Something of the container is left on this node: {error}"
+            ));
+        }
+    }
+
+    /// Nothing of the container is left on the node, and all it wrote is in the log files.
+    async fn take_down(&self, container: Arc<dyn Container>, pumps: Pumps) {
+        self.remove(&*container).await;
+        drop(container);
+        for (name, pump) in [("stdout", pumps.stdout), ("stderr", pumps.stderr)] {
+            self.drain(name, pump).await;
+        }
+    }
+
+    fn write_result(&self, result: &RunResult<'_>) {
+        if let Err(error) = self.logs.write(RESULT, &result.text()) {
+            self.journal
+                .say(format!("{RESULT} cannot be written: {error}"));
+        }
+    }
+
+    fn last_lines(&self, verdict: &Verdict) {
+        for reason in verdict.error.iter().chain(&verdict.warning) {
+            self.journal
+                .say(format!("{}\n{}", reason.sentence, reason.detail));
+        }
+        self.journal.say(self.phases.line());
+        self.journal.close(verdict.state.as_str());
+    }
+
+    async fn drain(&self, name: &str, pump: Option<Pump>) {
+        let Some(pump) = pump else {
+            return;
+        };
+        let pumped = pump.finish(PIPE_PATIENCE).await;
+        if pumped.dropped > 0 {
+            self.journal.say(format!(
+                "The log of {name} is not complete: {} bytes are left out",
+                pumped.dropped
+            ));
+        }
+        if let Some(error) = pumped.error {
+            self.journal
+                .say(format!("The log of {name} is not complete: {error}"));
+        }
+    }
+
+    fn keep(&self, undelivered: &Undelivered) -> ExitCode {
+        let code = undelivered.code();
+        self.journal.say(match undelivered {
+            Undelivered::NotOurs(_) => {
+                format!("The container is not ours any more: {undelivered}")
+            }
+            Undelivered::TooLong(_) => format!(
+                "The results are not delivered and stay in {}: {undelivered}",
+                self.dir.path().display()
+            ),
+        });
+        code
+    }
+}
