@@ -15,14 +15,22 @@ const AT_ONCE: usize = 8;
 const EMPTY: &str = "d41d8cd98f00b204e9800998ecf8427e+0";
 
 /// Files by collection, as uuid or portable data hash names it.
-pub type Trees = HashMap<String, Arc<FileTree>>;
+pub type Trees = HashMap<String, Content>;
+
+/// A collection as it was when it was asked for.
+#[derive(Debug, Clone)]
+pub struct Content {
+    /// Its name by content, whatever it was asked for by.
+    pub hash: Pdh,
+    pub tree: Arc<FileTree>,
+}
 
 /// Fetches what `wanted` names; each name comes with a mount that needs it, for messages.
 pub async fn fetch(client: &Client, wanted: BTreeMap<String, String>) -> Result<Trees, MountError> {
     stream::iter(wanted)
         .map(|(collection, target)| async move {
-            let tree = fetch_one(client, &collection, target).await?;
-            Ok((collection, Arc::new(tree)))
+            let content = fetch_one(client, &collection, target).await?;
+            Ok((collection, content))
         })
         .buffer_unordered(AT_ONCE)
         .try_collect()
@@ -33,9 +41,13 @@ async fn fetch_one(
     client: &Client,
     collection: &str,
     target: String,
-) -> Result<FileTree, MountError> {
+) -> Result<Content, MountError> {
     if collection == EMPTY {
-        return Ok(FileTree::default());
+        // It need not have been saved to be mounted.
+        return Ok(Content {
+            hash: portable_data_hash(""),
+            tree: Arc::default(),
+        });
     }
     let collection = collection.to_owned();
     let record = match client.collection(&collection).await {
@@ -51,17 +63,21 @@ async fn fetch_one(
             });
         }
     };
-    // What was asked for by content is checked by content.
     let text = record.manifest_text;
-    if Pdh::parse(&collection).is_ok_and(|asked| portable_data_hash(&text) != asked) {
+    let hash = portable_data_hash(&text);
+    // What was asked for by content is checked by content.
+    if Pdh::parse(&collection).is_ok_and(|asked| asked != hash) {
         return Err(MountError::WrongCollection { target, collection });
     }
     match Manifest::parse(&text) {
-        Ok(manifest) => Ok(manifest.tree()),
+        Ok(manifest) => Ok(Content {
+            hash,
+            tree: Arc::new(manifest.tree()),
+        }),
         Err(source) => Err(MountError::Content {
             target,
             collection,
-            source,
+            source: Box::new(source),
         }),
     }
 }

@@ -60,11 +60,6 @@ pub struct Downloads {
 }
 
 impl Downloads {
-    /// Bytes that will be written.
-    pub fn total(&self) -> u64 {
-        self.total
-    }
-
     /// Makes all directories and empty files of `copy`, to be filled by [`run`](Self::run).
     pub fn add(&mut self, copy: Copy) -> Result<(), MountError> {
         let index = self.copies.len();
@@ -81,7 +76,7 @@ impl Downloads {
                     .map_err(|source| MountError::Content {
                         target: copy.target.to_string(),
                         collection: copy.collection.clone(),
-                        source,
+                        source: Box::new(source),
                     })?;
                 let result = place::directory(&copy.host, copy.access);
                 result.map_err(|error| copy.failed("", error))?;
@@ -197,11 +192,7 @@ fn write(copies: &[Copy], job: &Job, data: &[u8]) -> Result<u64, MountError> {
 }
 
 impl Copy {
-    fn make_directory<'a>(
-        &self,
-        dir: &'a str,
-        made: &mut HashSet<String>,
-    ) -> Result<(), MountError> {
+    fn make_directory(&self, dir: &str, made: &mut HashSet<String>) -> Result<(), MountError> {
         if made.contains(dir) {
             return Ok(());
         }
@@ -246,5 +237,113 @@ impl Copy {
             path: self.place(file),
             source,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::atomic::AtomicUsize;
+    use std::time::Duration;
+
+    use arvados_client::keep::{BlockStore, CollectionWriter, KeepError, MemoryStore};
+    use bytes::Bytes;
+
+    use super::*;
+
+    /// Counts what is asked of it, and takes its time.
+    #[derive(Debug, Default)]
+    struct Counting {
+        store: MemoryStore,
+        now: AtomicUsize,
+        most: AtomicUsize,
+        asked: Mutex<HashMap<String, usize>>,
+    }
+
+    impl BlockSource for Counting {
+        async fn get(&self, locator: &Locator) -> Result<Bytes, KeepError> {
+            let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+            self.most.fetch_max(now, Ordering::SeqCst);
+            *self
+                .asked
+                .lock()
+                .unwrap()
+                .entry(locator.to_string())
+                .or_default() += 1;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            self.now.fetch_sub(1, Ordering::SeqCst);
+            self.store.get(locator).await
+        }
+    }
+
+    impl BlockStore for Counting {
+        async fn put(&self, data: Bytes) -> Result<Locator, KeepError> {
+            self.store.put(data).await
+        }
+    }
+
+    fn copy(tree: FileTree, host: &Path) -> Copy {
+        Copy {
+            target: ContainerPath::parse("/in").unwrap(),
+            collection: "zzzzz-4zz18-0123456789abcde".to_owned(),
+            tree: Arc::new(tree),
+            path: String::new(),
+            host: host.join("in"),
+            access: Access::ReadOnly,
+        }
+    }
+
+    #[tokio::test]
+    async fn every_block_is_fetched_once_and_only_a_few_at_a_time() {
+        let keep = Arc::new(Counting::default());
+        let mut writer = CollectionWriter::with_limits(keep.clone(), 10, 1);
+        for i in 0..100u8 {
+            // Files that share blocks, some of them far apart.
+            writer.start_file(&format!("{}/{i}", i % 2)).unwrap();
+            writer.write(&[i / 4; 7]).await.unwrap();
+        }
+        let manifest = writer.finish().await.unwrap();
+        let scratch = tempfile::tempdir().unwrap();
+        let mut downloads = Downloads::default();
+        downloads
+            .add(copy(manifest.tree(), scratch.path()))
+            .unwrap();
+        let last = Mutex::new(Progress::default());
+        let note = |progress| *last.lock().unwrap() = progress;
+        downloads.run(&keep, &note).await.unwrap();
+        let (done, total) = (700, 700);
+        assert_eq!(*last.lock().unwrap(), Progress { done, total });
+        let asked = keep.asked.lock().unwrap();
+        assert!(
+            asked.len() > 10 && asked.values().all(|times| *times == 1),
+            "{asked:?}"
+        );
+        assert_eq!(keep.most.load(Ordering::SeqCst), AT_ONCE);
+        for i in 0..100u8 {
+            let file = scratch.path().join(format!("in/{}/{i}", i % 2));
+            assert_eq!(std::fs::read(file).unwrap(), [i / 4; 7], "{i}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_block_that_is_gone_is_nobody_elses_to_find() {
+        let text = format!("./d {} 0:4:f\n", Locator::of(b"lost"));
+        let tree = arvados_client::manifest::Manifest::parse(&text)
+            .unwrap()
+            .tree();
+        let scratch = tempfile::tempdir().unwrap();
+        let mut downloads = Downloads::default();
+        downloads.add(copy(tree, scratch.path())).unwrap();
+        let error = downloads
+            .run(&MemoryStore::new(), &|_| {})
+            .await
+            .unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("file /in/d/f could not be fetched"),
+            "{error}"
+        );
+        assert!(error.is_users_mistake());
     }
 }

@@ -31,7 +31,7 @@ pub enum MountError {
         target: String,
         collection: String,
         #[source]
-        source: ManifestError,
+        source: Box<ManifestError>,
     },
     #[error(
         "file {path} of collection {collection} has a name that cannot exist on a file system; rename it there and run again"
@@ -124,7 +124,7 @@ pub enum Problem {
     #[error("names a collection both by uuid and by portable data hash; remove one of them")]
     TwoNames,
     #[error("names no collection: {0}; copy the name again from the collection")]
-    Name(IdError),
+    Collection(IdError),
     #[error(
         "would write to an existing collection by its uuid; mount its portable data hash to get a copy"
     )]
@@ -141,6 +141,8 @@ pub enum Problem {
         "is in the way of something else: {path} is there already as {found}; choose another target"
     )]
     Occupied { path: String, found: &'static str },
+    #[error("has a name that no file system can store; choose another target")]
+    TargetName,
     #[error("is not a file but a directory; give the path of a file")]
     NotAFile,
 }

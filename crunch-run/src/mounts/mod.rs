@@ -10,9 +10,11 @@ mod collections;
 mod content;
 mod download;
 mod error;
+mod layout;
 mod path;
 mod place;
 mod plan;
+mod refresh;
 mod stage;
 mod view;
 

@@ -263,7 +263,7 @@ fn part(mount: &Mount) -> Result<Option<Part>, Problem> {
         (false, false) => Err(Problem::TwoNames),
         (false, true) if mount.writable => Err(Problem::WritableUuid),
         (false, true) => {
-            let uuid = CollectionUuid::parse(uuid).map_err(Problem::Name)?;
+            let uuid = CollectionUuid::parse(uuid).map_err(Problem::Collection)?;
             Ok(Some(Part {
                 collection: uuid.to_string(),
                 path: clean(&mount.path),
@@ -272,7 +272,7 @@ fn part(mount: &Mount) -> Result<Option<Part>, Problem> {
         (true, false) => {
             // A path may be part of the hash, as in "…+45/dir".
             let (hash, path) = hash.split_once('/').unwrap_or((hash, ""));
-            let hash = Pdh::parse(hash).map_err(Problem::Name)?;
+            let hash = Pdh::parse(hash).map_err(Problem::Collection)?;
             Ok(Some(Part {
                 collection: hash.to_string(),
                 path: clean(&format!("{path}/{}", mount.path)),

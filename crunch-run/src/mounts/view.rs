@@ -5,19 +5,20 @@ use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use arvados_client::ids::Pdh;
 use arvados_client::manifest::FileTree;
 
 use super::path::ContainerPath;
 
 /// Every mount by its target, except what is put there by ourselves (certificates). What was copied
 /// into the output directory is not a mount of its own: there the files count as they are at the end.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct View {
     pub(super) mounts: BTreeMap<ContainerPath, Seen>,
 }
 
 /// One mount.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Seen {
     pub source: Source,
     /// Its own content never becomes part of the output.
@@ -30,7 +31,11 @@ pub enum Source {
     /// A directory or file in our scratch directory that the container may have written to.
     Host(PathBuf),
     /// A directory or file of a collection that nobody can have changed.
-    Keep { tree: Arc<FileTree>, path: String },
+    Keep {
+        collection: Pdh,
+        tree: Arc<FileTree>,
+        path: String,
+    },
     /// Content that must never leave the node.
     Secret,
 }

@@ -52,7 +52,9 @@ impl OutputError {
             | Self::TooDeep { .. }
             | Self::TooMany { .. }
             | Self::Manifest(_) => true,
-            Self::Read { .. } | Self::Keep(_) | Self::Interrupted => false,
+            // It forbade us to look; asking again does not change that.
+            Self::Read { source, .. } => source.kind() == io::ErrorKind::PermissionDenied,
+            Self::Keep(_) | Self::Interrupted => false,
         }
     }
 }

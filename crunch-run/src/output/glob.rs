@@ -25,19 +25,19 @@ enum Part {
 }
 
 impl Globs {
-    /// A pattern that cannot be understood matches nothing.
-    pub fn new(patterns: &[String]) -> Self {
-        let understood = |text: &String| match Pattern::new(text) {
-            Ok(pattern) => Some(pattern),
-            Err(error) => {
-                tracing::warn!(pattern = %text, %error, "this output_glob matches nothing");
-                None
+    /// A pattern that cannot be understood matches nothing; a sentence about each comes beside.
+    pub fn new(texts: &[String]) -> (Self, Vec<String>) {
+        let (mut patterns, mut misunderstood) = (Vec::new(), Vec::new());
+        for text in texts {
+            match Pattern::new(text) {
+                Ok(pattern) => patterns.push(pattern),
+                Err(error) => misunderstood.push(format!(
+                    "output_glob {text:?} matches nothing because it is no pattern: {error}"
+                )),
             }
-        };
-        Self {
-            patterns: (!patterns.is_empty())
-                .then(|| patterns.iter().filter_map(understood).collect()),
         }
+        let patterns = (!texts.is_empty()).then_some(patterns);
+        (Self { patterns }, misunderstood)
     }
 
     /// Whether there is nothing to choose.
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     fn globs(text: &str) -> Globs {
-        Globs::new(&[text.to_owned()])
+        Globs::new(&[text.to_owned()]).0
     }
 
     #[test]
@@ -210,11 +210,14 @@ mod tests {
 
     #[test]
     fn no_pattern_is_everything_and_a_bad_one_is_nothing() {
-        let all = Globs::new(&[]);
+        let (all, _) = Globs::new(&[]);
         assert!(all.is_everything() && all.wants_file("a/b") && all.could_want_below("a"));
         let bad = globs("\\");
         assert!(!bad.is_everything() && !bad.wants_file("a"));
-        let one_is_good = Globs::new(&["\\".to_owned(), "foo".to_owned()]);
+        let (one_is_good, remarks) = Globs::new(&["\\".to_owned(), "foo".to_owned()]);
+        assert!(
+            remarks.len() == 1 && remarks[0].starts_with(r#"output_glob "\\" matches nothing"#)
+        );
         assert!(one_is_good.wants_file("foo") && !one_is_good.wants_file("bar"));
     }
 }

@@ -61,6 +61,16 @@ fn entry_at(dir: impl std::os::fd::AsFd + Copy, name: &Path) -> io::Result<Optio
     }))
 }
 
+/// What is neither directory, file nor link, in words.
+pub fn special_word(mode: u32) -> &'static str {
+    match FileType::from_raw_mode(mode) {
+        FileType::Fifo => "a pipe",
+        FileType::Socket => "a socket",
+        FileType::BlockDevice | FileType::CharacterDevice => "a device",
+        _ => "no regular file",
+    }
+}
+
 fn facts(stat: &Stat) -> FileFacts {
     FileFacts {
         size: stat.st_size.try_into().unwrap_or(0),

@@ -7,6 +7,7 @@
 mod error;
 mod glob;
 mod host;
+mod remarks;
 mod remote;
 mod scan;
 mod upload;
@@ -27,10 +28,25 @@ pub async fn capture<S: BlockStore + Clone + 'static>(
     keep: &S,
     progress: &(dyn Fn(Progress) + Send + Sync),
 ) -> Result<Manifest, OutputError> {
-    let (view, output) = (staged.view.clone(), staged.output.clone());
-    let globs = glob::Globs::new(&container.output_glob);
+    let say = |remark: &str| tracing::info!(container = %container.uuid, "{remark}");
+    capture_saying(staged, container, keep, progress, &say).await
+}
+
+/// The same, with a place for what the user should know: what was left out and why, in sentences.
+pub async fn capture_saying<S: BlockStore + Clone + 'static>(
+    staged: &Staged,
+    container: &Container,
+    keep: &S,
+    progress: &(dyn Fn(Progress) + Send + Sync),
+    say: &(dyn Fn(&str) + Send + Sync),
+) -> Result<Manifest, OutputError> {
+    let (view, output) = (staged.view().await, staged.output.clone());
+    let (globs, misunderstood) = glob::Globs::new(&container.output_glob);
     let scan = tokio::task::spawn_blocking(move || scan::scan(&view, &output, &globs));
     let found = scan.await.map_err(|_| OutputError::Interrupted)??;
+    for remark in misunderstood.iter().chain(found.remarks.iter()) {
+        say(remark);
+    }
     let manifest = upload::upload(found, keep.clone(), progress).await?;
     remote::fetch_remote(manifest, keep).await
 }

@@ -10,6 +10,7 @@ use arvados_client::manifest::FileTree;
 use super::error::OutputError;
 use super::glob::Globs;
 use super::host::{self, FileFacts};
+use super::remarks::Remarks;
 use super::walk::{self, HostPlace, Look, Node};
 use crate::mounts::{ContainerPath, View};
 
@@ -32,6 +33,7 @@ pub struct Found {
     pub empty: Vec<String>,
     /// Directories that exist, whatever else is in them.
     pub directories: Vec<String>,
+    pub remarks: Remarks,
 }
 
 /// A file of this node.
@@ -63,6 +65,7 @@ pub fn scan(view: &View, output: &ContainerPath, globs: &Globs) -> Result<Found,
     if let Look::Node(node) = walk::look(view, output)? {
         walker.visit(output, "", node, MOST_HOPS)?;
     }
+    walker.found.remarks.finish();
     Ok(walker.found)
 }
 
@@ -116,7 +119,9 @@ impl Walker<'_> {
                 return Ok(());
             }
             Node::HostSpecial { mode } => {
-                tracing::warn!("skipping {here}, which is no file but has mode {mode:o}");
+                let what = host::special_word(mode);
+                let remarks = &mut self.found.remarks;
+                remarks.add(|| format!("{here} is not in the output because it is {what}"));
                 return Ok(());
             }
         }
@@ -154,7 +159,12 @@ impl Walker<'_> {
         for target in self.view.next_below(here) {
             let dest = join(dest, target.below(here).unwrap_or_default());
             if !self.globs.wants_file(&dest) && !self.globs.could_want_below(&dest) {
-                tracing::info!("not copying {target}: no output_glob can match in it");
+                let remarks = &mut self.found.remarks;
+                remarks.add(|| {
+                    format!(
+                        "mount {target} is not in the output because no output_glob matches in it"
+                    )
+                });
                 continue;
             }
             if let Look::Node(node) = walk::look(self.view, target)? {

@@ -66,7 +66,7 @@ fn read_all(files: &[LocalFile], sender: &mpsc::Sender<Piece>) -> Result<(), Out
             path: file.path.clone(),
             source,
         };
-        tracing::info!("copying {:?} ({} bytes)", file.path, file.size);
+        tracing::debug!("copying {:?} ({} bytes)", file.path, file.size);
         let mut input = host::open_below(&file.place.root, &file.place.relative).map_err(failed)?;
         if sender.blocking_send(Piece::Begin(index)).is_err() {
             return Ok(());

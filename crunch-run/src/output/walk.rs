@@ -91,7 +91,7 @@ pub fn look(view: &View, path: &ContainerPath) -> Result<Look, OutputError> {
     }
     match &seen.source {
         Source::Secret => Ok(Look::Node(Node::Omitted)),
-        Source::Keep { tree, path } => {
+        Source::Keep { tree, path, .. } => {
             let path = match (path.as_str(), relative) {
                 (path, "") => path.to_owned(),
                 ("", relative) => relative.to_owned(),
