@@ -1,0 +1,40 @@
+//! The image of these tests: busybox and nothing else, added as a user adds one.
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+
+use crate::program::binary;
+
+const NAME: &str = "busybox:test";
+
+/// Adds it to the server that `environment` names; its name.
+pub fn add(environment: &[(&str, String)], dir: &Path) -> String {
+    let bin = dir.join("rootfs/bin");
+    std::fs::create_dir_all(&bin).unwrap();
+    let busybox = which("busybox").expect("busybox-static is not installed");
+    std::fs::copy(busybox, bin.join("busybox")).unwrap();
+    let applets = "sh cat echo nc sleep true env wc head tail dd mkdir ls ln grep id";
+    for name in applets.split(' ') {
+        symlink("busybox", bin.join(name)).unwrap();
+    }
+    let output = Command::new(binary("dispatch"))
+        .args(["image", "add", NAME])
+        .arg(dir.join("rootfs"))
+        .envs(environment.iter().map(|(k, v)| (k, v)))
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    NAME.to_owned()
+}
+
+fn which(program: &str) -> Option<std::path::PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|dir| dir.join(program))
+        .find(|file| file.is_file())
+}

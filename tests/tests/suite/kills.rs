@@ -1,0 +1,160 @@
+//! `kill -9` of the servers while containers run: everything reaches the state it should, nothing runs twice.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use arvados_client::ContainerUuid;
+use arvados_client::records::ContainerState;
+use serde_json::json;
+
+use crate::stack::{Stack, complete};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Counts how often each container really started: each says its name to this listener.
+struct Starts {
+    port: u16,
+    seen: Arc<Mutex<BTreeMap<String, u32>>>,
+}
+
+impl Starts {
+    fn listen() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let seen = Arc::new(Mutex::new(BTreeMap::new()));
+        let counts = seen.clone();
+        std::thread::spawn(move || {
+            for connection in listener.incoming() {
+                let mut name = String::new();
+                connection.unwrap().read_to_string(&mut name).unwrap();
+                *counts
+                    .lock()
+                    .unwrap()
+                    .entry(name.trim().to_owned())
+                    .or_insert(0) += 1;
+            }
+        });
+        Self { port, seen }
+    }
+
+    /// Says the name, works for a while, leaves a file.
+    fn script(&self, name: &str, seconds: f32) -> String {
+        format!(
+            "echo {name} | nc 127.0.0.1 {} && sleep {seconds} && echo done {name} > result",
+            self.port
+        )
+    }
+
+    fn of(&self, name: &str) -> u32 {
+        self.seen.lock().unwrap().get(name).copied().unwrap_or(0)
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Victim {
+    Local,
+    Api,
+    Both,
+}
+
+async fn survive(victim: Victim) {
+    let mut stack = Stack::up().await;
+    let starts = Starts::listen();
+    let mut jobs: Vec<(String, ContainerUuid)> = Vec::new();
+    for n in 0..20 {
+        let name = format!("n{n}");
+        // Some end while the server is away, some after it is back; most wait in the queue.
+        let script = starts.script(&name, 0.3 + 0.2 * (n % 4) as f32);
+        let network = json!({"runtime_constraints": {"vcpus": 1, "ram": 32 << 20, "API": true}});
+        let (_, container) = stack.submit(&name, &script, network).await;
+        jobs.push((name, container));
+    }
+    for round in 0..3 {
+        tokio::time::sleep(Duration::from_millis(700 + 150 * round)).await;
+        if matches!(victim, Victim::Local | Victim::Both) {
+            stack.local.kill();
+        }
+        if matches!(victim, Victim::Api | Victim::Both) {
+            stack.api.kill();
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        if matches!(victim, Victim::Api | Victim::Both) {
+            stack.api.start();
+        }
+        if matches!(victim, Victim::Local | Victim::Both) {
+            stack.local.start();
+        }
+    }
+    for (name, container) in &jobs {
+        let record = stack.end(container, PATIENCE).await;
+        complete(&record);
+        assert_eq!(
+            starts.of(name),
+            1,
+            "{name} ({container}) started {} times",
+            starts.of(name)
+        );
+        let output = record.output.unwrap().to_string();
+        assert_eq!(
+            stack.read(&output, "result").await,
+            format!("done {name}\n")
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_dispatcher_is_killed() {
+    survive(Victim::Local).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_api_server_is_killed() {
+    survive(Victim::Api).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_are_killed() {
+    survive(Victim::Both).await;
+}
+
+/// A drained dispatcher leaves its containers running, and the next one takes them up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drained_dispatcher_leaves_containers_running() {
+    let mut stack = Stack::up().await;
+    let (_, container) = stack
+        .submit("long", "sleep 3; echo kept > result", json!({}))
+        .await;
+    stack
+        .wait_until(&container, PATIENCE, |c| c.state == ContainerState::Running)
+        .await;
+    assert!(stack.local.terminate(Duration::from_secs(10)).success());
+    assert_eq!(
+        stack.container(&container).await.state,
+        ContainerState::Running
+    );
+    stack.local.start();
+    let record = stack.end(&container, PATIENCE).await;
+    let output = complete(&record).output.clone().unwrap().to_string();
+    assert_eq!(stack.read(&output, "result").await, "kept\n");
+}
+
+/// crunch-run itself is killed: the container is gone too, and the record says why.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_executor_is_told_truthfully() {
+    let stack = Stack::up().await;
+    let (_, container) = stack.submit("doomed", "sleep 1000", json!({})).await;
+    stack
+        .wait_until(&container, PATIENCE, |c| c.state == ContainerState::Running)
+        .await;
+    let lock = stack.run_dir().join(container.as_str()).join("lock");
+    let note: serde_json::Value = serde_json::from_slice(&std::fs::read(lock).unwrap()).unwrap();
+    let pid = rustix::process::Pid::from_raw(note["pid"].as_i64().unwrap() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let record = stack.end(&container, PATIENCE).await;
+    assert_eq!(record.state, ContainerState::Cancelled);
+    let why = record.runtime_status.error.unwrap_or_default();
+    assert!(why.contains("crunch-run was killed"), "{why}");
+}

@@ -1,0 +1,10 @@
+//! The whole suite as its users have it: real programs, real containers, one machine. Needs root and busybox-static.
+
+mod bad_input;
+mod image;
+mod kills;
+mod program;
+mod sdk;
+mod secrets;
+mod stack;
+mod up;

@@ -1,0 +1,114 @@
+//! One program of the suite as a process of its own, which can be killed and started again.
+
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Where cargo put the programs of the workspace.
+pub fn binary(name: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let path = test.ancestors().nth(2).unwrap().join(name);
+    assert!(
+        path.is_file(),
+        "{name} is not built: run `make test`, or `cargo build --workspace --bins` before this"
+    );
+    path
+}
+
+pub struct Program {
+    name: &'static str,
+    args: Vec<String>,
+    env: Vec<(&'static str, String)>,
+    log: PathBuf,
+    child: Option<Child>,
+}
+
+impl Program {
+    pub fn new(
+        name: &'static str,
+        log: &Path,
+        args: &[&str],
+        env: &[(&'static str, &str)],
+    ) -> Self {
+        Self {
+            name,
+            args: args.iter().map(|s| (*s).to_owned()).collect(),
+            env: env.iter().map(|(k, v)| (*k, (*v).to_owned())).collect(),
+            log: log.to_owned(),
+            child: None,
+        }
+    }
+
+    fn append(&self, suffix: &str) -> File {
+        let path = self.log.with_extension(suffix);
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(path)
+            .unwrap()
+    }
+
+    pub fn start(&mut self) {
+        assert!(self.child.is_none(), "{} runs already", self.name);
+        let child = Command::new(binary(self.name))
+            .args(&self.args)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .envs(self.env.iter().map(|(k, v)| (*k, v)))
+            .stdin(Stdio::null())
+            .stdout(self.append("out"))
+            .stderr(self.append("log"))
+            .spawn()
+            .unwrap();
+        self.child = Some(child);
+    }
+
+    /// `kill -9`.
+    pub fn kill(&mut self) {
+        let mut child = self.child.take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// TERM; how it ended.
+    pub fn terminate(&mut self, patience: Duration) -> std::process::ExitStatus {
+        let mut child = self.child.take().unwrap();
+        rustix::process::kill_process(
+            rustix::process::Pid::from_child(&child),
+            rustix::process::Signal::TERM,
+        )
+        .unwrap();
+        let until = Instant::now() + patience;
+        loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                return status;
+            }
+            if Instant::now() > until {
+                child.kill().unwrap();
+                child.wait().unwrap();
+                panic!("{} did not end on TERM:\n{}", self.name, self.said());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// What it wrote on stdout so far.
+    pub fn answered(&self) -> String {
+        std::fs::read_to_string(self.log.with_extension("out")).unwrap_or_default()
+    }
+
+    /// What it wrote on stderr so far.
+    pub fn said(&self) -> String {
+        std::fs::read_to_string(self.log.with_extension("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

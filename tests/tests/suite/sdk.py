@@ -1,0 +1,41 @@
+"""What a user of the Python SDK does: data in, a container, its output back."""
+
+import sys
+import time
+
+import arvados
+import arvados.collection
+
+api = arvados.api("v1")
+words = arvados.collection.Collection(api_client=api)
+with words.open("words.txt", "w") as f:
+    f.write("in the beginning")
+words.save_new(name="words")
+
+request = api.container_requests().create(body={"container_request": {
+    "name": "from Python", "state": "Committed", "priority": 1, "use_existing": False,
+    "container_image": sys.argv[1], "command": ["sh", "-c", "cat /in/words.txt > /out/copy.txt"],
+    "cwd": "/out", "output_path": "/out",
+    "mounts": {"/out": {"kind": "tmp", "capacity": 1000000},
+               "/in": {"kind": "collection", "portable_data_hash": words.portable_data_hash()}},
+    "runtime_constraints": {"vcpus": 1, "ram": 64 << 20},
+}}).execute()
+
+until = time.time() + 60
+while request["state"] != "Final":
+    assert time.time() < until, request
+    time.sleep(0.1)
+    request = api.container_requests().get(uuid=request["uuid"]).execute()
+
+container = api.containers().get(uuid=request["container_uuid"]).execute()
+assert (container["state"], container["exit_code"]) == ("Complete", 0), container
+listed = api.containers().list(filters=[["state", "=", "Complete"]]).execute()
+assert [c["uuid"] for c in listed["items"]] == [container["uuid"]], listed
+
+output = arvados.collection.CollectionReader(request["output_uuid"], api_client=api)
+assert list(output) == ["copy.txt"], list(output)
+with output.open("copy.txt") as f:
+    print("the words were read:", f.read())
+log = arvados.collection.CollectionReader(request["log_uuid"], api_client=api)
+names = {item.stream_name() + "/" + item.name for item in log.all_files()} if hasattr(log, "all_files") else set(log)
+assert any("crunch-run.txt" in name for name in names), names

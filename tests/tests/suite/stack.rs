@@ -1,0 +1,186 @@
+//! dispatch-api and dispatch-local with a busybox image, in a directory of their own.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use arvados_client::records::{Container, ContainerState};
+use arvados_client::{Client, ContainerRequestUuid, ContainerUuid, Endpoint, Token};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::image;
+use crate::program::{Program, binary};
+
+pub struct Stack {
+    pub api: Program,
+    pub local: Program,
+    pub user: Client,
+    /// The servers' words to clients: host, certificate, token files.
+    pub ready: Value,
+    pub dir: TempDir,
+    pub image: String,
+}
+
+impl Stack {
+    /// Both running, and the image there.
+    pub async fn up() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        let mut api = Program::new(
+            "dispatch-api",
+            &dir.path().join("api"),
+            &["--state", &at("state")],
+            &[],
+        );
+        api.start();
+        let ready = wait_for("dispatch-api to be ready", Duration::from_secs(30), || {
+            serde_json::from_str::<Value>(api.answered().lines().next()?).ok()
+        });
+        let user = client(&ready, "user");
+        let mut local = Program::new(
+            "dispatch-local",
+            &dir.path().join("local"),
+            &[
+                "--run-dir",
+                &at("run"),
+                "--token-file",
+                ready["tokens"]["dispatch"].as_str().unwrap(),
+                "--poll-interval",
+                "1s",
+                "--log-level",
+                "debug,hyper_util=info,reqwest=info",
+            ],
+            &[
+                ("ARVADOS_API_HOST", ready["host"].as_str().unwrap()),
+                ("SSL_CERT_FILE", ready["certificate"].as_str().unwrap()),
+            ],
+        );
+        local.start();
+        let image = image::add(&environment(&ready), dir.path());
+        Self {
+            api,
+            local,
+            user,
+            ready,
+            dir,
+            image,
+        }
+    }
+
+    pub fn run_dir(&self) -> PathBuf {
+        self.dir.path().join("run")
+    }
+
+    /// A committed request for `script` in a shell.
+    pub async fn submit(
+        &self,
+        name: &str,
+        script: &str,
+        more: Value,
+    ) -> (ContainerRequestUuid, ContainerUuid) {
+        let mut request = json!({
+            "name": name, "state": "Committed", "priority": 500, "use_existing": false,
+            "command": ["sh", "-c", script], "container_image": self.image,
+            "output_path": "/out", "cwd": "/out", "container_count_max": 1,
+            "mounts": {"/out": {"kind": "tmp", "capacity": 1 << 20}},
+            "runtime_constraints": {"vcpus": 1, "ram": 32 << 20},
+        });
+        for (key, value) in more.as_object().unwrap() {
+            request[key] = value.clone();
+        }
+        let made = self.user.create_container_request(request).await.unwrap();
+        (made.uuid, made.container_uuid.unwrap())
+    }
+
+    pub async fn container(&self, uuid: &ContainerUuid) -> Container {
+        self.user.container(uuid).await.unwrap()
+    }
+
+    /// Waits until it is Complete or Cancelled.
+    pub async fn end(&self, uuid: &ContainerUuid, patience: Duration) -> Container {
+        self.wait_until(uuid, patience, |c| c.state.is_final())
+            .await
+    }
+
+    pub async fn wait_until(
+        &self,
+        uuid: &ContainerUuid,
+        patience: Duration,
+        done: impl Fn(&Container) -> bool,
+    ) -> Container {
+        let until = Instant::now() + patience;
+        loop {
+            let known = self.user.container(uuid).await;
+            if let Ok(record) = &known
+                && done(record)
+            {
+                return record.clone();
+            }
+            if Instant::now() > until {
+                let output =
+                    std::fs::read_to_string(self.run_dir().join(uuid.as_str()).join("output.log"));
+                panic!(
+                    "{uuid} is not there after {patience:?}: {known:?}\ncrunch-run: {output:?}\ndispatch-local:\n{}\ndispatch-api:\n{}",
+                    self.local.said(),
+                    self.api.said()
+                );
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Text of a file in a collection.
+    pub async fn read(&self, pdh: &str, path: &str) -> String {
+        let output = Command::new(binary("dispatch"))
+            .args(["get", &format!("{pdh}:{path}"), "-"])
+            .envs(environment(&self.ready))
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+pub fn complete(container: &Container) -> &Container {
+    assert_eq!(container.state, ContainerState::Complete, "{container:?}");
+    assert_eq!(container.exit_code, Some(0), "{container:?}");
+    container
+}
+
+/// The two lines that `dispatch up` prints, as variables.
+pub fn environment(ready: &Value) -> Vec<(&'static str, String)> {
+    let user = std::fs::read_to_string(ready["tokens"]["user"].as_str().unwrap()).unwrap();
+    vec![
+        (
+            "ARVADOS_API_HOST",
+            ready["host"].as_str().unwrap().to_owned(),
+        ),
+        ("ARVADOS_API_HOST_INSECURE", "1".to_owned()),
+        ("ARVADOS_API_TOKEN", user.trim().to_owned()),
+    ]
+}
+
+pub fn client(ready: &Value, who: &str) -> Client {
+    let token = std::fs::read_to_string(ready["tokens"][who].as_str().unwrap()).unwrap();
+    let mut endpoint =
+        Endpoint::new(ready["host"].as_str().unwrap(), Token::new(token.trim())).unwrap();
+    endpoint.ca_file = Some(Path::new(ready["certificate"].as_str().unwrap()).to_owned());
+    endpoint.retry_budget = Duration::from_secs(1);
+    Client::new(endpoint).unwrap()
+}
+
+pub fn wait_for<T>(what: &str, patience: Duration, mut look: impl FnMut() -> Option<T>) -> T {
+    let until = Instant::now() + patience;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < until, "waited {patience:?} for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,162 @@
+//! `dispatch up`: everything on one machine, as a person starts it.
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::image;
+use crate::program::{Program, binary};
+use crate::stack::wait_for;
+
+pub struct Up {
+    program: Program,
+    pub dir: TempDir,
+}
+
+impl Up {
+    pub fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut up = Self {
+            program: program(dir.path()),
+            dir,
+        };
+        up.program.start();
+        up.wait_until_ready(1);
+        up
+    }
+
+    /// Until it has printed its two lines so many times.
+    fn wait_until_ready(&self, times: usize) {
+        wait_for("dispatch up", Duration::from_secs(30), || {
+            (self.program.answered().lines().count() == 2 * times).then_some(())
+        });
+    }
+
+    /// What its two lines say, as a shell would understand them.
+    pub fn environment(&self) -> Vec<(&'static str, String)> {
+        let answered = self.program.answered();
+        let lines: Vec<&str> = answered.lines().collect();
+        let last = &lines[lines.len() - 2..];
+        let words: Vec<&str> = last
+            .iter()
+            .flat_map(|line| line.strip_prefix("export ").expect("an export").split(' '))
+            .collect();
+        let value = |name: &str| {
+            let found = words
+                .iter()
+                .find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+            found
+                .unwrap_or_else(|| panic!("{name} is not in {words:?}"))
+                .to_owned()
+        };
+        [
+            "ARVADOS_API_HOST",
+            "ARVADOS_API_HOST_INSECURE",
+            "ARVADOS_API_TOKEN",
+        ]
+        .into_iter()
+        .map(|name| (name, value(name)))
+        .collect()
+    }
+
+    pub fn add_image(&self) -> String {
+        image::add(&self.environment(), self.dir.path())
+    }
+
+    /// A dispatch command as the same person types it, with nothing in the environment.
+    pub fn dispatch(&self, args: &[&str]) -> Output {
+        Command::new(binary("dispatch"))
+            .args(args)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .env("HOME", self.dir.path())
+            .env("DISPATCH_STATE", self.dir.path().join("state"))
+            .current_dir(self.dir.path())
+            .output()
+            .unwrap()
+    }
+
+    /// One that succeeds; what it printed.
+    pub fn ok(&self, args: &[&str]) -> String {
+        let output = self.dispatch(args);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success(),
+            "{args:?}: {said}\n{}",
+            self.program.said()
+        );
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// One that fails; its exit status and what it said.
+    pub fn fails(&self, args: &[&str]) -> (i32, String) {
+        let output = self.dispatch(args);
+        let said = String::from_utf8(output.stderr).unwrap();
+        let code = output.status.code().unwrap();
+        assert_ne!(code, 0, "{args:?} did not fail: {said}");
+        (code, said.trim().to_owned())
+    }
+}
+
+fn program(dir: &Path) -> Program {
+    let state = dir.join("state");
+    let args = ["up", "--state", state.to_str().unwrap()];
+    Program::new(
+        "dispatch",
+        &dir.join("up"),
+        &args,
+        &[("HOME", dir.to_str().unwrap())],
+    )
+}
+
+#[test]
+fn one_at_a_time_and_the_next_one_takes_over_what_runs() {
+    let mut up = Up::start();
+    up.add_image();
+    // A second one on the same state: one sentence, and the first goes on.
+    let (code, said) = up.fails(&["up"]);
+    assert_eq!((code, said.lines().count()), (6, 1), "{said}");
+
+    let submitted = up.ok(&[
+        "submit",
+        "--image",
+        "busybox:test",
+        "--",
+        "sh",
+        "-c",
+        "sleep 3; echo kept > /out/result",
+    ]);
+    let job = submitted.split(' ').next().unwrap().to_owned();
+    wait_for("the job to run", Duration::from_secs(30), || {
+        up.ok(&["show", "--json", &job])
+            .contains(r#""state":"Running""#)
+            .then_some(())
+    });
+    assert!(up.program.terminate(Duration::from_secs(20)).success());
+    up.program.start();
+    up.wait_until_ready(2);
+    up.ok(&["wait", &job]);
+    assert_eq!(up.ok(&["get", &format!("{job}:result"), "-"]), "kept\n");
+}
+
+#[test]
+fn a_job_from_files_to_files() {
+    let up = Up::start();
+    up.add_image();
+    std::fs::write(up.dir.path().join("words.txt"), "one two three").unwrap();
+    let submit =
+        "submit --image busybox:test --input words=words.txt --mem 32MiB --time 1m --wait -- sh -c";
+    let mut args: Vec<&str> = submit.split(' ').collect();
+    args.push("wc -w </input/words >/out/count; echo counted");
+    up.ok(&args);
+    assert_eq!(up.ok(&["logs", "1"]), "counted\n");
+    up.ok(&["get", "1", "result"]);
+    let count = std::fs::read_to_string(up.dir.path().join("result/count")).unwrap();
+    assert_eq!(count.trim(), "3");
+    let list = up.ok(&["list", "--json"]);
+    assert!(list.contains(r#""state":"Complete""#), "{list}");
+    let info = up.ok(&["info"]);
+    assert!(info.contains("CPU"), "{info}");
+}
