@@ -19,7 +19,7 @@ pub async fn read(client: &Client, job: &Job) -> Option<ResultFile> {
 impl ResultFile {
     /// Most memory in use at once, in bytes.
     pub fn peak_memory(&self) -> Option<u64> {
-        self.0.get("peak_memory")?.as_u64()
+        self.0.get("peak_memory_bytes")?.as_u64()
     }
 
     /// CPU time, in seconds.

@@ -19,6 +19,7 @@ use crate::status::URL_FILE;
 use crate::supervise::keeper::{Event, Keeper, MakeCommand};
 use crate::supervise::log::Log;
 use crate::supervise::{UpError, leftovers, programs};
+use crate::units;
 
 /// How long the programs may take to be ready.
 const READY: Duration = Duration::from_secs(60);
@@ -47,6 +48,12 @@ pub struct Up {
     /// Where the server listens [default: 127.0.0.1 and the port of the last start]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<SocketAddr>,
+    /// Give containers at most so many CPUs [default: all of this machine]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub cpus: Option<u32>,
+    /// Give containers at most so much memory, like 16GiB [default: all of this machine]
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    pub mem: Option<u64>,
     /// Where containers write [default: below the state directory]
     #[arg(long, value_name = "DIR")]
     pub scratch: Option<PathBuf>,
@@ -238,6 +245,7 @@ fn local_command(
         None => state.make_dir("cache")?,
     };
     let (state, ready) = (state.clone(), ready.clone());
+    let (cpus, mem) = (args.cpus, args.mem);
     Ok(Box::new(move || {
         let address = free_address()?;
         let mut command = clean(&program);
@@ -252,10 +260,18 @@ fn local_command(
             .arg(&scratch)
             .arg("--cache")
             .arg(&cache)
+            // Beside the server a look costs little, and it is what is left should an event be lost.
+            .args(["--poll-interval", "2s"])
             .arg("--health-listen")
             .arg(address.to_string())
             .env("ARVADOS_API_HOST", &ready.host)
             .env("SSL_CERT_FILE", &ready.certificate);
+        if let Some(cpus) = cpus {
+            command.arg("--cpus").arg(cpus.to_string());
+        }
+        if let Some(mem) = mem {
+            command.arg("--ram").arg(format!("{mem}B"));
+        }
         let url = format!("http://{address}/status\n");
         // Without it only `info` and `explain` know less.
         if let Err(error) = state.write(URL_FILE, &url) {
