@@ -351,6 +351,7 @@ async fn mounts_below_the_output_are_spliced_in_with_their_own_locators() {
             "/ctr/outdir/file": part(&pdh, "dir/x"),
             "/ctr/outdir/d": part(&pdh, "dir"),
             "/ctr/outdir/d/inner": part(&pdh, "top"),
+            "/ctr/outdir/d/y": part(&pdh, "top"),
             "/ctr/outdir/deep/er/odd": part(&odd, ""),
             "/ctr/outdir/deep/text": {"kind": "text", "content": "t"},
             "/ctr/outdir/no": {"kind": "collection", "portable_data_hash": pdh, "exclude_from_output": true},
@@ -374,6 +375,7 @@ async fn mounts_below_the_output_are_spliced_in_with_their_own_locators() {
     assert_eq!(lab.read(&manifest, "deep/er/odd/a").await, "ac");
     assert_eq!(lab.read(&manifest, "deep/er/odd/sub/b").await, "a");
     assert_eq!(lab.read(&manifest, "d/inner").await, "t");
+    assert_eq!(lab.read(&manifest, "d/y").await, "t", "it is covered");
     // The server takes it as it is: every locator is signed.
     lab.world.save(&manifest.to_string()).await;
 }
