@@ -75,7 +75,7 @@ pub enum Failure {
         "{0} is a symbolic link or not a directory, and nothing is written through it; remove it or use another directory"
     )]
     InTheWay(PathBuf),
-    #[error("{0} is a directory; name one file of it to write to standard output")]
+    #[error("{0} is a directory where one file is needed; name a file in it")]
     NotOneFile(String),
     #[error("job {job} has no output: {why}")]
     NoOutput { job: String, why: String },

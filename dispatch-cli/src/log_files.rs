@@ -120,12 +120,14 @@ pub async fn names(client: &Client, job: &Job) -> Result<Vec<String>, Failure> {
 }
 
 /// A small file of a job's log, whole; none if it is not there (any more) or too large.
-pub async fn small(client: &Client, job: &Job, name: &str) -> Option<Vec<u8>> {
+pub async fn small(client: &Client, keep: &KeepClient, job: &Job, name: &str) -> Option<Vec<u8>> {
     const MOST: usize = 1 << 20;
     let stored = open(client, job, &location(job)?).await.ok()?;
     let Some(Entry::File(extents)) = stored.tree.lookup(name) else {
         return None;
     };
-    let keep = client.keep(client.keep_options().await.ok()?).await.ok()?;
-    FileReader::new(keep, extents).read_all(MOST).await.ok()
+    FileReader::new(keep.clone(), extents)
+        .read_all(MOST)
+        .await
+        .ok()
 }

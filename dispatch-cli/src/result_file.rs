@@ -1,6 +1,7 @@
 //! `result.json` in a job's log: what the job took, as crunch-run measured it. Other executors write none.
 
 use arvados_client::Client;
+use arvados_client::keep::KeepClient;
 use serde_json::Value;
 
 use crate::job::Job;
@@ -11,8 +12,8 @@ use crate::log_files;
 pub struct ResultFile(Value);
 
 /// Reads it, if the job has one.
-pub async fn read(client: &Client, job: &Job) -> Option<ResultFile> {
-    let bytes = log_files::small(client, job, "result.json").await?;
+pub async fn read(client: &Client, keep: &KeepClient, job: &Job) -> Option<ResultFile> {
+    let bytes = log_files::small(client, keep, job, "result.json").await?;
     serde_json::from_slice(&bytes).ok().map(ResultFile)
 }
 

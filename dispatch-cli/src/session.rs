@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::state_dir::StateDir;
 
 /// A person waits: trouble that lasts longer is told, not waited out.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A connection, and the `dispatch up` behind it if it is ours.
 #[derive(Debug, Clone)]

@@ -15,7 +15,7 @@ pub const URL_FILE: &str = "status-url";
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Amounts {
-    pub cpus: f64,
+    pub cpus: u64,
     pub ram: u64,
     pub scratch: u64,
     pub gpus: u64,
@@ -95,7 +95,7 @@ mod tests {
                 "capacity":{"cpus":4,"ram":1024,"scratch":1,"gpus":0},"more":1}"#,
         )
         .unwrap();
-        assert_eq!(status.capacity.unwrap().cpus, 4.0);
+        assert_eq!(status.capacity.unwrap().cpus, 4);
         assert_eq!(
             status.of("c").unwrap().waits.as_deref(),
             Some("not enough memory")

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
 /// First look again when there are no events; grows to the longest.
-const SHORTEST: Duration = Duration::from_millis(100);
+const SHORTEST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(2);
 /// Events may be lost, so we look now and then even with them.
 const WITH_EVENTS: Duration = Duration::from_secs(5);

@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::output::{Output, plain};
 use crate::session::Session;
 use crate::status::{self, Amounts, Asked};
-use crate::units::show_size;
+use crate::units::{count, show_size};
 
 /// Show the server, the queue, and what is free on this machine
 #[derive(Debug, Args)]
@@ -27,14 +27,14 @@ struct Counts {
 
 pub async fn run(session: &Session, out: Output) -> Result<(), Failure> {
     let client = &session.client;
-    let count = |state: &'static str, held: bool| count(client, state, held);
+    let containers = |state: &'static str, held: bool| number_of(client, state, held);
     let (user, discovery, waiting, held, locked, running, dispatcher) = tokio::join!(
         client.current_user(),
         client.discovery(),
-        count("Queued", false),
-        count("Queued", true),
-        count("Locked", false),
-        count("Running", false),
+        containers("Queued", false),
+        containers("Queued", true),
+        containers("Locked", false),
+        containers("Running", false),
         status::ask(session),
     );
     let (user, discovery) = (user?, discovery?);
@@ -102,18 +102,18 @@ pub async fn run(session: &Session, out: Output) -> Result<(), Failure> {
 
 fn shown(amounts: Amounts) -> String {
     let mut text = format!(
-        "{} CPUs, {} memory, {} scratch",
-        amounts.cpus,
+        "{}, {} memory, {} scratch",
+        count(amounts.cpus, "CPU"),
         show_size(amounts.ram),
         show_size(amounts.scratch)
     );
     if amounts.gpus > 0 {
-        text.push_str(&format!(", {} GPUs", amounts.gpus));
+        text.push_str(&format!(", {}", count(amounts.gpus, "GPU")));
     }
     text
 }
 
-async fn count(client: &Client, state: &str, held: bool) -> Result<u64, Failure> {
+async fn number_of(client: &Client, state: &str, held: bool) -> Result<u64, Failure> {
     let mut query = Query::new().filter("state", "=", state).counted().limit(0);
     if state == "Queued" {
         query = query.filter("priority", if held { "=" } else { ">" }, 0);

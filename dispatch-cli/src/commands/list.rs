@@ -5,6 +5,7 @@ use arvados_client::filter::Query;
 use clap::Args;
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use crate::failure::Failure;
 use crate::job::{Job, USER_PROPERTY};
@@ -56,13 +57,10 @@ pub async fn run(args: List, session: &Session, out: Output) -> Result<(), Failu
     let limit = if args.all { 1000 } else { args.limit };
     let (jobs, available) = jobs::newest(client, query, limit).await?;
     let now = Timestamp::now();
-    let mut peaks = Vec::with_capacity(jobs.len());
-    for job in &jobs {
-        peaks.push(match args.usage {
-            true => peak(client, job).await,
-            false => None,
-        });
-    }
+    let peaks = match args.usage {
+        true => peaks(client, &jobs).await?,
+        false => vec![None; jobs.len()],
+    };
     if out.json {
         let rows: Vec<Value> = jobs
             .iter()
@@ -100,9 +98,36 @@ pub async fn run(args: List, session: &Session, out: Output) -> Result<(), Failu
     Ok(())
 }
 
-async fn peak(client: &Client, job: &Job) -> Option<u64> {
-    job.verdict()?;
-    result_file::read(client, job).await?.peak_memory()
+/// Read from the logs, a few at a time.
+async fn peaks(client: &Client, jobs: &[Job]) -> Result<Vec<Option<u64>>, Failure> {
+    const AT_ONCE: usize = 8;
+    let keep = client.keep(client.keep_options().await?).await?;
+    let mut reading = JoinSet::new();
+    let mut peaks = vec![None; jobs.len()];
+    for (index, job) in jobs
+        .iter()
+        .enumerate()
+        .filter(|(_, job)| job.verdict().is_some())
+    {
+        let (client, keep, job) = (client.clone(), keep.clone(), job.clone());
+        reading.spawn(async move {
+            let result = result_file::read(&client, &keep, &job).await;
+            (index, result.and_then(|result| result.peak_memory()))
+        });
+        if reading.len() >= AT_ONCE {
+            note_peak(&mut reading, &mut peaks).await;
+        }
+    }
+    while !reading.is_empty() {
+        note_peak(&mut reading, &mut peaks).await;
+    }
+    Ok(peaks)
+}
+
+async fn note_peak(reading: &mut JoinSet<(usize, Option<u64>)>, peaks: &mut [Option<u64>]) {
+    if let Some(Ok((index, peak))) = reading.join_next().await {
+        peaks[index] = peak;
+    }
 }
 
 fn cells(job: &Job, now: Timestamp) -> Vec<String> {

@@ -26,7 +26,10 @@ pub async fn run(args: Show, session: &Session, out: Output) -> Result<(), Failu
     let client = &session.client;
     let job = jobs::find(client, &args.job).await?;
     let result = match job.verdict() {
-        Some(_) => result_file::read(client, &job).await,
+        Some(_) => {
+            let keep = client.keep(client.keep_options().await?).await?;
+            result_file::read(client, &keep, &job).await
+        }
         None => None,
     };
     if out.json {

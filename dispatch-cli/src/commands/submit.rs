@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use arvados_client::Client;
 use arvados_client::error::StatusCode;
+use arvados_client::manifest::Entry;
 use arvados_client::records::ContainerRequest;
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -21,6 +22,7 @@ use crate::output::{Output, note};
 use crate::session::Session;
 use crate::units;
 use crate::upload;
+use crate::watch::Watch;
 
 /// Hand in a job: a command to run in a container
 ///
@@ -161,6 +163,8 @@ impl Plan {
 pub async fn run(args: Submit, session: &Session, out: Output) -> Result<Exit, Failure> {
     let client = &session.client;
     let plan = plan(&args)?;
+    // Subscribed before there is anything to wait for, so that a short job's end is not missed.
+    let watch = args.wait.then(|| Watch::new(client));
     let user = client.current_user().await?.uuid.to_string();
     let image = store::reference(client, &args.image).await?;
     if plan.uploads() {
@@ -181,14 +185,14 @@ pub async fn run(args: Submit, session: &Session, out: Output) -> Result<Exit, F
     };
     let mut job = Job::new(request, None, &user);
     job.number = number;
-    if !args.wait {
+    let Some(mut watch) = watch else {
         announce(&job, out)?;
         return Ok(Exit::Ok);
-    }
+    };
     if !out.json {
         announce(&job, out)?;
     }
-    let ended = wait::until_over(client, job, None).await?;
+    let ended = wait::until_over(client, job, &mut watch, None).await?;
     wait::report(client, &ended, out).await
 }
 
@@ -238,12 +242,12 @@ async fn mounts(client: &Client, args: &Submit, plan: &Plan, name: &str) -> Resu
     let stdin = match &plan.stdin {
         None => return Ok(Value::Object(mounts)),
         Some(Stdin::Piped) => piped(client, &title).await?,
-        Some(Stdin::Source(source)) => mount(client, source, &title).await?,
+        Some(Stdin::Source(source)) => {
+            let given = args.stdin.as_deref().unwrap_or_default();
+            check_one_file(client, source, given).await?;
+            mount(client, source, &title).await?
+        }
     };
-    if stdin["path"].is_null() {
-        let given = args.stdin.clone().unwrap_or_default();
-        return Err(Failure::NotOneFile(given));
-    }
     mounts.insert("stdin".into(), stdin);
     Ok(Value::Object(mounts))
 }
@@ -267,6 +271,22 @@ async fn mount(client: &Client, source: &Source, title: &str) -> Result<Value, F
             };
             Ok(collection_mount(pdh.as_str(), path))
         }
+    }
+}
+
+/// Only a file can be standard input.
+async fn check_one_file(client: &Client, source: &Source, given: &str) -> Result<(), Failure> {
+    let is_file = match source {
+        // What does not exist is told by whoever opens it.
+        Source::Local(path) => !path.is_dir(),
+        Source::Collection(CollectionSpec { collection, path }) => {
+            let stored = collection::open(client, collection).await?;
+            !matches!(stored.tree.lookup(path), Some(Entry::Directory))
+        }
+    };
+    match is_file {
+        true => Ok(()),
+        false => Err(Failure::NotOneFile(given.to_owned())),
     }
 }
 

@@ -35,10 +35,11 @@ pub struct Wait {
 
 pub async fn run(args: Wait, session: &Session, out: Output) -> Result<Exit, Failure> {
     let deadline = args.timeout.map(|time| Instant::now() + time);
+    let mut watch = Watch::new(&session.client);
     let mut first = Exit::Ok;
     for id in &args.jobs {
         let job = jobs::find(&session.client, id).await?;
-        let job = until_over(&session.client, job, deadline).await?;
+        let job = until_over(&session.client, job, &mut watch, deadline).await?;
         let exit = report(&session.client, &job, out).await?;
         if first == Exit::Ok {
             first = exit;
@@ -51,12 +52,12 @@ pub async fn run(args: Wait, session: &Session, out: Output) -> Result<Exit, Fai
 pub async fn until_over(
     client: &Client,
     mut job: Job,
+    watch: &mut Watch,
     deadline: Option<Instant>,
 ) -> Result<Job, Failure> {
     if job.verdict().is_some() {
         return Ok(job);
     }
-    let mut watch = Watch::new(client);
     loop {
         let uuids: Vec<String> = job.uuids().map(str::to_owned).collect();
         let pause = watch.pause(&uuids);

@@ -1,0 +1,107 @@
+//! Files to the server and back.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use crate::world::World;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_put_can_be_got_back_the_same() {
+    let world = World::new().await;
+    let big: Vec<u8> = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
+    fs::create_dir_all(world.path("in/sub dir/empty")).unwrap();
+    fs::write(world.path("in/big"), &big).unwrap();
+    fs::write(world.path("in/none"), "").unwrap();
+    fs::write(world.path("in/sub dir/ünï"), "text").unwrap();
+    let put = world.run(&["put", "in"]).await.ok();
+    let (uuid, pdh) = put.trim().split_once(' ').unwrap();
+    for (name, into) in [(uuid, "by-uuid"), (pdh, "by-pdh")] {
+        world.run(&["get", name, into]).await.ok();
+        let into = world.path(into);
+        assert_eq!(fs::read(into.join("big")).unwrap(), big);
+        assert_eq!(fs::read(into.join("none")).unwrap(), b"");
+        assert_eq!(fs::read(into.join("sub dir/ünï")).unwrap(), b"text");
+        assert!(into.join("sub dir/empty").is_dir());
+        let left: Vec<_> = fs::read_dir(&into).unwrap().collect();
+        assert_eq!(left.len(), 3, "no temporary file is left: {left:?}");
+    }
+    let part = format!("{pdh}:sub dir");
+    world.run(&["get", &part, "part"]).await.ok();
+    assert_eq!(fs::read(world.path("part/ünï")).unwrap(), b"text");
+    let file = format!("{pdh}:sub dir/ünï");
+    assert_eq!(world.run(&["get", &file, "-"]).await.ok(), "text");
+    world
+        .run(&["get", &part, "-"])
+        .await
+        .says(1, &["directory"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_overwritten_unless_that_is_asked_for() {
+    let world = World::new().await;
+    let pdh = world.store(&[("a", "new"), ("b", "new")]).await;
+    fs::create_dir(world.path("dir")).unwrap();
+    fs::write(world.path("dir/b"), "mine").unwrap();
+    let refused = world.run(&["get", &pdh, "dir"]).await;
+    refused.says(7, &["dir/b", "--force"]);
+    assert!(!world.path("dir/a").exists(), "nothing was written");
+    assert_eq!(fs::read(world.path("dir/b")).unwrap(), b"mine");
+    world.run(&["get", "--force", &pdh, "dir"]).await.ok();
+    assert_eq!(fs::read(world.path("dir/b")).unwrap(), b"new");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_written_through_a_link_or_outside() {
+    let world = World::new().await;
+    let pdh = world.store(&[("sub/a", "new")]).await;
+    fs::create_dir_all(world.path("elsewhere")).unwrap();
+    fs::create_dir_all(world.path("dir")).unwrap();
+    symlink("../elsewhere", world.path("dir/sub")).unwrap();
+    for force in ["--list", "--force"] {
+        let done = world.run(&["get", force, &pdh, "dir"]).await;
+        if force == "--force" {
+            done.says(1, &["dir/sub", "symbolic link"]);
+        }
+    }
+    assert_eq!(fs::read_dir(world.path("elsewhere")).unwrap().count(), 0);
+
+    fs::create_dir_all(world.path("link/sub")).unwrap();
+    fs::write(world.path("target"), "mine").unwrap();
+    symlink("../../target", world.path("link/sub/a")).unwrap();
+    world
+        .run(&["get", &pdh, "link"])
+        .await
+        .says(7, &["link/sub/a"]);
+    world.run(&["get", "--force", &pdh, "link"]).await.ok();
+    assert_eq!(
+        fs::read(world.path("target")).unwrap(),
+        b"mine",
+        "the link was replaced"
+    );
+    assert_eq!(fs::read(world.path("link/sub/a")).unwrap(), b"new");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_jobs_output_is_fetched_by_its_number() {
+    let world = World::with_image().await;
+    let job = world.submit("a").await;
+    world
+        .run(&["get", &job.id])
+        .await
+        .says(3, &["no output", "dispatch wait 1"]);
+    world.start(&job).await;
+    world
+        .finish(
+            &job,
+            0,
+            &[("table.csv", "1,2"), ("sub/x", "y")],
+            &[("stdout.txt", "")],
+        )
+        .await;
+    let listed = world.run(&["get", "--list", &job.id]).await.ok();
+    assert_eq!(listed, "       3 B  table.csv\n       1 B  sub/x\n");
+    let one = format!("{}:table.csv", job.id);
+    assert_eq!(world.run(&["get", &one, "-"]).await.ok(), "1,2");
+    world.run(&["get", &job.uuid, "out"]).await.ok();
+    assert_eq!(fs::read(world.path("out/sub/x")).unwrap(), b"y");
+}

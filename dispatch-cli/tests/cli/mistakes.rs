@@ -1,0 +1,181 @@
+//! Whatever is wrong is told in one sentence with what to do, and with a status scripts can rely on.
+
+use arvados_client::api::NewToken;
+use assert_cmd::Command;
+use jiff::{Timestamp, ToSpan};
+
+use crate::world::{Done, World, bare, run};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn things_that_do_not_exist() {
+    let world = World::with_image().await;
+    let pdh = world.store(&[("file", "x")]).await;
+    let gone = "local-4zz18-000000000000000";
+    let (not_there, no_path) = ("not a collection that exists", "no \"none\" in collection");
+    let rows = [
+        (
+            format!("submit --image tool --input a={gone} -- x"),
+            not_there,
+        ),
+        (
+            format!("submit --image tool --input a={pdh}:none -- x"),
+            no_path,
+        ),
+        (
+            "submit --image tool --input a=none.txt -- x".into(),
+            "none.txt does not exist",
+        ),
+        (
+            "submit --image tool --stdin none.txt -- x".into(),
+            "none.txt does not exist",
+        ),
+        (format!("submit --image {gone} -- x"), not_there),
+        ("show 99".into(), "no job 99; see them with: dispatch list"),
+        (
+            "show local-xvhdp-000000000000000".into(),
+            "no job local-xvhdp",
+        ),
+        (
+            "logs local-dz642-000000000000000".into(),
+            "no job local-dz642",
+        ),
+        ("kill 99".into(), "no job 99"),
+        (format!("get {gone}"), not_there),
+        (format!("get {pdh}:none"), no_path),
+        ("put none.txt".into(), "none.txt does not exist"),
+    ];
+    for (line, words) in rows {
+        let args: Vec<&str> = line.split(' ').collect();
+        world.run(&args).await.says(3, &[words]);
+    }
+    let unknown = world.run(&["submit", "--image", "none:1", "--", "x"]).await;
+    unknown.says(3, &["no image \"none:1\"", "dispatch image add none:1"]);
+    std::fs::write(world.path("large"), "x").unwrap();
+    let before = world
+        .run(&["submit", "--image", "none", "--input", "a=large", "--", "x"])
+        .await;
+    before.says(3, &["no image \"none\""]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn command_lines_that_make_no_sense() {
+    let world = World::with_image().await;
+    for (flags, word) in [
+        (&["--mem", "4"][..], "write 4GiB"),
+        (&["--scratch", "10"], "write 10GiB"),
+        (&["--time", "4"], "write 4s, 4m, 4h or 4d"),
+        (&["--mem", "much"], "is not a size"),
+        (&["--env", "A"], "NAME=VALUE"),
+        (&["--input", "a"], "NAME=COLLECTION"),
+        (
+            &[
+                "--input",
+                "a=/etc/hostname",
+                "--input",
+                "/input/a=/etc/hostname",
+            ],
+            "given twice",
+        ),
+        (&["--output-path", "out"], "absolute path"),
+    ] {
+        let args = [&["submit", "--image", "tool"], flags, &["--", "x"]].concat();
+        let done = world.run(&args).await;
+        assert_eq!(done.code, 2, "{done:?}");
+        assert!(done.err.contains(word), "no {word:?} in {done:?}");
+    }
+    let done = world.run(&["show", "seven"]).await;
+    assert_eq!(done.code, 2);
+    assert!(done.err.contains("\"seven\" is not a job"), "{done:?}");
+    assert_eq!(
+        world.run(&["--json", "list"]).await.ok().trim(),
+        "[]",
+        "nothing was submitted"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_that_are_no_good() {
+    let world = World::new().await;
+    let with = |token: &str| -> Command {
+        let mut command = world.command(&["list"]);
+        command.env("ARVADOS_API_TOKEN", token);
+        command
+    };
+    run(with("nonsense"))
+        .await
+        .says(4, &["does not accept the token", "ARVADOS_API_TOKEN"]);
+    let expires_at = Timestamp::now() + 1.second();
+    let scopes = vec!["all".to_owned()];
+    let made = world
+        .user
+        .create_token(&NewToken { scopes, expires_at })
+        .await
+        .unwrap();
+    let token = made.token().unwrap();
+    tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
+    let refused = run(with(token.expose())).await;
+    assert!(
+        !refused
+            .err
+            .contains(token.expose().rsplit('/').next().unwrap()),
+        "a secret was printed"
+    );
+    refused.says(4, &["expired"]);
+    let scopes = vec!["GET /arvados/v1/users/current".to_owned()];
+    let expires_at = Timestamp::now() + 1.hour();
+    let made = world
+        .user
+        .create_token(&NewToken { scopes, expires_at })
+        .await
+        .unwrap();
+    run(with(made.token().unwrap().expose()))
+        .await
+        .says(4, &["may not do this"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_that_are_not_there() {
+    let world = World::new().await;
+    let mut command = world.command(&["list"]);
+    command.env("ARVADOS_API_HOST", "127.0.0.1:1");
+    run(command)
+        .await
+        .says(5, &["127.0.0.1:1", "ARVADOS_API_HOST"]);
+    let mut command = world.command(&["wait", "1"]);
+    command.env("ARVADOS_API_HOST", "127.0.0.1:1");
+    let done = run(command).await;
+    assert_eq!(done.code, 125, "not to be mistaken for the job's: {done:?}");
+    let mut command = world.command(&["list"]);
+    command.env("ARVADOS_API_HOST", "http://x/y");
+    run(command).await.says(4, &["not an API host"]);
+    let mut command = world.command(&["list"]);
+    command.env_remove("ARVADOS_API_TOKEN");
+    run(command).await.says(4, &["ARVADOS_API_TOKEN"]);
+}
+
+#[test]
+fn no_server_at_all() {
+    let home = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| Done::of(&mut bare(home.path(), args));
+    run(&["list"]).says(
+        4,
+        &["no server is configured", "dispatch up", "ARVADOS_API_HOST"],
+    );
+    run(&["list", "--state", "x"]).says(4, &["no 'dispatch up' is running on", "x"]);
+    run(&["env"]).says(
+        4,
+        &["no 'dispatch up' is running on", ".local/state/dispatch"],
+    );
+}
+
+#[test]
+fn help_version_man_page_and_completions_need_no_server() {
+    let home = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| Done::of(&mut bare(home.path(), args)).ok();
+    assert!(run(&["--version"]).starts_with("dispatch "));
+    assert!(run(&["--help"]).contains("Exit status:"));
+    assert!(run(&["man"]).contains("Exit status"));
+    assert!(run(&["completions", "bash"]).contains("dispatch__"));
+    run(&["man", "--dir", "pages"]);
+    assert!(home.path().join("pages/dispatch-submit.1").exists());
+}

@@ -1,0 +1,171 @@
+//! What becomes of the flags of `dispatch submit`.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::world::{World, run};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_is_what_its_flags_say() {
+    let world = World::with_image().await;
+    let made = world
+        .run(&[
+            "submit",
+            "--image",
+            "tool",
+            "--cpus",
+            "2",
+            "--mem",
+            "1GiB",
+            "--scratch",
+            "2GiB",
+            "--time",
+            "1h30m",
+            "--priority",
+            "7",
+            "--env",
+            "A=b",
+            "--network",
+            "--name",
+            "my job",
+            "--",
+            "/bin/tool",
+            "--flag",
+            "a b",
+        ])
+        .await
+        .ok();
+    let (id, uuid) = made.trim().split_once(' ').unwrap();
+    assert_eq!(id, "1");
+    let shown = world.run(&["--json", "show", "1"]).await.json();
+    let request = &shown["request"];
+    assert_eq!(request["uuid"], uuid);
+    assert_eq!(request["name"], "my job");
+    assert_eq!(request["priority"], 7);
+    assert_eq!(request["command"], json!(["/bin/tool", "--flag", "a b"]));
+    assert_eq!(request["environment"], json!({"A": "b"}));
+    assert_eq!(request["runtime_constraints"]["vcpus"], 2);
+    assert_eq!(request["runtime_constraints"]["ram"], 1u64 << 30);
+    assert_eq!(request["runtime_constraints"]["API"], true);
+    assert_eq!(request["scheduling_parameters"]["max_run_time"], 5400);
+    assert_eq!(request["mounts"]["/out"]["capacity"], 2u64 << 30);
+    assert_eq!(shown["state"], "Queued");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn inputs_are_collections_or_uploaded() {
+    let world = World::with_image().await;
+    std::fs::write(world.path("one.txt"), "one").unwrap();
+    std::fs::create_dir_all(world.path("many/sub")).unwrap();
+    std::fs::write(world.path("many/sub/two.txt"), "two").unwrap();
+    let stored = world.store(&[("dir/file", "x")]).await;
+    let inside = format!("part={stored}:dir");
+    let made = world
+        .run(&[
+            "--json",
+            "submit",
+            "--image",
+            "tool",
+            "--input",
+            "one=one.txt",
+            "--input",
+            "/many=many",
+            "--input",
+            &inside,
+            "--stdin",
+            "one.txt",
+            "--",
+            "tool",
+        ])
+        .await
+        .json();
+    let uuid = made["uuid"].as_str().unwrap();
+    let shown = world.run(&["--json", "show", uuid]).await.json();
+    let mounts = &shown["request"]["mounts"];
+    assert_eq!(mounts["/input/one"]["path"], "one.txt");
+    assert_eq!(mounts["/input/part"]["portable_data_hash"], stored);
+    assert_eq!(mounts["/input/part"]["path"], "dir");
+    assert_eq!(mounts["stdin"]["path"], "one.txt");
+    let many = mounts["/many"]["portable_data_hash"].as_str().unwrap();
+    let listed = world.run(&["--json", "get", "--list", many]).await.json();
+    assert_eq!(listed, json!([{"path": "sub/two.txt", "size": 3}]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn standard_input_can_be_piped() {
+    let world = World::with_image().await;
+    let mut command = world.command(&["submit", "--image", "tool", "--stdin", "-", "--", "tool"]);
+    command.write_stdin("piped words");
+    run(command).await.ok();
+    let shown = world.run(&["--json", "show", "1"]).await.json();
+    let stdin = &shown["request"]["mounts"]["stdin"];
+    let file = format!(
+        "{}:{}",
+        stdin["portable_data_hash"].as_str().unwrap(),
+        stdin["path"].as_str().unwrap()
+    );
+    assert_eq!(world.run(&["get", &file, "-"]).await.ok(), "piped words");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_is_a_name_a_uuid_or_a_hash() {
+    let world = World::with_image().await;
+    let listed = world.run(&["--json", "image", "list"]).await.json();
+    let image = &listed[0];
+    for name in [
+        "tool",
+        "tool:latest",
+        image["collection"].as_str().unwrap(),
+        image["portable_data_hash"].as_str().unwrap(),
+    ] {
+        world
+            .run(&["submit", "--image", name, "--", "tool"])
+            .await
+            .ok();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_at_once_get_different_numbers() {
+    let world = World::with_image().await;
+    let runs: Vec<_> = (0..8)
+        .map(|_| {
+            tokio::spawn(run(
+                world.command(&["--json", "submit", "--image", "tool", "--", "tool"])
+            ))
+        })
+        .collect();
+    let mut numbers = BTreeSet::new();
+    for done in runs {
+        numbers.insert(done.await.unwrap().json()["id"].as_u64().unwrap());
+    }
+    assert_eq!(numbers.len(), 8, "{numbers:?}");
+    let listed = world.run(&["--json", "list"]).await.json();
+    let kept: BTreeSet<u64> = listed
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|job| job["id"].as_u64())
+        .collect();
+    assert_eq!(kept, numbers, "what was told is what the server keeps");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn equal_jobs_run_again_unless_reuse_is_asked_for() {
+    let world = World::with_image().await;
+    let container = async |flags: &[&str]| -> Value {
+        let args = [
+            &["--json", "submit", "--image", "tool"],
+            flags,
+            &["--", "tool"],
+        ]
+        .concat();
+        world.run(&args).await.json()["container_uuid"].clone()
+    };
+    let first = container(&[]).await;
+    assert_ne!(container(&[]).await, first);
+    assert_ne!(container(&["--reuse", "--cpus", "2"]).await, first);
+    let reused = container(&["--reuse", "--cpus", "2"]).await;
+    assert_eq!(container(&["--reuse", "--cpus", "2"]).await, reused);
+}
