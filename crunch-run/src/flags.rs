@@ -10,23 +10,33 @@ use clap::{ArgAction, Parser, ValueEnum};
 
 use crate::engine::GpuStack;
 
+/// What `--help` says below the flags; `exit.rs` is the other place that knows.
+const EXIT_STATUS: &str = "\
+Exit status:
+  0   the record has its final state
+  75  the command never ran, and may be tried elsewhere
+  76  the container is not this attempt's (any more)
+  77  it ran, and its results are on this node and undelivered
+  78  the flags or the environment are wrong
+
+Signals:
+  TERM, INT  stop the container; a second one does so at once
+  USR1       save the logs now";
+
 /// Runs one container of the queue: fetches its inputs and image, runs it, and reports state, logs and output.
 ///
-/// A dispatcher locks the container and starts this program on the node, with the token of that attempt in a private
-/// file or in ARVADOS_API_TOKEN. ARVADOS_API_HOST, ARVADOS_API_HOST_INSECURE and SSL_CERT_FILE say where the API is.
-///
-/// Exit status: 0 the record has its final state; 75 the command never ran and may be tried elsewhere; 76 the
-/// container is not this attempt's any more; 77 it ran, and its results are on this node and undelivered; 78 the
-/// flags or the environment are wrong.
+/// A dispatcher locks the container and starts this program on the node, with the token of that attempt in a
+/// private file or in ARVADOS_API_TOKEN. ARVADOS_API_HOST, ARVADOS_API_HOST_INSECURE and SSL_CERT_FILE say where
+/// the API server is.
 #[derive(Debug, Parser)]
-#[command(name = "crunch-run", version, verbatim_doc_comment)]
+#[command(name = "crunch-run", version, after_long_help = EXIT_STATUS)]
 pub struct Flags {
     /// The container to run
     #[arg(value_name = "UUID")]
     pub uuid: ContainerUuid,
 
     /// Start in the background, print {"UUID":…,"PID":…} and return
-    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set, value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set, value_name = "BOOL", hide_possible_values = true)]
     pub detach: bool,
 
     /// Directory of this attempt's logs and files [default: a new one in TMPDIR, removed at the end]
@@ -66,7 +76,7 @@ pub struct Flags {
     pub gpu_ids: Vec<String>,
 
     /// Limit the container's memory to what it asked for
-    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = ArgAction::Set, value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = ArgAction::Set, value_name = "BOOL", hide_possible_values = true)]
     pub enable_memory_limit: bool,
 
     /// Time between two lines of statistics

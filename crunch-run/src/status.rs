@@ -103,6 +103,13 @@ impl Status {
             .send_modify(|words| words.warnings.push(sentence));
     }
 
+    /// What the attribute is to be when the command starts, where that is not what it was: what a dispatcher said of
+    /// waiting is over.
+    pub fn at_start(&self) -> Option<RuntimeStatus> {
+        let status = self.words.borrow().over(&self.speaker.there);
+        (status != self.speaker.there).then_some(status)
+    }
+
     /// Falls silent. What the attribute is to be at the end, but for the verdict.
     pub async fn finish(self) -> RuntimeStatus {
         let Self {

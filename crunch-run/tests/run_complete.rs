@@ -126,29 +126,21 @@ async fn an_image_is_fetched_once_and_then_found_in_the_node_s_cache() {
     }
     let world = World::new().await;
     let cache = tempfile::tempdir().unwrap();
-    let cache = format!("--cache={}", cache.path().display());
     for _ in 0..2 {
         let job = world.lock(&["true"], json!({})).await;
-        let mut program = world.program(&job, &[]);
-        // The last of two equal flags would be refused, so the first is taken out.
-        let arguments: Vec<_> = program.as_std().get_args().map(ToOwned::to_owned).collect();
-        let at = arguments.iter().position(|a| a == "--cache").unwrap();
-        let mut kept = arguments.clone();
-        kept.splice(at..at + 2, [cache.clone().into()]);
-        let mut fresh = tokio::process::Command::new(program.as_std().get_program());
-        for (name, value) in program.as_std().get_envs() {
-            fresh.env(name, value.unwrap());
-        }
-        let output = fresh.args(kept).output().await.unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(0), "{said}");
-        program.kill_on_drop(false);
+        let finished = run_lab::finish(
+            world
+                .program_with_cache(&job, cache.path())
+                .spawn()
+                .unwrap(),
+        )
+        .await;
+        assert_eq!(finished.code, 0, "{}", finished.said);
     }
-    let unpacked =
-        std::fs::read_dir(cache.strip_prefix("--cache=").unwrap().to_owned() + "/layers")
-            .unwrap()
-            .filter(|entry| entry.as_ref().unwrap().path().is_dir())
-            .count();
+    let unpacked = std::fs::read_dir(cache.path().join("layers"))
+        .unwrap()
+        .filter(|entry| entry.as_ref().unwrap().path().is_dir())
+        .count();
     assert_eq!(unpacked, 1);
 }
 

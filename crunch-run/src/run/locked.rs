@@ -73,7 +73,7 @@ impl Attempt<'_> {
         );
         let Created { container, pumps } = created?;
         let announced = match log {
-            Ok(log) => self.announce(log).await,
+            Ok(log) => self.announce(log, status).await,
             Err(failure) => Err(failure),
         };
         self.phases.end("create");
@@ -93,10 +93,13 @@ impl Attempt<'_> {
 
     /// Locked → Running: the guard against a second start. It carries a new log, because stock servers check
     /// who holds the lock only then.
-    async fn announce(&self, log: Pdh) -> Result<Pdh, Failure> {
+    async fn announce(&self, log: Pdh, status: &Status) -> Result<Pdh, Failure> {
         // Once it is sent it may have taken effect, so from there on a request to stop is for the run to hear.
         self.unless_stopped(async { Ok(()) }).await?;
-        let attributes = json!({"state": "Running", "log": log});
+        let mut attributes = json!({"state": "Running", "log": log});
+        if let Some(status) = status.at_start() {
+            attributes["runtime_status"] = json!(status);
+        }
         self.client
             .update_container(&self.settings.uuid, attributes)
             .await

@@ -40,7 +40,7 @@ impl Attempt<'_> {
             self.signals.save.clone(),
             self.journal.clone(),
         );
-        let (watched, usage) = self.command(&*running.container, claim).await;
+        let (watched, usage) = self.command(&running, claim).await;
         self.phases.end("command");
         self.take_down(running.container, running.pumps).await;
         self.phases.end("remove");
@@ -107,7 +107,8 @@ impl Attempt<'_> {
     }
 
     /// Starts the command and follows it to its end.
-    async fn command(&self, container: &dyn Container, claim: &Claim) -> (Watched, Summary) {
+    async fn command(&self, running: &Running, claim: &Claim) -> (Watched, Summary) {
+        let container = &*running.container;
         self.journal.say("Starting container");
         if let Err(error) = container.start().await {
             let ending = Ending::NotStarted {
@@ -115,7 +116,7 @@ impl Attempt<'_> {
             };
             return (Watched::Ended(ending), Summary::default());
         }
-        let sampler = self.sampler(container, claim);
+        let sampler = self.sampler(running, claim);
         let max_run_time = claim.record.scheduling_parameters.max_run_time;
         let watch = Watch {
             container,
@@ -135,7 +136,7 @@ impl Attempt<'_> {
         (watched, usage)
     }
 
-    fn sampler(&self, container: &dyn Container, claim: &Claim) -> Option<Sampler> {
+    fn sampler(&self, running: &Running, claim: &Claim) -> Option<Sampler> {
         let log = match self.logs.open(STATISTICS) {
             Ok(log) => log,
             Err(error) => {
@@ -145,9 +146,9 @@ impl Attempt<'_> {
             }
         };
         let subject = Subject {
-            group: container.cgroup()?,
-            pid: container.pid(),
-            scratch: self.dir.path().to_owned(),
+            group: running.container.cgroup()?,
+            pid: running.container.pid(),
+            scratch: running.fetched.staged.output_dir.clone(),
             memory_limit: claim.record.runtime_constraints.ram,
         };
         let period = self.settings.statistics_period;

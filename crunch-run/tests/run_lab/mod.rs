@@ -202,6 +202,12 @@ impl World {
 
     /// The program with the flags every dispatcher gives, not started yet.
     pub fn program(&self, job: &Job, flags: &[&str]) -> Command {
+        let mut program = self.program_with_cache(job, cache());
+        program.args(flags);
+        program
+    }
+
+    pub fn program_with_cache(&self, job: &Job, cache: &Path) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_crunch-run"));
         command
             .arg("--job-dir")
@@ -209,8 +215,7 @@ impl World {
             .arg("--token-file")
             .arg(job.dir.join("token"))
             .arg("--cache")
-            .arg(cache())
-            .args(flags)
+            .arg(cache)
             .arg(job.uuid.as_str())
             .env_clear()
             .env("ARVADOS_API_HOST", self.ready["host"].as_str().unwrap())

@@ -1,0 +1,51 @@
+//! A measurement, run by hand or by `make bench`: the whole of crunch-run for one `/bin/true`, and its parts.
+//! `cargo test --release -p crunch-run --test run_speed -- --ignored --nocapture`
+
+mod run_lab;
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use run_lab::World;
+use serde_json::json;
+
+const ROUNDS: usize = 30;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement"]
+async fn one_true_and_its_parts() {
+    let world = World::new().await;
+    let mut whole = Vec::new();
+    let mut parts: BTreeMap<usize, (String, Vec<f64>)> = BTreeMap::new();
+    for round in 0..=ROUNDS {
+        let job = world.lock(&["/bin/true"], json!({})).await;
+        let begin = Instant::now();
+        let finished = world.run(&job, &[]).await;
+        let took = begin.elapsed().as_secs_f64() * 1e3;
+        assert_eq!(finished.code, 0, "{}", finished.said);
+        if round == 0 {
+            // It unpacked the image.
+            continue;
+        }
+        whole.push(took);
+        let line = finished.said.lines().last().unwrap();
+        let (_, line) = line.split_once("Milliseconds spent: ").unwrap();
+        let list = line.split(';').next().unwrap();
+        for (at, part) in list.split(", ").enumerate() {
+            let (name, value) = part.rsplit_once(' ').unwrap();
+            let entry = parts.entry(at).or_insert((name.to_owned(), Vec::new()));
+            entry.1.push(value.parse().unwrap());
+        }
+    }
+    println!("{ROUNDS} times crunch-run of /bin/true   median     p90");
+    show("whole process", &mut whole);
+    for (name, values) in parts.values_mut() {
+        show(&format!("  {name}"), values);
+    }
+}
+
+fn show(name: &str, values: &mut [f64]) {
+    values.sort_by(f64::total_cmp);
+    let at = |share: usize| values[values.len() * share / 100];
+    println!("{name:30} {:8.1} ms {:6.1} ms", at(50), at(90));
+}

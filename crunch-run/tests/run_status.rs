@@ -1,0 +1,53 @@
+//! What people see in `runtime_status` while an attempt goes on.
+
+mod run_lab;
+
+use std::time::Duration;
+
+use crunch_run::status::Status;
+use run_lab::World;
+use serde_json::json;
+
+#[tokio::test]
+async fn long_activities_are_told_and_short_ones_are_not() {
+    if !run_lab::can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let job = world.lock(&["true"], json!({})).await;
+    let client = world.dispatch.with_token(job.token.clone());
+    client
+        .update_container(
+            &job.uuid,
+            json!({"runtime_status": {"activity": "waiting in the queue", "warning": "w"}}),
+        )
+        .await
+        .unwrap();
+    let record = client.container(&job.uuid).await.unwrap();
+    let status = Status::start(client.clone(), &record);
+    status.activity(Some("over in a moment".into()));
+    status.activity(None);
+    let there = status.at_start().expect("the queue is over");
+    assert_eq!(
+        (there.activity, there.warning.as_deref()),
+        (None, Some("w"))
+    );
+
+    for done in 0..15 {
+        status.activity(Some(format!("fetching inputs {done}/20 MiB")));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let seen = world.record(&job).await.runtime_status;
+    let activity = seen.activity.unwrap();
+    assert!(activity.starts_with("fetching inputs "), "{activity}");
+    assert_eq!(seen.warning.as_deref(), Some("w"));
+
+    status.warn("the limit cannot be enforced".into());
+    let last = status.finish().await;
+    assert_eq!(last.activity, None);
+    assert_eq!(last.warning.as_deref(), Some("w"));
+    assert_eq!(
+        last.warning_detail.as_deref(),
+        Some("the limit cannot be enforced")
+    );
+}
