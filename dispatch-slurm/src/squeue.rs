@@ -99,7 +99,8 @@ pub fn verdict(listing: &str) -> Option<String> {
         "CANCELLED" => "was cancelled in Slurm",
         "BOOT_FAIL" => "could not start: its node did not boot",
         "DEADLINE" => "reached its deadline in Slurm",
-        "FAILED" => "failed: crunch-run ended with an error",
+        "FAILED" if reason == "NonZeroExitCode" => "failed: crunch-run ended with an error",
+        "FAILED" => "failed in Slurm",
         "COMPLETED" => "ended without recording a final state",
         _ => return Some(format!("Slurm shows job {id} as {state} ({reason})")),
     };

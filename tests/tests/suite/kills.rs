@@ -75,7 +75,7 @@ async fn survive(victim: Victim) {
     for round in 0..3 {
         tokio::time::sleep(Duration::from_millis(700 + 150 * round)).await;
         if matches!(victim, Victim::Local | Victim::Both) {
-            stack.local.kill();
+            stack.dispatcher.kill();
         }
         if matches!(victim, Victim::Api | Victim::Both) {
             stack.api.kill();
@@ -85,7 +85,7 @@ async fn survive(victim: Victim) {
             stack.api.start();
         }
         if matches!(victim, Victim::Local | Victim::Both) {
-            stack.local.start();
+            stack.dispatcher.start();
         }
     }
     for (name, container) in &jobs {
@@ -130,12 +130,17 @@ async fn a_drained_dispatcher_leaves_containers_running() {
     stack
         .wait_until(&container, PATIENCE, |c| c.state == ContainerState::Running)
         .await;
-    assert!(stack.local.terminate(Duration::from_secs(10)).success());
+    assert!(
+        stack
+            .dispatcher
+            .terminate(Duration::from_secs(10))
+            .success()
+    );
     assert_eq!(
         stack.container(&container).await.state,
         ContainerState::Running
     );
-    stack.local.start();
+    stack.dispatcher.start();
     let record = stack.end(&container, PATIENCE).await;
     let output = complete(&record).output.clone().unwrap().to_string();
     assert_eq!(stack.read(&output, "result").await, "kept\n");

@@ -3,8 +3,10 @@
 mod bad_input;
 mod image;
 mod kills;
+mod lab;
 mod program;
 mod sdk;
 mod secrets;
+mod slurm;
 mod stack;
 mod up;

@@ -1,4 +1,4 @@
-//! dispatch-api and dispatch-local with a busybox image, in a directory of their own.
+//! dispatch-api and a dispatcher with a busybox image, in a directory of their own.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ use crate::program::{Program, binary};
 
 pub struct Stack {
     pub api: Program,
-    pub local: Program,
+    pub dispatcher: Program,
     pub user: Client,
     /// The servers' words to clients: host, certificate, token files.
     pub ready: Value,
@@ -22,46 +22,67 @@ pub struct Stack {
     pub image: String,
 }
 
+/// What a dispatcher needs to know.
+pub struct Servers {
+    pub ready: Value,
+    log: PathBuf,
+}
+
+impl Servers {
+    /// The dispatcher `name` with `more` arguments and variables.
+    pub fn dispatcher(
+        &self,
+        name: &'static str,
+        more: &[&str],
+        env: &[(&'static str, &str)],
+    ) -> Program {
+        let of = |value: &Value| value.as_str().unwrap().to_owned();
+        let token = of(&self.ready["tokens"]["dispatch"]);
+        let mut args = vec!["--token-file", &token, "--poll-interval", "1s"];
+        args.extend(["--log-level", "debug,hyper_util=info,reqwest=info"]);
+        args.extend(more);
+        let (host, certificate) = (of(&self.ready["host"]), of(&self.ready["certificate"]));
+        let mut all = vec![
+            ("ARVADOS_API_HOST", host.as_str()),
+            ("SSL_CERT_FILE", certificate.as_str()),
+        ];
+        all.extend(env);
+        Program::new(name, &self.log, &args, &all)
+    }
+}
+
 impl Stack {
-    /// Both running, and the image there.
+    /// With dispatch-local; both running, and the image there.
     pub async fn up() -> Self {
+        Self::with(|servers, dir| {
+            let run = dir.join("run");
+            let args = ["--run-dir", run.to_str().unwrap()];
+            servers.dispatcher("dispatch-local", &args, &[])
+        })
+        .await
+    }
+
+    /// With the dispatcher that `make` makes.
+    pub async fn with(make: impl FnOnce(&Servers, &Path) -> Program) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-        let mut api = Program::new(
-            "dispatch-api",
-            &dir.path().join("api"),
-            &["--state", &at("state")],
-            &[],
-        );
+        let state = dir.path().join("state");
+        let args = ["--state", state.to_str().unwrap()];
+        let mut api = Program::new("dispatch-api", &dir.path().join("api"), &args, &[]);
         api.start();
         let ready = wait_for("dispatch-api to be ready", Duration::from_secs(30), || {
             serde_json::from_str::<Value>(api.answered().lines().next()?).ok()
         });
-        let user = client(&ready, "user");
-        let mut local = Program::new(
-            "dispatch-local",
-            &dir.path().join("local"),
-            &[
-                "--run-dir",
-                &at("run"),
-                "--token-file",
-                ready["tokens"]["dispatch"].as_str().unwrap(),
-                "--poll-interval",
-                "1s",
-                "--log-level",
-                "debug,hyper_util=info,reqwest=info",
-            ],
-            &[
-                ("ARVADOS_API_HOST", ready["host"].as_str().unwrap()),
-                ("SSL_CERT_FILE", ready["certificate"].as_str().unwrap()),
-            ],
-        );
-        local.start();
+        let servers = Servers {
+            ready: ready.clone(),
+            log: dir.path().join("dispatcher"),
+        };
+        let mut dispatcher = make(&servers, dir.path());
+        dispatcher.start();
         let image = image::add(&environment(&ready), dir.path());
         Self {
             api,
-            local,
-            user,
+            dispatcher,
+            user: client(&ready, "user"),
             ready,
             dir,
             image,
@@ -121,8 +142,8 @@ impl Stack {
                 let output =
                     std::fs::read_to_string(self.run_dir().join(uuid.as_str()).join("output.log"));
                 panic!(
-                    "{uuid} is not there after {patience:?}: {known:?}\ncrunch-run: {output:?}\ndispatch-local:\n{}\ndispatch-api:\n{}",
-                    self.local.said(),
+                    "{uuid} is not there after {patience:?}: {known:?}\ncrunch-run: {output:?}\nthe dispatcher:\n{}\ndispatch-api:\n{}",
+                    self.dispatcher.said(),
                     self.api.said()
                 );
             }

@@ -1,0 +1,82 @@
+//! A throwaway cluster of a real scheduler, by the scripts in tests/lab.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+pub struct Lab {
+    down: PathBuf,
+    dir: tempfile::TempDir,
+    env: Vec<(String, String)>,
+}
+
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("lab").join(name)
+}
+
+impl Lab {
+    /// Starts one with `NAME-up DIR ARGS`.
+    pub fn up(name: &str, args: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("lab");
+        let output = Command::new("bash")
+            .arg(script(&format!("{name}-up")))
+            .arg(&place)
+            .args(args)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{name}-up failed: {text}\n{said}");
+        let exports = text.lines().filter_map(|line| line.strip_prefix("export "));
+        let env = exports
+            .flat_map(|line| shlex::split(line).unwrap())
+            .filter_map(|word| {
+                let (key, value) = word.split_once('=')?;
+                Some((key.to_owned(), value.to_owned()))
+            })
+            .collect();
+        Self {
+            down: script(&format!("{name}-down")),
+            dir,
+            env,
+        }
+    }
+
+    /// A variable that its clients need.
+    pub fn variable(&self, name: &str) -> &str {
+        let found = self.env.iter().find(|(key, _)| key == name);
+        &found
+            .unwrap_or_else(|| panic!("{name} is not among {:?}", self.env))
+            .1
+    }
+
+    /// Runs one of its clients; what it printed.
+    pub fn ask(&self, program: &str, args: &[&str]) -> String {
+        let output = Command::new(program)
+            .args(args)
+            .envs(
+                self.env
+                    .iter()
+                    .filter(|(key, _)| key != "PATH")
+                    .map(|(k, v)| (k, v)),
+            )
+            .current_dir("/")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{program} {args:?}: {said}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        let output = Command::new("bash")
+            .arg(&self.down)
+            .arg(self.dir.path().join("lab"))
+            .output();
+        if !output.is_ok_and(|output| output.status.success()) {
+            eprintln!("{} did not end its cluster", self.down.display());
+        }
+    }
+}
