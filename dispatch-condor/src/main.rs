@@ -19,7 +19,7 @@ use submission::Settings;
 /// Run it as an ordinary user that may submit jobs. SIGTERM stops taking containers and leaves jobs alone; the next
 /// dispatch-condor of the same --job-dir takes them up again.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(version, args_override_self = true)]
 struct Flags {
     /// Directory on this machine for each job's output and, in a file of mode 0600, its token
     #[arg(long, value_name = "DIR")]

@@ -27,7 +27,7 @@ use machine::Offer;
 /// Needs no scheduler and no container engine. SIGTERM stops taking containers and leaves the running ones alone; the
 /// next dispatch-local with the same --run-dir takes them up again.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(version, args_override_self = true)]
 struct Flags {
     /// Directory of the jobs' state; one dispatch-local per directory
     #[arg(long, value_name = "DIR")]

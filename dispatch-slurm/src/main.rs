@@ -20,7 +20,7 @@ use submission::{ARGUMENTS, GPU_ARGUMENTS, Settings};
 /// Run it as an ordinary user that may submit jobs. SIGTERM stops taking containers and leaves jobs alone; the next
 /// dispatch-slurm of the same --shared-dir takes them up again.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(version, args_override_self = true)]
 struct Flags {
     /// Directory that all nodes see at the same place: job output, and each job's token in a file of mode 0600
     #[arg(long, value_name = "DIR")]

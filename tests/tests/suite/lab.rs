@@ -50,16 +50,23 @@ impl Lab {
             .1
     }
 
+    /// The PATH for its clients.
+    pub fn path(&self) -> String {
+        let own = std::env::var("PATH").unwrap();
+        let found = self.env.iter().find(|(key, _)| key == "PATH");
+        found.map_or(own.clone(), |(_, path)| path.replace("$PATH", &own))
+    }
+
     /// Runs one of its clients; what it printed.
     pub fn ask(&self, program: &str, args: &[&str]) -> String {
-        let output = Command::new(program)
+        let path = self.path();
+        let file = std::env::split_paths(&path)
+            .map(|dir| dir.join(program))
+            .find(|file| file.is_file());
+        let output = Command::new(file.unwrap_or_else(|| panic!("no {program} in {path}")))
             .args(args)
-            .envs(
-                self.env
-                    .iter()
-                    .filter(|(key, _)| key != "PATH")
-                    .map(|(k, v)| (k, v)),
-            )
+            .envs(self.env.iter().map(|(k, v)| (k, v)))
+            .env("PATH", &path)
             .current_dir("/")
             .output()
             .unwrap();

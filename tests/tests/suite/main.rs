@@ -1,6 +1,7 @@
 //! The whole suite as its users have it: real programs, real containers, one machine. Needs root and busybox-static.
 
 mod bad_input;
+mod condor;
 mod image;
 mod kills;
 mod lab;

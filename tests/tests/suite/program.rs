@@ -21,6 +21,7 @@ pub struct Program {
     args: Vec<String>,
     env: Vec<(&'static str, String)>,
     log: PathBuf,
+    user: Option<(String, PathBuf)>,
     child: Option<Child>,
 }
 
@@ -36,8 +37,15 @@ impl Program {
             args: args.iter().map(|s| (*s).to_owned()).collect(),
             env: env.iter().map(|(k, v)| (*k, (*v).to_owned())).collect(),
             log: log.to_owned(),
+            user: None,
             child: None,
         }
+    }
+
+    /// As another user of this machine, from a copy that this user can run.
+    pub fn run_as(mut self, user: &str, program: PathBuf) -> Self {
+        self.user = Some((user.to_owned(), program));
+        self
     }
 
     fn append(&self, suffix: &str) -> File {
@@ -51,7 +59,17 @@ impl Program {
 
     pub fn start(&mut self) {
         assert!(self.child.is_none(), "{} runs already", self.name);
-        let child = Command::new(binary(self.name))
+        let mut command = match &self.user {
+            None => Command::new(binary(self.name)),
+            Some((user, program)) => {
+                let mut command = Command::new("setpriv");
+                let id = format!("--reuid={user}");
+                command.args([&id, &format!("--regid={user}"), "--init-groups", "--"]);
+                command.arg(program);
+                command
+            }
+        };
+        let child = command
             .args(&self.args)
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap())
