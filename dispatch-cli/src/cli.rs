@@ -22,6 +22,7 @@ pub struct Cli {
 
 /// What every command understands.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Options of every command")]
 pub struct Global {
     /// Directory of 'dispatch up' [default: $XDG_STATE_HOME/dispatch]
     #[arg(

@@ -9,6 +9,9 @@ use arvados_client::{Endpoint, Token};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
+/// The directory in it where the dispatcher keeps one directory for each container that runs.
+pub const RUN_DIR: &str = "run";
+
 /// What can be wrong with the directory.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {

@@ -1,9 +1,12 @@
 //! `dispatch logs`: what a job printed.
 
 use std::io::Write;
+use std::pin::pin;
+use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
+use tokio::time::sleep;
 
 use crate::failure::Failure;
 use crate::job::{Job, JobState};
@@ -15,9 +18,13 @@ use crate::output::{Output, note};
 use crate::session::Session;
 use crate::watch::Watch;
 
+/// How often a log that grows on this machine is looked at.
+const GLANCE: Duration = Duration::from_millis(200);
+
 /// Show what a job printed: its standard output on standard output, its standard error on standard error
 ///
-/// While a job runs, its log is shown as far as it has been saved on the server.
+/// While a job runs elsewhere, its log is shown as far as it has been saved on the server; on the machine of 'dispatch
+/// up' it is shown as it is printed.
 #[derive(Debug, Args)]
 pub struct Logs {
     /// Job
@@ -47,14 +54,11 @@ pub async fn run(args: Logs, session: &Session, out: Output) -> Result<(), Failu
             false => names.iter().try_for_each(|name| out.line(name)),
         };
     }
-    if !args.follow {
-        check(&args, session, &job).await?;
-    }
     let wanted: Vec<&str> = match &args.file {
         Some(name) => vec![name],
         None => vec!["stdout.txt", "stderr.txt"],
     };
-    let mut files = LogFiles::new(client, &wanted).await?;
+    let mut files = LogFiles::new(session, &wanted).await?;
     let mut printer = Printer {
         timestamps: args.timestamps,
         out,
@@ -62,13 +66,22 @@ pub async fn run(args: Logs, session: &Session, out: Output) -> Result<(), Failu
     files
         .read(&job, |name, line| printer.print(name, line))
         .await?;
+    if !args.follow && !files.is_here() {
+        check(&args, session, &job).await?;
+    }
     if args.follow && job.verdict().is_none() {
         let mut watch = Watch::new(client);
         let mut activity = None;
         while job.verdict().is_none() {
             tell_activity(&job, &mut activity);
             let uuids: Vec<String> = job.uuids().map(str::to_owned).collect();
-            watch.pause(&uuids).await;
+            let mut pause = pin!(watch.pause(&uuids));
+            loop {
+                tokio::select! {
+                    () = &mut pause => break,
+                    () = sleep(GLANCE) => files.read_here(|name, line| printer.print(name, line))?,
+                }
+            }
             job = jobs::refresh(client, &job).await?;
             files
                 .read(&job, |name, line| printer.print(name, line))

@@ -193,7 +193,7 @@ pub async fn run(args: Submit, session: &Session, out: Output) -> Result<Exit, F
         announce(&job, out)?;
     }
     let ended = wait::until_over(client, job, &mut watch, None).await?;
-    wait::report(client, &ended, out).await
+    wait::report(session, &ended, out).await
 }
 
 fn announce(job: &Job, out: Output) -> Result<(), Failure> {

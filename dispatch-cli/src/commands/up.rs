@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::failure::Failure;
 use crate::output::{Output, note};
-use crate::state_dir::{ChildRecord, Held, StateDir, UpRecord, env_lines};
+use crate::state_dir::{ChildRecord, Held, RUN_DIR, StateDir, UpRecord, env_lines};
 use crate::status::URL_FILE;
 use crate::supervise::keeper::{Event, Keeper, MakeCommand};
 use crate::supervise::log::Log;
@@ -235,7 +235,7 @@ fn local_command(
     state: &StateDir,
     ready: &Ready,
 ) -> Result<MakeCommand, Failure> {
-    let run_dir = state.make_dir("run")?;
+    let run_dir = state.make_dir(RUN_DIR)?;
     let scratch = match &args.scratch {
         Some(dir) => dir.clone(),
         None => state.make_dir("scratch")?,

@@ -40,7 +40,7 @@ pub async fn run(args: Wait, session: &Session, out: Output) -> Result<Exit, Fai
     for id in &args.jobs {
         let job = jobs::find(&session.client, id).await?;
         let job = until_over(&session.client, job, &mut watch, deadline).await?;
-        let exit = report(&session.client, &job, out).await?;
+        let exit = report(session, &job, out).await?;
         if first == Exit::Ok {
             first = exit;
         }
@@ -76,10 +76,10 @@ pub async fn until_over(
 }
 
 /// Says how the job ended, with the end of what it said if it failed.
-pub async fn report(client: &Client, job: &Job, out: Output) -> Result<Exit, Failure> {
+pub async fn report(session: &Session, job: &Job, out: Output) -> Result<Exit, Failure> {
     let exit = job.verdict().unwrap_or(Exit::TimedOut);
     if exit != Exit::Ok {
-        for line in stderr_tail(client, job).await {
+        for line in stderr_tail(session, job).await {
             note(&plain(&line));
         }
     }
@@ -130,9 +130,9 @@ fn summary(job: &Job) -> Value {
 }
 
 /// The last lines, as far as they can be had: this is help, not the result.
-async fn stderr_tail(client: &Client, job: &Job) -> VecDeque<String> {
+async fn stderr_tail(session: &Session, job: &Job) -> VecDeque<String> {
     let mut tail = VecDeque::new();
-    if let Ok(mut files) = LogFiles::new(client, &["stderr.txt"]).await {
+    if let Ok(mut files) = LogFiles::new(session, &["stderr.txt"]).await {
         let mut keep = |_: &str, line: crate::log_line::Line<'_>| {
             if tail.len() == TAIL {
                 tail.pop_front();
