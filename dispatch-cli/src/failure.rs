@@ -89,6 +89,10 @@ pub enum Failure {
     },
     #[error("{0:?} cannot be set in the environment: write NAME=VALUE")]
     BadEnv(String),
+    #[error(
+        "{0}; the job may be in the queue all the same: look with 'dispatch list' before submitting it again"
+    )]
+    MaybeSubmitted(String),
     #[error("the server refused the job: {0}")]
     Refused(String),
     #[error("cannot write to standard output: {0}")]
@@ -128,6 +132,17 @@ impl Failure {
             Failure::Input(_) | Failure::BadEnv(_) => Exit::Usage,
             Failure::WouldOverwrite(_) => Exit::WouldOverwrite,
             _ => Exit::Failure,
+        }
+    }
+
+    /// The server cannot be reached or cannot answer now: whoever waits anyway may go on waiting.
+    pub fn is_outage(&self) -> bool {
+        match self {
+            Failure::Api(ApiError::Connect { .. } | ApiError::Interrupted { .. }) => true,
+            Failure::Api(error) => error
+                .status()
+                .is_some_and(|s| s.is_server_error() || s == StatusCode::TOO_MANY_REQUESTS),
+            _ => false,
         }
     }
 

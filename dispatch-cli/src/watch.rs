@@ -9,6 +9,9 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::failure::Failure;
+use crate::output::note;
+
 /// First look again when there are no events; grows to the longest.
 const SHORTEST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(2);
@@ -16,6 +19,41 @@ const LONGEST: Duration = Duration::from_secs(2);
 const WITH_EVENTS: Duration = Duration::from_secs(5);
 /// Between two attempts to subscribe.
 const RECONNECT: Duration = Duration::from_secs(5);
+
+/// Who waits for hours bears a server that is away for minutes.
+const OUTAGE: Duration = Duration::from_secs(600);
+
+/// How long the server has been away while we wait.
+#[derive(Debug, Default)]
+pub struct Outage {
+    since: Option<Instant>,
+}
+
+impl Outage {
+    /// What a look gave: its answer, none while an outage is being borne, or the failure that ends the waiting.
+    pub fn bear<T>(
+        &mut self,
+        looked: Result<T, Failure>,
+        now: Instant,
+    ) -> Result<Option<T>, Failure> {
+        match looked {
+            Ok(answer) => {
+                self.since = None;
+                Ok(Some(answer))
+            }
+            Err(failure) if failure.is_outage() => {
+                if self.since.is_none() {
+                    note(&format!("dispatch: {failure}; still waiting"));
+                }
+                match now - *self.since.get_or_insert(now) < OUTAGE {
+                    true => Ok(None),
+                    false => Err(failure),
+                }
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+}
 
 /// Tells when to look again. An event says only that.
 #[derive(Debug)]
@@ -82,5 +120,41 @@ async fn listen(client: Client, tell: mpsc::Sender<String>, connected: Arc<Atomi
         if tell.is_closed() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arvados_client::error::{ApiError, StatusCode};
+
+    fn refused(status: u16) -> Result<(), Failure> {
+        let status = StatusCode::from_u16(status).unwrap();
+        Err(Failure::Api(arvados_client::Error::Api(ApiError {
+            status,
+            messages: Vec::new(),
+            request_id: String::new(),
+            retry_after: None,
+        })))
+    }
+
+    #[test]
+    fn an_outage_is_borne_for_a_while_and_a_refusal_never() {
+        let start = Instant::now();
+        let mut outage = Outage::default();
+        for status in [401, 404, 422] {
+            assert!(outage.bear(refused(status), start).is_err(), "{status}");
+        }
+        for half in 0..3 {
+            let now = start + OUTAGE / 2 * half;
+            assert!(matches!(outage.bear(refused(503), now), Ok(None)));
+            let later = now + OUTAGE / 2;
+            assert!(matches!(outage.bear(refused(502), later), Ok(None)));
+            // One answer, and the patience is whole again.
+            assert!(matches!(outage.bear(Ok(()), later), Ok(Some(()))));
+        }
+        let now = start + OUTAGE * 2;
+        assert!(matches!(outage.bear(refused(503), now), Ok(None)));
+        assert!(outage.bear(refused(503), now + OUTAGE).is_err());
     }
 }

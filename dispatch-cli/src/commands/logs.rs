@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::failure::Failure;
 use crate::job::{Job, JobState};
@@ -16,7 +16,7 @@ use crate::log_files::{self, LogFiles};
 use crate::log_line::Line;
 use crate::output::{Output, note};
 use crate::session::Session;
-use crate::watch::Watch;
+use crate::watch::{Outage, Watch};
 
 /// How often a log that grows on this machine is looked at.
 const GLANCE: Duration = Duration::from_millis(200);
@@ -71,6 +71,7 @@ pub async fn run(args: Logs, session: &Session, out: Output) -> Result<(), Failu
     }
     if args.follow && job.verdict().is_none() {
         let mut watch = Watch::new(client);
+        let mut outage = Outage::default();
         let mut activity = None;
         while job.verdict().is_none() {
             tell_activity(&job, &mut activity);
@@ -82,7 +83,11 @@ pub async fn run(args: Logs, session: &Session, out: Output) -> Result<(), Failu
                     () = sleep(GLANCE) => files.read_here(|name, line| printer.print(name, line))?,
                 }
             }
-            job = jobs::refresh(client, &job).await?;
+            let Some(fresh) = outage.bear(jobs::refresh(client, &job).await, Instant::now())?
+            else {
+                continue;
+            };
+            job = fresh;
             files
                 .read(&job, |name, line| printer.print(name, line))
                 .await?;

@@ -180,7 +180,16 @@ pub async fn run(args: Submit, session: &Session, out: Output) -> Result<Exit, F
     attributes["properties"] = jobs::number_properties(&user, number);
     let request = commit(client, attributes, &args.image).await?;
     let number = match number_of(&request, &user) {
-        Some(_) => jobs::settle_number(client, &user, &request).await?,
+        Some(number) => match jobs::settle_number(client, &user, &request).await {
+            Ok(number) => number,
+            // The job is in the queue; that must be told whatever becomes of its number.
+            Err(failure) => {
+                note(&format!(
+                    "dispatch: job {number} is queued, but its number may not be its own: {failure}"
+                ));
+                None
+            }
+        },
         None => None,
     };
     let mut job = Job::new(request, None, &user);
@@ -319,6 +328,9 @@ async fn commit(
             error.status(),
             Some(StatusCode::UNPROCESSABLE_ENTITY | StatusCode::BAD_REQUEST)
         );
+        if error.is_ambiguous() {
+            return Err(Failure::MaybeSubmitted(error.to_string()));
+        }
         if !refused {
             return Err(error.into());
         }

@@ -17,7 +17,7 @@ use crate::log_files::LogFiles;
 use crate::output::{Output, note, plain};
 use crate::session::Session;
 use crate::units;
-use crate::watch::Watch;
+use crate::watch::{Outage, Watch};
 
 /// How much of what a failed job said is shown.
 const TAIL: usize = 20;
@@ -58,6 +58,7 @@ pub async fn until_over(
     if job.verdict().is_some() {
         return Ok(job);
     }
+    let mut outage = Outage::default();
     loop {
         let uuids: Vec<String> = job.uuids().map(str::to_owned).collect();
         let pause = watch.pause(&uuids);
@@ -68,7 +69,9 @@ pub async fn until_over(
                 true
             }
         };
-        job = jobs::refresh(client, &job).await?;
+        if let Some(fresh) = outage.bear(jobs::refresh(client, &job).await, Instant::now())? {
+            job = fresh;
+        }
         if job.verdict().is_some() || !in_time {
             return Ok(job);
         }
