@@ -29,7 +29,7 @@ Signals:
 /// private file or in ARVADOS_API_TOKEN. ARVADOS_API_HOST, ARVADOS_API_HOST_INSECURE and SSL_CERT_FILE say where
 /// the API server is.
 #[derive(Debug, Parser)]
-#[command(name = "crunch-run", version, after_long_help = EXIT_STATUS)]
+#[command(name = "crunch-run", version, after_long_help = EXIT_STATUS, args_override_self = true)]
 pub struct Flags {
     /// The container to run
     #[arg(value_name = "UUID")]
@@ -290,6 +290,9 @@ mod tests {
             ["flag --cgroup-parent-subsystem is obsolete and does nothing here"]
         );
         assert!(!read(&["-no-detach", "-detach", UUID]).unwrap().detach);
+        // As with Go's flags, the last one counts.
+        let flags = read(&["-grace=1s", "-grace=2s", UUID]).unwrap();
+        assert_eq!(flags.grace, Duration::from_secs(2));
     }
 
     #[test]

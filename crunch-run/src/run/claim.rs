@@ -6,7 +6,7 @@ use std::time::Duration;
 use arvados_client::client::Call;
 use arvados_client::keep::{KeepClient, KeepOptions};
 use arvados_client::records::{Container, ContainerState, Mount};
-use arvados_client::{Client, ContainerUuid, Token, TokenUuid};
+use arvados_client::{Client, ContainerUuid, Error, Token, TokenUuid};
 use serde_json::Value;
 
 use super::failure::Failure;
@@ -26,29 +26,37 @@ pub struct Claim {
     pub container_keep: KeepClient,
 }
 
-/// Reads everything that needs the attempt's token, at once, and checks that the attempt holds the lock.
+/// Reads what needs the attempt's token, and checks that the attempt holds the lock. Two connections are as many as
+/// pay for being opened.
 pub async fn claim(
     client: &Client,
     uuid: &ContainerUuid,
     keep_budget: Duration,
 ) -> Result<Claim, Failure> {
-    let (raw, own_token, discovery, services, auth) = tokio::join!(
-        client.send::<Value>(Call::get(format!("containers/{uuid}"))),
-        own_token(client),
-        client.keep_options(),
-        client.keep(KeepOptions::default()),
-        client.container_auth(uuid),
-    );
-    let raw = raw.map_err(|e| Failure::of_call("the record cannot be read", &e))?;
-    let record: Container = serde_json::from_value(raw.clone())
-        .map_err(|error| Failure::NeverRan(format!("the record cannot be understood: {error}")))?;
-    let own_token = own_token?;
-    guard(&record, &own_token)?;
-    let auth = auth.map_err(|e| Failure::of_call("the container's own token cannot be had", &e))?;
-    let options =
-        discovery.map_err(|e| Failure::of_call("the cluster's description cannot be read", &e))?;
-    let services =
-        services.map_err(|e| Failure::of_call("the Keep services cannot be listed", &e))?;
+    let ours = async {
+        let own_token = own_token(client).await?;
+        let raw: Value = client
+            .send(Call::get(format!("containers/{uuid}")))
+            .await
+            .map_err(|e| Failure::of_call("the record cannot be read", &e))?;
+        let record: Container = serde_json::from_value(raw.clone()).map_err(|error| {
+            Failure::NeverRan(format!("the record cannot be understood: {error}"))
+        })?;
+        guard(&record, &own_token)?;
+        let auth = client
+            .container_auth(uuid)
+            .await
+            .map_err(|e| Failure::of_call("the container's own token cannot be had", &e))?;
+        Ok::<_, Failure>((own_token, raw, record, auth))
+    };
+    let keep = async {
+        let services = client.keep(KeepOptions::default()).await?;
+        Ok::<_, Error>((services, client.keep_options().await?))
+    };
+    let (ours, keep) = tokio::join!(ours, keep);
+    let (own_token, raw, record, auth) = ours?;
+    let (services, options) =
+        keep.map_err(|e| Failure::of_call("it cannot be known where Keep is", &e))?;
     let options = KeepOptions {
         retry_budget: options.retry_budget.min(keep_budget),
         ..options

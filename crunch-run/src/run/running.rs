@@ -9,7 +9,6 @@ use super::deliver::{Delivery, Undelivered};
 use super::failure::Failure;
 use super::insist::Insistence;
 use super::locked::Running;
-use super::prepare::Pumps;
 use super::result::RunResult;
 use super::spec;
 use super::watch::{Watch, Watched};
@@ -22,6 +21,14 @@ use crate::verdict::{self, Ending, Output, Verdict};
 
 /// How long a pipe may stay open after the container's end.
 const PIPE_PATIENCE: Duration = Duration::from_secs(60);
+
+/// A command that does not run any more.
+struct Ended {
+    ending: Ending,
+    usage: Summary,
+    running: Running,
+    checkpoints: Checkpoints,
+}
 
 impl Attempt<'_> {
     /// Runs the command to its end and delivers what came of it.
@@ -42,14 +49,52 @@ impl Attempt<'_> {
         );
         let (watched, usage) = self.command(&running, claim).await;
         self.phases.end("command");
-        self.take_down(running.container, running.pumps).await;
-        self.phases.end("remove");
+        let container = running.container.clone();
+        // The end of a first process is the end of all others of its container: nothing changes its output any
+        // more, and what the kernel takes to tidy up need not be waited for.
+        let has_ended = match &watched {
+            Watched::Ended(ending) => ending.exit().is_some(),
+            Watched::NotOurs(_) => false,
+        };
+        if !has_ended {
+            self.remove(&*container).await;
+        }
         let ending = match watched {
             Watched::Ended(ending) => ending,
             Watched::NotOurs(reason) => return self.give_up(Failure::NotOurs(reason)),
         };
-        self.say_usage(ending.exit(), &usage, claim);
+        let ended = Ended {
+            ending,
+            usage,
+            running,
+            checkpoints,
+        };
+        let conclusion = self.conclude(ended, claim, engine, status, saver);
+        if !has_ended {
+            return conclusion.await;
+        }
+        let ((), code) = tokio::join!(self.remove(&*container), conclusion);
+        code
+    }
 
+    /// From the end of the command to the end of the record.
+    async fn conclude(
+        &self,
+        ended: Ended,
+        claim: &Claim,
+        engine: &dyn Engine,
+        status: Status,
+        saver: &Arc<Saver>,
+    ) -> ExitCode {
+        let Ended {
+            ending,
+            usage,
+            running,
+            checkpoints,
+        } = ended;
+        self.drain("stdout", running.pumps.stdout).await;
+        self.drain("stderr", running.pumps.stderr).await;
+        self.say_usage(ending.exit(), &usage, claim);
         let delivery = Delivery {
             client: &self.client,
             claim,
@@ -174,15 +219,6 @@ impl Attempt<'_> {
             self.journal.say(format!(
                 "Something of the container is left on this node: {error}"
             ));
-        }
-    }
-
-    /// Nothing of the container is left on the node, and all it wrote is in the log files.
-    async fn take_down(&self, container: Arc<dyn Container>, pumps: Pumps) {
-        self.remove(&*container).await;
-        drop(container);
-        for (name, pump) in [("stdout", pumps.stdout), ("stderr", pumps.stderr)] {
-            self.drain(name, pump).await;
         }
     }
 

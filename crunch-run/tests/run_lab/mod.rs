@@ -71,12 +71,11 @@ pub struct Finished {
     pub said: String,
 }
 
-/// Unpacked once for all tests of a program.
+/// Unpacked once for all tests.
 fn cache() -> &'static Path {
     static CACHE: OnceLock<PathBuf> = OnceLock::new();
     CACHE.get_or_init(|| {
-        let dir = Path::new(env!("CARGO_TARGET_TMPDIR"))
-            .join(format!("run-cache-{}", std::process::id()));
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("run-cache");
         fs::create_dir_all(&dir).unwrap();
         dir
     })
