@@ -1,11 +1,19 @@
-# The doors of the project. `make test` and `make check` set up what they need themselves.
+# The doors of the project. Each sets up what it needs itself.
 
-.PHONY: test check bench deps
+prefix ?= /usr/local
+# Where a throwaway cluster keeps its state.
+LAB ?= /tmp/dispatch-lab
 
-deps:
-	contrib/install-deps
+.PHONY: demo test check bench lab-slurm lab-condor install deps
 
-test: deps
+# The main job on the embedded default: real containers over real text, on this machine.
+demo: deps
+	cargo build --release --locked -p dispatch-cli -p dispatch-api -p dispatch-local -p crunch-run
+	contrib/demo target/release
+
+# Everything. The tests of the whole suite run the programs, so these are built first.
+test: deps deps-labs
+	cargo build --workspace --bins --locked
 	cargo test --workspace --lib --bins --tests --locked
 	cargo test --workspace --doc --locked
 
@@ -13,5 +21,29 @@ check: deps
 	cargo fmt --all -- --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 
+# Figures, not pass or fail.
 bench: deps
-	cargo bench -p dispatch-api --bench api
+	cargo build --release --workspace --bins --locked
+	cargo bench --locked -p suite-tests --bench suite
+	cargo bench --locked -p dispatch-api --bench api
+
+# A throwaway Slurm cluster or HTCondor pool on loopback, to try things on; prints the lines to source.
+lab-slurm: deps-labs
+	bash tests/lab/slurm-up $(LAB)/slurm
+	@echo "# end it with: bash tests/lab/slurm-down $(LAB)/slurm"
+lab-condor: deps-labs
+	bash tests/lab/condor-up $(LAB)/condor
+	@echo "# end it with: bash tests/lab/condor-down $(LAB)/condor"
+
+install: deps
+	cargo build --release --workspace --bins --locked
+	install -d $(DESTDIR)$(prefix)/bin
+	install -m 755 target/release/dispatch target/release/dispatch-api target/release/dispatch-local \
+	  target/release/dispatch-slurm target/release/dispatch-condor target/release/crunch-run $(DESTDIR)$(prefix)/bin
+
+deps:
+	contrib/install-deps
+
+.PHONY: deps-labs
+deps-labs:
+	contrib/install-deps labs

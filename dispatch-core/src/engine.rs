@@ -129,12 +129,14 @@ impl<S: Scheduler> Engine<S> {
                     }
                 }
                 () = tokio::time::sleep_until(next.into()) => {
-                    if !recovered {
-                        recovered = self.recover().await;
-                    }
-                    if recovered {
-                        self.observe(&records).await;
-                    }
+                    // An API that does not answer must not hold up the end of this program.
+                    let look = async {
+                        recovered = recovered || self.recover().await;
+                        if recovered {
+                            self.observe(&records).await;
+                        }
+                    };
+                    shutdown.run_until_cancelled(look).await;
                     next = Instant::now() + self.pause();
                 }
             }

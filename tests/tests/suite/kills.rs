@@ -146,6 +146,14 @@ async fn a_drained_dispatcher_leaves_containers_running() {
     assert_eq!(stack.read(&output, "result").await, "kept\n");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dispatcher_ends_when_asked_also_while_the_api_is_away() {
+    let mut stack = Stack::up().await;
+    stack.api.kill();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(stack.dispatcher.terminate(Duration::from_secs(5)).success());
+}
+
 /// crunch-run itself is killed: the container is gone too, and the record says why.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_executor_is_told_truthfully() {
