@@ -1,4 +1,4 @@
-//! Starting in the background: a worker of its own session that holds the job directory's lock.
+//! Who holds a job directory. In the background that is a worker of its own session that holds the job directory's lock.
 //!
 //! The worker gets the lock as its stdin, the one place where an open file can be passed on without ever being
 //! open in any other child; it moves it away at once.
@@ -78,6 +78,19 @@ pub fn detach(
     // Whoever started us and does not listen any more finds the same in the lock file.
     let _ = writeln!(io::stdout(), "{said}");
     Ok(())
+}
+
+/// What a run in the foreground does in a job directory that it was given: no other may begin there.
+pub fn hold(
+    uuid: &ContainerUuid,
+    attempt: Option<TokenUuid>,
+    dir: &JobDir,
+) -> Result<OwnedFd, DetachError> {
+    let mut lock = LockFile::take(&dir.lock())?;
+    let note = Note::of(uuid.clone(), attempt, std::process::id())
+        .map_err(io_error("this process cannot be looked at"))?;
+    lock.write(&note)?;
+    Ok(lock.share()?)
 }
 
 /// Waits until what ends this process's session cannot end the worker.

@@ -1,16 +1,12 @@
 //! Runs one container and reports its state, logs and outputs.
 
-use std::io::Write;
-use std::time::Duration;
-
 use anyhow::Context;
-use crunch_run::detach::{DetachError, become_worker, detach};
+use crunch_run::detach::{DetachError, become_worker, detach, hold};
 use crunch_run::exit::ExitCode;
 use crunch_run::flags::Flags;
 use crunch_run::job_dir::JobDir;
 use crunch_run::lock_file::LockError;
-use crunch_run::run::{Settings, run};
-use crunch_run::signals;
+use crunch_run::run::{self, Settings};
 
 fn main() -> std::process::ExitCode {
     // Before any thread exists: this process may be the small one that keeps a container.
@@ -55,30 +51,20 @@ fn start(flags: &Flags) -> anyhow::Result<ExitCode> {
         detach(&flags.uuid, settings.attempt(), &dir, std::env::args_os())?;
         return Ok(ExitCode::Recorded);
     }
-    let lock = flags.worker.then(|| become_worker(&dir)).transpose()?;
-    let _ = tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_max_level(tracing::Level::INFO)
-        .with_ansi(false)
-        .try_init();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
-    let code =
-        runtime.block_on(async { anyhow::Ok(run(&settings, &dir, signals::listen()?).await) })?;
-    // Threads that may hang in a system call are not waited for.
-    runtime.shutdown_timeout(Duration::from_millis(100));
+    let lock = match &flags.job_dir {
+        _ if flags.worker => Some(become_worker(&dir)?),
+        Some(_) => Some(hold(&flags.uuid, settings.attempt(), &dir)?),
+        None => None,
+    };
+    let code = run::to_the_end(&settings, &dir)?;
     if let Err(error) = dir.clean(code) {
-        let _ = writeln!(
-            std::io::stderr(),
-            "crunch-run: {} is not clean: {error}",
-            dir.path().display()
-        );
+        eprintln!("crunch-run: {} is not clean: {error}", dir.path().display());
     }
-    if lock.is_some() {
+    if flags.worker {
         dir.write_exit(code)
             .context("the exit file cannot be written")?;
     }
+    // Only now may another begin here.
+    drop(lock);
     Ok(code)
 }

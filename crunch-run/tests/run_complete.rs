@@ -59,7 +59,7 @@ async fn a_command_runs_to_complete_with_output_and_log() {
         .map(|e| e.unwrap().file_name().into_string().unwrap())
         .collect();
     left.sort();
-    assert_eq!(left, Vec::<String>::new());
+    assert_eq!(left, ["lock"]);
 }
 
 #[tokio::test]
@@ -68,12 +68,17 @@ async fn a_command_that_fails_is_complete_with_its_exit_code() {
         return;
     }
     let world = World::new().await;
-    let (_, finished, record) = world.run_command(&["sh", "-c", "exit 7"], json!({})).await;
+    let script = "mkfifo /out/pipe; echo x >/out/file; exit 7";
+    let (job, finished, record) = world.run_command(&["sh", "-c", script], json!({})).await;
     assert_eq!(finished.code, 0, "{}", finished.said);
     assert_eq!(record.state, ContainerState::Complete);
     assert_eq!(record.exit_code, Some(7));
     assert_eq!(record.runtime_status.error, None);
-    assert!(record.output.is_some() && record.log.is_some());
+    // What was not saved is said.
+    assert_eq!(world.output(&job).await.len(), 1);
+    let log = world.log(&job).await;
+    let story = lines(file(&log, "crunch-run.txt"));
+    assert!(story.iter().any(|l| l.contains("pipe")), "{story:?}");
 }
 
 #[tokio::test]

@@ -129,6 +129,28 @@ async fn a_worker_in_the_background_keeps_the_contract() {
 }
 
 #[tokio::test]
+async fn a_second_run_in_the_same_directory_leaves_the_first_alone() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let job = world
+        .lock(
+            &["sh", "-c", "echo ready; sleep 2; echo x >/out/file"],
+            json!({}),
+        )
+        .await;
+    let first = world.start(&job, &[]);
+    world.until_said(&job, "ready").await;
+    let second = world.run(&job, &[]).await;
+    assert_eq!(second.code, 76, "{}", second.said);
+    assert!(job.dir.join("log/stdout.txt").exists());
+    let first = finish(first).await;
+    assert_eq!(first.code, 0, "{}", first.said);
+    assert_eq!(world.output(&job).await.len(), 1);
+}
+
+#[tokio::test]
 async fn a_killed_worker_leaves_neither_container_nor_exit_file_and_the_next_attempt_cleans_up() {
     if !can_run() {
         return;
@@ -240,6 +262,9 @@ async fn the_log_is_saved_while_the_command_runs_when_asked() {
     world.until_said(&job, "ready").await;
     let first = world.record(&job).await.log;
     assert!(first.is_some(), "the record has a log from Running on");
+    // Upstream's way to ask whether we live, and a closed terminal.
+    signal(&child, Signal::USR2);
+    signal(&child, Signal::HUP);
     signal(&child, Signal::USR1);
     world.until(&job, "saved again", |c| c.log != first).await;
     let log = world.log(&job).await;

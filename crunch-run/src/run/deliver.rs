@@ -115,11 +115,12 @@ impl Delivery<'_> {
         let captured = self
             .insistence
             .on("Saving the output", || async {
-                output::capture(
+                output::capture_saying(
                     staged,
                     &self.claim.record,
                     &self.claim.container_keep,
                     &progress,
+                    &|remark| self.journal.say(remark),
                 )
                 .await
                 .map_err(|error| {

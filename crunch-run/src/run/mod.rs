@@ -15,7 +15,9 @@ mod settings;
 mod spec;
 mod watch;
 
+use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arvados_client::Client;
 
@@ -30,11 +32,31 @@ use crate::exit::ExitCode;
 use crate::image::ImageStore;
 use crate::job_dir::JobDir;
 use crate::logs::{JOURNAL, Journal, LogDir, Saver};
-use crate::signals::Signals;
+use crate::signals::{self, Signals};
 use crate::status::Status;
 
-/// Runs the container that the settings name.
-pub async fn run(settings: &Settings, dir: &JobDir, signals: Signals) -> ExitCode {
+/// Runs the container that the settings name, in a runtime of its own.
+pub fn to_the_end(settings: &Settings, dir: &JobDir) -> io::Result<ExitCode> {
+    // A subscriber that is there already belongs to whoever calls this.
+    let _ = tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_max_level(tracing::Level::INFO)
+        .with_ansi(false)
+        .try_init();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    let code = runtime.block_on(async {
+        let signals = signals::listen()?;
+        io::Result::Ok(run(settings, dir, signals).await)
+    });
+    // Threads that may hang in a system call are not waited for.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    code
+}
+
+async fn run(settings: &Settings, dir: &JobDir, signals: Signals) -> ExitCode {
     let journal = LogDir::create(&dir.logs()).and_then(|logs| {
         let journal = Journal::new(logs.open(JOURNAL)?, settings.uuid.clone());
         Ok((logs, journal))
