@@ -42,6 +42,19 @@ async fn one_true_and_its_parts() {
     for (name, values) in parts.values_mut() {
         show(&format!("  {name}"), values);
     }
+
+    let job = world.lock(&["sh", "-c", "sleep 1"], json!({})).await;
+    let child = world.start(&job, &[]);
+    world.until_running(&job).await;
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id().unwrap())).unwrap();
+    for name in ["VmHWM", "RssAnon", "Threads"] {
+        let line = status.lines().find_map(|l| l.strip_prefix(name));
+        println!(
+            "{name:30} {}",
+            line.unwrap_or_default().trim_start_matches(':').trim()
+        );
+    }
+    assert_eq!(run_lab::finish(child).await.code, 0);
 }
 
 fn show(name: &str, values: &mut [f64]) {
