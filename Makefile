@@ -6,10 +6,10 @@ LAB ?= /tmp/dispatch-lab
 
 .PHONY: demo test check bench lab-slurm lab-condor install deps
 
-# The main job on the embedded default: real containers over real text, on this machine.
+# The main job on the embedded default: real containers over real text, on this machine. A debug build: quick to make.
 demo: deps
-	cargo build --release --locked -p dispatch-cli -p dispatch-api -p dispatch-local -p crunch-run
-	contrib/demo target/release
+	cargo build --locked -p dispatch-cli -p dispatch-api -p dispatch-local -p crunch-run
+	contrib/demo target/debug
 
 # Everything. The tests of the whole suite run the programs, so these are built first.
 test: deps deps-labs

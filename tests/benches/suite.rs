@@ -85,7 +85,12 @@ async fn executor() {
     // The image into the cache; then by hand, without a dispatcher.
     let (_, first) = stack.submit("first", "true", json!({})).await;
     stack.end(&first, Duration::from_secs(60)).await;
-    assert!(stack.dispatcher.terminate(Duration::from_secs(10)).success());
+    assert!(
+        stack
+            .dispatcher
+            .terminate(Duration::from_secs(10))
+            .success()
+    );
     let cache = stack.run_dir().join("cache");
     let bundle = bundle(stack.dir.path());
     let crunch_run = program::binary("crunch-run");
@@ -136,7 +141,10 @@ async fn lock(stack: &Stack, container: &ContainerUuid) -> PathBuf {
     let token = dispatch.create_token(&new).await.unwrap().token().unwrap();
     let record = stack.container(container).await;
     let attempt = dispatch.with_token(token.clone());
-    attempt.lock_container(container, &record.etag).await.unwrap();
+    attempt
+        .lock_container(container, &record.etag)
+        .await
+        .unwrap();
     let file = stack.dir.path().join("bench-token");
     std::fs::write(&file, token.expose()).unwrap();
     file
@@ -146,10 +154,14 @@ async fn lock(stack: &Stack, container: &ContainerUuid) -> PathBuf {
 fn bundle(dir: &Path) -> PathBuf {
     let bundle = dir.join("bundle");
     std::fs::create_dir(&bundle).unwrap();
-    let made = Command::new("runc").args(["spec", "--bundle"]).arg(&bundle).status();
+    let made = Command::new("runc")
+        .args(["spec", "--bundle"])
+        .arg(&bundle)
+        .status();
     assert!(made.expect("runc").success());
     let config = bundle.join("config.json");
-    let mut spec: serde_json::Value = serde_json::from_slice(&std::fs::read(&config).unwrap()).unwrap();
+    let mut spec: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&config).unwrap()).unwrap();
     spec["process"]["terminal"] = false.into();
     spec["process"]["args"] = json!(["/bin/true"]);
     spec["root"]["path"] = dir.join("rootfs").to_str().unwrap().into();

@@ -89,6 +89,10 @@ impl Program {
         child.wait().unwrap();
     }
 
+    pub fn is_running(&self) -> bool {
+        self.child.is_some()
+    }
+
     /// TERM; how it ended.
     pub fn terminate(&mut self, patience: Duration) -> std::process::ExitStatus {
         let mut child = self.child.take().unwrap();

@@ -100,6 +100,15 @@ impl Up {
     }
 }
 
+impl Drop for Up {
+    /// Killed, it would leave its programs to the next `dispatch up`.
+    fn drop(&mut self) {
+        if self.program.is_running() {
+            self.program.terminate(Duration::from_secs(20));
+        }
+    }
+}
+
 fn program(dir: &Path) -> Program {
     let state = dir.join("state");
     let args = ["up", "--state", state.to_str().unwrap()];
