@@ -22,9 +22,10 @@ check: deps
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 
 # Figures, not pass or fail.
-bench: deps
+bench: deps deps-labs
 	cargo build --release --workspace --bins --locked
 	cargo bench --locked -p suite-tests --bench suite
+	cargo bench --locked -p crunch-run --bench engine --bench parts
 	cargo bench --locked -p dispatch-api --bench api
 
 # A throwaway Slurm cluster or HTCondor pool on loopback, to try things on; prints the lines to source.

@@ -46,6 +46,12 @@ impl Query {
         self
     }
 
+    /// From this one on, counted from 0: for the head of a list that may change meanwhile, not for all of it.
+    pub fn offset(mut self, offset: u64) -> Self {
+        self.offset = offset;
+        self
+    }
+
     /// Ask the server how many match in all.
     pub fn counted(mut self) -> Self {
         self.counted = true;

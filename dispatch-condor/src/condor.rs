@@ -13,7 +13,7 @@ use dispatch_core::scheduler::{
 use dispatch_core::world::{Job, JobId};
 
 use crate::listing::{self, Ad, COLUMNS};
-use crate::submission::{Attempt, CONTAINER, Settings};
+use crate::submission::{Attempt, CONTAINER, DISPATCHER, Settings};
 
 const NAME: &str = "condor";
 
@@ -22,6 +22,8 @@ const NAME: &str = "condor";
 pub struct Condor {
     settings: Settings,
     jobs: Home,
+    /// Tells our jobs from those of another dispatcher of the same user.
+    label: String,
 }
 
 fn no_answer(detail: String) -> SchedulerError {
@@ -33,8 +35,12 @@ fn no_answer(detail: String) -> SchedulerError {
 
 impl Condor {
     /// HTCondor as the commands in PATH know it; `jobs` holds a directory for each job.
-    pub fn new(settings: Settings, jobs: Home) -> Self {
-        Self { settings, jobs }
+    pub fn new(settings: Settings, jobs: Home, label: String) -> Self {
+        Self {
+            settings,
+            jobs,
+            label,
+        }
     }
 
     /// Whether condor_q answers; the error is for the admin, at the start.
@@ -75,6 +81,7 @@ impl Condor {
         let attempt = Attempt {
             container: &order.container,
             attempt: &order.attempt,
+            label: &self.label,
             needs: &order.needs,
             dir,
             environment: &environment,
@@ -103,7 +110,7 @@ impl Scheduler for Condor {
     }
 
     async fn list(&self) -> Result<Vec<Job>, SchedulerError> {
-        let constraint = format!("{CONTAINER} =!= undefined");
+        let constraint = format!("{DISPATCHER} == \"{}\"", self.label);
         let ads = self.ads("condor_q", &constraint, &[]).await?;
         for ad in &ads {
             if let (Some(reason), Some(job)) = (ad.hold(), ad.job()) {
@@ -139,9 +146,15 @@ impl Scheduler for Condor {
         }
     }
 
-    /// HTCondor itself asks first (TERM) and kills after the vacate time of the submit description.
-    async fn stop(&self, job: &JobId, _urgency: Urgency) -> Result<(), SchedulerError> {
-        match Command::new("condor_rm").args([&job.0]).succeed().await {
+    /// HTCondor itself asks first (TERM) and kills after the vacate time of the submit description. By force a job
+    /// leaves the queue also where its node does not answer.
+    async fn stop(&self, job: &JobId, urgency: Urgency) -> Result<(), SchedulerError> {
+        let force = match urgency {
+            Urgency::Ask => None,
+            Urgency::Force => Some("-forcex"),
+        };
+        let arguments = force.into_iter().chain([job.0.as_str()]);
+        match Command::new("condor_rm").args(arguments).succeed().await {
             Ok(_) => Ok(()),
             // There is no such job any more.
             Err(Failure::Said(said))

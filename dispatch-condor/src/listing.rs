@@ -44,10 +44,10 @@ impl Ad {
         })
     }
 
-    /// Removed (3) and completed (4). Idle, running, held, transferring, suspended and numbers that do not exist yet
-    /// are all there.
+    /// Completed. Everything else is still there, a job that is being removed (3) too: its crunch-run may be saving
+    /// what there is. When it is done it leaves the queue.
     fn has_ended(&self) -> bool {
-        matches!(self.job_status, 3 | 4)
+        self.job_status == 4
     }
 
     /// Held by HTCondor or an admin: somebody must look at it.
@@ -61,7 +61,10 @@ impl Ad {
         match (self.job_status, self.exit_by_signal, self.exit_code) {
             (3, ..) => {
                 let reason = self.remove_reason.as_deref().unwrap_or("no reason given");
-                format!("{job} was removed: {reason}")
+                match &self.hold_reason {
+                    Some(held) => format!("{job} was held and then removed: {held}"),
+                    None => format!("{job} was removed: {reason}"),
+                }
             }
             (4, Some(true), _) => format!(
                 "{job}: crunch-run was killed by signal {}",
@@ -86,6 +89,7 @@ mod tests {
         {"ClusterId": 7, "ProcId": 0, "JobStatus": 2, "ContainerUUID": "zzzzz-dz642-queuedcontainer", "AttemptUUID": "zzzzz-gj3su-000000000000000"},
         {"ClusterId": 7, "ProcId": 1, "JobStatus": 4, "ContainerUUID": "zzzzz-dz642-queuedcontaine2", "ExitCode": 75, "ExitBySignal": false},
         {"ClusterId": 8, "ProcId": 0, "JobStatus": 5, "ContainerUUID": "not ours", "HoldReason": "no output file"},
+        {"ClusterId": 10, "ProcId": 0, "JobStatus": 3, "ContainerUUID": "zzzzz-dz642-queuedcontaine4"},
         {"ClusterId": 9, "ProcId": 0, "JobStatus": 99, "ContainerUUID": "zzzzz-dz642-queuedcontaine3"}
     ]"#;
 
@@ -97,8 +101,13 @@ mod tests {
             .filter_map(Ad::job)
             .map(|job| (job.id.0, job.ended))
             .collect();
-        let expected =
-            [("7.0", false), ("7.1", true), ("9.0", false)].map(|(id, e)| (id.to_owned(), e));
+        let expected = [
+            ("7.0", false),
+            ("7.1", true),
+            ("10.0", false),
+            ("9.0", false),
+        ]
+        .map(|(id, e)| (id.to_owned(), e));
         assert_eq!(jobs, expected);
         assert!(parse("\n").unwrap().is_empty());
         assert!(parse(&ANSWER[..200]).is_err());

@@ -10,8 +10,11 @@ use dispatch_core::needs::Needs;
 pub const CONTAINER: &str = "ContainerUUID";
 /// The attribute of a job that names its attempt.
 pub const ATTEMPT: &str = "AttemptUUID";
-/// The variable that says how long the container may run is not enough for HTCondor: fetching inputs and saving
-/// results takes so many seconds more.
+/// The attribute of a job that says which dispatcher of this user submitted it.
+pub const DISPATCHER: &str = "ContainerDispatcher";
+/// Seconds that a job may be held before it started: for an admin to release it.
+const HELD: u64 = 300;
+/// Seconds added to a container's run time limit: fetching inputs and saving results counts for HTCondor.
 const STAGING: u64 = 3600;
 const MIB: u64 = 1 << 20;
 const KIB: u64 = 1 << 10;
@@ -42,6 +45,8 @@ pub struct Attempt<'a> {
     pub container: &'a ContainerUuid,
     /// Its name.
     pub attempt: &'a TokenUuid,
+    /// The dispatcher's.
+    pub label: &'a str,
     /// What it needs.
     pub needs: &'a Needs,
     /// Its directory on the submit machine, with the file `token` in it.
@@ -97,10 +102,14 @@ impl Settings {
             format!("request_gpus = {}", needs.gpus),
             format!("+{CONTAINER} = \"{}\"", attempt.container),
             format!("+{ATTEMPT} = \"{}\"", attempt.attempt),
+            format!("+{DISPATCHER} = \"{}\"", attempt.label),
             "notification = never".to_owned(),
             // One attempt is one start: what follows an eviction or a lost node is decided here, not there.
             "max_retries = 0".to_owned(),
-            "periodic_remove = NumJobStarts > 0 && JobStatus == 1".to_owned(),
+            // A hold after the start (time, memory, an admin) is an end, too; one before it may be looked after.
+            format!(
+                "periodic_remove = (NumJobStarts > 0 && (JobStatus == 1 || JobStatus == 5)) || (JobStatus == 5 && time() - EnteredCurrentStatus > {HELD})"
+            ),
             // Ask crunch-run first, and give it time to save what there is.
             "kill_sig = SIGTERM".to_owned(),
             "want_graceful_removal = true".to_owned(),
@@ -148,6 +157,7 @@ mod tests {
         settings.describe(Attempt {
             container: &ContainerUuid::parse("zzzzz-dz642-queuedcontainer").unwrap(),
             attempt: &TokenUuid::parse("zzzzz-gj3su-000000000000000").unwrap(),
+            label: "me",
             needs,
             dir: Path::new("/home/me/jobs/1"),
             environment: &[("ARVADOS_API_HOST".into(), "api.example:443".into())],
@@ -182,6 +192,7 @@ mod tests {
             "request_gpus = 0",
             "+ContainerUUID = \"zzzzz-dz642-queuedcontainer\"",
             "+AttemptUUID = \"zzzzz-gj3su-000000000000000\"",
+            "+ContainerDispatcher = \"me\"",
             "allowed_execute_duration = 3660",
             "+Group = \"a\"",
         ] {

@@ -21,10 +21,14 @@ const BUDGET: Duration = Duration::from_secs(15);
 pub enum Outcome {
     /// The lock is held by this attempt.
     Locked(AttemptToken),
-    /// The lock was not had. `ours` is false where another was simply quicker.
+    /// It was asked for the lock, and nobody knows whether it has it.
+    LockUnclear(AttemptToken),
+    /// The lock was not had.
     NotLocked,
-    /// The scheduler has the job, or may have it.
+    /// The scheduler has the job.
     Submitted,
+    /// The scheduler may have the job.
+    SubmitUnclear,
     /// The scheduler does not have it, and the container is Queued again.
     NotSubmitted,
     /// A job was told to stop.
@@ -163,16 +167,15 @@ impl<S: Scheduler> Hands<S> {
                 (Outcome::Locked(token), vec![event])
             }
             Err(error) => {
-                // Also ends a lock that took effect unseen: without its token nobody else can, so it must not live.
-                let ambiguous = error.is_ambiguous();
                 let event = Event::LockFailed {
                     container,
                     error: error.to_string(),
                 };
-                match (ambiguous, self.attempts.end(&token.uuid).await) {
-                    // Still unknown, or the token lives on: keep it, the next look tells who holds the lock.
-                    (true, _) | (false, Err(_)) => (Outcome::Locked(token), vec![event]),
-                    (false, Ok(())) => (Outcome::NotLocked, vec![event]),
+                // Should a lost request take effect after all, only this token can undo it: it must live until then.
+                let over = !error.is_ambiguous() && self.attempts.end(&token.uuid).await.is_ok();
+                match over {
+                    true => (Outcome::NotLocked, vec![event]),
+                    false => (Outcome::LockUnclear(token), vec![event]),
                 }
             }
         }
@@ -208,11 +211,11 @@ impl<S: Scheduler> Hands<S> {
                 match outcome {
                     Outcome::Released(_) => (Outcome::NotSubmitted, events),
                     // Not unlocked: later listings will show no job, and the plan unlocks it then.
-                    _ => (Outcome::Submitted, events),
+                    _ => (Outcome::SubmitUnclear, events),
                 }
             }
             Err(error) => (
-                Outcome::Submitted,
+                Outcome::SubmitUnclear,
                 vec![Event::SubmitFailed {
                     container,
                     error: error.to_string(),
@@ -232,12 +235,17 @@ impl<S: Scheduler> Hands<S> {
             return (Outcome::Failed, vec![]);
         };
         let ending = self.scheduler.ending(&container).await;
-        match self
+        let unlocked = self
             .client
             .with_token(token.token.clone())
             .unlock_container(&container)
-            .await
-        {
+            .await;
+        match unlocked {
+            // The attempt's token has expired: nobody can give the container back any more, only end it.
+            Err(error) if error.is_denied() => {
+                let reason = "the token of this attempt has expired before it could be given back";
+                self.end_as_dispatcher(container, reason.to_owned()).await
+            }
             Ok(reply) => {
                 let event = match reason {
                     Reason::JobGone => Event::CleanedUpExecutor {
@@ -286,16 +294,35 @@ impl<S: Scheduler> Hands<S> {
                     .await
             }
         };
-        let done = match by_attempt {
-            // The attempt's token expired: only the bare state can be set, by the dispatcher.
-            Err(error) if error.is_denied() => {
-                self.client
-                    .update_container(&container, json!({"state": "Cancelled"}))
-                    .await
+        match by_attempt {
+            Err(error) if error.is_denied() => self.end_as_dispatcher(container, reason).await,
+            Ok(()) => {
+                // Where the server does not end it by itself. One that stays behind is found after a restart.
+                let _ = self.attempts.end(&attempt).await;
+                self.scheduler.forget(&container).await;
+                (
+                    Outcome::Released(ContainerState::Cancelled),
+                    vec![Event::CleanedUpExecutor { container, reason }],
+                )
             }
-            other => other,
-        };
-        match done {
+            Err(error) => (
+                Outcome::Failed,
+                vec![Event::ActionFailed {
+                    container,
+                    error: error.to_string(),
+                }],
+            ),
+        }
+    }
+
+    /// Without the attempt's token only the bare state can be set.
+    async fn end_as_dispatcher(
+        &self,
+        container: ContainerUuid,
+        reason: String,
+    ) -> (Outcome, Vec<Event>) {
+        let bare = json!({"state": "Cancelled"});
+        match self.client.update_container(&container, bare).await {
             Ok(()) => {
                 self.scheduler.forget(&container).await;
                 (

@@ -9,7 +9,9 @@ use arvados_client::{Client, ContainerUuid, Error, Token, TokenUuid, scopes};
 use jiff::{SignedDuration, Timestamp};
 
 /// Added to a container's run time limit: queueing in the scheduler, staging, saving.
-const MARGIN: SignedDuration = SignedDuration::from_hours(7 * 24);
+const MARGIN: SignedDuration = SignedDuration::from_hours(30 * 24);
+/// For a container without a limit.
+const UNLIMITED: SignedDuration = SignedDuration::from_hours(3 * 365 * 24);
 
 /// One attempt's token.
 #[derive(Debug, Clone)]
@@ -67,7 +69,8 @@ impl Attempts {
 
     /// Every attempt of this instance that the server still knows, by container.
     pub async fn recover(&self) -> Result<BTreeMap<ContainerUuid, Vec<AttemptToken>>, Error> {
-        let query = Query::new().filter("expires_at", ">", Timestamp::now().to_string());
+        // Also those that have expired: a container they hold must still be told of.
+        let query = Query::new();
         let tokens: Vec<Authorization> = self
             .client
             .all("api_client_authorizations", query, |t: &Authorization| {
@@ -97,9 +100,10 @@ fn attempt(token: &Authorization) -> Option<AttemptToken> {
     })
 }
 
-/// How long an attempt's token lives.
+/// How long an attempt's token lives. Without a run time limit: as long as anybody may want it to.
 fn lifetime(max_run_time: Option<u64>) -> SignedDuration {
-    // A container without a limit may run for long; its token is renewed on the way.
-    let run = SignedDuration::from_secs(max_run_time.unwrap_or(0).min(10 * 365 * 86400) as i64);
-    run + MARGIN
+    match max_run_time {
+        Some(seconds) => SignedDuration::from_secs(seconds.min(10 * 365 * 86400) as i64) + MARGIN,
+        None => UNLIMITED,
+    }
 }

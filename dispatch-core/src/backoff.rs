@@ -10,7 +10,8 @@ use crate::world::Moment;
 /// The waits after failures of one container: the first, doubling, up to the last.
 const FIRST: Duration = Duration::from_secs(2);
 const LAST: Duration = Duration::from_secs(600);
-/// So many submissions in a row that the scheduler refused open the breaker, for this long.
+/// So many submissions in a row that came to nothing open the breaker, for this long; each time in a row for twice as
+/// long, up to [`LAST`].
 const BREAKER: u32 = 5;
 const OPEN: Duration = Duration::from_secs(30);
 
@@ -19,6 +20,7 @@ const OPEN: Duration = Duration::from_secs(30);
 pub struct Backoff {
     failures: BTreeMap<ContainerUuid, (u32, Moment)>,
     in_a_row: u32,
+    openings: u32,
     open_until: Moment,
 }
 
@@ -31,20 +33,23 @@ impl Backoff {
         entry.1
     }
 
-    /// A submission was refused by the scheduler. True if that opens the breaker.
+    /// A submission came to nothing. True if that opens the breaker.
     pub fn refused(&mut self, now: Moment) -> bool {
         self.in_a_row += 1;
         let opens = self.in_a_row >= BREAKER;
         if opens {
             self.in_a_row = 0;
-            self.open_until = Moment(now.0 + OPEN);
+            let wait = OPEN.saturating_mul(1 << self.openings.min(16)).min(LAST);
+            self.openings += 1;
+            self.open_until = Moment(now.0 + wait);
         }
         opens
     }
 
-    /// A submission was accepted.
+    /// A submission became a job.
     pub fn accepted(&mut self) {
         self.in_a_row = 0;
+        self.openings = 0;
     }
 
     /// Whether the breaker lets new containers through.
@@ -90,5 +95,10 @@ mod tests {
         assert!(backoff.refused(now));
         assert!(!backoff.is_closed(Moment(Duration::from_secs(129))));
         assert!(backoff.is_closed(Moment(Duration::from_secs(130))));
+        let later = Moment(Duration::from_secs(200));
+        let opens = (0..5).filter(|_| backoff.refused(later)).count();
+        assert_eq!(opens, 1);
+        assert!(!backoff.is_closed(Moment(Duration::from_secs(259))));
+        assert!(backoff.is_closed(Moment(Duration::from_secs(260))));
     }
 }

@@ -17,14 +17,22 @@ use crate::backoff::Backoff;
 use crate::events::Event;
 use crate::health::Health;
 use crate::needs::Fit;
-use crate::observe::{Look, look};
+use crate::observe::{Interest, Look, look};
 use crate::plan::{Action, Policy, Reason, plan};
 use crate::presence::live;
 use crate::scheduler::{Candidate, Scheduler, Urgency};
+use crate::stopping::Stopping;
+use crate::wake::{follow_events, follow_jobs};
 use crate::world::{Attempt, Holder, Listing, Moment, Phase, World};
 
 /// Actions under way at once.
 const HANDS: usize = 8;
+/// After an action failed, its container is left alone for so long.
+const REST: Duration = Duration::from_secs(2);
+/// Most steps of the queue in one look.
+const DEEPEST: u64 = 64;
+/// How long giving back what was not submitted may take at the end.
+const FAREWELL: Duration = Duration::from_secs(10);
 /// Log records waiting to be written; more are dropped, they are for people only.
 const RECORDS: usize = 256;
 
@@ -54,16 +62,16 @@ pub struct Engine<S> {
     world: World,
     tokens: BTreeMap<ContainerUuid, AttemptToken>,
     backoff: Backoff,
-    stopping: BTreeMap<ContainerUuid, Stopping>,
+    /// Submissions whose answer was lost, until a listing shows the job.
+    unclear: BTreeSet<ContainerUuid>,
+    stopping: Stopping,
+    /// Containers left alone until then, after an action failed.
+    resting: BTreeMap<ContainerUuid, Moment>,
     told: BTreeMap<ContainerUuid, String>,
+    /// How far into the queue to look.
+    steps: u64,
+    more_queued: bool,
     draining: bool,
-}
-
-/// When a job was first, and last, told to stop.
-#[derive(Debug, Clone, Copy)]
-struct Stopping {
-    first: Moment,
-    last: Moment,
 }
 
 impl<S: Scheduler> Engine<S> {
@@ -85,8 +93,12 @@ impl<S: Scheduler> Engine<S> {
             world: World::default(),
             tokens: BTreeMap::new(),
             backoff: Backoff::default(),
-            stopping: BTreeMap::new(),
+            unclear: BTreeSet::new(),
+            stopping: Stopping::default(),
+            resting: BTreeMap::new(),
             told: BTreeMap::new(),
+            steps: 1,
+            more_queued: false,
             draining: false,
         }
     }
@@ -150,8 +162,34 @@ impl<S: Scheduler> Engine<S> {
                 self.act(&mut actions);
             }
         }
+        let _ = tokio::time::timeout(FAREWELL, self.give_back(&records)).await;
         drop(records);
         let _ = tokio::time::timeout(Duration::from_secs(5), writer).await;
+    }
+
+    /// Unlocks what was locked and not submitted: nobody else may take it while it is locked.
+    async fn give_back(&mut self, records: &mpsc::Sender<Event>) {
+        let locked: Vec<(ContainerUuid, TokenUuid)> = self
+            .world
+            .attempts
+            .iter()
+            .filter(|(_, attempt)| attempt.phase == Phase::Locked)
+            .map(|(container, attempt)| (container.clone(), attempt.token.clone()))
+            .collect();
+        for (container, attempt) in locked {
+            let task = Task {
+                token: self.tokens.get(&container).cloned(),
+                needs: Default::default(),
+                urgency: Urgency::Ask,
+                action: Action::Unlock {
+                    container,
+                    attempt,
+                    reason: Reason::Draining,
+                },
+            };
+            let (_, events) = self.hands.carry_out(task).await;
+            self.tell(events, records);
+        }
     }
 
     /// Sooner while something waits to be confirmed.
@@ -220,6 +258,12 @@ impl<S: Scheduler> Engine<S> {
         match self.hands.scheduler.list().await {
             Ok(jobs) => {
                 self.health.scheduler_answered();
+                for job in jobs.iter().filter(|job| !job.ended) {
+                    if self.unclear.remove(&job.container) {
+                        self.backoff.accepted();
+                    }
+                }
+                self.stopping.prune(&jobs);
                 self.world.previous = self.world.listing.replace(Listing { began, jobs });
             }
             Err(error) => {
@@ -241,15 +285,14 @@ impl<S: Scheduler> Engine<S> {
             .iter()
             .map(|(c, a)| (c.clone(), a.token.clone()))
             .collect();
-        match look(
-            &self.hands.client,
+        let interest = Interest {
             followed,
-            &ours,
-            self.settings.reserve_ram,
-        )
-        .await
-        {
-            Ok(seen) => self.adopt(seen),
+            ours: &ours,
+            reserve: self.settings.reserve_ram,
+            steps: self.steps,
+        };
+        match look(&self.hands.client, interest).await {
+            Ok(seen) => self.adopt(seen, records),
             Err(error) => {
                 self.health.api_failed(&error);
                 tracing::warn!(%error, "the look at the API failed; nothing is concluded from it");
@@ -260,8 +303,9 @@ impl<S: Scheduler> Engine<S> {
     }
 
     /// Takes over a complete look, but for containers with an action under way: its outcome is newer.
-    fn adopt(&mut self, mut seen: Look) {
+    fn adopt(&mut self, mut seen: Look, records: &mpsc::Sender<Event>) {
         self.health.api_answered();
+        self.more_queued = seen.more_queued;
         for uuid in &self.world.in_flight {
             seen.deleted.remove(uuid);
             match self.world.containers.remove(uuid) {
@@ -271,20 +315,25 @@ impl<S: Scheduler> Engine<S> {
         }
         self.world.containers = seen.containers;
         self.world.deleted = seen.deleted;
-        self.stopping.retain(|uuid, _| {
-            self.world.attempts.contains_key(uuid)
-                || self
-                    .world
-                    .listing
-                    .iter()
-                    .any(|l| live(l, uuid).next().is_some())
+        self.told.retain(|uuid, _| {
+            self.world.containers.contains_key(uuid) || seen.unreadable.contains_key(uuid)
         });
-        self.told
-            .retain(|uuid, _| self.world.containers.contains_key(uuid));
+        let refused = seen.unreadable.into_iter().filter_map(|(uuid, why)| {
+            self.not_run(uuid, format!("its record cannot be read: {why}"))
+        });
+        let events = refused.collect();
+        self.tell(events, records);
+    }
+
+    /// The decision not to run a container, once for each reason.
+    fn not_run(&mut self, container: ContainerUuid, reason: String) -> Option<Event> {
+        let known = self.told.insert(container.clone(), reason.clone());
+        (known.as_ref() != Some(&reason)).then_some(Event::DecidedNotToRun { container, reason })
     }
 
     /// Asks the scheduler what may start, and tells why the rest may not.
     fn admit(&mut self, records: &mpsc::Sender<Event>) {
+        let now = self.now();
         let candidate = |uuid: &ContainerUuid, known: &crate::world::Known| Candidate {
             container: uuid.clone(),
             needs: known.needs.clone(),
@@ -297,6 +346,9 @@ impl<S: Scheduler> Engine<S> {
                 k.state == ContainerState::Queued
                     && k.priority > 0
                     && !self.world.in_flight.contains(*uuid)
+                    // What may not start yet must not stand in the way of others.
+                    && !self.world.attempts.contains_key(*uuid)
+                    && self.world.retry_at.get(*uuid).is_none_or(|at| *at <= now)
             })
             .collect();
         queue.sort_by_key(|(uuid, k)| (std::cmp::Reverse(k.priority), (*uuid).clone()));
@@ -308,24 +360,26 @@ impl<S: Scheduler> Engine<S> {
             .world
             .containers
             .iter()
-            // One that is just being locked takes its room already.
+            // On their way to the scheduler, which does not know them yet.
             .filter(|(uuid, k)| {
-                (matches!(k.holder, Holder::Ours(_)) && !k.state.is_final())
+                let phase = self.world.attempts.get(*uuid).map(|a| a.phase);
+                matches!(phase, Some(Phase::Locked | Phase::Submitting))
                     || (k.state == ContainerState::Queued && self.world.in_flight.contains(*uuid))
             })
             .map(|(uuid, k)| candidate(uuid, k))
             .collect();
         let fits = self.hands.scheduler.admit(&waiting, &started);
         let mut events = Vec::new();
+        // A head of the queue that can never run here must not hide what is behind it.
+        let hopeless = fits.iter().all(|fit| matches!(fit, Fit::Never(_)));
+        self.steps = match hopeless && self.more_queued {
+            true => (self.steps * 2).min(DEEPEST),
+            false if hopeless => self.steps,
+            false => self.steps.div_ceil(2),
+        };
         for (waiting, fit) in waiting.iter().zip(fits) {
-            if let Fit::Never(reason) = &fit
-                && self.told.get(&waiting.container) != Some(reason)
-            {
-                self.told.insert(waiting.container.clone(), reason.clone());
-                events.push(Event::DecidedNotToRun {
-                    container: waiting.container.clone(),
-                    reason: reason.clone(),
-                });
+            if let Fit::Never(reason) = &fit {
+                events.extend(self.not_run(waiting.container.clone(), reason.clone()));
             }
             if let Some(known) = self.world.containers.get_mut(&waiting.container) {
                 known.fit = fit;
@@ -346,10 +400,22 @@ impl<S: Scheduler> Engine<S> {
             if actions.len() >= HANDS {
                 break;
             }
-            if self.world.in_flight.contains(&container) {
+            if self.world.in_flight.contains(&container)
+                || self
+                    .resting
+                    .get(&container)
+                    .is_some_and(|until| *until > self.world.now)
+            {
                 continue;
             }
-            let Some(urgency) = self.urgency(&action) else {
+            let urgency = match &action {
+                Action::StopJob { job, reason, .. } => {
+                    let grace = self.settings.stop_grace;
+                    self.stopping.next(job, *reason, grace, self.world.now)
+                }
+                _ => Some(Urgency::Ask),
+            };
+            let Some(urgency) = urgency else {
                 continue;
             };
             if let Action::Submit { .. } = action
@@ -379,48 +445,6 @@ impl<S: Scheduler> Engine<S> {
         self.health.view(&self.world, self.hands.scheduler.room());
     }
 
-    /// Asks first, forces after the grace, and does not repeat itself at every look. None: not now.
-    fn urgency(&mut self, action: &Action) -> Option<Urgency> {
-        let Action::StopJob {
-            container, reason, ..
-        } = action
-        else {
-            return Some(Urgency::Ask);
-        };
-        let now = self.world.now;
-        let known = self.stopping.entry(container.clone());
-        let fresh = matches!(known, std::collections::btree_map::Entry::Vacant(_));
-        let stopping = known.or_insert(Stopping {
-            first: now,
-            last: now,
-        });
-        // After a final state crunch-run is only tidying up: let it.
-        let patience = if *reason == Reason::ContainerFinal {
-            Duration::from_secs(5)
-        } else {
-            Duration::ZERO
-        };
-        if now.since(stopping.first) < patience {
-            return None;
-        }
-        let repeat = Duration::from_secs(10);
-        if !fresh && patience.is_zero() && now.since(stopping.last) < repeat {
-            return None;
-        }
-        if !patience.is_zero()
-            && stopping.last > stopping.first
-            && now.since(stopping.last) < repeat
-        {
-            return None;
-        }
-        stopping.last = now.max(Moment(stopping.first.0 + Duration::from_nanos(1)));
-        Some(if now.since(stopping.first) > self.settings.stop_grace {
-            Urgency::Force
-        } else {
-            Urgency::Ask
-        })
-    }
-
     /// Learns from a finished action.
     fn learn(&mut self, container: ContainerUuid, outcome: Outcome) {
         self.world.in_flight.remove(&container);
@@ -440,28 +464,40 @@ impl<S: Scheduler> Engine<S> {
                 }
                 self.tokens.insert(container, token);
             }
+            Outcome::LockUnclear(token) => {
+                let attempt = Attempt {
+                    token: token.uuid.clone(),
+                    phase: Phase::Unclear(now),
+                };
+                self.world.attempts.insert(container.clone(), attempt);
+                self.world.containers.remove(&container);
+                self.tokens.insert(container, token);
+            }
             Outcome::NotLocked => {
                 self.world.containers.remove(&container);
                 let at = Moment(now.0 + self.settings.shortest_interval * 10);
                 self.world.retry_at.insert(container, at);
             }
-            Outcome::Submitted => {
-                self.backoff.accepted();
+            outcome @ (Outcome::Submitted | Outcome::SubmitUnclear) => {
+                match outcome {
+                    Outcome::Submitted => self.backoff.accepted(),
+                    _ => drop(self.unclear.insert(container.clone())),
+                }
                 if let Some(attempt) = self.world.attempts.get_mut(&container) {
                     attempt.phase = Phase::Submitted(now);
                 }
             }
             Outcome::NotSubmitted => {
-                if self.backoff.refused(now) {
-                    tracing::error!(
-                        "the scheduler refused several jobs in a row: nothing new is started for a while"
-                    );
-                }
+                self.refused(now);
                 self.over(&container);
                 let at = self.backoff.failed(&container, now);
                 self.world.retry_at.insert(container, at);
             }
             Outcome::Released(state) => {
+                // Its submission failed without saying so clearly.
+                if self.unclear.contains(&container) {
+                    self.refused(now);
+                }
                 self.over(&container);
                 if state == ContainerState::Queued {
                     let at = self.backoff.failed(&container, now);
@@ -469,7 +505,14 @@ impl<S: Scheduler> Engine<S> {
                 }
             }
             Outcome::Ended => self.over(&container),
-            Outcome::Stopping | Outcome::Failed => {
+            Outcome::Stopping => {}
+            Outcome::Failed => {
+                let rest = Moment(now.0 + REST);
+                self.resting.insert(container.clone(), rest);
+                let listing = self.world.listing.iter();
+                for job in listing.flat_map(|listing| live(listing, &container)) {
+                    self.stopping.failed(&job.id);
+                }
                 if let Some(attempt) = self.world.attempts.get_mut(&container)
                     && attempt.phase == Phase::Submitting
                 {
@@ -478,6 +521,15 @@ impl<S: Scheduler> Engine<S> {
             }
         }
         self.world.retry_at.retain(|_, at| *at > now);
+        self.resting.retain(|_, at| *at > now);
+    }
+
+    fn refused(&mut self, now: Moment) {
+        if self.backoff.refused(now) {
+            tracing::error!(
+                "several submissions in a row came to nothing: nothing new is started for a while"
+            );
+        }
     }
 
     /// The attempt is over; the next look tells the rest.
@@ -485,6 +537,7 @@ impl<S: Scheduler> Engine<S> {
         self.world.attempts.remove(container);
         self.tokens.remove(container);
         self.world.containers.remove(container);
+        self.unclear.remove(container);
     }
 
     fn tell(&self, events: Vec<Event>, records: &mpsc::Sender<Event>) {
@@ -502,34 +555,5 @@ impl<S: Scheduler> Engine<S> {
 async fn write_records<S: Scheduler>(hands: Hands<S>, mut inbox: mpsc::Receiver<Event>) {
     while let Some(event) = inbox.recv().await {
         hands.record(&event).await;
-    }
-}
-
-/// Wakes the loop when something happens to a container.
-async fn follow_events(client: Client, wake: Arc<Notify>) {
-    let mut wait = Duration::from_secs(1);
-    loop {
-        if let Ok(mut events) = client.events().await {
-            wait = Duration::from_secs(1);
-            wake.notify_one();
-            while let Ok(event) = events.next().await {
-                if event
-                    .object_uuid
-                    .is_some_and(|uuid| ContainerUuid::parse(&uuid).is_ok())
-                {
-                    wake.notify_one();
-                }
-            }
-        }
-        tokio::time::sleep(wait).await;
-        wait = (wait * 2).min(Duration::from_secs(60));
-    }
-}
-
-/// Wakes the loop when a job may have ended.
-async fn follow_jobs<S: Scheduler>(scheduler: Arc<S>, wake: Arc<Notify>) {
-    loop {
-        scheduler.wake().await;
-        wake.notify_one();
     }
 }

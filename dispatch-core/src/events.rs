@@ -79,12 +79,9 @@ impl Event {
         }
     }
 
-    /// Whether the API's `logs` keep it: the six decisions of a dispatcher.
+    /// Whether the API's `logs` keep it: the six decisions of a dispatcher, and what a scheduler said no with.
     pub fn is_for_the_record(&self) -> bool {
-        !matches!(
-            self,
-            Event::SubmitFailed { .. } | Event::ActionFailed { .. }
-        )
+        !matches!(self, Event::ActionFailed { .. })
     }
 
     /// One sentence for people.

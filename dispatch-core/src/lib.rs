@@ -19,6 +19,8 @@ pub mod plan;
 pub mod presence;
 pub mod program;
 pub mod scheduler;
+pub mod stopping;
+pub mod wake;
 pub mod world;
 
 pub use engine::{Engine, Settings};

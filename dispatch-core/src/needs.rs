@@ -63,8 +63,7 @@ impl Needs {
             .mounts
             .values()
             .filter(|m| m.kind == MountKind::Tmp)
-            .map(|m| m.capacity)
-            .sum();
+            .fold(0, |sum: u64, m| sum.saturating_add(m.capacity));
         let limit = container.scheduling_parameters.max_run_time;
         Self {
             cpus: wants.vcpus.max(1),

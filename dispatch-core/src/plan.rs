@@ -2,6 +2,7 @@
 //!
 //! | container | lock | job | priority > 0 | priority 0 |
 //! |---|---|---|---|---|
+//! | Queued | asked for, answer lost | – | wait; after two minutes end the attempt | the same |
 //! | Queued | nobody | gone | start, in priority order, as far as admitted | wait |
 //! | Queued | nobody | there | stop the job: it belongs to an attempt that ended | the same |
 //! | Locked | ours, not submitted | – | submit | unlock |
@@ -19,6 +20,7 @@
 //! gets no other.
 
 use std::cmp::Reverse;
+use std::time::Duration;
 
 use arvados_client::records::ContainerState;
 use arvados_client::{ContainerUuid, TokenUuid};
@@ -26,6 +28,9 @@ use arvados_client::{ContainerUuid, TokenUuid};
 use crate::needs::Fit;
 use crate::presence::{Presence, live, presence};
 use crate::world::{Holder, JobId, Known, Phase, World};
+
+/// So long a request whose answer was lost may still take effect on the server.
+const LOST_ANSWER: Duration = Duration::from_secs(120);
 
 /// What limits a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,6 +109,8 @@ pub enum Reason {
     SecondJob,
     /// Two complete listings do not show its job.
     JobGone,
+    /// The dispatcher ends before it could submit it.
+    Draining,
 }
 
 impl std::fmt::Display for Reason {
@@ -115,6 +122,7 @@ impl std::fmt::Display for Reason {
             Reason::LockLost => "this attempt does not hold the container's lock",
             Reason::SecondJob => "another job runs the same container",
             Reason::JobGone => "its job is gone",
+            Reason::Draining => "the dispatcher ends before it could submit it",
         })
     }
 }
@@ -163,6 +171,7 @@ fn follow(
         (ContainerState::Complete | ContainerState::Cancelled, _) => {
             clear(world, uuid, Reason::ContainerFinal, actions)
         }
+        (ContainerState::Queued, _) if may_still_be_locked(world, uuid) => {}
         (ContainerState::Queued, _) | (_, Holder::Other | Holder::Nobody) => {
             clear(world, uuid, Reason::LockLost, actions)
         }
@@ -205,6 +214,15 @@ fn follow(
             }
         }
     }
+}
+
+/// Its token must live on: should the lock take effect after all, only that token can give it back.
+fn may_still_be_locked(world: &World, uuid: &ContainerUuid) -> bool {
+    let attempt = world.attempts.get(uuid);
+    attempt.is_some_and(|attempt| match attempt.phase {
+        Phase::Unclear(asked) => world.now.since(asked) < LOST_ANSWER,
+        _ => false,
+    })
 }
 
 /// Nothing of ours should exist for this container: stop its jobs, then end its attempt.

@@ -24,7 +24,7 @@ pub fn presence<'a>(world: &'a World, uuid: &ContainerUuid) -> Presence<'a> {
         return Presence::There(job);
     }
     let since = match world.attempts.get(uuid).map(|a| a.phase) {
-        Some(Phase::Submitted(at) | Phase::Adopted(at)) => at,
+        Some(Phase::Submitted(at) | Phase::Adopted(at) | Phase::Unclear(at)) => at,
         // Not submitted yet: no listing can speak of it.
         Some(Phase::Locked | Phase::Submitting) => return Presence::Unknown,
         None => Moment::default(),

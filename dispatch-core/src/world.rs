@@ -83,6 +83,8 @@ pub enum Phase {
     /// The scheduler answered at this moment: with yes, or with something that is neither yes nor a clear no.
     /// Either way only later listings can tell whether there is a job.
     Submitted(Moment),
+    /// Asked for its lock at this moment, and whether it has it is not known.
+    Unclear(Moment),
     /// Found at this moment after a restart: it may or may not have been submitted before.
     Adopted(Moment),
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use arvados_client::ContainerUuid;
 use dispatch_core::home::Home;
@@ -57,6 +57,8 @@ struct State {
 struct Known {
     notes: Option<Notes>,
     worker: Option<Arc<Worker>>,
+    /// When this process started it; a look that began before cannot have seen it.
+    started: Option<Instant>,
 }
 
 impl Local {
@@ -104,6 +106,7 @@ impl Shared {
 
     /// Reads every job directory.
     fn look(self: &Arc<Self>) -> io::Result<Vec<Job>> {
+        let began = Instant::now();
         let mut jobs = Vec::new();
         let mut alive = BTreeMap::new();
         for dir in JobDir::all(self.run_dir.path())? {
@@ -120,6 +123,7 @@ impl Shared {
                     let known = Known {
                         notes,
                         worker: worker.map(Arc::new),
+                        started: None,
                     };
                     alive.insert(container.clone(), known);
                     jobs.push(Job {
@@ -140,18 +144,19 @@ impl Shared {
                 }),
             }
         }
-        self.learn(alive);
+        self.learn(alive, began);
         Ok(jobs)
     }
 
     /// Takes over what is alive, and follows those that are new.
-    fn learn(self: &Arc<Self>, mut alive: BTreeMap<ContainerUuid, Known>) {
+    fn learn(self: &Arc<Self>, mut alive: BTreeMap<ContainerUuid, Known>, began: Instant) {
         let mut state = self.state();
-        for container in &state.starting {
-            if let Some(known) = state.jobs.get(container) {
+        for (container, known) in &state.jobs {
+            if state.starting.contains(container) || known.started.is_some_and(|at| at >= began) {
                 let known = Known {
                     notes: known.notes.clone(),
                     worker: known.worker.clone(),
+                    started: known.started,
                 };
                 alive.entry(container.clone()).or_insert(known);
             }
@@ -233,6 +238,7 @@ impl Shared {
                 Known {
                     notes: Some(notes.clone()),
                     worker: None,
+                    started: None,
                 },
             );
             notes
@@ -241,7 +247,12 @@ impl Shared {
         let mut state = self.state();
         state.starting.remove(&container);
         match started {
-            Ok(pid) => Ok(JobId(pid.to_string())),
+            Ok(pid) => {
+                if let Some(known) = state.jobs.get_mut(&container) {
+                    known.started = Some(Instant::now());
+                }
+                Ok(JobId(pid.to_string()))
+            }
             Err(StartError::Unknown(detail)) => Err(SchedulerError::Ambiguous {
                 scheduler: NAME,
                 container,
@@ -435,7 +446,7 @@ fn amount(load: Load) -> Amount {
 fn sentence(end: End, dir: &Path) -> String {
     match end {
         End::Code(UNDELIVERED) => format!(
-            "the container ran, and its results could not be delivered; they are in {} or in undelivered/ beside it",
+            "the container ran, and its results could not be delivered; its log in {} or in undelivered/ beside it tells where they are",
             dir.display()
         ),
         End::Code(75) => "crunch-run could not start the container here".into(),

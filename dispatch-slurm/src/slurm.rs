@@ -22,6 +22,8 @@ pub struct Slurm {
     settings: Settings,
     /// On a file system that every node sees.
     shared: Home,
+    /// Tells our jobs from those of another dispatcher of the same user.
+    label: String,
 }
 
 fn no_answer(detail: String) -> SchedulerError {
@@ -33,8 +35,12 @@ fn no_answer(detail: String) -> SchedulerError {
 
 impl Slurm {
     /// Slurm as the commands in PATH know it.
-    pub fn new(settings: Settings, shared: Home) -> Self {
-        Self { settings, shared }
+    pub fn new(settings: Settings, shared: Home, label: String) -> Self {
+        Self {
+            settings,
+            shared,
+            label,
+        }
     }
 
     /// Whether squeue answers; the error is for the admin, at the start.
@@ -75,7 +81,11 @@ impl Slurm {
         };
         let arguments = self
             .settings
-            .sbatch(values, &order.attempt, &dir.output_file())
+            .sbatch(
+                values,
+                &squeue::comment(&order.attempt, &self.label),
+                &dir.output_file(),
+            )
             .map_err(|error| refused(error.to_string()))?;
         let script = self
             .settings
@@ -135,7 +145,8 @@ impl Scheduler for Slurm {
 
     async fn list(&self) -> Result<Vec<Job>, SchedulerError> {
         let listing = self.squeue(&["--format", LISTING]).await?;
-        let rows = squeue::parse(&listing).map_err(|error| no_answer(error.to_string()))?;
+        let rows =
+            squeue::parse(&listing, &self.label).map_err(|error| no_answer(error.to_string()))?;
         Ok(rows.iter().map(squeue::Row::job).collect())
     }
 

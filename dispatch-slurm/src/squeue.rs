@@ -49,8 +49,14 @@ impl Row {
     }
 }
 
-/// All rows of ours in a listing in the format [`LISTING`]; jobs with other names are not ours.
-pub fn parse(listing: &str) -> Result<Vec<Row>, Unreadable> {
+/// What a job's comment says: which attempt, and which dispatcher of this user submitted it.
+pub fn comment(attempt: &TokenUuid, label: &str) -> String {
+    format!("{attempt} {label}")
+}
+
+/// All rows of the dispatcher `label` in a listing in the format [`LISTING`]. Other jobs, also those of another
+/// dispatcher of the same user, are none of its business.
+pub fn parse(listing: &str, label: &str) -> Result<Vec<Row>, Unreadable> {
     let mut rows = Vec::new();
     for line in listing.lines().filter(|line| !line.trim().is_empty()) {
         let mut fields = line.splitn(4, '|');
@@ -63,12 +69,15 @@ pub fn parse(listing: &str) -> Result<Vec<Row>, Unreadable> {
         if !id.starts_with(|c: char| c.is_ascii_digit()) {
             return Err(Unreadable(line.to_owned()));
         }
-        if let Ok(container) = ContainerUuid::parse(name.trim()) {
+        let (attempt, by) = comment.trim().split_once(' ').unwrap_or_default();
+        if by == label
+            && let Ok(container) = ContainerUuid::parse(name.trim())
+        {
             rows.push(Row {
                 id: id.to_owned(),
                 meaning: meaning(state.trim()),
                 container,
-                attempt: TokenUuid::parse(comment.trim()).ok(),
+                attempt: TokenUuid::parse(attempt).ok(),
             });
         }
     }
@@ -120,9 +129,9 @@ mod tests {
     #[test]
     fn a_listing_is_ours_by_name_and_foreign_names_may_be_anything() {
         let listing = format!(
-            "12|RUNNING|{ATTEMPT}|{UUID}\n13|PENDING|(null)|my job | with a pipe\n14_[1-3]|PENDING|(null)|array\n15|COMPLETED|(null)|{UUID}\n"
+            "12|RUNNING|{ATTEMPT} me|{UUID}\n13|PENDING|(null)|my job | with a pipe\n14_[1-3]|PENDING|(null)|array\n15|COMPLETED|odd me|{UUID}\n16|RUNNING|{ATTEMPT} other|{UUID}\n17|RUNNING|(null)|{UUID}\n"
         );
-        let rows = parse(&listing).unwrap();
+        let rows = parse(&listing, "me").unwrap();
         let seen: Vec<_> = rows
             .iter()
             .map(|r| (r.id.as_str(), r.meaning, r.attempt.is_some()))
@@ -132,7 +141,7 @@ mod tests {
             [("12", Meaning::Active, true), ("15", Meaning::Ended, false)]
         );
         assert!(rows[1].job().ended && !rows[0].job().ended);
-        assert!(parse("").unwrap().is_empty());
+        assert!(parse("", "me").unwrap().is_empty());
     }
 
     #[test]
@@ -142,7 +151,7 @@ mod tests {
             "slurm_load_jobs error: Unable to contact",
             "x|a|b|c",
         ] {
-            assert!(parse(listing).is_err(), "{listing}");
+            assert!(parse(listing, "me").is_err(), "{listing}");
         }
     }
 

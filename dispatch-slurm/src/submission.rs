@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use arvados_client::{ContainerUuid, TokenUuid};
+use arvados_client::ContainerUuid;
 use dispatch_core::needs::Needs;
 
 use crate::template::{TemplateError, Values, render};
@@ -48,7 +48,7 @@ impl Settings {
     pub fn sbatch(
         &self,
         values: Values<'_>,
-        attempt: &TokenUuid,
+        comment: &str,
         output: &Path,
     ) -> Result<Vec<String>, TemplateError> {
         let mut arguments = vec![
@@ -65,7 +65,7 @@ impl Settings {
             arguments.extend(render(template, values)?);
         }
         arguments.push(format!("--job-name={}", values.container));
-        arguments.push(format!("--comment={attempt}"));
+        arguments.push(format!("--comment={comment}"));
         Ok(arguments)
     }
 
@@ -101,7 +101,6 @@ mod tests {
     #[test]
     fn a_plain_container() {
         let container = ContainerUuid::parse("zzzzz-dz642-queuedcontainer").unwrap();
-        let attempt = TokenUuid::parse("zzzzz-gj3su-000000000000000").unwrap();
         let needs = Needs {
             cpus: 2,
             ram: 1 << 30,
@@ -113,7 +112,11 @@ mod tests {
             needs: &needs,
         };
         let arguments = settings()
-            .sbatch(values, &attempt, Path::new("/shared/100%/output.log"))
+            .sbatch(
+                values,
+                "attempt label",
+                Path::new("/shared/100%/output.log"),
+            )
             .unwrap();
         assert_eq!(
             arguments,
@@ -130,7 +133,7 @@ mod tests {
                 "--tmp=0",
                 "--gpus=1",
                 "--job-name=zzzzz-dz642-queuedcontainer",
-                "--comment=zzzzz-gj3su-000000000000000",
+                "--comment=attempt label",
             ]
         );
         let script = settings()

@@ -1,5 +1,6 @@
 //! From Running on: whatever happens now, the record gets a final state.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,6 +106,7 @@ impl Attempt<'_> {
             },
             journal: &self.journal,
         };
+        let left_at = running.fetched.staged.output_dir.clone();
         let output = match &ending {
             Ending::Exited(exit) => {
                 let staged = &running.fetched.staged;
@@ -117,7 +119,7 @@ impl Attempt<'_> {
         let memory_limit = spec::limits(&claim.record, self.settings).memory_bytes;
         let verdict = match output {
             Ok(output) => verdict::judge(&ending, output, memory_limit),
-            Err(undelivered) => return self.keep(&undelivered),
+            Err(undelivered) => return self.keep(&undelivered, &left_at),
         };
         self.write_result(&RunResult::new(
             &verdict,
@@ -147,7 +149,7 @@ impl Attempt<'_> {
                     .say(format!("The record says {state}. {}", self.phases.line()));
                 ExitCode::Recorded
             }
-            Err(undelivered) => self.keep(&undelivered),
+            Err(undelivered) => self.keep(&undelivered, &left_at),
         }
     }
 
@@ -255,7 +257,7 @@ impl Attempt<'_> {
         }
     }
 
-    fn keep(&self, undelivered: &Undelivered) -> ExitCode {
+    fn keep(&self, undelivered: &Undelivered, left_at: &Path) -> ExitCode {
         let code = undelivered.code();
         self.journal.say(match undelivered {
             Undelivered::NotOurs(_) => {
@@ -263,7 +265,7 @@ impl Attempt<'_> {
             }
             Undelivered::TooLong(_) => format!(
                 "The results are not delivered and stay in {}: {undelivered}",
-                self.dir.path().display()
+                left_at.display()
             ),
         });
         code

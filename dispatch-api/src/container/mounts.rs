@@ -88,7 +88,13 @@ fn check_one(target: &str, mount: &Value, problems: &mut Vec<String>) {
                 .push(format!(
                     "Mounts field '{field}' of '{target}' means nothing for kind '{kind}'"
                 )),
-            Some(_) => {}
+            Some(_) => {
+                if let Some(must) = mistyped(field, value) {
+                    problems.push(format!(
+                        "Mounts field '{field}' of '{target}' must be {must}"
+                    ));
+                }
+            }
         }
     }
     let device = mount
@@ -112,6 +118,17 @@ fn check_one(target: &str, mount: &Value, problems: &mut Vec<String>) {
     {
         problems.push(format!("Mounts content of '{target}' must be a string"));
     }
+}
+
+/// What a field must be, where it is something else: executors and dispatchers read it by its type.
+fn mistyped(field: &str, value: &Value) -> Option<&'static str> {
+    let (fits, must) = match field {
+        "capacity" => (value.is_u64(), "a whole number of bytes"),
+        "writable" | "exclude_from_output" => (value.is_boolean(), "true or false"),
+        "content" => (true, ""),
+        _ => (value.is_string(), "a string"),
+    };
+    (!fits && !is_blank(value)).then_some(must)
 }
 
 fn is_blank(value: &Value) -> bool {
@@ -172,6 +189,16 @@ mod tests {
                 json!({"/out": {"kind": "tmp", "path": "x"}}),
                 json!({}),
                 "path",
+            ),
+            (
+                json!({"/out": {"kind": "tmp", "capacity": 1e9}}),
+                json!({}),
+                "a whole number of bytes",
+            ),
+            (
+                json!({"/out": out, "/in": {"kind": "collection", "writable": "yes"}}),
+                json!({}),
+                "true or false",
             ),
             (
                 json!({"/out": {"kind": "tmp", "size": 1}}),

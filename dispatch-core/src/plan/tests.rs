@@ -115,6 +115,16 @@ fn every_row_of_the_table() {
             &["end attempt"],
         ),
         (
+            "queued, the answer to lock was lost just now",
+            with_attempt(world(Queued, Holder::Nobody, 1), Phase::Unclear(at(9))),
+            &[],
+        ),
+        (
+            "locked, the answer to lock was lost",
+            with_attempt(world(Locked, ours(), 1), Phase::Unclear(at(7))),
+            &["unlock JobGone"],
+        ),
+        (
             "locked, not submitted",
             with_attempt(world(Locked, ours(), 1), Phase::Locked),
             &["submit"],

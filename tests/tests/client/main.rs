@@ -5,4 +5,5 @@ mod collections;
 mod events;
 mod failures;
 mod listing;
+mod look;
 mod world;

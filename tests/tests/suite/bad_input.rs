@@ -1,10 +1,13 @@
 //! Mistakes of users: each gives one clear sentence where the user looks, and loses nothing.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::program::binary;
-use crate::stack::wait_for;
+use serde_json::Value;
+
+use crate::program::{Program, binary};
+use crate::stack::{environment, wait_for};
 use crate::up::Up;
 
 /// One sentence that names all of `words`.
@@ -88,9 +91,9 @@ fn a_request_larger_than_the_machine_waits_and_says_why() {
     ]);
     let why = wait_for("the reason", Duration::from_secs(20), || {
         let said = up.ok(&["explain", "1"]);
-        said.contains("4000 CPUs").then_some(said)
+        said.contains("this machine has").then_some(said)
     });
-    assert!(why.contains("this machine has"), "{why}");
+    assert!(why.contains("4000 CPUs"), "{why}");
     let shown = up.ok(&["show", "--json", "1"]);
     assert!(
         shown.contains(r#""state":"Queued""#),
@@ -130,4 +133,71 @@ fn a_wrong_token_is_said_so() {
         &["token"],
     );
     is_a_sentence(&with("ARVADOS_API_HOST", "127.0.0.1:1"), &["127.0.0.1:1"]);
+}
+
+/// A file system of its own, so small that it is soon full.
+struct SmallDisk<'a>(&'a Path);
+
+impl<'a> SmallDisk<'a> {
+    fn mount(place: &'a Path) -> Self {
+        std::fs::create_dir(place).unwrap();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=12m", "tmpfs"])
+            .arg(place)
+            .status()
+            .unwrap();
+        assert!(mounted.success());
+        Self(place)
+    }
+}
+
+impl Drop for SmallDisk<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_is_said_so_and_what_was_accepted_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let disk = SmallDisk::mount(&state);
+    let args = ["--state", state.to_str().unwrap()];
+    let mut api = Program::new("dispatch-api", &dir.path().join("api"), &args, &[]);
+    api.start();
+    let ready = wait_for("dispatch-api", Duration::from_secs(30), || {
+        serde_json::from_str::<Value>(api.answered().lines().next()?).ok()
+    });
+    let dispatch = |args: &[&str]| {
+        Command::new(binary("dispatch"))
+            .args(args)
+            .env_clear()
+            .envs(environment(&ready))
+            .current_dir(dir.path())
+            .output()
+            .unwrap()
+    };
+    std::fs::write(dir.path().join("small"), "kept").unwrap();
+    std::fs::write(dir.path().join("large"), vec![7; 32 << 20]).unwrap();
+    let small = dispatch(&["put", "small"]);
+    assert!(
+        small.status.success(),
+        "{}",
+        String::from_utf8_lossy(&small.stderr)
+    );
+    let kept = String::from_utf8(small.stdout).unwrap();
+    let kept = kept.split_whitespace().next().unwrap();
+    let large = dispatch(&["put", "large"]);
+    assert!(!large.status.success());
+    is_a_sentence(String::from_utf8(large.stderr).unwrap().trim(), &["full"]);
+    let read = || dispatch(&["get", &format!("{kept}:small"), "-"]).stdout;
+    assert_eq!(read(), b"kept");
+    // Also after a crash on the full disk.
+    api.kill();
+    api.start();
+    wait_for("dispatch-api again", Duration::from_secs(30), || {
+        (read() == b"kept").then_some(())
+    });
+    drop(api);
+    drop(disk);
 }

@@ -1,6 +1,6 @@
-//! A measurement, run by hand or by `make bench`: the whole of crunch-run for one `/bin/true`, and its parts.
-//! `cargo test --release -p crunch-run --test run_speed -- --ignored --nocapture`
+//! The whole of crunch-run for one `/bin/true`, and its parts, against a server in this process.
 
+#[path = "../tests/run_lab/mod.rs"]
 mod run_lab;
 
 use std::collections::BTreeMap;
@@ -11,9 +11,8 @@ use serde_json::json;
 
 const ROUNDS: usize = 30;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a measurement"]
-async fn one_true_and_its_parts() {
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+async fn main() {
     let world = World::new().await;
     let mut whole = Vec::new();
     let mut parts: BTreeMap<usize, (String, Vec<f64>)> = BTreeMap::new();

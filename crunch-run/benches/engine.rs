@@ -1,6 +1,6 @@
-//! A measurement, run by hand or by `make bench`: one `/bin/true` by this engine and by runc, from the same files.
-//! `cargo test --release -p crunch-run --test engine_run_speed -- --ignored --nocapture`
+//! The whole life of one `/bin/true` by the built-in engine and by runc, from the same files.
 
+#[path = "../tests/engine_lab/mod.rs"]
 mod engine_lab;
 
 use std::fs;
@@ -12,9 +12,8 @@ use engine_lab::{Lab, ask, shell};
 
 const ROUNDS: usize = 100;
 
-#[tokio::test]
-#[ignore = "a measurement"]
-async fn whole_life_of_a_container_against_runc() {
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
     let lab = Lab::new();
     let mut ours = Vec::new();
     let mut parts = [Duration::ZERO; 4];

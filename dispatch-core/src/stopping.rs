@@ -1,0 +1,109 @@
+//! How a job is stopped: asked once, forced when its grace is over, and only that is repeated.
+//!
+//! crunch-run takes a second TERM for "at once", so asking twice would cut short what it promised its container.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::plan::Reason;
+use crate::scheduler::Urgency;
+use crate::world::{Job, JobId, Moment};
+
+/// How long crunch-run may tidy up after a final state before it is asked to end.
+const TIDYING: Duration = Duration::from_secs(30);
+/// Between two attempts to end a job by force.
+const REPEAT: Duration = Duration::from_secs(10);
+
+/// The jobs that are being stopped.
+#[derive(Debug, Default)]
+pub struct Stopping(BTreeMap<JobId, Stage>);
+
+#[derive(Debug, Clone, Copy)]
+struct Stage {
+    /// When a stop was first planned.
+    first: Moment,
+    /// When it was asked to stop.
+    asked: Option<Moment>,
+    /// When it was last forced.
+    forced: Option<Moment>,
+}
+
+impl Stopping {
+    /// What to do now about a job that is to be stopped. None: wait.
+    pub fn next(
+        &mut self,
+        job: &JobId,
+        reason: Reason,
+        grace: Duration,
+        now: Moment,
+    ) -> Option<Urgency> {
+        let stage = self.0.entry(job.clone()).or_insert(Stage {
+            first: now,
+            asked: None,
+            forced: None,
+        });
+        let Some(asked) = stage.asked else {
+            let tidying = reason == Reason::ContainerFinal && now.since(stage.first) < TIDYING;
+            if tidying {
+                return None;
+            }
+            stage.asked = Some(now);
+            return Some(Urgency::Ask);
+        };
+        let due = now.since(asked) > grace && stage.forced.is_none_or(|at| now.since(at) > REPEAT);
+        due.then(|| {
+            stage.forced = Some(now);
+            Urgency::Force
+        })
+    }
+
+    /// The scheduler did not take the stop: what failed was not asked.
+    pub fn failed(&mut self, job: &JobId) {
+        if let Some(stage) = self.0.get_mut(job) {
+            match stage.forced {
+                Some(_) => stage.forced = None,
+                None => stage.asked = None,
+            }
+        }
+    }
+
+    /// Forgets jobs that are gone from a complete listing.
+    pub fn prune(&mut self, jobs: &[Job]) {
+        self.0
+            .retain(|id, _| jobs.iter().any(|job| job.id == *id && !job.ended));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Moment {
+        Moment(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn asked_once_and_forced_after_the_grace() {
+        let (mut stopping, job) = (Stopping::default(), JobId("1".into()));
+        let grace = Duration::from_secs(60);
+        let answers: Vec<Option<Urgency>> = [0, 10, 60, 61, 65, 72]
+            .map(|s| stopping.next(&job, Reason::PriorityZero, grace, at(s)))
+            .into();
+        let (ask, force) = (Some(Urgency::Ask), Some(Urgency::Force));
+        assert_eq!(answers, [ask, None, None, force, None, force]);
+    }
+
+    #[test]
+    fn crunch_run_may_tidy_up_and_a_failed_stop_is_asked_again() {
+        let (mut stopping, job) = (Stopping::default(), JobId("1".into()));
+        let next = |stopping: &mut Stopping, s| {
+            stopping.next(&job, Reason::ContainerFinal, TIDYING, at(s))
+        };
+        assert_eq!(next(&mut stopping, 0), None);
+        assert_eq!(next(&mut stopping, 30), Some(Urgency::Ask));
+        stopping.failed(&JobId("1".into()));
+        assert_eq!(next(&mut stopping, 32), Some(Urgency::Ask));
+        stopping.prune(&[]);
+        assert_eq!(next(&mut stopping, 100), None, "another job of that name");
+    }
+}
