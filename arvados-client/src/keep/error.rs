@@ -222,7 +222,9 @@ impl Cause {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Status { status, .. } => {
-                matches!(status, 408 | 425 | 429) || (*status >= 500 && *status != 501)
+                // A full disk (507) does not become empty by asking again.
+                matches!(status, 408 | 425 | 429)
+                    || (*status >= 500 && !matches!(status, 501 | 507))
             }
             Self::Transport(_) | Self::Stalled(_) => true,
             Self::WrongContent { .. } | Self::WrongReply { .. } => false,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -187,8 +187,10 @@ fn a_full_disk_is_said_so_and_what_was_accepted_stays() {
     );
     let kept = String::from_utf8(small.stdout).unwrap();
     let kept = kept.split_whitespace().next().unwrap();
+    let begin = Instant::now();
     let large = dispatch(&["put", "large"]);
     assert!(!large.status.success());
+    assert!(begin.elapsed() < Duration::from_secs(30), "a full disk was asked again and again");
     is_a_sentence(String::from_utf8(large.stderr).unwrap().trim(), &["full"]);
     let read = || dispatch(&["get", &format!("{kept}:small"), "-"]).stdout;
     assert_eq!(read(), b"kept");

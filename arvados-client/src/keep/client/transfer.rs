@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::Inner;
+use crate::error::messages;
 use crate::keep::error::{Cause, Failure};
 use crate::keep::locator::{BlockHash, Locator};
 use crate::keep::service::Service;
@@ -190,6 +191,8 @@ async fn success(response: Response, stall: Duration) -> Result<Response, Cause>
         .map(Duration::from_secs);
     // The text only explains; the status decides.
     let text = read_reply(response, stall).await.unwrap_or_default();
+    // Keep services answer in plain text, API servers in JSON.
+    let text = messages(text.as_bytes()).join("; ");
     let line = text.lines().next().unwrap_or_default().trim();
     Err(Cause::Status {
         status: status.as_u16(),
