@@ -190,7 +190,10 @@ fn a_full_disk_is_said_so_and_what_was_accepted_stays() {
     let begin = Instant::now();
     let large = dispatch(&["put", "large"]);
     assert!(!large.status.success());
-    assert!(begin.elapsed() < Duration::from_secs(30), "a full disk was asked again and again");
+    assert!(
+        begin.elapsed() < Duration::from_secs(30),
+        "a full disk was asked again and again"
+    );
     is_a_sentence(String::from_utf8(large.stderr).unwrap().trim(), &["full"]);
     let read = || dispatch(&["get", &format!("{kept}:small"), "-"]).stdout;
     assert_eq!(read(), b"kept");
