@@ -2,6 +2,7 @@
 
 mod attempts;
 mod collections;
+mod dispatcher;
 mod events;
 mod failures;
 mod listing;

@@ -1,0 +1,229 @@
+//! The dispatcher's loop against the server, with a scheduler that does as it is told.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use arvados_client::ContainerUuid;
+use arvados_client::records::ContainerState;
+use dispatch_core::needs::Fit;
+use dispatch_core::scheduler::{Candidate, Ending, Order, SchedulerError, Urgency};
+use dispatch_core::world::{Job, JobId};
+use dispatch_core::{Engine, Health, Scheduler, Settings};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::world::World;
+
+/// What the scheduler does with a submission.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Manner {
+    /// Says something that is neither yes nor no, and makes no job.
+    Mumble,
+    /// Takes its time, then makes a job.
+    Slow(Duration),
+    /// Makes a job, then says something that is neither yes nor no.
+    Swallow,
+}
+
+#[derive(Debug, Clone)]
+struct Scripted {
+    manner: Manner,
+    jobs: Arc<Mutex<BTreeMap<ContainerUuid, u32>>>,
+}
+
+impl Scripted {
+    fn new(manner: Manner) -> Self {
+        Self {
+            manner,
+            jobs: Arc::default(),
+        }
+    }
+
+    /// How many jobs were made for a container.
+    fn made(&self, container: &ContainerUuid) -> u32 {
+        self.jobs
+            .lock()
+            .unwrap()
+            .get(container)
+            .copied()
+            .unwrap_or(0)
+    }
+}
+
+impl Scheduler for Scripted {
+    fn name(&self) -> &'static str {
+        "scripted"
+    }
+
+    fn admit(&self, candidates: &[Candidate], _: &[Candidate]) -> Vec<Fit> {
+        candidates.iter().map(|_| Fit::Now).collect()
+    }
+
+    async fn list(&self) -> Result<Vec<Job>, SchedulerError> {
+        let jobs = self.jobs.lock().unwrap();
+        let job = |container: &ContainerUuid| Job {
+            id: JobId(container.to_string()),
+            container: container.clone(),
+            attempt: None,
+            ended: false,
+        };
+        Ok(jobs.keys().map(job).collect())
+    }
+
+    async fn submit(&self, order: Order) -> Result<JobId, SchedulerError> {
+        if let Manner::Slow(time) = self.manner {
+            tokio::time::sleep(time).await;
+        }
+        if self.manner != Manner::Mumble {
+            *self
+                .jobs
+                .lock()
+                .unwrap()
+                .entry(order.container.clone())
+                .or_insert(0) += 1;
+        }
+        match self.manner {
+            Manner::Slow(_) => Ok(JobId(order.container.to_string())),
+            Manner::Mumble | Manner::Swallow => Err(SchedulerError::Ambiguous {
+                scheduler: "scripted",
+                container: order.container,
+                detail: "well".into(),
+            }),
+        }
+    }
+
+    async fn stop(&self, job: &JobId, _: Urgency) -> Result<(), SchedulerError> {
+        self.jobs
+            .lock()
+            .unwrap()
+            .retain(|container, _| container.as_str() != job.0);
+        Ok(())
+    }
+
+    async fn ending(&self, _: &ContainerUuid) -> Ending {
+        Ending::default()
+    }
+
+    async fn forget(&self, _: &ContainerUuid) {}
+
+    async fn wake(&self) {
+        std::future::pending().await
+    }
+}
+
+/// Runs a dispatcher until the token is cancelled.
+fn dispatch(
+    world: &World,
+    scheduler: &Scripted,
+) -> (CancellationToken, tokio::task::JoinHandle<()>) {
+    let settings = Settings {
+        poll_interval: Duration::from_millis(200),
+        shortest_interval: Duration::from_millis(20),
+        reserve_ram: 0,
+        max_pending: 100,
+        stop_grace: Duration::from_secs(5),
+        label: "test".into(),
+    };
+    let health = Health::new(Duration::from_secs(60), None);
+    let engine = Engine::new(world.dispatch.clone(), scheduler.clone(), settings, health);
+    let stop = CancellationToken::new();
+    (stop.clone(), tokio::spawn(engine.run(stop)))
+}
+
+async fn queue(world: &World, count: usize) -> Vec<ContainerUuid> {
+    let mut containers = Vec::new();
+    for n in 0..count {
+        containers.push(world.request(&format!("n{n}")).await.1);
+    }
+    containers
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scheduler_that_takes_nothing_does_not_use_up_the_locks_of_the_queue() {
+    let world = World::new().await;
+    let containers = queue(&world, 8).await;
+    let scheduler = Scripted::new(Manner::Mumble);
+    let (stop, run) = dispatch(&world, &scheduler);
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    stop.cancel();
+    run.await.unwrap();
+    let mut locks = 0;
+    for container in &containers {
+        let record = world.user.container(container).await.unwrap();
+        assert_eq!(record.state, ContainerState::Queued);
+        locks += record.lock_count;
+    }
+    // Each once, at the beginning; then the breaker is open. Without it they would be at 3 each by now.
+    assert!((8..=10).contains(&locks), "{locks} locks");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_answer_makes_no_second_job() {
+    let world = World::new().await;
+    let containers = queue(&world, 3).await;
+    let scheduler = Scripted::new(Manner::Swallow);
+    let (stop, run) = dispatch(&world, &scheduler);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    for container in &containers {
+        let record = world.user.container(container).await.unwrap();
+        assert_eq!(
+            (record.state, record.lock_count),
+            (ContainerState::Locked, 1)
+        );
+        assert_eq!(scheduler.made(container), 1);
+    }
+    stop.cancel();
+    run.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drained_dispatcher_leaves_no_lock_without_a_job() {
+    let world = World::new().await;
+    let containers = queue(&world, 30).await;
+    let scheduler = Scripted::new(Manner::Slow(Duration::from_millis(150)));
+    let (stop, run) = dispatch(&world, &scheduler);
+    // In the middle of it.
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    stop.cancel();
+    run.await.unwrap();
+    let mut locked = 0;
+    for container in &containers {
+        let state = world.user.container(container).await.unwrap().state;
+        assert_eq!(
+            state == ContainerState::Locked,
+            scheduler.made(container) == 1,
+            "{container}"
+        );
+        locked += u32::from(state == ContainerState::Locked);
+    }
+    assert!(
+        locked > 0 && locked < 30,
+        "{locked}: this was not in the middle"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_on_hold_gives_its_job_back() {
+    let world = World::new().await;
+    let (request, container) = world.request("held").await;
+    let scheduler = Scripted::new(Manner::Slow(Duration::ZERO));
+    let (stop, run) = dispatch(&world, &scheduler);
+    let wait = async |done: &dyn Fn() -> bool| {
+        let limit = tokio::time::Instant::now() + Duration::from_secs(10);
+        while !done() {
+            assert!(tokio::time::Instant::now() < limit);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    wait(&|| scheduler.made(&container) == 1).await;
+    let hold = json!({"priority": 0});
+    world
+        .user
+        .update_container_request(&request, hold)
+        .await
+        .unwrap();
+    wait(&|| scheduler.made(&container) == 0).await;
+    stop.cancel();
+    run.await.unwrap();
+}
