@@ -5,32 +5,33 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arvados_client::records::ContainerState;
-use arvados_client::{Client, ContainerUuid, Error, TokenUuid};
+use arvados_client::{Client, ContainerUuid, TokenUuid};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::act::{Hands, Outcome, Task};
+use crate::admission;
 use crate::attempts::{AttemptToken, Attempts};
 use crate::backoff::Backoff;
 use crate::events::Event;
 use crate::health::Health;
 use crate::needs::Fit;
 use crate::observe::{Interest, Look, look};
-use crate::plan::{Action, Policy, Reason, plan};
+use crate::plan::{Action, Policy, plan};
 use crate::presence::live;
-use crate::scheduler::{Candidate, Scheduler, Urgency};
+use crate::scheduler::{Scheduler, Urgency};
 use crate::stopping::Stopping;
 use crate::wake::{follow_events, follow_jobs};
-use crate::world::{Attempt, Holder, Listing, Moment, Phase, World};
+use crate::world::{Listing, Moment, Phase, World};
+
+mod learn;
+mod lives;
 
 /// Actions under way at once.
 const HANDS: usize = 8;
 /// After an action failed, its container is left alone for so long.
 const REST: Duration = Duration::from_secs(2);
-/// Most steps of the queue in one look.
-const DEEPEST: u64 = 64;
 /// How long giving back what was not submitted may take at the end.
 const FAREWELL: Duration = Duration::from_secs(10);
 /// Log records waiting to be written; more are dropped, they are for people only.
@@ -167,31 +168,6 @@ impl<S: Scheduler> Engine<S> {
         let _ = tokio::time::timeout(Duration::from_secs(5), writer).await;
     }
 
-    /// Unlocks what was locked and not submitted: nobody else may take it while it is locked.
-    async fn give_back(&mut self, records: &mpsc::Sender<Event>) {
-        let locked: Vec<(ContainerUuid, TokenUuid)> = self
-            .world
-            .attempts
-            .iter()
-            .filter(|(_, attempt)| attempt.phase == Phase::Locked)
-            .map(|(container, attempt)| (container.clone(), attempt.token.clone()))
-            .collect();
-        for (container, attempt) in locked {
-            let task = Task {
-                token: self.tokens.get(&container).cloned(),
-                needs: Default::default(),
-                urgency: Urgency::Ask,
-                action: Action::Unlock {
-                    container,
-                    attempt,
-                    reason: Reason::Draining,
-                },
-            };
-            let (_, events) = self.hands.carry_out(task).await;
-            self.tell(events, records);
-        }
-    }
-
     /// Sooner while something waits to be confirmed.
     fn pause(&self) -> Duration {
         let unsettled = self.world.attempts.iter().any(|(uuid, attempt)| {
@@ -207,49 +183,6 @@ impl<S: Scheduler> Engine<S> {
             true => (self.settings.shortest_interval * 4).min(self.settings.poll_interval),
             false => self.settings.poll_interval,
         }
-    }
-
-    /// Finds the attempts of an earlier life of this dispatcher.
-    async fn recover(&mut self) -> bool {
-        match self.try_recover().await {
-            Ok(count) => {
-                tracing::info!(attempts = count, "took up the attempts of an earlier run");
-                true
-            }
-            Err(error) => {
-                self.health.api_failed(&error);
-                tracing::warn!(%error, "cannot look for attempts of an earlier run; nothing is started before that");
-                false
-            }
-        }
-    }
-
-    async fn try_recover(&mut self) -> Result<usize, Error> {
-        let found = self.hands.attempts.recover().await?;
-        for (container, tokens) in found {
-            let holder = match self.hands.client.container(&container).await {
-                Ok(record) => record.locked_by_uuid,
-                Err(error) if error.is_not_found() => None,
-                Err(error) => return Err(error),
-            };
-            for token in tokens {
-                if holder.as_ref() == Some(&token.uuid) {
-                    let phase = Phase::Adopted(self.now());
-                    self.world.attempts.insert(
-                        container.clone(),
-                        Attempt {
-                            token: token.uuid.clone(),
-                            phase,
-                        },
-                    );
-                    self.tokens.insert(container.clone(), token);
-                } else {
-                    // A lock that was never had, or one that was lost.
-                    self.hands.attempts.end(&token.uuid).await?;
-                }
-            }
-        }
-        Ok(self.tokens.len())
     }
 
     /// One look at the scheduler and one at the API. What fails changes nothing.
@@ -333,56 +266,23 @@ impl<S: Scheduler> Engine<S> {
 
     /// Asks the scheduler what may start, and tells why the rest may not.
     fn admit(&mut self, records: &mpsc::Sender<Event>) {
-        let now = self.now();
-        let candidate = |uuid: &ContainerUuid, known: &crate::world::Known| Candidate {
-            container: uuid.clone(),
-            needs: known.needs.clone(),
-        };
-        let mut queue: Vec<_> = self
-            .world
-            .containers
-            .iter()
-            .filter(|(uuid, k)| {
-                k.state == ContainerState::Queued
-                    && k.priority > 0
-                    && !self.world.in_flight.contains(*uuid)
-                    // What may not start yet must not stand in the way of others.
-                    && !self.world.attempts.contains_key(*uuid)
-                    && self.world.retry_at.get(*uuid).is_none_or(|at| *at <= now)
-            })
-            .collect();
-        queue.sort_by_key(|(uuid, k)| (std::cmp::Reverse(k.priority), (*uuid).clone()));
-        let waiting: Vec<Candidate> = queue
-            .into_iter()
-            .map(|(uuid, k)| candidate(uuid, k))
-            .collect();
-        let started: Vec<Candidate> = self
-            .world
-            .containers
-            .iter()
-            // On their way to the scheduler, which does not know them yet.
-            .filter(|(uuid, k)| {
-                let phase = self.world.attempts.get(*uuid).map(|a| a.phase);
-                matches!(phase, Some(Phase::Locked | Phase::Submitting))
-                    || (k.state == ContainerState::Queued && self.world.in_flight.contains(*uuid))
-            })
-            .map(|(uuid, k)| candidate(uuid, k))
-            .collect();
+        self.world.now = self.now();
+        let waiting = admission::waiting(&self.world);
+        let started = admission::on_the_way(&self.world);
         let fits = self.hands.scheduler.admit(&waiting, &started);
         let mut events = Vec::new();
-        // A head of the queue that can never run here must not hide what is behind it.
-        let hopeless = fits.iter().all(|fit| matches!(fit, Fit::Never(_)));
-        self.steps = match hopeless && self.more_queued {
-            true => (self.steps * 2).min(DEEPEST),
-            false if hopeless => self.steps,
-            false => self.steps.div_ceil(2),
-        };
+        self.steps = admission::steps(self.steps, self.more_queued, &fits);
         for (waiting, fit) in waiting.iter().zip(fits) {
             if let Fit::Never(reason) = &fit {
                 events.extend(self.not_run(waiting.container.clone(), reason.clone()));
             }
             if let Some(known) = self.world.containers.get_mut(&waiting.container) {
                 known.fit = fit;
+            }
+        }
+        for uuid in self.world.retry_at.keys() {
+            if let Some(known) = self.world.containers.get_mut(uuid) {
+                known.fit = Fit::Later("waits a while after a failed attempt".into());
             }
         }
         self.tell(events, records);
@@ -443,101 +343,6 @@ impl<S: Scheduler> Engine<S> {
             });
         }
         self.health.view(&self.world, self.hands.scheduler.room());
-    }
-
-    /// Learns from a finished action.
-    fn learn(&mut self, container: ContainerUuid, outcome: Outcome) {
-        self.world.in_flight.remove(&container);
-        let now = self.now();
-        match outcome {
-            Outcome::Locked(token) => {
-                self.world.attempts.insert(
-                    container.clone(),
-                    Attempt {
-                        token: token.uuid.clone(),
-                        phase: Phase::Locked,
-                    },
-                );
-                if let Some(known) = self.world.containers.get_mut(&container) {
-                    known.state = ContainerState::Locked;
-                    known.holder = Holder::Ours(token.uuid.clone());
-                }
-                self.tokens.insert(container, token);
-            }
-            Outcome::LockUnclear(token) => {
-                let attempt = Attempt {
-                    token: token.uuid.clone(),
-                    phase: Phase::Unclear(now),
-                };
-                self.world.attempts.insert(container.clone(), attempt);
-                self.world.containers.remove(&container);
-                self.tokens.insert(container, token);
-            }
-            Outcome::NotLocked => {
-                self.world.containers.remove(&container);
-                let at = Moment(now.0 + self.settings.shortest_interval * 10);
-                self.world.retry_at.insert(container, at);
-            }
-            outcome @ (Outcome::Submitted | Outcome::SubmitUnclear) => {
-                match outcome {
-                    Outcome::Submitted => self.backoff.accepted(),
-                    _ => drop(self.unclear.insert(container.clone())),
-                }
-                if let Some(attempt) = self.world.attempts.get_mut(&container) {
-                    attempt.phase = Phase::Submitted(now);
-                }
-            }
-            Outcome::NotSubmitted => {
-                self.refused(now);
-                self.over(&container);
-                let at = self.backoff.failed(&container, now);
-                self.world.retry_at.insert(container, at);
-            }
-            Outcome::Released(state) => {
-                // Its submission failed without saying so clearly.
-                if self.unclear.contains(&container) {
-                    self.refused(now);
-                }
-                self.over(&container);
-                if state == ContainerState::Queued {
-                    let at = self.backoff.failed(&container, now);
-                    self.world.retry_at.insert(container, at);
-                }
-            }
-            Outcome::Ended => self.over(&container),
-            Outcome::Stopping => {}
-            Outcome::Failed => {
-                let rest = Moment(now.0 + REST);
-                self.resting.insert(container.clone(), rest);
-                let listing = self.world.listing.iter();
-                for job in listing.flat_map(|listing| live(listing, &container)) {
-                    self.stopping.failed(&job.id);
-                }
-                if let Some(attempt) = self.world.attempts.get_mut(&container)
-                    && attempt.phase == Phase::Submitting
-                {
-                    attempt.phase = Phase::Submitted(now);
-                }
-            }
-        }
-        self.world.retry_at.retain(|_, at| *at > now);
-        self.resting.retain(|_, at| *at > now);
-    }
-
-    fn refused(&mut self, now: Moment) {
-        if self.backoff.refused(now) {
-            tracing::error!(
-                "several submissions in a row came to nothing: nothing new is started for a while"
-            );
-        }
-    }
-
-    /// The attempt is over; the next look tells the rest.
-    fn over(&mut self, container: &ContainerUuid) {
-        self.world.attempts.remove(container);
-        self.tokens.remove(container);
-        self.world.containers.remove(container);
-        self.unclear.remove(container);
     }
 
     fn tell(&self, events: Vec<Event>, records: &mpsc::Sender<Event>) {

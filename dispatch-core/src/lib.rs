@@ -5,6 +5,7 @@
 //! verbs ([`scheduler`]); a program's `main` hands its scheduler to the engine and that is all.
 
 pub mod act;
+pub mod admission;
 pub mod attempt_dir;
 pub mod attempts;
 pub mod backoff;
