@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::act::{Hands, Outcome, Task};
 use crate::admission;
 use crate::attempts::{AttemptToken, Attempts};
+use crate::audit::Audit;
 use crate::backoff::Backoff;
 use crate::events::Event;
 use crate::health::Health;
@@ -59,6 +60,7 @@ pub struct Engine<S> {
     settings: Settings,
     hands: Hands<S>,
     health: Arc<Health>,
+    audit: Option<Audit>,
     started: Instant,
     world: World,
     tokens: BTreeMap<ContainerUuid, AttemptToken>,
@@ -77,7 +79,13 @@ pub struct Engine<S> {
 
 impl<S: Scheduler> Engine<S> {
     /// A dispatcher that has not looked yet.
-    pub fn new(client: Client, scheduler: S, settings: Settings, health: Arc<Health>) -> Self {
+    pub fn new(
+        client: Client,
+        scheduler: S,
+        settings: Settings,
+        health: Arc<Health>,
+        audit: Option<Audit>,
+    ) -> Self {
         let attempts = Attempts::new(
             client.clone(),
             format!("{}-{}", scheduler.name(), settings.label),
@@ -90,6 +98,7 @@ impl<S: Scheduler> Engine<S> {
                 attempts,
             },
             health,
+            audit,
             started: Instant::now(),
             world: World::default(),
             tokens: BTreeMap::new(),
@@ -345,10 +354,13 @@ impl<S: Scheduler> Engine<S> {
         self.health.view(&self.world, self.hands.scheduler.room());
     }
 
-    fn tell(&self, events: Vec<Event>, records: &mpsc::Sender<Event>) {
+    fn tell(&mut self, events: Vec<Event>, records: &mpsc::Sender<Event>) {
         for event in events {
             event.log();
             self.health.count(&event);
+            if let Some(Err(error)) = self.audit.as_mut().map(|audit| audit.write(&event)) {
+                tracing::error!(%error, "the audit file could not be written");
+            }
             if event.is_for_the_record() {
                 let _ = records.try_send(event);
             }

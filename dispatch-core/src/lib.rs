@@ -8,6 +8,7 @@ pub mod act;
 pub mod admission;
 pub mod attempt_dir;
 pub mod attempts;
+pub mod audit;
 pub mod backoff;
 pub mod command;
 pub mod engine;

@@ -15,6 +15,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use crate::audit::Audit;
 use crate::engine::{Engine, Settings};
 use crate::health::Health;
 use crate::scheduler::Scheduler;
@@ -23,6 +24,9 @@ use crate::scheduler::Scheduler;
 const EXIT_CONFIG: u8 = 78;
 /// Memory for crunch-run itself, in bytes, added to every container's.
 const RESERVE_RAM: u64 = 64 << 20;
+
+/// Bytes of an audit file; there are two of them at most.
+const AUDIT_LIMIT: u64 = 64 << 20;
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -61,6 +65,9 @@ pub struct Flags {
     /// File with the token that /metrics, /_health/ping and /status ask for
     #[arg(long, value_name = "FILE", requires = "health_listen")]
     pub management_token_file: Option<PathBuf>,
+    /// Write every decision down here too, one JSON object a line; when it has 64 MiB it becomes FILE.1
+    #[arg(long, value_name = "FILE")]
+    pub audit_file: Option<PathBuf>,
     /// How log lines look
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub log_format: LogFormat,
@@ -91,6 +98,14 @@ pub enum StartError {
     Listen {
         /// Where.
         address: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The audit file.
+    #[error("cannot write the audit file {}: {source}", path.display())]
+    Audit {
+        /// Which.
+        path: PathBuf,
         /// Why.
         source: std::io::Error,
     },
@@ -156,6 +171,15 @@ where
         None => None,
         Some(path) => Some(read_token(path)?),
     };
+    let audit = match &flags.audit_file {
+        None => None,
+        Some(path) => Some(
+            Audit::open(path, AUDIT_LIMIT).map_err(|source| StartError::Audit {
+                path: path.clone(),
+                source,
+            })?,
+        ),
+    };
     let (scheduler, label) = scheduler().await.map_err(StartError::Scheduler)?;
     let health = Health::new(
         3 * flags.poll_interval + Duration::from_secs(30),
@@ -178,7 +202,7 @@ where
         label,
     };
     tracing::info!(scheduler = scheduler.name(), api = %client.endpoint().host, label = settings.label, "started");
-    let engine = Engine::new(client, scheduler, settings, health);
+    let engine = Engine::new(client, scheduler, settings, health, audit);
     notify(&[sd_notify::NotifyState::Ready]);
     engine.run(shutdown).await;
     notify(&[sd_notify::NotifyState::Stopping]);

@@ -262,6 +262,8 @@ fn local_command(
             .arg(&cache)
             // Beside the server a look costs little, and it is what is left should an event be lost.
             .args(["--poll-interval", "2s"])
+            .arg("--audit-file")
+            .arg(state.join("audit.log"))
             .arg("--health-listen")
             .arg(address.to_string())
             .env("ARVADOS_API_HOST", &ready.host)

@@ -126,7 +126,13 @@ fn dispatch(
         label: "test".into(),
     };
     let health = Health::new(Duration::from_secs(60), None);
-    let engine = Engine::new(world.dispatch.clone(), scheduler.clone(), settings, health);
+    let engine = Engine::new(
+        world.dispatch.clone(),
+        scheduler.clone(),
+        settings,
+        health,
+        None,
+    );
     let stop = CancellationToken::new();
     (stop.clone(), tokio::spawn(engine.run(stop)))
 }

@@ -166,6 +166,13 @@ fn a_job_from_files_to_files() {
     assert_eq!(count.trim(), "3");
     let list = up.ok(&["list", "--json"]);
     assert!(list.contains(r#""state":"Complete""#), "{list}");
+    let audit = std::fs::read_to_string(up.dir.path().join("state/audit.log")).unwrap();
+    let events: Vec<String> = audit
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+        .map(|line| line["event"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(events, ["decided_to_run", "dispatched"]);
     let info = up.ok(&["info"]);
     assert!(info.contains("CPU"), "{info}");
 }
