@@ -35,6 +35,8 @@ pub enum Outcome {
     Stopping,
     /// The record left Locked or Running; this is its state now.
     Released(ContainerState),
+    /// The attempt's token lives on.
+    Renewed(AttemptToken),
     /// The attempt is over.
     Ended,
     /// Nothing is known to have changed.
@@ -128,6 +130,24 @@ impl<S: Scheduler> Hands<S> {
                     }],
                 ),
             },
+        }
+    }
+
+    /// Renews the token of an attempt that goes on.
+    pub async fn renew(
+        &self,
+        container: ContainerUuid,
+        token: AttemptToken,
+    ) -> (Outcome, Vec<Event>) {
+        match self.attempts.renew(&token).await {
+            Ok(token) => (Outcome::Renewed(token), vec![]),
+            Err(error) => (
+                Outcome::Failed,
+                vec![Event::ActionFailed {
+                    container,
+                    error: format!("the token of its attempt could not be renewed: {error}"),
+                }],
+            ),
         }
     }
 

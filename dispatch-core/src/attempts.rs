@@ -1,17 +1,13 @@
 //! Attempt tokens: made for one lock, found again after a restart, ended when nobody needs them.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use arvados_client::api::NewToken;
 use arvados_client::filter::Query;
 use arvados_client::records::Authorization;
 use arvados_client::{Client, ContainerUuid, Error, Token, TokenUuid, scopes};
 use jiff::{SignedDuration, Timestamp};
-
-/// Added to a container's run time limit: queueing in the scheduler, staging, saving.
-const MARGIN: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// For a container without a limit.
-const UNLIMITED: SignedDuration = SignedDuration::from_hours(3 * 365 * 24);
 
 /// One attempt's token.
 #[derive(Debug, Clone)]
@@ -24,17 +20,44 @@ pub struct AttemptToken {
     pub expires_at: Option<Timestamp>,
 }
 
-/// Mints and ends attempt tokens of one dispatcher instance.
+/// Seconds: no token lives longer than ten years.
+const LONGEST: u64 = 10 * 365 * 86400;
+
+/// Mints, renews and ends attempt tokens of one dispatcher instance.
 #[derive(Debug, Clone)]
 pub struct Attempts {
     client: Client,
     label: String,
+    margin: SignedDuration,
 }
 
 impl Attempts {
-    /// For the dispatcher instance `label`.
-    pub fn new(client: Client, label: String) -> Self {
-        Self { client, label }
+    /// For the dispatcher instance `label`; `margin` as in [`crate::Settings::token_margin`].
+    pub fn new(client: Client, label: String, margin: Duration) -> Self {
+        let margin = SignedDuration::try_from(margin).unwrap_or(SignedDuration::MAX);
+        Self {
+            client,
+            label,
+            margin: margin.min(SignedDuration::from_secs(LONGEST as i64)),
+        }
+    }
+
+    /// Whether a token has less than half the margin left: time to renew it, and time to try that again.
+    pub fn is_due(&self, token: &AttemptToken) -> bool {
+        let left = |end: Timestamp| end.duration_since(Timestamp::now());
+        token
+            .expires_at
+            .is_some_and(|end| left(end) < self.margin / 2)
+    }
+
+    /// Moves the end of a token that is still needed.
+    pub async fn renew(&self, token: &AttemptToken) -> Result<AttemptToken, Error> {
+        let expires_at = Timestamp::now() + self.margin;
+        self.client.renew_token(&token.uuid, expires_at).await?;
+        Ok(AttemptToken {
+            expires_at: Some(expires_at),
+            ..token.clone()
+        })
     }
 
     /// A new token for one attempt at `container`.
@@ -43,7 +66,7 @@ impl Attempts {
         container: &ContainerUuid,
         max_run_time: Option<u64>,
     ) -> Result<AttemptToken, Error> {
-        let expires_at = Timestamp::now() + lifetime(max_run_time);
+        let expires_at = Timestamp::now() + lifetime(max_run_time, self.margin);
         let scopes = scopes::attempt(container, &self.label);
         let made = self
             .client
@@ -100,10 +123,22 @@ fn attempt(token: &Authorization) -> Option<AttemptToken> {
     })
 }
 
-/// How long an attempt's token lives. Without a run time limit: as long as anybody may want it to.
-fn lifetime(max_run_time: Option<u64>) -> SignedDuration {
-    match max_run_time {
-        Some(seconds) => SignedDuration::from_secs(seconds.min(10 * 365 * 86400) as i64) + MARGIN,
-        None => UNLIMITED,
+/// How long an attempt's token lives at first: `margin` longer than the container may run, for queueing in the
+/// scheduler, staging and saving. One that is still needed then is renewed.
+fn lifetime(max_run_time: Option<u64>, margin: SignedDuration) -> SignedDuration {
+    let seconds = max_run_time.unwrap_or(0).min(LONGEST);
+    SignedDuration::from_secs(seconds as i64) + margin
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_outlives_its_container_by_the_margin() {
+        let day = SignedDuration::from_hours(24);
+        for (limit, days) in [(None, 1), (Some(86400), 2), (Some(u64::MAX), 3651)] {
+            assert_eq!(lifetime(limit, day), day * days, "{limit:?}");
+        }
     }
 }

@@ -51,6 +51,8 @@ pub struct Settings {
     pub max_pending: usize,
     /// How long crunch-run may take to end when asked, before it is forced.
     pub stop_grace: Duration,
+    /// An attempt's token outlives the container's run time limit by this; one that is needed longer is renewed.
+    pub token_margin: Duration,
     /// Names this dispatcher among those of the same user: same name after a restart, different name elsewhere.
     pub label: String,
 }
@@ -89,6 +91,7 @@ impl<S: Scheduler> Engine<S> {
         let attempts = Attempts::new(
             client.clone(),
             format!("{}-{}", scheduler.name(), settings.label),
+            settings.token_margin,
         );
         Self {
             settings,
@@ -351,7 +354,29 @@ impl<S: Scheduler> Engine<S> {
                 (container, outcome, events)
             });
         }
+        self.renew(actions);
         self.health.view(&self.world, self.hands.scheduler.room());
+    }
+
+    /// Renews the tokens of attempts that go on, before they end: afterwards nobody could record a result.
+    fn renew(&mut self, actions: &mut JoinSet<(ContainerUuid, Outcome, Vec<Event>)>) {
+        for (container, token) in &self.tokens {
+            if actions.len() >= HANDS {
+                break;
+            }
+            if self.world.in_flight.contains(container)
+                || self.resting.contains_key(container)
+                || !self.hands.attempts.is_due(token)
+            {
+                continue;
+            }
+            self.world.in_flight.insert(container.clone());
+            let (hands, container, token) = (self.hands.clone(), container.clone(), token.clone());
+            actions.spawn(async move {
+                let (outcome, events) = hands.renew(container.clone(), token).await;
+                (container, outcome, events)
+            });
+        }
     }
 
     fn tell(&mut self, events: Vec<Event>, records: &mpsc::Sender<Event>) {

@@ -25,6 +25,8 @@ const EXIT_CONFIG: u8 = 78;
 /// Memory for crunch-run itself, in bytes, added to every container's.
 const RESERVE_RAM: u64 = 64 << 20;
 
+/// How much longer than its container may run an attempt's token lives: a job may wait long in its scheduler.
+const TOKEN_MARGIN: Duration = Duration::from_secs(14 * 86400);
 /// Bytes of an audit file; there are two of them at most.
 const AUDIT_LIMIT: u64 = 64 << 20;
 
@@ -199,6 +201,7 @@ where
         reserve_ram: flags.reserve_extra_ram,
         max_pending: flags.max_pending,
         stop_grace: flags.stop_grace,
+        token_margin: TOKEN_MARGIN,
         label,
     };
     tracing::info!(scheduler = scheduler.name(), api = %client.endpoint().host, label = settings.label, "started");

@@ -69,6 +69,7 @@ impl<S: Scheduler> Engine<S> {
                     self.world.retry_at.insert(container, at);
                 }
             }
+            Outcome::Renewed(token) => drop(self.tokens.insert(container, token)),
             Outcome::Ended => self.over(&container),
             Outcome::Stopping => {}
             Outcome::Failed => {

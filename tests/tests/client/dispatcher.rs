@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use arvados_client::ContainerUuid;
 use arvados_client::records::ContainerState;
+use arvados_client::{ContainerUuid, Token};
 use dispatch_core::needs::Fit;
 use dispatch_core::scheduler::{Candidate, Ending, Order, SchedulerError, Urgency};
 use dispatch_core::world::{Job, JobId};
@@ -30,6 +30,7 @@ enum Manner {
 struct Scripted {
     manner: Manner,
     jobs: Arc<Mutex<BTreeMap<ContainerUuid, u32>>>,
+    tokens: Arc<Mutex<BTreeMap<ContainerUuid, Token>>>,
 }
 
 impl Scripted {
@@ -37,7 +38,13 @@ impl Scripted {
         Self {
             manner,
             jobs: Arc::default(),
+            tokens: Arc::default(),
         }
+    }
+
+    /// The token that came with a container's last submission.
+    fn token(&self, container: &ContainerUuid) -> Token {
+        self.tokens.lock().unwrap()[container].clone()
     }
 
     /// How many jobs were made for a container.
@@ -72,6 +79,8 @@ impl Scheduler for Scripted {
     }
 
     async fn submit(&self, order: Order) -> Result<JobId, SchedulerError> {
+        let token = (order.container.clone(), order.token.clone());
+        self.tokens.lock().unwrap().extend([token]);
         if let Manner::Slow(time) = self.manner {
             tokio::time::sleep(time).await;
         }
@@ -123,6 +132,7 @@ fn dispatch(
         reserve_ram: 0,
         max_pending: 100,
         stop_grace: Duration::from_secs(5),
+        token_margin: Duration::from_secs(4),
         label: "test".into(),
     };
     let health = Health::new(Duration::from_secs(60), None);
@@ -207,6 +217,25 @@ async fn a_drained_dispatcher_leaves_no_lock_without_a_job() {
         locked > 0 && locked < 30,
         "{locked}: this was not in the middle"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_token_of_a_long_attempt_is_renewed_before_it_ends() {
+    let world = World::new().await;
+    let (_, container) = world.request("long").await;
+    let scheduler = Scripted::new(Manner::Slow(Duration::ZERO));
+    let (stop, run) = dispatch(&world, &scheduler);
+    // Longer than the four seconds it was minted for.
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    let token = scheduler.token(&container);
+    let as_attempt = world.dispatch.with_token(token);
+    let record = as_attempt.container(&container).await.unwrap();
+    assert_eq!(
+        (record.state, record.lock_count),
+        (ContainerState::Locked, 1)
+    );
+    stop.cancel();
+    run.await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
