@@ -24,9 +24,7 @@ check: deps
 # Figures, not pass or fail.
 bench: deps deps-labs
 	cargo build --release --workspace --bins --locked
-	cargo bench --locked -p suite-tests --bench suite
-	cargo bench --locked -p crunch-run --bench engine --bench parts
-	cargo bench --locked -p dispatch-api --bench api
+	cargo bench --locked --workspace --bench suite --bench engine --bench parts --bench api
 
 # A throwaway Slurm cluster or HTCondor pool on loopback, to try things on; prints the lines to source.
 lab-slurm: deps-labs
