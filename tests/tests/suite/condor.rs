@@ -151,9 +151,9 @@ async fn a_container_that_cannot_run_there_is_given_back_and_the_log_says_why() 
             c.lock_count >= 1 && c.state == ContainerState::Queued
         })
         .await;
-    let said = stack.dispatcher.said();
-    assert!(
-        said.contains("crunch-run ended with exit code 75"),
-        "{said}"
-    );
+    wait_for("the reason in the dispatcher's log", PATIENCE, || {
+        let said = stack.dispatcher.said();
+        said.contains("crunch-run ended with exit code 75")
+            .then_some(())
+    });
 }
