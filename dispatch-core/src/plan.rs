@@ -2,7 +2,7 @@
 //!
 //! | container | lock | job | priority > 0 | priority 0 |
 //! |---|---|---|---|---|
-//! | Queued | asked for, answer lost | – | wait; after two minutes end the attempt | the same |
+//! | Queued | asked for, answer lost | – | wait; after 20 s end the attempt | the same |
 //! | Queued | nobody | gone | start, in priority order, as far as admitted | wait |
 //! | Queued | nobody | there | stop the job: it belongs to an attempt that ended | the same |
 //! | Locked | ours, not submitted | – | submit | unlock |
@@ -30,7 +30,7 @@ use crate::presence::{Presence, live, presence};
 use crate::world::{Holder, JobId, Known, Phase, World};
 
 /// So long a request whose answer was lost may still take effect on the server.
-const LOST_ANSWER: Duration = Duration::from_secs(120);
+const LOST_ANSWER: Duration = Duration::from_secs(20);
 
 /// What limits a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
