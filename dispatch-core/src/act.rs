@@ -87,7 +87,7 @@ impl<S: Scheduler> Hands<S> {
             urgency,
         } = task;
         match action {
-            Action::Start { container, etag } => self.start(container, &etag, &needs).await,
+            Action::Start { container, etag } => self.start(container, &etag, &needs, token).await,
             Action::Submit { container, attempt } => match token {
                 Some(token) if token.uuid == attempt => self.submit(container, token, needs).await,
                 _ => (Outcome::Failed, vec![]),
@@ -156,8 +156,14 @@ impl<S: Scheduler> Hands<S> {
         container: ContainerUuid,
         etag: &str,
         needs: &Needs,
+        earlier: Option<AttemptToken>,
     ) -> (Outcome, Vec<Event>) {
-        let token = match self.attempts.mint(&container, needs.max_run_time).await {
+        let again = earlier.is_some();
+        let token = match earlier {
+            Some(token) => Ok(token),
+            None => self.attempts.mint(&container, needs.max_run_time).await,
+        };
+        let token = match token {
             Ok(token) => token,
             Err(error) => {
                 return (
@@ -171,12 +177,17 @@ impl<S: Scheduler> Hands<S> {
         };
         let as_attempt = self.client.with_token(token.token.clone());
         let mut locked = as_attempt.lock_container(&container, etag).await.map(drop);
-        if locked.as_ref().is_err_and(Error::is_ambiguous) {
-            // It may have taken effect: the record tells.
-            locked = match as_attempt.container(&container).await {
-                Ok(record) if record.locked_by_uuid.as_ref() == Some(&token.uuid) => Ok(()),
-                _ => locked,
-            };
+        let mut pending = locked.as_ref().is_err_and(Error::is_ambiguous);
+        if locked.is_err() && (pending || again) {
+            // This request, or an earlier one with the same token, may have taken effect: the record tells. While it
+            // is Queued a lost request may still be on its way.
+            match as_attempt.container(&container).await {
+                Ok(record) if record.locked_by_uuid.as_ref() == Some(&token.uuid) => {
+                    locked = Ok(())
+                }
+                Ok(record) => pending = record.state == ContainerState::Queued,
+                Err(_) => pending = true,
+            }
         }
         match locked {
             Ok(()) => {
@@ -192,7 +203,7 @@ impl<S: Scheduler> Hands<S> {
                     error: error.to_string(),
                 };
                 // Should a lost request take effect after all, only this token can undo it: it must live until then.
-                let over = !error.is_ambiguous() && self.attempts.end(&token.uuid).await.is_ok();
+                let over = !pending && self.attempts.end(&token.uuid).await.is_ok();
                 match over {
                     true => (Outcome::NotLocked, vec![event]),
                     false => (Outcome::LockUnclear(token), vec![event]),

@@ -22,7 +22,10 @@ pub fn waiting(world: &World) -> Vec<Candidate> {
             known.state == ContainerState::Queued
                 && known.priority > 0
                 && !world.in_flight.contains(*uuid)
-                && !world.attempts.contains_key(*uuid)
+                && world
+                    .attempts
+                    .get(*uuid)
+                    .is_none_or(|attempt| matches!(attempt.phase, Phase::Unclear(_)))
                 && world.retry_at.get(*uuid).is_none_or(|at| *at <= world.now)
         })
         .collect();
@@ -37,7 +40,9 @@ pub fn on_the_way(world: &World) -> Vec<Candidate> {
         .iter()
         .filter(|(uuid, known)| {
             let phase = world.attempts.get(*uuid).map(|attempt| attempt.phase);
+            let locked = known.state == ContainerState::Locked;
             matches!(phase, Some(Phase::Locked | Phase::Submitting))
+                || (locked && matches!(phase, Some(Phase::Unclear(_))))
                 || (known.state == ContainerState::Queued && world.in_flight.contains(*uuid))
         })
         .map(candidate)

@@ -2,10 +2,11 @@
 //!
 //! | container | lock | job | priority > 0 | priority 0 |
 //! |---|---|---|---|---|
-//! | Queued | asked for, answer lost | – | wait; after 20 s end the attempt | the same |
+//! | Queued | asked for, answer lost | gone | start again with the same token | wait two minutes, then end the attempt |
+//! | Queued | asked for, answer lost | there | stop the job: it belongs to an attempt that ended | the same |
 //! | Queued | nobody | gone | start, in priority order, as far as admitted | wait |
 //! | Queued | nobody | there | stop the job: it belongs to an attempt that ended | the same |
-//! | Locked | ours, not submitted | – | submit | unlock |
+//! | Locked | ours, not submitted (also where the answer was lost) | – | submit | unlock |
 //! | Locked | ours | there | wait | stop the job |
 //! | Locked | ours | gone | unlock | unlock |
 //! | Running | ours | there | wait | stop the job |
@@ -30,7 +31,7 @@ use crate::presence::{Presence, live, presence};
 use crate::world::{Holder, JobId, Known, Phase, World};
 
 /// So long a request whose answer was lost may still take effect on the server.
-const LOST_ANSWER: Duration = Duration::from_secs(20);
+const LOST_ANSWER: Duration = Duration::from_secs(120);
 
 /// What limits a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -171,7 +172,11 @@ fn follow(
         (ContainerState::Complete | ContainerState::Cancelled, _) => {
             clear(world, uuid, Reason::ContainerFinal, actions)
         }
-        (ContainerState::Queued, _) if may_still_be_locked(world, uuid) => {}
+        // Its token must live on: should the lost request take effect after all, only that token can use the lock or
+        // give it back.
+        (ContainerState::Queued, _) if may_still_be_locked(world, uuid, known) => {
+            stop_all(world, uuid, Reason::LockLost, actions)
+        }
         (ContainerState::Queued, _) | (_, Holder::Other | Holder::Nobody) => {
             clear(world, uuid, Reason::LockLost, actions)
         }
@@ -183,7 +188,7 @@ fn follow(
                 .get(uuid)
                 .filter(|a| a.token == attempt)
                 .map(|a| a.phase);
-            if phase == Some(Phase::Locked) && !running {
+            if matches!(phase, Some(Phase::Locked | Phase::Unclear(_))) && !running {
                 match known.priority > 0 {
                     true if policy.may_start => actions.push(Action::Submit { container, attempt }),
                     true => {}
@@ -216,11 +221,11 @@ fn follow(
     }
 }
 
-/// Its token must live on: should the lock take effect after all, only that token can give it back.
-fn may_still_be_locked(world: &World, uuid: &ContainerUuid) -> bool {
+/// A lost request for the lock may still take effect, or the container is to be locked with the same token.
+fn may_still_be_locked(world: &World, uuid: &ContainerUuid, known: &Known) -> bool {
     let attempt = world.attempts.get(uuid);
     attempt.is_some_and(|attempt| match attempt.phase {
-        Phase::Unclear(asked) => world.now.since(asked) < LOST_ANSWER,
+        Phase::Unclear(asked) => known.priority > 0 || world.now.since(asked) < LOST_ANSWER,
         _ => false,
     })
 }
@@ -298,8 +303,9 @@ fn start(world: &World, policy: &Policy, actions: &mut Vec<Action>) {
                 && known.priority > 0
                 && known.fit == Fit::Now
                 && !world.in_flight.contains(uuid)
-                // The old attempt must be ended, and its job gone, before the container is locked again.
-                && !world.attempts.contains_key(uuid)
+                // The old attempt must be ended, and its job gone, before the container is locked again. One whose
+                // answer was lost has given its token to nobody yet, and goes on with it.
+                && world.attempts.get(uuid).is_none_or(|old| matches!(old.phase, Phase::Unclear(_)))
                 && presence(world, uuid) == Presence::Gone
                 && world.retry_at.get(uuid).is_none_or(|at| *at <= world.now)
         })

@@ -36,10 +36,13 @@ impl<S: Scheduler> Engine<S> {
                 };
                 self.world.attempts.insert(container.clone(), attempt);
                 self.world.containers.remove(&container);
+                self.world
+                    .retry_at
+                    .insert(container.clone(), Moment(now.0 + REST));
                 self.tokens.insert(container, token);
             }
             Outcome::NotLocked => {
-                self.world.containers.remove(&container);
+                self.over(&container);
                 let at = Moment(now.0 + self.settings.shortest_interval * 10);
                 self.world.retry_at.insert(container, at);
             }

@@ -61,7 +61,7 @@ impl<S: Scheduler> Engine<S> {
             .world
             .attempts
             .iter()
-            .filter(|(_, attempt)| attempt.phase == Phase::Locked)
+            .filter(|(_, attempt)| matches!(attempt.phase, Phase::Locked | Phase::Unclear(_)))
             .map(|(container, attempt)| (container.clone(), attempt.token.clone()))
             .collect();
         for (container, attempt) in locked {

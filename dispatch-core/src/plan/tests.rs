@@ -115,14 +115,45 @@ fn every_row_of_the_table() {
             &["end attempt"],
         ),
         (
-            "queued, the answer to lock was lost just now",
+            "queued, the answer to lock was lost: not before two listings",
             with_attempt(world(Queued, Holder::Nobody, 1), Phase::Unclear(at(9))),
             &[],
         ),
         (
-            "locked, the answer to lock was lost",
-            with_attempt(world(Locked, ours(), 1), Phase::Unclear(at(7))),
-            &["unlock JobGone"],
+            "queued, the answer to lock was lost: again with the same token",
+            with_attempt(world(Queued, Holder::Nobody, 1), Phase::Unclear(at(7))),
+            &["start"],
+        ),
+        (
+            "queued, the answer to lock was lost, with a left-over job",
+            with_job(
+                with_attempt(world(Queued, Holder::Nobody, 1), Phase::Unclear(at(7))),
+                job(1, 2),
+            ),
+            &["stop 1.2 LockLost"],
+        ),
+        (
+            "queued on hold, the answer to lock was lost",
+            with_attempt(world(Queued, Holder::Nobody, 0), Phase::Unclear(at(7))),
+            &[],
+        ),
+        (
+            "queued on hold, the answer to lock was lost two minutes ago",
+            World {
+                now: at(127),
+                ..with_attempt(world(Queued, Holder::Nobody, 0), Phase::Unclear(at(7)))
+            },
+            &["end attempt"],
+        ),
+        (
+            "locked, the answer to lock was lost: it was had after all",
+            with_attempt(world(Locked, ours(), 1), Phase::Unclear(at(9))),
+            &["submit"],
+        ),
+        (
+            "locked by another, the answer to lock was lost",
+            with_attempt(world(Locked, Holder::Other, 1), Phase::Unclear(at(9))),
+            &["end attempt"],
         ),
         (
             "locked, not submitted",
