@@ -5,6 +5,7 @@ use std::path::Path;
 use arvados_client::ContainerUuid;
 use dispatch_core::attempt_dir::AttemptDir;
 use dispatch_core::command::{Command, Failure};
+use dispatch_core::handover::hand_over;
 use dispatch_core::home::Home;
 use dispatch_core::needs::Fit;
 use dispatch_core::scheduler::{
@@ -92,13 +93,6 @@ impl Condor {
     }
 }
 
-/// `12.0 - 12.0`, as `condor_submit -terse` says it, on the last line.
-fn job_number(output: &str) -> String {
-    let last = output.lines().rfind(|line| !line.trim().is_empty());
-    let id = last.and_then(|line| line.split(" - ").next());
-    id.unwrap_or_default().trim().to_owned()
-}
-
 impl Scheduler for Condor {
     fn name(&self) -> &'static str {
         NAME
@@ -129,21 +123,10 @@ impl Scheduler for Condor {
         };
         let dir = self.dir(&container);
         let description = self.describe(&order, dir.path()).map_err(refused)?;
-        dir.create(&order.token)
-            .map_err(|error| refused(format!("cannot write {}: {error}", dir.path().display())))?;
         let command = Command::new("condor_submit")
             .args(["-terse", "-"])
             .input(description);
-        match command.succeed().await {
-            Ok(answer) => Ok(JobId(job_number(&answer.output))),
-            Err(failure) if failure.is_not_started() => Err(refused(failure.to_string())),
-            // Whatever it says, a job may have been made: the next listings tell.
-            Err(failure) => Err(SchedulerError::Ambiguous {
-                scheduler: NAME,
-                container,
-                detail: failure.to_string(),
-            }),
-        }
+        hand_over(NAME, &order, &dir, command, " - ").await
     }
 
     /// HTCondor itself asks first (TERM) and kills after the vacate time of the submit description. By force a job
@@ -179,32 +162,16 @@ impl Scheduler for Condor {
         };
         Ending {
             reason,
-            detail: self.dir(container).last_words(),
+            detail: self.dir(container).last_words_in_time().await,
         }
     }
 
     async fn forget(&self, container: &ContainerUuid) {
-        self.dir(container).forget();
+        self.dir(container).forget().await;
     }
 
     /// Only condor_q tells.
     async fn wake(&self) {
         std::future::pending().await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_job_number_is_on_the_last_line() {
-        for (output, number) in [
-            ("12.0 - 12.0\n", "12.0"),
-            ("WARNING: x\n3.0 - 3.0\n", "3.0"),
-            ("", ""),
-        ] {
-            assert_eq!(job_number(output), number, "{output:?}");
-        }
     }
 }

@@ -5,11 +5,14 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use arvados_client::{ContainerUuid, Token};
 
 /// How much of the job's output is quoted, from its end.
 const LAST_WORDS: u64 = 2000;
+/// How long the file system may take.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One container's directory. It need not be there.
 #[derive(Debug, Clone)]
@@ -83,9 +86,43 @@ impl AttemptDir {
         }
     }
 
+    /// Does `work` on it aside, within half a minute: it may lie on a file server that does not answer.
+    pub async fn in_time<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        self.within(PATIENCE, work).await
+    }
+
+    async fn within<T: Send + 'static>(
+        &self,
+        patience: Duration,
+        work: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let dir = self.clone();
+        let aside = tokio::task::spawn_blocking(move || work(&dir));
+        match tokio::time::timeout(patience, aside).await {
+            Ok(done) => done.map_err(io::Error::other)?,
+            Err(_) => Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!(
+                    "the file system did not answer within {} s",
+                    patience.as_secs()
+                ),
+            )),
+        }
+    }
+
+    /// [`Self::last_words`], or nothing where the file system does not answer.
+    pub async fn last_words_in_time(&self) -> String {
+        self.in_time(|dir| Ok(dir.last_words()))
+            .await
+            .unwrap_or_default()
+    }
+
     /// Removes it, and tells the log where that fails.
-    pub fn forget(&self) {
-        if let Err(error) = self.remove() {
+    pub async fn forget(&self) {
+        if let Err(error) = self.in_time(Self::remove).await {
             tracing::warn!(directory = %self.path.display(), %error, "could not remove the job's directory");
         }
     }
@@ -109,6 +146,16 @@ mod tests {
         dir.create(&Token::new("second")).unwrap();
         assert_eq!(fs::read_to_string(dir.token_file()).unwrap(), "second");
         assert_eq!(dir.last_words(), "");
+    }
+
+    #[tokio::test]
+    async fn a_file_system_that_hangs_is_not_waited_for() {
+        let dir = AttemptDir::of(Path::new("/"), &ContainerUuid::generate("zzzzz"));
+        let (end, hangs) = std::sync::mpsc::channel::<()>();
+        let work = move |_: &AttemptDir| hangs.recv().map_err(io::Error::other);
+        let answer = dir.within(Duration::from_millis(50), work).await;
+        drop(end);
+        assert_eq!(answer.unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 
     #[test]

@@ -13,6 +13,7 @@ pub mod backoff;
 pub mod command;
 pub mod engine;
 pub mod events;
+pub mod handover;
 pub mod health;
 pub mod home;
 pub mod needs;

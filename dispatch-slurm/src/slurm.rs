@@ -3,6 +3,7 @@
 use arvados_client::ContainerUuid;
 use dispatch_core::attempt_dir::AttemptDir;
 use dispatch_core::command::{Command, Failure};
+use dispatch_core::handover::hand_over;
 use dispatch_core::home::Home;
 use dispatch_core::needs::Fit;
 use dispatch_core::scheduler::{
@@ -91,8 +92,6 @@ impl Slurm {
             .settings
             .script(&container, &dir.token_file())
             .map_err(|error| refused(error.to_string()))?;
-        dir.create(&order.token)
-            .map_err(|error| refused(format!("cannot write {}: {error}", dir.path().display())))?;
         let environment = JOB_ENVIRONMENT
             .iter()
             .filter_map(|name| Some((name.into(), std::env::var_os(name)?)));
@@ -100,16 +99,7 @@ impl Slurm {
             .args(arguments)
             .envs(environment)
             .input(script);
-        match command.succeed().await {
-            Ok(answer) => Ok(JobId(job_number(&answer.output))),
-            Err(failure) if failure.is_not_started() => Err(refused(failure.to_string())),
-            // Whatever it says, a job may have been made: the next listings tell.
-            Err(failure) => Err(SchedulerError::Ambiguous {
-                scheduler: NAME,
-                container,
-                detail: failure.to_string(),
-            }),
-        }
+        hand_over(NAME, order, &dir, command, ";").await
     }
 
     async fn scancel(&self, arguments: &[&str]) -> Result<(), SchedulerError> {
@@ -124,13 +114,6 @@ impl Slurm {
             Err(failure) => Err(no_answer(failure.to_string())),
         }
     }
-}
-
-/// `123` or `123;cluster`, the last line: warnings come before it.
-fn job_number(output: &str) -> String {
-    let last = output.lines().rfind(|line| !line.trim().is_empty());
-    let id = last.and_then(|line| line.split(';').next());
-    id.unwrap_or_default().trim().to_owned()
 }
 
 impl Scheduler for Slurm {
@@ -179,33 +162,16 @@ impl Scheduler for Slurm {
         };
         Ending {
             reason,
-            detail: self.dir(container).last_words(),
+            detail: self.dir(container).last_words_in_time().await,
         }
     }
 
     async fn forget(&self, container: &ContainerUuid) {
-        self.dir(container).forget();
+        self.dir(container).forget().await;
     }
 
     /// Only squeue tells.
     async fn wake(&self) {
         std::future::pending().await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_job_number_is_on_the_last_line() {
-        for (output, number) in [
-            ("12\n", "12"),
-            ("12;cluster\n", "12"),
-            ("a site's greeting\n12\n\n", "12"),
-            ("", ""),
-        ] {
-            assert_eq!(job_number(output), number, "{output:?}");
-        }
     }
 }

@@ -1,0 +1,63 @@
+//! Handing one attempt to a scheduler by its submit command: the token into its file, the command, and what its
+//! answer proves.
+
+use crate::attempt_dir::AttemptDir;
+use crate::command::Command;
+use crate::scheduler::{Order, SchedulerError};
+use crate::world::JobId;
+
+/// Submits `order` with `command`. The job's id is what stands before `separator` on the last line of its answer.
+pub async fn hand_over(
+    scheduler: &'static str,
+    order: &Order,
+    dir: &AttemptDir,
+    command: Command,
+    separator: &str,
+) -> Result<JobId, SchedulerError> {
+    let container = order.container.clone();
+    let refused = |detail: String| SchedulerError::Refused {
+        scheduler,
+        container: order.container.clone(),
+        detail,
+    };
+    let token = order.token.clone();
+    dir.in_time(move |dir| dir.create(&token))
+        .await
+        .map_err(|error| refused(format!("cannot write {}: {error}", dir.path().display())))?;
+    match command.succeed().await {
+        Ok(answer) => Ok(JobId(job_number(&answer.output, separator))),
+        Err(failure) if failure.is_not_started() => Err(refused(failure.to_string())),
+        // Whatever it says, a job may have been made: the next listings tell.
+        Err(failure) => Err(SchedulerError::Ambiguous {
+            scheduler,
+            container,
+            detail: failure.to_string(),
+        }),
+    }
+}
+
+/// Sites print greetings and warnings before the answer.
+fn job_number(output: &str, separator: &str) -> String {
+    let last = output.lines().rfind(|line| !line.trim().is_empty());
+    let id = last.and_then(|line| line.split(separator).next());
+    id.unwrap_or_default().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_job_number_is_on_the_last_line() {
+        for (output, separator, number) in [
+            ("12\n", ";", "12"),
+            ("12;cluster\n", ";", "12"),
+            ("a site's greeting\n12\n\n", ";", "12"),
+            ("12.0 - 12.0\n", " - ", "12.0"),
+            ("WARNING: x\n3.0 - 3.0\n", " - ", "3.0"),
+            ("", ";", ""),
+        ] {
+            assert_eq!(job_number(output, separator), number, "{output:?}");
+        }
+    }
+}
