@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arvados_client::records::ContainerState;
-use arvados_client::{Client, ContainerUuid, Error, TokenUuid};
+use arvados_client::{ContainerUuid, Error, Token, TokenUuid};
 use serde_json::json;
 
-use crate::attempts::{AttemptToken, Attempts};
+use crate::api::{Api, Row};
+use crate::attempts::{AttemptToken, Attempts, MintError};
 use crate::events::Event;
+use crate::last_log;
 use crate::needs::Needs;
 use crate::plan::{Action, Reason};
-use crate::scheduler::{Order, Scheduler, SchedulerError, Urgency};
+use crate::scheduler::{Ending, Order, Scheduler, SchedulerError, Urgency};
 
 /// How long an action's API call may be repeated: the next look plans it again anyway.
 const BUDGET: Duration = Duration::from_secs(15);
@@ -25,6 +27,8 @@ pub enum Outcome {
     LockUnclear(AttemptToken),
     /// The lock was not had.
     NotLocked,
+    /// There is no token to lock with, and will not be.
+    MayNotMint,
     /// The scheduler has the job.
     Submitted,
     /// The scheduler may have the job.
@@ -39,75 +43,145 @@ pub enum Outcome {
     Renewed(AttemptToken),
     /// The attempt is over.
     Ended,
+    /// A token of an earlier attempt is ended.
+    Swept(TokenUuid),
     /// Nothing is known to have changed.
     Failed,
 }
 
 /// The hands of the engine.
 #[derive(Debug)]
-pub struct Hands<S> {
-    /// As the dispatcher.
-    pub client: Client,
+pub struct Hands<A, S> {
+    /// The API server, as the dispatcher.
+    pub api: A,
     /// The scheduler.
     pub scheduler: Arc<S>,
     /// Attempt tokens.
-    pub attempts: Attempts,
+    pub attempts: Attempts<A>,
 }
 
-impl<S> Clone for Hands<S> {
+impl<A: Clone, S> Clone for Hands<A, S> {
     fn clone(&self) -> Self {
         Self {
-            client: self.client.clone(),
+            api: self.api.clone(),
             scheduler: self.scheduler.clone(),
             attempts: self.attempts.clone(),
         }
     }
 }
 
-/// An action with what it needs besides the plan.
+/// Something to carry out, with what it needs.
 #[derive(Debug)]
-pub struct Task {
-    /// What to do.
-    pub action: Action,
-    /// The token of the attempt it is about, if there is one.
-    pub token: Option<AttemptToken>,
-    /// What the container needs.
-    pub needs: Needs,
-    /// How a stop is meant.
-    pub urgency: Urgency,
+pub enum Task {
+    /// An action of the plan.
+    Act {
+        /// What to do.
+        action: Action,
+        /// The token of the attempt it is about, if there is one.
+        token: Option<AttemptToken>,
+        /// What the container needs.
+        needs: Needs,
+        /// How a stop is meant.
+        urgency: Urgency,
+    },
+    /// Renew the token of an attempt that goes on.
+    Renew(ContainerUuid, AttemptToken),
+    /// End the token of an attempt that is over.
+    Sweep(ContainerUuid, TokenUuid),
 }
 
-impl<S: Scheduler> Hands<S> {
-    /// Carries out one task. The events are told in order.
-    pub async fn carry_out(&self, task: Task) -> (Outcome, Vec<Event>) {
-        let Task {
-            action,
-            token,
-            needs,
-            urgency,
-        } = task;
+impl Task {
+    /// The container it is about.
+    pub fn container(&self) -> &ContainerUuid {
+        match self {
+            Task::Act { action, .. } => action.container(),
+            Task::Renew(container, _) | Task::Sweep(container, _) => container,
+        }
+    }
+}
+
+/// What came of a task.
+#[derive(Debug)]
+pub struct Report {
+    /// What was seen.
+    pub outcome: Outcome,
+    /// What is to be told, in order.
+    pub events: Vec<Event>,
+    /// The server asked for less.
+    pub overloaded: bool,
+}
+
+impl Report {
+    fn new(outcome: Outcome, events: Vec<Event>) -> Self {
+        Self {
+            outcome,
+            events,
+            overloaded: false,
+        }
+    }
+
+    /// Something failed that a later look will plan again.
+    fn failed(container: &ContainerUuid, error: impl ToString) -> Self {
+        let (container, error) = (container.clone(), error.to_string());
+        Self::new(
+            Outcome::Failed,
+            vec![Event::ActionFailed { container, error }],
+        )
+    }
+
+    fn after(mut self, error: &Error) -> Self {
+        self.overloaded |= error.is_overload();
+        self
+    }
+}
+
+impl<A: Api, S: Scheduler> Hands<A, S> {
+    /// Carries out one task.
+    pub async fn carry_out(&self, task: Task) -> Report {
+        match task {
+            Task::Act {
+                action,
+                token,
+                needs,
+                urgency,
+            } => self.act(action, token, needs, urgency).await,
+            Task::Renew(container, token) => match self.attempts.renew(&token).await {
+                Ok(token) => Report::new(Outcome::Renewed(token), vec![]),
+                Err(error) => {
+                    let said = format!("the token of its attempt could not be renewed: {error}");
+                    Report::failed(&container, said).after(&error)
+                }
+            },
+            Task::Sweep(container, token) => match self.attempts.end(&token).await {
+                Ok(()) => Report::new(Outcome::Swept(token), vec![]),
+                Err(error) => Report::failed(&container, &error).after(&error),
+            },
+        }
+    }
+
+    async fn act(
+        &self,
+        action: Action,
+        token: Option<AttemptToken>,
+        needs: Needs,
+        urgency: Urgency,
+    ) -> Report {
         match action {
             Action::Start { container, etag } => self.start(container, &etag, &needs, token).await,
             Action::Submit { container, attempt } => match token {
                 Some(token) if token.uuid == attempt => self.submit(container, token, needs).await,
-                _ => (Outcome::Failed, vec![]),
+                _ => Report::new(Outcome::Failed, vec![]),
             },
             Action::StopJob {
                 container,
                 job,
                 reason,
             } => match self.scheduler.stop(&job, urgency).await {
-                Ok(()) => (
+                Ok(()) => Report::new(
                     Outcome::Stopping,
                     vec![Event::CleanedUpContainer { container, reason }],
                 ),
-                Err(error) => (
-                    Outcome::Failed,
-                    vec![Event::ActionFailed {
-                        container,
-                        error: error.to_string(),
-                    }],
-                ),
+                Err(error) => Report::failed(&container, &error),
             },
             Action::Unlock {
                 container,
@@ -120,34 +194,10 @@ impl<S: Scheduler> Hands<S> {
             Action::EndAttempt { container, attempt } => match self.attempts.end(&attempt).await {
                 Ok(()) => {
                     self.scheduler.forget(&container).await;
-                    (Outcome::Ended, vec![])
+                    Report::new(Outcome::Ended, vec![])
                 }
-                Err(error) => (
-                    Outcome::Failed,
-                    vec![Event::ActionFailed {
-                        container,
-                        error: error.to_string(),
-                    }],
-                ),
+                Err(error) => Report::failed(&container, &error).after(&error),
             },
-        }
-    }
-
-    /// Renews the token of an attempt that goes on.
-    pub async fn renew(
-        &self,
-        container: ContainerUuid,
-        token: AttemptToken,
-    ) -> (Outcome, Vec<Event>) {
-        match self.attempts.renew(&token).await {
-            Ok(token) => (Outcome::Renewed(token), vec![]),
-            Err(error) => (
-                Outcome::Failed,
-                vec![Event::ActionFailed {
-                    container,
-                    error: format!("the token of its attempt could not be renewed: {error}"),
-                }],
-            ),
         }
     }
 
@@ -157,7 +207,7 @@ impl<S: Scheduler> Hands<S> {
         etag: &str,
         needs: &Needs,
         earlier: Option<AttemptToken>,
-    ) -> (Outcome, Vec<Event>) {
+    ) -> Report {
         let again = earlier.is_some();
         let token = match earlier {
             Some(token) => Ok(token),
@@ -166,93 +216,93 @@ impl<S: Scheduler> Hands<S> {
         let token = match token {
             Ok(token) => token,
             Err(error) => {
-                return (
-                    Outcome::NotLocked,
-                    vec![Event::LockFailed {
-                        container,
-                        error: error.to_string(),
-                    }],
-                );
+                let outcome = match &error {
+                    MintError::NotAllowed(_) => Outcome::MayNotMint,
+                    MintError::Api(_) => Outcome::NotLocked,
+                };
+                let told = Event::LockFailed {
+                    container,
+                    error: error.to_string(),
+                };
+                let report = Report::new(outcome, vec![told]);
+                return match &error {
+                    MintError::Api(error) => report.after(error),
+                    MintError::NotAllowed(_) => report,
+                };
             }
         };
-        let as_attempt = self.client.with_token(token.token.clone());
-        let mut locked = as_attempt.lock_container(&container, etag).await.map(drop);
+        let mut locked = self.api.lock(&token.token, &container, etag).await;
         let mut pending = locked.as_ref().is_err_and(Error::is_ambiguous);
         if locked.is_err() && (pending || again) {
             // This request, or an earlier one with the same token, may have taken effect: the record tells. While it
             // is Queued a lost request may still be on its way.
-            match as_attempt.container(&container).await {
-                Ok(record) if record.locked_by_uuid.as_ref() == Some(&token.uuid) => {
-                    locked = Ok(())
+            match self.api.record(Some(&token.token), &container).await {
+                Ok(Row::Container(record)) => {
+                    pending = record.state == ContainerState::Queued;
+                    if record.locked_by_uuid.as_ref() == Some(&token.uuid) {
+                        locked = Ok(());
+                    }
                 }
-                Ok(record) => pending = record.state == ContainerState::Queued,
-                Err(_) => pending = true,
+                Ok(Row::Unreadable(..)) | Err(_) => pending = true,
             }
         }
-        match locked {
+        let error = match locked {
             Ok(()) => {
                 let event = Event::DecidedToRun {
                     container,
                     attempt: token.uuid.clone(),
                 };
-                (Outcome::Locked(token), vec![event])
+                return Report::new(Outcome::Locked(token), vec![event]);
             }
-            Err(error) => {
-                let event = Event::LockFailed {
-                    container,
-                    error: error.to_string(),
-                };
-                // Should a lost request take effect after all, only this token can undo it: it must live until then.
-                let over = !pending && self.attempts.end(&token.uuid).await.is_ok();
-                match over {
-                    true => (Outcome::NotLocked, vec![event]),
-                    false => (Outcome::LockUnclear(token), vec![event]),
-                }
-            }
-        }
+            Err(error) => error,
+        };
+        let told = Event::LockFailed {
+            container,
+            error: error.to_string(),
+        };
+        // Should a lost request take effect after all, only this token can undo it: it must live until then.
+        let over = !pending && self.attempts.end(&token.uuid).await.is_ok();
+        let outcome = match over {
+            true => Outcome::NotLocked,
+            false => Outcome::LockUnclear(token),
+        };
+        Report::new(outcome, vec![told]).after(&error)
     }
 
-    async fn submit(
-        &self,
-        container: ContainerUuid,
-        token: AttemptToken,
-        needs: Needs,
-    ) -> (Outcome, Vec<Event>) {
+    async fn submit(&self, container: ContainerUuid, token: AttemptToken, needs: Needs) -> Report {
         let order = Order {
             container: container.clone(),
             attempt: token.uuid.clone(),
             token: token.token.clone(),
             needs,
         };
-        match self.scheduler.submit(order).await {
-            Ok(job) => (
-                Outcome::Submitted,
-                vec![Event::Dispatched { container, job }],
-            ),
-            Err(error @ SchedulerError::Refused { .. }) => {
-                let failed = Event::SubmitFailed {
-                    container: container.clone(),
-                    error: error.to_string(),
-                };
-                let attempt = token.uuid.clone();
-                let (outcome, mut events) = self
-                    .unlock(container, attempt, Some(token), Reason::JobGone)
-                    .await;
-                events.insert(0, failed);
-                match outcome {
-                    Outcome::Released(_) => (Outcome::NotSubmitted, events),
-                    // Not unlocked: later listings will show no job, and the plan unlocks it then.
-                    _ => (Outcome::SubmitUnclear, events),
-                }
+        let error = match self.scheduler.submit(order).await {
+            Ok(job) => {
+                return Report::new(
+                    Outcome::Submitted,
+                    vec![Event::Dispatched { container, job }],
+                );
             }
-            Err(error) => (
-                Outcome::SubmitUnclear,
-                vec![Event::SubmitFailed {
-                    container,
-                    error: error.to_string(),
-                }],
-            ),
+            Err(error) => error,
+        };
+        let told = Event::SubmitFailed {
+            container: container.clone(),
+            error: error.to_string(),
+        };
+        if !matches!(error, SchedulerError::Refused { .. }) {
+            return Report::new(Outcome::SubmitUnclear, vec![told]);
         }
+        let attempt = token.uuid.clone();
+        let mut report = self
+            .unlock(container, attempt, Some(token), Reason::Refused)
+            .await;
+        report.events.insert(0, told);
+        report.outcome = match report.outcome {
+            Outcome::Released(_) => Outcome::NotSubmitted,
+            // Not unlocked: later listings will show no job, and the plan unlocks it then.
+            _ => Outcome::SubmitUnclear,
+        };
+        report
     }
 
     async fn unlock(
@@ -261,45 +311,35 @@ impl<S: Scheduler> Hands<S> {
         attempt: TokenUuid,
         token: Option<AttemptToken>,
         reason: Reason,
-    ) -> (Outcome, Vec<Event>) {
+    ) -> Report {
         let Some(token) = token.filter(|t| t.uuid == attempt) else {
-            return (Outcome::Failed, vec![]);
+            return Report::new(Outcome::Failed, vec![]);
         };
-        let ending = self.scheduler.ending(&container).await;
-        let unlocked = self
-            .client
-            .with_token(token.token.clone())
-            .unlock_container(&container)
-            .await;
-        match unlocked {
+        let mut told = Event::CleanedUpContainer {
+            container: container.clone(),
+            reason,
+        };
+        if reason == Reason::JobGone {
+            let ending = self.scheduler.ending(&container).await;
+            self.leave_word(&container, &token.token, &ending).await;
+            told = Event::CleanedUpExecutor {
+                container: container.clone(),
+                reason: ending.sentence().to_owned(),
+            };
+        }
+        match self.api.unlock(&token.token, &container).await {
             // The attempt's token has expired: nobody can give the container back any more, only end it.
             Err(error) if error.is_denied() => {
                 let reason = "the token of this attempt has expired before it could be given back";
                 self.end_as_dispatcher(container, reason.to_owned()).await
             }
-            Ok(reply) => {
-                let event = match reason {
-                    Reason::JobGone => Event::CleanedUpExecutor {
-                        container: container.clone(),
-                        reason: sentence(&ending.reason),
-                    },
-                    reason => Event::CleanedUpContainer {
-                        container: container.clone(),
-                        reason,
-                    },
-                };
+            Ok(state) => {
                 // The token goes before anybody can lock the container again with another of ours.
                 let _ = self.attempts.end(&token.uuid).await;
                 self.scheduler.forget(&container).await;
-                (Outcome::Released(reply.state), vec![event])
+                Report::new(Outcome::Released(state), vec![told])
             }
-            Err(error) => (
-                Outcome::Failed,
-                vec![Event::ActionFailed {
-                    container,
-                    error: error.to_string(),
-                }],
-            ),
+            Err(error) => Report::failed(&container, &error).after(&error),
         }
     }
 
@@ -308,87 +348,106 @@ impl<S: Scheduler> Hands<S> {
         container: ContainerUuid,
         attempt: TokenUuid,
         token: Option<AttemptToken>,
-    ) -> (Outcome, Vec<Event>) {
+    ) -> Report {
         let ending = self.scheduler.ending(&container).await;
-        let reason = sentence(&ending.reason);
-        let status = json!({"state": "Cancelled", "runtime_status": {"error": reason, "errorDetail": ending.detail}});
-        let by_attempt = match token.filter(|t| t.uuid == attempt) {
+        let reason = ending.sentence().to_owned();
+        let cancelled = match token.filter(|t| t.uuid == attempt) {
             Some(token) => {
-                self.client
-                    .with_token(token.token)
-                    .update_container(&container, status)
+                let log = self.last_log(&container, &ending).await;
+                let mut change = json!({
+                    "state": "Cancelled",
+                    "runtime_status": {"error": reason, "errorDetail": ending.detail},
+                });
+                if let Some(log) = log {
+                    change["log"] = log.into();
+                }
+                self.api
+                    .update(Some(&token.token), &container, change)
                     .await
             }
             None => {
-                self.client
-                    .update_container(&container, json!({"state": "Cancelled"}))
-                    .await
+                let bare = json!({"state": "Cancelled"});
+                self.api.update(None, &container, bare).await
             }
         };
-        match by_attempt {
+        match cancelled {
             Err(error) if error.is_denied() => self.end_as_dispatcher(container, reason).await,
             Ok(()) => {
-                // Where the server does not end it by itself. One that stays behind is found after a restart.
+                // Where the server does not end it by itself. One that stays behind is swept.
                 let _ = self.attempts.end(&attempt).await;
                 self.scheduler.forget(&container).await;
-                (
+                Report::new(
                     Outcome::Released(ContainerState::Cancelled),
                     vec![Event::CleanedUpExecutor { container, reason }],
                 )
             }
-            Err(error) => (
-                Outcome::Failed,
-                vec![Event::ActionFailed {
-                    container,
-                    error: error.to_string(),
-                }],
-            ),
+            Err(error) => Report::failed(&container, &error).after(&error),
         }
     }
 
     /// Without the attempt's token only the bare state can be set.
-    async fn end_as_dispatcher(
-        &self,
-        container: ContainerUuid,
-        reason: String,
-    ) -> (Outcome, Vec<Event>) {
+    async fn end_as_dispatcher(&self, container: ContainerUuid, reason: String) -> Report {
         let bare = json!({"state": "Cancelled"});
-        match self.client.update_container(&container, bare).await {
+        match self.api.update(None, &container, bare).await {
             Ok(()) => {
                 self.scheduler.forget(&container).await;
-                (
+                Report::new(
                     Outcome::Released(ContainerState::Cancelled),
                     vec![Event::CleanedUpExecutor { container, reason }],
                 )
             }
-            Err(error) => (
-                Outcome::Failed,
-                vec![Event::ActionFailed {
-                    container,
-                    error: error.to_string(),
-                }],
-            ),
+            Err(error) => Report::failed(&container, &error).after(&error),
+        }
+    }
+
+    /// Says in the record what became of an attempt that never ran, so that nothing ends without a word when the
+    /// server gives the container up.
+    async fn leave_word(&self, container: &ContainerUuid, by: &Token, ending: &Ending) {
+        let Some(log) = self.last_log(container, ending).await else {
+            return;
+        };
+        let status = json!({"warning": ending.sentence(), "warningDetail": ending.detail});
+        let change = json!({"log": log, "runtime_status": status});
+        let update = self.api.update(Some(by), container, change);
+        if let Ok(Err(error)) = tokio::time::timeout(BUDGET, update).await {
+            tracing::warn!(%container, %error, "its record did not take what became of its job");
+        }
+    }
+
+    /// Saves a log with what is known of the end of the container's executor, beside what that saved itself. Nothing
+    /// else waits for it for long.
+    async fn last_log(&self, container: &ContainerUuid, ending: &Ending) -> Option<String> {
+        let save = async {
+            let earlier = match self.api.record(None, container).await {
+                Ok(Row::Container(record)) => record.log.map(|log| log.to_string()),
+                _ => None,
+            };
+            let text = last_log::text(container, self.scheduler.name(), ending, self.api.now());
+            match self.api.save_log(container, earlier, text.clone()).await {
+                // Better this alone than nothing.
+                Err(_) => self.api.save_log(container, None, text).await,
+                saved => saved,
+            }
+        };
+        match tokio::time::timeout(BUDGET, save).await {
+            Ok(Ok(log)) => Some(log),
+            Ok(Err(error)) => {
+                tracing::warn!(%container, %error, "no log could be saved for it");
+                None
+            }
+            Err(_) => {
+                tracing::warn!(%container, "no log could be saved for it in time");
+                None
+            }
         }
     }
 
     /// Writes an event to the API's `logs`; nothing depends on it.
     pub async fn record(&self, event: &Event) {
         let properties = json!({"text": event.sentence(), "dispatch_event": event.name()});
-        let write = self
-            .client
-            .create_log(event.container().as_str(), "dispatch", properties);
+        let write = self.api.note(event.container(), properties);
         if let Ok(Err(error)) = tokio::time::timeout(BUDGET, write).await {
             tracing::debug!(container = %event.container(), %error, "the API did not take a log record");
         }
-    }
-}
-
-fn sentence(reason: &str) -> String {
-    match reason.is_empty() {
-        true => {
-            "crunch-run ended without recording a final state, and the scheduler does not tell why"
-                .into()
-        }
-        false => reason.to_owned(),
     }
 }

@@ -6,6 +6,7 @@ use arvados_client::ContainerUuid;
 use arvados_client::records::ContainerState;
 
 use crate::needs::Fit;
+use crate::plan::{Policy, room_for_supervisors};
 use crate::scheduler::Candidate;
 use crate::world::{Known, Phase, World};
 
@@ -14,7 +15,8 @@ const DEEPEST: u64 = 64;
 
 /// The containers that may start as soon as there is room, highest priority first. What may not start yet for
 /// another reason is left out: it must not stand in the way of others.
-pub fn waiting(world: &World) -> Vec<Candidate> {
+pub fn waiting(world: &World, policy: &Policy) -> Vec<Candidate> {
+    let mut supervisors = room_for_supervisors(world, policy);
     let mut queue: Vec<(&ContainerUuid, &Known)> = world
         .containers
         .iter()
@@ -30,6 +32,11 @@ pub fn waiting(world: &World) -> Vec<Candidate> {
         })
         .collect();
     queue.sort_by_key(|(uuid, known)| (Reverse(known.priority), *uuid));
+    queue.retain(|(_, known)| {
+        let may = !known.needs.supervisor || supervisors > 0;
+        supervisors -= usize::from(may && known.needs.supervisor);
+        may
+    });
     queue.into_iter().map(candidate).collect()
 }
 
@@ -77,6 +84,12 @@ mod tests {
     use crate::needs::Needs;
     use crate::world::{Attempt, Holder, Moment};
 
+    const POLICY: Policy = Policy {
+        max_pending: 100,
+        max_supervisors: 1,
+        may_start: true,
+    };
+
     fn uuid(n: u32) -> ContainerUuid {
         ContainerUuid::parse(&format!("zzzzz-dz642-{n:015}")).unwrap()
     }
@@ -100,6 +113,7 @@ mod tests {
                 holder: Holder::Nobody,
                 needs: Needs::default(),
                 fit: Fit::Now,
+                seen: Moment::default(),
             };
             world.containers.insert(uuid(n), known);
         }
@@ -115,10 +129,10 @@ mod tests {
         world
             .retry_at
             .insert(uuid(7), Moment(Duration::from_secs(11)));
-        assert_eq!(numbers(&waiting(&world)), [2, 1]);
+        assert_eq!(numbers(&waiting(&world, &POLICY)), [2, 1]);
         assert_eq!(numbers(&on_the_way(&world)), [4, 5]);
         world.now = Moment(Duration::from_secs(11));
-        assert_eq!(numbers(&waiting(&world)), [7, 2, 1]);
+        assert_eq!(numbers(&waiting(&world, &POLICY)), [7, 2, 1]);
     }
 
     #[test]

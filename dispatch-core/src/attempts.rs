@@ -1,13 +1,14 @@
 //! Attempt tokens: made for one lock, found again after a restart, ended when nobody needs them.
 
-use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arvados_client::api::NewToken;
-use arvados_client::filter::Query;
 use arvados_client::records::Authorization;
-use arvados_client::{Client, ContainerUuid, Error, Token, TokenUuid, scopes};
+use arvados_client::{ContainerUuid, Error, Token, TokenUuid, scopes};
 use jiff::{SignedDuration, Timestamp};
+
+use crate::api::Api;
 
 /// One attempt's token.
 #[derive(Debug, Clone)]
@@ -20,40 +21,69 @@ pub struct AttemptToken {
     pub expires_at: Option<Timestamp>,
 }
 
+/// Whose token holds the locks.
+#[derive(Debug, Clone, Default)]
+pub enum TokenMode {
+    /// Every attempt has its own: what fences attempts, dispatchers and left-over executors from each other.
+    #[default]
+    PerAttempt,
+    /// The dispatch token, this one, holds all locks and goes to every job: for servers where it may not make tokens.
+    Shared(Token),
+}
+
+/// Why there is no token for an attempt.
+#[derive(Debug, thiserror::Error)]
+pub enum MintError {
+    /// The dispatch token may not make tokens.
+    #[error(
+        "the dispatch token may not make tokens for attempts ({0}): give the dispatcher one that may, or, if no other dispatcher uses it, run it with --token-mode=shared"
+    )]
+    NotAllowed(String),
+    /// The call failed.
+    #[error("no token could be made for it: {0}")]
+    Api(#[from] Error),
+}
+
 /// Seconds: no token lives longer than ten years.
 const LONGEST: u64 = 10 * 365 * 86400;
 
 /// Mints, renews and ends attempt tokens of one dispatcher instance.
 #[derive(Debug, Clone)]
-pub struct Attempts {
-    client: Client,
+pub struct Attempts<A> {
+    api: A,
     label: String,
     margin: SignedDuration,
+    mode: TokenMode,
+    /// The dispatch token by name, where it is shared; known after the first [`Self::recover`].
+    own: Arc<OnceLock<AttemptToken>>,
 }
 
-impl Attempts {
+impl<A: Api> Attempts<A> {
     /// For the dispatcher instance `label`; `margin` as in [`crate::Settings::token_margin`].
-    pub fn new(client: Client, label: String, margin: Duration) -> Self {
+    pub fn new(api: A, label: String, margin: Duration, mode: TokenMode) -> Self {
         let margin = SignedDuration::try_from(margin).unwrap_or(SignedDuration::MAX);
         Self {
-            client,
+            api,
             label,
             margin: margin.min(SignedDuration::from_secs(LONGEST as i64)),
+            mode,
+            own: Arc::default(),
         }
     }
 
     /// Whether a token has less than half the margin left: time to renew it, and time to try that again.
     pub fn is_due(&self, token: &AttemptToken) -> bool {
-        let left = |end: Timestamp| end.duration_since(Timestamp::now());
-        token
+        let own = matches!(self.mode, TokenMode::Shared(_));
+        let left = |end: Timestamp| end.duration_since(self.api.now());
+        !own && token
             .expires_at
             .is_some_and(|end| left(end) < self.margin / 2)
     }
 
     /// Moves the end of a token that is still needed.
     pub async fn renew(&self, token: &AttemptToken) -> Result<AttemptToken, Error> {
-        let expires_at = Timestamp::now() + self.margin;
-        self.client.renew_token(&token.uuid, expires_at).await?;
+        let expires_at = self.api.now() + self.margin;
+        self.api.renew(&token.uuid, expires_at).await?;
         Ok(AttemptToken {
             expires_at: Some(expires_at),
             ..token.clone()
@@ -65,53 +95,50 @@ impl Attempts {
         &self,
         container: &ContainerUuid,
         max_run_time: Option<u64>,
-    ) -> Result<AttemptToken, Error> {
-        let expires_at = Timestamp::now() + lifetime(max_run_time, self.margin);
+    ) -> Result<AttemptToken, MintError> {
+        if let (TokenMode::Shared(_), Some(own)) = (&self.mode, self.own.get()) {
+            return Ok(own.clone());
+        }
+        let expires_at = self.api.now() + lifetime(max_run_time, self.margin);
         let scopes = scopes::attempt(container, &self.label);
-        let made = self
-            .client
-            .create_token(&NewToken { scopes, expires_at })
-            .await?;
+        let made = self.api.mint(&NewToken { scopes, expires_at }).await;
+        let made = made.map_err(|error| match error.is_denied() {
+            true => MintError::NotAllowed(error.to_string()),
+            false => MintError::Api(error),
+        })?;
         attempt(&made).ok_or_else(|| {
-            Error::Api(arvados_client::ApiError {
-                status: arvados_client::error::StatusCode::FORBIDDEN,
-                messages: vec![
-                    "the new token came without its secret; the dispatch token may not mint tokens"
-                        .into(),
-                ],
-                request_id: String::new(),
-                retry_after: None,
-            })
+            MintError::NotAllowed("the server did not show the new token's secret".into())
         })
     }
 
     /// Ends a token.
     pub async fn end(&self, token: &TokenUuid) -> Result<(), Error> {
-        self.client.delete_token(token).await
+        match self.mode {
+            TokenMode::PerAttempt => self.api.revoke(token).await,
+            TokenMode::Shared(_) => Ok(()),
+        }
     }
 
-    /// Every attempt of this instance that the server still knows, by container.
-    pub async fn recover(&self) -> Result<BTreeMap<ContainerUuid, Vec<AttemptToken>>, Error> {
-        // Also those that have expired: a container they hold must still be told of.
-        let query = Query::new();
-        let tokens: Vec<Authorization> = self
-            .client
-            .all("api_client_authorizations", query, |t: &Authorization| {
-                t.uuid.as_str()
-            })
-            .await?;
-        let mut found: BTreeMap<ContainerUuid, Vec<AttemptToken>> = BTreeMap::new();
-        for token in tokens
-            .iter()
-            .filter(|t| scopes::is_labelled(&t.scopes, &self.label))
-        {
-            if let (Some(container), Some(attempt)) =
-                (scopes::attempt_container(&token.scopes), attempt(token))
-            {
-                found.entry(container).or_default().push(attempt);
-            }
+    /// Every attempt of this instance that the server still knows, also those whose token has expired: a container
+    /// they hold must still be told of. Of a shared token: every container it holds.
+    pub async fn recover(&self) -> Result<Vec<(ContainerUuid, AttemptToken)>, Error> {
+        if let TokenMode::Shared(token) = &self.mode {
+            let own = AttemptToken {
+                uuid: self.api.own_token().await?.uuid,
+                token: token.clone(),
+                expires_at: None,
+            };
+            let held = self.api.held_by(&own.uuid).await?;
+            let _ = self.own.set(own.clone());
+            return Ok(held.into_iter().map(|uuid| (uuid, own.clone())).collect());
         }
-        Ok(found)
+        let tokens = self.api.tokens().await?;
+        let ours = tokens
+            .iter()
+            .filter(|token| scopes::is_labelled(&token.scopes, &self.label));
+        Ok(ours
+            .filter_map(|token| Some((scopes::attempt_container(&token.scopes)?, attempt(token)?)))
+            .collect())
     }
 }
 

@@ -7,8 +7,7 @@ use arvados_client::ContainerUuid;
 
 use crate::world::Moment;
 
-/// The waits after failures of one container: the first, doubling, up to the last.
-const FIRST: Duration = Duration::from_secs(2);
+/// The waits after failures of one container double up to this.
 const LAST: Duration = Duration::from_secs(600);
 /// So many submissions in a row that came to nothing open the breaker, for this long; each time in a row for twice as
 /// long, up to [`LAST`].
@@ -16,8 +15,10 @@ const BREAKER: u32 = 5;
 const OPEN: Duration = Duration::from_secs(30);
 
 /// Failures, counted.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Backoff {
+    /// The first wait of a container.
+    first: Duration,
     failures: BTreeMap<ContainerUuid, (u32, Moment)>,
     in_a_row: u32,
     openings: u32,
@@ -25,10 +26,22 @@ pub struct Backoff {
 }
 
 impl Backoff {
+    /// Nothing has failed yet; a container that fails waits for `first`, then for twice as long, and so on.
+    pub fn new(first: Duration) -> Self {
+        Self {
+            first,
+            failures: BTreeMap::new(),
+            in_a_row: 0,
+            openings: 0,
+            open_until: Moment::default(),
+        }
+    }
+
     /// A container failed before it ran.
     pub fn failed(&mut self, container: &ContainerUuid, now: Moment) -> Moment {
         let entry = self.failures.entry(container.clone()).or_insert((0, now));
-        let wait = FIRST.saturating_mul(1 << entry.0.min(16)).min(LAST);
+        let wait = (self.first).saturating_mul(1 << entry.0.min(16));
+        let wait = wait.min(LAST.max(self.first));
         *entry = (entry.0 + 1, Moment(now.0 + wait));
         entry.1
     }
@@ -74,7 +87,7 @@ mod tests {
             ContainerUuid::generate("zzzzz"),
             Moment(Duration::from_secs(100)),
         );
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::new(Duration::from_secs(2));
         let waits: Vec<u64> = (0..11)
             .map(|_| backoff.failed(&uuid, now).since(now).as_secs())
             .collect();
@@ -83,7 +96,7 @@ mod tests {
 
     #[test]
     fn five_refusals_in_a_row_open_the_breaker_for_a_while() {
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::new(Duration::from_secs(2));
         let now = Moment(Duration::from_secs(100));
         for _ in 0..4 {
             assert!(!backoff.refused(now));

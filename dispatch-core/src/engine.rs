@@ -1,42 +1,32 @@
 //! The loop: observe, plan, act. Level-triggered: events, ended jobs and finished actions only make the next look
-//! come sooner.
+//! come sooner. A look runs aside, so that a slow server or scheduler holds up no action under way.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use arvados_client::{Client, ContainerUuid, TokenUuid};
+use arvados_client::{ContainerUuid, Error};
 use tokio::sync::{Notify, mpsc};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::act::{Hands, Outcome, Task};
-use crate::admission;
-use crate::attempts::{AttemptToken, Attempts};
+use crate::act::{Hands, Report};
+use crate::api::Api;
+use crate::attempts::{AttemptToken, Attempts, TokenMode};
 use crate::audit::Audit;
-use crate::backoff::Backoff;
 use crate::events::Event;
 use crate::health::Health;
-use crate::needs::Fit;
+use crate::mind::Mind;
 use crate::observe::{Interest, Look, look};
-use crate::plan::{Action, Policy, plan};
-use crate::presence::live;
-use crate::scheduler::{Scheduler, Urgency};
-use crate::stopping::Stopping;
-use crate::wake::{follow_events, follow_jobs};
-use crate::world::{Listing, Moment, Phase, World};
+use crate::scheduler::{Scheduler, SchedulerError};
+use crate::world::{Job, Moment};
 
-mod learn;
-mod lives;
-
-/// Actions under way at once.
-const HANDS: usize = 8;
-/// After an action failed, its container is left alone for so long.
-const REST: Duration = Duration::from_secs(2);
 /// How long giving back what was not submitted may take at the end.
 const FAREWELL: Duration = Duration::from_secs(10);
 /// Log records waiting to be written; more are dropped, they are for people only.
 const RECORDS: usize = 256;
+/// Between two searches for tokens that nobody remembers, as after a lost answer to the request for one.
+const SWEEP: Duration = Duration::from_secs(600);
 
 /// What an admin may set.
 #[derive(Debug, Clone)]
@@ -49,70 +39,94 @@ pub struct Settings {
     pub reserve_ram: u64,
     /// Containers that may wait in the scheduler at once.
     pub max_pending: usize,
+    /// Workflow runners that may wait or run at once: they must leave room for the containers they ask for.
+    pub max_supervisors: usize,
+    /// A container whose attempt came to nothing waits so long at first before it is tried again.
+    pub retry_period: Duration,
+    /// Commands to the scheduler a second, beside one listing an interval; 0 is no limit.
+    pub commands_per_second: f64,
     /// How long crunch-run may take to end when asked, before it is forced.
     pub stop_grace: Duration,
     /// An attempt's token outlives the container's run time limit by this; one that is needed longer is renewed.
     pub token_margin: Duration,
+    /// Whose token holds the locks.
+    pub token_mode: TokenMode,
     /// Names this dispatcher among those of the same user: same name after a restart, different name elsewhere.
     pub label: String,
 }
 
+impl Default for Settings {
+    /// What a site gets that sets nothing; the label is for the program to choose.
+    fn default() -> Self {
+        Self {
+            poll_interval: Duration::from_secs(10),
+            shortest_interval: Duration::from_millis(20),
+            reserve_ram: 64 << 20,
+            max_pending: 100,
+            max_supervisors: 50,
+            retry_period: Duration::from_secs(2),
+            commands_per_second: 20.0,
+            stop_grace: Duration::from_secs(60),
+            token_margin: Duration::from_secs(14 * 86400),
+            token_mode: TokenMode::PerAttempt,
+            label: String::new(),
+        }
+    }
+}
+
 /// A dispatcher.
-pub struct Engine<S> {
-    settings: Settings,
-    hands: Hands<S>,
+pub struct Engine<A, S> {
+    hands: Hands<A, S>,
+    mind: Mind,
+    shortest_interval: Duration,
     health: Arc<Health>,
     audit: Option<Audit>,
     started: Instant,
-    world: World,
-    tokens: BTreeMap<ContainerUuid, AttemptToken>,
-    backoff: Backoff,
-    /// Submissions whose answer was lost, until a listing shows the job.
-    unclear: BTreeSet<ContainerUuid>,
-    stopping: Stopping,
-    /// Containers left alone until then, after an action failed.
-    resting: BTreeMap<ContainerUuid, Moment>,
-    told: BTreeMap<ContainerUuid, String>,
-    /// How far into the queue to look.
-    steps: u64,
-    more_queued: bool,
-    draining: bool,
+    /// When the server was last asked for all our tokens.
+    swept: Option<Instant>,
 }
 
-impl<S: Scheduler> Engine<S> {
+/// What one look saw, in the order it looked: a record is younger than the listing beside it, so that what a job said
+/// before it went is known when it is missed.
+struct Sight {
+    found: Option<Result<Vec<(ContainerUuid, AttemptToken)>, Error>>,
+    began: Moment,
+    jobs: Result<Vec<Job>, SchedulerError>,
+}
+
+impl<A: Api, S: Scheduler> Engine<A, S> {
     /// A dispatcher that has not looked yet.
     pub fn new(
-        client: Client,
+        api: A,
         scheduler: S,
-        settings: Settings,
+        mut settings: Settings,
         health: Arc<Health>,
         audit: Option<Audit>,
     ) -> Self {
+        // A scheduler that is one machine has no commands to spare, and knows how many workflow runners are too many.
+        if let Some(room) = scheduler.room() {
+            let half = (room.capacity.cpus as usize / 2).max(1);
+            settings.max_supervisors = settings.max_supervisors.min(half);
+            settings.commands_per_second = 0.0;
+        }
         let attempts = Attempts::new(
-            client.clone(),
+            api.clone(),
             format!("{}-{}", scheduler.name(), settings.label),
             settings.token_margin,
+            settings.token_mode.clone(),
         );
         Self {
-            settings,
+            shortest_interval: settings.shortest_interval,
             hands: Hands {
-                client,
+                api,
                 scheduler: Arc::new(scheduler),
                 attempts,
             },
+            mind: Mind::new(settings),
             health,
             audit,
             started: Instant::now(),
-            world: World::default(),
-            tokens: BTreeMap::new(),
-            backoff: Backoff::default(),
-            unclear: BTreeSet::new(),
-            stopping: Stopping::default(),
-            resting: BTreeMap::new(),
-            told: BTreeMap::new(),
-            steps: 1,
-            more_queued: false,
-            draining: false,
+            swept: None,
         }
     }
 
@@ -125,257 +139,172 @@ impl<S: Scheduler> Engine<S> {
         let wake = Arc::new(Notify::new());
         let helpers = CancellationToken::new();
         let _stop_helpers = helpers.clone().drop_guard();
-        tokio::spawn(
-            helpers
-                .clone()
-                .run_until_cancelled_owned(follow_events(self.hands.client.clone(), wake.clone())),
-        );
-        tokio::spawn(
-            helpers
-                .clone()
-                .run_until_cancelled_owned(follow_jobs(self.hands.scheduler.clone(), wake.clone())),
-        );
+        let (hands, ring) = (self.hands.clone(), wake.clone());
+        let events = async move { hands.api.follow(ring).await };
+        tokio::spawn(helpers.clone().run_until_cancelled_owned(events));
+        let jobs = follow_jobs(self.hands.scheduler.clone(), wake.clone());
+        tokio::spawn(helpers.clone().run_until_cancelled_owned(jobs));
         let (records, inbox) = mpsc::channel(RECORDS);
         let writer = tokio::spawn(write_records(self.hands.clone(), inbox));
         let mut actions = JoinSet::new();
-        let mut recovered = false;
-        let mut next = Instant::now();
+        let mut sight: Option<JoinHandle<Sight>> = None;
+        let mut view: Option<JoinHandle<Result<Look, Error>>> = None;
+        let mut next_look = Instant::now();
+        let mut next_act = Instant::now();
         loop {
+            let looking = sight.is_some() || view.is_some();
             tokio::select! {
-                _ = shutdown.cancelled(), if !self.draining => {
-                    self.draining = true;
-                    tracing::info!("draining: nothing new is started, jobs are left running");
-                }
-                () = wake.notified() => next = next.min(Instant::now() + self.settings.shortest_interval),
+                biased;
+                () = shutdown.cancelled() => break,
                 Some(done) = actions.join_next(), if !actions.is_empty() => {
-                    if let Ok((container, outcome, events)) = done {
-                        self.tell(events, &records);
-                        self.learn(container, outcome);
+                    self.finish(done, &records);
+                    while let Some(done) = actions.try_join_next() {
+                        self.finish(done, &records);
+                    }
+                    next_act = next_act.min(Instant::now() + self.mind.breath(self.now()));
+                }
+                Some(seen) = ready(&mut sight) => {
+                    sight = None;
+                    view = seen.ok().and_then(|seen| self.heard(seen));
+                    match view {
+                        Some(_) => {}
+                        None => next_look = Instant::now() + self.mind.pause(),
                     }
                 }
-                () = tokio::time::sleep_until(next.into()) => {
-                    // An API that does not answer must not hold up the end of this program.
-                    let look = async {
-                        recovered = recovered || self.recover().await;
-                        if recovered {
-                            self.observe(&records).await;
-                        }
-                    };
-                    shutdown.run_until_cancelled(look).await;
-                    next = Instant::now() + self.pause();
+                Some(seen) = ready(&mut view) => {
+                    view = None;
+                    self.saw(seen, &records);
+                    next_look = Instant::now() + self.mind.pause();
+                    next_act = Instant::now();
+                }
+                () = wake.notified() => {
+                    next_look = next_look.min(Instant::now() + self.shortest_interval);
+                }
+                () = tokio::time::sleep_until(next_look), if !looking => sight = Some(self.observe()),
+                () = tokio::time::sleep_until(next_act) => {
+                    self.act(&mut actions);
+                    // What had to wait for its time is found when that has come.
+                    let breath = self.mind.breath(self.now());
+                    next_act = Instant::now() + (40 * breath).max(Duration::from_secs(1));
                 }
             }
-            if self.draining {
-                if actions.is_empty() {
-                    break;
-                }
-                continue;
-            }
-            if recovered {
-                self.act(&mut actions);
-            }
+        }
+        tracing::info!("draining: nothing new is started, jobs are left running");
+        for looking in [
+            sight.map(|s| s.abort_handle()),
+            view.map(|v| v.abort_handle()),
+        ] {
+            looking.iter().for_each(|handle| handle.abort());
+        }
+        while let Some(done) = actions.join_next().await {
+            self.finish(done, &records);
         }
         let _ = tokio::time::timeout(FAREWELL, self.give_back(&records)).await;
         drop(records);
         let _ = tokio::time::timeout(Duration::from_secs(5), writer).await;
     }
 
-    /// Sooner while something waits to be confirmed.
-    fn pause(&self) -> Duration {
-        let unsettled = self.world.attempts.iter().any(|(uuid, attempt)| {
-            let job = self
-                .world
-                .listing
-                .as_ref()
-                .is_some_and(|l| live(l, uuid).next().is_some());
-            !job && matches!(attempt.phase, Phase::Submitted(_) | Phase::Adopted(_))
-        });
-        let settling = self.world.listing.is_none() || self.world.previous.is_none();
-        match unsettled || settling {
-            true => (self.settings.shortest_interval * 4).min(self.settings.poll_interval),
-            false => self.settings.poll_interval,
-        }
+    /// Begins a look: at our tokens if it is time for that, and at the scheduler.
+    fn observe(&self) -> JoinHandle<Sight> {
+        let due = self.swept.is_none_or(|at| at.elapsed() >= SWEEP);
+        let (hands, started) = (self.hands.clone(), self.started);
+        tokio::spawn(async move {
+            let found = match due {
+                true => Some(hands.attempts.recover().await),
+                false => None,
+            };
+            let began = Moment(started.elapsed());
+            let jobs = hands.scheduler.list().await;
+            Sight { found, began, jobs }
+        })
     }
 
-    /// One look at the scheduler and one at the API. What fails changes nothing.
-    async fn observe(&mut self, records: &mpsc::Sender<Event>) {
-        let began = self.now();
-        match self.hands.scheduler.list().await {
+    /// Takes in the first half of a look and begins the other, at the API. None before the tokens of an earlier life
+    /// are known: what they hold must not be taken for another's.
+    fn heard(&mut self, seen: Sight) -> Option<JoinHandle<Result<Look, Error>>> {
+        match seen.found {
+            Some(Ok(found)) => {
+                let first = self.swept.replace(Instant::now()).is_none();
+                if first {
+                    tracing::info!(tokens = found.len(), "found the attempts of an earlier run");
+                }
+                self.mind.recovered(self.now(), found);
+            }
+            Some(Err(error)) => {
+                self.health.api_failed(&error);
+                tracing::warn!(%error, "cannot look for attempts of an earlier run; nothing is started before that");
+            }
+            None => {}
+        }
+        match seen.jobs {
             Ok(jobs) => {
                 self.health.scheduler_answered();
-                for job in jobs.iter().filter(|job| !job.ended) {
-                    if self.unclear.remove(&job.container) {
-                        self.backoff.accepted();
-                    }
-                }
-                self.stopping.prune(&jobs);
-                self.world.previous = self.world.listing.replace(Listing { began, jobs });
+                self.mind.listed(seen.began, jobs);
             }
             Err(error) => {
                 self.health.scheduler_failed(&error);
                 tracing::warn!(%error, "the scheduler's listing failed; nothing is concluded from it");
             }
         }
-        let jobs = self
-            .world
-            .listing
-            .iter()
-            .flat_map(|l| &l.jobs)
-            .map(|j| j.container.clone());
-        let followed: BTreeSet<ContainerUuid> =
-            self.world.attempts.keys().cloned().chain(jobs).collect();
-        let ours: BTreeMap<ContainerUuid, TokenUuid> = self
-            .world
-            .attempts
-            .iter()
-            .map(|(c, a)| (c.clone(), a.token.clone()))
-            .collect();
-        let interest = Interest {
-            followed,
-            ours: &ours,
-            reserve: self.settings.reserve_ram,
-            steps: self.steps,
-        };
-        match look(&self.hands.client, interest).await {
-            Ok(seen) => self.adopt(seen, records),
-            Err(error) => {
+        self.swept?;
+        let interest: Interest = self.mind.interest(self.now());
+        let api = self.hands.api.clone();
+        Some(tokio::spawn(async move { look(&api, &interest).await }))
+    }
+
+    /// Takes in what the API showed. What fails changes nothing.
+    fn saw(
+        &mut self,
+        seen: Result<Result<Look, Error>, tokio::task::JoinError>,
+        records: &mpsc::Sender<Event>,
+    ) {
+        match seen {
+            Ok(Ok(look)) => {
+                self.health.api_answered();
+                let events = self.mind.looked(self.now(), look);
+                self.tell(events, records);
+            }
+            Ok(Err(error)) => {
                 self.health.api_failed(&error);
                 tracing::warn!(%error, "the look at the API failed; nothing is concluded from it");
             }
+            Err(_) => return,
         }
-        self.admit(records);
-        self.backoff.prune(self.now());
-    }
-
-    /// Takes over a complete look, but for containers with an action under way: its outcome is newer.
-    fn adopt(&mut self, mut seen: Look, records: &mpsc::Sender<Event>) {
-        self.health.api_answered();
-        self.more_queued = seen.more_queued;
-        for uuid in &self.world.in_flight {
-            seen.deleted.remove(uuid);
-            match self.world.containers.remove(uuid) {
-                Some(known) => seen.containers.insert(uuid.clone(), known),
-                None => seen.containers.remove(uuid),
-            };
-        }
-        self.world.containers = seen.containers;
-        self.world.deleted = seen.deleted;
-        self.told.retain(|uuid, _| {
-            self.world.containers.contains_key(uuid) || seen.unreadable.contains_key(uuid)
-        });
-        let refused = seen.unreadable.into_iter().filter_map(|(uuid, why)| {
-            self.not_run(uuid, format!("its record cannot be read: {why}"))
-        });
-        let events = refused.collect();
-        self.tell(events, records);
-    }
-
-    /// The decision not to run a container, once for each reason.
-    fn not_run(&mut self, container: ContainerUuid, reason: String) -> Option<Event> {
-        let known = self.told.insert(container.clone(), reason.clone());
-        (known.as_ref() != Some(&reason)).then_some(Event::DecidedNotToRun { container, reason })
-    }
-
-    /// Asks the scheduler what may start, and tells why the rest may not.
-    fn admit(&mut self, records: &mpsc::Sender<Event>) {
-        self.world.now = self.now();
-        let waiting = admission::waiting(&self.world);
-        let started = admission::on_the_way(&self.world);
+        let (waiting, started) = self.mind.candidates(self.now());
         let fits = self.hands.scheduler.admit(&waiting, &started);
-        let mut events = Vec::new();
-        self.steps = admission::steps(self.steps, self.more_queued, &fits);
-        for (waiting, fit) in waiting.iter().zip(fits) {
-            if let Fit::Never(reason) = &fit {
-                events.extend(self.not_run(waiting.container.clone(), reason.clone()));
-            }
-            if let Some(known) = self.world.containers.get_mut(&waiting.container) {
-                known.fit = fit;
-            }
-        }
-        for uuid in self.world.retry_at.keys() {
-            if let Some(known) = self.world.containers.get_mut(uuid) {
-                known.fit = Fit::Later("waits a while after a failed attempt".into());
-            }
-        }
+        let events = self.mind.admitted(&waiting, fits);
         self.tell(events, records);
+        let breaker = !self.mind.may_start(self.now());
+        self.health
+            .view(self.mind.world(), self.hands.scheduler.room(), breaker);
     }
 
-    /// Plans, and starts what was planned as far as hands are free.
-    fn act(&mut self, actions: &mut JoinSet<(ContainerUuid, Outcome, Vec<Event>)>) {
-        self.world.now = self.now();
-        let policy = Policy {
-            max_pending: self.settings.max_pending,
-            may_start: self.backoff.is_closed(self.world.now),
-        };
-        for action in plan(&self.world, &policy) {
-            let container = action.container().clone();
-            if actions.len() >= HANDS {
-                break;
-            }
-            if self.world.in_flight.contains(&container)
-                || self
-                    .resting
-                    .get(&container)
-                    .is_some_and(|until| *until > self.world.now)
-            {
-                continue;
-            }
-            let urgency = match &action {
-                Action::StopJob { job, reason, .. } => {
-                    let grace = self.settings.stop_grace;
-                    self.stopping.next(job, *reason, grace, self.world.now)
-                }
-                _ => Some(Urgency::Ask),
-            };
-            let Some(urgency) = urgency else {
-                continue;
-            };
-            if let Action::Submit { .. } = action
-                && let Some(attempt) = self.world.attempts.get_mut(&container)
-            {
-                attempt.phase = Phase::Submitting;
-            }
-            let needs = self
-                .world
-                .containers
-                .get(&container)
-                .map(|k| k.needs.clone())
-                .unwrap_or_default();
-            let task = Task {
-                action,
-                token: self.tokens.get(&container).cloned(),
-                needs,
-                urgency,
-            };
-            self.world.in_flight.insert(container.clone());
+    /// Decides, and begins what was decided.
+    fn act(&mut self, actions: &mut JoinSet<(ContainerUuid, Report)>) {
+        let attempts = self.hands.attempts.clone();
+        for task in self.mind.decide(self.now(), |token| attempts.is_due(token)) {
             let hands = self.hands.clone();
-            actions.spawn(async move {
-                let (outcome, events) = hands.carry_out(task).await;
-                (container, outcome, events)
-            });
+            let container = task.container().clone();
+            actions.spawn(async move { (container, hands.carry_out(task).await) });
         }
-        self.renew(actions);
-        self.health.view(&self.world, self.hands.scheduler.room());
     }
 
-    /// Renews the tokens of attempts that go on, before they end: afterwards nobody could record a result.
-    fn renew(&mut self, actions: &mut JoinSet<(ContainerUuid, Outcome, Vec<Event>)>) {
-        for (container, token) in &self.tokens {
-            if actions.len() >= HANDS {
-                break;
-            }
-            if self.world.in_flight.contains(container)
-                || self.resting.contains_key(container)
-                || !self.hands.attempts.is_due(token)
-            {
-                continue;
-            }
-            self.world.in_flight.insert(container.clone());
-            let (hands, container, token) = (self.hands.clone(), container.clone(), token.clone());
-            actions.spawn(async move {
-                let (outcome, events) = hands.renew(container.clone(), token).await;
-                (container, outcome, events)
-            });
+    fn finish(
+        &mut self,
+        done: Result<(ContainerUuid, Report), tokio::task::JoinError>,
+        records: &mpsc::Sender<Event>,
+    ) {
+        if let Ok((container, report)) = done {
+            self.tell(report.events, records);
+            self.mind
+                .learn(self.now(), container, report.outcome, report.overloaded);
+        }
+    }
+
+    async fn give_back(&mut self, records: &mpsc::Sender<Event>) {
+        for task in self.mind.farewell() {
+            let report = self.hands.carry_out(task).await;
+            self.tell(report.events, records);
         }
     }
 
@@ -393,8 +322,24 @@ impl<S: Scheduler> Engine<S> {
     }
 }
 
+/// What a task that runs aside came to; never, if there is none.
+async fn ready<T>(handle: &mut Option<JoinHandle<T>>) -> Option<Result<T, tokio::task::JoinError>> {
+    match handle {
+        Some(handle) => Some(handle.await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Wakes the loop when a job may have ended.
+async fn follow_jobs<S: Scheduler>(scheduler: Arc<S>, wake: Arc<Notify>) {
+    loop {
+        scheduler.wake().await;
+        wake.notify_one();
+    }
+}
+
 /// Writes the decisions to the API's `logs`, one after the other.
-async fn write_records<S: Scheduler>(hands: Hands<S>, mut inbox: mpsc::Receiver<Event>) {
+async fn write_records<A: Api, S: Scheduler>(hands: Hands<A, S>, mut inbox: mpsc::Receiver<Event>) {
     while let Some(event) = inbox.recv().await {
         hands.record(&event).await;
     }

@@ -1,8 +1,11 @@
 //! How the dispatcher is: metrics, a health answer and a status page, from the same facts.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use arvados_client::ContainerUuid;
+use arvados_client::records::ContainerState;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -13,7 +16,8 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::events::Event;
@@ -45,6 +49,7 @@ pub struct Health {
     token: Option<arvados_client::Token>,
     events: Family<EventLabel, Counter>,
     containers: Family<StateLabel, Gauge>,
+    breaker: Gauge,
     registry: Registry,
     facts: Mutex<Facts>,
 }
@@ -53,8 +58,20 @@ pub struct Health {
 struct Facts {
     api: Side,
     scheduler: Side,
-    queue: Value,
+    queue: Arc<[Row]>,
     room: Option<Room>,
+    breaker: bool,
+}
+
+/// A container on the status page.
+#[derive(Debug, Serialize)]
+struct Row {
+    container: ContainerUuid,
+    state: ContainerState,
+    priority: i64,
+    ours: bool,
+    /// Why it does not start yet.
+    waits: Option<String>,
 }
 
 impl Health {
@@ -71,7 +88,14 @@ impl Health {
             "Containers in view, by state",
             containers.clone(),
         );
+        let breaker = Gauge::default();
+        registry.register(
+            "breaker_open",
+            "1 while nothing new is started, because several attempts in a row came to nothing",
+            breaker.clone(),
+        );
         Arc::new(Self {
+            breaker,
             started: Instant::now(),
             too_old,
             token,
@@ -121,26 +145,36 @@ impl Health {
             .inc();
     }
 
-    /// What is in view.
-    pub fn view(&self, world: &World, room: Option<Room>) {
-        self.containers.clear();
-        let mut rows = Vec::new();
+    /// What is in view; whether the circuit breaker lets nothing new through.
+    pub fn view(&self, world: &World, room: Option<Room>, breaker: bool) {
+        let mut rows = Vec::with_capacity(world.containers.len());
+        let mut counts: BTreeMap<String, i64> = BTreeMap::new();
         for (uuid, known) in &world.containers {
+            *counts.entry(known.state.to_string()).or_default() += 1;
             let ours = matches!(known.holder, Holder::Ours(_));
-            self.containers
-                .get_or_create(&StateLabel {
-                    state: known.state.to_string(),
-                })
-                .inc();
             let waits = match &known.fit {
-                Fit::Later(why) | Fit::Never(why) if !ours => Some(why.as_str()),
+                Fit::Later(why) | Fit::Never(why) if !ours => Some(why.clone()),
                 _ => None,
             };
-            rows.push(json!({"container": uuid, "state": known.state, "priority": known.priority, "ours": ours, "waits": waits}));
+            rows.push(Row {
+                container: uuid.clone(),
+                state: known.state.clone(),
+                priority: known.priority,
+                ours,
+                waits,
+            });
         }
+        self.containers.clear();
+        for (state, count) in counts {
+            self.containers
+                .get_or_create(&StateLabel { state })
+                .set(count);
+        }
+        self.breaker.set(i64::from(breaker));
         let mut facts = self.facts();
-        facts.queue = Value::Array(rows);
+        facts.queue = rows.into();
         facts.room = room;
+        facts.breaker = breaker;
     }
 
     /// Whether both sides answered lately; else since when not, and why.
@@ -181,8 +215,18 @@ impl Health {
             .get(header::AUTHORIZATION)
             .and_then(|v| v.to_str().ok())
             .and_then(|v| v.strip_prefix("Bearer "));
-        given.is_some_and(|given| given == token.expose())
+        given.is_some_and(|given| is_same(given, token.expose()))
     }
+}
+
+/// Compares in a time that does not tell how much of the secret was right.
+fn is_same(given: &str, secret: &str) -> bool {
+    let (given, secret) = (given.as_bytes(), secret.as_bytes());
+    let differing = given
+        .iter()
+        .zip(secret)
+        .fold(0, |all, (a, b)| all | (a ^ b));
+    given.len() == secret.len() && differing == 0
 }
 
 async fn metrics(State(health): State<Arc<Health>>, headers: HeaderMap) -> Response {
@@ -222,14 +266,15 @@ async fn status(State(health): State<Arc<Health>>, headers: HeaderMap) -> Respon
         return StatusCode::UNAUTHORIZED.into_response();
     }
     let complaint = health.complaint();
-    let (queue, room) = {
+    let (queue, room, breaker) = {
         let facts = health.facts();
-        (facts.queue.clone(), facts.room.clone())
+        (facts.queue.clone(), facts.room.clone(), facts.breaker)
     };
     let mut body = json!({
         "health": complaint.is_none(),
         "error": complaint,
         "uptime_seconds": health.started.elapsed().as_secs(),
+        "breaker_open": breaker,
         "containers": queue,
     });
     if let Some(room) = room {

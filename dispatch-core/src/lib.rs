@@ -1,11 +1,12 @@
 //! The dispatcher engine: observe → plan → act.
 //!
 //! The heart is pure: what is known ([`world`]), what is known of a container's job ([`presence`]), and what follows
-//! from it ([`plan`]). Around it, [`observe`] looks, [`act`] acts, and [`engine`] is the loop. A scheduler is five
-//! verbs ([`scheduler`]); a program's `main` hands its scheduler to the engine and that is all.
+//! from it ([`plan`]); [`mind`] keeps all of it. Around it, [`observe`] looks, [`act`] acts, and [`engine`] is the
+//! loop. The API server is a few verbs ([`api`]), and so is a scheduler ([`scheduler`]); a program's `main` hands its scheduler to the engine and that is all.
 
 pub mod act;
 pub mod admission;
+pub mod api;
 pub mod attempt_dir;
 pub mod attempts;
 pub mod audit;
@@ -16,16 +17,20 @@ pub mod events;
 pub mod handover;
 pub mod health;
 pub mod home;
+pub mod last_log;
+pub mod mind;
 pub mod needs;
 pub mod observe;
+pub mod pace;
 pub mod plan;
 pub mod presence;
 pub mod program;
 pub mod scheduler;
 pub mod stopping;
-pub mod wake;
 pub mod world;
 
+pub use api::Api;
+pub use attempts::TokenMode;
 pub use engine::{Engine, Settings};
 pub use health::Health;
 pub use plan::{Action, Policy, Reason, plan};

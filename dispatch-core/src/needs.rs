@@ -20,6 +20,8 @@ pub struct Needs {
     pub max_run_time: Option<u64>,
     /// The partitions (queues) it may run in; empty: any.
     pub partitions: Vec<String>,
+    /// It waits for containers it asks for.
+    pub supervisor: bool,
 }
 
 /// Whether a container may start.
@@ -76,6 +78,7 @@ impl Needs {
             gpu_stack: wants.gpu.stack.clone(),
             max_run_time: (limit > 0).then_some(limit),
             partitions: container.scheduling_parameters.partitions.clone(),
+            supervisor: container.scheduling_parameters.supervisor,
         }
     }
 }

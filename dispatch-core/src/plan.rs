@@ -27,17 +27,19 @@ use arvados_client::records::ContainerState;
 use arvados_client::{ContainerUuid, TokenUuid};
 
 use crate::needs::Fit;
-use crate::presence::{Presence, live, presence};
+use crate::presence::{Presence, presence};
 use crate::world::{Holder, JobId, Known, Phase, World};
 
 /// So long a request whose answer was lost may still take effect on the server.
-const LOST_ANSWER: Duration = Duration::from_secs(120);
+pub const LOST_ANSWER: Duration = Duration::from_secs(120);
 
 /// What limits a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
     /// How many containers may be Locked (submitted and not running) at once.
     pub max_pending: usize,
+    /// How many workflow runners may be Locked or Running at once.
+    pub max_supervisors: usize,
     /// False while the circuit breaker is open, or the program is draining: nothing new is locked or submitted.
     pub may_start: bool,
 }
@@ -110,6 +112,8 @@ pub enum Reason {
     SecondJob,
     /// Two complete listings do not show its job.
     JobGone,
+    /// The scheduler refused its job.
+    Refused,
     /// The dispatcher ends before it could submit it.
     Draining,
 }
@@ -123,6 +127,7 @@ impl std::fmt::Display for Reason {
             Reason::LockLost => "this attempt does not hold the container's lock",
             Reason::SecondJob => "another job runs the same container",
             Reason::JobGone => "its job is gone",
+            Reason::Refused => "the scheduler refused its job",
             Reason::Draining => "the dispatcher ends before it could submit it",
         })
     }
@@ -202,6 +207,8 @@ fn follow(
             }
             match presence(world, uuid) {
                 Presence::Unknown => {}
+                // Its executor's last word may be in the record by now.
+                Presence::Gone if !is_younger_than_listing(world, known) => {}
                 Presence::Gone if running => actions.push(Action::Cancel {
                     container,
                     attempt,
@@ -219,6 +226,12 @@ fn follow(
             }
         }
     }
+}
+
+/// The record was read after the listing in which its job is missing.
+fn is_younger_than_listing(world: &World, known: &Known) -> bool {
+    let listing = world.listing.as_ref();
+    listing.is_some_and(|listing| known.seen >= listing.began)
 }
 
 /// A lost request for the lock may still take effect, or the container is to be locked with the same token.
@@ -247,7 +260,7 @@ fn clear(world: &World, uuid: &ContainerUuid, reason: Reason, actions: &mut Vec<
 }
 
 fn stop_all(world: &World, uuid: &ContainerUuid, reason: Reason, actions: &mut Vec<Action>) {
-    for job in world.listing.iter().flat_map(|l| live(l, uuid)) {
+    for job in world.listing.iter().flat_map(|l| l.live(uuid)) {
         actions.push(Action::StopJob {
             container: uuid.clone(),
             job: job.id.clone(),
@@ -263,7 +276,7 @@ fn stop_others(
     attempt: &TokenUuid,
     actions: &mut Vec<Action>,
 ) {
-    let jobs: Vec<_> = world.listing.iter().flat_map(|l| live(l, uuid)).collect();
+    let jobs: Vec<_> = world.listing.iter().flat_map(|l| l.live(uuid)).collect();
     let mine = jobs
         .iter()
         .position(|j| j.attempt.as_ref() == Some(attempt));
@@ -294,6 +307,7 @@ fn start(world: &World, policy: &Policy, actions: &mut Vec<Action>) {
     let room = policy
         .max_pending
         .saturating_sub(world.containers.values().filter(pending).count());
+    let mut supervisors = room_for_supervisors(world, policy);
     let mut queue: Vec<(&ContainerUuid, &Known)> = world
         .containers
         .iter()
@@ -302,15 +316,20 @@ fn start(world: &World, policy: &Policy, actions: &mut Vec<Action>) {
                 && known.holder == Holder::Nobody
                 && known.priority > 0
                 && known.fit == Fit::Now
-                && !world.in_flight.contains(uuid)
+                && !world.in_flight.contains(*uuid)
                 // The old attempt must be ended, and its job gone, before the container is locked again. One whose
                 // answer was lost has given its token to nobody yet, and goes on with it.
-                && world.attempts.get(uuid).is_none_or(|old| matches!(old.phase, Phase::Unclear(_)))
+                && world.attempts.get(*uuid).is_none_or(|old| matches!(old.phase, Phase::Unclear(_)))
+                && world.retry_at.get(*uuid).is_none_or(|at| *at <= world.now)
                 && presence(world, uuid) == Presence::Gone
-                && world.retry_at.get(uuid).is_none_or(|at| *at <= world.now)
         })
         .collect();
     queue.sort_by_key(|(uuid, known)| (Reverse(known.priority), *uuid));
+    queue.retain(|(_, known)| {
+        let may = !known.needs.supervisor || supervisors > 0;
+        supervisors -= usize::from(may && known.needs.supervisor);
+        may
+    });
     actions.extend(
         queue
             .into_iter()
@@ -320,6 +339,16 @@ fn start(world: &World, policy: &Policy, actions: &mut Vec<Action>) {
                 etag: known.etag.clone(),
             }),
     );
+}
+
+/// How many more workflow runners may start: they wait for containers they ask for, which need room too.
+pub fn room_for_supervisors(world: &World, policy: &Policy) -> usize {
+    let begun = world.containers.iter().filter(|(uuid, known)| {
+        let queued = known.state == ContainerState::Queued;
+        let on_its_way = queued && world.in_flight.contains(*uuid);
+        known.needs.supervisor && (on_its_way || matches!(known.holder, Holder::Ours(_)))
+    });
+    policy.max_supervisors.saturating_sub(begun.count())
 }
 
 #[cfg(test)]

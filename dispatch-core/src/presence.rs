@@ -20,7 +20,7 @@ pub fn presence<'a>(world: &'a World, uuid: &ContainerUuid) -> Presence<'a> {
     let Some(newest) = &world.listing else {
         return Presence::Unknown;
     };
-    if let Some(job) = live(newest, uuid).next() {
+    if let Some(job) = newest.live(uuid).next() {
         return Presence::There(job);
     }
     let since = match world.attempts.get(uuid).map(|a| a.phase) {
@@ -29,18 +29,9 @@ pub fn presence<'a>(world: &'a World, uuid: &ContainerUuid) -> Presence<'a> {
         Some(Phase::Locked | Phase::Submitting) => return Presence::Unknown,
         None => Moment::default(),
     };
-    let agrees = |listing: &Listing| listing.began > since && live(listing, uuid).next().is_none();
+    let agrees = |listing: &Listing| listing.began > since && listing.live(uuid).next().is_none();
     match &world.previous {
         Some(previous) if agrees(previous) && agrees(newest) => Presence::Gone,
         _ => Presence::Unknown,
     }
-}
-
-/// The jobs of a container that have not ended.
-pub fn live<'a>(listing: &'a Listing, uuid: &ContainerUuid) -> impl Iterator<Item = &'a Job> {
-    let uuid = uuid.clone();
-    listing
-        .jobs
-        .iter()
-        .filter(move |job| job.container == uuid && !job.ended)
 }

@@ -15,6 +15,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use crate::attempts::TokenMode;
 use crate::audit::Audit;
 use crate::engine::{Engine, Settings};
 use crate::health::Health;
@@ -39,6 +40,15 @@ pub enum LogFormat {
     Json,
 }
 
+/// Whose token holds the locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TokenModeName {
+    /// Each attempt has a token of its own, which fences it from all others.
+    PerAttempt,
+    /// The dispatch token holds every lock and goes to every job: for servers that forbid making tokens.
+    Shared,
+}
+
 /// Flags of every dispatcher. The API server is named by `ARVADOS_API_HOST` and its friends.
 #[derive(Debug, Clone, Args)]
 #[group(skip)]
@@ -58,6 +68,18 @@ pub struct Flags {
     /// How long crunch-run may take to end when asked, before it is killed
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
     pub stop_grace: Duration,
+    /// Workflow runners that may wait or run at once; they must leave room for the containers they ask for
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub max_supervisors: usize,
+    /// How long a container waits at first after an attempt that came to nothing; then twice as long, and so on
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = time)]
+    pub min_retry_period: Duration,
+    /// Commands to the scheduler a second, beside one listing each interval; 0 is no limit
+    #[arg(long, value_name = "N", default_value_t = 20.0)]
+    pub scheduler_rate: f64,
+    /// Whose token holds the locks: one for each attempt, or the dispatch token itself
+    #[arg(long, value_name = "MODE", default_value = "per-attempt")]
+    pub token_mode: TokenModeName,
     /// Memory set aside for crunch-run beside each container
     #[arg(long, value_name = "BYTES", default_value_t = RESERVE_RAM)]
     pub reserve_extra_ram: u64,
@@ -195,7 +217,22 @@ where
         }
         tokio::spawn(health.clone().serve(listener, shutdown.clone()))
     });
+    let token_mode = match flags.token_mode {
+        TokenModeName::PerAttempt => TokenMode::PerAttempt,
+        TokenModeName::Shared => {
+            tracing::warn!(
+                "--token-mode=shared: every job gets the dispatch token, a left-over job of an earlier attempt can still \
+                 change its container, and another dispatcher with this token takes this one's containers for its own; \
+                 let no other use it"
+            );
+            TokenMode::Shared(client.endpoint().token.clone())
+        }
+    };
     let settings = Settings {
+        max_supervisors: flags.max_supervisors,
+        retry_period: flags.min_retry_period,
+        commands_per_second: flags.scheduler_rate,
+        token_mode,
         poll_interval: flags.poll_interval,
         shortest_interval: flags.shortest_interval,
         reserve_ram: flags.reserve_extra_ram,

@@ -88,6 +88,18 @@ pub struct Ending {
     pub detail: String,
 }
 
+impl Ending {
+    /// The reason, or that there is none.
+    pub fn sentence(&self) -> &str {
+        match self.reason.is_empty() {
+            true => {
+                "crunch-run ended without recording a final state, and the scheduler does not tell why"
+            }
+            false => &self.reason,
+        }
+    }
+}
+
 /// A scheduler.
 pub trait Scheduler: Send + Sync + 'static {
     /// Its name in logs and labels.

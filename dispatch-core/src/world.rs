@@ -49,6 +49,8 @@ pub struct Known {
     pub needs: Needs,
     /// Whether it may start now, by the scheduler's judgement.
     pub fit: Fit,
+    /// When the look that saw it began.
+    pub seen: Moment,
 }
 
 /// A job of ours in the scheduler.
@@ -69,8 +71,40 @@ pub struct Job {
 pub struct Listing {
     /// When it was asked for: it knows nothing of what was submitted later.
     pub began: Moment,
-    /// Every job of ours.
-    pub jobs: Vec<Job>,
+    /// Every job of ours, by its container.
+    jobs: BTreeMap<ContainerUuid, Vec<Job>>,
+}
+
+impl Listing {
+    /// What was answered to a question asked at `began`.
+    pub fn new(began: Moment, all: Vec<Job>) -> Self {
+        let mut jobs: BTreeMap<ContainerUuid, Vec<Job>> = BTreeMap::new();
+        for job in all {
+            jobs.entry(job.container.clone()).or_default().push(job);
+        }
+        Self { began, jobs }
+    }
+
+    /// The jobs of a container that have not ended.
+    pub fn live(&self, container: &ContainerUuid) -> impl Iterator<Item = &Job> {
+        let jobs = self.jobs.get(container).into_iter().flatten();
+        jobs.filter(|job| !job.ended)
+    }
+
+    /// Whether a container has a job, ended or not.
+    pub fn has(&self, container: &ContainerUuid) -> bool {
+        self.jobs.contains_key(container)
+    }
+
+    /// Every job.
+    pub fn jobs(&self) -> impl Iterator<Item = &Job> {
+        self.jobs.values().flatten()
+    }
+
+    /// The containers that have jobs.
+    pub fn containers(&self) -> impl Iterator<Item = &ContainerUuid> {
+        self.jobs.keys()
+    }
 }
 
 /// How far an attempt is, as far as this process knows.

@@ -1,8 +1,10 @@
 //! One odd record blinds nobody.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
+use crate::api::row;
+use crate::needs::Needs;
 
 fn uuid(n: u32) -> ContainerUuid {
     ContainerUuid::parse(&format!("zzzzz-dz642-{n:015}")).unwrap()
@@ -18,13 +20,7 @@ fn record(n: u32, capacity: Value) -> Value {
 
 fn taken(records: Vec<Value>) -> Look {
     let mut look = Look::default();
-    let interest = Interest {
-        followed: BTreeSet::new(),
-        ours: &BTreeMap::new(),
-        reserve: 0,
-        steps: 1,
-    };
-    look.take(records, &interest);
+    look.take(records.into_iter().filter_map(row).collect());
     look
 }
 
@@ -52,5 +48,6 @@ fn needs_beyond_all_measure_do_not_overflow() {
     let mut huge = record(1, json!(u64::MAX));
     huge["mounts"]["/tmp"] = json!({"kind": "tmp", "capacity": u64::MAX});
     let look = taken(vec![huge]);
-    assert_eq!(look.containers[&uuid(1)].needs.scratch, u64::MAX);
+    let needs = Needs::of(&look.containers[&uuid(1)], 0);
+    assert_eq!(needs.scratch, u64::MAX);
 }

@@ -10,6 +10,7 @@ use crate::world::{Attempt, Job, Listing, Moment};
 
 const POLICY: Policy = Policy {
     max_pending: 10,
+    max_supervisors: 5,
     may_start: true,
 };
 
@@ -49,16 +50,11 @@ fn world(state: ContainerState, holder: Holder, priority: i64) -> World {
             holder,
             needs: Needs::default(),
             fit: Fit::Now,
+            seen: at(9),
         },
     );
-    world.previous = Some(Listing {
-        began: at(8),
-        jobs: vec![],
-    });
-    world.listing = Some(Listing {
-        began: at(9),
-        jobs: vec![],
-    });
+    world.previous = Some(Listing::new(at(8), vec![]));
+    world.listing = Some(Listing::new(at(9), vec![]));
     world
 }
 
@@ -74,7 +70,9 @@ fn with_attempt(mut world: World, phase: Phase) -> World {
 }
 
 fn with_job(mut world: World, job: Job) -> World {
-    world.listing.as_mut().unwrap().jobs.push(job);
+    let listing = world.listing.take().unwrap();
+    let jobs = listing.jobs().cloned().chain([job]).collect();
+    world.listing = Some(Listing::new(listing.began, jobs));
     world
 }
 
@@ -321,6 +319,7 @@ fn the_highest_priority_starts_first_and_only_as_many_as_may_wait() {
             holder: Holder::Nobody,
             needs: Needs::default(),
             fit: Fit::Now,
+            seen: at(9),
         };
         world.containers.insert(uuid(n), known);
     }
@@ -387,7 +386,7 @@ fn any_phase() -> impl Strategy<Value = Phase> {
 prop_compose! {
     fn any_listing(began: u64)(jobs in prop::collection::vec((0usize..4, 0usize..3, any::<bool>()), 0..5)) -> Listing {
         let jobs = jobs.into_iter().enumerate().map(|(i, (n, a, ended))| Job { id: JobId(i.to_string()), ended, ..job(n, a) }).collect();
-        Listing { began: at(began), jobs }
+        Listing::new(at(began), jobs)
     }
 }
 
@@ -403,7 +402,7 @@ prop_compose! {
             now: at(10),
             containers: containers.into_iter().map(|(n, (state, priority, holder))| {
                 let holder = match holder { 3 => Holder::Other, 2 => Holder::Nobody, n => Holder::Ours(token(n)) };
-                (uuid(n), Known { state, priority, etag: String::new(), holder, needs: Needs::default(), fit: Fit::Now })
+                (uuid(n), Known { state, priority, etag: String::new(), holder, needs: Needs::default(), fit: Fit::Now, seen: at(100) })
             }).collect(),
             attempts: attempts.into_iter().map(|(n, (t, phase))| (uuid(n), Attempt { token: token(t), phase })).collect(),
             listing,
@@ -430,7 +429,7 @@ proptest! {
     #[test]
     fn a_container_with_a_live_job_is_never_started_unlocked_or_cancelled(world in any_world()) {
         for action in plan(&world, &POLICY) {
-            let alive = world.listing.iter().any(|l| live(l, action.container()).next().is_some());
+            let alive = world.listing.iter().any(|l| l.live(action.container()).next().is_some());
             let not_submitted = matches!(action, Action::Unlock { reason: Reason::PriorityZero, .. });
             if alive && !not_submitted {
                 prop_assert!(!matches!(action, Action::Start { .. } | Action::Unlock { .. } | Action::Cancel { .. }), "{action:?}");
@@ -466,7 +465,7 @@ proptest! {
         let Some(listing) = &world.listing else { return Ok(()) };
         for (uuid, known) in &world.containers {
             if known.state.is_final() && !world.in_flight.contains(uuid) {
-                for job in live(listing, uuid) {
+                for job in listing.live(uuid) {
                     prop_assert!(actions.iter().any(|a| matches!(a, Action::StopJob { job: id, .. } if *id == job.id)), "{job:?} lives on");
                 }
             }

@@ -134,6 +134,7 @@ fn dispatch(
         stop_grace: Duration::from_secs(5),
         token_margin: Duration::from_secs(4),
         label: "test".into(),
+        ..Settings::default()
     };
     let health = Health::new(Duration::from_secs(60), None);
     let engine = Engine::new(

@@ -1,7 +1,5 @@
 //! The dispatcher's look at a server that cuts its pages.
 
-use std::collections::BTreeMap;
-
 use arvados_client::ContainerUuid;
 use dispatch_core::observe::{Interest, look};
 use serde_json::json;
@@ -30,14 +28,12 @@ async fn a_page_that_was_cut_deletes_nothing() {
         followed.push(made.container_uuid.unwrap());
     }
     let gone = ContainerUuid::generate("local");
-    let ours = BTreeMap::new();
     let interest = Interest {
-        followed: followed.iter().cloned().chain([gone.clone()]).collect(),
-        ours: &ours,
-        reserve: 0,
+        asked: followed.iter().cloned().chain([gone.clone()]).collect(),
+        since: None,
         steps: 1,
     };
-    let seen = look(&world.dispatch, interest).await.unwrap();
+    let seen = look(&world.dispatch, &interest).await.unwrap();
     assert!(
         followed
             .iter()

@@ -1,0 +1,375 @@
+//! The seam to the API server: what a dispatcher asks of it, as verbs. [`Client`] is the real server's; the
+//! simulator has another.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arvados_client::api::NewToken;
+use arvados_client::client::Call;
+use arvados_client::filter::Query;
+use arvados_client::records::{Authorization, Container, ContainerState};
+use arvados_client::{Client, ContainerUuid, Error, Token, TokenUuid};
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use crate::last_log::{self, LastLogError};
+
+/// The columns a dispatcher needs.
+const COLUMNS: [&str; 9] = [
+    "uuid",
+    "state",
+    "priority",
+    "locked_by_uuid",
+    "runtime_constraints",
+    "scheduling_parameters",
+    "mounts",
+    "created_at",
+    "modified_at",
+];
+/// Records a page of changes has at most; the server may give fewer.
+const PAGE: u64 = 1000;
+/// Changes are read in so many pages at most; more than that are better had by asking for everything.
+const PAGES: usize = 20;
+
+/// One record of a listing. A record that is not what it should be blinds nobody to the others.
+#[derive(Debug, Clone)]
+pub enum Row {
+    /// A container.
+    Container(Box<Container>),
+    /// A record of that name which cannot be read, and why.
+    Unreadable(ContainerUuid, String),
+}
+
+impl Row {
+    /// Its name.
+    pub fn uuid(&self) -> &ContainerUuid {
+        match self {
+            Row::Container(record) => &record.uuid,
+            Row::Unreadable(uuid, _) => uuid,
+        }
+    }
+}
+
+/// A place in the queue: behind this container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Its priority.
+    pub priority: i64,
+    /// Its name.
+    pub uuid: ContainerUuid,
+}
+
+/// What a dispatcher asks of the API server. Where a call names a token it is made as that token, else as the
+/// dispatcher.
+pub trait Api: Clone + Send + Sync + 'static {
+    /// The time by which tokens end.
+    fn now(&self) -> Timestamp;
+
+    /// Queued containers with a priority above 0, highest first, behind `after`. None at all is the end of the queue;
+    /// fewer than `limit` is not.
+    fn queued(
+        &self,
+        after: Option<&Place>,
+        limit: u64,
+    ) -> impl Future<Output = Result<Vec<Row>, Error>> + Send;
+
+    /// The records of these names, as many as there are; fewer is no proof that one is gone.
+    fn records(
+        &self,
+        uuids: &[ContainerUuid],
+    ) -> impl Future<Output = Result<Vec<Row>, Error>> + Send;
+
+    /// Every container whose record changed at `since` or later, and those that are not Queued at priority 0 (a change
+    /// of priority need not show in `modified_at`). None: too many.
+    fn changed(
+        &self,
+        since: Timestamp,
+    ) -> impl Future<Output = Result<Option<Vec<Row>>, Error>> + Send;
+
+    /// One record, as the dispatcher or as an attempt.
+    fn record(
+        &self,
+        by: Option<&Token>,
+        uuid: &ContainerUuid,
+    ) -> impl Future<Output = Result<Row, Error>> + Send;
+
+    /// Whether the dispatcher may see every record: to one that may not, a record it may not see is "not found".
+    fn sees_all(&self) -> impl Future<Output = Result<bool, Error>> + Send;
+
+    /// The dispatcher's own token.
+    fn own_token(&self) -> impl Future<Output = Result<Authorization, Error>> + Send;
+
+    /// A new token for the dispatcher's user.
+    fn mint(&self, new: &NewToken) -> impl Future<Output = Result<Authorization, Error>> + Send;
+
+    /// Moves a token's end.
+    fn renew(
+        &self,
+        token: &TokenUuid,
+        end: Timestamp,
+    ) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Ends a token. One that is gone is success.
+    fn revoke(&self, token: &TokenUuid) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Every token of the dispatcher's user.
+    fn tokens(&self) -> impl Future<Output = Result<Vec<Authorization>, Error>> + Send;
+
+    /// Every container that `holder` holds.
+    fn held_by(
+        &self,
+        holder: &TokenUuid,
+    ) -> impl Future<Output = Result<Vec<ContainerUuid>, Error>> + Send;
+
+    /// Queued → Locked for `by`, if the record is still the one with this etag.
+    fn lock(
+        &self,
+        by: &Token,
+        uuid: &ContainerUuid,
+        etag: &str,
+    ) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Locked → Queued, or Cancelled if that was the last attempt the server allows.
+    fn unlock(
+        &self,
+        by: &Token,
+        uuid: &ContainerUuid,
+    ) -> impl Future<Output = Result<ContainerState, Error>> + Send;
+
+    /// Changes attributes, all or none.
+    fn update(
+        &self,
+        by: Option<&Token>,
+        uuid: &ContainerUuid,
+        attributes: Value,
+    ) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Saves `text` as a file beside what the log `earlier` has; the new log's name. `earlier` may be empty.
+    fn save_log(
+        &self,
+        container: &ContainerUuid,
+        earlier: Option<String>,
+        text: String,
+    ) -> impl Future<Output = Result<String, LastLogError>> + Send;
+
+    /// Writes an entry to the server's `logs`.
+    fn note(
+        &self,
+        container: &ContainerUuid,
+        properties: Value,
+    ) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Wakes the loop when something happens to a container. Never ends.
+    fn follow(&self, wake: Arc<Notify>) -> impl Future<Output = ()> + Send;
+}
+
+impl Api for Client {
+    fn now(&self) -> Timestamp {
+        Timestamp::now()
+    }
+
+    async fn queued(&self, after: Option<&Place>, limit: u64) -> Result<Vec<Row>, Error> {
+        let queue = Query::new()
+            .filter("state", "=", "Queued")
+            .filter("priority", ">", 0)
+            .select(&COLUMNS)
+            .limit(limit);
+        let after = after.map(|place| (place.priority, &place.uuid));
+        behind(self, queue, ("priority", "<", "priority desc"), after).await
+    }
+
+    async fn records(&self, uuids: &[ContainerUuid]) -> Result<Vec<Row>, Error> {
+        let query = Query::new()
+            .filter("uuid", "in", uuids)
+            .select(&COLUMNS)
+            .limit(uuids.len() as u64);
+        rows(self, query).await
+    }
+
+    async fn changed(&self, since: Timestamp) -> Result<Option<Vec<Row>>, Error> {
+        let held = Query::new()
+            .filter("state", "in", ["Locked", "Running"])
+            .filter("priority", "=", 0)
+            .order("uuid asc")
+            .select(&COLUMNS)
+            .limit(PAGE);
+        let mut all = rows(self, held).await?;
+        if all.len() as u64 >= PAGE {
+            return Ok(None);
+        }
+        let recent = Query::new()
+            .filter("modified_at", ">=", since)
+            .select(&COLUMNS)
+            .limit(PAGE);
+        let mut after: Option<(Timestamp, ContainerUuid)> = None;
+        for _ in 0..PAGES {
+            let place = after.as_ref().map(|(at, uuid)| (*at, uuid));
+            let order = ("modified_at", ">", "modified_at asc");
+            let page = behind(self, recent.clone(), order, place).await?;
+            let last = page.iter().rev().find_map(|row| match row {
+                Row::Container(record) => Some((record.modified_at?, record.uuid.clone())),
+                Row::Unreadable(..) => None,
+            });
+            match last {
+                None if page.is_empty() => return Ok(Some(all)),
+                None => return Ok(None),
+                last => after = last,
+            }
+            all.extend(page);
+        }
+        Ok(None)
+    }
+
+    async fn record(&self, by: Option<&Token>, uuid: &ContainerUuid) -> Result<Row, Error> {
+        let client = match by {
+            None => self.clone(),
+            Some(token) => self.with_token(token.clone()),
+        };
+        let record: Value = client.send(Call::get(format!("containers/{uuid}"))).await?;
+        Ok(row(record).unwrap_or_else(|| {
+            Row::Unreadable(uuid.clone(), "it has another container's uuid".into())
+        }))
+    }
+
+    async fn sees_all(&self) -> Result<bool, Error> {
+        Ok(self.current_user().await?.is_admin)
+    }
+
+    async fn own_token(&self) -> Result<Authorization, Error> {
+        self.current_token().await
+    }
+
+    async fn mint(&self, new: &NewToken) -> Result<Authorization, Error> {
+        self.create_token(new).await
+    }
+
+    async fn renew(&self, token: &TokenUuid, end: Timestamp) -> Result<(), Error> {
+        self.renew_token(token, end).await
+    }
+
+    async fn revoke(&self, token: &TokenUuid) -> Result<(), Error> {
+        self.delete_token(token).await
+    }
+
+    async fn tokens(&self) -> Result<Vec<Authorization>, Error> {
+        self.all(
+            "api_client_authorizations",
+            Query::new(),
+            |t: &Authorization| t.uuid.as_str(),
+        )
+        .await
+    }
+
+    async fn held_by(&self, holder: &TokenUuid) -> Result<Vec<ContainerUuid>, Error> {
+        let query = Query::new()
+            .filter("locked_by_uuid", "=", holder)
+            .filter("state", "in", ["Locked", "Running"])
+            .select(&["uuid"]);
+        let records: Vec<Container> = self
+            .all("containers", query, |c: &Container| c.uuid.as_str())
+            .await?;
+        Ok(records.into_iter().map(|record| record.uuid).collect())
+    }
+
+    async fn lock(&self, by: &Token, uuid: &ContainerUuid, etag: &str) -> Result<(), Error> {
+        let client = self.with_token(by.clone());
+        client.lock_container(uuid, etag).await.map(drop)
+    }
+
+    async fn unlock(&self, by: &Token, uuid: &ContainerUuid) -> Result<ContainerState, Error> {
+        let client = self.with_token(by.clone());
+        Ok(client.unlock_container(uuid).await?.state)
+    }
+
+    async fn update(
+        &self,
+        by: Option<&Token>,
+        uuid: &ContainerUuid,
+        attributes: Value,
+    ) -> Result<(), Error> {
+        match by {
+            None => self.update_container(uuid, attributes).await,
+            Some(token) => {
+                let client = self.with_token(token.clone());
+                client.update_container(uuid, attributes).await
+            }
+        }
+    }
+
+    async fn save_log(
+        &self,
+        container: &ContainerUuid,
+        earlier: Option<String>,
+        text: String,
+    ) -> Result<String, LastLogError> {
+        last_log::save(self, container, earlier, &text).await
+    }
+
+    async fn note(&self, container: &ContainerUuid, properties: Value) -> Result<(), Error> {
+        self.create_log(container.as_str(), "dispatch", properties)
+            .await
+    }
+
+    async fn follow(&self, wake: Arc<Notify>) {
+        let mut wait = Duration::from_secs(1);
+        loop {
+            if let Ok(mut events) = self.events().await {
+                wait = Duration::from_secs(1);
+                wake.notify_one();
+                while let Ok(event) = events.next().await {
+                    let container = |uuid: String| ContainerUuid::parse(&uuid).is_ok();
+                    if event.object_uuid.is_some_and(container) {
+                        wake.notify_one();
+                    }
+                }
+            }
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(Duration::from_secs(60));
+        }
+    }
+}
+
+/// The records of `query` behind `after` in the order of `key` and uuid: by keyset, so that what comes and goes
+/// meanwhile neither hides nor doubles others.
+async fn behind<T: Serialize>(
+    client: &Client,
+    query: Query,
+    (key, beyond, order): (&str, &str, &str),
+    after: Option<(T, &ContainerUuid)>,
+) -> Result<Vec<Row>, Error> {
+    let Some((value, uuid)) = after else {
+        return rows(client, query.order(order).order("uuid asc")).await;
+    };
+    let value = json!(value);
+    let equal = query.clone().filter(key, "=", &value);
+    let equal = equal.filter("uuid", ">", uuid).order("uuid asc");
+    let found = rows(client, equal).await?;
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    let rest = query.filter(key, beyond, &value);
+    rows(client, rest.order(order).order("uuid asc")).await
+}
+
+async fn rows(client: &Client, query: Query) -> Result<Vec<Row>, Error> {
+    let page = client.page::<Value>("containers", &query).await?;
+    Ok(page.items.into_iter().filter_map(row).collect())
+}
+
+/// A record by itself. One without a container's name is nobody's.
+pub(crate) fn row(record: Value) -> Option<Row> {
+    let uuid = record["uuid"]
+        .as_str()
+        .and_then(|uuid| ContainerUuid::parse(uuid).ok());
+    let Some(uuid) = uuid else {
+        tracing::warn!(uuid = %record["uuid"], "the API listed a container without a container's uuid");
+        return None;
+    };
+    Some(match serde_json::from_value(record) {
+        Ok(record) => Row::Container(Box::new(record)),
+        Err(error) => Row::Unreadable(uuid, error.to_string()),
+    })
+}

@@ -1,0 +1,445 @@
+//! The mind of a dispatcher: what it knows and decides. No I/O and no clock of its own: the loop ([`crate::engine`])
+//! tells it what was seen and what became of its tasks, and carries out what it decides next.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use arvados_client::ContainerUuid;
+use arvados_client::records::{Container, ContainerState};
+use jiff::{SignedDuration, Timestamp};
+
+use crate::act::Task;
+use crate::admission;
+use crate::attempts::AttemptToken;
+use crate::backoff::Backoff;
+use crate::engine::Settings;
+use crate::events::Event;
+use crate::needs::{Fit, Needs};
+use crate::observe::{Interest, Look};
+use crate::pace::{Pace, Width};
+use crate::plan::{Action, LOST_ANSWER, Policy, Reason, plan};
+use crate::scheduler::{Candidate, Urgency};
+use crate::stopping::Stopping;
+use crate::world::{Attempt, Holder, Job, Known, Listing, Moment, Phase, World};
+
+mod learn;
+
+/// Actions under way at once, at most.
+const HANDS: usize = 8;
+/// Commands to the scheduler at once after a quiet time.
+const BURST: u32 = 50;
+/// Up to so many containers are asked for by name in every look; of more, only what changed.
+const MANY: usize = 500;
+/// Every so many looks everything is asked for all the same: not every change shows in `modified_at`.
+const FULL: u64 = 20;
+/// Changes are asked for from so long before the newest one seen: transactions become visible out of order.
+const OVERLAP: SignedDuration = SignedDuration::from_secs(60);
+
+/// What a dispatcher knows.
+#[derive(Debug)]
+pub struct Mind {
+    settings: Settings,
+    world: World,
+    /// The tokens of the attempts in [`World::attempts`].
+    tokens: BTreeMap<ContainerUuid, AttemptToken>,
+    /// Tokens of ours that hold no lock as far as is known, and since when. A lock asked for with one may still be
+    /// granted; then it is an attempt again.
+    left_over: BTreeMap<ContainerUuid, Vec<(AttemptToken, Moment)>>,
+    backoff: Backoff,
+    /// Submissions whose answer was lost, until a listing shows the job.
+    unclear: BTreeSet<ContainerUuid>,
+    stopping: Stopping,
+    /// Containers left alone until then, after an action failed.
+    resting: BTreeMap<ContainerUuid, Moment>,
+    told: BTreeMap<ContainerUuid, String>,
+    /// How far into the queue to look.
+    steps: u64,
+    more_queued: bool,
+    /// When the look that is under way began, and the containers that had an action since: what it says of those may
+    /// be older than what is known.
+    looking: Moment,
+    touched: BTreeSet<ContainerUuid>,
+    /// The newest change seen at the server; none: the next look asks for everything.
+    newest: Option<Timestamp>,
+    looks: u64,
+    /// The look under way does not ask for everything.
+    partial: bool,
+    width: Width,
+    pace: Pace,
+}
+
+impl Mind {
+    /// One that knows nothing yet.
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            backoff: Backoff::new(settings.retry_period),
+            pace: Pace::new(settings.commands_per_second, BURST),
+            settings,
+            world: World::default(),
+            tokens: BTreeMap::new(),
+            left_over: BTreeMap::new(),
+            unclear: BTreeSet::new(),
+            stopping: Stopping::default(),
+            resting: BTreeMap::new(),
+            told: BTreeMap::new(),
+            steps: 1,
+            more_queued: false,
+            looking: Moment::default(),
+            touched: BTreeSet::new(),
+            newest: None,
+            looks: 0,
+            partial: false,
+            width: Width::new(HANDS),
+        }
+    }
+
+    /// What is known of containers and jobs.
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// Whether new containers are let through; false while submissions keep coming to nothing.
+    pub fn may_start(&self, now: Moment) -> bool {
+        self.backoff.is_closed(now)
+    }
+
+    /// Tokens of this dispatcher that the server has. What holds a lock is told by the next look.
+    pub fn recovered(&mut self, now: Moment, found: Vec<(ContainerUuid, AttemptToken)>) {
+        for (container, token) in found {
+            let known = self.tokens.get(&container).map(|t| &t.uuid) == Some(&token.uuid);
+            // One that is being made at this moment is not left over.
+            if !known && !self.world.in_flight.contains(&container) {
+                self.leave(container, token, now);
+            }
+        }
+    }
+
+    fn leave(&mut self, container: ContainerUuid, token: AttemptToken, now: Moment) {
+        let tokens = self.left_over.entry(container).or_default();
+        if tokens.iter().all(|(known, _)| known.uuid != token.uuid) {
+            tokens.push((token, now));
+        }
+    }
+
+    /// A complete answer of the scheduler to a question asked at `began`.
+    pub fn listed(&mut self, began: Moment, jobs: Vec<Job>) {
+        self.pace.spend(began);
+        for job in jobs.iter().filter(|job| !job.ended) {
+            if self.unclear.remove(&job.container) {
+                self.backoff.accepted();
+            }
+        }
+        self.stopping.prune(&jobs);
+        let listing = Listing::new(began, jobs);
+        self.world.previous = self.world.listing.replace(listing);
+    }
+
+    /// What the look that begins now should ask the API for.
+    pub fn interest(&mut self, now: Moment) -> Interest {
+        self.looking = now;
+        self.touched.clone_from(&self.world.in_flight);
+        let followed = self.followed();
+        self.partial =
+            followed.len() > MANY && self.newest.is_some() && !self.looks.is_multiple_of(FULL);
+        self.looks += 1;
+        let since = self.newest.filter(|_| self.partial);
+        let asked = match self.partial {
+            false => followed,
+            true => followed
+                .into_iter()
+                .filter(|c| self.is_doubtful(c))
+                .collect(),
+        };
+        Interest {
+            asked,
+            since: since.and_then(|newest| newest.checked_sub(OVERLAP).ok()),
+            steps: self.steps,
+        }
+    }
+
+    /// The containers whose record matters wherever they are.
+    fn followed(&self) -> BTreeSet<ContainerUuid> {
+        let jobs = self.world.listing.iter().flat_map(Listing::containers);
+        let left_over = self.left_over.keys();
+        let attempts = self.world.attempts.keys();
+        attempts.chain(jobs).chain(left_over).cloned().collect()
+    }
+
+    /// Whether more is to be known of a container than that nothing was seen to change.
+    fn is_doubtful(&self, container: &ContainerUuid) -> bool {
+        let listing = self.world.listing.as_ref();
+        let job = listing.is_some_and(|listing| listing.live(container).next().is_some());
+        let known = self.world.containers.get(container);
+        !(job && known.is_some_and(|k| matches!(k.holder, Holder::Ours(_))))
+    }
+
+    /// A complete look at the API; what it says of a container with an action since it began is older than what is
+    /// known.
+    pub fn looked(&mut self, now: Moment, look: Look) -> Vec<Event> {
+        self.newest = self.newest.max(look.newest_change());
+        if look.missed_changes {
+            self.looks = 0;
+        }
+        self.more_queued = look.more_queued;
+        let old = std::mem::take(&mut self.world.containers);
+        let kept = |uuid: &ContainerUuid, known: &Known| {
+            let unasked = self.partial
+                && !look.deleted.contains(uuid)
+                && matches!(known.holder, Holder::Ours(_));
+            self.touched.contains(uuid) || unasked
+        };
+        let mut containers: BTreeMap<ContainerUuid, Known> = old
+            .into_iter()
+            .filter(|(uuid, known)| kept(uuid, known))
+            .collect();
+        for (uuid, record) in look.containers {
+            let queued = record.state == ContainerState::Queued && record.priority > 0;
+            let wanted = queued || self.is_followed(&uuid);
+            if wanted && !self.touched.contains(&uuid) {
+                self.promote(now, &record);
+                containers.insert(uuid, self.known(&record));
+            }
+        }
+        self.world.containers = containers;
+        self.world.deleted = look.deleted;
+        self.world
+            .deleted
+            .retain(|uuid| !self.touched.contains(uuid));
+        let readable = &self.world.containers;
+        self.told
+            .retain(|uuid, _| readable.contains_key(uuid) || look.unreadable.contains_key(uuid));
+        let refused = look.unreadable.into_iter().filter_map(|(uuid, why)| {
+            self.not_run(uuid, format!("its record cannot be read: {why}"))
+        });
+        refused.collect()
+    }
+
+    fn is_followed(&self, container: &ContainerUuid) -> bool {
+        let listing = self.world.listing.as_ref();
+        self.world.attempts.contains_key(container)
+            || self.left_over.contains_key(container)
+            || listing.is_some_and(|listing| listing.has(container))
+    }
+
+    /// A left-over token that holds its container's lock after all is that container's attempt.
+    fn promote(&mut self, now: Moment, record: &Container) {
+        let Some(tokens) = self.left_over.get_mut(&record.uuid) else {
+            return;
+        };
+        let holder = record.locked_by_uuid.as_ref();
+        let Some(at) = tokens.iter().position(|(t, _)| holder == Some(&t.uuid)) else {
+            return;
+        };
+        let (token, _) = tokens.swap_remove(at);
+        let attempt = Attempt {
+            token: token.uuid.clone(),
+            phase: Phase::Adopted(now),
+        };
+        self.world.attempts.insert(record.uuid.clone(), attempt);
+        if let Some(other) = self.tokens.insert(record.uuid.clone(), token) {
+            self.leave(record.uuid.clone(), other, now);
+        }
+    }
+
+    fn known(&self, record: &Container) -> Known {
+        let attempt = self.world.attempts.get(&record.uuid);
+        let holder = match &record.locked_by_uuid {
+            None => Holder::Nobody,
+            Some(token) if attempt.is_some_and(|a| a.token == *token) => {
+                Holder::Ours(token.clone())
+            }
+            Some(_) => Holder::Other,
+        };
+        Known {
+            state: record.state.clone(),
+            priority: record.priority,
+            etag: record.etag.clone(),
+            holder,
+            needs: Needs::of(record, self.settings.reserve_ram),
+            fit: Fit::Later("not looked at yet".into()),
+            seen: self.looking,
+        }
+    }
+
+    /// The decision not to run a container, once for each reason.
+    fn not_run(&mut self, container: ContainerUuid, reason: String) -> Option<Event> {
+        let known = self.told.insert(container.clone(), reason.clone());
+        (known.as_ref() != Some(&reason)).then_some(Event::DecidedNotToRun { container, reason })
+    }
+
+    /// The containers that wait for the scheduler's word, and those that are on their way to it.
+    pub fn candidates(&mut self, now: Moment) -> (Vec<Candidate>, Vec<Candidate>) {
+        self.world.now = now;
+        let waiting = admission::waiting(&self.world, &self.policy());
+        (waiting, admission::on_the_way(&self.world))
+    }
+
+    /// The scheduler's word on each of the `waiting`.
+    pub fn admitted(&mut self, waiting: &[Candidate], fits: Vec<Fit>) -> Vec<Event> {
+        self.backoff.prune(self.world.now);
+        let mut events = Vec::new();
+        self.steps = admission::steps(self.steps, self.more_queued, &fits);
+        for (waiting, fit) in waiting.iter().zip(fits) {
+            if let Fit::Never(reason) = &fit {
+                events.extend(self.not_run(waiting.container.clone(), reason.clone()));
+            }
+            if let Some(known) = self.world.containers.get_mut(&waiting.container) {
+                known.fit = fit;
+            }
+        }
+        for uuid in self.world.retry_at.keys() {
+            if let Some(known) = self.world.containers.get_mut(uuid) {
+                known.fit = Fit::Later("waits a while after a failed attempt".into());
+            }
+        }
+        events
+    }
+
+    fn policy(&self) -> Policy {
+        Policy {
+            max_pending: self.settings.max_pending,
+            max_supervisors: self.settings.max_supervisors,
+            may_start: self.backoff.is_closed(self.world.now),
+        }
+    }
+
+    /// What to begin now, as far as hands are free and the scheduler may be asked. Everything returned counts as
+    /// under way until [`Self::learn`] hears of it. `due` tells whether a token is to be renewed.
+    pub fn decide(&mut self, now: Moment, due: impl Fn(&AttemptToken) -> bool) -> Vec<Task> {
+        self.world.now = now;
+        let mut tasks = Vec::new();
+        for action in plan(&self.world, &self.policy()) {
+            if self.world.in_flight.len() >= self.width.hands() {
+                return tasks;
+            }
+            if let Some(task) = self.task(now, action) {
+                self.begin(task.container().clone());
+                tasks.push(task);
+            }
+        }
+        for task in self.upkeep(now, due) {
+            if self.world.in_flight.len() >= self.width.hands() {
+                break;
+            }
+            self.begin(task.container().clone());
+            tasks.push(task);
+        }
+        tasks
+    }
+
+    fn begin(&mut self, container: ContainerUuid) {
+        self.touched.insert(container.clone());
+        self.world.in_flight.insert(container);
+    }
+
+    fn is_busy(&self, container: &ContainerUuid, now: Moment) -> bool {
+        let rests = self
+            .resting
+            .get(container)
+            .is_some_and(|until| *until > now);
+        rests || self.world.in_flight.contains(container)
+    }
+
+    /// The action with what it needs, if this is the time for it.
+    fn task(&mut self, now: Moment, action: Action) -> Option<Task> {
+        let container = action.container();
+        if self.is_busy(container, now) {
+            return None;
+        }
+        let commands = !matches!(action, Action::Start { .. } | Action::EndAttempt { .. });
+        if commands && self.pace.wait(now) > Duration::ZERO {
+            return None;
+        }
+        let urgency = match &action {
+            Action::StopJob { job, reason, .. } => {
+                let grace = self.settings.stop_grace;
+                self.stopping.next(job, *reason, grace, now)?
+            }
+            _ => Urgency::Ask,
+        };
+        if commands {
+            self.pace.take(now);
+        }
+        if let Action::Submit { container, .. } = &action
+            && let Some(attempt) = self.world.attempts.get_mut(container)
+        {
+            attempt.phase = Phase::Submitting;
+        }
+        let known = self.world.containers.get(action.container());
+        Some(Task::Act {
+            token: self.tokens.get(action.container()).cloned(),
+            needs: known.map(|k| k.needs.clone()).unwrap_or_default(),
+            urgency,
+            action,
+        })
+    }
+
+    /// Tokens to be renewed before they end, as afterwards nobody could record a result, and left-over ones to be
+    /// ended: no request made with one is on its way any more, and it does not hold its container's lock.
+    fn upkeep(&self, now: Moment, due: impl Fn(&AttemptToken) -> bool) -> Vec<Task> {
+        let renew = self
+            .tokens
+            .iter()
+            .filter(|(container, token)| !self.is_busy(container, now) && due(token))
+            .map(|(container, token)| Task::Renew(container.clone(), token.clone()));
+        let left_over = self.left_over.iter();
+        let sweep = left_over.filter_map(|(container, tokens)| {
+            let seen = match self.world.containers.get(container) {
+                Some(known) => known.seen,
+                None if self.world.deleted.contains(container) => self.looking,
+                None => return None,
+            };
+            let over = |since: &Moment| seen.since(*since) >= LOST_ANSWER;
+            let (token, _) = tokens.iter().find(|(_, since)| over(since))?;
+            let free = !self.is_busy(container, now);
+            free.then(|| Task::Sweep(container.clone(), token.uuid.clone()))
+        });
+        let mut seen = BTreeSet::new();
+        renew
+            .chain(sweep)
+            .filter(|task| seen.insert(task.container().clone()))
+            .collect()
+    }
+
+    /// What to give back at the end: what was locked and not submitted, for nobody else may take it.
+    pub fn farewell(&self) -> Vec<Task> {
+        let unsubmitted = self
+            .world
+            .attempts
+            .iter()
+            .filter(|(_, attempt)| matches!(attempt.phase, Phase::Locked | Phase::Unclear(_)));
+        unsubmitted
+            .map(|(container, attempt)| Task::Act {
+                token: self.tokens.get(container).cloned(),
+                needs: Needs::default(),
+                urgency: Urgency::Ask,
+                action: Action::Unlock {
+                    container: container.clone(),
+                    attempt: attempt.token.clone(),
+                    reason: Reason::Draining,
+                },
+            })
+            .collect()
+    }
+
+    /// How long until the next look: sooner while something waits to be confirmed.
+    pub fn pause(&self) -> Duration {
+        let settings = &self.settings;
+        let listing = self.world.listing.as_ref();
+        let unsettled = self.world.attempts.iter().any(|(uuid, attempt)| {
+            let job = listing.is_some_and(|l| l.live(uuid).next().is_some());
+            !job && matches!(attempt.phase, Phase::Submitted(_) | Phase::Adopted(_))
+        });
+        let settling = self.world.listing.is_none() || self.world.previous.is_none();
+        match unsettled || settling {
+            true => (settings.shortest_interval * 4).min(settings.poll_interval),
+            false => settings.poll_interval,
+        }
+    }
+
+    /// How long to wait between two decisions: a large world takes longer to think about.
+    pub fn breath(&self, now: Moment) -> Duration {
+        let thought = Duration::from_micros(5 * self.world.containers.len() as u64);
+        thought.max(self.pace.wait(now).min(Duration::from_secs(1)))
+    }
+}

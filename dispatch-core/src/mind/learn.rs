@@ -1,0 +1,137 @@
+//! What is made of a finished action: an observation, newer than the last look.
+
+use std::time::Duration;
+
+use arvados_client::ContainerUuid;
+use arvados_client::records::ContainerState;
+
+use super::Mind;
+use crate::act::Outcome;
+use crate::attempts::AttemptToken;
+use crate::world::{Attempt, Holder, Moment, Phase};
+
+/// After an action failed, its container is left alone for so long.
+const REST: Duration = Duration::from_secs(2);
+
+impl Mind {
+    /// Learns from a finished action. `overloaded`: the API asked for less.
+    pub fn learn(
+        &mut self,
+        now: Moment,
+        container: ContainerUuid,
+        outcome: Outcome,
+        overloaded: bool,
+    ) {
+        self.width.learn(overloaded);
+        self.world.in_flight.remove(&container);
+        match outcome {
+            Outcome::Locked(token) => {
+                if let Some(known) = self.world.containers.get_mut(&container) {
+                    known.state = ContainerState::Locked;
+                    known.holder = Holder::Ours(token.uuid.clone());
+                    known.seen = now;
+                }
+                self.has(&container, token, Phase::Locked);
+            }
+            Outcome::LockUnclear(token) => {
+                self.has(&container, token, Phase::Unclear(now));
+                self.world.containers.remove(&container);
+                self.wait(container, now, REST);
+            }
+            Outcome::NotLocked => {
+                self.over(&container);
+                self.wait(container, now, self.settings.shortest_interval * 10);
+            }
+            Outcome::MayNotMint => {
+                self.refused(now);
+                self.failed(container, now);
+            }
+            Outcome::Submitted => {
+                self.backoff.accepted();
+                self.submitted(&container, now);
+            }
+            Outcome::SubmitUnclear => {
+                self.submitted(&container, now);
+                self.unclear.insert(container);
+            }
+            Outcome::NotSubmitted => {
+                self.refused(now);
+                self.failed(container, now);
+            }
+            Outcome::Released(state) => {
+                // Its submission failed without saying so clearly.
+                if self.unclear.contains(&container) {
+                    self.refused(now);
+                }
+                match state {
+                    ContainerState::Queued => self.failed(container, now),
+                    _ => self.over(&container),
+                }
+            }
+            Outcome::Renewed(token) => drop(self.tokens.insert(container, token)),
+            Outcome::Swept(token) => {
+                if let Some(tokens) = self.left_over.get_mut(&container) {
+                    tokens.retain(|(known, _)| known.uuid != token);
+                }
+                self.left_over.retain(|_, tokens| !tokens.is_empty());
+            }
+            Outcome::Ended => self.over(&container),
+            Outcome::Stopping => {}
+            Outcome::Failed => {
+                self.resting.insert(container.clone(), Moment(now.0 + REST));
+                let listing = self.world.listing.iter();
+                for job in listing.flat_map(|listing| listing.live(&container)) {
+                    self.stopping.failed(&job.id);
+                }
+                self.submitted(&container, now);
+            }
+        }
+        self.world.retry_at.retain(|_, at| *at > now);
+        self.resting.retain(|_, at| *at > now);
+    }
+
+    fn has(&mut self, container: &ContainerUuid, token: AttemptToken, phase: Phase) {
+        let attempt = Attempt {
+            token: token.uuid.clone(),
+            phase,
+        };
+        self.world.attempts.insert(container.clone(), attempt);
+        self.tokens.insert(container.clone(), token);
+    }
+
+    /// Whatever the scheduler said: from now on its listings tell.
+    fn submitted(&mut self, container: &ContainerUuid, now: Moment) {
+        if let Some(attempt) = self.world.attempts.get_mut(container)
+            && attempt.phase == Phase::Submitting
+        {
+            attempt.phase = Phase::Submitted(now);
+        }
+    }
+
+    fn refused(&mut self, now: Moment) {
+        if self.backoff.refused(now) {
+            tracing::error!(
+                "several attempts in a row came to nothing before they ran: nothing new is started for a while"
+            );
+        }
+    }
+
+    fn wait(&mut self, container: ContainerUuid, now: Moment, time: Duration) {
+        self.world.retry_at.insert(container, Moment(now.0 + time));
+    }
+
+    /// The attempt is over and came to nothing.
+    fn failed(&mut self, container: ContainerUuid, now: Moment) {
+        self.over(&container);
+        let at = self.backoff.failed(&container, now);
+        self.world.retry_at.insert(container, at);
+    }
+
+    /// The attempt is over; the next look tells the rest.
+    fn over(&mut self, container: &ContainerUuid) {
+        self.world.attempts.remove(container);
+        self.tokens.remove(container);
+        self.world.containers.remove(container);
+        self.unclear.remove(container);
+    }
+}
