@@ -27,6 +27,8 @@ pub enum Outcome {
     LockUnclear(AttemptToken),
     /// The lock was not had.
     NotLocked,
+    /// Nor is it known whether this token, made for it, is ended: it must not be used again.
+    NotLockedWith(AttemptToken),
     /// There is no token to lock with, and will not be.
     MayNotMint,
     /// The scheduler has the job.
@@ -260,11 +262,13 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
             container,
             error: error.to_string(),
         };
-        // Should a lost request take effect after all, only this token can undo it: it must live until then.
-        let over = !pending && self.attempts.end(&token.uuid).await.is_ok();
-        let outcome = match over {
-            true => Outcome::NotLocked,
-            false => Outcome::LockUnclear(token),
+        let outcome = match pending {
+            // Should a lost request take effect after all, only this token can undo it: it must live until then.
+            true => Outcome::LockUnclear(token),
+            false => match self.attempts.end(&token.uuid).await {
+                Ok(()) => Outcome::NotLocked,
+                Err(_) => Outcome::NotLockedWith(token),
+            },
         };
         Report::new(outcome, vec![told]).after(&error)
     }

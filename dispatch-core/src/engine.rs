@@ -2,6 +2,7 @@
 //! come sooner. A look runs aside, so that a slow server or scheduler holds up no action under way.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arvados_client::{ContainerUuid, Error};
@@ -84,14 +85,19 @@ pub struct Engine<A, S> {
     started: Instant,
     /// When the server was last asked for all our tokens.
     swept: Option<Instant>,
+    poll_interval: Duration,
+    /// When the scheduler was last asked for its jobs.
+    listed: Option<Instant>,
+    /// A job may have ended since.
+    rung: Arc<AtomicBool>,
 }
 
 /// What one look saw, in the order it looked: a record is younger than the listing beside it, so that what a job said
 /// before it went is known when it is missed.
 struct Sight {
     found: Option<Result<Vec<(ContainerUuid, AttemptToken)>, Error>>,
-    began: Moment,
-    jobs: Result<Vec<Job>, SchedulerError>,
+    /// When the scheduler was asked, and its answer, if it was time for that.
+    listing: Option<(Moment, Result<Vec<Job>, SchedulerError>)>,
 }
 
 impl<A: Api, S: Scheduler> Engine<A, S> {
@@ -117,6 +123,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
         );
         Self {
             shortest_interval: settings.shortest_interval,
+            poll_interval: settings.poll_interval,
             hands: Hands {
                 api,
                 scheduler: Arc::new(scheduler),
@@ -127,6 +134,8 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             audit,
             started: Instant::now(),
             swept: None,
+            listed: None,
+            rung: Arc::default(),
         }
     }
 
@@ -142,7 +151,11 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
         let (hands, ring) = (self.hands.clone(), wake.clone());
         let events = async move { hands.api.follow(ring).await };
         tokio::spawn(helpers.clone().run_until_cancelled_owned(events));
-        let jobs = follow_jobs(self.hands.scheduler.clone(), wake.clone());
+        let jobs = follow_jobs(
+            self.hands.scheduler.clone(),
+            wake.clone(),
+            self.rung.clone(),
+        );
         tokio::spawn(helpers.clone().run_until_cancelled_owned(jobs));
         let (records, inbox) = mpsc::channel(RECORDS);
         let writer = tokio::spawn(write_records(self.hands.clone(), inbox));
@@ -168,13 +181,13 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
                     view = seen.ok().and_then(|seen| self.heard(seen));
                     match view {
                         Some(_) => {}
-                        None => next_look = Instant::now() + self.mind.pause(),
+                        None => next_look = Instant::now() + self.pause(),
                     }
                 }
                 Some(seen) = ready(&mut view) => {
                     view = None;
                     self.saw(seen, &records);
-                    next_look = Instant::now() + self.mind.pause();
+                    next_look = Instant::now() + self.pause();
                     next_act = Instant::now();
                 }
                 () = wake.notified() => {
@@ -204,8 +217,19 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
         let _ = tokio::time::timeout(Duration::from_secs(5), writer).await;
     }
 
+    /// How long until the next look: sooner while something waits to be confirmed.
+    fn pause(&self) -> Duration {
+        let hurry = self.mind.is_unsettled() || self.rung.load(Ordering::Relaxed);
+        let gap = self.hands.scheduler.listing_gap();
+        match hurry {
+            true => gap.max(self.shortest_interval * 4).min(self.poll_interval),
+            false => self.poll_interval,
+        }
+    }
+
     /// Begins a look: at our tokens if it is time for that, and at the scheduler.
-    fn observe(&self) -> JoinHandle<Sight> {
+    fn observe(&mut self) -> JoinHandle<Sight> {
+        let list = self.may_list();
         let due = self.swept.is_none_or(|at| at.elapsed() >= SWEEP);
         let (hands, started) = (self.hands.clone(), self.started);
         tokio::spawn(async move {
@@ -213,10 +237,33 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
                 true => Some(hands.attempts.recover().await),
                 false => None,
             };
-            let began = Moment(started.elapsed());
-            let jobs = hands.scheduler.list().await;
-            Sight { found, began, jobs }
+            let listing = match list {
+                true => {
+                    let began = Moment(started.elapsed());
+                    Some((began, hands.scheduler.list().await))
+                }
+                false => None,
+            };
+            Sight { found, listing }
         })
+    }
+
+    /// Whether it is time to ask the scheduler for its jobs: each interval, sooner if one may have ended or is to be
+    /// confirmed, but never too often.
+    fn may_list(&mut self) -> bool {
+        let since = self.listed.map(|at| at.elapsed());
+        let hurry = self.mind.is_unsettled() || self.rung.load(Ordering::Relaxed);
+        let gap = match hurry {
+            true => self.hands.scheduler.listing_gap().min(self.poll_interval),
+            // A little less, or a look that comes a moment early puts it off for a whole interval.
+            false => self.poll_interval.mul_f32(0.9),
+        };
+        let may = since.is_none_or(|since| since >= gap);
+        if may {
+            self.listed = Some(Instant::now());
+            self.rung.store(false, Ordering::Relaxed);
+        }
+        may
     }
 
     /// Takes in the first half of a look and begins the other, at the API. None before the tokens of an earlier life
@@ -236,12 +283,13 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             }
             None => {}
         }
-        match seen.jobs {
-            Ok(jobs) => {
+        match seen.listing {
+            None => {}
+            Some((began, Ok(jobs))) => {
                 self.health.scheduler_answered();
-                self.mind.listed(seen.began, jobs);
+                self.mind.listed(began, jobs);
             }
-            Err(error) => {
+            Some((_, Err(error))) => {
                 self.health.scheduler_failed(&error);
                 tracing::warn!(%error, "the scheduler's listing failed; nothing is concluded from it");
             }
@@ -331,9 +379,10 @@ async fn ready<T>(handle: &mut Option<JoinHandle<T>>) -> Option<Result<T, tokio:
 }
 
 /// Wakes the loop when a job may have ended.
-async fn follow_jobs<S: Scheduler>(scheduler: Arc<S>, wake: Arc<Notify>) {
+async fn follow_jobs<S: Scheduler>(scheduler: Arc<S>, wake: Arc<Notify>, rung: Arc<AtomicBool>) {
     loop {
         scheduler.wake().await;
+        rung.store(true, Ordering::Relaxed);
         wake.notify_one();
     }
 }

@@ -422,19 +422,15 @@ impl Mind {
             .collect()
     }
 
-    /// How long until the next look: sooner while something waits to be confirmed.
-    pub fn pause(&self) -> Duration {
-        let settings = &self.settings;
-        let listing = self.world.listing.as_ref();
-        let unsettled = self.world.attempts.iter().any(|(uuid, attempt)| {
-            let job = listing.is_some_and(|l| l.live(uuid).next().is_some());
-            !job && matches!(attempt.phase, Phase::Submitted(_) | Phase::Adopted(_))
-        });
-        let settling = self.world.listing.is_none() || self.world.previous.is_none();
-        match unsettled || settling {
-            true => (settings.shortest_interval * 4).min(settings.poll_interval),
-            false => settings.poll_interval,
-        }
+    /// Whether something waits to be confirmed by the scheduler's listings.
+    pub fn is_unsettled(&self) -> bool {
+        let (Some(listing), Some(_)) = (&self.world.listing, &self.world.previous) else {
+            return true;
+        };
+        self.world.attempts.iter().any(|(uuid, attempt)| {
+            let waits = matches!(attempt.phase, Phase::Submitted(_) | Phase::Adopted(_));
+            waits && listing.live(uuid).next().is_none()
+        })
     }
 
     /// How long to wait between two decisions: a large world takes longer to think about.

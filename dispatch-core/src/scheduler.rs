@@ -1,6 +1,7 @@
 //! The seam to a scheduler: a few verbs, and errors that say whether anything may have happened.
 
 use std::future::Future;
+use std::time::Duration;
 
 use arvados_client::{ContainerUuid, Token, TokenUuid};
 
@@ -111,6 +112,12 @@ pub trait Scheduler: Send + Sync + 'static {
     /// What there is and what is free, where the scheduler is one machine; for the status page.
     fn room(&self) -> Option<Room> {
         None
+    }
+
+    /// Between two listings at least, however much happens: a scheduler that others use too is not to be asked all the
+    /// time. One look without events asks each poll interval.
+    fn listing_gap(&self) -> Duration {
+        Duration::from_secs(2)
     }
 
     /// Every job of ours. Complete, or an error.

@@ -353,6 +353,11 @@ impl Scheduler for Local {
         })
     }
 
+    /// Looking at its own directories costs nobody anything.
+    fn listing_gap(&self) -> Duration {
+        Duration::ZERO
+    }
+
     async fn list(&self) -> Result<Vec<Job>, SchedulerError> {
         let shared = self.shared.clone();
         let runtime = tokio::runtime::Handle::current();

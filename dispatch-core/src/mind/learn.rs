@@ -42,6 +42,11 @@ impl Mind {
                 self.over(&container);
                 self.wait(container, now, self.settings.shortest_interval * 10);
             }
+            Outcome::NotLockedWith(token) => {
+                self.over(&container);
+                self.leave(container.clone(), token, now);
+                self.wait(container, now, self.settings.shortest_interval * 10);
+            }
             Outcome::MayNotMint => {
                 self.refused(now);
                 self.failed(container, now);

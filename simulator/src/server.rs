@@ -1,0 +1,209 @@
+//! The rules of the simulated API server: those of the real one about containers and tokens, as plain functions.
+
+use arvados_client::error::StatusCode;
+use arvados_client::records::{Authorization, ContainerState};
+use arvados_client::{ApiError, ContainerUuid, Error, Token, TokenUuid, scopes};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::world::{TokenRecord, World};
+
+/// The server gives a container up after so many locks (`MaxDispatchAttempts`).
+const MOST_LOCKS: u32 = 10;
+
+/// Who asks.
+#[derive(Debug, Clone)]
+pub enum Who {
+    /// A dispatcher, by its own token; an admin.
+    Dispatcher,
+    /// The holder of an attempt token.
+    Attempt(TokenUuid),
+}
+
+impl Who {
+    /// By the token a call is made with.
+    pub fn of(token: &Token) -> Self {
+        token.uuid().map_or(Who::Dispatcher, Who::Attempt)
+    }
+}
+
+pub fn refuse(status: u16, message: &str) -> Error {
+    Error::Api(ApiError {
+        status: StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
+        messages: vec![message.to_owned()],
+        request_id: String::new(),
+        retry_after: None,
+    })
+}
+
+impl World {
+    /// Whether `who` is anybody, and may speak of this container.
+    pub fn admit(&self, who: &Who, uuid: &ContainerUuid) -> Result<(), Error> {
+        let Who::Attempt(token) = who else {
+            return Ok(());
+        };
+        match self.tokens.get(token) {
+            None => Err(refuse(401, "no such token")),
+            Some(known) if known.expires_at <= self.now() => Err(refuse(401, "token expired")),
+            Some(known) if known.container.as_ref() != Some(uuid) => Err(refuse(403, "scope")),
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn state(&self, uuid: &ContainerUuid) -> Result<ContainerState, Error> {
+        let record = self.containers.get(uuid);
+        record
+            .map(|record| record.state.clone())
+            .ok_or_else(|| refuse(404, "not found"))
+    }
+
+    fn holds(&self, who: &Who, uuid: &ContainerUuid) -> bool {
+        let holder = self.containers.get(uuid).and_then(|r| r.locked_by.as_ref());
+        matches!(who, Who::Attempt(token) if holder == Some(token))
+    }
+
+    pub fn mint(&mut self, user: usize, scopes: &[String], end: Timestamp) -> Authorization {
+        self.made_tokens += 1;
+        let name = format!("sim00-gj3su-{:015}", self.made_tokens);
+        let uuid = TokenUuid::parse(&name).expect("a token's uuid");
+        let record = TokenRecord {
+            user,
+            scopes: scopes.to_vec(),
+            container: scopes::attempt_container(scopes),
+            expires_at: end,
+            jobs: 0,
+        };
+        let made = authorization(&uuid, &record);
+        self.note(|| format!("{uuid} made for {:?}", record.container));
+        self.tokens.insert(uuid, record);
+        made
+    }
+
+    pub fn lock(&mut self, who: &Who, uuid: &ContainerUuid, etag: &str) -> Result<(), Error> {
+        self.admit(who, uuid)?;
+        let state = self.state(uuid)?;
+        let record = &self.containers[uuid];
+        if state != ContainerState::Queued || record.priority <= 0 {
+            return Err(refuse(422, "cannot lock it now"));
+        }
+        if record.version.to_string() != etag {
+            return Err(refuse(412, "it has changed"));
+        }
+        let Who::Attempt(token) = who else {
+            return Err(refuse(422, "nobody locks with the dispatch token here"));
+        };
+        self.tally.locks += 1;
+        self.change(uuid, |record| {
+            record.state = ContainerState::Locked;
+            record.locked_by = Some(token.clone());
+            record.lock_count += 1;
+        });
+        Ok(())
+    }
+
+    pub fn unlock(&mut self, who: &Who, uuid: &ContainerUuid) -> Result<ContainerState, Error> {
+        self.admit(who, uuid)?;
+        if self.state(uuid)? != ContainerState::Locked {
+            return Err(refuse(422, "cannot unlock it: it is not Locked"));
+        }
+        if !self.holds(who, uuid) {
+            return Err(refuse(403, "only the holder may unlock"));
+        }
+        self.tally.unlocks += 1;
+        self.is_over_for_its_job(who, uuid, "unlocked");
+        self.change(uuid, |record| {
+            let given_up = record.lock_count >= MOST_LOCKS;
+            record.locked_by = None;
+            record.state = match given_up {
+                true => ContainerState::Cancelled,
+                false => ContainerState::Queued,
+            };
+            if given_up {
+                record.error = Some("locked too often".into());
+            }
+        });
+        self.state(uuid)
+    }
+
+    /// A healthy job must not lose its container: that would be a decision from missing knowledge.
+    fn is_over_for_its_job(&mut self, who: &Who, uuid: &ContainerUuid, what: &str) {
+        let Who::Attempt(token) = who else {
+            return;
+        };
+        let wanted = self.containers.get(uuid).is_some_and(|r| r.priority > 0);
+        if wanted && self.healthy_jobs(token).next().is_some() {
+            self.violation(format!("{uuid} was {what} though its job is well"));
+        }
+    }
+
+    /// A container that never ran and whose attempt can unlock it is not to be ended over its head.
+    fn could_be_given_back(&mut self, uuid: &ContainerUuid) {
+        let record = &self.containers[uuid];
+        let holder = record.locked_by.as_ref().and_then(|t| self.tokens.get(t));
+        let now = self.now();
+        if record.priority > 0 && holder.is_some_and(|token| token.expires_at > now) {
+            self.violation(format!(
+                "{uuid} was given up though it could go back to the queue"
+            ));
+        }
+    }
+
+    /// A change by a dispatcher, or by the executor itself (`by_executor`).
+    pub fn update(
+        &mut self,
+        who: &Who,
+        uuid: &ContainerUuid,
+        change: &Value,
+        by_executor: bool,
+    ) -> Result<(), Error> {
+        self.admit(who, uuid)?;
+        let from = self.state(uuid)?;
+        let to = change["state"]
+            .as_str()
+            .map(|s| ContainerState::from(s.to_owned()));
+        let holds = self.holds(who, uuid);
+        use ContainerState::{Cancelled, Complete, Locked, Queued, Running};
+        let allowed = match (&from, to.as_ref().unwrap_or(&from)) {
+            (Locked, Running) | (Running, Complete | Running) | (Locked, Locked) => holds,
+            (Queued | Locked | Running, Cancelled) => holds || matches!(who, Who::Dispatcher),
+            _ => return Err(refuse(422, "no such change of state")),
+        };
+        if !allowed {
+            return Err(refuse(403, "only the holder may do this"));
+        }
+        if to == Some(Running) && change["log"].is_null() {
+            return Err(refuse(422, "a log is needed"));
+        }
+        if to == Some(Cancelled) && from == Locked && !holds {
+            self.could_be_given_back(uuid);
+        }
+        if to == Some(Cancelled) && !by_executor {
+            self.is_over_for_its_job(who, uuid, "cancelled");
+        }
+        self.change(uuid, |record| {
+            if let Some(to) = to {
+                record.state = to;
+            }
+            if record.state.is_final() {
+                record.locked_by = None;
+            }
+            if let Some(log) = change["log"].as_str() {
+                record.log = Some(log.to_owned());
+            }
+            if let Some(error) = change["runtime_status"]["error"].as_str() {
+                record.error = Some(error.to_owned());
+            }
+        });
+        Ok(())
+    }
+}
+
+pub fn authorization(uuid: &TokenUuid, record: &TokenRecord) -> Authorization {
+    Authorization {
+        uuid: uuid.clone(),
+        owner_uuid: None,
+        api_token: Some(Token::new("simulated")),
+        scopes: record.scopes.clone(),
+        expires_at: Some(record.expires_at),
+    }
+}
