@@ -332,10 +332,10 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
             };
         }
         match self.api.unlock(&token.token, &container).await {
-            // The attempt's token has expired: nobody can give the container back any more, only end it.
             Err(error) if error.is_denied() => {
                 let reason = "the token of this attempt has expired before it could be given back";
-                self.end_as_dispatcher(container, reason.to_owned()).await
+                self.end_as_dispatcher(container, &attempt, reason.to_owned())
+                    .await
             }
             Ok(state) => {
                 // The token goes before anybody can lock the container again with another of ours.
@@ -375,7 +375,9 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
             }
         };
         match cancelled {
-            Err(error) if error.is_denied() => self.end_as_dispatcher(container, reason).await,
+            Err(error) if error.is_denied() => {
+                self.end_as_dispatcher(container, &attempt, reason).await
+            }
             Ok(()) => {
                 // Where the server does not end it by itself. One that stays behind is swept.
                 let _ = self.attempts.end(&attempt).await;
@@ -389,8 +391,26 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         }
     }
 
-    /// Without the attempt's token only the bare state can be set.
-    async fn end_as_dispatcher(&self, container: ContainerUuid, reason: String) -> Report {
+    /// The server does not let the attempt do this. If it still holds the lock, its token has ended, and nobody can
+    /// give the container back any more, only end it, and only by the bare state. Else the container is not ours any
+    /// more: an earlier request took effect though its answer was lost, and another may hold it by now.
+    async fn end_as_dispatcher(
+        &self,
+        container: ContainerUuid,
+        attempt: &TokenUuid,
+        reason: String,
+    ) -> Report {
+        match self.api.record(None, &container).await {
+            Ok(Row::Container(record)) if record.locked_by_uuid.as_ref() == Some(attempt) => {}
+            Ok(Row::Container(record)) => {
+                return match self.attempts.end(attempt).await {
+                    Ok(()) => Report::new(Outcome::Released(record.state), vec![]),
+                    Err(error) => Report::failed(&container, &error).after(&error),
+                };
+            }
+            Ok(Row::Unreadable(_, why)) => return Report::failed(&container, why),
+            Err(error) => return Report::failed(&container, &error).after(&error),
+        }
         let bare = json!({"state": "Cancelled"});
         match self.api.update(None, &container, bare).await {
             Ok(()) => {

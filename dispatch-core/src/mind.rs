@@ -270,6 +270,8 @@ impl Mind {
     /// The containers that wait for the scheduler's word, and those that are on their way to it.
     pub fn candidates(&mut self, now: Moment) -> (Vec<Candidate>, Vec<Candidate>) {
         self.world.now = now;
+        self.world.retry_at.retain(|_, at| *at > now);
+        self.resting.retain(|_, until| *until > now);
         let waiting = admission::waiting(&self.world, &self.policy());
         (waiting, admission::on_the_way(&self.world))
     }

@@ -58,7 +58,8 @@ impl Cluster {
         }
     }
 
-    fn accept(&self, order: &Order) -> u64 {
+    /// `late`: nobody could know of it any more.
+    fn accept(&self, order: &Order, late: bool) -> u64 {
         let mut world = self.world.get();
         world.made_jobs += 1;
         let id = world.made_jobs;
@@ -71,6 +72,8 @@ impl Cluster {
             attempt: order.attempt.clone(),
             phase: JobPhase::Pending,
             stopped: false,
+            known: (!late).then(Instant::now),
+            late,
             term: Arc::default(),
             executor: None,
         };
@@ -119,7 +122,7 @@ impl Cluster {
                 })
             };
             let _ = match manner {
-                Manner::Taken => answer.send(Ok(JobId(this.accept(&order).to_string()))),
+                Manner::Taken => answer.send(Ok(JobId(this.accept(&order, false).to_string()))),
                 Manner::Refused => answer.send(Err(SchedulerError::Refused {
                     scheduler: NAME,
                     container: container.clone(),
@@ -127,13 +130,13 @@ impl Cluster {
                 })),
                 Manner::Lost => answer.send(unclear()),
                 Manner::Swallowed => {
-                    this.accept(&order);
+                    this.accept(&order, false);
                     answer.send(unclear())
                 }
                 Manner::Late(delay) => {
                     let told = answer.send(unclear());
                     sleep(delay).await;
-                    this.accept(&order);
+                    this.accept(&order, true);
                     told
                 }
             };
@@ -191,13 +194,13 @@ fn listing(world: &mut World, label: usize) -> Vec<Job> {
     let gone = |job: &world::Job| matches!(job.phase, JobPhase::Ended(until) if until < now);
     world.jobs.retain(|_, job| !gone(job));
     let ours = world.jobs.iter().filter(|(_, job)| job.label == label);
-    ours.map(|(id, job)| Job {
+    let shown = ours.map(|(id, job)| Job {
         id: JobId(id.to_string()),
         container: job.container.clone(),
         attempt: Some(job.attempt.clone()),
         ended: matches!(job.phase, JobPhase::Ended(_)),
-    })
-    .collect()
+    });
+    shown.collect()
 }
 
 impl Scheduler for Cluster {
@@ -233,6 +236,12 @@ impl Scheduler for Cluster {
             }
             (false, false) => {
                 self.lied.store(false, Relaxed);
+                let mut world = self.world.get();
+                for id in jobs.iter().filter_map(|job| job.id.0.parse().ok()) {
+                    if let Some(job) = world.jobs.get_mut(&id) {
+                        job.known.get_or_insert_with(Instant::now);
+                    }
+                }
                 Ok(jobs)
             }
         }

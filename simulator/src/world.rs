@@ -19,6 +19,9 @@ use crate::faults::{Broken, Faults};
 /// Violations that are kept; the first one tells the story.
 const KEPT: usize = 20;
 
+/// An action takes so long at most, with every call of it slow.
+const ACTION: Duration = Duration::from_secs(240);
+
 /// A container's record.
 #[derive(Debug, Clone)]
 pub struct Record {
@@ -56,6 +59,10 @@ pub struct Job {
     pub phase: JobPhase,
     /// A dispatcher asked for its end.
     pub stopped: bool,
+    /// Since when it can be known: since its submission was answered, or it was listed.
+    pub known: Option<Instant>,
+    /// It came into being after its submission was answered.
+    pub late: bool,
     /// Rings when it is asked to end.
     pub term: Arc<Notify>,
     pub executor: Option<AbortHandle>,
@@ -222,10 +229,14 @@ impl World {
         }
     }
 
-    /// The jobs of an attempt that have not ended and that nobody asked to.
+    /// The jobs of an attempt that can be known, have not ended, and that nobody asked to. A late one must be known for
+    /// longer than an action takes.
     pub fn healthy_jobs<'a>(&'a self, attempt: &'a TokenUuid) -> impl Iterator<Item = &'a Job> {
         self.jobs.values().filter(move |job| {
-            job.attempt == *attempt && !job.stopped && !matches!(job.phase, JobPhase::Ended(_))
+            let patience = if job.late { ACTION } else { Duration::ZERO };
+            let known = job.known.is_some_and(|at| at.elapsed() >= patience);
+            let well = !job.stopped && !matches!(job.phase, JobPhase::Ended(_));
+            job.attempt == *attempt && known && well
         })
     }
 }

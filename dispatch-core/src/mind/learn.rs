@@ -91,8 +91,6 @@ impl Mind {
                 self.submitted(&container, now);
             }
         }
-        self.world.retry_at.retain(|_, at| *at > now);
-        self.resting.retain(|_, at| *at > now);
     }
 
     fn has(&mut self, container: &ContainerUuid, token: AttemptToken, phase: Phase) {
