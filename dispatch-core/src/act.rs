@@ -35,12 +35,14 @@ pub enum Outcome {
     Submitted,
     /// The scheduler may have the job.
     SubmitUnclear,
-    /// The scheduler does not have it, and the container is Queued again.
-    NotSubmitted,
+    /// The scheduler does not have it, and the container is not locked any more; whether the attempt's token is ended.
+    NotSubmitted(bool),
     /// A job was told to stop.
     Stopping,
-    /// The record left Locked or Running; this is its state now.
-    Released(ContainerState),
+    /// The record left Locked or Running; its state now, and whether the attempt's token is ended.
+    Released(ContainerState, bool),
+    /// The attempt is over, but its token may not be ended yet.
+    NotEnded,
     /// The attempt's token lives on.
     Renewed(AttemptToken),
     /// The attempt is over.
@@ -198,7 +200,11 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
                     self.scheduler.forget(&container).await;
                     Report::new(Outcome::Ended, vec![])
                 }
-                Err(error) => Report::failed(&container, &error).after(&error),
+                Err(error) => {
+                    let mut report = Report::failed(&container, &error).after(&error);
+                    report.outcome = Outcome::NotEnded;
+                    report
+                }
             },
         }
     }
@@ -234,19 +240,15 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
             }
         };
         let mut locked = self.api.lock(&token.token, &container, etag).await;
-        let mut pending = locked.as_ref().is_err_and(Error::is_ambiguous);
-        if locked.is_err() && (pending || again) {
-            // This request, or an earlier one with the same token, may have taken effect: the record tells. While it
-            // is Queued a lost request may still be on its way.
-            match self.api.record(Some(&token.token), &container).await {
-                Ok(Row::Container(record)) => {
-                    pending = record.state == ContainerState::Queued;
-                    if record.locked_by_uuid.as_ref() == Some(&token.uuid) {
-                        locked = Ok(());
-                    }
-                }
-                Ok(Row::Unreadable(..)) | Err(_) => pending = true,
-            }
+        // This request, or an earlier one with the same token, may have taken effect, or may still: the record tells.
+        let unclear = again || locked.as_ref().is_err_and(Error::is_ambiguous);
+        if locked.is_err()
+            && unclear
+            && let Ok(Row::Container(record)) =
+                self.api.record(Some(&token.token), &container).await
+            && record.locked_by_uuid.as_ref() == Some(&token.uuid)
+        {
+            locked = Ok(());
         }
         let error = match locked {
             Ok(()) => {
@@ -262,7 +264,7 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
             container,
             error: error.to_string(),
         };
-        let outcome = match pending {
+        let outcome = match unclear {
             // Should a lost request take effect after all, only this token can undo it: it must live until then.
             true => Outcome::LockUnclear(token),
             false => match self.attempts.end(&token.uuid).await {
@@ -302,7 +304,7 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
             .await;
         report.events.insert(0, told);
         report.outcome = match report.outcome {
-            Outcome::Released(_) => Outcome::NotSubmitted,
+            Outcome::Released(_, ended) => Outcome::NotSubmitted(ended),
             // Not unlocked: later listings will show no job, and the plan unlocks it then.
             _ => Outcome::SubmitUnclear,
         };
@@ -338,10 +340,10 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
                     .await
             }
             Ok(state) => {
-                // The token goes before anybody can lock the container again with another of ours.
-                let _ = self.attempts.end(&token.uuid).await;
+                // The token goes before the container is locked again with another of ours.
+                let ended = self.attempts.end(&token.uuid).await.is_ok();
                 self.scheduler.forget(&container).await;
-                Report::new(Outcome::Released(state), vec![told])
+                Report::new(Outcome::Released(state, ended), vec![told])
             }
             Err(error) => Report::failed(&container, &error).after(&error),
         }
@@ -379,11 +381,11 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
                 self.end_as_dispatcher(container, &attempt, reason).await
             }
             Ok(()) => {
-                // Where the server does not end it by itself. One that stays behind is swept.
-                let _ = self.attempts.end(&attempt).await;
+                // Where the server does not end it by itself.
+                let ended = self.attempts.end(&attempt).await.is_ok();
                 self.scheduler.forget(&container).await;
                 Report::new(
-                    Outcome::Released(ContainerState::Cancelled),
+                    Outcome::Released(ContainerState::Cancelled, ended),
                     vec![Event::CleanedUpExecutor { container, reason }],
                 )
             }
@@ -403,10 +405,8 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         match self.api.record(None, &container).await {
             Ok(Row::Container(record)) if record.locked_by_uuid.as_ref() == Some(attempt) => {}
             Ok(Row::Container(record)) => {
-                return match self.attempts.end(attempt).await {
-                    Ok(()) => Report::new(Outcome::Released(record.state), vec![]),
-                    Err(error) => Report::failed(&container, &error).after(&error),
-                };
+                let ended = self.attempts.end(attempt).await.is_ok();
+                return Report::new(Outcome::Released(record.state, ended), vec![]);
             }
             Ok(Row::Unreadable(_, why)) => return Report::failed(&container, why),
             Err(error) => return Report::failed(&container, &error).after(&error),
@@ -416,7 +416,7 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
             Ok(()) => {
                 self.scheduler.forget(&container).await;
                 Report::new(
-                    Outcome::Released(ContainerState::Cancelled),
+                    Outcome::Released(ContainerState::Cancelled, true),
                     vec![Event::CleanedUpExecutor { container, reason }],
                 )
             }

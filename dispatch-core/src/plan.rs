@@ -3,6 +3,7 @@
 //! | container | lock | job | priority > 0 | priority 0 |
 //! |---|---|---|---|---|
 //! | Queued | asked for, answer lost | gone | start again with the same token | wait two minutes, then end the attempt |
+//! | Locked, Running | other; asked for, answer lost | – | wait two minutes, then end the attempt | the same |
 //! | Queued | asked for, answer lost | there | stop the job: it belongs to an attempt that ended | the same |
 //! | Queued | nobody | gone | start, in priority order, as far as admitted | wait |
 //! | Queued | nobody | there | stop the job: it belongs to an attempt that ended | the same |
@@ -179,7 +180,7 @@ fn follow(
         }
         // Its token must live on: should the lost request take effect after all, only that token can use the lock or
         // give it back.
-        (ContainerState::Queued, _) if may_still_be_locked(world, uuid, known) => {
+        (_, Holder::Other | Holder::Nobody) if may_still_be_locked(world, uuid, known) => {
             stop_all(world, uuid, Reason::LockLost, actions)
         }
         (ContainerState::Queued, _) | (_, Holder::Other | Holder::Nobody) => {
@@ -238,7 +239,10 @@ fn is_younger_than_listing(world: &World, known: &Known) -> bool {
 fn may_still_be_locked(world: &World, uuid: &ContainerUuid, known: &Known) -> bool {
     let attempt = world.attempts.get(uuid);
     attempt.is_some_and(|attempt| match attempt.phase {
-        Phase::Unclear(asked) => known.priority > 0 || world.now.since(asked) < LOST_ANSWER,
+        Phase::Unclear(asked) => {
+            let again = known.state == ContainerState::Queued && known.priority > 0;
+            again || world.now.since(asked) < LOST_ANSWER
+        }
         _ => false,
     })
 }

@@ -27,7 +27,7 @@ pub fn presence<'a>(world: &'a World, uuid: &ContainerUuid) -> Presence<'a> {
         Some(Phase::Submitted(at) | Phase::Adopted(at) | Phase::Unclear(at)) => at,
         // Not submitted yet: no listing can speak of it.
         Some(Phase::Locked | Phase::Submitting) => return Presence::Unknown,
-        None => Moment::default(),
+        Some(Phase::Ending) | None => Moment::default(),
     };
     let agrees = |listing: &Listing| listing.began > since && listing.live(uuid).next().is_none();
     match &world.previous {

@@ -119,6 +119,9 @@ pub enum Phase {
     Submitted(Moment),
     /// Asked for its lock at this moment, and whether it has it is not known.
     Unclear(Moment),
+    /// It is over, and the server was asked to end its token, without a clear yes so far: it must not be used again,
+    /// for that request may still take effect.
+    Ending,
     /// Found at this moment after a restart: it may or may not have been submitted before.
     Adopted(Moment),
 }

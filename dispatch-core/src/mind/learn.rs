@@ -59,19 +59,29 @@ impl Mind {
                 self.submitted(&container, now);
                 self.unclear.insert(container);
             }
-            Outcome::NotSubmitted => {
+            Outcome::NotSubmitted(ended) => {
                 self.refused(now);
-                self.failed(container, now);
+                let token = self.tokens.get(&container).cloned();
+                self.failed(container.clone(), now);
+                self.ended(&container, token, ended);
             }
-            Outcome::Released(state) => {
+            Outcome::Released(state, ended) => {
                 // Its submission failed without saying so clearly.
                 if self.unclear.contains(&container) {
                     self.refused(now);
                 }
+                let token = self.tokens.get(&container).cloned();
                 match state {
-                    ContainerState::Queued => self.failed(container, now),
+                    ContainerState::Queued => self.failed(container.clone(), now),
                     _ => self.over(&container),
                 }
+                self.ended(&container, token, ended);
+            }
+            Outcome::NotEnded => {
+                if let Some(attempt) = self.world.attempts.get_mut(&container) {
+                    attempt.phase = Phase::Ending;
+                }
+                self.resting.insert(container, Moment(now.0 + REST));
             }
             Outcome::Renewed(token) => drop(self.tokens.insert(container, token)),
             Outcome::Swept(token) => {
@@ -100,6 +110,13 @@ impl Mind {
         };
         self.world.attempts.insert(container.clone(), attempt);
         self.tokens.insert(container.clone(), token);
+    }
+
+    /// The attempt is over; its token must be ended before another begins.
+    fn ended(&mut self, container: &ContainerUuid, token: Option<AttemptToken>, ended: bool) {
+        if let (Some(token), false) = (token, ended) {
+            self.has(container, token, Phase::Ending);
+        }
     }
 
     /// Whatever the scheduler said: from now on its listings tell.

@@ -76,6 +76,18 @@ fn with_job(mut world: World, job: Job) -> World {
     world
 }
 
+fn long_after(mut world: World) -> World {
+    world.now = at(9 + LOST_ANSWER.as_secs());
+    world
+}
+
+fn read_at(mut world: World, seconds: u64) -> World {
+    for known in world.containers.values_mut() {
+        known.seen = at(seconds);
+    }
+    world
+}
+
 fn ours() -> Holder {
     Holder::Ours(token(1))
 }
@@ -151,7 +163,25 @@ fn every_row_of_the_table() {
         (
             "locked by another, the answer to lock was lost",
             with_attempt(world(Locked, Holder::Other, 1), Phase::Unclear(at(9))),
+            &[],
+        ),
+        (
+            "locked by another, the answer to lock was lost long ago",
+            long_after(with_attempt(
+                world(Locked, Holder::Other, 1),
+                Phase::Unclear(at(9)),
+            )),
             &["end attempt"],
+        ),
+        (
+            "queued, the old token may not be ended yet: it must not be used again",
+            with_attempt(world(Queued, Holder::Nobody, 1), Phase::Ending),
+            &["end attempt"],
+        ),
+        (
+            "running, its job is gone, but the record is older than the listing",
+            with_attempt(read_at(world(Running, ours(), 1), 8), submitted),
+            &[],
         ),
         (
             "locked, not submitted",
