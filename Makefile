@@ -26,6 +26,13 @@ bench: deps deps-labs
 	cargo build --release --workspace --bins --locked
 	cargo bench --locked --workspace --bench suite --bench engine --bench parts --bench api
 
+# Dispatchers in a simulated world full of faults. A seed that fails fails again: make sim SEEDS=1 FROM=42
+SEEDS ?= 100
+FROM ?= 1
+.PHONY: sim
+sim: deps
+	cargo run --release --locked -p simulator -- --seeds $(SEEDS) --from $(FROM) $(SIM_FLAGS)
+
 # A throwaway Slurm cluster or HTCondor pool on loopback, to try things on; prints the lines to source.
 lab-slurm: deps-labs
 	bash tests/lab/slurm-up $(LAB)/slurm

@@ -198,7 +198,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
                     self.act(&mut actions);
                     // What had to wait for its time is found when that has come.
                     let breath = self.mind.breath(self.now());
-                    next_act = Instant::now() + (40 * breath).max(Duration::from_secs(1));
+                    next_act = Instant::now() + (200 * breath).max(Duration::from_secs(1));
                 }
             }
         }

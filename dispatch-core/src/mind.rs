@@ -309,29 +309,75 @@ impl Mind {
     /// under way until [`Self::learn`] hears of it. `due` tells whether a token is to be renewed.
     pub fn decide(&mut self, now: Moment, due: impl Fn(&AttemptToken) -> bool) -> Vec<Task> {
         self.world.now = now;
+        let hands = self.width.hands();
+        let policy = self.policy();
+        let mut begun: BTreeSet<ContainerUuid> = BTreeSet::new();
         let mut tasks = Vec::new();
-        for action in plan(&self.world, &self.policy()) {
-            if self.world.in_flight.len() >= self.width.hands() {
-                return tasks;
-            }
-            if let Some(task) = self.task(now, action) {
-                self.begin(task.container().clone());
-                tasks.push(task);
-            }
-        }
-        for task in self.upkeep(now, due) {
-            if self.world.in_flight.len() >= self.width.hands() {
+        for action in plan(&self.world, &policy) {
+            if self.world.in_flight.len() + begun.len() >= hands {
                 break;
             }
-            self.begin(task.container().clone());
+            let container = action.container();
+            let rests = self
+                .resting
+                .get(container)
+                .is_some_and(|until| *until > now);
+            if rests || begun.contains(container) {
+                continue;
+            }
+            let commands = !matches!(action, Action::Start { .. } | Action::EndAttempt { .. });
+            if commands && self.pace.wait(now) > Duration::ZERO {
+                continue;
+            }
+            let urgency = match &action {
+                Action::StopJob { job, reason, .. } => {
+                    let grace = self.settings.stop_grace;
+                    self.stopping.next(job, *reason, grace, now)
+                }
+                _ => Some(Urgency::Ask),
+            };
+            let Some(urgency) = urgency else {
+                continue;
+            };
+            if commands {
+                self.pace.take(now);
+            }
+            begun.insert(container.clone());
+            let known = self.world.containers.get(container);
+            tasks.push(Task::Act {
+                token: self.tokens.get(container).cloned(),
+                needs: known.map(|k| k.needs.clone()).unwrap_or_default(),
+                urgency,
+                action,
+            });
+        }
+        for task in &tasks {
+            self.begin(task);
+        }
+        for task in self.upkeep(now, due) {
+            if self.world.in_flight.len() >= hands {
+                break;
+            }
+            self.begin(&task);
             tasks.push(task);
         }
         tasks
     }
 
-    fn begin(&mut self, container: ContainerUuid) {
+    fn begin(&mut self, task: &Task) {
+        let container = task.container();
         self.touched.insert(container.clone());
-        self.world.in_flight.insert(container);
+        self.world.in_flight.insert(container.clone());
+        let submits = matches!(
+            task,
+            Task::Act {
+                action: Action::Submit { .. },
+                ..
+            }
+        );
+        if let (true, Some(attempt)) = (submits, self.world.attempts.get_mut(container)) {
+            attempt.phase = Phase::Submitting;
+        }
     }
 
     fn is_busy(&self, container: &ContainerUuid, now: Moment) -> bool {
@@ -340,40 +386,6 @@ impl Mind {
             .get(container)
             .is_some_and(|until| *until > now);
         rests || self.world.in_flight.contains(container)
-    }
-
-    /// The action with what it needs, if this is the time for it.
-    fn task(&mut self, now: Moment, action: Action) -> Option<Task> {
-        let container = action.container();
-        if self.is_busy(container, now) {
-            return None;
-        }
-        let commands = !matches!(action, Action::Start { .. } | Action::EndAttempt { .. });
-        if commands && self.pace.wait(now) > Duration::ZERO {
-            return None;
-        }
-        let urgency = match &action {
-            Action::StopJob { job, reason, .. } => {
-                let grace = self.settings.stop_grace;
-                self.stopping.next(job, *reason, grace, now)?
-            }
-            _ => Urgency::Ask,
-        };
-        if commands {
-            self.pace.take(now);
-        }
-        if let Action::Submit { container, .. } = &action
-            && let Some(attempt) = self.world.attempts.get_mut(container)
-        {
-            attempt.phase = Phase::Submitting;
-        }
-        let known = self.world.containers.get(action.container());
-        Some(Task::Act {
-            token: self.tokens.get(action.container()).cloned(),
-            needs: known.map(|k| k.needs.clone()).unwrap_or_default(),
-            urgency,
-            action,
-        })
     }
 
     /// Tokens to be renewed before they end, as afterwards nobody could record a result, and left-over ones to be

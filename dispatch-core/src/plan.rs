@@ -148,21 +148,29 @@ impl Action {
     }
 }
 
-/// What to do now. Deterministic: the same world and policy give the same actions in the same order.
-pub fn plan(world: &World, policy: &Policy) -> Vec<Action> {
-    let mut actions = Vec::new();
-    for (uuid, known) in &world.containers {
+/// What to do now. Deterministic: the same world and policy give the same actions in the same order. Lazy: who can do
+/// only a few things now need not hear of all.
+pub fn plan<'a>(world: &'a World, policy: &'a Policy) -> impl Iterator<Item = Action> + 'a {
+    let followed = world.containers.iter().flat_map(|(uuid, known)| {
+        let mut actions = Vec::new();
         if !world.in_flight.contains(uuid) {
             follow(world, policy, uuid, known, &mut actions);
         }
-    }
-    for uuid in &world.deleted {
+        actions
+    });
+    let cleared = world.deleted.iter().flat_map(|uuid| {
+        let mut actions = Vec::new();
         if !world.in_flight.contains(uuid) && !world.containers.contains_key(uuid) {
             clear(world, uuid, Reason::ContainerDeleted, &mut actions);
         }
-    }
-    start(world, policy, &mut actions);
-    actions
+        actions
+    });
+    let started = std::iter::once_with(|| {
+        let mut actions = Vec::new();
+        start(world, policy, &mut actions);
+        actions
+    });
+    followed.chain(cleared).chain(started.flatten())
 }
 
 /// The rows of the table for one container, but for starting it.
@@ -186,46 +194,53 @@ fn follow(
         (ContainerState::Queued, _) | (_, Holder::Other | Holder::Nobody) => {
             clear(world, uuid, Reason::LockLost, actions)
         }
-        (state, Holder::Ours(attempt)) => {
-            let (container, attempt) = (uuid.clone(), attempt.clone());
-            let running = *state == ContainerState::Running;
-            let phase = world
-                .attempts
-                .get(uuid)
-                .filter(|a| a.token == attempt)
-                .map(|a| a.phase);
-            if matches!(phase, Some(Phase::Locked | Phase::Unclear(_))) && !running {
-                match known.priority > 0 {
-                    true if policy.may_start => actions.push(Action::Submit { container, attempt }),
-                    true => {}
-                    false => actions.push(Action::Unlock {
-                        container,
-                        attempt,
-                        reason: Reason::PriorityZero,
-                    }),
-                }
-                return;
-            }
-            match presence(world, uuid) {
-                Presence::Unknown => {}
-                // Its executor's last word may be in the record by now.
-                Presence::Gone if !is_younger_than_listing(world, known) => {}
-                Presence::Gone if running => actions.push(Action::Cancel {
-                    container,
-                    attempt,
-                    reason: Reason::JobGone,
-                }),
-                Presence::Gone => actions.push(Action::Unlock {
-                    container,
-                    attempt,
-                    reason: Reason::JobGone,
-                }),
-                Presence::There(_) if known.priority <= 0 => {
-                    stop_all(world, uuid, Reason::PriorityZero, actions)
-                }
-                Presence::There(_) => stop_others(world, uuid, &attempt, actions),
-            }
+        (_, Holder::Ours(attempt)) => hold(world, policy, uuid, known, attempt, actions),
+    }
+}
+
+/// The rows for a container that `attempt`, one of ours, holds.
+fn hold(
+    world: &World,
+    policy: &Policy,
+    uuid: &ContainerUuid,
+    known: &Known,
+    attempt: &TokenUuid,
+    actions: &mut Vec<Action>,
+) {
+    let running = known.state == ContainerState::Running;
+    let ours = world.attempts.get(uuid).filter(|a| a.token == *attempt);
+    let phase = ours.map(|a| a.phase);
+    let unsubmitted = matches!(phase, Some(Phase::Locked | Phase::Unclear(_))) && !running;
+    let unlock = |reason| Action::Unlock {
+        container: uuid.clone(),
+        attempt: attempt.clone(),
+        reason,
+    };
+    if unsubmitted {
+        match known.priority > 0 {
+            true if policy.may_start => actions.push(Action::Submit {
+                container: uuid.clone(),
+                attempt: attempt.clone(),
+            }),
+            true => {}
+            false => actions.push(unlock(Reason::PriorityZero)),
         }
+        return;
+    }
+    match presence(world, uuid) {
+        Presence::Unknown => {}
+        // Its executor's last word may be in the record by now.
+        Presence::Gone if !is_younger_than_listing(world, known) => {}
+        Presence::Gone if running => actions.push(Action::Cancel {
+            container: uuid.clone(),
+            attempt: attempt.clone(),
+            reason: Reason::JobGone,
+        }),
+        Presence::Gone => actions.push(unlock(Reason::JobGone)),
+        Presence::There(_) if known.priority <= 0 => {
+            stop_all(world, uuid, Reason::PriorityZero, actions)
+        }
+        Presence::There(_) => stop_others(world, uuid, attempt, actions),
     }
 }
 
@@ -281,6 +296,11 @@ fn stop_others(
     actions: &mut Vec<Action>,
 ) {
     let jobs: Vec<_> = world.listing.iter().flat_map(|l| l.live(uuid)).collect();
+    if let [only] = jobs[..]
+        && only.attempt.as_ref().is_none_or(|a| a == attempt)
+    {
+        return;
+    }
     let mine = jobs
         .iter()
         .position(|j| j.attempt.as_ref() == Some(attempt));

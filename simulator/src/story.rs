@@ -24,7 +24,7 @@ const TIDYING: Duration = Duration::from_secs(1500);
 /// How many containers most seeds have, at most; every [`LARGE`]th has [`MANY`].
 const FEW: usize = 200;
 /// See [`FEW`].
-const LARGE: u64 = 50;
+const LARGE: u64 = 100;
 /// See [`FEW`].
 const MANY: usize = 10_000;
 

@@ -92,9 +92,12 @@ fn ours() -> Holder {
     Holder::Ours(token(1))
 }
 
+fn planned(world: &World) -> Vec<Action> {
+    plan(world, &POLICY).collect()
+}
+
 fn words(world: &World) -> Vec<String> {
     plan(world, &POLICY)
-        .iter()
         .map(|action| match action {
             Action::Start { .. } => "start".into(),
             Action::Submit { .. } => "submit".into(),
@@ -355,7 +358,6 @@ fn the_highest_priority_starts_first_and_only_as_many_as_may_wait() {
     }
     let started = |policy: Policy| {
         plan(&world, &policy)
-            .iter()
             .map(|a| a.container().clone())
             .collect::<Vec<_>>()
     };
@@ -447,7 +449,7 @@ proptest! {
     #[test]
     fn nothing_is_cancelled_or_started_without_two_listings(mut world in any_world()) {
         world.previous = None;
-        for action in plan(&world, &POLICY) {
+        for action in planned(&world) {
             let from_missing_knowledge = matches!(
                 action,
                 Action::Cancel { .. } | Action::Start { .. } | Action::Unlock { reason: Reason::JobGone, .. }
@@ -458,7 +460,7 @@ proptest! {
 
     #[test]
     fn a_container_with_a_live_job_is_never_started_unlocked_or_cancelled(world in any_world()) {
-        for action in plan(&world, &POLICY) {
+        for action in planned(&world) {
             let alive = world.listing.iter().any(|l| l.live(action.container()).next().is_some());
             let not_submitted = matches!(action, Action::Unlock { reason: Reason::PriorityZero, .. });
             if alive && !not_submitted {
@@ -469,7 +471,7 @@ proptest! {
 
     #[test]
     fn what_another_dispatcher_holds_is_left_alone_but_for_our_own_jobs(world in any_world()) {
-        for action in plan(&world, &POLICY) {
+        for action in planned(&world) {
             if world.containers.get(action.container()).is_some_and(|k| k.holder == Holder::Other) {
                 prop_assert!(!matches!(action, Action::Unlock { .. } | Action::Cancel { .. } | Action::Submit { .. } | Action::Start { .. }), "{action:?}");
             }
@@ -478,7 +480,7 @@ proptest! {
 
     #[test]
     fn one_kind_of_action_a_container_and_none_while_one_is_under_way(world in any_world()) {
-        let actions = plan(&world, &POLICY);
+        let actions = planned(&world);
         for action in &actions {
             prop_assert!(!world.in_flight.contains(action.container()));
             let stops = matches!(action, Action::StopJob { .. });
@@ -491,7 +493,7 @@ proptest! {
 
     #[test]
     fn every_live_job_of_a_final_container_is_stopped(world in any_world()) {
-        let actions = plan(&world, &POLICY);
+        let actions = planned(&world);
         let Some(listing) = &world.listing else { return Ok(()) };
         for (uuid, known) in &world.containers {
             if known.state.is_final() && !world.in_flight.contains(uuid) {
@@ -504,6 +506,6 @@ proptest! {
 
     #[test]
     fn the_same_world_gives_the_same_plan(world in any_world()) {
-        prop_assert_eq!(plan(&world, &POLICY), plan(&world.clone(), &POLICY));
+        prop_assert_eq!(planned(&world), planned(&world.clone()));
     }
 }
