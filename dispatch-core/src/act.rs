@@ -87,6 +87,8 @@ pub enum Task {
         needs: Needs,
         /// How a stop is meant.
         urgency: Urgency,
+        /// Nodes to leave out.
+        avoid: Vec<String>,
     },
     /// Renew the token of an attempt that goes on.
     Renew(ContainerUuid, AttemptToken),
@@ -111,8 +113,17 @@ pub struct Report {
     pub outcome: Outcome,
     /// What is to be told, in order.
     pub events: Vec<Event>,
+    /// What else is to be learnt from it.
+    pub hints: Hints,
+}
+
+/// What an action shows besides its outcome.
+#[derive(Debug, Default)]
+pub struct Hints {
     /// The server asked for less.
     pub overloaded: bool,
+    /// The container came to nothing on this node before it ran.
+    pub failed_on: Option<String>,
 }
 
 impl Report {
@@ -120,7 +131,7 @@ impl Report {
         Self {
             outcome,
             events,
-            overloaded: false,
+            hints: Hints::default(),
         }
     }
 
@@ -134,7 +145,7 @@ impl Report {
     }
 
     fn after(mut self, error: &Error) -> Self {
-        self.overloaded |= error.is_overload();
+        self.hints.overloaded |= error.is_overload();
         self
     }
 }
@@ -148,7 +159,13 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
                 token,
                 needs,
                 urgency,
-            } => self.act(action, token, needs, urgency).await,
+                avoid,
+            } => match (action, token) {
+                (Action::Submit { container, attempt }, Some(token)) if token.uuid == attempt => {
+                    self.submit(container, token, needs, avoid).await
+                }
+                (action, token) => self.act(action, token, needs, urgency).await,
+            },
             Task::Renew(container, token) => match self.attempts.renew(&token).await {
                 Ok(token) => Report::new(Outcome::Renewed(token), vec![]),
                 Err(error) => {
@@ -172,10 +189,8 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
     ) -> Report {
         match action {
             Action::Start { container, etag } => self.start(container, &etag, &needs, token).await,
-            Action::Submit { container, attempt } => match token {
-                Some(token) if token.uuid == attempt => self.submit(container, token, needs).await,
-                _ => Report::new(Outcome::Failed, vec![]),
-            },
+            // Without its token it cannot be handed over.
+            Action::Submit { .. } => Report::new(Outcome::Failed, vec![]),
             Action::StopJob {
                 container,
                 job,
@@ -275,8 +290,15 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         Report::new(outcome, vec![told]).after(&error)
     }
 
-    async fn submit(&self, container: ContainerUuid, token: AttemptToken, needs: Needs) -> Report {
+    async fn submit(
+        &self,
+        container: ContainerUuid,
+        token: AttemptToken,
+        needs: Needs,
+        avoid: Vec<String>,
+    ) -> Report {
         let order = Order {
+            avoid,
             container: container.clone(),
             attempt: token.uuid.clone(),
             token: token.token.clone(),
@@ -325,8 +347,10 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
             container: container.clone(),
             reason,
         };
+        let mut failed_on = None;
         if reason == Reason::JobGone {
             let ending = self.scheduler.ending(&container).await;
+            failed_on.clone_from(&ending.node);
             self.leave_word(&container, &token.token, &ending).await;
             told = Event::CleanedUpExecutor {
                 container: container.clone(),
@@ -343,7 +367,9 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
                 // The token goes before the container is locked again with another of ours.
                 let ended = self.attempts.end(&token.uuid).await.is_ok();
                 self.scheduler.forget(&container).await;
-                Report::new(Outcome::Released(state, ended), vec![told])
+                let mut report = Report::new(Outcome::Released(state, ended), vec![told]);
+                report.hints.failed_on = failed_on;
+                report
             }
             Err(error) => Report::failed(&container, &error).after(&error),
         }

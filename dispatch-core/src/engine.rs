@@ -16,7 +16,7 @@ use crate::api::Api;
 use crate::attempts::{AttemptToken, Attempts, TokenMode};
 use crate::audit::Audit;
 use crate::events::Event;
-use crate::health::Health;
+use crate::health::{Health, View};
 use crate::mind::Mind;
 use crate::observe::{Interest, Look, look};
 use crate::scheduler::{Scheduler, SchedulerError};
@@ -322,9 +322,12 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
         let fits = self.hands.scheduler.admit(&waiting, &started);
         let events = self.mind.admitted(&waiting, fits);
         self.tell(events, records);
-        let breaker = !self.mind.may_start(self.now());
-        self.health
-            .view(self.mind.world(), self.hands.scheduler.room(), breaker);
+        self.health.view(View {
+            world: self.mind.world(),
+            room: self.hands.scheduler.room(),
+            breaker_open: !self.mind.may_start(self.now()),
+            shunned: self.mind.shunned(self.now()),
+        });
     }
 
     /// Decides, and begins what was decided.
@@ -345,7 +348,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
         if let Ok((container, report)) = done {
             self.tell(report.events, records);
             self.mind
-                .learn(self.now(), container, report.outcome, report.overloaded);
+                .learn(self.now(), container, report.outcome, report.hints);
         }
     }
 

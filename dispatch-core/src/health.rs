@@ -50,6 +50,7 @@ pub struct Health {
     events: Family<EventLabel, Counter>,
     containers: Family<StateLabel, Gauge>,
     breaker: Gauge,
+    shunned: Gauge,
     registry: Registry,
     facts: Mutex<Facts>,
 }
@@ -61,6 +62,20 @@ struct Facts {
     queue: Arc<[Row]>,
     room: Option<Room>,
     breaker: bool,
+    shunned: Vec<String>,
+}
+
+/// What the dispatcher has in view.
+#[derive(Debug)]
+pub struct View<'a> {
+    /// Containers and jobs.
+    pub world: &'a World,
+    /// What there is and what is free, where the scheduler is one machine.
+    pub room: Option<Room>,
+    /// The circuit breaker lets nothing new through.
+    pub breaker_open: bool,
+    /// Nodes left out of new submissions.
+    pub shunned: Vec<String>,
 }
 
 /// A container on the status page.
@@ -94,8 +109,15 @@ impl Health {
             "1 while nothing new is started, because several attempts in a row came to nothing",
             breaker.clone(),
         );
+        let shunned = Gauge::default();
+        registry.register(
+            "nodes_shunned",
+            "Nodes that get no new jobs, because several containers came to nothing there",
+            shunned.clone(),
+        );
         Arc::new(Self {
             breaker,
+            shunned,
             started: Instant::now(),
             too_old,
             token,
@@ -145,8 +167,9 @@ impl Health {
             .inc();
     }
 
-    /// What is in view; whether the circuit breaker lets nothing new through.
-    pub fn view(&self, world: &World, room: Option<Room>, breaker: bool) {
+    /// What is in view.
+    pub fn view(&self, view: View<'_>) {
+        let world = view.world;
         let mut rows = Vec::with_capacity(world.containers.len());
         let mut counts: BTreeMap<String, i64> = BTreeMap::new();
         for (uuid, known) in &world.containers {
@@ -170,11 +193,13 @@ impl Health {
                 .get_or_create(&StateLabel { state })
                 .set(count);
         }
-        self.breaker.set(i64::from(breaker));
+        self.breaker.set(i64::from(view.breaker_open));
+        self.shunned.set(view.shunned.len() as i64);
         let mut facts = self.facts();
         facts.queue = rows.into();
-        facts.room = room;
-        facts.breaker = breaker;
+        facts.room = view.room;
+        facts.breaker = view.breaker_open;
+        facts.shunned = view.shunned;
     }
 
     /// Whether both sides answered lately; else since when not, and why.
@@ -266,15 +291,22 @@ async fn status(State(health): State<Arc<Health>>, headers: HeaderMap) -> Respon
         return StatusCode::UNAUTHORIZED.into_response();
     }
     let complaint = health.complaint();
-    let (queue, room, breaker) = {
+    let (queue, room, breaker, shunned) = {
         let facts = health.facts();
-        (facts.queue.clone(), facts.room.clone(), facts.breaker)
+        let shunned = facts.shunned.clone();
+        (
+            facts.queue.clone(),
+            facts.room.clone(),
+            facts.breaker,
+            shunned,
+        )
     };
     let mut body = json!({
         "health": complaint.is_none(),
         "error": complaint,
         "uptime_seconds": health.started.elapsed().as_secs(),
         "breaker_open": breaker,
+        "shunned_nodes": shunned,
         "containers": queue,
     });
     if let Some(room) = room {

@@ -20,6 +20,7 @@ pub mod home;
 pub mod last_log;
 pub mod mind;
 pub mod needs;
+pub mod nodes;
 pub mod observe;
 pub mod pace;
 pub mod plan;

@@ -15,6 +15,7 @@ use crate::backoff::Backoff;
 use crate::engine::Settings;
 use crate::events::Event;
 use crate::needs::{Fit, Needs};
+use crate::nodes::Nodes;
 use crate::observe::{Interest, Look};
 use crate::pace::{Pace, Width};
 use crate::plan::{Action, LOST_ANSWER, Policy, Reason, plan};
@@ -64,6 +65,7 @@ pub struct Mind {
     looks: u64,
     /// The look under way does not ask for everything.
     partial: bool,
+    nodes: Nodes,
     width: Width,
     pace: Pace,
 }
@@ -89,6 +91,7 @@ impl Mind {
             newest: None,
             looks: 0,
             partial: false,
+            nodes: Nodes::default(),
             width: Width::new(HANDS),
         }
     }
@@ -101,6 +104,11 @@ impl Mind {
     /// Whether new containers are let through; false while submissions keep coming to nothing.
     pub fn may_start(&self, now: Moment) -> bool {
         self.backoff.is_closed(now)
+    }
+
+    /// Nodes that swallowed several containers, to be left out of new submissions.
+    pub fn shunned(&self, now: Moment) -> Vec<String> {
+        self.nodes.shunned(now).map(str::to_owned).collect()
     }
 
     /// Tokens of this dispatcher that the server has. What holds a lock is told by the next look.
@@ -347,6 +355,10 @@ impl Mind {
             tasks.push(Task::Act {
                 token: self.tokens.get(container).cloned(),
                 needs: known.map(|k| k.needs.clone()).unwrap_or_default(),
+                avoid: match action {
+                    Action::Submit { .. } => self.shunned(now),
+                    _ => Vec::new(),
+                },
                 urgency,
                 action,
             });
@@ -427,6 +439,7 @@ impl Mind {
                 token: self.tokens.get(container).cloned(),
                 needs: Needs::default(),
                 urgency: Urgency::Ask,
+                avoid: Vec::new(),
                 action: Action::Unlock {
                     container: container.clone(),
                     attempt: attempt.token.clone(),

@@ -36,6 +36,8 @@ pub struct Order {
     pub token: Token,
     /// What it takes.
     pub needs: Needs,
+    /// Nodes on which it must not run, where the scheduler can be told so.
+    pub avoid: Vec<String>,
 }
 
 /// How a stop is meant.
@@ -87,6 +89,8 @@ pub struct Ending {
     pub reason: String,
     /// The evidence: last words, exit status.
     pub detail: String,
+    /// The node it was on, where the scheduler tells.
+    pub node: Option<String>,
 }
 
 impl Ending {

@@ -419,6 +419,7 @@ impl Scheduler for Local {
         Ending {
             reason,
             detail: dir.last_words(),
+            node: None,
         }
     }
 

@@ -163,6 +163,7 @@ impl Scheduler for Slurm {
         Ending {
             reason,
             detail: self.dir(container).last_words_in_time().await,
+            node: None,
         }
     }
 

@@ -299,6 +299,7 @@ impl Scheduler for Cluster {
         Ending {
             reason: format!("the job of {container} was lost"),
             detail: String::new(),
+            node: None,
         }
     }
 

@@ -6,7 +6,7 @@ use arvados_client::ContainerUuid;
 use arvados_client::records::ContainerState;
 
 use super::Mind;
-use crate::act::Outcome;
+use crate::act::{Hints, Outcome};
 use crate::attempts::AttemptToken;
 use crate::world::{Attempt, Holder, Moment, Phase};
 
@@ -14,15 +14,17 @@ use crate::world::{Attempt, Holder, Moment, Phase};
 const REST: Duration = Duration::from_secs(2);
 
 impl Mind {
-    /// Learns from a finished action. `overloaded`: the API asked for less.
-    pub fn learn(
-        &mut self,
-        now: Moment,
-        container: ContainerUuid,
-        outcome: Outcome,
-        overloaded: bool,
-    ) {
-        self.width.learn(overloaded);
+    /// Learns from a finished action.
+    pub fn learn(&mut self, now: Moment, container: ContainerUuid, outcome: Outcome, hints: Hints) {
+        self.width.learn(hints.overloaded);
+        if let Some(node) = hints.failed_on
+            && self.nodes.failed(node.clone(), &container, now)
+        {
+            tracing::warn!(
+                node,
+                "several containers came to nothing on this node before they ran: it gets no new ones for an hour"
+            );
+        }
         self.world.in_flight.remove(&container);
         match outcome {
             Outcome::Locked(token) => {
