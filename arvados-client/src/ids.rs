@@ -46,22 +46,43 @@ fn random_suffix() -> String {
         .collect()
 }
 
+/// The 27 characters of a uuid, in place: there are many, and they are compared all the time.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Name([u8; 27]);
+
+impl Name {
+    /// Of a text that has the shape of a uuid; of anything else it is the beginning.
+    fn of(text: &str) -> Self {
+        let mut name = [b'0'; 27];
+        for (to, from) in name.iter_mut().zip(text.bytes()) {
+            *to = from;
+        }
+        Self(name)
+    }
+}
+
+impl AsRef<str> for Name {
+    fn as_ref(&self) -> &str {
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
 macro_rules! text_newtype {
     ($name:ident) => {
         impl $name {
             /// The identifier as text.
             pub fn as_str(&self) -> &str {
-                &self.0
+                self.0.as_ref()
             }
         }
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
+                f.write_str(self.as_str())
             }
         }
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
+                f.write_str(self.as_str())
             }
         }
         impl FromStr for $name {
@@ -78,7 +99,7 @@ macro_rules! text_newtype {
         }
         impl From<$name> for String {
             fn from(id: $name) -> String {
-                id.0.into()
+                id.as_str().to_owned()
             }
         }
     };
@@ -89,7 +110,7 @@ macro_rules! uuid_kind {
         $(#[$doc])*
         #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(try_from = "String", into = "String")]
-        pub struct $name(Box<str>);
+        pub struct $name(Name);
 
         impl $name {
             /// The five characters in the middle of every uuid of this kind.
@@ -104,18 +125,18 @@ macro_rules! uuid_kind {
                         kind: $kind,
                         infix: $infix,
                     }),
-                    Some(_) => Ok(Self(text.into())),
+                    Some(_) => Ok(Self(Name::of(text))),
                 }
             }
 
             /// A new random identifier in `cluster` (five characters of `[a-z0-9]`).
             pub fn generate(cluster: &str) -> Self {
-                Self(format!("{cluster}-{}-{}", $infix, random_suffix()).into())
+                Self(Name::of(&format!("{cluster}-{}-{}", $infix, random_suffix())))
             }
 
             /// The five characters that name the cluster.
             pub fn cluster(&self) -> &str {
-                &self.0[..5]
+                &self.as_str()[..5]
             }
         }
 
@@ -154,20 +175,20 @@ uuid_kind!(
 /// A uuid of any kind, where the API allows several (owner, object of a log record).
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Uuid(Box<str>);
+pub struct Uuid(Name);
 
 impl Uuid {
     /// Checks the shape; any kind is accepted.
     pub fn parse(text: &str) -> Result<Self, IdError> {
         match infix(text) {
-            Some(_) => Ok(Self(text.into())),
+            Some(_) => Ok(Self(Name::of(text))),
             None => Err(IdError::NotUuid(text.to_owned())),
         }
     }
 
     /// The five characters that tell the kind.
     pub fn infix(&self) -> &str {
-        &self.0[6..11]
+        &self.as_str()[6..11]
     }
 }
 text_newtype!(Uuid);
