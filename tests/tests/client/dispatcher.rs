@@ -263,3 +263,48 @@ async fn a_container_on_hold_gives_its_job_back() {
     stop.cancel();
     run.await.unwrap();
 }
+
+/// The executor is gone: the record says why, and its log has what it saved last and what the dispatcher knows.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_whose_executor_is_gone_ends_with_a_reason_and_a_log() {
+    let world = World::new().await;
+    let (_, container) = world.request("doomed").await;
+    let scheduler = Scripted::new(Manner::Slow(Duration::ZERO));
+    let (stop, run) = dispatch(&world, &scheduler);
+    let limit = tokio::time::Instant::now() + Duration::from_secs(20);
+    while scheduler.made(&container) == 0 {
+        assert!(tokio::time::Instant::now() < limit);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let saved = world.image.clone();
+    let as_attempt = world.dispatch.with_token(scheduler.token(&container));
+    let running = json!({"state": "Running", "log": saved});
+    as_attempt
+        .update_container(&container, running)
+        .await
+        .unwrap();
+    scheduler.jobs.lock().unwrap().clear();
+    let record = loop {
+        assert!(tokio::time::Instant::now() < limit);
+        let record = world.dispatch.container(&container).await.unwrap();
+        if record.state.is_final() {
+            break record;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    stop.cancel();
+    run.await.unwrap();
+    assert_eq!(record.state, ContainerState::Cancelled);
+    let why = record.runtime_status.error.unwrap();
+    assert!(why.contains("without recording a final state"), "{why}");
+    let log = world
+        .dispatch
+        .collection(record.log.unwrap().as_str())
+        .await
+        .unwrap();
+    let manifest = log.manifest_text;
+    assert!(
+        manifest.contains("dispatch.txt") && manifest.contains(".tar"),
+        "{manifest}"
+    );
+}
