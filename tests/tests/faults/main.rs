@@ -3,6 +3,7 @@
 
 #[path = "../suite/image.rs"]
 mod image;
+mod listing;
 #[path = "../suite/program.rs"]
 #[allow(dead_code, reason = "the suite uses more of it than this does")]
 mod program;
@@ -10,4 +11,6 @@ mod scene;
 #[path = "../suite/stack.rs"]
 #[allow(dead_code, reason = "the suite uses more of it than this does")]
 mod stack;
+mod states;
+mod stop;
 mod submit;

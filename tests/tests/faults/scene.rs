@@ -2,19 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arvados_client::records::{Container, ContainerState};
 use arvados_client::{ContainerRequestUuid, ContainerUuid};
 use serde_json::json;
-use suite_tests::fake_sched::{FakeSched, Job, Settings};
+use suite_tests::fake_sched::{Call, FakeSched, Job, Settings};
 use suite_tests::proxy::Proxy;
 
 use crate::program::binary;
-use crate::stack::{Stack, complete, wait_for};
+use crate::stack::{Stack, complete};
 
 /// How long anything may take that is not slow on purpose.
-pub const PATIENCE: Duration = Duration::from_secs(45);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Which dispatcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,35 +186,46 @@ impl Scene {
     }
 
     /// Its newest job, as soon as there is one.
-    pub fn job(&self, container: &ContainerUuid) -> Job {
-        wait_for("the job", PATIENCE, || {
-            self.fake.jobs_of(container.as_str()).pop()
-        })
+    pub async fn job(&self, container: &ContainerUuid) -> Job {
+        let newest = || self.fake.jobs_of(container.as_str()).pop();
+        self.found("the job", newest).await
     }
 
     /// Waits until the dispatcher has listed jobs so many times more.
-    pub fn looks(&self, count: usize) {
+    pub async fn looks(&self, count: usize) {
+        let listing = self.kind.listing();
         let listings = || {
             let calls = self.fake.calls();
-            let meant = |call: &&suite_tests::fake_sched::Call| {
-                let listing = self.kind.listing();
+            let meant = |call: &&Call| {
                 call.name == self.kind.lists() && call.arguments.iter().any(|a| a.contains(listing))
             };
             calls.iter().filter(meant).count()
         };
         // One more: the last one is not only begun, but answered and acted upon.
         let until = listings() + count + 1;
-        wait_for("listings", PATIENCE, || (listings() >= until).then_some(()));
+        self.wait_for("listings", || listings() >= until).await;
     }
 
-    pub fn wait_for(&self, what: &str, look: impl FnMut() -> bool) {
-        let mut look = look;
-        wait_for(what, PATIENCE, || look().then_some(()));
+    pub async fn wait_for(&self, what: &str, mut look: impl FnMut() -> bool) {
+        self.found(what, || look().then_some(())).await
+    }
+
+    /// The proxy is served by the same threads: they must not be blocked.
+    async fn found<T>(&self, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(found) = look() {
+                return found;
+            }
+            assert!(Instant::now() < until, "waited {PATIENCE:?} for {what}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     /// Waits until the dispatcher's log holds this.
-    pub fn says(&self, sentence: &str) {
-        self.wait_for(sentence, || self.stack.dispatcher.said().contains(sentence));
+    pub async fn says(&self, sentence: &str) {
+        let said = || self.stack.dispatcher.said().contains(sentence);
+        self.wait_for(sentence, said).await;
     }
 
     /// The container is as it was when its only job was submitted, and nobody has touched the job.

@@ -16,7 +16,7 @@ async fn first_goes_wrong(kind: Kind, fault: Fault, locks: u64, says: &str) {
         locks,
         "submissions"
     );
-    scene.says(says);
+    scene.says(says).await;
 }
 
 fn timed_out() -> String {
@@ -119,7 +119,7 @@ async fn it_is_not_installed_for_a_while() {
                 c.lock_count == 1 && c.state == ContainerState::Queued
             })
             .await;
-        scene.says("could not be run");
+        scene.says("could not be run").await;
         assert!(scene.fake.jobs().is_empty(), "{record:?}");
         scene.fake.install(kind.submits(), true);
         let record = scene.stack.end(&container, PATIENCE).await;
