@@ -1,6 +1,7 @@
 //! The dispatchers, as programs, against schedulers and an API connection that fail as they are told. Each test is a
 //! row of the fault matrix in `docs/reliability.md`. Needs root and busybox-static.
 
+mod api;
 #[path = "../suite/image.rs"]
 mod image;
 mod listing;

@@ -59,18 +59,22 @@ async fn every_state_of_a_job_means_that_it_is_over_or_not() {
         };
         let mut containers: Vec<(ContainerUuid, String, bool)> = Vec::new();
         for n in 0..count {
-            let container = scene.submit().await;
-            let id = scene.job(&container).await.id;
             let (word, over) = match kind {
                 Kind::Slurm => (SLURM[n].0.to_owned(), SLURM[n].1),
                 _ => (CONDOR[n].0.to_string(), CONDOR[n].1),
             };
-            scene.looks(1).await;
+            containers.push((scene.submit().await, word, over));
+        }
+        let mut jobs = Vec::new();
+        for (container, ..) in &containers {
+            jobs.push(scene.job(container).await.id);
+        }
+        scene.looks(1).await;
+        for (n, id) in jobs.iter().enumerate() {
             match kind {
-                Kind::Slurm => scene.fake.set_state(&id, SLURM[n].0, over),
-                _ => scene.fake.set_status(&id, CONDOR[n].0, over),
+                Kind::Slurm => scene.fake.set_state(id, SLURM[n].0, SLURM[n].1),
+                _ => scene.fake.set_status(id, CONDOR[n].0, CONDOR[n].1),
             }
-            containers.push((container, word, over));
         }
         for (container, word, _) in containers.iter().filter(|(.., over)| *over) {
             let back = |c: &arvados_client::records::Container| {
