@@ -126,7 +126,7 @@ impl Description {
         Ok(Plan {
             program: path("executable"),
             arguments: self.words("arguments")?,
-            environment: Some(environment),
+            environment,
             transfer: Some(files.map(|file| Path::new(file).to_owned()).collect()),
             directory: "/".into(),
             output: path("output"),
@@ -153,9 +153,11 @@ pub fn condor_submit(order: Order<'_>) -> std::io::Result<Reply> {
         }
         (cluster, state.settings.run_jobs)
     })?;
-    if runs {
-        for process in 0..description.count {
-            keeper::start(order.store, &format!("{cluster}.{process}"), &plan)?;
+    for process in 0..description.count {
+        let id = format!("{cluster}.{process}");
+        keeper::prepare(order.store, &id, &plan)?;
+        if runs {
+            keeper::start(order.store, &std::env::current_exe()?, &id)?;
         }
     }
     let last = description.count - 1;

@@ -92,6 +92,12 @@ impl FakeSched {
         self.each(id, |job| keeper::end(job, Some(exit), None));
     }
 
+    /// Starts a waiting job.
+    pub fn start_job(&self, id: &str) {
+        let program = self.store.dir().join("bin").join(COMMANDS[0]);
+        keeper::start(&self.store, &program, id).expect("the job's keeper");
+    }
+
     fn each(&self, id: &str, change: impl FnOnce(&mut Job)) {
         self.change(|state| {
             let job = state.jobs.iter_mut().rfind(|job| job.id == id);

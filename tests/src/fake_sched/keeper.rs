@@ -23,8 +23,8 @@ pub struct Plan {
     pub program: PathBuf,
     /// Its arguments.
     pub arguments: Vec<String>,
-    /// Its whole environment; none: that of the submitting command.
-    pub environment: Option<Vec<(String, String)>>,
+    /// Its whole environment.
+    pub environment: Vec<(String, String)>,
     /// Copied into the job's own directory, which is where it runs; none: it runs where `directory` says.
     pub transfer: Option<Vec<PathBuf>>,
     /// Where it runs if nothing is transferred.
@@ -38,12 +38,16 @@ pub fn directory(store: &Store, id: &str) -> PathBuf {
     store.dir().join("jobs").join(id)
 }
 
-/// Starts the keeper of a job and does not wait for it.
-pub fn start(store: &Store, id: &str, plan: &Plan) -> io::Result<()> {
+/// Writes down what a job runs.
+pub fn prepare(store: &Store, id: &str, plan: &Plan) -> io::Result<()> {
     let directory = directory(store, id);
     fs::create_dir_all(&directory)?;
-    fs::write(directory.join("plan.json"), serde_json::to_vec(plan)?)?;
-    Command::new(std::env::current_exe()?)
+    fs::write(directory.join("plan.json"), serde_json::to_vec(plan)?)
+}
+
+/// Starts the keeper of a job, `program` being fake-sched, and does not wait for it.
+pub fn start(store: &Store, program: &Path, id: &str) -> io::Result<()> {
+    Command::new(program)
         .arg0(NAME)
         .arg(id)
         .env("FAKE_SCHED_DIR", store.dir())
@@ -99,12 +103,11 @@ fn launch(store: &Store, id: &str, plan: &Plan) -> io::Result<Child> {
     };
     let output = open(&plan.output)?;
     let mut command = Command::new(&plan.program);
-    command.args(&plan.arguments).current_dir(place);
-    if let Some(environment) = &plan.environment {
-        command.env_clear().envs(environment.iter().cloned());
-    }
     command
-        .env_remove("FAKE_SCHED_DIR")
+        .args(&plan.arguments)
+        .current_dir(place)
+        .env_clear()
+        .envs(plan.environment.iter().cloned())
         .process_group(0)
         .stdin(Stdio::null())
         .stdout(output.try_clone()?)
@@ -136,7 +139,8 @@ fn wait(store: &Store, id: &str, mut child: Child) -> io::Result<()> {
 }
 
 fn is_due(state: &State, id: &str) -> bool {
-    let job = state.jobs.iter().find(|job| job.id == id);
+    // Numbers are used again: the newest.
+    let job = state.jobs.iter().rfind(|job| job.id == id);
     job.and_then(|job| job.kill_at)
         .is_some_and(|at| at <= now())
 }

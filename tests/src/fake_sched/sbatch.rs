@@ -81,20 +81,20 @@ pub fn sbatch(order: Order<'_>) -> std::io::Result<Reply> {
         });
         (id, state.settings.run_jobs && !options.has("hold"))
     })?;
+    let script = keeper::directory(order.store, &id).join("script");
+    let path = |name: &str| options.value(name).map(|text| text.replace("%%", "%"));
+    let plan = Plan {
+        program: interpreter(order.input),
+        arguments: vec![script.to_string_lossy().into_owned()],
+        environment: std::env::vars().collect(),
+        transfer: None,
+        directory: Path::new(&path("chdir").unwrap_or_else(|| "/".into())).to_owned(),
+        output: PathBuf::from(path("output").unwrap_or_else(|| format!("slurm-{id}.out"))),
+    };
+    keeper::prepare(order.store, &id, &plan)?;
+    fs::write(&script, order.input)?;
     if runs {
-        let script = keeper::directory(order.store, &id).join("script");
-        fs::create_dir_all(keeper::directory(order.store, &id))?;
-        fs::write(&script, order.input)?;
-        let path = |name: &str| options.value(name).map(|text| text.replace("%%", "%"));
-        let plan = Plan {
-            program: interpreter(order.input),
-            arguments: vec![script.to_string_lossy().into_owned()],
-            environment: None,
-            transfer: None,
-            directory: Path::new(&path("chdir").unwrap_or_else(|| "/".into())).to_owned(),
-            output: PathBuf::from(path("output").unwrap_or_else(|| format!("slurm-{id}.out"))),
-        };
-        keeper::start(order.store, &id, &plan)?;
+        keeper::start(order.store, &std::env::current_exe()?, &id)?;
     }
     Ok(Reply::says(match options.has("parsable") {
         true => format!("{id}\n"),

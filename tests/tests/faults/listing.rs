@@ -59,6 +59,37 @@ async fn empty_with_exit_status_0_twice() {
     .await;
 }
 
+/// A job that was taken for gone starts after all, when its container is locked by the next attempt already: it does
+/// not get in.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_was_hidden_cannot_use_the_next_attempt() {
+    both(|kind| async move {
+        let (scene, container) = waiting(kind).await;
+        let first = scene.job(&container).await;
+        let unheard = Fault::Nothing { say: String::new() };
+        let hidden = Rule::every(kind.lists(), Fault::Mute).having(kind.listing());
+        scene.fake.faults([hidden]);
+        scene
+            .wait_for("the second job", || {
+                scene.fake.jobs_of(container.as_str()).len() == 2
+            })
+            .await;
+        scene.fake.faults([Rule::every(kind.ends(), unheard)]);
+        scene.fake.start_job(&first.id);
+        let old = || scene.fake.jobs_of(container.as_str()).remove(0);
+        scene
+            .wait_for("the end of the first job", || old().ended.is_some())
+            .await;
+        assert_ne!(old().exit, Some(0), "it ran the container");
+        let record = scene.stack.container(&container).await;
+        assert_eq!(
+            (record.state, record.lock_count),
+            (ContainerState::Locked, 2)
+        );
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn it_fails() {
     both(|kind| {
@@ -116,7 +147,7 @@ fn flood(kind: Kind, bytes: usize) -> Fault {
 async fn fifty_megabytes_are_read() {
     both(|kind| async move {
         let scene = running(kind).up().await;
-        let rule = Rule::next(kind.lists(), 3, flood(kind, 50 << 20)).having(kind.listing());
+        let rule = Rule::next(kind.lists(), 2, flood(kind, 50 << 20)).having(kind.listing());
         scene.fake.faults([rule]);
         let container = scene.submit().await;
         scene.complete(&container, 1).await;

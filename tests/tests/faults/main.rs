@@ -2,6 +2,7 @@
 //! row of the fault matrix in `docs/reliability.md`. Needs root and busybox-static.
 
 mod api;
+mod hang;
 #[path = "../suite/image.rs"]
 mod image;
 mod listing;

@@ -14,7 +14,7 @@ use crate::program::binary;
 use crate::stack::{Stack, complete};
 
 /// How long anything may take that is not slow on purpose.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Which dispatcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -188,7 +188,7 @@ impl Scene {
     /// Its newest job, as soon as there is one.
     pub async fn job(&self, container: &ContainerUuid) -> Job {
         let newest = || self.fake.jobs_of(container.as_str()).pop();
-        self.found("the job", newest).await
+        self.found("the job", PATIENCE, newest).await
     }
 
     /// Waits until the dispatcher has listed jobs so many times more.
@@ -207,25 +207,40 @@ impl Scene {
     }
 
     pub async fn wait_for(&self, what: &str, mut look: impl FnMut() -> bool) {
-        self.found(what, || look().then_some(())).await
+        self.found(what, PATIENCE, || look().then_some(())).await
     }
 
     /// The proxy is served by the same threads: they must not be blocked.
-    async fn found<T>(&self, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-        let until = Instant::now() + PATIENCE;
+    async fn found<T>(
+        &self,
+        what: &str,
+        patience: Duration,
+        mut look: impl FnMut() -> Option<T>,
+    ) -> T {
+        let until = Instant::now() + patience;
         loop {
             if let Some(found) = look() {
                 return found;
             }
-            assert!(Instant::now() < until, "waited {PATIENCE:?} for {what}");
+            assert!(Instant::now() < until, "waited {patience:?} for {what}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
     /// Waits until the dispatcher's log holds this.
     pub async fn says(&self, sentence: &str) {
-        let said = || self.stack.dispatcher.said().contains(sentence);
-        self.wait_for(sentence, said).await;
+        self.says_within(sentence, PATIENCE).await;
+    }
+
+    pub async fn says_within(&self, sentence: &str, patience: Duration) {
+        let said = || {
+            self.stack
+                .dispatcher
+                .said()
+                .contains(sentence)
+                .then_some(())
+        };
+        self.found(sentence, patience, said).await;
     }
 
     /// The container is as it was when its only job was submitted, and nobody has touched the job.
