@@ -7,7 +7,7 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use suite_tests::proxy::{Effect, Fault, Rule, Seen};
 
-use crate::scene::{Kind, PATIENCE, Scene, both, held, running};
+use crate::scene::{Kind, PATIENCE, Scene, all, both, held, running};
 
 const MINT: (Method, &str) = (Method::POST, "api_client_authorizations");
 const LOCK: (Method, &str) = (Method::POST, "containers/*/lock");
@@ -79,27 +79,27 @@ async fn attempt_tokens(scene: &Scene) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_lock_takes_effect_and_its_answer_is_lost() {
-    both(|kind| async move { drop(go_on(kind, LOCK, losses()).await) }).await;
+    all(|kind| async move { drop(go_on(kind, LOCK, losses()).await) }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_lock_does_not_take_effect_and_its_answer_is_lost() {
-    both(|kind| async move { drop(go_on(kind, LOCK, [Fault::Cut(Effect::None)]).await) }).await;
+    all(|kind| async move { drop(go_on(kind, LOCK, [Fault::Cut(Effect::None)]).await) }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_refuses_the_lock_before_it_takes_effect() {
-    both(|kind| async move { drop(go_on(kind, LOCK, refusals(Effect::None)).await) }).await;
+    all(|kind| async move { drop(go_on(kind, LOCK, refusals(Effect::None)).await) }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_refuses_the_lock_after_it_took_effect() {
-    both(|kind| async move { drop(go_on(kind, LOCK, refusals(Effect::Done)).await) }).await;
+    all(|kind| async move { drop(go_on(kind, LOCK, refusals(Effect::Done)).await) }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_is_made_and_the_answer_is_lost() {
-    both(
+    all(
         |kind| async move { drop(go_on(kind, MINT, losses().chain(refusals(Effect::Done))).await) },
     )
     .await;
@@ -193,7 +193,7 @@ async fn listings_are_refused_by_a_gateway() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_server_asks_for_less_and_is_given_it() {
-    both(|kind| async move {
+    all(|kind| async move {
         let scene = running(kind).up().await;
         scene
             .proxy
@@ -217,7 +217,7 @@ async fn the_server_asks_for_less_and_is_given_it() {
 /// Another dispatcher was quicker, or the record changed: 422 and 412.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_lock_is_refused() {
-    both(|kind| async move {
+    all(|kind| async move {
         let statuses = [
             StatusCode::UNPROCESSABLE_ENTITY,
             StatusCode::PRECONDITION_FAILED,
@@ -298,7 +298,7 @@ async fn answers_trickle() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn live_events_cannot_be_had() {
-    both(|kind| async move {
+    all(|kind| async move {
         let mut begin = running(kind);
         begin.api_down = true;
         let scene = begin.up().await;
@@ -320,7 +320,7 @@ async fn live_events_cannot_be_had() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_server_is_away_at_the_start() {
-    both(|kind| async move {
+    all(|kind| async move {
         let mut begin = running(kind);
         begin.api_down = true;
         let scene = begin.up().await;
@@ -340,7 +340,7 @@ async fn the_server_is_away_at_the_start() {
 /// long it lasts.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_server_is_away_for_a_while() {
-    both(|kind| async move {
+    all(|kind| async move {
         let scene = running(kind).up().await;
         let (_, runs) = scene.request("sleep 2", json!({})).await;
         scene

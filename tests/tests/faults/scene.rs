@@ -285,13 +285,28 @@ impl Drop for Scene {
 
 /// The same for Slurm and HTCondor, side by side.
 pub async fn both<F: Future<Output = ()> + Send + 'static>(row: impl Fn(Kind) -> F) {
-    let (slurm, condor) = (
-        tokio::spawn(row(Kind::Slurm)),
-        tokio::spawn(row(Kind::Condor)),
-    );
-    let (slurm, condor) = (slurm.await, condor.await);
-    assert!(
-        slurm.is_ok() && condor.is_ok(),
-        "slurm: {slurm:?}, condor: {condor:?}"
-    );
+    side_by_side(&[Kind::Slurm, Kind::Condor], row).await;
+}
+
+/// The same for every dispatcher, side by side.
+pub async fn all<F: Future<Output = ()> + Send + 'static>(row: impl Fn(Kind) -> F) {
+    side_by_side(&[Kind::Slurm, Kind::Condor, Kind::Local], row).await;
+}
+
+async fn side_by_side<F: Future<Output = ()> + Send + 'static>(
+    kinds: &[Kind],
+    row: impl Fn(Kind) -> F,
+) {
+    let rows: Vec<_> = kinds
+        .iter()
+        .map(|kind| (kind, tokio::spawn(row(*kind))))
+        .collect();
+    let mut failed = Vec::new();
+    for (kind, row) in rows {
+        if row.await.is_err() {
+            failed.push(kind);
+        }
+    }
+    // Why is said above, by each of them.
+    assert!(failed.is_empty(), "{failed:?}");
 }

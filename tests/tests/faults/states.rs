@@ -1,5 +1,7 @@
 //! Every state of a job, numbers that are used again, and jobs that are gone before anybody looks.
 
+use std::time::Instant;
+
 use arvados_client::ContainerUuid;
 use arvados_client::records::ContainerState;
 use suite_tests::fake_sched::{Fault, Rule};
@@ -180,6 +182,36 @@ async fn a_job_number_is_used_again() {
             ends,
             "the wrong job was ended"
         );
+    })
+    .await;
+}
+
+/// One listing an interval however many jobs wait, one submission each, and nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_are_few_however_many_jobs_wait() {
+    both(|kind| async move {
+        let scene = held(kind).up().await;
+        let mut containers = Vec::new();
+        for _ in 0..30 {
+            containers.push(scene.submit().await);
+        }
+        for container in &containers {
+            scene.job(container).await;
+        }
+        scene.looks(2).await;
+        let before = scene.fake.calls().len();
+        let begun = Instant::now();
+        scene.looks(8).await;
+        let calls = &scene.fake.calls()[before..];
+        assert!(
+            calls.iter().all(|call| call.name == kind.lists()),
+            "{calls:?}"
+        );
+        // The interval is 400 ms; the first may have been due already.
+        let due = begun.elapsed().as_millis() / 400 + 1;
+        assert!(calls.len() as u128 <= due, "{} of {due}", calls.len());
+        assert_eq!(scene.fake.count(kind.submits()), containers.len());
+        assert!(scene.stack.dispatcher.is_running());
     })
     .await;
 }
