@@ -134,13 +134,10 @@ async fn it_is_no_text() {
 
 fn flood(kind: Kind, bytes: usize) -> Fault {
     let line = match kind {
-        Kind::Slurm => "99|RUNNING|(null)|the job of somebody else",
-        _ => "",
+        Kind::Slurm => format!("99|RUNNING|(null)|{}", "somebody else's ".repeat(50)),
+        _ => String::new(),
     };
-    Fault::Flood {
-        bytes,
-        line: line.into(),
-    }
+    Fault::Flood { bytes, line }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -164,7 +164,7 @@ impl Scene {
     pub async fn complete(&self, container: &ContainerUuid, locks: u64) -> Container {
         let record = self.stack.end(container, PATIENCE).await;
         complete(&record);
-        assert_eq!(u64::try_from(record.lock_count).unwrap(), locks, "locks");
+        assert_eq!(u64::from(record.lock_count), locks, "locks");
         self.check_jobs(container, 1);
         record
     }

@@ -123,7 +123,9 @@ async fn it_is_not_installed_for_a_while() {
         assert!(scene.fake.jobs().is_empty(), "{record:?}");
         scene.fake.install(kind.submits(), true);
         let record = scene.stack.end(&container, PATIENCE).await;
-        scene.complete(&container, record.lock_count as u64).await;
+        scene
+            .complete(&container, u64::from(record.lock_count))
+            .await;
     })
     .await;
 }
