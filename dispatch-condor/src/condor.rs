@@ -67,6 +67,13 @@ impl Condor {
             .succeed()
             .await
             .map_err(|e| no_answer(e.to_string()))?;
+        // Without a job it writes nothing at all: then only what it complains of tells that from a failure.
+        let failed = ["Failed", "Error", "ERROR"]
+            .iter()
+            .any(|word| answer.complaint.contains(word));
+        if answer.output.trim().is_empty() && failed {
+            return Err(no_answer(answer.complaint));
+        }
         listing::parse(&answer.output).map_err(|error| {
             no_answer(format!(
                 "{program} wrote something that cannot be read: {error}"

@@ -58,6 +58,11 @@ pub fn comment(attempt: &TokenUuid, label: &str) -> String {
 /// dispatcher of the same user, are none of its business.
 pub fn parse(listing: &str, label: &str) -> Result<Vec<Row>, Unreadable> {
     let mut rows = Vec::new();
+    // A name that was cut would be nobody's.
+    if !listing.is_empty() && !listing.ends_with('\n') {
+        let last = listing.lines().last().unwrap_or_default();
+        return Err(Unreadable(last.to_owned()));
+    }
     for line in listing.lines().filter(|line| !line.trim().is_empty()) {
         let mut fields = line.splitn(4, '|');
         let (Some(id), Some(state), Some(comment), Some(name)) =
@@ -148,8 +153,9 @@ mod tests {
     fn a_cut_line_is_no_listing() {
         for listing in [
             "12|RUNNING|zzz",
-            "slurm_load_jobs error: Unable to contact",
-            "x|a|b|c",
+            "slurm_load_jobs error: Unable to contact\n",
+            "x|a|b|c\n",
+            "11|RUNNING|(null)|whole\n12|RUNNING|(null)|zzzzz-dz642-que",
         ] {
             assert!(parse(listing, "me").is_err(), "{listing}");
         }

@@ -1,0 +1,222 @@
+//! `condor_submit`: a description on stdin, one new job.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+
+use super::condor_ads::{literal, words};
+use super::keeper::{self, Plan};
+use super::state::{Job, condor, now};
+use super::{Order, Reply, options};
+
+const OPTIONS: &[&str] = &["terse", "verbose", "spool", "name=", "file="];
+/// What it understands; other lines are told of and ignored, as the real one does.
+const KNOWN: &[&str] = &[
+    "universe",
+    "executable",
+    "transfer_executable",
+    "arguments",
+    "environment",
+    "should_transfer_files",
+    "when_to_transfer_output",
+    "transfer_output_files",
+    "transfer_input_files",
+    "output",
+    "error",
+    "log",
+    "request_cpus",
+    "request_memory",
+    "request_disk",
+    "request_gpus",
+    "notification",
+    "max_retries",
+    "periodic_remove",
+    "periodic_hold",
+    "kill_sig",
+    "want_graceful_removal",
+    "job_max_vacate_time",
+    "allowed_execute_duration",
+    "allowed_job_duration",
+    "priority",
+    "requirements",
+    "rank",
+    "accounting_group",
+    "concurrency_limits",
+    "job_lease_duration",
+    "leave_in_queue",
+    "batch_name",
+];
+
+/// A description, read.
+#[derive(Debug, Default)]
+struct Description {
+    lines: BTreeMap<String, String>,
+    attributes: Map<String, Value>,
+    unused: Vec<String>,
+    count: usize,
+}
+
+impl Description {
+    fn read(text: &str) -> Result<Self, String> {
+        let mut description = Self::default();
+        for line in text.lines().map(str::trim) {
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            if let Some(count) = line.strip_prefix("queue") {
+                let count = count.trim();
+                description.count += match count.is_empty() {
+                    true => 1,
+                    false => count
+                        .parse()
+                        .map_err(|_| format!("invalid queue statement: {line}"))?,
+                };
+                continue;
+            }
+            let (key, value) = line
+                .split_once('=')
+                .ok_or_else(|| format!("Parse error in expression: {line}"))?;
+            let (key, value) = (key.trim(), value.trim());
+            match key.strip_prefix('+') {
+                Some(name) => {
+                    let value = literal(value)
+                        .ok_or_else(|| format!("Parse error in expression: {line}"))?;
+                    description.attributes.insert(name.to_owned(), value);
+                }
+                None => {
+                    let key = key.to_ascii_lowercase();
+                    if !KNOWN.contains(&key.as_str()) {
+                        description.unused.push(line.to_owned());
+                    }
+                    description.lines.insert(key, value.to_owned());
+                }
+            }
+        }
+        match (description.count, description.line("executable")) {
+            (0, _) => Err("no 'queue' statement in the submit description".into()),
+            (_, None) => Err("No 'executable' parameter was provided".into()),
+            _ => Ok(description),
+        }
+    }
+
+    fn line(&self, key: &str) -> Option<&str> {
+        self.lines.get(key).map(String::as_str)
+    }
+
+    fn words(&self, key: &str) -> Result<Vec<String>, String> {
+        match self.line(key) {
+            None => Ok(Vec::new()),
+            Some(text) => words(text).ok_or_else(|| format!("cannot parse {key}: {text}")),
+        }
+    }
+
+    fn plan(&self) -> Result<Plan, String> {
+        let path = |key: &str| PathBuf::from(self.line(key).unwrap_or("/dev/null"));
+        let variables = self.words("environment")?;
+        let environment = variables
+            .iter()
+            .filter_map(|word| word.split_once('='))
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            // What a job finds on a node.
+            .chain([("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())])
+            .collect();
+        let files = self.line("transfer_input_files").unwrap_or_default();
+        let files = files.split(',').map(str::trim).filter(|f| !f.is_empty());
+        Ok(Plan {
+            program: path("executable"),
+            arguments: self.words("arguments")?,
+            environment,
+            transfer: Some(files.map(|file| Path::new(file).to_owned()).collect()),
+            directory: "/".into(),
+            output: path("output"),
+        })
+    }
+}
+
+/// Takes jobs.
+pub fn condor_submit(order: Order<'_>) -> std::io::Result<Reply> {
+    let options = match options::condor(order.name, order.arguments, OPTIONS) {
+        Ok(options) => options,
+        Err(reply) => return Ok(reply),
+    };
+    let read = Description::read(order.input).and_then(|d| Ok((d.plan()?, d)));
+    let (plan, description) = match read {
+        Ok(read) => read,
+        Err(error) => return Ok(Reply::failed(1, &format!("ERROR: {error}"))),
+    };
+    let (cluster, runs) = order.store.change(|state| {
+        state.last_id += 1;
+        let cluster = state.last_id;
+        for process in 0..description.count {
+            state.jobs.push(job(&description, cluster, process));
+        }
+        (cluster, state.settings.run_jobs)
+    })?;
+    for process in 0..description.count {
+        let id = format!("{cluster}.{process}");
+        keeper::prepare(order.store, &id, &plan)?;
+        if runs {
+            keeper::start(order.store, &std::env::current_exe()?, &id)?;
+        }
+    }
+    let last = description.count - 1;
+    let mut reply = Reply::says(match options.has("terse") {
+        true => format!("{cluster}.0 - {cluster}.{last}\n"),
+        false => format!(
+            "Submitting job(s).\n{} job(s) submitted to cluster {cluster}.\n",
+            last + 1
+        ),
+    });
+    for line in &description.unused {
+        reply.complaint.push_str(&format!(
+            "WARNING: the line '{line}' was unused by condor_submit. Is it a typo?\n"
+        ));
+    }
+    Ok(reply)
+}
+
+fn job(description: &Description, cluster: u64, process: usize) -> Job {
+    let mut ad = description.attributes.clone();
+    let submitted = now();
+    for (name, value) in [
+        ("ClusterId", json!(cluster)),
+        ("ProcId", json!(process)),
+        ("JobStatus", json!(condor::IDLE)),
+        ("JobPrio", json!(0)),
+        ("NumJobStarts", json!(0)),
+        ("Owner", json!("user")),
+        ("QDate", json!(submitted as i64)),
+    ] {
+        ad.insert(name.into(), value);
+    }
+    let number = |key: &str| description.line(key).and_then(|t| t.parse::<i64>().ok());
+    for (attribute, key) in [
+        ("JobPrio", "priority"),
+        ("RequestCpus", "request_cpus"),
+        ("RequestMemory", "request_memory"),
+    ] {
+        if let Some(value) = number(key) {
+            ad.insert(attribute.into(), value.into());
+        }
+    }
+    let container = ad.get("ContainerUUID").and_then(Value::as_str);
+    Job {
+        id: format!("{cluster}.{process}"),
+        name: container.unwrap_or_default().to_owned(),
+        comment: ad
+            .get("AttemptUUID")
+            .and_then(Value::as_str)
+            .map(str::to_owned),
+        user: rustix::process::getuid().as_raw(),
+        state: "PENDING".into(),
+        options: description
+            .lines
+            .iter()
+            .map(|(key, value)| (key.clone(), value.as_str().into()))
+            .collect(),
+        ad,
+        submitted,
+        ..Job::default()
+    }
+}

@@ -1,0 +1,143 @@
+//! How a test holds the fake scheduler: sets it up, tells it what goes wrong, reads what happened.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::fault::Rule;
+use super::state::{Job, Settings, State, Store, now};
+use super::{COMMANDS, Call, keeper};
+
+/// How long running jobs may take to be gone at the end.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// One scheduler, for as long as this value lives.
+#[derive(Debug)]
+pub struct FakeSched {
+    store: Store,
+}
+
+impl FakeSched {
+    /// In a new directory `dir`, with `program` (fake-sched) under all its names in `dir/bin`.
+    pub fn new(dir: &Path, program: &Path, settings: Settings) -> Self {
+        let bin = dir.join("bin");
+        std::fs::create_dir_all(&bin).expect("a directory for the fake scheduler");
+        for name in COMMANDS {
+            symlink(program, bin.join(name)).expect("a name for fake-sched");
+        }
+        let fake = Self {
+            store: Store::new(dir),
+        };
+        fake.change(|state| state.settings = settings);
+        fake
+    }
+
+    /// The variables of a dispatcher that is to find it, and no real scheduler where one of its commands is missing.
+    pub fn environment(&self) -> [(&'static str, String); 3] {
+        let text = |path: PathBuf| path.to_string_lossy().into_owned();
+        let dir = self.store.dir();
+        [
+            ("PATH", text(dir.join("bin"))),
+            ("SLURM_CONF", text(dir.join("slurm.conf"))),
+            ("CONDOR_CONFIG", text(dir.join("condor_config"))),
+        ]
+    }
+
+    /// Changes anything.
+    pub fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        self.store.change(change).expect("the fake's state")
+    }
+
+    /// Everything that goes wrong from now on.
+    pub fn faults(&self, rules: impl IntoIterator<Item = Rule>) {
+        let rules = rules.into_iter().collect();
+        self.change(|state| state.rules = rules);
+    }
+
+    /// Every job there ever was.
+    pub fn jobs(&self) -> Vec<Job> {
+        self.store.read().expect("the fake's state").jobs
+    }
+
+    /// Every job there ever was with this name: this container's.
+    pub fn jobs_of(&self, name: &str) -> Vec<Job> {
+        let mut jobs = self.jobs();
+        jobs.retain(|job| job.name == name);
+        jobs
+    }
+
+    /// Adds a job that nobody submitted.
+    pub fn plant(&self, job: Job) {
+        self.change(|state| state.jobs.push(job));
+    }
+
+    /// Sets the state of a Slurm job that is not run.
+    pub fn set_state(&self, id: &str, word: &str, ended: bool) {
+        self.each(id, |job| {
+            job.state = word.to_owned();
+            job.ended = ended.then(now);
+        });
+    }
+
+    /// Sets the state of an HTCondor job that is not run.
+    pub fn set_status(&self, id: &str, status: i64, ended: bool) {
+        self.each(id, |job| {
+            job.set_status(status);
+            job.ended = ended.then(now);
+        });
+    }
+
+    /// Ends a job that is not run, as if its program had ended with this status.
+    pub fn end_job(&self, id: &str, exit: i32) {
+        self.each(id, |job| keeper::end(job, Some(exit), None));
+    }
+
+    /// Starts a waiting job.
+    pub fn start_job(&self, id: &str) {
+        let program = self.store.dir().join("bin").join(COMMANDS[0]);
+        keeper::start(&self.store, &program, id).expect("the job's keeper");
+    }
+
+    fn each(&self, id: &str, change: impl FnOnce(&mut Job)) {
+        self.change(|state| {
+            let job = state.jobs.iter_mut().rfind(|job| job.id == id);
+            change(job.unwrap_or_else(|| panic!("there is no job {id}")));
+        });
+    }
+
+    /// Every call so far.
+    pub fn calls(&self) -> Vec<Call> {
+        self.store.calls().expect("the fake's call log")
+    }
+
+    /// How often a command was called so far.
+    pub fn count(&self, command: &str) -> usize {
+        let calls = self.calls();
+        calls.iter().filter(|call| call.name == command).count()
+    }
+
+    /// Takes a command away, or gives it back.
+    pub fn install(&self, command: &str, there: bool) {
+        let bin = self.store.dir().join("bin");
+        let (name, aside) = (bin.join(command), bin.join(format!(".{command}")));
+        let (from, to) = match there {
+            true => (aside, name),
+            false => (name, aside),
+        };
+        std::fs::rename(from, to).expect("a command that is there");
+    }
+}
+
+impl Drop for FakeSched {
+    /// Ends what runs. Jobs that are killed leave the table in a moment.
+    fn drop(&mut self) {
+        let until = Instant::now() + FAREWELL;
+        if self.store.change(|state| state.closing = true).is_err() {
+            return;
+        }
+        let runs = |state: State| state.jobs.iter().any(|job| job.pid.is_some());
+        while self.store.read().is_ok_and(runs) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! What goes wrong: rules that pick calls, and faults that spoil them.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::Reply;
+
+/// Which calls a fault spoils.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Rule {
+    /// The command's name.
+    pub command: String,
+    /// Only calls with this text among their arguments.
+    pub having: Option<String>,
+    /// Calls let through before the first.
+    pub skip: u32,
+    /// How many are spoilt; none: all of them.
+    pub times: Option<u32>,
+    /// How likely each is to be spoilt.
+    pub probability: f64,
+    /// What happens to them.
+    pub fault: Fault,
+}
+
+impl Rule {
+    /// Every call of `command`.
+    pub fn every(command: &str, fault: Fault) -> Self {
+        Self {
+            command: command.to_owned(),
+            having: None,
+            skip: 0,
+            times: None,
+            probability: 1.0,
+            fault,
+        }
+    }
+
+    /// The next `times` calls of `command`.
+    pub fn next(command: &str, times: u32, fault: Fault) -> Self {
+        Self {
+            times: Some(times),
+            ..Self::every(command, fault)
+        }
+    }
+
+    /// Only calls with `text` among their arguments.
+    pub fn having(self, text: &str) -> Self {
+        Self {
+            having: Some(text.to_owned()),
+            ..self
+        }
+    }
+
+    /// Letting `calls` through before.
+    pub fn after(self, calls: u32) -> Self {
+        Self {
+            skip: calls,
+            ..self
+        }
+    }
+
+    /// Whether it spoils this call; counts it.
+    fn applies(&mut self, command: &str, arguments: &[String]) -> bool {
+        let meant = self.command == command
+            && self.times != Some(0)
+            && self
+                .having
+                .as_ref()
+                .is_none_or(|text| arguments.iter().any(|a| a.contains(text)));
+        if !meant {
+            return false;
+        }
+        if self.skip > 0 {
+            self.skip -= 1;
+            return false;
+        }
+        if fastrand::f64() >= self.probability {
+            return false;
+        }
+        self.times = self.times.map(|left| left - 1);
+        true
+    }
+}
+
+/// The fault for a call, if any: of the first rule that applies.
+pub fn pick(rules: &mut [Rule], command: &str, arguments: &[String]) -> Option<Fault> {
+    let rule = rules
+        .iter_mut()
+        .find_map(|rule| rule.applies(command, arguments).then_some(&rule.fault));
+    rule.cloned()
+}
+
+/// How a call goes wrong.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fault {
+    /// Nothing is done, and it says why not.
+    Refuse { status: u8, say: String },
+    /// All is done, and it ends with this status and these words instead of its answer.
+    DoneButFails { status: u8, say: String },
+    /// All is done, and it says nothing.
+    Mute,
+    /// Nothing is done, and it ends with status 0 and nothing on stdout.
+    Nothing { say: String },
+    /// Nothing is done, and it never ends.
+    Hang,
+    /// All is done, and it never ends.
+    DoneButHangs,
+    /// It never ends; all is done so many milliseconds later, though nobody listens any more.
+    DoneLater { ms: u64 },
+    /// It takes so many milliseconds longer.
+    Slow { ms: u64 },
+    /// As where the controller limits calls: so many milliseconds longer, and a remark on stderr.
+    Stall { ms: u64 },
+    /// A line of greeting on stdout and a warning on stderr, before its answer.
+    Chatter,
+    /// The last so many bytes of its answer are missing.
+    Cut { bytes: usize },
+    /// Bytes that are no text, before its answer.
+    NotText,
+    /// So many bytes of lines of other people, before its answer.
+    Flood { bytes: usize, line: String },
+}
+
+/// What is to be done with the command itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// As always.
+    Done,
+    /// Not at all.
+    None,
+    /// Later, by a process of its own.
+    Later(Duration),
+}
+
+impl Fault {
+    /// What becomes of the command.
+    pub fn effect(&self) -> Effect {
+        match self {
+            Fault::Refuse { .. } | Fault::Nothing { .. } | Fault::Hang => Effect::None,
+            Fault::DoneLater { ms } => Effect::Later(Duration::from_millis(*ms)),
+            _ => Effect::Done,
+        }
+    }
+
+    /// How long it takes before anything happens.
+    pub fn delay(&self) -> Duration {
+        match self {
+            Fault::Slow { ms } | Fault::Stall { ms } => Duration::from_millis(*ms),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Whether it never ends by itself.
+    pub fn hangs(&self) -> bool {
+        matches!(
+            self,
+            Fault::Hang | Fault::DoneButHangs | Fault::DoneLater { .. }
+        )
+    }
+
+    /// The answer as it arrives.
+    pub fn spoil(&self, mut reply: Reply) -> Reply {
+        match self {
+            Fault::Refuse { status, say } | Fault::DoneButFails { status, say } => {
+                reply = Reply::failed(*status, say);
+            }
+            Fault::Mute => reply.output.clear(),
+            Fault::Nothing { say } => {
+                reply = Reply::failed(0, say);
+            }
+            Fault::Stall { .. } => reply
+                .complaint
+                .push_str("slurm_rpc: RPC limit exceeded for this user, retrying in a moment\n"),
+            Fault::Chatter => {
+                let greeting = b"Welcome to the cluster! | maintenance on Sunday\n";
+                reply.output.splice(0..0, greeting.iter().copied());
+                reply
+                    .complaint
+                    .push_str("warning: your home directory is nearly full\n");
+            }
+            Fault::Cut { bytes } => {
+                let left = reply.output.len().saturating_sub(*bytes);
+                reply.output.truncate(left);
+            }
+            Fault::NotText => drop(reply.output.splice(0..0, *b"\xff\xfe\n")),
+            Fault::Flood { bytes, line } => {
+                let line = format!("{line}\n");
+                let mut flood = line.repeat(bytes / line.len() + 1).into_bytes();
+                flood.append(&mut reply.output);
+                reply.output = flood;
+            }
+            Fault::Hang | Fault::DoneButHangs | Fault::DoneLater { .. } | Fault::Slow { .. } => {}
+        }
+        reply
+    }
+}

@@ -1,0 +1,216 @@
+//! Running a job: a process of its own that starts the job's program, waits for it and writes down how it ended.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde::{Deserialize, Serialize};
+
+use super::state::{Job, State, Store, condor, now};
+
+/// The name by which the keeper is called.
+pub const NAME: &str = "keep-job";
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What to run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Plan {
+    /// An absolute path, or a name in PATH.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+    /// Its whole environment.
+    pub environment: Vec<(String, String)>,
+    /// Copied into the job's own directory, which is where it runs; none: it runs where `directory` says.
+    pub transfer: Option<Vec<PathBuf>>,
+    /// Where it runs if nothing is transferred.
+    pub directory: PathBuf,
+    /// Its stdout and stderr.
+    pub output: PathBuf,
+}
+
+/// The directory of a job.
+pub fn directory(store: &Store, id: &str) -> PathBuf {
+    store.dir().join("jobs").join(id)
+}
+
+/// Writes down what a job runs.
+pub fn prepare(store: &Store, id: &str, plan: &Plan) -> io::Result<()> {
+    let directory = directory(store, id);
+    fs::create_dir_all(&directory)?;
+    fs::write(directory.join("plan.json"), serde_json::to_vec(plan)?)
+}
+
+/// Starts the keeper of a job, `program` being fake-sched, and does not wait for it.
+pub fn start(store: &Store, program: &Path, id: &str) -> io::Result<()> {
+    Command::new(program)
+        .arg0(NAME)
+        .arg(id)
+        .env("FAKE_SCHED_DIR", store.dir())
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .map(drop)
+}
+
+/// Runs the job named by the only argument, from its start to its end.
+pub fn keep(store: &Store, arguments: &[String]) -> io::Result<()> {
+    let id = arguments.first().ok_or(io::ErrorKind::InvalidInput)?;
+    let plan = fs::read(directory(store, id).join("plan.json"))?;
+    let plan: Plan = serde_json::from_slice(&plan)?;
+    let begun = change(store, id, |job| {
+        // Somebody may have cancelled it, or put it on hold.
+        let starts = job.is_pending() && job.ended.is_none();
+        if starts {
+            job.started = Some(now());
+            begin(job);
+        }
+        starts
+    })?;
+    if !begun {
+        return Ok(());
+    }
+    match launch(store, id, &plan) {
+        Ok(child) => wait(store, id, child),
+        Err(error) => {
+            fs::write(
+                &plan.output,
+                format!("{}: {error}\n", plan.program.display()),
+            )?;
+            change(store, id, |job| end(job, Some(127), None)).map(drop)
+        }
+    }
+}
+
+fn launch(store: &Store, id: &str, plan: &Plan) -> io::Result<Child> {
+    let place = match &plan.transfer {
+        None => plan.directory.clone(),
+        Some(files) => {
+            let sandbox = directory(store, id).join("sandbox");
+            fs::create_dir_all(&sandbox)?;
+            for file in files {
+                let name = file.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+                fs::copy(file, sandbox.join(name))?;
+            }
+            sandbox
+        }
+    };
+    let output = open(&plan.output)?;
+    let mut command = Command::new(&plan.program);
+    command
+        .args(&plan.arguments)
+        .current_dir(place)
+        .env_clear()
+        .envs(plan.environment.iter().cloned())
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(output.try_clone()?)
+        .stderr(output)
+        .spawn()
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).open(path)
+}
+
+fn wait(store: &Store, id: &str, mut child: Child) -> io::Result<()> {
+    let pid = Pid::from_child(&child);
+    change(store, id, |job| job.pid = Some(pid.as_raw_pid()))?;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return change(store, id, |job| finish(job, status)).map(drop);
+        }
+        // A directory that is gone is a test that is over.
+        let over = store
+            .read()
+            .map_or(true, |state| state.closing || is_due(&state, id));
+        if over {
+            // It may have ended just now.
+            let _ = kill_process_group(pid, Signal::KILL);
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn is_due(state: &State, id: &str) -> bool {
+    // Numbers are used again: the newest.
+    let job = state.jobs.iter().rfind(|job| job.id == id);
+    job.and_then(|job| job.kill_at)
+        .is_some_and(|at| at <= now())
+}
+
+fn change<T: Default>(
+    store: &Store,
+    id: &str,
+    change: impl FnOnce(&mut Job) -> T,
+) -> io::Result<T> {
+    store.change(|state| {
+        let job = state.jobs.iter_mut().rfind(|job| job.id == id);
+        job.map(change).unwrap_or_default()
+    })
+}
+
+fn finish(job: &mut Job, status: ExitStatus) {
+    end(job, status.code(), status.signal());
+}
+
+fn begin(job: &mut Job) {
+    job.state = "RUNNING".into();
+    if job.is_condor() {
+        job.set_status(condor::RUNNING);
+        job.ad.insert("NumJobStarts".into(), 1.into());
+    }
+}
+
+/// Writes down the end of a job as its scheduler would.
+pub fn end(job: &mut Job, exit: Option<i32>, signal: Option<i32>) {
+    job.pid = None;
+    job.ended = Some(now());
+    (job.exit, job.signal) = (exit, signal);
+    let (state, reason) = match (job.kill_at, exit) {
+        (Some(_), _) => ("CANCELLED", "None"),
+        (None, Some(0)) => ("COMPLETED", "None"),
+        (None, Some(_)) => ("FAILED", "NonZeroExitCode"),
+        (None, None) => ("FAILED", "RaisedSignal"),
+    };
+    job.state = state.into();
+    job.reason = reason.into();
+    if job.is_condor() {
+        let status = match job.kill_at {
+            Some(_) => condor::REMOVED,
+            None => condor::COMPLETED,
+        };
+        job.set_status(status);
+        if status == condor::COMPLETED {
+            job.ad.insert("ExitBySignal".into(), exit.is_none().into());
+            match (exit, signal) {
+                (Some(code), _) => drop(job.ad.insert("ExitCode".into(), code.into())),
+                (None, Some(signal)) => drop(job.ad.insert("ExitSignal".into(), signal.into())),
+                (None, None) => {}
+            }
+        }
+    }
+}
+
+/// Ends a job's processes: asked now, killed a little later. One that has none ends at once.
+pub fn stop(job: &mut Job, patience: f64) {
+    job.kill_at = Some(now() + patience);
+    match job.pid.and_then(Pid::from_raw) {
+        Some(pid) => {
+            let signal = if patience > 0.0 {
+                Signal::TERM
+            } else {
+                Signal::KILL
+            };
+            // It may have ended just now.
+            let _ = kill_process_group(pid, signal);
+        }
+        None => end(job, None, None),
+    }
+}

@@ -1,0 +1,201 @@
+//! `scancel` and `scontrol`.
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::options::{self, Options};
+use super::squeue::is_known;
+use super::state::{Job, State};
+use super::{Order, Reply, keeper};
+
+const OPTIONS: &[&str] = &[
+    "t:state=",
+    "b:batch",
+    "f:full",
+    "s:signal=",
+    "n:name=",
+    "u:user=",
+    "Q:quiet",
+    "me",
+];
+/// Seconds between TERM and KILL; the real one is 30 by default.
+const KILL_WAIT: f64 = 2.0;
+
+/// Ends jobs, or signals them.
+pub fn scancel(order: Order<'_>) -> std::io::Result<Reply> {
+    let options = match options::slurm(order.name, order.arguments, OPTIONS) {
+        Ok(options) => options,
+        Err(reply) => return Ok(reply),
+    };
+    let ids: Vec<&str> = options.words.iter().flat_map(|w| w.split(',')).collect();
+    if ids.is_empty() && options.given.is_empty() {
+        return Ok(Reply::failed(
+            1,
+            "scancel: error: No job identification provided",
+        ));
+    }
+    let complaints = order.store.change(|state| {
+        ids.iter()
+            .filter_map(|id| cancel(state, id, &options).err())
+            .collect::<Vec<_>>()
+    })?;
+    Ok(match complaints.is_empty() {
+        true => Reply::default(),
+        false => Reply::failed(1, &complaints.join("\n")),
+    })
+}
+
+/// The words of an error are those of Slurm.
+fn cancel(state: &mut State, id: &str, options: &Options) -> Result<(), String> {
+    let place = find(state, id);
+    let job = place.map(|place| &mut state.jobs[place]);
+    let Some(job) = job else {
+        return Err(format!(
+            "scancel: error: Kill job error on job id {id}: Invalid job id specified"
+        ));
+    };
+    if options
+        .value("state")
+        .is_some_and(|state| !state.eq_ignore_ascii_case(&job.state))
+    {
+        return Ok(());
+    }
+    if job.ended.is_some() {
+        return Err(format!(
+            "scancel: error: Kill job error on job id {id}: Job/step already completing or completed"
+        ));
+    }
+    match options.value("signal") {
+        None => keeper::stop(job, KILL_WAIT),
+        Some(_) if job.is_pending() => {
+            return Err(format!(
+                "scancel: error: Signal job error on job id {id}: Job is pending execution"
+            ));
+        }
+        Some(signal) => match (job.pid.and_then(Pid::from_raw), signal) {
+            (Some(pid), "TERM" | "SIGTERM" | "15") => {
+                // It may have ended just now.
+                let _ = kill_process(pid, Signal::TERM);
+            }
+            (None, _) => keeper::end(job, Some(0), None),
+            (_, other) => return Err(format!("scancel: error: Unknown job signal: {other}")),
+        },
+    }
+    Ok(())
+}
+
+/// The newest job of that number that is still known: numbers are used again.
+fn find(state: &State, id: &str) -> Option<usize> {
+    state
+        .jobs
+        .iter()
+        .rposition(|job| job.id == id && is_known(job, state))
+}
+
+/// Updates, shows, holds and releases jobs: one command as arguments, or one a line on stdin.
+pub fn scontrol(order: Order<'_>) -> std::io::Result<Reply> {
+    let words: Vec<&str> = order
+        .arguments
+        .iter()
+        .map(String::as_str)
+        .filter(|word| !matches!(*word, "-o" | "--oneliner" | "-Q" | "--quiet"))
+        .collect();
+    if let Some(option) = words.first().filter(|word| word.starts_with('-')) {
+        let say = format!("scontrol: unrecognized option '{option}'");
+        return Ok(Reply::failed(1, &say));
+    }
+    let commands: Vec<Vec<&str>> = match words.is_empty() {
+        false => vec![words],
+        true => order
+            .input
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>())
+            .filter(|words| !words.is_empty() && words[0] != "quit")
+            .collect(),
+    };
+    let mut reply = Reply::default();
+    order.store.change(|state| {
+        for command in &commands {
+            match control(state, command) {
+                Ok(text) => reply.output.extend(text.into_bytes()),
+                Err(text) => {
+                    reply.status = 1;
+                    reply.complaint.push_str(&text);
+                    reply.complaint.push('\n');
+                }
+            }
+        }
+    })?;
+    Ok(reply)
+}
+
+fn control(state: &mut State, command: &[&str]) -> Result<String, String> {
+    match command {
+        ["ping"] => Ok("Slurmctld(primary) at localhost is UP\n".into()),
+        ["show", "config"] => Ok(format!(
+            "MinJobAge               = {:.0} sec\nSLURM_VERSION           = 22.05.8\n",
+            state.settings.min_job_age
+        )),
+        ["show", "job"] => {
+            let shown: String = state
+                .jobs
+                .iter()
+                .filter(|job| is_known(job, state))
+                .map(show)
+                .collect();
+            Ok(shown)
+        }
+        ["show", "job", id] => match find(state, id) {
+            Some(place) => Ok(show(&state.jobs[place])),
+            None => Err("slurm_load_jobs error: Invalid job id specified".into()),
+        },
+        ["hold", ids] => each(state, ids, |job| job.reason = "JobHeldUser".into()),
+        ["release", ids] => each(state, ids, |job| job.reason = "None".into()),
+        ["update", changes @ ..] => update(state, changes),
+        other => Err(format!("invalid keyword: {}", other.join(" "))),
+    }
+}
+
+fn update(state: &mut State, changes: &[&str]) -> Result<String, String> {
+    let mut jobs = None;
+    let mut nice = None;
+    for change in changes {
+        let (key, value) = change.split_once('=').unwrap_or((change, ""));
+        match key.to_ascii_lowercase().as_str() {
+            "jobid" | "job" => jobs = Some(value),
+            "nice" => nice = value.parse::<i64>().ok(),
+            _ => {
+                return Err(format!(
+                    "Update of this parameter is not supported: {change}"
+                ));
+            }
+        }
+    }
+    match (jobs, nice) {
+        (Some(jobs), Some(nice)) => each(state, jobs, |job| job.nice = nice),
+        _ => Err("No changes specified".into()),
+    }
+}
+
+fn each(state: &mut State, ids: &str, mut change: impl FnMut(&mut Job)) -> Result<String, String> {
+    for id in ids.split(',') {
+        match find(state, id) {
+            Some(place) => change(&mut state.jobs[place]),
+            None => return Err(format!("Invalid job id specified for job {id}")),
+        }
+    }
+    Ok(String::new())
+}
+
+fn show(job: &Job) -> String {
+    format!(
+        "JobId={} JobName={} UserId=user({}) Nice={} JobState={} Reason={} Partition={} Comment={}\n",
+        job.id,
+        job.name,
+        job.user,
+        job.nice,
+        job.state,
+        job.reason,
+        job.partition,
+        job.comment.as_deref().unwrap_or("(null)")
+    )
+}

@@ -1,0 +1,359 @@
+//! The API server goes wrong: a request that may have taken effect is looked up, and nothing else is concluded.
+
+use std::time::{Duration, Instant};
+
+use arvados_client::records::ContainerState;
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+use suite_tests::proxy::{Effect, Fault, Rule, Seen};
+
+use crate::scene::{Kind, PATIENCE, Scene, all, both, held, running};
+
+const MINT: (Method, &str) = (Method::POST, "api_client_authorizations");
+const LOCK: (Method, &str) = (Method::POST, "containers/*/lock");
+const UNLOCK: (Method, &str) = (Method::POST, "containers/*/unlock");
+const LIST: (Method, &str) = (Method::GET, "containers");
+
+fn once((method, path): (Method, &str), fault: Fault) -> Rule {
+    Rule::next(1, method, path, fault)
+}
+
+/// The next requests of this kind go wrong, each in its way; the containers end well all the same, after one lock each.
+async fn go_on(
+    kind: Kind,
+    request: (Method, &str),
+    faults: impl IntoIterator<Item = Fault>,
+) -> Scene {
+    let scene = running(kind).up().await;
+    let rules: Vec<Rule> = faults
+        .into_iter()
+        .map(|fault| once(request.clone(), fault))
+        .collect();
+    let count = rules.len();
+    scene.proxy.faults(rules);
+    let mut containers = Vec::new();
+    for _ in 0..count {
+        containers.push(scene.submit().await);
+    }
+    for container in &containers {
+        scene.complete(container, 1).await;
+    }
+    assert_eq!(scene.proxy.spoilt(), count, "spoilt requests");
+    scene
+}
+
+/// Whatever was done, the answer to it is lost.
+fn losses() -> impl Iterator<Item = Fault> {
+    [Fault::Cut(Effect::Done), Fault::CutMidway, Fault::Half].into_iter()
+}
+
+/// What gateways say.
+fn refusals(effect: Effect) -> impl Iterator<Item = Fault> {
+    let statuses = [
+        StatusCode::INTERNAL_SERVER_ERROR,
+        StatusCode::BAD_GATEWAY,
+        StatusCode::SERVICE_UNAVAILABLE,
+        StatusCode::GATEWAY_TIMEOUT,
+    ];
+    statuses
+        .into_iter()
+        .map(move |status| Fault::Answer(status, effect))
+}
+
+/// The attempt tokens on the server.
+async fn attempt_tokens(scene: &Scene) -> usize {
+    let list: Value = crate::stack::client(&scene.stack.ready, "root")
+        .send(arvados_client::client::Call::get(
+            "api_client_authorizations",
+        ))
+        .await
+        .unwrap();
+    let of_attempts = |token: &&Value| token["scopes"].to_string().contains("/lock");
+    list["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(of_attempts)
+        .count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_lock_takes_effect_and_its_answer_is_lost() {
+    all(|kind| async move { drop(go_on(kind, LOCK, losses()).await) }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_lock_does_not_take_effect_and_its_answer_is_lost() {
+    all(|kind| async move { drop(go_on(kind, LOCK, [Fault::Cut(Effect::None)]).await) }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_refuses_the_lock_before_it_takes_effect() {
+    all(|kind| async move { drop(go_on(kind, LOCK, refusals(Effect::None)).await) }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_refuses_the_lock_after_it_took_effect() {
+    all(|kind| async move { drop(go_on(kind, LOCK, refusals(Effect::Done)).await) }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_is_made_and_the_answer_is_lost() {
+    all(
+        |kind| async move { drop(go_on(kind, MINT, losses().chain(refusals(Effect::Done))).await) },
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_is_given_back_and_the_answer_is_lost() {
+    both(|kind| async move {
+        let scene = held(kind).up().await;
+        let faults = losses()
+            .chain(refusals(Effect::Done))
+            .chain(refusals(Effect::None));
+        let rules: Vec<Rule> = faults.map(|fault| once(UNLOCK, fault)).collect();
+        let mut containers = Vec::new();
+        for _ in 0..rules.len() {
+            containers.push(scene.submit().await);
+        }
+        let mut jobs = Vec::new();
+        for container in &containers {
+            jobs.push(scene.job(container).await.id);
+        }
+        scene.looks(1).await;
+        scene.proxy.faults(rules);
+        scene.fake.change(|state| state.settings.run_jobs = true);
+        for job in jobs {
+            scene.fake.end_job(&job, 75);
+        }
+        for container in &containers {
+            scene.complete(container, 2).await;
+        }
+        assert_eq!(scene.proxy.spoilt(), containers.len(), "spoilt requests");
+    })
+    .await;
+}
+
+/// Listings go wrong in each of these ways, so many times each, while a job waits: nothing happens to it.
+async fn nothing_happens(kind: Kind, times: u32, faults: impl IntoIterator<Item = Fault>) {
+    let scene = held(kind).up().await;
+    let container = scene.submit().await;
+    scene.job(&container).await;
+    scene.looks(2).await;
+    let (method, path) = LIST;
+    let rules: Vec<Rule> = faults
+        .into_iter()
+        .map(|fault| Rule::next(times, method.clone(), path, fault))
+        .collect();
+    let count = rules.len() * times as usize;
+    scene.proxy.faults(rules);
+    let all_spoilt = || scene.proxy.spoilt() == count;
+    scene.wait_for("spoilt listings", all_spoilt).await;
+    scene.looks(2).await;
+    scene.is_undisturbed(&container).await;
+    scene.fake.change(|state| state.settings.run_jobs = true);
+    let second = scene.submit().await;
+    scene.complete(&second, 1).await;
+    scene.is_undisturbed(&container).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_token_is_not_known_for_a_while() {
+    both(|kind| {
+        let statuses = [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN];
+        nothing_happens(
+            kind,
+            3,
+            statuses.map(|status| Fault::Answer(status, Effect::None)),
+        )
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn listings_are_cut() {
+    both(|kind| nothing_happens(kind, 3, [Fault::Half, Fault::CutMidway])).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn listings_are_refused_by_a_gateway() {
+    both(|kind| async move {
+        let scene = running(kind).up().await;
+        let (method, path) = LIST;
+        let rules = refusals(Effect::None).map(|fault| Rule::next(1, method.clone(), path, fault));
+        scene.proxy.faults(rules);
+        let container = scene.submit().await;
+        scene.complete(&container, 1).await;
+        let all_spoilt = || scene.proxy.spoilt() == 4;
+        scene.wait_for("spoilt listings", all_spoilt).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_asks_for_less_and_is_given_it() {
+    all(|kind| async move {
+        let scene = running(kind).up().await;
+        scene
+            .proxy
+            .faults([LIST, LOCK, MINT].map(|request| once(request, Fault::TooMany(1))));
+        let container = scene.submit().await;
+        scene.complete(&container, 1).await;
+        let seen = scene.proxy.seen();
+        let refused: Vec<&Seen> = seen.iter().filter(|seen| seen.spoilt).collect();
+        assert_eq!(refused.len(), 3);
+        for first in refused {
+            let again = seen.iter().find(|later| {
+                later.at > first.at && (&later.method, &later.path) == (&first.method, &first.path)
+            });
+            let waited = again.unwrap().at - first.at;
+            assert!(waited >= Duration::from_millis(990), "{waited:?} {first:?}");
+        }
+    })
+    .await;
+}
+
+/// Another dispatcher was quicker, or the record changed: 422 and 412.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_lock_is_refused() {
+    all(|kind| async move {
+        let statuses = [
+            StatusCode::UNPROCESSABLE_ENTITY,
+            StatusCode::PRECONDITION_FAILED,
+            StatusCode::CONFLICT,
+        ];
+        let faults = statuses.map(|status| Fault::Answer(status, Effect::None));
+        let scene = go_on(kind, LOCK, faults).await;
+        scene.says("could not lock it").await;
+        let until = Instant::now() + PATIENCE;
+        while attempt_tokens(&scene).await > 0 {
+            assert!(Instant::now() < until, "tokens of attempts are left");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
+}
+
+fn with_items(change: impl Fn(&mut Vec<Value>) + Send + Sync + 'static) -> Fault {
+    Fault::changed(move |mut page| {
+        if let Some(items) = page["items"].as_array_mut() {
+            change(items);
+        }
+        page
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_are_doubled_turned_round_or_count_wrongly() {
+    both(|kind| {
+        let counts = |count: u32| {
+            Fault::changed(move |mut page| {
+                page["items_available"] = json!(count);
+                page
+            })
+        };
+        let faults = [
+            with_items(|items| items.extend_from_within(..)),
+            with_items(|items| items.reverse()),
+            counts(0),
+            counts(100_000),
+        ];
+        nothing_happens(kind, 4, faults)
+    })
+    .await;
+}
+
+/// Containers that a page leaves out are asked for one by one before they count as deleted.
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_are_empty_though_there_is_something() {
+    both(|kind| nothing_happens(kind, 6, [with_items(Vec::clear)])).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_hold_unknown_fields_and_values() {
+    both(|kind| {
+        let odd = |items: &mut Vec<Value>| {
+            for item in items {
+                item["state"] = json!("Paused");
+                item["mood"] = json!({"good": [1, 2, 3]});
+                item["runtime_constraints"]["quantum"] = json!(true);
+            }
+        };
+        let unreadable = |items: &mut Vec<Value>| {
+            for item in items {
+                item["priority"] = json!("high");
+            }
+        };
+        nothing_happens(kind, 4, [with_items(odd), with_items(unreadable)])
+    })
+    .await;
+}
+
+/// Bytes come one by one, but they come.
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_trickle() {
+    both(|kind| nothing_happens(kind, 2, [Fault::Trickle(Duration::from_millis(2))])).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn live_events_cannot_be_had() {
+    all(|kind| async move {
+        let mut begin = running(kind);
+        begin.api_down = true;
+        let scene = begin.up().await;
+        let nowhere = Fault::changed(|mut document| {
+            document["websocketUrl"] = json!("wss://127.0.0.1:9/websocket");
+            document
+        });
+        let path = "/discovery/v1/apis/arvados/v1/rest";
+        scene
+            .proxy
+            .faults([Rule::every(Method::GET, path, nowhere)]);
+        scene.proxy.open(true);
+        let container = scene.submit().await;
+        scene.complete(&container, 1).await;
+        assert!(scene.proxy.spoilt() > 0);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_is_away_at_the_start() {
+    all(|kind| async move {
+        let mut begin = running(kind);
+        begin.api_down = true;
+        let scene = begin.up().await;
+        let container = scene.submit().await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(
+            scene.stack.container(&container).await.state,
+            ContainerState::Queued
+        );
+        scene.proxy.open(true);
+        scene.complete(&container, 1).await;
+    })
+    .await;
+}
+
+/// One container runs, one comes. The outage is as short as a test is; what is done about it does not depend on how
+/// long it lasts.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_is_away_for_a_while() {
+    all(|kind| async move {
+        let scene = running(kind).up().await;
+        let (_, runs) = scene.request("sleep 2", json!({})).await;
+        scene
+            .stack
+            .wait_until(&runs, PATIENCE, |c| c.state == ContainerState::Running)
+            .await;
+        scene.proxy.open(false);
+        let comes = scene.submit().await;
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        scene.proxy.open(true);
+        for container in [runs, comes] {
+            scene.complete(&container, 1).await;
+        }
+    })
+    .await;
+}

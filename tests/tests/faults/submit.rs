@@ -1,0 +1,131 @@
+//! The command that takes a job goes wrong: one attempt still makes one job at most.
+
+use arvados_client::records::ContainerState;
+use suite_tests::fake_sched::{Fault, Rule};
+
+use crate::scene::{Kind, PATIENCE, both, running};
+
+/// The first submission goes wrong; the container ends well after so many locks and submissions.
+async fn first_goes_wrong(kind: Kind, fault: Fault, locks: u64, says: &str) {
+    let scene = running(kind).up().await;
+    scene.fake.faults([Rule::next(kind.submits(), 1, fault)]);
+    let container = scene.submit().await;
+    scene.complete(&container, locks).await;
+    assert_eq!(
+        scene.fake.count(kind.submits()) as u64,
+        locks,
+        "submissions"
+    );
+    scene.says(says).await;
+}
+
+fn timed_out() -> String {
+    "error: Batch job submission failed: Socket timed out on send/recv operation".into()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn accepted_although_its_exit_status_says_no() {
+    both(|kind| async move {
+        let fault = Fault::DoneButFails {
+            status: 1,
+            say: timed_out(),
+        };
+        first_goes_wrong(kind, fault, 1, "it is not known whether").await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn not_accepted_and_its_exit_status_says_so() {
+    both(|kind| async move {
+        let fault = Fault::Refuse {
+            status: 1,
+            say: "error: the queue is full".into(),
+        };
+        first_goes_wrong(kind, fault, 2, "the queue is full").await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn accepted_without_telling_the_number() {
+    both(|kind| first_goes_wrong(kind, Fault::Mute, 1, "dispatched as job")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn not_accepted_although_its_exit_status_is_0() {
+    both(|kind| async move {
+        let fault = Fault::Nothing { say: String::new() };
+        first_goes_wrong(kind, fault, 2, "dispatched as job").await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn greetings_and_warnings_before_the_number() {
+    both(|kind| async move {
+        let id = if kind == Kind::Slurm {
+            "job 1"
+        } else {
+            "job 1.0"
+        };
+        first_goes_wrong(kind, Fault::Chatter, 1, &format!("dispatched as {id} ")).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_its_answer_is_missing() {
+    both(|kind| first_goes_wrong(kind, Fault::Cut { bytes: 2 }, 1, "dispatched as job")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn its_answer_is_no_text() {
+    both(|kind| first_goes_wrong(kind, Fault::NotText, 1, "wrote something that is not UTF-8"))
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_megabytes_before_the_number() {
+    both(|kind| async move {
+        let fault = Fault::Flood {
+            bytes: 50 << 20,
+            line: "a site's advice".into(),
+        };
+        let id = if kind == Kind::Slurm {
+            "job 1"
+        } else {
+            "job 1.0"
+        };
+        first_goes_wrong(kind, fault, 1, &format!("dispatched as {id} ")).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_takes_its_time() {
+    both(|kind| first_goes_wrong(kind, Fault::Slow { ms: 3000 }, 1, "dispatched as job")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_not_installed_for_a_while() {
+    both(|kind| async move {
+        let scene = running(kind).up().await;
+        scene.fake.install(kind.submits(), false);
+        let container = scene.submit().await;
+        let record = scene
+            .stack
+            .wait_until(&container, PATIENCE, |c| {
+                c.lock_count == 1 && c.state == ContainerState::Queued
+            })
+            .await;
+        scene.says("could not be run").await;
+        assert!(scene.fake.jobs().is_empty(), "{record:?}");
+        scene.fake.install(kind.submits(), true);
+        let record = scene.stack.end(&container, PATIENCE).await;
+        scene
+            .complete(&container, u64::from(record.lock_count))
+            .await;
+    })
+    .await;
+}
