@@ -98,7 +98,8 @@ impl Error {
             Error::Interrupted { .. } | Error::Undecodable { .. } => true,
             // A gateway's complaint says nothing about what the server behind it did.
             Error::Api(e) => {
-                e.status.is_server_error() && e.status != StatusCode::SERVICE_UNAVAILABLE
+                e.status.is_server_error()
+                    && !(e.status == StatusCode::SERVICE_UNAVAILABLE && e.retry_after.is_some())
             }
             _ => false,
         }

@@ -23,8 +23,12 @@ pub fn may_retry(effect: Effect, error: &Error) -> bool {
         Error::Connect { .. } => true,
         Error::Interrupted { .. } => effect == Effect::Repeatable,
         Error::Api(api) => match api.status {
-            // Refused at the door: both mean "later".
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => true,
+            // Refused at the door: "later".
+            StatusCode::TOO_MANY_REQUESTS => true,
+            // Said by the server itself it means the same; said by a gateway it may have been heard all the same.
+            StatusCode::SERVICE_UNAVAILABLE => {
+                effect == Effect::Repeatable || api.retry_after.is_some()
+            }
             StatusCode::NOT_IMPLEMENTED | StatusCode::INSUFFICIENT_STORAGE => false,
             status if status.is_server_error() => effect == Effect::Repeatable,
             _ => false,
@@ -75,7 +79,7 @@ mod tests {
             (500, true, false),
             (501, false, false),
             (502, true, false),
-            (503, true, true),
+            (503, true, false),
             (504, true, false),
             (507, false, false),
         ];

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use arvados_client::ContainerUuid;
+use std::time::Duration;
+
+use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::attempt_dir::AttemptDir;
 use dispatch_core::command::{Command, Failure};
 use dispatch_core::handover::hand_over;
@@ -14,7 +16,7 @@ use dispatch_core::scheduler::{
 use dispatch_core::world::{Job, JobId};
 
 use crate::listing::{self, Ad, COLUMNS};
-use crate::submission::{Attempt, CONTAINER, DISPATCHER, Settings};
+use crate::submission::{ATTEMPT, Attempt, CONTAINER, DISPATCHER, Settings};
 
 const NAME: &str = "condor";
 
@@ -25,6 +27,8 @@ pub struct Condor {
     jobs: Home,
     /// Tells our jobs from those of another dispatcher of the same user.
     label: String,
+    /// How long a command may take.
+    patience: Duration,
 }
 
 fn no_answer(detail: String) -> SchedulerError {
@@ -36,8 +40,9 @@ fn no_answer(detail: String) -> SchedulerError {
 
 impl Condor {
     /// HTCondor as the commands in PATH know it; `jobs` holds a directory for each job.
-    pub fn new(settings: Settings, jobs: Home, label: String) -> Self {
+    pub fn new(settings: Settings, jobs: Home, label: String, patience: Duration) -> Self {
         Self {
+            patience,
             settings,
             jobs,
             label,
@@ -61,6 +66,7 @@ impl Condor {
         more: &[&str],
     ) -> Result<Vec<Ad>, SchedulerError> {
         let command = Command::new(program)
+            .patience(self.patience)
             .args(["-json", "-attributes", COLUMNS, "-constraint", constraint])
             .args(more);
         let answer = command
@@ -91,6 +97,7 @@ impl Condor {
             attempt: &order.attempt,
             label: &self.label,
             needs: &order.needs,
+            avoid: &order.avoid,
             dir,
             environment: &environment,
         };
@@ -131,6 +138,7 @@ impl Scheduler for Condor {
         let dir = self.dir(&container);
         let description = self.describe(&order, dir.path()).map_err(refused)?;
         let command = Command::new("condor_submit")
+            .patience(self.patience)
             .args(["-terse", "-"])
             .input(description);
         hand_over(NAME, &order, &dir, command, " - ").await
@@ -144,7 +152,8 @@ impl Scheduler for Condor {
             Urgency::Force => Some("-forcex"),
         };
         let arguments = force.into_iter().chain([job.0.as_str()]);
-        match Command::new("condor_rm").args(arguments).succeed().await {
+        let command = Command::new("condor_rm").patience(self.patience);
+        match command.args(arguments).succeed().await {
             Ok(_) => Ok(()),
             // There is no such job any more.
             Err(Failure::Said(said))
@@ -156,21 +165,32 @@ impl Scheduler for Condor {
         }
     }
 
-    async fn ending(&self, container: &ContainerUuid) -> Ending {
-        let constraint = format!("{CONTAINER} == \"{container}\"");
+    async fn ending(&self, container: &ContainerUuid, attempt: &TokenUuid) -> Ending {
+        let constraint = format!("{CONTAINER} == \"{container}\" && {ATTEMPT} == \"{attempt}\"");
+        let queued = self.ads("condor_q", &constraint, &[]).await;
+        if queued.is_ok_and(|ads| ads.iter().filter_map(Ad::job).any(|job| !job.ended)) {
+            return Ending {
+                alive: true,
+                ..Ending::default()
+            };
+        }
+        let mut node = None;
         let reason = match self
             .ads("condor_history", &constraint, &["-limit", "1"])
             .await
         {
-            Ok(ads) => ads
-                .first()
-                .map_or_else(|| "HTCondor does not know its job".into(), Ad::verdict),
+            Ok(ads) => {
+                node = ads.first().and_then(Ad::node);
+                ads.first()
+                    .map_or_else(|| "HTCondor does not know its job".into(), Ad::verdict)
+            }
             Err(error) => format!("it cannot be told how its job ended: {error}"),
         };
         Ending {
             reason,
             detail: self.dir(container).last_words_in_time().await,
-            node: None,
+            node,
+            alive: false,
         }
     }
 

@@ -1,11 +1,12 @@
 //! Reading `condor_q -json` and `condor_history -json`. Job states: HTCondor manual, "Job ClassAd Attributes", JobStatus.
 
 use arvados_client::{ContainerUuid, TokenUuid};
+use dispatch_core::exit_status;
 use dispatch_core::world::{Job, JobId};
 use serde::Deserialize;
 
 /// The columns asked for.
-pub const COLUMNS: &str = "ClusterId,ProcId,JobStatus,ContainerUUID,AttemptUUID,HoldReason,RemoveReason,ExitCode,ExitBySignal,ExitSignal";
+pub const COLUMNS: &str = "ClusterId,ProcId,JobStatus,ContainerUUID,AttemptUUID,HoldReason,RemoveReason,ExitCode,ExitBySignal,ExitSignal,LastRemoteHost";
 
 /// A job as HTCondor shows it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -23,6 +24,7 @@ pub struct Ad {
     exit_code: Option<i64>,
     exit_by_signal: Option<bool>,
     exit_signal: Option<i64>,
+    last_remote_host: Option<String>,
 }
 
 /// All ads of an answer. Nothing at all is how condor_q says that there is no job.
@@ -50,6 +52,12 @@ impl Ad {
         self.job_status == 4
     }
 
+    /// The machine it was on; the slot's name before it does not count.
+    pub fn node(&self) -> Option<String> {
+        let host = self.last_remote_host.as_deref()?;
+        Some(host.rsplit('@').next().unwrap_or(host).to_owned())
+    }
+
     /// Held by HTCondor or an admin: somebody must look at it.
     pub fn hold(&self) -> Option<&str> {
         (self.job_status == 5).then(|| self.hold_reason.as_deref().unwrap_or("no reason given"))
@@ -71,9 +79,8 @@ impl Ad {
                 self.exit_signal.unwrap_or_default()
             ),
             (4, _, Some(code)) => {
-                format!(
-                    "{job}: crunch-run ended with exit code {code} without recording a final state"
-                )
+                let said = exit_status::sentence(code);
+                format!("{job} ended with exit code {code}: {said}")
             }
             (5, ..) => format!("{job} is held: {}", self.hold().unwrap_or_default()),
             (status, ..) => format!("{job} is in state {status}"),

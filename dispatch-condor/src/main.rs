@@ -45,7 +45,7 @@ fn main() -> ExitCode {
         };
         let jobs = Home::take(&flags.job_dir)?;
         let label = jobs.label()?;
-        let condor = Condor::new(settings, jobs, label.clone());
+        let condor = Condor::new(settings, jobs, label.clone(), flags.common.command_timeout);
         condor.check().await?;
         Ok((condor, label))
     })

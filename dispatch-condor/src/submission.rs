@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use arvados_client::{ContainerUuid, TokenUuid};
+use dispatch_core::attempt_dir::token_name;
 use dispatch_core::needs::Needs;
 
 /// The attribute of a job that names its container.
@@ -47,6 +48,8 @@ pub struct Attempt<'a> {
     pub attempt: &'a TokenUuid,
     /// The dispatcher's.
     pub label: &'a str,
+    /// Machines it must not run on.
+    pub avoid: &'a [String],
     /// What it needs.
     pub needs: &'a Needs,
     /// Its directory on the submit machine, with the file `token` in it.
@@ -67,7 +70,8 @@ impl Settings {
             });
         let mut arguments: Vec<&str> = more.iter().map(String::as_str).collect();
         // Relative: transferred into the job's own directory.
-        arguments.extend(["--token-file", "token", attempt.container.as_str()]);
+        let token = token_name(attempt.attempt);
+        arguments.extend(["--token-file", &token, attempt.container.as_str()]);
         let variables: Vec<String> = attempt
             .environment
             .iter()
@@ -92,7 +96,7 @@ impl Settings {
             "should_transfer_files = YES".to_owned(),
             "when_to_transfer_output = ON_EXIT".to_owned(),
             "transfer_output_files = \"\"".to_owned(),
-            format!("transfer_input_files = {dir}/token"),
+            format!("transfer_input_files = {dir}/{token}"),
             format!("output = {dir}/output.log"),
             format!("error = {dir}/output.log"),
             format!("log = {dir}/events.log"),
@@ -115,6 +119,9 @@ impl Settings {
             "want_graceful_removal = true".to_owned(),
             "job_max_vacate_time = 60".to_owned(),
         ];
+        if !attempt.avoid.is_empty() {
+            lines.push(requirements(attempt.avoid));
+        }
         if let Some(limit) = needs.max_run_time {
             lines.push(format!(
                 "allowed_execute_duration = {}",
@@ -127,6 +134,15 @@ impl Settings {
         lines.push("queue 1".to_owned());
         Ok(lines.join("\n") + "\n")
     }
+}
+
+/// Any machine but these. An admin's own line comes later and replaces it.
+fn requirements(avoid: &[String]) -> String {
+    let apart: Vec<String> = avoid
+        .iter()
+        .map(|node| format!("TARGET.Machine =!= \"{}\"", node.replace(['"', '\\'], "")))
+        .collect();
+    format!("requirements = {}", apart.join(" && "))
 }
 
 /// The "new" syntax of arguments: all in double quotes, words with single ones.
@@ -159,6 +175,7 @@ mod tests {
             attempt: &TokenUuid::parse("zzzzz-gj3su-000000000000000").unwrap(),
             label: "me",
             needs,
+            avoid: &["n1.example".into(), "n2".into()],
             dir: Path::new("/home/me/jobs/1"),
             environment: &[("ARVADOS_API_HOST".into(), "api.example:443".into())],
         })
@@ -183,9 +200,10 @@ mod tests {
         let text = describe(&settings(&["+Group = \"a\""]), &needs).unwrap();
         for line in [
             "executable = /opt/crunch-run",
-            r#"arguments = "'--it''s ""so""' '--token-file' 'token' 'zzzzz-dz642-queuedcontainer'""#,
+            r#"arguments = "'--it''s ""so""' '--token-file' 'token-zzzzz-gj3su-000000000000000' 'zzzzz-dz642-queuedcontainer'""#,
             r#"environment = "ARVADOS_API_HOST='api.example:443'""#,
-            "transfer_input_files = /home/me/jobs/1/token",
+            "transfer_input_files = /home/me/jobs/1/token-zzzzz-gj3su-000000000000000",
+            r#"requirements = TARGET.Machine =!= "n1.example" && TARGET.Machine =!= "n2""#,
             "request_cpus = 2",
             "request_memory = 1025",
             "request_disk = 3",

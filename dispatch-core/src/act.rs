@@ -18,6 +18,10 @@ use crate::scheduler::{Ending, Order, Scheduler, SchedulerError, Urgency};
 /// How long an action's API call may be repeated: the next look plans it again anyway.
 const BUDGET: Duration = Duration::from_secs(15);
 
+/// Two listings can be wrong in the same way; asked for by name the scheduler shows the job.
+const STILL_THERE: &str =
+    "two listings did not show its job, but the scheduler knows it: it is left alone";
+
 /// What an action saw. The engine learns from it as from a look.
 #[derive(Debug)]
 pub enum Outcome {
@@ -349,7 +353,10 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         };
         let mut failed_on = None;
         if reason == Reason::JobGone {
-            let ending = self.scheduler.ending(&container).await;
+            let ending = self.scheduler.ending(&container, &attempt).await;
+            if ending.alive {
+                return Report::failed(&container, STILL_THERE);
+            }
             failed_on.clone_from(&ending.node);
             self.leave_word(&container, &token.token, &ending).await;
             told = Event::CleanedUpExecutor {
@@ -381,7 +388,10 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         attempt: TokenUuid,
         token: Option<AttemptToken>,
     ) -> Report {
-        let ending = self.scheduler.ending(&container).await;
+        let ending = self.scheduler.ending(&container, &attempt).await;
+        if ending.alive {
+            return Report::failed(&container, STILL_THERE);
+        }
         let reason = ending.sentence().to_owned();
         let cancelled = match token.filter(|t| t.uuid == attempt) {
             Some(token) => {

@@ -7,7 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use arvados_client::{ContainerUuid, Token};
+use arvados_client::{ContainerUuid, Token, TokenUuid};
 
 /// How much of the job's output is quoted, from its end.
 const LAST_WORDS: u64 = 2000;
@@ -38,6 +38,11 @@ impl AttemptDir {
         self.path.join("token")
     }
 
+    /// The file with the token of one attempt: a job that was left over from another does not find it.
+    pub fn token_file_of(&self, attempt: &TokenUuid) -> PathBuf {
+        self.path.join(token_name(attempt))
+    }
+
     /// The file with what crunch-run says.
     pub fn output_file(&self) -> PathBuf {
         self.path.join("output.log")
@@ -45,9 +50,18 @@ impl AttemptDir {
 
     /// Makes it for a new attempt, in place of an earlier one's.
     pub fn create(&self, token: &Token) -> io::Result<()> {
+        self.create_with("token", token)
+    }
+
+    /// Makes it for `attempt`, whose job may start at any time, or never.
+    pub fn create_for(&self, attempt: &TokenUuid, token: &Token) -> io::Result<()> {
+        self.create_with(&token_name(attempt), token)
+    }
+
+    fn create_with(&self, name: &str, token: &Token) -> io::Result<()> {
         self.remove()?;
         DirBuilder::new().mode(0o700).create(&self.path)?;
-        self.write("token", token.expose().as_bytes())
+        self.write(name, token.expose().as_bytes())
     }
 
     /// Writes a file, to the disk, for nobody else to read.
@@ -126,6 +140,11 @@ impl AttemptDir {
             tracing::warn!(directory = %self.path.display(), %error, "could not remove the job's directory");
         }
     }
+}
+
+/// The name of the file with the token of `attempt`.
+pub fn token_name(attempt: &TokenUuid) -> String {
+    format!("token-{attempt}")
 }
 
 #[cfg(test)]

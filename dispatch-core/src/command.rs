@@ -42,7 +42,7 @@ pub struct Command {
 pub struct Answer {
     /// How it ended.
     pub status: ExitStatus,
-    /// What it wrote.
+    /// What it wrote. What is not UTF-8 in it, as in a name that somebody gave his job, has become U+FFFD.
     pub output: String,
     /// The end of what it complained.
     pub complaint: String,
@@ -70,12 +70,6 @@ pub enum CommandError {
     /// Too much output.
     #[error("{program} wrote more than {} MiB", LARGEST_OUTPUT >> 20)]
     TooMuch {
-        /// Which.
-        program: String,
-    },
-    /// Not text.
-    #[error("{program} wrote something that is not UTF-8")]
-    NotText {
         /// Which.
         program: String,
     },
@@ -214,9 +208,7 @@ impl Command {
         if output.len() as u64 > LARGEST_OUTPUT {
             return Err(CommandError::TooMuch { program });
         }
-        let output = String::from_utf8(output).map_err(|_| CommandError::NotText {
-            program: program.clone(),
-        })?;
+        let output = String::from_utf8_lossy(&output).into_owned();
         Ok(Answer {
             status: status.map_err(pipe)?,
             output,
@@ -280,8 +272,8 @@ mod tests {
     async fn cut_or_broken_output_is_no_answer() {
         let flood = sh("head -c 70000000 /dev/zero").run().await.unwrap_err();
         assert_eq!(flood.to_string(), "sh wrote more than 64 MiB");
-        let binary = sh(r"printf '\377'").run().await.unwrap_err();
-        assert!(matches!(binary, CommandError::NotText { .. }), "{binary}");
+        let binary = sh(r"printf 'a\377b'").run().await.unwrap();
+        assert_eq!(binary.output, "a\u{fffd}b");
         let missing = Command::new("/no/such").run().await.unwrap_err();
         assert!(
             matches!(missing, CommandError::NotStarted { .. }),

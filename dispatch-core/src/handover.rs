@@ -20,8 +20,8 @@ pub async fn hand_over(
         container: order.container.clone(),
         detail,
     };
-    let token = order.token.clone();
-    dir.in_time(move |dir| dir.create(&token))
+    let (attempt, token) = (order.attempt.clone(), order.token.clone());
+    dir.in_time(move |dir| dir.create_for(&attempt, &token))
         .await
         .map_err(|error| refused(format!("cannot write {}: {error}", dir.path().display())))?;
     match command.succeed().await {

@@ -96,7 +96,7 @@ mod tests {
         let ending = Ending {
             reason: "Slurm job 7 was lost with its node".into(),
             detail: "one\ntwo\n".into(),
-            node: None,
+            ..Ending::default()
         };
         let told = text(&container, "slurm", &ending, now);
         assert!(

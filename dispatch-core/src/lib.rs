@@ -14,6 +14,7 @@ pub mod backoff;
 pub mod command;
 pub mod engine;
 pub mod events;
+pub mod exit_status;
 pub mod handover;
 pub mod health;
 pub mod home;

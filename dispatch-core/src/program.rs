@@ -77,6 +77,9 @@ pub struct Flags {
     /// Commands to the scheduler a second, beside one listing each interval; 0 is no limit
     #[arg(long, value_name = "N", default_value_t = 20.0)]
     pub scheduler_rate: f64,
+    /// How long one command of the scheduler may take
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
+    pub command_timeout: Duration,
     /// Whose token holds the locks: one for each attempt, or the dispatch token itself
     #[arg(long, value_name = "MODE", default_value = "per-attempt")]
     pub token_mode: TokenModeName,

@@ -91,6 +91,8 @@ pub struct Ending {
     pub detail: String,
     /// The node it was on, where the scheduler tells.
     pub node: Option<String>,
+    /// It has not ended at all: the listings that missed it were wrong.
+    pub alive: bool,
 }
 
 impl Ending {
@@ -137,8 +139,12 @@ pub trait Scheduler: Send + Sync + 'static {
         urgency: Urgency,
     ) -> impl Future<Output = Result<(), SchedulerError>> + Send;
 
-    /// How the last job of a container ended.
-    fn ending(&self, container: &ContainerUuid) -> impl Future<Output = Ending> + Send;
+    /// How the job of an attempt ended.
+    fn ending(
+        &self,
+        container: &ContainerUuid,
+        attempt: &TokenUuid,
+    ) -> impl Future<Output = Ending> + Send;
 
     /// The container needs nothing of us any more: remove what is left of its job.
     fn forget(&self, container: &ContainerUuid) -> impl Future<Output = ()> + Send;

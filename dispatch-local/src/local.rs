@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use arvados_client::ContainerUuid;
+use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::home::Home;
 use dispatch_core::needs::{Amount, Fit, Room};
 use dispatch_core::scheduler::{Candidate, Ending, Order, Scheduler, SchedulerError, Urgency};
@@ -409,17 +409,22 @@ impl Scheduler for Local {
         }
     }
 
-    async fn ending(&self, container: &ContainerUuid) -> Ending {
+    async fn ending(&self, container: &ContainerUuid, _: &TokenUuid) -> Ending {
         let dir = self.shared.dir(container);
         let reason = match dir.sign() {
             Ok(Sign::Ended(end)) => sentence(end, dir.path()),
-            Ok(Sign::Alive(_)) => "crunch-run is still running".into(),
+            Ok(Sign::Alive(_)) => {
+                return Ending {
+                    alive: true,
+                    ..Ending::default()
+                };
+            }
             Err(error) => format!("it cannot be told how crunch-run ended: {error}"),
         };
         Ending {
             reason,
             detail: dir.last_words(),
-            node: None,
+            ..Ending::default()
         }
     }
 

@@ -51,7 +51,7 @@ fn main() -> ExitCode {
         settings.check()?;
         let home = Home::take(&flags.shared_dir)?;
         let label = home.label()?;
-        let slurm = Slurm::new(settings, home, label.clone());
+        let slurm = Slurm::new(settings, home, label.clone(), flags.common.command_timeout);
         slurm.check().await?;
         Ok((slurm, label))
     })

@@ -1,8 +1,11 @@
 //! Slurm as a scheduler: sbatch, squeue, scancel.
 
-use arvados_client::ContainerUuid;
+use std::time::Duration;
+
+use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::attempt_dir::AttemptDir;
 use dispatch_core::command::{Command, Failure};
+use dispatch_core::exit_status;
 use dispatch_core::handover::hand_over;
 use dispatch_core::home::Home;
 use dispatch_core::needs::Fit;
@@ -25,6 +28,8 @@ pub struct Slurm {
     shared: Home,
     /// Tells our jobs from those of another dispatcher of the same user.
     label: String,
+    /// How long a command may take.
+    patience: Duration,
 }
 
 fn no_answer(detail: String) -> SchedulerError {
@@ -36,8 +41,9 @@ fn no_answer(detail: String) -> SchedulerError {
 
 impl Slurm {
     /// Slurm as the commands in PATH know it.
-    pub fn new(settings: Settings, shared: Home, label: String) -> Self {
+    pub fn new(settings: Settings, shared: Home, label: String, patience: Duration) -> Self {
         Self {
+            patience,
             settings,
             shared,
             label,
@@ -56,7 +62,8 @@ impl Slurm {
     async fn squeue(&self, more: &[&str]) -> Result<String, SchedulerError> {
         let user = rustix::process::getuid().as_raw().to_string();
         let arguments = ["--noheader", "--all", "--user", &user];
-        let command = Command::new("squeue").args(arguments).args(more);
+        let command = Command::new("squeue").patience(self.patience);
+        let command = command.args(arguments).args(more);
         let answer = command
             .succeed()
             .await
@@ -86,24 +93,35 @@ impl Slurm {
                 values,
                 &squeue::comment(&order.attempt, &self.label),
                 &dir.output_file(),
+                &order.avoid,
             )
             .map_err(|error| refused(error.to_string()))?;
         let script = self
             .settings
-            .script(&container, &dir.token_file())
+            .script(&container, &dir.token_file_of(&order.attempt))
             .map_err(|error| refused(error.to_string()))?;
         let environment = JOB_ENVIRONMENT
             .iter()
             .filter_map(|name| Some((name.into(), std::env::var_os(name)?)));
         let command = Command::new("sbatch")
+            .patience(self.patience)
             .args(arguments)
             .envs(environment)
             .input(script);
         hand_over(NAME, order, &dir, command, ";").await
     }
 
+    /// The exit status of a job that failed, while Slurm remembers it.
+    async fn exit_status(&self, job: &str) -> Option<i64> {
+        let command = Command::new("scontrol").patience(self.patience);
+        let arguments = ["--oneliner", "show", "job", job];
+        let answer = command.args(arguments).succeed().await.ok()?;
+        squeue::exit_status(&answer.output)
+    }
+
     async fn scancel(&self, arguments: &[&str]) -> Result<(), SchedulerError> {
-        match Command::new("scancel").args(arguments).succeed().await {
+        let command = Command::new("scancel").patience(self.patience);
+        match command.args(arguments).succeed().await {
             Ok(_) => Ok(()),
             // Gone already.
             Err(Failure::Said(said))
@@ -148,22 +166,28 @@ impl Scheduler for Slurm {
         }
     }
 
-    async fn ending(&self, container: &ContainerUuid) -> Ending {
+    async fn ending(&self, container: &ContainerUuid, attempt: &TokenUuid) -> Ending {
         let name = format!("--name={container}");
-        let reason = match self
+        let listing = self
             .squeue(&["--states=all", "--sort=i", &name, "--format", ENDING])
-            .await
-        {
-            Ok(listing) => squeue::verdict(&listing).unwrap_or_else(|| {
-                "Slurm does not know its job any more (it forgets ended jobs after MinJobAge)"
-                    .into()
-            }),
-            Err(error) => format!("it cannot be told how its job ended: {error}"),
+            .await;
+        let mut ended = match listing {
+            Ok(listing) => squeue::ending(&listing, attempt),
+            Err(error) => {
+                squeue::Ended::unknown(format!("it cannot be told how its job ended: {error}"))
+            }
         };
+        if let Some(job) = &ended.failed
+            && let Some(status) = self.exit_status(job).await
+        {
+            let said = exit_status::sentence(status);
+            ended.reason = format!("Slurm job {job} ended with exit code {status}: {said}");
+        }
         Ending {
-            reason,
+            reason: ended.reason,
             detail: self.dir(container).last_words_in_time().await,
-            node: None,
+            node: ended.node,
+            alive: ended.alive,
         }
     }
 

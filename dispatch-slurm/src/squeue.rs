@@ -5,8 +5,8 @@ use dispatch_core::world::{Job, JobId};
 
 /// Job id, state, comment, name; the name comes last because only it may hold anything.
 pub const LISTING: &str = "%i|%T|%k|%j";
-/// Job id, state, reason.
-pub const ENDING: &str = "%i|%T|%r";
+/// Job id, state, reason, nodes, comment.
+pub const ENDING: &str = "%i|%T|%r|%N|%k";
 
 /// What a state means to a dispatcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,14 +70,16 @@ pub fn parse(listing: &str, label: &str) -> Result<Vec<Row>, Unreadable> {
         else {
             return Err(Unreadable(line.to_owned()));
         };
+        let damaged = [id, state, comment].iter().any(|f| f.contains('\u{fffd}'));
         let id = id.trim();
-        if !id.starts_with(|c: char| c.is_ascii_digit()) {
+        if damaged || !id.starts_with(|c: char| c.is_ascii_digit()) {
             return Err(Unreadable(line.to_owned()));
         }
         let (attempt, by) = comment.trim().split_once(' ').unwrap_or_default();
-        if by == label
-            && let Ok(container) = ContainerUuid::parse(name.trim())
-        {
+        if by == label {
+            // Our own rows are never odd; one that is was damaged on its way.
+            let container =
+                ContainerUuid::parse(name.trim()).map_err(|_| Unreadable(line.to_owned()))?;
             rows.push(Row {
                 id: id.to_owned(),
                 meaning: meaning(state.trim()),
@@ -100,11 +102,66 @@ pub fn meaning(state: &str) -> Meaning {
     }
 }
 
-/// Why a job ended, from the newest line of a listing in the format [`ENDING`].
-pub fn verdict(listing: &str) -> Option<String> {
-    let line = listing.lines().rfind(|line| !line.trim().is_empty())?;
-    let mut fields = line.splitn(3, '|').map(str::trim);
-    let (id, state, reason) = (fields.next()?, fields.next()?, fields.next()?);
+/// What a listing in the format [`ENDING`] tells of an attempt.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ended {
+    /// How its job ended.
+    pub reason: String,
+    /// The number of the job, if it ended with a status other than 0, which this listing does not show.
+    pub failed: Option<String>,
+    /// The node it was on.
+    pub node: Option<String>,
+    /// It has not ended.
+    pub alive: bool,
+}
+
+impl Ended {
+    /// Nothing but this is known.
+    pub fn unknown(reason: String) -> Self {
+        Self {
+            reason,
+            ..Self::default()
+        }
+    }
+}
+
+/// How the job of `attempt` ended, by the newest line about it.
+pub fn ending(listing: &str, attempt: &TokenUuid) -> Ended {
+    let is_of_attempt = |fields: &Vec<&str>| {
+        let comment = fields.get(4).copied().unwrap_or_default();
+        comment.split(' ').next() == Some(attempt.as_str())
+    };
+    let lines = listing
+        .lines()
+        .map(|line| line.splitn(5, '|').map(str::trim).collect::<Vec<_>>());
+    let Some(fields) = lines.rev().find(is_of_attempt) else {
+        return Ended::unknown(
+            "Slurm does not know its job any more (it forgets ended jobs after MinJobAge)".into(),
+        );
+    };
+    let (id, state, reason, nodes) = (fields[0], fields[1], fields[2], fields[3]);
+    let failed = state == "FAILED" && reason == "NonZeroExitCode";
+    Ended {
+        reason: verdict(id, state, reason),
+        failed: failed.then(|| id.to_owned()),
+        // One node: a container runs on no more.
+        node: (!nodes.is_empty()).then(|| nodes.to_owned()),
+        alive: meaning(state) != Meaning::Ended,
+    }
+}
+
+/// The exit status in a line of `scontrol --oneliner show job`: `ExitCode=STATUS:SIGNAL`.
+pub fn exit_status(line: &str) -> Option<i64> {
+    let mut words = line.split_whitespace();
+    let code = words.find_map(|word| word.strip_prefix("ExitCode="))?;
+    let (status, signal) = code.split_once(':')?;
+    match signal.parse::<i64>().ok()? {
+        0 => status.parse().ok(),
+        signal => Some(128 + signal),
+    }
+}
+
+fn verdict(id: &str, state: &str, reason: &str) -> String {
     let said = match state {
         "TIMEOUT" => "reached its time limit in Slurm",
         "OUT_OF_MEMORY" => "was killed by Slurm for using more memory than it was given",
@@ -116,12 +173,12 @@ pub fn verdict(listing: &str) -> Option<String> {
         "FAILED" if reason == "NonZeroExitCode" => "failed: crunch-run ended with an error",
         "FAILED" => "failed in Slurm",
         "COMPLETED" => "ended without recording a final state",
-        _ => return Some(format!("Slurm shows job {id} as {state} ({reason})")),
+        _ => return format!("Slurm shows job {id} as {state} ({reason})"),
     };
-    Some(match reason {
+    match reason {
         "" | "None" => format!("Slurm job {id} {said}"),
         reason => format!("Slurm job {id} {said} ({reason})"),
-    })
+    }
 }
 
 #[cfg(test)]
@@ -153,6 +210,8 @@ mod tests {
     fn a_cut_line_is_no_listing() {
         for listing in [
             "12|RUNNING|zzz",
+            "12|RUNNING|zzzzz-gj3su-000000000000000 me|zzzzz-dz642-queuedcont\u{fffd}iner\n",
+            "12|RUN\u{fffd}ING|a b|c\n",
             "slurm_load_jobs error: Unable to contact\n",
             "x|a|b|c\n",
             "11|RUNNING|(null)|whole\n12|RUNNING|(null)|zzzzz-dz642-que",
@@ -169,15 +228,38 @@ mod tests {
     }
 
     #[test]
-    fn verdicts_are_sentences_about_the_newest_job() {
-        assert_eq!(
-            verdict("7|FAILED|NonZeroExitCode\n9|TIMEOUT|TimeLimit\n").as_deref(),
-            Some("Slurm job 9 reached its time limit in Slurm (TimeLimit)")
+    fn verdicts_are_sentences_about_the_attempts_own_job() {
+        let attempt = TokenUuid::parse(ATTEMPT).unwrap();
+        let other = "zzzzz-gj3su-111111111111111 me";
+        let told = ending(
+            &format!(
+                "7|FAILED|NonZeroExitCode|n1|{ATTEMPT} me\n9|TIMEOUT|TimeLimit|n2|{ATTEMPT} me\n10|PENDING|None||{other}\n"
+            ),
+            &attempt,
         );
         assert_eq!(
-            verdict("9|NODE_FAIL|None").as_deref(),
-            Some("Slurm job 9 was lost with its node")
+            told.reason,
+            "Slurm job 9 reached its time limit in Slurm (TimeLimit)"
         );
-        assert_eq!(verdict("\n"), None);
+        assert_eq!((told.node.as_deref(), told.alive), (Some("n2"), false));
+        let lost = ending(&format!("9|NODE_FAIL|None|n1|{ATTEMPT} me"), &attempt);
+        assert_eq!(lost.reason, "Slurm job 9 was lost with its node");
+        let waits = ending(&format!("9|PENDING|Resources||{ATTEMPT} me"), &attempt);
+        assert!(waits.alive && waits.node.is_none());
+        let failed = ending(
+            &format!("9|FAILED|NonZeroExitCode|n1|{ATTEMPT} me"),
+            &attempt,
+        );
+        assert_eq!(failed.failed.as_deref(), Some("9"));
+        assert!(ending("\n", &attempt).reason.contains("MinJobAge"));
+    }
+
+    #[test]
+    fn an_exit_status_is_told_by_scontrol() {
+        let line =
+            "JobId=9 JobName=x Reason=NonZeroExitCode Requeue=0 ExitCode=77:0 DerivedExitCode=0:0";
+        assert_eq!(exit_status(line), Some(77));
+        assert_eq!(exit_status("ExitCode=0:9"), Some(137));
+        assert_eq!(exit_status("JobId=9"), None);
     }
 }

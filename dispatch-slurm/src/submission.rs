@@ -50,6 +50,7 @@ impl Settings {
         values: Values<'_>,
         comment: &str,
         output: &Path,
+        avoid: &[String],
     ) -> Result<Vec<String>, TemplateError> {
         let mut arguments = vec![
             "--parsable".to_owned(),
@@ -60,6 +61,10 @@ impl Settings {
             format!("--output={}", output.to_string_lossy().replace('%', "%%")),
             "--chdir=/".to_owned(),
         ];
+        // An admin's own comes later and replaces it.
+        if !avoid.is_empty() {
+            arguments.push(format!("--exclude={}", avoid.join(",")));
+        }
         let gpus = self.gpu_arguments.iter().filter(|_| values.needs.gpus > 0);
         for template in self.arguments.iter().chain(gpus) {
             arguments.extend(render(template, values)?);
@@ -116,6 +121,7 @@ mod tests {
                 values,
                 "attempt label",
                 Path::new("/shared/100%/output.log"),
+                &["n1".into(), "n2".into()],
             )
             .unwrap();
         assert_eq!(
@@ -127,6 +133,7 @@ mod tests {
                 "--open-mode=append",
                 "--output=/shared/100%%/output.log",
                 "--chdir=/",
+                "--exclude=n1,n2",
                 "--job-name=zzzzz-dz642-queuedcontainer",
                 "--mem=1024",
                 "--cpus-per-task=2",

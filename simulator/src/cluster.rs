@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use arvados_client::ContainerUuid;
+use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::Scheduler;
 use dispatch_core::needs::Fit;
 use dispatch_core::scheduler::{Candidate, Ending, Order, SchedulerError, Urgency};
@@ -294,12 +294,11 @@ impl Scheduler for Cluster {
         Ok(())
     }
 
-    async fn ending(&self, container: &ContainerUuid) -> Ending {
+    async fn ending(&self, container: &ContainerUuid, _: &TokenUuid) -> Ending {
         self.world.get().tally.commands += 1;
         Ending {
             reason: format!("the job of {container} was lost"),
-            detail: String::new(),
-            node: None,
+            ..Ending::default()
         }
     }
 

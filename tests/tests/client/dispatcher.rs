@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arvados_client::records::ContainerState;
-use arvados_client::{ContainerUuid, Token};
+use arvados_client::{ContainerUuid, Token, TokenUuid};
 use dispatch_core::needs::Fit;
 use dispatch_core::scheduler::{Candidate, Ending, Order, SchedulerError, Urgency};
 use dispatch_core::world::{Job, JobId};
@@ -110,7 +110,7 @@ impl Scheduler for Scripted {
         Ok(())
     }
 
-    async fn ending(&self, _: &ContainerUuid) -> Ending {
+    async fn ending(&self, _: &ContainerUuid, _: &TokenUuid) -> Ending {
         Ending::default()
     }
 

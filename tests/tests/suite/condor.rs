@@ -106,12 +106,13 @@ async fn a_container_becomes_a_job_without_secrets_and_a_stopped_one_leaves_the_
         (&json!(64), &json!(1)),
         "{job}"
     );
+    let attempt = stack.container(&waiting).await.locked_by_uuid.unwrap();
     let token = stack
         .dir
         .path()
         .join("jobs")
         .join(waiting.as_str())
-        .join("token");
+        .join(format!("token-{attempt}"));
     let secret = std::fs::read_to_string(&token).unwrap();
     let secret = secret.trim().rsplit('/').next().unwrap();
     assert!(

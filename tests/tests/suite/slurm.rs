@@ -95,12 +95,13 @@ async fn a_job_that_slurm_ends_or_a_user_stops_is_told_truthfully_and_shows_no_s
             .await;
     }
     // What everybody may ask Slurm does not show the token.
+    let attempt = stack.container(&doomed).await.locked_by_uuid.unwrap();
     let token = stack
         .dir
         .path()
         .join("shared")
         .join(doomed.as_str())
-        .join("token");
+        .join(format!("token-{attempt}"));
     let secret = std::fs::read_to_string(&token).unwrap();
     let secret = secret.trim().rsplit('/').next().unwrap().to_owned();
     let id = lab.ask(

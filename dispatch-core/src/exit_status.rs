@@ -1,0 +1,31 @@
+//! What crunch-run's exit status says: the contract between executor, schedulers and dispatchers.
+
+/// The container ran; its results are on the node and could not be delivered.
+pub const UNDELIVERED: i64 = 77;
+
+/// One sentence.
+pub fn sentence(status: i64) -> &'static str {
+    match status {
+        0 => "crunch-run ended without recording a final state",
+        75 => "crunch-run could not start the container there",
+        76 => "the container was not this attempt's any more",
+        UNDELIVERED => {
+            "the container ran, and its results could not be delivered: they are kept on the node, where the job's last words say"
+        }
+        78 => "crunch-run is not set up rightly on that node",
+        128.. => "crunch-run was killed",
+        _ => "crunch-run failed without recording a final state",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kept_results_are_named() {
+        assert!(sentence(77).contains("kept on the node"));
+        assert_eq!(sentence(137), "crunch-run was killed");
+        assert!(sentence(1).contains("failed"));
+    }
+}
