@@ -201,7 +201,11 @@ async fn a_drained_dispatcher_leaves_no_lock_without_a_job() {
     let scheduler = Scripted::new(Manner::Slow(Duration::from_millis(150)));
     let (stop, run) = dispatch(&world, &scheduler);
     // In the middle of it.
-    tokio::time::sleep(Duration::from_millis(400)).await;
+    let limit = tokio::time::Instant::now() + Duration::from_secs(20);
+    while scheduler.jobs.lock().unwrap().len() < 3 {
+        assert!(tokio::time::Instant::now() < limit);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     stop.cancel();
     run.await.unwrap();
     let mut locked = 0;
