@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use arvados_client::records::ContainerState;
 use arvados_client::{ContainerUuid, Error, Token, TokenUuid};
+use fail_points::fail_point;
 use serde_json::json;
 
 use crate::api::{Api, Row};
@@ -14,6 +15,7 @@ use crate::last_log;
 use crate::needs::Needs;
 use crate::plan::{Action, Reason};
 use crate::scheduler::{Ending, Order, Scheduler, SchedulerError, Urgency};
+use crate::world::JobId;
 
 /// How long an action's API call may be repeated: the next look plans it again anyway.
 const BUDGET: Duration = Duration::from_secs(15);
@@ -195,7 +197,7 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
                 container,
                 job,
                 reason,
-            } => match self.scheduler.stop(&job, urgency).await {
+            } => match self.stop(&job, urgency).await {
                 Ok(()) => Report::new(
                     Outcome::Stopping,
                     vec![Event::CleanedUpContainer { container, reason }],
@@ -222,6 +224,13 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
                 }
             },
         }
+    }
+
+    async fn stop(&self, job: &JobId, urgency: Urgency) -> Result<(), SchedulerError> {
+        fail_point("dispatcher.before-stop");
+        let stopped = self.scheduler.stop(job, urgency).await;
+        fail_point("dispatcher.after-stop");
+        stopped
     }
 
     async fn start(
@@ -255,6 +264,7 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
             }
         };
         let mut locked = self.api.lock(&token.token, &container, etag).await;
+        fail_point("dispatcher.after-lock");
         // This request, or an earlier one with the same token, may have taken effect, or may still: the record tells.
         let unclear = again || locked.as_ref().is_err_and(Error::is_ambiguous);
         if locked.is_err()
@@ -304,7 +314,10 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
             token: token.token.clone(),
             needs,
         };
-        let error = match self.scheduler.submit(order).await {
+        fail_point("dispatcher.before-submit");
+        let submitted = self.scheduler.submit(order).await;
+        fail_point("dispatcher.after-submit");
+        let error = match submitted {
             Ok(job) => {
                 return Report::new(
                     Outcome::Submitted,
@@ -357,7 +370,10 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
                 reason: ending.sentence().to_owned(),
             };
         }
-        match self.api.unlock(&token.token, &container).await {
+        fail_point("dispatcher.before-unlock");
+        let unlocked = self.api.unlock(&token.token, &container).await;
+        fail_point("dispatcher.after-unlock");
+        match unlocked {
             Err(error) if error.is_denied() => {
                 let reason = "the token of this attempt has expired before it could be given back";
                 self.end_as_dispatcher(container, &attempt, reason.to_owned())
@@ -383,6 +399,7 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
     ) -> Report {
         let ending = self.scheduler.ending(&container).await;
         let reason = ending.sentence().to_owned();
+        fail_point("dispatcher.before-cancel");
         let cancelled = match token.filter(|t| t.uuid == attempt) {
             Some(token) => {
                 let log = self.last_log(&container, &ending).await;
@@ -402,6 +419,7 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
                 self.api.update(None, &container, bare).await
             }
         };
+        fail_point("dispatcher.after-cancel");
         match cancelled {
             Err(error) if error.is_denied() => {
                 self.end_as_dispatcher(container, &attempt, reason).await
@@ -473,7 +491,10 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
                 _ => None,
             };
             let text = last_log::text(container, self.scheduler.name(), ending, self.api.now());
-            match self.api.save_log(container, earlier, text.clone()).await {
+            fail_point("dispatcher.before-last-log");
+            let saved = self.api.save_log(container, earlier, text.clone()).await;
+            fail_point("dispatcher.after-last-log");
+            match saved {
                 // Better this alone than nothing.
                 Err(_) => self.api.save_log(container, None, text).await,
                 saved => saved,

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use arvados_client::{ContainerUuid, Token};
+use fail_points::fail_point;
 
 /// How much of the job's output is quoted, from its end.
 const LAST_WORDS: u64 = 2000;
@@ -47,7 +48,10 @@ impl AttemptDir {
     pub fn create(&self, token: &Token) -> io::Result<()> {
         self.remove()?;
         DirBuilder::new().mode(0o700).create(&self.path)?;
-        self.write("token", token.expose().as_bytes())
+        fail_point("dispatcher.directory-made");
+        self.write("token", token.expose().as_bytes())?;
+        fail_point("dispatcher.token-written");
+        Ok(())
     }
 
     /// Writes a file, to the disk, for nobody else to read.

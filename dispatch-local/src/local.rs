@@ -11,6 +11,7 @@ use dispatch_core::home::Home;
 use dispatch_core::needs::{Amount, Fit, Room};
 use dispatch_core::scheduler::{Candidate, Ending, Order, Scheduler, SchedulerError, Urgency};
 use dispatch_core::world::{Job, JobId};
+use fail_points::fail_point;
 use rustix::process::Signal;
 use tokio::sync::Notify;
 
@@ -272,6 +273,7 @@ impl Shared {
         order: &Order,
     ) -> Result<u32, StartError> {
         clear(self.run_dir.path(), dir)?;
+        fail_point("local.place-cleared");
         dir.create(notes, &order.token)?;
         self.executor.start(dir, notes).await
     }
