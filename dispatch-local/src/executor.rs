@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use arvados_client::ContainerUuid;
 use dispatch_core::scheduler::JOB_ENVIRONMENT;
 use fail_points::fail_point;
 use serde::Deserialize;
@@ -123,6 +124,18 @@ impl Executor {
                 "crunch-run was killed while it started: {words}"
             ))),
         }
+    }
+
+    /// Removes what killed crunch-runs of this container left in the scratch space.
+    pub fn clear_scratch(&self, container: &ContainerUuid) -> io::Result<()> {
+        let prefix = format!("crunch-run.{container}.");
+        for entry in std::fs::read_dir(&self.scratch)? {
+            let entry = entry?;
+            if entry.file_name().to_string_lossy().starts_with(&prefix) {
+                std::fs::remove_dir_all(entry.path())?;
+            }
+        }
+        Ok(())
     }
 
     fn arguments(&self, dir: &JobDir, notes: &Notes) -> Vec<std::ffi::OsString> {

@@ -3,11 +3,15 @@
 mod bad_input;
 mod condor;
 mod image;
+mod kill_points;
 mod kills;
 mod lab;
+mod left;
+mod points;
 mod program;
 mod sdk;
 mod secrets;
 mod slurm;
 mod stack;
+mod starts;
 mod up;
