@@ -132,7 +132,14 @@ async fn slurm(lab: &Lab) -> Scene {
             "--poll-interval",
             "500ms",
         ];
-        servers.dispatcher("dispatch-slurm", &args, &[("SLURM_CONF", slurm_conf)])
+        // Its jobs get it: a crunch-run that is killed in the foreground leaves its directory there.
+        let tmp = dir.join("tmp");
+        fs::create_dir(&tmp).unwrap();
+        let env = [
+            ("SLURM_CONF", slurm_conf),
+            ("TMPDIR", tmp.to_str().unwrap()),
+        ];
+        servers.dispatcher("dispatch-slurm", &args, &env)
     })
     .await;
     let shared = stack.dir.path().join("shared");
