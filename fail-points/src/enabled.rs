@@ -21,8 +21,7 @@ pub fn pass(name: &str) {
     while hold.exists() {
         std::thread::sleep(LOOK);
     }
-    if is_the_last(&dir.join(name)).unwrap_or(false) {
-        note(&dir.join("killed"), name);
+    if is_the_last(&dir, name).unwrap_or(false) {
         // It has a pid and may signal itself: nothing can fail, and nothing comes after it.
         let _ = kill_process(getpid(), Signal::KILL);
     }
@@ -39,9 +38,11 @@ fn note(file: &Path, name: &str) {
     let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
 }
 
-/// Counts down. The file is gone before the process is, so that whoever is started next passes.
-fn is_the_last(counter: &Path) -> io::Result<bool> {
-    let mut file = match File::options().read(true).write(true).open(counter) {
+/// Counts down. The file is gone before the process is, so that whoever is started next passes; and the death is
+/// noted before that, so that a test that finds the file gone also finds the note.
+fn is_the_last(dir: &Path, name: &str) -> io::Result<bool> {
+    let counter = dir.join(name);
+    let mut file = match File::options().read(true).write(true).open(&counter) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         opened => opened?,
     };
@@ -58,6 +59,9 @@ fn is_the_last(counter: &Path) -> io::Result<bool> {
             write!(file, "{}", left - 1)?;
             Ok(false)
         }
-        _ => fs::remove_file(counter).map(|()| true),
+        _ => {
+            note(&dir.join("killed"), name);
+            fs::remove_file(counter).map(|()| true)
+        }
     }
 }
