@@ -120,10 +120,8 @@ async fn a_killed_executor_is_told_truthfully() {
     stack
         .wait_until(&container, PATIENCE, |c| c.state == ContainerState::Running)
         .await;
-    let lock = stack.run_dir().join(container.as_str()).join("lock");
-    let note: serde_json::Value = serde_json::from_slice(&std::fs::read(lock).unwrap()).unwrap();
-    let pid = rustix::process::Pid::from_raw(note["pid"].as_i64().unwrap() as i32).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let crunch_run = stack.executor(&container);
+    rustix::process::kill_process(crunch_run, rustix::process::Signal::KILL).unwrap();
     let record = stack.end(&container, PATIENCE).await;
     assert_eq!(record.state, ContainerState::Cancelled);
     let why = record.runtime_status.error.unwrap_or_default();

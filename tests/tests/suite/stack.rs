@@ -95,6 +95,13 @@ impl Stack {
         }
     }
 
+    /// The crunch-run of this container, by its lock in dispatch-local's directory.
+    pub fn executor(&self, container: &ContainerUuid) -> rustix::process::Pid {
+        let lock = self.run_dir().join(container.as_str()).join("lock");
+        let note: Value = serde_json::from_slice(&std::fs::read(lock).unwrap()).unwrap();
+        rustix::process::Pid::from_raw(note["pid"].as_i64().unwrap() as i32).unwrap()
+    }
+
     /// Where the fail points of all its programs are armed, in a build that has them.
     pub fn points_dir(&self) -> PathBuf {
         points_in(self.dir.path())
