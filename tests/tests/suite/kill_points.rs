@@ -102,21 +102,21 @@ async fn local() -> Scene {
 #[tokio::test(flavor = "multi_thread")]
 async fn dispatch_local_is_killed_at_every_step() {
     let points = [DISPATCHER, LOCAL].concat();
-    let scenes = vec![local().await];
+    let scenes = vec![local().await, local().await];
     survive(scenes, Victim::Dispatcher, &points, rounds(ROUNDS)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn crunch_run_is_killed_at_every_step() {
     let points = [EXECUTOR, WORKER].concat();
-    let scenes = vec![local().await];
+    let scenes = vec![local().await, local().await];
     survive(scenes, Victim::Executor, &points, rounds(ROUNDS)).await;
 }
 
 /// Clients wait before they ask a server again that was gone, so these rounds take longest.
 #[tokio::test(flavor = "multi_thread")]
 async fn dispatch_api_is_killed_at_every_step() {
-    let scenes = vec![local().await, local().await, local().await];
+    let scenes = vec![local().await, local().await];
     survive(scenes, Victim::Api, API, rounds(ROUNDS)).await;
 }
 

@@ -149,9 +149,9 @@ impl Scene {
         let mut renewal = picked.iter().any(|point| point.need == Need::Renewal);
         let until = Instant::now() + PATIENCE;
         loop {
-            self.revive(victim);
             let mut waiting = Vec::new();
             for job in jobs {
+                self.revive(victim);
                 let record = self.stack.user.container(&job.container).await;
                 match record {
                     Ok(record) if record.state.is_final() => continue,
