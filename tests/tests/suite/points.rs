@@ -17,11 +17,12 @@ pub struct Points {
 impl Points {
     /// Those of the programs that have `dir` in their variable.
     pub fn of(dir: &Path) -> Self {
-        assert!(
-            fail_points::ENABLED,
-            "this test needs fail points in the programs and in itself: run `make test`, or add \
-             `--features fail-points/enabled` to both builds"
-        );
+        if !fail_points::ENABLED {
+            panic!(
+                "this test needs fail points in the programs and in itself: run `make test`, or add \
+                 `--features fail-points/enabled` to both builds"
+            );
+        }
         Self {
             dir: dir.to_owned(),
         }
