@@ -154,6 +154,43 @@ async fn a_lock_granted_after_the_dispatcher_died_is_not_lost() {
     batch.all_complete_once(&stack).await;
 }
 
+/// As before, and the next life would not start the container itself: the lock is not left to a token that is ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_granted_after_the_dispatcher_died_is_given_back() {
+    let mut narrow = None;
+    let mut stack = Stack::with(|servers, dir| {
+        let run = dir.join("run");
+        let args = ["--run-dir", run.to_str().unwrap()];
+        let small = ["--run-dir", run.to_str().unwrap(), "--cpus", "1"];
+        narrow = Some(servers.dispatcher("dispatch-local", &small, &[]));
+        servers.dispatcher("dispatch-local", &args, &[])
+    })
+    .await;
+    let points = Points::of(&stack.points_dir());
+    points.hold("api.lock.accepted");
+    let two = json!({"runtime_constraints": {"vcpus": 2, "ram": 16 << 20}});
+    let (_, container) = stack.submit("wide", "true", two).await;
+    let asked = |points: &Points| {
+        let passed = points.passed();
+        passed.iter().any(|p| p.point == "api.lock.accepted")
+    };
+    wait_for("the request", PATIENCE, || asked(&points).then_some(()));
+    stack.dispatcher.kill();
+    let mut narrow = narrow.unwrap();
+    narrow.start();
+    wait_for("the next life to look", PATIENCE, || {
+        narrow.said().contains("not run now").then_some(())
+    });
+    // The request takes so much longer.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    points.release("api.lock.accepted");
+    stack
+        .wait_until(&container, PATIENCE, |c| {
+            c.lock_count == 1 && c.state == ContainerState::Queued
+        })
+        .await;
+}
+
 /// Jobs of a real Slurm whose executor only sleeps: the drain must not touch them, and the next life takes them up.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_hundred_live_jobs_outlive_a_term() {
