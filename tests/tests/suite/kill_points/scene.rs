@@ -21,6 +21,10 @@ use crate::starts::Starts;
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Ordinary containers of each round.
 const JOBS: usize = 5;
+/// How often a round tries to bring its victim to all its points.
+const CHANCES: usize = 4;
+/// From the end of the last container to the last passing of a point.
+const SETTLE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(40);
 
 /// Who dies.
@@ -95,43 +99,30 @@ impl Scene {
         random: &mut fastrand::Rng,
     ) {
         let began = Instant::now();
-        let needs = |need: Need| picked.iter().any(|point| point.need == need);
-        if needs(Need::ColdCache)
-            && let Some(cache) = &self.cache
-        {
-            // In the first round there is none yet.
-            let _ = std::fs::remove_dir_all(cache.join("layers"));
-            let _ = std::fs::remove_dir_all(cache.join("images"));
-        }
         let before = self.points.killed().len();
         let mut jobs = Vec::new();
-        for n in 0..JOBS {
-            let seconds = 0.1 * random.u32(0..4) as f32;
-            jobs.push(self.submit(format!("r{round}n{n}"), seconds, false).await);
+        for chance in 0..CHANCES {
+            let open: Vec<Point> = picked
+                .iter()
+                .filter(|point| chance == 0 || self.points.is_armed(point.name))
+                .copied()
+                .collect();
+            if open.is_empty() {
+                break;
+            }
+            let name = format!("r{round}c{chance}");
+            jobs.extend(self.submit_for(&name, &open, random).await);
+            for point in open.iter().filter(|_| chance == 0) {
+                let often = point.need == Need::Nothing && point.fate == Fate::Completes;
+                let nth = if often { random.u32(1..4) } else { 1 };
+                self.points.arm(point.name, nth);
+            }
+            self.provoke(&open);
+            self.follow(victim, &open, &jobs).await;
         }
-        if needs(Need::Stop) {
-            let name = format!("r{round}unwanted");
-            jobs.push(self.submit(name, 1000.0, true).await);
-        }
-        if needs(Need::Renewal) {
-            let name = format!("r{round}renewed");
-            jobs.push(self.submit(name, 3.0, false).await);
-        }
-        for point in picked {
-            let often = point.need == Need::Nothing && point.fate == Fate::Completes;
-            let nth = if often { random.u32(1..4) } else { 1 };
-            self.points.arm(point.name, nth);
-        }
-        if needs(Need::Unlock) {
-            self.points.arm("run.claimed", 1);
-        }
-        if needs(Need::Verdict) {
-            self.points.arm("run.started", 1);
-        }
-        if needs(Need::Restart) {
-            self.stack.api.kill();
-        }
-        self.follow(victim, picked, &jobs).await;
+        let armed = picked.iter().map(|point| point.name);
+        let armed: Vec<&str> = armed.filter(|p| self.points.is_armed(p)).collect();
+        assert!(armed.is_empty(), "nobody came to {armed:?}");
         let killed = self.points.killed().split_off(before);
         for job in &jobs {
             self.judge(job, &killed).await;
@@ -144,10 +135,53 @@ impl Scene {
         );
     }
 
-    /// Until every container has ended and every point has killed.
+    /// The containers of a round, and those that its points need besides.
+    async fn submit_for(
+        &mut self,
+        name: &str,
+        points: &[Point],
+        random: &mut fastrand::Rng,
+    ) -> Vec<Job> {
+        let needs = |need: Need| points.iter().any(|point| point.need == need);
+        if needs(Need::ColdCache)
+            && let Some(cache) = &self.cache
+        {
+            // In the first round there is none yet.
+            let _ = std::fs::remove_dir_all(cache.join("layers"));
+            let _ = std::fs::remove_dir_all(cache.join("images"));
+        }
+        let mut jobs = Vec::new();
+        for n in 0..JOBS {
+            let seconds = 0.1 * random.u32(0..4) as f32;
+            jobs.push(self.submit(format!("{name}n{n}"), seconds, false).await);
+        }
+        if needs(Need::Stop) {
+            jobs.push(self.submit(format!("{name}unwanted"), 1000.0, true).await);
+        }
+        if needs(Need::Renewal) {
+            jobs.push(self.submit(format!("{name}renewed"), 3.0, false).await);
+        }
+        jobs
+    }
+
+    /// What has to happen to others so that the points are come to.
+    fn provoke(&mut self, points: &[Point]) {
+        for point in points {
+            match point.need {
+                Need::Unlock => self.points.arm("run.claimed", 1),
+                Need::Verdict => self.points.arm("run.started", 1),
+                Need::Restart if self.stack.api.is_running() => self.stack.api.kill(),
+                _ => {}
+            }
+        }
+    }
+
+    /// Until every container has ended and every point has killed. The death at one point may keep the program from
+    /// coming to another: then the next chance is waited for no longer than it takes to tidy up.
     async fn follow(&mut self, victim: Victim, picked: &[Point], jobs: &[Job]) {
         let mut renewal = picked.iter().any(|point| point.need == Need::Renewal);
         let until = Instant::now() + PATIENCE;
+        let mut ended = None;
         loop {
             let mut waiting = Vec::new();
             for job in jobs {
@@ -175,8 +209,11 @@ impl Scene {
             }
             let armed = picked.iter().map(|p| p.name);
             let armed: Vec<&str> = armed.filter(|p| self.points.is_armed(p)).collect();
-            if waiting.is_empty() && armed.is_empty() {
-                return;
+            let now = Instant::now();
+            match waiting.is_empty() {
+                true if armed.is_empty() || now > *ended.get_or_insert(now) + SETTLE => return,
+                true => {}
+                false => ended = None,
             }
             assert!(
                 Instant::now() < until,
