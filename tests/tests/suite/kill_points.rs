@@ -123,23 +123,14 @@ async fn dispatch_api_is_killed_at_every_step() {
 async fn slurm(lab: &Lab) -> Scene {
     let (crunch_run, slurm_conf) = (binary("crunch-run"), lab.variable("SLURM_CONF"));
     let stack = Stack::with(|servers, dir| {
-        let shared = dir.join("shared");
-        let args = [
-            "--shared-dir",
-            shared.to_str().unwrap(),
-            "--crunch-run",
-            crunch_run.to_str().unwrap(),
-            "--poll-interval",
-            "500ms",
-        ];
-        // Its jobs get it: a crunch-run that is killed in the foreground leaves its directory there.
-        let tmp = dir.join("tmp");
+        let (shared, tmp) = (dir.join("shared"), dir.join("tmp"));
         fs::create_dir(&tmp).unwrap();
-        let env = [
-            ("SLURM_CONF", slurm_conf),
-            ("TMPDIR", tmp.to_str().unwrap()),
-        ];
-        servers.dispatcher("dispatch-slurm", &args, &env)
+        // A crunch-run that is killed in the foreground leaves its directory there.
+        let crunch_run = format!("env TMPDIR={} {}", tmp.display(), crunch_run.display());
+        let shared = shared.to_str().unwrap();
+        let mut args = vec!["--shared-dir", shared, "--crunch-run", &crunch_run];
+        args.extend(["--poll-interval", "500ms"]);
+        servers.dispatcher("dispatch-slurm", &args, &[("SLURM_CONF", slurm_conf)])
     })
     .await;
     let shared = stack.dir.path().join("shared");
