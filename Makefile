@@ -11,11 +11,13 @@ demo: deps
 	cargo build --locked -p dispatch-cli -p dispatch-api -p dispatch-local -p crunch-run
 	contrib/demo target/debug
 
-# Everything. The tests of the whole suite run the programs, so these are built first.
+# Everything. The tests of the whole suite run the programs, so these are built first; with the same features as the
+# tests, so that nothing is built twice. Fail points are for tests only: no other door has them.
+test: fail_points = --features fail-points/enabled
 test: deps deps-labs
-	cargo build --workspace --bins --locked
-	cargo test --workspace --lib --bins --tests --locked
-	cargo test --workspace --doc --locked
+	cargo build --workspace --bins --locked $(fail_points)
+	cargo test --workspace --lib --bins --tests --locked $(fail_points)
+	cargo test --workspace --doc --locked $(fail_points)
 
 check: deps
 	cargo fmt --all -- --check

@@ -14,6 +14,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use arvados_client::{ContainerUuid, TokenUuid};
+use fail_points::fail_point;
 
 use crate::job_dir::JobDir;
 use crate::lock_file::{LockError, LockFile, Note};
@@ -50,6 +51,7 @@ pub fn detach(
     arguments: impl IntoIterator<Item = OsString>,
 ) -> Result<(), DetachError> {
     let mut lock = LockFile::take(&dir.lock())?;
+    fail_point("run.lock-taken");
     dir.forget_exit().map_err(io_error(format!(
         "the note of an earlier end in {} cannot be removed",
         dir.path().display()
@@ -70,10 +72,12 @@ pub fn detach(
         .stderr(Stdio::from(copy))
         .spawn()
         .map_err(io_error("the worker process cannot be started"))?;
+    fail_point("run.worker-spawned");
     until_independent(worker.id(), dir)?;
     let note = Note::of(uuid.clone(), attempt, worker.id())
         .map_err(io_error("the worker process cannot be looked at"))?;
     lock.write(&note)?;
+    fail_point("run.lock-written");
     let said = serde_json::json!({"UUID": uuid, "PID": worker.id()});
     // Whoever started us and does not listen any more finds the same in the lock file.
     let _ = writeln!(io::stdout(), "{said}");
@@ -126,6 +130,7 @@ pub fn become_worker(dir: &JobDir) -> Result<OwnedFd, DetachError> {
     }
     // A worker that leads a group already was started by hand; it loses nothing by staying.
     let _ = rustix::process::setsid();
+    fail_point("run.worker-alone");
     let lock = rustix::io::fcntl_dupfd_cloexec(stdin, 3)
         .map_err(|e| io_error("the lock cannot be kept")(e.into()))?;
     let null = fs::File::open("/dev/null").map_err(io_error("/dev/null cannot be opened"))?;

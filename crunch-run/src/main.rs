@@ -7,6 +7,7 @@ use crunch_run::flags::Flags;
 use crunch_run::job_dir::JobDir;
 use crunch_run::lock_file::LockError;
 use crunch_run::run::{self, Settings};
+use fail_points::fail_point;
 
 fn main() -> std::process::ExitCode {
     // Before any thread exists: this process may be the small one that keeps a container.
@@ -57,13 +58,16 @@ fn start(flags: &Flags) -> anyhow::Result<ExitCode> {
         None => None,
     };
     let code = run::to_the_end(&settings, &dir)?;
+    fail_point("run.before-clean");
     if let Err(error) = dir.clean(code) {
         eprintln!("crunch-run: {} is not clean: {error}", dir.path().display());
     }
+    fail_point("run.before-exit-note");
     if flags.worker {
         dir.write_exit(code)
             .context("the exit file cannot be written")?;
     }
+    fail_point("run.after-exit-note");
     // Only now may another begin here.
     drop(lock);
     Ok(code)

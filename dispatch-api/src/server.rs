@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use fail_points::fail_point;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -91,6 +92,7 @@ impl Server {
         let tls = certificate::server_config(&files)?;
         let (listener, address) = bind(listen, options.listen.is_some())?;
         let (app, writer) = open(&state, address)?;
+        fail_point("api.start.before-port");
         state.remember_port(address.port())?;
         let accepting = tokio::spawn(connections::accept(
             listener,
@@ -195,7 +197,9 @@ fn open(state: &StateDir, address: SocketAddr) -> Result<(Arc<App>, JoinHandle<(
     });
     let database = state.path.join("state.db");
     let mut connection = db::open(&database)?;
-    for (name, token) in bootstrap::ensure(&mut connection, &setting)? {
+    let tokens = bootstrap::ensure(&mut connection, &setting)?;
+    fail_point("api.start.before-tokens");
+    for (name, token) in tokens {
         state.write_private(&format!("tokens/{name}"), &token)?;
     }
     let blocks_path = state.path.join("blocks");

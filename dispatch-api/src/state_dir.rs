@@ -67,6 +67,7 @@ impl StateDir {
             .map_err(|source| io_error(path, source))?;
         let lock = lock(&path)?;
         let kept = load_or_create(&path, cluster_id)?;
+        fail_points::fail_point("api.start.state-made");
         Ok(StateDir {
             path,
             kept,

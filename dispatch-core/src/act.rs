@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use arvados_client::records::ContainerState;
 use arvados_client::{ContainerUuid, Error, Token, TokenUuid};
+use fail_points::fail_point;
 use serde_json::json;
 
 use crate::api::{Api, Row};
@@ -14,6 +15,7 @@ use crate::last_log;
 use crate::needs::Needs;
 use crate::plan::{Action, Reason};
 use crate::scheduler::{Ending, Order, Scheduler, SchedulerError, Urgency};
+use crate::world::JobId;
 
 /// How long an action's API call may be repeated: the next look plans it again anyway.
 const BUDGET: Duration = Duration::from_secs(15);
@@ -78,6 +80,15 @@ impl<A: Clone, S> Clone for Hands<A, S> {
     }
 }
 
+/// What to do with what is left of a container's job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leavings {
+    /// Another attempt may need it.
+    Keep,
+    /// Nobody needs it.
+    Remove,
+}
+
 /// Something to carry out, with what it needs.
 #[derive(Debug)]
 pub enum Task {
@@ -96,8 +107,8 @@ pub enum Task {
     },
     /// Renew the token of an attempt that goes on.
     Renew(ContainerUuid, AttemptToken),
-    /// End the token of an attempt that is over.
-    Sweep(ContainerUuid, TokenUuid),
+    /// End the token of an attempt that is over; with what is left of its job, where nothing of the container goes on.
+    Sweep(ContainerUuid, TokenUuid, Leavings),
 }
 
 impl Task {
@@ -105,7 +116,7 @@ impl Task {
     pub fn container(&self) -> &ContainerUuid {
         match self {
             Task::Act { action, .. } => action.container(),
-            Task::Renew(container, _) | Task::Sweep(container, _) => container,
+            Task::Renew(container, _) | Task::Sweep(container, ..) => container,
         }
     }
 }
@@ -177,10 +188,15 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
                     Report::failed(&container, said).after(&error)
                 }
             },
-            Task::Sweep(container, token) => match self.attempts.end(&token).await {
-                Ok(()) => Report::new(Outcome::Swept(token), vec![]),
-                Err(error) => Report::failed(&container, &error).after(&error),
-            },
+            Task::Sweep(container, token, leavings) => {
+                if leavings == Leavings::Remove {
+                    self.scheduler.forget(&container).await;
+                }
+                match self.attempts.end(&token).await {
+                    Ok(()) => Report::new(Outcome::Swept(token), vec![]),
+                    Err(error) => Report::failed(&container, &error).after(&error),
+                }
+            }
         }
     }
 
@@ -199,7 +215,7 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
                 container,
                 job,
                 reason,
-            } => match self.scheduler.stop(&job, urgency).await {
+            } => match self.stop(&job, urgency).await {
                 Ok(()) => Report::new(
                     Outcome::Stopping,
                     vec![Event::CleanedUpContainer { container, reason }],
@@ -214,18 +230,31 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
             Action::Cancel {
                 container, attempt, ..
             } => self.cancel(container, attempt, token).await,
-            Action::EndAttempt { container, attempt } => match self.attempts.end(&attempt).await {
-                Ok(()) => {
-                    self.scheduler.forget(&container).await;
-                    Report::new(Outcome::Ended, vec![])
+            Action::EndAttempt { container, attempt } => {
+                match self.put_away(&container, &attempt).await {
+                    Ok(()) => Report::new(Outcome::Ended, vec![]),
+                    Err(error) => {
+                        let mut report = Report::failed(&container, &error).after(&error);
+                        report.outcome = Outcome::NotEnded;
+                        report
+                    }
                 }
-                Err(error) => {
-                    let mut report = Report::failed(&container, &error).after(&error);
-                    report.outcome = Outcome::NotEnded;
-                    report
-                }
-            },
+            }
         }
+    }
+
+    /// Removes what is left of an attempt, its token last: as long as the server has that, the next life of this
+    /// dispatcher finds what is left to do. And first of all before the container is locked again.
+    async fn put_away(&self, container: &ContainerUuid, attempt: &TokenUuid) -> Result<(), Error> {
+        self.scheduler.forget(container).await;
+        self.attempts.end(attempt).await
+    }
+
+    async fn stop(&self, job: &JobId, urgency: Urgency) -> Result<(), SchedulerError> {
+        fail_point("dispatcher.before-stop");
+        let stopped = self.scheduler.stop(job, urgency).await;
+        fail_point("dispatcher.after-stop");
+        stopped
     }
 
     async fn start(
@@ -259,6 +288,7 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
             }
         };
         let mut locked = self.api.lock(&token.token, &container, etag).await;
+        fail_point("dispatcher.after-lock");
         // This request, or an earlier one with the same token, may have taken effect, or may still: the record tells.
         let unclear = again || locked.as_ref().is_err_and(Error::is_ambiguous);
         if locked.is_err()
@@ -308,7 +338,10 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
             token: token.token.clone(),
             needs,
         };
-        let error = match self.scheduler.submit(order).await {
+        fail_point("dispatcher.before-submit");
+        let submitted = self.scheduler.submit(order).await;
+        fail_point("dispatcher.after-submit");
+        let error = match submitted {
             Ok(job) => {
                 return Report::new(
                     Outcome::Submitted,
@@ -364,16 +397,17 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
                 reason: ending.sentence().to_owned(),
             };
         }
-        match self.api.unlock(&token.token, &container).await {
+        fail_point("dispatcher.before-unlock");
+        let unlocked = self.api.unlock(&token.token, &container).await;
+        fail_point("dispatcher.after-unlock");
+        match unlocked {
             Err(error) if error.is_denied() => {
                 let reason = "the token of this attempt has expired before it could be given back";
                 self.end_as_dispatcher(container, &attempt, reason.to_owned())
                     .await
             }
             Ok(state) => {
-                // The token goes before the container is locked again with another of ours.
-                let ended = self.attempts.end(&token.uuid).await.is_ok();
-                self.scheduler.forget(&container).await;
+                let ended = self.put_away(&container, &attempt).await.is_ok();
                 let mut report = Report::new(Outcome::Released(state, ended), vec![told]);
                 report.hints.failed_on = failed_on;
                 report
@@ -393,6 +427,7 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
             return Report::failed(&container, STILL_THERE);
         }
         let reason = ending.sentence().to_owned();
+        fail_point("dispatcher.before-cancel");
         let cancelled = match token.filter(|t| t.uuid == attempt) {
             Some(token) => {
                 let log = self.last_log(&container, &ending).await;
@@ -412,14 +447,13 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
                 self.api.update(None, &container, bare).await
             }
         };
+        fail_point("dispatcher.after-cancel");
         match cancelled {
             Err(error) if error.is_denied() => {
                 self.end_as_dispatcher(container, &attempt, reason).await
             }
             Ok(()) => {
-                // Where the server does not end it by itself.
-                let ended = self.attempts.end(&attempt).await.is_ok();
-                self.scheduler.forget(&container).await;
+                let ended = self.put_away(&container, &attempt).await.is_ok();
                 Report::new(
                     Outcome::Released(ContainerState::Cancelled, ended),
                     vec![Event::CleanedUpExecutor { container, reason }],
@@ -441,7 +475,7 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         match self.api.record(None, &container).await {
             Ok(Row::Container(record)) if record.locked_by_uuid.as_ref() == Some(attempt) => {}
             Ok(Row::Container(record)) => {
-                let ended = self.attempts.end(attempt).await.is_ok();
+                let ended = self.put_away(&container, attempt).await.is_ok();
                 return Report::new(Outcome::Released(record.state, ended), vec![]);
             }
             Ok(Row::Unreadable(_, why)) => return Report::failed(&container, why),
@@ -450,9 +484,9 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         let bare = json!({"state": "Cancelled"});
         match self.api.update(None, &container, bare).await {
             Ok(()) => {
-                self.scheduler.forget(&container).await;
+                let ended = self.put_away(&container, attempt).await.is_ok();
                 Report::new(
-                    Outcome::Released(ContainerState::Cancelled, true),
+                    Outcome::Released(ContainerState::Cancelled, ended),
                     vec![Event::CleanedUpExecutor { container, reason }],
                 )
             }
@@ -483,7 +517,10 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
                 _ => None,
             };
             let text = last_log::text(container, self.scheduler.name(), ending, self.api.now());
-            match self.api.save_log(container, earlier, text.clone()).await {
+            fail_point("dispatcher.before-last-log");
+            let saved = self.api.save_log(container, earlier, text.clone()).await;
+            fail_point("dispatcher.after-last-log");
+            match saved {
                 // Better this alone than nothing.
                 Err(_) => self.api.save_log(container, None, text).await,
                 saved => saved,

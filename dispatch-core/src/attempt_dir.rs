@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use arvados_client::{ContainerUuid, Token, TokenUuid};
+use fail_points::fail_point;
 
 /// How much of the job's output is quoted, from its end.
 const LAST_WORDS: u64 = 2000;
@@ -61,7 +62,10 @@ impl AttemptDir {
     fn create_with(&self, name: &str, token: &Token) -> io::Result<()> {
         self.remove()?;
         DirBuilder::new().mode(0o700).create(&self.path)?;
-        self.write(name, token.expose().as_bytes())
+        fail_point("dispatcher.directory-made");
+        self.write(name, token.expose().as_bytes())?;
+        fail_point("dispatcher.token-written");
+        Ok(())
     }
 
     /// Writes a file, to the disk, for nobody else to read.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use arvados_client::api::NewToken;
 use arvados_client::records::Authorization;
 use arvados_client::{ContainerUuid, Error, Token, TokenUuid, scopes};
+use fail_points::fail_point;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::Api;
@@ -83,7 +84,9 @@ impl<A: Api> Attempts<A> {
     /// Moves the end of a token that is still needed.
     pub async fn renew(&self, token: &AttemptToken) -> Result<AttemptToken, Error> {
         let expires_at = self.api.now() + self.margin;
+        fail_point("dispatcher.before-renew");
         self.api.renew(&token.uuid, expires_at).await?;
+        fail_point("dispatcher.after-renew");
         Ok(AttemptToken {
             expires_at: Some(expires_at),
             ..token.clone()
@@ -101,7 +104,9 @@ impl<A: Api> Attempts<A> {
         }
         let expires_at = self.api.now() + lifetime(max_run_time, self.margin);
         let scopes = scopes::attempt(container, &self.label);
+        fail_point("dispatcher.before-mint");
         let made = self.api.mint(&NewToken { scopes, expires_at }).await;
+        fail_point("dispatcher.after-mint");
         let made = made.map_err(|error| match error.is_denied() {
             true => MintError::NotAllowed(error.to_string()),
             false => MintError::Api(error),
@@ -113,10 +118,13 @@ impl<A: Api> Attempts<A> {
 
     /// Ends a token.
     pub async fn end(&self, token: &TokenUuid) -> Result<(), Error> {
-        match self.mode {
+        fail_point("dispatcher.before-end");
+        let ended = match self.mode {
             TokenMode::PerAttempt => self.api.revoke(token).await,
             TokenMode::Shared(_) => Ok(()),
-        }
+        };
+        fail_point("dispatcher.after-end");
+        ended
     }
 
     /// Every attempt of this instance that the server still knows, also those whose token has expired: a container

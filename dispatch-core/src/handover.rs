@@ -24,7 +24,9 @@ pub async fn hand_over(
     dir.in_time(move |dir| dir.create_for(&attempt, &token))
         .await
         .map_err(|error| refused(format!("cannot write {}: {error}", dir.path().display())))?;
-    match command.succeed().await {
+    let answer = command.succeed().await;
+    fail_points::fail_point("dispatcher.command-answered");
+    match answer {
         Ok(answer) => Ok(JobId(job_number(&answer.output, separator))),
         Err(failure) if failure.is_not_started() => Err(refused(failure.to_string())),
         // Whatever it says, a job may have been made: the next listings tell.

@@ -8,7 +8,7 @@ use arvados_client::ContainerUuid;
 use arvados_client::records::{Container, ContainerState};
 use jiff::{SignedDuration, Timestamp};
 
-use crate::act::Task;
+use crate::act::{Leavings, Task};
 use crate::admission;
 use crate::attempts::AttemptToken;
 use crate::backoff::Backoff;
@@ -410,15 +410,24 @@ impl Mind {
             .map(|(container, token)| Task::Renew(container.clone(), token.clone()));
         let left_over = self.left_over.iter();
         let sweep = left_over.filter_map(|(container, tokens)| {
-            let seen = match self.world.containers.get(container) {
-                Some(known) => known.seen,
-                None if self.world.deleted.contains(container) => self.looking,
+            // Nobody can lock a container that has ended.
+            let (seen, ended) = match self.world.containers.get(container) {
+                Some(known) => (known.seen, known.state.is_final()),
+                None if self.world.deleted.contains(container) => (self.looking, true),
                 None => return None,
             };
-            let over = |since: &Moment| seen.since(*since) >= LOST_ANSWER;
+            let over = |since: &Moment| ended || seen.since(*since) >= LOST_ANSWER;
             let (token, _) = tokens.iter().find(|(_, since)| over(since))?;
+            let goes_on = self.world.attempts.contains_key(container);
+            let mut jobs = self.world.listing.iter().flat_map(|l| l.live(container));
+            let leavings = match goes_on {
+                true => Leavings::Keep,
+                // Its job is being stopped.
+                false if jobs.next().is_some() => return None,
+                false => Leavings::Remove,
+            };
             let free = !self.is_busy(container, now);
-            free.then(|| Task::Sweep(container.clone(), token.uuid.clone()))
+            free.then(|| Task::Sweep(container.clone(), token.uuid.clone(), leavings))
         });
         let mut seen = BTreeSet::new();
         renew

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use arvados_client::ContainerUuid;
 use dispatch_core::scheduler::JOB_ENVIRONMENT;
+use fail_points::fail_point;
 use serde::Deserialize;
 use tokio::process::Command;
 
@@ -77,6 +79,7 @@ impl Executor {
         let environment = JOB_ENVIRONMENT
             .iter()
             .chain(&["PATH", "TMPDIR"])
+            .chain(fail_points::ENVIRONMENT)
             .filter_map(|name| Some((name, std::env::var_os(name)?)));
         let mut command = Command::new(&self.program);
         command
@@ -87,10 +90,12 @@ impl Executor {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true);
+        fail_point("local.before-spawn");
         let child = command.spawn().map_err(|source| StartError::Program {
             program: self.program.clone(),
             source,
         })?;
+        fail_point("local.spawned");
         let output = match tokio::time::timeout(PATIENCE, child.wait_with_output()).await {
             Ok(Ok(output)) => output,
             Ok(Err(error)) => {
@@ -105,6 +110,7 @@ impl Executor {
                 )));
             }
         };
+        fail_point("local.executor-answered");
         let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         match output.status.code() {
             Some(0) => match serde_json::from_slice::<Started>(&output.stdout) {
@@ -118,6 +124,18 @@ impl Executor {
                 "crunch-run was killed while it started: {words}"
             ))),
         }
+    }
+
+    /// Removes what killed crunch-runs of this container left in the scratch space.
+    pub fn clear_scratch(&self, container: &ContainerUuid) -> io::Result<()> {
+        let prefix = format!("crunch-run.{container}.");
+        for entry in std::fs::read_dir(&self.scratch)? {
+            let entry = entry?;
+            if entry.file_name().to_string_lossy().starts_with(&prefix) {
+                std::fs::remove_dir_all(entry.path())?;
+            }
+        }
+        Ok(())
     }
 
     fn arguments(&self, dir: &JobDir, notes: &Notes) -> Vec<std::ffi::OsString> {

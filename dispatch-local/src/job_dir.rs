@@ -17,6 +17,7 @@ use std::time::SystemTime;
 
 use arvados_client::{ContainerUuid, Token, TokenUuid};
 use dispatch_core::attempt_dir::AttemptDir;
+use fail_points::fail_point;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
@@ -110,7 +111,9 @@ impl JobDir {
     /// Makes it for a new attempt, with the token and the notes in it.
     pub fn create(&self, notes: &Notes, token: &Token) -> io::Result<()> {
         self.dir.create(token)?;
-        self.dir.write("job.json", &serde_json::to_vec(notes)?)
+        self.dir.write("job.json", &serde_json::to_vec(notes)?)?;
+        fail_point("local.notes-written");
+        Ok(())
     }
 
     /// The dispatcher's notes; none where they are not there or were not finished.

@@ -11,6 +11,7 @@ use dispatch_core::home::Home;
 use dispatch_core::needs::{Amount, Fit, Room};
 use dispatch_core::scheduler::{Candidate, Ending, Order, Scheduler, SchedulerError, Urgency};
 use dispatch_core::world::{Job, JobId};
+use fail_points::fail_point;
 use rustix::process::Signal;
 use tokio::sync::Notify;
 
@@ -271,21 +272,27 @@ impl Shared {
         notes: &Notes,
         order: &Order,
     ) -> Result<u32, StartError> {
-        clear(self.run_dir.path(), dir)?;
+        self.clear(dir)?;
+        fail_point("local.place-cleared");
         dir.create(notes, &order.token)?;
         self.executor.start(dir, notes).await
     }
-}
 
-/// Makes room for a new attempt. Results that were not delivered are kept.
-fn clear(run_dir: &Path, dir: &JobDir) -> io::Result<()> {
-    match dir.sign() {
-        Ok(Sign::Ended(End::Code(UNDELIVERED))) => {
-            let kept = dir.set_aside(run_dir)?;
-            tracing::warn!(container = %dir.container, kept = %kept.display(), "undelivered results were kept");
-            Ok(())
+    /// Makes room for a new attempt, or ends the last. Results that were not delivered are kept.
+    fn clear(&self, dir: &JobDir) -> io::Result<()> {
+        match dir.sign() {
+            Ok(Sign::Ended(End::Code(UNDELIVERED))) => {
+                let kept = dir.set_aside(self.run_dir.path())?;
+                tracing::warn!(container = %dir.container, kept = %kept.display(), "undelivered results were kept");
+                Ok(())
+            }
+            // A crunch-run that was killed could not tidy up its scratch space.
+            Ok(Sign::Ended(End::Killed | End::Restarted)) => {
+                self.executor.clear_scratch(&dir.container)?;
+                dir.remove()
+            }
+            _ => dir.remove(),
         }
-        _ => dir.remove(),
     }
 }
 
@@ -433,7 +440,7 @@ impl Scheduler for Local {
         let removed = match dir.sign() {
             // Still tidying up; a later look removes it.
             Ok(Sign::Alive(_)) => Ok(()),
-            _ => clear(self.shared.run_dir.path(), &dir),
+            _ => self.shared.clear(&dir),
         };
         if let Err(error) = removed {
             tracing::warn!(%container, %error, "could not remove the job's directory");

@@ -102,6 +102,7 @@ impl Slurm {
             .map_err(|error| refused(error.to_string()))?;
         let environment = JOB_ENVIRONMENT
             .iter()
+            .chain(fail_points::ENVIRONMENT)
             .filter_map(|name| Some((name.into(), std::env::var_os(name)?)));
         let command = Command::new("sbatch")
             .patience(self.patience)

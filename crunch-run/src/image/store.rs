@@ -128,6 +128,7 @@ impl ImageStore {
         // Left by a holder that died.
         remove_all(&partial).map_err(failed_at(&partial))?;
         let filled = layer::unpack(archive, index.label(), layer, &partial).and_then(|()| {
+            fail_points::fail_point("run.image-unpacked");
             sync(&partial).map_err(failed_at(&partial))?;
             fs::rename(&partial, &done).map_err(failed_at(&done))
         });

@@ -141,6 +141,7 @@ impl Delivery<'_> {
                 )));
             }
         };
+        fail_points::fail_point("run.output-stored");
         let collection = self.output_collection(&manifest.to_string());
         let made = self
             .insistence

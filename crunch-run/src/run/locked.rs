@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arvados_client::Pdh;
+use fail_points::fail_point;
 use serde_json::json;
 
 use super::Attempt;
@@ -41,6 +42,7 @@ impl Attempt<'_> {
         self.describe(claim, scratch)?;
         let (secret, image) = self.unless_stopped(claim::inputs(claim)).await?;
         self.phases.end("look up");
+        fail_point("run.inputs-known");
         self.journal
             .say(format!("Fetching inputs and image {}", image.label()));
         let fetched = self
@@ -50,6 +52,7 @@ impl Attempt<'_> {
             .await?;
         status.activity(None);
         self.phases.end("inputs and image");
+        fail_point("run.image-ready");
         self.journal
             .say(format!("Image {} is ready", fetched.image.id));
         // What is said below can only be in a later version of the log.
@@ -65,13 +68,14 @@ impl Attempt<'_> {
                 journal: &self.journal,
             }),
             self.unless_stopped(async {
-                saver
-                    .save(false)
-                    .await
-                    .map_err(|error| Failure::NeverRan(error.to_string()))
+                fail_point("run.before-first-log");
+                let saved = saver.save(false).await;
+                fail_point("run.after-first-log");
+                saved.map_err(|error| Failure::NeverRan(error.to_string()))
             }),
         );
         let Created { container, pumps } = created?;
+        fail_point("run.created");
         let announced = match log {
             Ok(log) => self.announce(log, status).await,
             Err(failure) => Err(failure),
@@ -100,10 +104,12 @@ impl Attempt<'_> {
         if let Some(status) = status.at_start() {
             attributes["runtime_status"] = json!(status);
         }
+        fail_point("run.before-running");
         self.client
             .update_container(&self.settings.uuid, attributes)
             .await
             .map_err(|error| Failure::of_announcement(&error))?;
+        fail_point("run.after-running");
         Ok(log)
     }
 

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arvados_client::Client;
+use fail_points::fail_point;
 
 pub use self::settings::{Settings, SettingsError};
 
@@ -108,6 +109,7 @@ impl Attempt<'_> {
         ));
         self.journal
             .say(format!("Executing container: {}", self.settings.uuid));
+        fail_point("run.before-claim");
         let claimed = self.unless_stopped(claim::claim(
             &self.client,
             &self.settings.uuid,
@@ -119,6 +121,7 @@ impl Attempt<'_> {
             Err(failure) => return self.give_up(failure),
         };
         self.phases.end("claim");
+        fail_point("run.claimed");
         let status = Status::start(self.client.clone(), &claim.record);
         let saver = Arc::new(Saver::new(
             self.client.clone(),
@@ -144,6 +147,7 @@ impl Attempt<'_> {
             }
             Err(failure) => self.refuse(failure, status, &saver).await,
         };
+        fail_point("run.before-scratch-removed");
         if code != ExitCode::Undelivered
             && let Err(error) = scratch.remove()
         {

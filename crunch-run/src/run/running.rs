@@ -4,6 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fail_points::fail_point;
+
 use super::Attempt;
 use super::claim::Claim;
 use super::deliver::{Delivery, Undelivered};
@@ -50,6 +52,7 @@ impl Attempt<'_> {
         );
         let (watched, usage) = self.command(&running, claim).await;
         self.phases.end("command");
+        fail_point("run.command-ended");
         let container = running.container.clone();
         // The end of a first process is the end of all others of its container: nothing changes its output any
         // more, and what the kernel takes to tidy up need not be waited for.
@@ -107,6 +110,7 @@ impl Attempt<'_> {
             journal: &self.journal,
         };
         let left_at = running.fetched.staged.output_dir.clone();
+        fail_point("run.before-output");
         let output = match &ending {
             Ending::Exited(exit) => {
                 let staged = &running.fetched.staged;
@@ -115,6 +119,7 @@ impl Attempt<'_> {
             _ => Ok(Output::Unwanted),
         };
         self.phases.end("output");
+        fail_point("run.after-output");
         drop(checkpoints);
         let memory_limit = spec::limits(&claim.record, self.settings).memory_bytes;
         let verdict = match output {
@@ -140,9 +145,12 @@ impl Attempt<'_> {
             running.first_log
         });
         self.phases.end("logs");
+        fail_point("run.after-last-log");
         let update = verdict.update(words, Some(&log));
+        fail_point("run.before-final");
         let recorded = delivery.record(&verdict, update).await;
         self.phases.end("record");
+        fail_point("run.after-final");
         match recorded {
             Ok(state) => {
                 self.journal
@@ -163,6 +171,7 @@ impl Attempt<'_> {
             };
             return (Watched::Ended(ending), Summary::default());
         }
+        fail_point("run.started");
         let sampler = self.sampler(running, claim);
         let max_run_time = claim.record.scheduling_parameters.max_run_time;
         let watch = Watch {

@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use fail_points::fail_point;
+
 use super::{Call, Reply, changes, resource};
 use crate::auth::permission;
 use crate::container::{constraints, lifecycle, priority, reuse, spec};
@@ -23,16 +25,23 @@ pub fn route(call: &Call, verb: &str, rest: &[&str]) -> Result<Reply> {
         ("DELETE", [uuid]) => delete(call, uuid),
         ("POST", [uuid, "lock"]) => {
             let (who, uuid, etag) = (call.who.clone(), (*uuid).to_owned(), call.if_match.clone());
-            let locked = call
-                .app
-                .write(move |tx| lifecycle::lock(tx, &who, &uuid, etag.as_deref()))?;
+            fail_point("api.lock.accepted");
+            let locked = call.app.write(move |tx| {
+                let locked = lifecycle::lock(tx, &who, &uuid, etag.as_deref());
+                fail_point("api.lock.before-commit");
+                locked
+            })?;
+            fail_point("api.lock.before-answer");
             Ok(lock_reply(&locked))
         }
         ("POST", [uuid, "unlock"]) => {
             let (who, uuid, etag) = (call.who.clone(), (*uuid).to_owned(), call.if_match.clone());
-            let unlocked = call
-                .app
-                .write(move |tx| lifecycle::unlock(tx, &who, &uuid, etag.as_deref()))?;
+            let unlocked = call.app.write(move |tx| {
+                let unlocked = lifecycle::unlock(tx, &who, &uuid, etag.as_deref());
+                fail_point("api.unlock.before-commit");
+                unlocked
+            })?;
+            fail_point("api.unlock.before-answer");
             Ok(lock_reply(&unlocked))
         }
         ("POST", [uuid, "update_priority"]) => update_priority(call, uuid),
@@ -98,9 +107,12 @@ fn create(call: &Call) -> Result<Reply> {
 fn update(call: &Call, uuid: &str) -> Result<Reply> {
     let attributes = call.params.attributes(&CONTAINERS)?;
     let (who, uuid, etag) = (call.who.clone(), uuid.to_owned(), call.if_match.clone());
-    let updated = call
-        .app
-        .write(move |tx| lifecycle::update(tx, &who, &uuid, &attributes, etag.as_deref()))?;
+    let updated = call.app.write(move |tx| {
+        let updated = lifecycle::update(tx, &who, &uuid, &attributes, etag.as_deref());
+        fail_point("api.update.before-commit");
+        updated
+    })?;
+    fail_point("api.update.before-answer");
     resource::show(call, &CONTAINERS, &updated)
 }
 

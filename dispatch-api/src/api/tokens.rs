@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
+use fail_points::fail_point;
+
 use super::{Call, Reply, changes, resource};
 use crate::auth::attempt::Claims;
 use crate::auth::{Caller, lifetime, permission, scope};
@@ -17,8 +19,13 @@ pub fn route(call: &Call, verb: &str, rest: &[&str]) -> Result<Reply> {
         ("POST", []) => {
             let attributes = call.params.attributes(&TOKENS)?;
             let (who, remote) = (call.who.clone(), call.remote.clone());
-            call.app
-                .write(move |tx| create(tx, &who, &attributes, &remote))?
+            let made = call.app.write(move |tx| {
+                let made = create(tx, &who, &attributes, &remote);
+                fail_point("api.token-create.before-commit");
+                made
+            })?;
+            fail_point("api.token-create.before-answer");
+            made
         }
         ("GET", ["current"]) => current(call)?,
         ("GET", [uuid]) => resource::get(call, &TOKENS, uuid)?,
@@ -30,14 +37,17 @@ pub fn route(call: &Call, verb: &str, rest: &[&str]) -> Result<Reply> {
         }
         ("DELETE", [uuid]) => {
             let (who, uuid) = (call.who.clone(), (*uuid).to_owned());
-            call.app.write(move |tx| {
+            let deleted = call.app.write(move |tx| {
                 let old = permission::must_read(tx.conn, &TOKENS, &who, &uuid)?;
                 if old.some_text("attempt_of").is_some() {
                     lifetime::override_expiry(tx, &old, Some(tx.now.clone()))?;
                 }
                 tx.delete(&TOKENS, &who, &old)?;
+                fail_point("api.token-delete.before-commit");
                 Ok(old)
-            })?
+            })?;
+            fail_point("api.token-delete.before-answer");
+            deleted
         }
         _ => return Err(ApiError::path_not_found()),
     };

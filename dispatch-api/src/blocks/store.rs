@@ -6,6 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use arvados_client::keep::BlockHash;
+use fail_points::fail_point;
 use md5::{Digest, Md5};
 use tracing::{error, warn};
 
@@ -65,12 +66,14 @@ impl BlockStore {
             .open(temporary)?;
         file.write_all(data)?;
         file.sync_all()?;
+        fail_point("api.block.before-rename");
         let shard = path.parent().unwrap_or(&self.root);
         if !shard.is_dir() {
             fs::create_dir_all(shard)?;
             File::open(&self.root)?.sync_all()?;
         }
         fs::rename(temporary, path)?;
+        fail_point("api.block.after-rename");
         // The name is as durable as the data only once the directory is on disk too.
         File::open(shard)?.sync_all()
     }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use fail_points::fail_point;
 use rusqlite::Connection;
 
 /// Layouts in order; `user_version` counts how many have been applied.
@@ -36,7 +37,9 @@ pub fn upgrade(connection: &mut Connection, path: &Path) -> Result<(), MigrateEr
         let step = connection.transaction()?;
         step.execute_batch(layout)?;
         step.pragma_update(None, "user_version", version)?;
+        fail_point("api.migrate.before-commit");
         step.commit()?;
+        fail_point("api.migrate.after-commit");
     }
     Ok(())
 }

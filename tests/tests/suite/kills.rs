@@ -1,9 +1,5 @@
 //! `kill -9` of the servers while containers run: everything reaches the state it should, nothing runs twice.
 
-use std::collections::BTreeMap;
-use std::io::Read;
-use std::net::TcpListener;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arvados_client::ContainerUuid;
@@ -11,47 +7,9 @@ use arvados_client::records::ContainerState;
 use serde_json::json;
 
 use crate::stack::{Stack, complete};
+use crate::starts::Starts;
 
 const PATIENCE: Duration = Duration::from_secs(120);
-
-/// Counts how often each container really started: each says its name to this listener.
-struct Starts {
-    port: u16,
-    seen: Arc<Mutex<BTreeMap<String, u32>>>,
-}
-
-impl Starts {
-    fn listen() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let seen = Arc::new(Mutex::new(BTreeMap::new()));
-        let counts = seen.clone();
-        std::thread::spawn(move || {
-            for connection in listener.incoming() {
-                let mut name = String::new();
-                connection.unwrap().read_to_string(&mut name).unwrap();
-                *counts
-                    .lock()
-                    .unwrap()
-                    .entry(name.trim().to_owned())
-                    .or_insert(0) += 1;
-            }
-        });
-        Self { port, seen }
-    }
-
-    /// Says the name, works for a while, leaves a file.
-    fn script(&self, name: &str, seconds: f32) -> String {
-        format!(
-            "echo {name} | nc 127.0.0.1 {} && sleep {seconds} && echo done {name} > result",
-            self.port
-        )
-    }
-
-    fn of(&self, name: &str) -> u32 {
-        self.seen.lock().unwrap().get(name).copied().unwrap_or(0)
-    }
-}
 
 #[derive(Debug, Clone, Copy)]
 enum Victim {
@@ -162,10 +120,8 @@ async fn a_killed_executor_is_told_truthfully() {
     stack
         .wait_until(&container, PATIENCE, |c| c.state == ContainerState::Running)
         .await;
-    let lock = stack.run_dir().join(container.as_str()).join("lock");
-    let note: serde_json::Value = serde_json::from_slice(&std::fs::read(lock).unwrap()).unwrap();
-    let pid = rustix::process::Pid::from_raw(note["pid"].as_i64().unwrap() as i32).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let crunch_run = stack.executor(&container);
+    rustix::process::kill_process(crunch_run, rustix::process::Signal::KILL).unwrap();
     let record = stack.end(&container, PATIENCE).await;
     assert_eq!(record.state, ContainerState::Cancelled);
     let why = record.runtime_status.error.unwrap_or_default();

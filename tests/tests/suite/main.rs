@@ -1,13 +1,20 @@
 //! The whole suite as its users have it: real programs, real containers, one machine. Needs root and busybox-static.
 
 mod bad_input;
+mod batch;
 mod condor;
 mod image;
+mod kill_points;
 mod kills;
 mod lab;
+mod left;
+mod neighbours;
+mod points;
+mod process_faults;
 mod program;
 mod sdk;
 mod secrets;
 mod slurm;
 mod stack;
+mod starts;
 mod up;

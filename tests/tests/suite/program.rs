@@ -89,6 +89,17 @@ impl Program {
         child.wait().unwrap();
     }
 
+    /// How it ended by itself, if it did; then it can be started again.
+    pub fn has_ended(&mut self) -> Option<std::process::ExitStatus> {
+        let status = self.child.as_mut()?.try_wait().unwrap()?;
+        self.child = None;
+        Some(status)
+    }
+
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
     pub fn is_running(&self) -> bool {
         self.child.is_some()
     }

@@ -26,6 +26,7 @@ pub struct Stack {
 pub struct Servers {
     pub ready: Value,
     log: PathBuf,
+    points: PathBuf,
 }
 
 impl Servers {
@@ -45,6 +46,7 @@ impl Servers {
         let mut all = vec![
             ("ARVADOS_API_HOST", host.as_str()),
             ("SSL_CERT_FILE", certificate.as_str()),
+            (fail_points::VARIABLE, self.points.to_str().unwrap()),
         ];
         all.extend(env);
         Program::new(name, &self.log, &args, &all)
@@ -67,7 +69,10 @@ impl Stack {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("state");
         let args = ["--state", state.to_str().unwrap()];
-        let mut api = Program::new("dispatch-api", &dir.path().join("api"), &args, &[]);
+        let points = points_in(dir.path());
+        std::fs::create_dir(&points).unwrap();
+        let env = [(fail_points::VARIABLE, points.to_str().unwrap())];
+        let mut api = Program::new("dispatch-api", &dir.path().join("api"), &args, &env);
         api.start();
         let ready = wait_for("dispatch-api to be ready", Duration::from_secs(30), || {
             serde_json::from_str::<Value>(api.answered().lines().next()?).ok()
@@ -75,6 +80,7 @@ impl Stack {
         let servers = Servers {
             ready: ready.clone(),
             log: dir.path().join("dispatcher"),
+            points,
         };
         let mut dispatcher = make(&servers, dir.path());
         dispatcher.start();
@@ -87,6 +93,18 @@ impl Stack {
             dir,
             image,
         }
+    }
+
+    /// The crunch-run of this container, by its lock in dispatch-local's directory.
+    pub fn executor(&self, container: &ContainerUuid) -> rustix::process::Pid {
+        let lock = self.run_dir().join(container.as_str()).join("lock");
+        let note: Value = serde_json::from_slice(&std::fs::read(lock).unwrap()).unwrap();
+        rustix::process::Pid::from_raw(note["pid"].as_i64().unwrap() as i32).unwrap()
+    }
+
+    /// Where the fail points of all its programs are armed, in a build that has them.
+    pub fn points_dir(&self) -> PathBuf {
+        points_in(self.dir.path())
     }
 
     pub fn run_dir(&self) -> PathBuf {
@@ -165,6 +183,10 @@ impl Stack {
         );
         String::from_utf8(output.stdout).unwrap()
     }
+}
+
+fn points_in(dir: &Path) -> PathBuf {
+    dir.join("points")
 }
 
 pub fn complete(container: &Container) -> &Container {

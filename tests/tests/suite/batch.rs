@@ -1,0 +1,59 @@
+//! Containers that each report their start, and what must have become of all of them.
+
+use std::time::Duration;
+
+use arvados_client::ContainerUuid;
+use serde_json::json;
+
+use crate::stack::{Stack, complete};
+use crate::starts::Starts;
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+pub struct Batch {
+    starts: Starts,
+    pub jobs: Vec<(String, ContainerUuid)>,
+}
+
+impl Batch {
+    pub async fn submit(stack: &Stack, count: usize, seconds: f32) -> Self {
+        let mut batch = Self {
+            starts: Starts::listen(),
+            jobs: Vec::new(),
+        };
+        for _ in 0..count {
+            batch.add(stack, seconds).await;
+        }
+        batch
+    }
+
+    pub async fn add(&mut self, stack: &Stack, seconds: f32) -> ContainerUuid {
+        let name = format!("b{}", self.jobs.len());
+        let network = json!({"runtime_constraints": {"vcpus": 1, "ram": 16 << 20, "API": true}});
+        let script = self.starts.script(&name, seconds);
+        let (_, container) = stack.submit(&name, &script, network).await;
+        self.jobs.push((name, container.clone()));
+        container
+    }
+
+    /// How many of them have started so far.
+    pub fn started(&self) -> usize {
+        let started = |(name, _): &&(String, ContainerUuid)| self.starts.of(name) > 0;
+        self.jobs.iter().filter(started).count()
+    }
+
+    pub fn starts_of(&self, name: &str) -> u32 {
+        self.starts.of(name)
+    }
+
+    /// Waits for their ends: each is Complete with its result, and was started once.
+    pub async fn all_complete_once(&self, stack: &Stack) {
+        for (name, container) in &self.jobs {
+            let record = stack.end(container, PATIENCE).await;
+            let output = complete(&record).output.clone().unwrap().to_string();
+            let result = stack.read(&output, "result").await;
+            assert_eq!(result, format!("done {name}\n"));
+            assert_eq!(self.starts.of(name), 1, "{name} ({container})");
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Several dispatchers beside each other on one server: each container runs once, whoever runs it.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use arvados_client::api::NewToken;
+use arvados_client::filter::Query;
+use arvados_client::records::{Authorization, Container, ContainerState};
+use arvados_client::{Client, ContainerUuid};
+use serde_json::{Value, json};
+
+use crate::batch::Batch;
+use crate::program::Program;
+use crate::stack::{Servers, Stack, client};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn local(servers: &Servers, run: &Path, more: &[&str]) -> Program {
+    let mut args = vec!["--run-dir", run.to_str().unwrap()];
+    args.extend(["--poll-interval", "200ms"]);
+    args.extend(more);
+    servers.dispatcher("dispatch-local", &args, &[])
+}
+
+/// An admin token of its own.
+async fn admin_token(stack: &Stack) -> Authorization {
+    let root = client(&stack.ready, "root");
+    root.create_token(&NewToken {
+        scopes: vec!["all".into()],
+        expires_at: jiff::Timestamp::now() + Duration::from_secs(3600),
+    })
+    .await
+    .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_dispatchers_with_the_same_token_share_the_queue() {
+    let mut second = None;
+    let stack = Stack::with(|servers, dir| {
+        second = Some(local(servers, &dir.join("second"), &[]));
+        local(servers, &dir.join("run"), &[])
+    })
+    .await;
+    let mut second = second.unwrap();
+    second.start();
+    let batch = Batch::submit(&stack, 16, 0.5).await;
+    batch.all_complete_once(&stack).await;
+    for program in [&stack.dispatcher, &second] {
+        assert!(
+            program.said().contains("dispatched as job"),
+            "it had no share"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_dispatchers_with_tokens_of_their_own_share_the_queue() {
+    let mut second = None;
+    let stack = Stack::with(|servers, dir| {
+        let token = dir.join("second-token");
+        let more = ["--token-file", token.to_str().unwrap()];
+        second = Some(local(servers, &dir.join("second"), &more));
+        local(servers, &dir.join("run"), &[])
+    })
+    .await;
+    let token = admin_token(&stack).await.token().unwrap();
+    std::fs::write(stack.dir.path().join("second-token"), token.expose()).unwrap();
+    let mut second = second.unwrap();
+    second.start();
+    let batch = Batch::submit(&stack, 16, 0.5).await;
+    batch.all_complete_once(&stack).await;
+    for program in [&stack.dispatcher, &second] {
+        assert!(
+            program.said().contains("dispatched as job"),
+            "it had no share"
+        );
+    }
+}
+
+/// As Arvados' own dispatchers do it: one admin token for all its locks and for the runs, and at every start whatever
+/// that token holds Locked goes back to the queue.
+struct Upstream {
+    client: Client,
+    own: Authorization,
+    /// Given back once.
+    returned: BTreeSet<ContainerUuid>,
+    ran: BTreeSet<ContainerUuid>,
+}
+
+impl Upstream {
+    async fn containers(&self, query: Query) -> Vec<Container> {
+        let page = self.client.page::<Container>("containers", &query).await;
+        page.unwrap().items
+    }
+
+    /// One look: of every two it can lock it runs one, and gives the other back first.
+    async fn look(&mut self) {
+        let queued = Query::new()
+            .filter("state", "=", "Queued")
+            .filter("priority", ">", 0)
+            .order("uuid desc")
+            .limit(2);
+        for container in self.containers(queued).await {
+            let locked = self.client.lock_container(&container.uuid, "").await;
+            // Ours may have been faster.
+            let _ = locked;
+        }
+        let held = Query::new().filter("state", "=", "Locked").filter(
+            "locked_by_uuid",
+            "=",
+            &self.own.uuid,
+        );
+        for container in self.containers(held).await {
+            let uuid = container.uuid;
+            if self.returned.len() <= self.ran.len() && self.returned.insert(uuid.clone()) {
+                self.client.unlock_container(&uuid).await.unwrap();
+                continue;
+            }
+            for change in [
+                json!({"state": "Running"}),
+                json!({"state": "Complete", "exit_code": 0, "output": EMPTY, "log": EMPTY}),
+            ] {
+                self.client.update_container(&uuid, change).await.unwrap();
+            }
+            self.ran.insert(uuid);
+        }
+    }
+}
+
+/// The empty collection.
+const EMPTY: &str = "d41d8cd98f00b204e9800998ecf8427e+0";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_like_dispatcher_neither_disturbs_nor_is_disturbed() {
+    let stack = Stack::up().await;
+    let own = admin_token(&stack).await;
+    let as_upstream = client(&stack.ready, "root").with_token(own.token().unwrap());
+    let empty = json!({"manifest_text": ""});
+    let empty = as_upstream.create_collection(empty).await.unwrap();
+    assert_eq!(empty.portable_data_hash.unwrap().to_string(), EMPTY);
+    let mut upstream = Upstream {
+        client: as_upstream,
+        own,
+        returned: BTreeSet::new(),
+        ran: BTreeSet::new(),
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    let told = stop.clone();
+    let looking = tokio::spawn(async move {
+        while !told.load(Ordering::Relaxed) {
+            upstream.look().await;
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+        upstream
+    });
+    let batch = Batch::submit(&stack, 16, 0.5).await;
+    let mut records = Vec::new();
+    for (name, container) in &batch.jobs {
+        records.push((name, stack.end(container, PATIENCE).await));
+    }
+    stop.store(true, Ordering::Relaxed);
+    let upstream = looking.await.unwrap();
+    assert!(!upstream.ran.is_empty(), "it had no share");
+    assert!(upstream.ran.len() < batch.jobs.len(), "ours had no share");
+    for (name, record) in records {
+        assert_eq!(record.state, ContainerState::Complete, "{record:?}");
+        let ours = u32::from(!upstream.ran.contains(&record.uuid));
+        assert_eq!(batch.starts_of(name), ours, "{record:?}");
+        // One lock, and one more where it was given back; none was taken from its holder.
+        let returned = i64::from(upstream.returned.contains(&record.uuid));
+        assert_eq!(record.lock_count as i64, 1 + returned, "{record:?}");
+    }
+    let still = client(&stack.ready, "root")
+        .all("api_client_authorizations", Query::new(), |t: &Value| {
+            t["uuid"].as_str().unwrap_or_default()
+        })
+        .await
+        .unwrap();
+    let lives = still
+        .iter()
+        .any(|token| token["uuid"].as_str() == Some(upstream.own.uuid.as_str()));
+    assert!(lives, "its token was ended");
+}

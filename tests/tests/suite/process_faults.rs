@@ -1,0 +1,253 @@
+//! A dispatcher that is stopped, out of files, out of time, or gone at a bad moment; and a crunch-run that is stopped.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use arvados_client::records::ContainerState;
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
+use serde_json::json;
+
+use crate::batch::Batch;
+use crate::lab::Lab;
+use crate::points::Points;
+use crate::stack::{Stack, wait_for};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a process stands still.
+const STILL: Duration = Duration::from_secs(10);
+
+fn pid(raw: u32) -> Pid {
+    Pid::from_raw(raw as i32).unwrap()
+}
+
+/// STOP, ten seconds, CONT.
+async fn stand_still(process: Pid) {
+    kill_process(process, Signal::STOP).unwrap();
+    tokio::time::sleep(STILL).await;
+    kill_process(process, Signal::CONT).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dispatcher_that_stood_still_goes_on() {
+    let stack = Stack::up().await;
+    let batch = Batch::submit(&stack, 6, 1.0).await;
+    wait_for("a start", PATIENCE, || (batch.started() > 0).then_some(()));
+    stand_still(pid(stack.dispatcher.pid().unwrap())).await;
+    batch.all_complete_once(&stack).await;
+}
+
+/// Its container ends meanwhile; nobody takes the silence for its death.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crunch_run_that_stood_still_goes_on() {
+    let stack = Stack::up().await;
+    let batch = Batch::submit(&stack, 1, 2.0).await;
+    let container = &batch.jobs[0].1;
+    stack
+        .wait_until(container, PATIENCE, |c| c.state == ContainerState::Running)
+        .await;
+    wait_for("its start", PATIENCE, || {
+        (batch.started() == 1).then_some(())
+    });
+    stand_still(stack.executor(container)).await;
+    batch.all_complete_once(&stack).await;
+    assert_eq!(stack.container(container).await.lock_count, 1);
+}
+
+/// No new file or socket for a while: nothing is concluded from what could not be looked at.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dispatcher_out_of_files_goes_on_when_it_has_some() {
+    let stack = Stack::up().await;
+    let mut batch = Batch::submit(&stack, 2, 3.0).await;
+    wait_for("the starts", PATIENCE, || {
+        (batch.started() == 2).then_some(())
+    });
+    let dispatcher = pid(stack.dispatcher.pid().unwrap());
+    let limit = |current| Rlimit {
+        current: Some(current),
+        maximum: getrlimit(Resource::Nofile).maximum,
+    };
+    let earlier = prlimit(Some(dispatcher), Resource::Nofile, limit(3)).unwrap();
+    for _ in 0..3 {
+        batch.add(&stack, 0.1).await;
+    }
+    wait_for("the dispatcher to miss files", PATIENCE, || {
+        let said = stack.dispatcher.said();
+        said.contains("Too many open files").then_some(())
+    });
+    // Those that ran end; without files nobody hears of it.
+    for (_, container) in &batch.jobs[..2] {
+        stack.end(container, PATIENCE).await;
+    }
+    prlimit(Some(dispatcher), Resource::Nofile, earlier).unwrap();
+    batch.all_complete_once(&stack).await;
+}
+
+/// libfaketime's offset for processes that read it from this file.
+fn set_clock(file: &Path, offset: &str) {
+    let partial = file.with_extension("partial");
+    fs::write(&partial, format!("{offset}\n")).unwrap();
+    fs::rename(partial, file).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_jumps_an_hour_both_ways_changes_nothing() {
+    let library = Path::new("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1");
+    assert!(library.is_file(), "libfaketime is not installed");
+    let stack = Stack::with(|servers, dir| {
+        let (run, clock) = (dir.join("run"), dir.join("clock"));
+        set_clock(&clock, "+0");
+        let env = [
+            ("LD_PRELOAD", library.to_str().unwrap()),
+            ("FAKETIME_TIMESTAMP_FILE", clock.to_str().unwrap()),
+            ("FAKETIME_NO_CACHE", "1"),
+            ("DONT_FAKE_MONOTONIC", "1"),
+        ];
+        let args = ["--run-dir", run.to_str().unwrap()];
+        servers.dispatcher("dispatch-local", &args, &env)
+    })
+    .await;
+    let clock = stack.dir.path().join("clock");
+    let mut batch = Batch::submit(&stack, 2, 4.0).await;
+    for offset in ["+3600", "-3600", "+0"] {
+        let before = batch.started();
+        wait_for("a start", PATIENCE, || {
+            (batch.started() >= before.max(1)).then_some(())
+        });
+        set_clock(&clock, offset);
+        batch.add(&stack, 0.5).await;
+        // Log lines carry the dispatcher's own time: it does see the jump.
+        let said = stack.dispatcher.said().lines().count();
+        wait_for("a line after the jump", PATIENCE, || {
+            (stack.dispatcher.said().lines().count() > said).then_some(())
+        });
+    }
+    batch.all_complete_once(&stack).await;
+    let hours = |line: &str| line.get(11..13).and_then(|hour| hour.parse::<u32>().ok());
+    let said = stack.dispatcher.said();
+    let seen: std::collections::BTreeSet<u32> = said.lines().filter_map(hours).collect();
+    assert!(seen.len() >= 3, "the clock did not jump: {seen:?}");
+}
+
+/// The request for the lock waits in the server while the dispatcher dies and comes back; then it is granted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_granted_after_the_dispatcher_died_is_not_lost() {
+    let mut stack = Stack::up().await;
+    let points = Points::of(&stack.points_dir());
+    let waiting = |points: &Points| {
+        let passed = points.passed();
+        let locks = passed.iter().filter(|p| p.point == "api.lock.accepted");
+        locks.count()
+    };
+    points.hold("api.lock.accepted");
+    let batch = Batch::submit(&stack, 1, 0.2).await;
+    wait_for("the request", PATIENCE, || {
+        (waiting(&points) == 1).then_some(())
+    });
+    stack.dispatcher.kill();
+    stack.dispatcher.start();
+    // The new one knows of no lock and asks for one of its own.
+    wait_for("the second request", PATIENCE, || {
+        (waiting(&points) == 2).then_some(())
+    });
+    points.release("api.lock.accepted");
+    batch.all_complete_once(&stack).await;
+}
+
+/// As before, and the next life would not start the container itself: the lock is not left to a token that is ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_granted_after_the_dispatcher_died_is_given_back() {
+    let mut narrow = None;
+    let mut stack = Stack::with(|servers, dir| {
+        let run = dir.join("run");
+        let args = ["--run-dir", run.to_str().unwrap()];
+        let small = ["--run-dir", run.to_str().unwrap(), "--cpus", "1"];
+        narrow = Some(servers.dispatcher("dispatch-local", &small, &[]));
+        servers.dispatcher("dispatch-local", &args, &[])
+    })
+    .await;
+    let points = Points::of(&stack.points_dir());
+    points.hold("api.lock.accepted");
+    let two = json!({"runtime_constraints": {"vcpus": 2, "ram": 16 << 20}});
+    let (_, container) = stack.submit("wide", "true", two).await;
+    let asked = |points: &Points| {
+        let passed = points.passed();
+        passed.iter().any(|p| p.point == "api.lock.accepted")
+    };
+    wait_for("the request", PATIENCE, || asked(&points).then_some(()));
+    stack.dispatcher.kill();
+    let mut narrow = narrow.unwrap();
+    narrow.start();
+    wait_for("the next life to look", PATIENCE, || {
+        narrow.said().contains("not run now").then_some(())
+    });
+    // The request takes so much longer.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    points.release("api.lock.accepted");
+    stack
+        .wait_until(&container, PATIENCE, |c| {
+            c.lock_count == 1 && c.state == ContainerState::Queued
+        })
+        .await;
+}
+
+/// Jobs of a real Slurm whose executor only sleeps: the drain must not touch them, and the next life takes them up.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_hundred_live_jobs_outlive_a_term() {
+    const JOBS: usize = 200;
+    let more = ["-n", "1", "-c", "256", "-m", "16000", "-N"];
+    let lab = Lab::up("slurm", &more);
+    let mut stack = Stack::with(|servers, dir| {
+        let shared = dir.join("shared");
+        let args = [
+            "--shared-dir",
+            shared.to_str().unwrap(),
+            "--crunch-run",
+            "/bin/sh -c 'exec sleep 1000' crunch-run",
+            "--max-pending",
+            "1000",
+        ];
+        let slurm_conf = lab.variable("SLURM_CONF");
+        servers.dispatcher("dispatch-slurm", &args, &[("SLURM_CONF", slurm_conf)])
+    })
+    .await;
+    let mut containers = Vec::new();
+    for n in 0..JOBS {
+        let small = json!({"runtime_constraints": {"vcpus": 1, "ram": 1 << 20}});
+        containers.push(stack.submit(&format!("n{n}"), "true", small).await.1);
+    }
+    let jobs = || {
+        let listed = lab.ask("squeue", &["--noheader", "--format=%i %j"]);
+        let mut jobs: Vec<String> = listed.lines().map(str::to_owned).collect();
+        jobs.sort();
+        jobs
+    };
+    let live = wait_for("all jobs", Duration::from_secs(180), || {
+        Some(jobs()).filter(|jobs| jobs.len() == JOBS)
+    });
+    let status = stack.dispatcher.terminate(Duration::from_secs(10));
+    assert!(status.success(), "{status}");
+    assert_eq!(jobs(), live);
+    let said = stack.dispatcher.said().lines().count();
+    stack.dispatcher.start();
+    wait_for("two looks of the next life", PATIENCE, || {
+        let found = format!("tokens={JOBS}");
+        let all = stack.dispatcher.said();
+        all.lines()
+            .skip(said)
+            .any(|l| l.contains(&found))
+            .then_some(())
+    });
+    let last = stack.submit("last", "true", json!({})).await.1;
+    stack
+        .wait_until(&last, PATIENCE, |c| c.state == ContainerState::Locked)
+        .await;
+    wait_for("the job of the next life", PATIENCE, || {
+        (jobs().len() == JOBS + 1).then_some(())
+    });
+    for container in &containers {
+        let record = stack.container(container).await;
+        assert_eq!(record.state, ContainerState::Locked, "{record:?}");
+        assert_eq!(record.lock_count, 1, "{record:?}");
+    }
+}
