@@ -6,7 +6,7 @@ use dispatch_core::world::{Job, JobId};
 use serde::Deserialize;
 
 /// The columns asked for.
-pub const COLUMNS: &str = "ClusterId,ProcId,JobStatus,ContainerUUID,AttemptUUID,HoldReason,RemoveReason,ExitCode,ExitBySignal,ExitSignal,LastRemoteHost";
+pub const COLUMNS: &str = "ClusterId,ProcId,JobStatus,ContainerUUID,AttemptUUID,HoldReason,RemoveReason,ExitCode,ExitBySignal,ExitSignal,LastRemoteHost,RemoteHost";
 
 /// A job as HTCondor shows it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -25,6 +25,7 @@ pub struct Ad {
     exit_by_signal: Option<bool>,
     exit_signal: Option<i64>,
     last_remote_host: Option<String>,
+    remote_host: Option<String>,
 }
 
 /// All ads of an answer. Nothing at all is how condor_q says that there is no job.
@@ -43,6 +44,7 @@ impl Ad {
             container: ContainerUuid::parse(&self.container).ok()?,
             attempt: TokenUuid::parse(&self.attempt).ok(),
             ended: self.has_ended(),
+            node: self.node(),
         })
     }
 
@@ -54,7 +56,8 @@ impl Ad {
 
     /// The machine it was on; the slot's name before it does not count.
     pub fn node(&self) -> Option<String> {
-        let host = self.last_remote_host.as_deref()?;
+        let now = self.remote_host.as_deref();
+        let host = now.or(self.last_remote_host.as_deref())?;
         Some(host.rsplit('@').next().unwrap_or(host).to_owned())
     }
 

@@ -35,6 +35,7 @@ fn world(running: usize) -> World {
                 container: uuid.clone(),
                 attempt: Some(world.attempts[&uuid].token.clone()),
                 ended: false,
+                node: None,
             });
         }
         let known = Known {

@@ -66,6 +66,8 @@ pub struct Mind {
     /// The look under way does not ask for everything.
     partial: bool,
     nodes: Nodes,
+    /// Containers that no node was left for: they may run anywhere.
+    unplaceable: BTreeSet<ContainerUuid>,
     width: Width,
     pace: Pace,
 }
@@ -92,6 +94,7 @@ impl Mind {
             looks: 0,
             partial: false,
             nodes: Nodes::default(),
+            unplaceable: BTreeSet::new(),
             width: Width::new(HANDS),
         }
     }
@@ -209,6 +212,7 @@ impl Mind {
             }
         }
         self.world.containers = containers;
+        self.see_nodes(now);
         self.world.deleted = look.deleted;
         self.world
             .deleted
@@ -220,6 +224,20 @@ impl Mind {
             self.not_run(uuid, format!("its record cannot be read: {why}"))
         });
         refused.collect()
+    }
+
+    /// Where a container runs, others may.
+    fn see_nodes(&mut self, now: Moment) {
+        let running = |known: &Known| known.state == ContainerState::Running;
+        for job in self.world.listing.iter().flat_map(Listing::jobs) {
+            let known = self.world.containers.get(&job.container);
+            if let (Some(node), Some(true)) = (&job.node, known.map(running)) {
+                self.nodes.works(node, now);
+            }
+        }
+        let (containers, waiting) = (&self.world.containers, &self.world.retry_at);
+        self.unplaceable
+            .retain(|uuid| containers.contains_key(uuid) || waiting.contains_key(uuid));
     }
 
     fn is_followed(&self, container: &ContainerUuid) -> bool {
@@ -356,7 +374,9 @@ impl Mind {
                 token: self.tokens.get(container).cloned(),
                 needs: known.map(|k| k.needs.clone()).unwrap_or_default(),
                 avoid: match action {
-                    Action::Submit { .. } => self.shunned(now),
+                    Action::Submit { .. } if !self.unplaceable.contains(container) => {
+                        self.nodes.shunned(now).map(str::to_owned).collect()
+                    }
                     _ => Vec::new(),
                 },
                 urgency,

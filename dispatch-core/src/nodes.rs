@@ -1,5 +1,6 @@
 //! Which nodes swallow jobs: a node on which several containers came to nothing before they ran is left out of new
-//! submissions for a while, so that it does not eat the whole queue, one attempt after the other.
+//! submissions for a while, so that it does not eat the whole queue, one attempt after the other. But only while
+//! another node is known to work: what fails everywhere is not the nodes' fault.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,10 +22,19 @@ const MOST: usize = 16;
 #[derive(Debug, Default)]
 pub struct Nodes {
     failures: BTreeMap<String, BTreeMap<ContainerUuid, Moment>>,
+    /// When a container was last seen running there.
+    working: BTreeMap<String, Moment>,
     shunned: Vec<(String, Moment)>,
 }
 
 impl Nodes {
+    /// A container runs on `node`.
+    pub fn works(&mut self, node: &str, now: Moment) {
+        self.failures.remove(node);
+        self.working.insert(node.to_owned(), now);
+        self.working.retain(|_, at| now.since(*at) < WINDOW);
+    }
+
     /// A container came to nothing on `node` before it ran. True if the node is left out from now on.
     pub fn failed(&mut self, node: String, container: &ContainerUuid, now: Moment) -> bool {
         self.failures.retain(|_, seen| {
@@ -33,7 +43,8 @@ impl Nodes {
         });
         let seen = self.failures.entry(node.clone()).or_default();
         seen.insert(container.clone(), now);
-        if seen.len() < FAILURES {
+        let other = |(name, at): (&String, &Moment)| *name != node && now.since(*at) < WINDOW;
+        if seen.len() < FAILURES || !self.working.iter().any(other) {
             return false;
         }
         self.failures.remove(&node);
@@ -67,6 +78,7 @@ mod tests {
     #[test]
     fn three_containers_within_an_hour_close_a_node_for_an_hour() {
         let mut nodes = Nodes::default();
+        nodes.works("b", at(3000));
         let fail = |nodes: &mut Nodes, n, s| nodes.failed("a".into(), &container(n), at(s));
         assert!(!fail(&mut nodes, 1, 0));
         assert!(!fail(&mut nodes, 1, 1), "the container's own fault");
@@ -80,6 +92,11 @@ mod tests {
     #[test]
     fn what_fails_everywhere_does_not_close_everything() {
         let mut nodes = Nodes::default();
+        for n in 0..5 {
+            nodes.failed("only".into(), &container(n), at(1));
+        }
+        assert_eq!(nodes.shunned(at(2)).count(), 0, "no other is known to work");
+        nodes.works("good", at(4));
         for node in 0..40 {
             for n in 0..3 {
                 nodes.failed(format!("n{node}"), &container(n), at(5));

@@ -64,6 +64,8 @@ pub struct Job {
     pub attempt: Option<TokenUuid>,
     /// It has ended and is only still shown.
     pub ended: bool,
+    /// The node it runs on, where the scheduler tells.
+    pub node: Option<String>,
 }
 
 /// One complete answer of the scheduler. A failed or partial one never becomes a listing.

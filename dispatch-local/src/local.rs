@@ -132,6 +132,7 @@ impl Shared {
                         container,
                         attempt,
                         ended: false,
+                        node: None,
                     });
                 }
                 Sign::Ended(End::Code(0)) if dir.age().is_some_and(|age| age > KEEP_ENDED) => {
@@ -142,6 +143,7 @@ impl Shared {
                     container,
                     attempt,
                     ended: true,
+                    node: None,
                 }),
             }
         }

@@ -3,8 +3,8 @@
 use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::world::{Job, JobId};
 
-/// Job id, state, comment, name; the name comes last because only it may hold anything.
-pub const LISTING: &str = "%i|%T|%k|%j";
+/// Job id, state, comment, nodes, name; the name comes last because only it may hold anything.
+pub const LISTING: &str = "%i|%T|%k|%N|%j";
 /// Job id, state, reason, nodes, comment.
 pub const ENDING: &str = "%i|%T|%r|%N|%k";
 
@@ -35,6 +35,8 @@ pub struct Row {
     pub container: ContainerUuid,
     /// From its comment.
     pub attempt: Option<TokenUuid>,
+    /// Where it runs.
+    pub node: Option<String>,
 }
 
 impl Row {
@@ -45,6 +47,7 @@ impl Row {
             container: self.container.clone(),
             attempt: self.attempt.clone(),
             ended: self.meaning == Meaning::Ended,
+            node: self.node.clone(),
         }
     }
 }
@@ -64,10 +67,8 @@ pub fn parse(listing: &str, label: &str) -> Result<Vec<Row>, Unreadable> {
         return Err(Unreadable(last.to_owned()));
     }
     for line in listing.lines().filter(|line| !line.trim().is_empty()) {
-        let mut fields = line.splitn(4, '|');
-        let (Some(id), Some(state), Some(comment), Some(name)) =
-            (fields.next(), fields.next(), fields.next(), fields.next())
-        else {
+        let fields: Vec<&str> = line.splitn(5, '|').collect();
+        let [id, state, comment, nodes, name] = fields[..] else {
             return Err(Unreadable(line.to_owned()));
         };
         let damaged = [id, state, comment].iter().any(|f| f.contains('\u{fffd}'));
@@ -85,6 +86,7 @@ pub fn parse(listing: &str, label: &str) -> Result<Vec<Row>, Unreadable> {
                 meaning: meaning(state.trim()),
                 container,
                 attempt: TokenUuid::parse(attempt).ok(),
+                node: Some(nodes.trim().to_owned()).filter(|nodes| !nodes.is_empty()),
             });
         }
     }
@@ -191,7 +193,7 @@ mod tests {
     #[test]
     fn a_listing_is_ours_by_name_and_foreign_names_may_be_anything() {
         let listing = format!(
-            "12|RUNNING|{ATTEMPT} me|{UUID}\n13|PENDING|(null)|my job | with a pipe\n14_[1-3]|PENDING|(null)|array\n15|COMPLETED|odd me|{UUID}\n16|RUNNING|{ATTEMPT} other|{UUID}\n17|RUNNING|(null)|{UUID}\n"
+            "12|RUNNING|{ATTEMPT} me|n1|{UUID}\n13|PENDING|(null)||my job | with a pipe\n14_[1-3]|PENDING|(null)||array\n15|COMPLETED|odd me||{UUID}\n16|RUNNING|{ATTEMPT} other|n1|{UUID}\n17|RUNNING|(null)|n1|{UUID}\n"
         );
         let rows = parse(&listing, "me").unwrap();
         let seen: Vec<_> = rows
@@ -203,6 +205,8 @@ mod tests {
             [("12", Meaning::Active, true), ("15", Meaning::Ended, false)]
         );
         assert!(rows[1].job().ended && !rows[0].job().ended);
+        assert_eq!(rows[0].job().node.as_deref(), Some("n1"));
+        assert_eq!(rows[1].job().node, None);
         assert!(parse("", "me").unwrap().is_empty());
     }
 
@@ -210,8 +214,8 @@ mod tests {
     fn a_cut_line_is_no_listing() {
         for listing in [
             "12|RUNNING|zzz",
-            "12|RUNNING|zzzzz-gj3su-000000000000000 me|zzzzz-dz642-queuedcont\u{fffd}iner\n",
-            "12|RUN\u{fffd}ING|a b|c\n",
+            "12|RUNNING|zzzzz-gj3su-000000000000000 me|n1|zzzzz-dz642-queuedcont\u{fffd}iner\n",
+            "12|RUN\u{fffd}ING|a b||c\n",
             "slurm_load_jobs error: Unable to contact\n",
             "x|a|b|c\n",
             "11|RUNNING|(null)|whole\n12|RUNNING|(null)|zzzzz-dz642-que",

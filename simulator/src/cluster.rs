@@ -199,6 +199,7 @@ fn listing(world: &mut World, label: usize) -> Vec<Job> {
         container: job.container.clone(),
         attempt: Some(job.attempt.clone()),
         ended: matches!(job.phase, JobPhase::Ended(_)),
+        node: None,
     });
     shown.collect()
 }

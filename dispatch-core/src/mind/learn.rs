@@ -63,6 +63,7 @@ impl Mind {
             }
             Outcome::NotSubmitted(ended) => {
                 self.refused(now);
+                self.place_anywhere(&container, now);
                 let token = self.tokens.get(&container).cloned();
                 self.failed(container.clone(), now);
                 self.ended(&container, token, ended);
@@ -71,6 +72,7 @@ impl Mind {
                 // Its submission failed without saying so clearly.
                 if self.unclear.contains(&container) {
                     self.refused(now);
+                    self.place_anywhere(&container, now);
                 }
                 let token = self.tokens.get(&container).cloned();
                 match state {
@@ -127,6 +129,13 @@ impl Mind {
             && attempt.phase == Phase::Submitting
         {
             attempt.phase = Phase::Submitted(now);
+        }
+    }
+
+    /// It may be that the nodes left out were the only ones for it.
+    fn place_anywhere(&mut self, container: &ContainerUuid, now: Moment) {
+        if self.nodes.shunned(now).next().is_some() {
+            self.unplaceable.insert(container.clone());
         }
     }
 

@@ -32,6 +32,7 @@ fn job(n: usize, attempt: usize) -> Job {
         container: uuid(n),
         attempt: Some(token(attempt)),
         ended: false,
+        node: None,
     }
 }
 

@@ -74,6 +74,7 @@ impl Scheduler for Scripted {
             container: container.clone(),
             attempt: None,
             ended: false,
+            node: None,
         };
         Ok(jobs.keys().map(job).collect())
     }
