@@ -50,7 +50,7 @@ pub fn detach(
     dir: &JobDir,
     arguments: impl IntoIterator<Item = OsString>,
 ) -> Result<(), DetachError> {
-    let mut lock = LockFile::take(&dir.lock())?;
+    let lock = LockFile::take(&dir.lock())?;
     fail_point("run.lock-taken");
     dir.forget_exit().map_err(io_error(format!(
         "the note of an earlier end in {} cannot be removed",
@@ -90,7 +90,7 @@ pub fn hold(
     attempt: Option<TokenUuid>,
     dir: &JobDir,
 ) -> Result<OwnedFd, DetachError> {
-    let mut lock = LockFile::take(&dir.lock())?;
+    let lock = LockFile::take(&dir.lock())?;
     let note = Note::of(uuid.clone(), attempt, std::process::id())
         .map_err(io_error("this process cannot be looked at"))?;
     lock.write(&note)?;
@@ -118,8 +118,13 @@ fn until_independent(pid: u32, dir: &JobDir) -> Result<(), DetachError> {
     }
 }
 
-/// What the worker does first: a session of its own, and the lock out of the way.
-pub fn become_worker(dir: &JobDir) -> Result<OwnedFd, DetachError> {
+/// What the worker does first: a session of its own, the lock out of the way, and a note of who it is, should the
+/// process that started it not live to write one.
+pub fn become_worker(
+    uuid: &ContainerUuid,
+    attempt: Option<TokenUuid>,
+    dir: &JobDir,
+) -> Result<OwnedFd, DetachError> {
     let stdin = rustix::stdio::stdin();
     let is_lock = match (rustix::fs::fstat(stdin), rustix::fs::stat(dir.lock())) {
         (Ok(given), Ok(lock)) => (given.st_dev, given.st_ino) == (lock.st_dev, lock.st_ino),
@@ -135,7 +140,11 @@ pub fn become_worker(dir: &JobDir) -> Result<OwnedFd, DetachError> {
         .map_err(|e| io_error("the lock cannot be kept")(e.into()))?;
     let null = fs::File::open("/dev/null").map_err(io_error("/dev/null cannot be opened"))?;
     rustix::stdio::dup2_stdin(&null).map_err(|e| io_error("stdin cannot be closed")(e.into()))?;
-    Ok(lock)
+    let lock = LockFile::given(lock, &dir.lock());
+    let note = Note::of(uuid.clone(), attempt, std::process::id())
+        .map_err(io_error("this process cannot be looked at"))?;
+    lock.write(&note)?;
+    Ok(lock.share()?)
 }
 
 /// This program, also when it was replaced by a newer one meanwhile.

@@ -1,9 +1,9 @@
 //! The lock of a job directory: held as long as its crunch-run lives, and a note of which process that is.
 
 use std::fs::{self, File};
-use std::io::{self, Seek, Write};
+use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use arvados_client::{ContainerUuid, TokenUuid};
@@ -94,20 +94,24 @@ impl LockFile {
         Ok(copy.into())
     }
 
-    /// Replaces the note; it is on the disk when this returns.
-    pub fn write(&mut self, note: &Note) -> Result<(), LockError> {
+    /// The lock that this process was given open.
+    pub fn given(file: OwnedFd, path: &Path) -> Self {
+        Self {
+            file: file.into(),
+            path: path.to_owned(),
+        }
+    }
+
+    /// Replaces the note; it is on the disk when this returns. Two may write the same one at the same time.
+    pub fn write(&self, note: &Note) -> Result<(), LockError> {
         let mut text = serde_json::to_vec(note).unwrap_or_default();
         text.push(b'\n');
-        let mut put = || -> io::Result<()> {
-            self.file.set_len(0)?;
-            self.file.rewind()?;
-            self.file.write_all(&text)?;
+        let put = || -> io::Result<()> {
+            self.file.write_all_at(&text, 0)?;
+            self.file.set_len(text.len() as u64)?;
             self.file.sync_all()
         };
-        put().map_err(|source| LockError::Io {
-            path: self.path.clone(),
-            source,
-        })
+        put().map_err(|source| self.failed(source))
     }
 
     fn failed(&self, source: io::Error) -> LockError {
@@ -126,7 +130,7 @@ mod tests {
     fn a_lock_is_held_by_every_copy() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
-        let mut lock = LockFile::take(&path).unwrap();
+        let lock = LockFile::take(&path).unwrap();
         let copy = lock.share().unwrap();
         let uuid = ContainerUuid::generate("zzzzz");
         let note = Note::of(uuid.clone(), None, std::process::id()).unwrap();

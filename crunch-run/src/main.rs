@@ -53,7 +53,7 @@ fn start(flags: &Flags) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::Recorded);
     }
     let lock = match &flags.job_dir {
-        _ if flags.worker => Some(become_worker(&dir)?),
+        _ if flags.worker => Some(become_worker(&flags.uuid, settings.attempt(), &dir)?),
         Some(_) => Some(hold(&flags.uuid, settings.attempt(), &dir)?),
         None => None,
     };

@@ -154,7 +154,7 @@ async fn a_container_that_cannot_run_there_is_given_back_and_the_log_says_why() 
         .await;
     wait_for("the reason in the dispatcher's log", PATIENCE, || {
         let said = stack.dispatcher.said();
-        said.contains("crunch-run ended with exit code 75")
+        said.contains("ended with exit code 75: crunch-run could not start")
             .then_some(())
     });
 }
