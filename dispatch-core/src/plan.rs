@@ -1,22 +1,28 @@
 //! The plan: one pure function from what is known to what is to be done, with the reason for each action.
 //!
-//! | container | lock | job | priority > 0 | priority 0 |
-//! |---|---|---|---|---|
-//! | Queued | asked for, answer lost | gone | start again with the same token | wait two minutes, then end the attempt |
-//! | Locked, Running | other; asked for, answer lost | – | wait two minutes, then end the attempt | the same |
-//! | Queued | asked for, answer lost | there | stop the job: it belongs to an attempt that ended | the same |
-//! | Queued | nobody | gone | start, in priority order, as far as admitted | wait |
-//! | Queued | nobody | there | stop the job: it belongs to an attempt that ended | the same |
-//! | Locked | ours, not submitted (also where the answer was lost) | – | submit | unlock |
-//! | Locked | ours | there | wait | stop the job |
-//! | Locked | ours | gone | unlock | unlock |
-//! | Running | ours | there | wait | stop the job |
-//! | Running | ours | gone | cancel the record, with the scheduler's verdict | the same |
-//! | Locked, Running | other | there | stop the job: our attempt lost the lock | the same |
-//! | final or deleted | – | there | stop the job | the same |
-//! | final or deleted | – | gone, unknown | end the attempt | the same |
-//! | unknown state | any | any | wait | wait |
-//! | any | any | unknown | wait, but stop nothing and unlock nothing | the same |
+//! | container | lock | attempt of ours | job | priority > 0 | priority 0 |
+//! |---|---|---|---|---|---|
+//! | Queued | nobody | none | gone | start, highest priority first, as far as admitted | wait |
+//! | Queued | nobody | asked for the lock, answer lost | gone | start again with the same token | two minutes later end the attempt |
+//! | Queued | nobody | over, or its end not confirmed | gone, unknown | end the attempt | the same |
+//! | Queued | any | any | there | stop the job: its attempt does not hold the lock | the same |
+//! | Locked | ours | not submitted, also where the answer to lock was lost | – | submit | unlock |
+//! | Locked | ours | being submitted | – | wait for the answer | the same |
+//! | Locked | ours | submitted, adopted | there | wait | stop the job |
+//! | Locked | ours | submitted, adopted | gone | unlock | unlock |
+//! | Running | ours | any | there | wait | stop the job |
+//! | Running | ours | any | gone | cancel the record, with the scheduler's verdict | the same |
+//! | Locked, Running | other | any | there | stop the job: its attempt lost the lock | the same |
+//! | Locked, Running | other | asked for the lock, answer lost | gone, unknown | two minutes later end the attempt | the same |
+//! | Locked, Running | other | any other | gone, unknown | end the attempt | the same |
+//! | final, deleted | – | any | there | stop the job | the same |
+//! | final, deleted | – | any | gone, unknown | end the attempt | the same |
+//! | any | ours | any | unknown | wait | wait |
+//! | state not known here | any | any | any | wait | wait |
+//!
+//! *There*: the newest listing shows it. *Gone*: two complete listings, both begun after the attempt could last have been
+//! submitted, do not show it, and the record was read after the second began. *Unknown*: anything else, so no listing at all, a
+//! failed one, one older than the submission, or a record older than the listing.
 //!
 //! A second job of the same container is stopped wherever the first is kept. A container with an action under way
 //! gets no other.

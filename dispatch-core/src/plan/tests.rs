@@ -510,3 +510,35 @@ proptest! {
         prop_assert_eq!(planned(&world), planned(&world.clone()));
     }
 }
+
+/// Workflow runners leave room for the containers they ask for.
+#[test]
+fn supervisors_have_their_share() {
+    let mut world = world(ContainerState::Running, ours(), 1);
+    world.attempts.insert(
+        uuid(1),
+        Attempt {
+            token: token(1),
+            phase: Phase::Submitted(at(1)),
+        },
+    );
+    world = with_job(world, job(1, 1));
+    let known = world.containers.get_mut(&uuid(1)).unwrap();
+    known.needs.supervisor = true;
+    for n in 2..8 {
+        let mut queued = world.containers[&uuid(1)].clone();
+        queued.state = ContainerState::Queued;
+        queued.holder = Holder::Nobody;
+        queued.priority = 100 - n as i64;
+        queued.needs.supervisor = n < 6;
+        world.containers.insert(uuid(n), queued);
+    }
+    let policy = Policy {
+        max_supervisors: 3,
+        ..POLICY
+    };
+    let started: Vec<ContainerUuid> = plan(&world, &policy)
+        .map(|action| action.container().clone())
+        .collect();
+    assert_eq!(started, [2, 3, 6, 7].map(uuid));
+}

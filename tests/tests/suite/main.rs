@@ -3,6 +3,7 @@
 mod bad_input;
 mod batch;
 mod condor;
+mod docs;
 mod image;
 mod kill_points;
 mod kills;
