@@ -4,25 +4,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arvados_client::records::ContainerState;
-use arvados_client::{ContainerUuid, Error, Token, TokenUuid};
+use arvados_client::{ContainerUuid, Error, TokenUuid};
 use fail_points::fail_point;
 use serde_json::json;
 
 use crate::api::{Api, Row};
 use crate::attempts::{AttemptToken, Attempts, MintError};
 use crate::events::Event;
-use crate::last_log;
 use crate::needs::Needs;
 use crate::plan::{Action, Reason};
-use crate::scheduler::{Ending, Order, Scheduler, SchedulerError, Urgency};
+use crate::scheduler::{Order, Scheduler, SchedulerError, Urgency};
 use crate::world::JobId;
 
 /// How long an action's API call may be repeated: the next look plans it again anyway.
 const BUDGET: Duration = Duration::from_secs(15);
 
-/// Two listings can be wrong in the same way; asked for by name the scheduler shows the job.
-const STILL_THERE: &str =
-    "two listings did not show its job, but the scheduler knows it: it is left alone";
+mod release;
 
 /// What an action saw. The engine learns from it as from a look.
 #[derive(Debug)]
@@ -368,175 +365,6 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
             _ => Outcome::SubmitUnclear,
         };
         report
-    }
-
-    async fn unlock(
-        &self,
-        container: ContainerUuid,
-        attempt: TokenUuid,
-        token: Option<AttemptToken>,
-        reason: Reason,
-    ) -> Report {
-        let Some(token) = token.filter(|t| t.uuid == attempt) else {
-            return Report::new(Outcome::Failed, vec![]);
-        };
-        let mut told = Event::CleanedUpContainer {
-            container: container.clone(),
-            reason,
-        };
-        let mut failed_on = None;
-        if reason == Reason::JobGone {
-            let ending = self.scheduler.ending(&container, &attempt).await;
-            if ending.alive {
-                return Report::failed(&container, STILL_THERE);
-            }
-            failed_on.clone_from(&ending.node);
-            self.leave_word(&container, &token.token, &ending).await;
-            told = Event::CleanedUpExecutor {
-                container: container.clone(),
-                reason: ending.sentence().to_owned(),
-            };
-        }
-        fail_point("dispatcher.before-unlock");
-        let unlocked = self.api.unlock(&token.token, &container).await;
-        fail_point("dispatcher.after-unlock");
-        match unlocked {
-            Err(error) if error.is_denied() => {
-                let reason = "the token of this attempt has expired before it could be given back";
-                self.end_as_dispatcher(container, &attempt, reason.to_owned())
-                    .await
-            }
-            Ok(state) => {
-                let ended = self.put_away(&container, &attempt).await.is_ok();
-                let mut report = Report::new(Outcome::Released(state, ended), vec![told]);
-                report.hints.failed_on = failed_on;
-                report
-            }
-            Err(error) => Report::failed(&container, &error).after(&error),
-        }
-    }
-
-    async fn cancel(
-        &self,
-        container: ContainerUuid,
-        attempt: TokenUuid,
-        token: Option<AttemptToken>,
-    ) -> Report {
-        let ending = self.scheduler.ending(&container, &attempt).await;
-        if ending.alive {
-            return Report::failed(&container, STILL_THERE);
-        }
-        let reason = ending.sentence().to_owned();
-        fail_point("dispatcher.before-cancel");
-        let cancelled = match token.filter(|t| t.uuid == attempt) {
-            Some(token) => {
-                let log = self.last_log(&container, &ending).await;
-                let mut change = json!({
-                    "state": "Cancelled",
-                    "runtime_status": {"error": reason, "errorDetail": ending.detail},
-                });
-                if let Some(log) = log {
-                    change["log"] = log.into();
-                }
-                self.api
-                    .update(Some(&token.token), &container, change)
-                    .await
-            }
-            None => {
-                let bare = json!({"state": "Cancelled"});
-                self.api.update(None, &container, bare).await
-            }
-        };
-        fail_point("dispatcher.after-cancel");
-        match cancelled {
-            Err(error) if error.is_denied() => {
-                self.end_as_dispatcher(container, &attempt, reason).await
-            }
-            Ok(()) => {
-                let ended = self.put_away(&container, &attempt).await.is_ok();
-                Report::new(
-                    Outcome::Released(ContainerState::Cancelled, ended),
-                    vec![Event::CleanedUpExecutor { container, reason }],
-                )
-            }
-            Err(error) => Report::failed(&container, &error).after(&error),
-        }
-    }
-
-    /// The server does not let the attempt do this. If it still holds the lock, its token has ended, and nobody can
-    /// give the container back any more, only end it, and only by the bare state. Else the container is not ours any
-    /// more: an earlier request took effect though its answer was lost, and another may hold it by now.
-    async fn end_as_dispatcher(
-        &self,
-        container: ContainerUuid,
-        attempt: &TokenUuid,
-        reason: String,
-    ) -> Report {
-        match self.api.record(None, &container).await {
-            Ok(Row::Container(record)) if record.locked_by_uuid.as_ref() == Some(attempt) => {}
-            Ok(Row::Container(record)) => {
-                let ended = self.put_away(&container, attempt).await.is_ok();
-                return Report::new(Outcome::Released(record.state, ended), vec![]);
-            }
-            Ok(Row::Unreadable(_, why)) => return Report::failed(&container, why),
-            Err(error) => return Report::failed(&container, &error).after(&error),
-        }
-        let bare = json!({"state": "Cancelled"});
-        match self.api.update(None, &container, bare).await {
-            Ok(()) => {
-                let ended = self.put_away(&container, attempt).await.is_ok();
-                Report::new(
-                    Outcome::Released(ContainerState::Cancelled, ended),
-                    vec![Event::CleanedUpExecutor { container, reason }],
-                )
-            }
-            Err(error) => Report::failed(&container, &error).after(&error),
-        }
-    }
-
-    /// Says in the record what became of an attempt that never ran, so that nothing ends without a word when the
-    /// server gives the container up.
-    async fn leave_word(&self, container: &ContainerUuid, by: &Token, ending: &Ending) {
-        let Some(log) = self.last_log(container, ending).await else {
-            return;
-        };
-        let status = json!({"warning": ending.sentence(), "warningDetail": ending.detail});
-        let change = json!({"log": log, "runtime_status": status});
-        let update = self.api.update(Some(by), container, change);
-        if let Ok(Err(error)) = tokio::time::timeout(BUDGET, update).await {
-            tracing::warn!(%container, %error, "its record did not take what became of its job");
-        }
-    }
-
-    /// Saves a log with what is known of the end of the container's executor, beside what that saved itself. Nothing
-    /// else waits for it for long.
-    async fn last_log(&self, container: &ContainerUuid, ending: &Ending) -> Option<String> {
-        let save = async {
-            let earlier = match self.api.record(None, container).await {
-                Ok(Row::Container(record)) => record.log.map(|log| log.to_string()),
-                _ => None,
-            };
-            let text = last_log::text(container, self.scheduler.name(), ending, self.api.now());
-            fail_point("dispatcher.before-last-log");
-            let saved = self.api.save_log(container, earlier, text.clone()).await;
-            fail_point("dispatcher.after-last-log");
-            match saved {
-                // Better this alone than nothing.
-                Err(_) => self.api.save_log(container, None, text).await,
-                saved => saved,
-            }
-        };
-        match tokio::time::timeout(BUDGET, save).await {
-            Ok(Ok(log)) => Some(log),
-            Ok(Err(error)) => {
-                tracing::warn!(%container, %error, "no log could be saved for it");
-                None
-            }
-            Err(_) => {
-                tracing::warn!(%container, "no log could be saved for it in time");
-                None
-            }
-        }
     }
 
     /// Writes an event to the API's `logs`; nothing depends on it.

@@ -46,6 +46,8 @@ pub struct Settings {
     pub retry_period: Duration,
     /// Commands to the scheduler a second, beside one listing an interval; 0 is no limit.
     pub commands_per_second: f64,
+    /// Up to so many containers are asked for by name in every look; of more, only what changed.
+    pub asked_by_name: usize,
     /// How long crunch-run may take to end when asked, before it is forced.
     pub stop_grace: Duration,
     /// An attempt's token outlives the container's run time limit by this; one that is needed longer is renewed.
@@ -67,6 +69,7 @@ impl Default for Settings {
             max_supervisors: 50,
             retry_period: Duration::from_secs(2),
             commands_per_second: 20.0,
+            asked_by_name: 500,
             stop_grace: Duration::from_secs(60),
             token_margin: Duration::from_secs(14 * 86400),
             token_mode: TokenMode::PerAttempt,

@@ -243,6 +243,7 @@ where
         stop_grace: flags.stop_grace,
         token_margin: TOKEN_MARGIN,
         label,
+        ..Settings::default()
     };
     tracing::info!(scheduler = scheduler.name(), api = %client.endpoint().host, label = settings.label, "started");
     let engine = Engine::new(client, scheduler, settings, health, audit);

@@ -2,7 +2,7 @@
 //!
 //! crunch-run takes a second TERM for "at once", so asking twice would cut short what it promised its container.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::plan::Reason;
@@ -69,8 +69,9 @@ impl Stopping {
 
     /// Forgets jobs that are gone from a complete listing.
     pub fn prune(&mut self, jobs: &[Job]) {
-        self.0
-            .retain(|id, _| jobs.iter().any(|job| job.id == *id && !job.ended));
+        let live = jobs.iter().filter(|job| !job.ended).map(|job| &job.id);
+        let live: BTreeSet<&JobId> = live.collect();
+        self.0.retain(|id, _| live.contains(id));
     }
 }
 

@@ -130,6 +130,7 @@ async fn story(seed: u64, options: &Options) -> Outcome {
         poll_interval: Duration::from_secs(rng.u64(2..=20)),
         max_pending: (count / rng.usize(1..=10)).max(1),
         stop_grace: Duration::from_secs(60),
+        asked_by_name: [500, 5][rng.usize(..2)],
         token_margin: Duration::from_secs(rng.u64(600..=86_400)),
         ..Settings::default()
     };

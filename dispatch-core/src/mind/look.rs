@@ -1,0 +1,163 @@
+//! What a look is to ask the API for, and what is made of what it saw.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use arvados_client::ContainerUuid;
+use arvados_client::records::{Container, ContainerState};
+use jiff::SignedDuration;
+
+use super::Mind;
+use crate::events::Event;
+use crate::needs::{Fit, Needs};
+use crate::observe::{Interest, Look};
+use crate::world::{Attempt, Holder, Known, Listing, Moment, Phase};
+
+/// Every so many looks everything is asked for: not every change shows in `modified_at`.
+const FULL: u64 = 20;
+/// Changes are asked for from so long before the newest one seen: transactions become visible out of order.
+const OVERLAP: SignedDuration = SignedDuration::from_secs(60);
+
+impl Mind {
+    /// What the look that begins now should ask the API for.
+    pub fn interest(&mut self, now: Moment) -> Interest {
+        self.looking = now;
+        self.touched.clone_from(&self.world.in_flight);
+        let followed = self.followed();
+        self.partial = followed.len() > self.settings.asked_by_name
+            && self.newest.is_some()
+            && !self.looks.is_multiple_of(FULL);
+        self.looks += 1;
+        let since = self.newest.filter(|_| self.partial);
+        let asked = match self.partial {
+            false => followed,
+            true => followed
+                .into_iter()
+                .filter(|c| self.is_doubtful(c))
+                .collect(),
+        };
+        Interest {
+            asked,
+            since: since.and_then(|newest| newest.checked_sub(OVERLAP).ok()),
+            steps: self.steps,
+        }
+    }
+
+    /// The containers whose record matters wherever they are.
+    fn followed(&self) -> BTreeSet<ContainerUuid> {
+        let jobs = self.world.listing.iter().flat_map(Listing::containers);
+        let left_over = self.left_over.keys();
+        let attempts = self.world.attempts.keys();
+        attempts.chain(jobs).chain(left_over).cloned().collect()
+    }
+
+    /// Whether more is to be known of a container than that nothing was seen to change.
+    fn is_doubtful(&self, container: &ContainerUuid) -> bool {
+        let listing = self.world.listing.as_ref();
+        let job = listing.is_some_and(|listing| listing.live(container).next().is_some());
+        let known = self.world.containers.get(container);
+        !(job && known.is_some_and(|k| matches!(k.holder, Holder::Ours(_))))
+    }
+
+    /// A complete look at the API; what it says of a container with an action since it began is older than what is
+    /// known.
+    pub fn looked(&mut self, now: Moment, look: Look) -> Vec<Event> {
+        self.newest = self.newest.max(look.newest_change());
+        if look.missed_changes {
+            self.looks = 0;
+        }
+        self.more_queued = look.more_queued;
+        let old = std::mem::take(&mut self.world.containers);
+        let kept = |uuid: &ContainerUuid, known: &Known| {
+            let unasked = self.partial
+                && !look.deleted.contains(uuid)
+                && matches!(known.holder, Holder::Ours(_));
+            self.touched.contains(uuid) || unasked
+        };
+        let mut containers: BTreeMap<ContainerUuid, Known> = old
+            .into_iter()
+            .filter(|(uuid, known)| kept(uuid, known))
+            .collect();
+        for (uuid, record) in look.containers {
+            let queued = record.state == ContainerState::Queued && record.priority > 0;
+            let wanted = queued || self.is_followed(&uuid);
+            if wanted && !self.touched.contains(&uuid) {
+                self.promote(now, &record);
+                containers.insert(uuid, self.known(&record));
+            }
+        }
+        self.world.containers = containers;
+        self.see_nodes(now);
+        self.world.deleted = look.deleted;
+        self.world
+            .deleted
+            .retain(|uuid| !self.touched.contains(uuid));
+        let readable = &self.world.containers;
+        self.told
+            .retain(|uuid, _| readable.contains_key(uuid) || look.unreadable.contains_key(uuid));
+        let refused = look.unreadable.into_iter().filter_map(|(uuid, why)| {
+            self.not_run(uuid, format!("its record cannot be read: {why}"))
+        });
+        refused.collect()
+    }
+
+    /// Where a container runs, others may.
+    fn see_nodes(&mut self, now: Moment) {
+        let running = |known: &Known| known.state == ContainerState::Running;
+        for job in self.world.listing.iter().flat_map(Listing::jobs) {
+            let known = self.world.containers.get(&job.container);
+            if let (Some(node), Some(true)) = (&job.node, known.map(running)) {
+                self.nodes.works(node, now);
+            }
+        }
+        let (containers, waiting) = (&self.world.containers, &self.world.retry_at);
+        self.unplaceable
+            .retain(|uuid| containers.contains_key(uuid) || waiting.contains_key(uuid));
+    }
+
+    fn is_followed(&self, container: &ContainerUuid) -> bool {
+        let listing = self.world.listing.as_ref();
+        self.world.attempts.contains_key(container)
+            || self.left_over.contains_key(container)
+            || listing.is_some_and(|listing| listing.has(container))
+    }
+
+    /// A left-over token that holds its container's lock after all is that container's attempt.
+    fn promote(&mut self, now: Moment, record: &Container) {
+        let Some(tokens) = self.left_over.get_mut(&record.uuid) else {
+            return;
+        };
+        let holder = record.locked_by_uuid.as_ref();
+        let Some(at) = tokens.iter().position(|(t, _)| holder == Some(&t.uuid)) else {
+            return;
+        };
+        let (token, _) = tokens.swap_remove(at);
+        let attempt = Attempt {
+            token: token.uuid.clone(),
+            phase: Phase::Adopted(now),
+        };
+        self.world.attempts.insert(record.uuid.clone(), attempt);
+        if let Some(other) = self.tokens.insert(record.uuid.clone(), token) {
+            self.leave(record.uuid.clone(), other, now);
+        }
+    }
+
+    fn known(&self, record: &Container) -> Known {
+        let attempt = self.world.attempts.get(&record.uuid);
+        let holder = match &record.locked_by_uuid {
+            None => Holder::Nobody,
+            Some(token) if attempt.is_some_and(|a| a.token == *token) => {
+                Holder::Ours(token.clone())
+            }
+            Some(_) => Holder::Other,
+        };
+        Known {
+            state: record.state.clone(),
+            priority: record.priority,
+            etag: record.etag.clone(),
+            holder,
+            needs: Needs::of(record, self.settings.reserve_ram),
+            fit: Fit::Later("not looked at yet".into()),
+            seen: self.looking,
+        }
+    }
+}
