@@ -93,6 +93,9 @@ pub struct Engine<A, S> {
     listed: Option<Instant>,
     /// A job may have ended since.
     rung: Arc<AtomicBool>,
+    /// When the last look began, and how long it took.
+    began: Instant,
+    took: Duration,
 }
 
 /// What one look saw, in the order it looked: a record is younger than the listing beside it, so that what a job said
@@ -139,6 +142,8 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             swept: None,
             listed: None,
             rung: Arc::default(),
+            began: Instant::now(),
+            took: Duration::ZERO,
         }
     }
 
@@ -194,7 +199,9 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
                     next_act = Instant::now();
                 }
                 () = wake.notified() => {
-                    next_look = next_look.min(Instant::now() + self.shortest_interval);
+                    // A server that takes long for a look is not asked for the next one at once.
+                    let gap = self.shortest_interval.max(2 * self.took);
+                    next_look = next_look.min(Instant::now() + gap);
                 }
                 () = tokio::time::sleep_until(next_look), if !looking => sight = Some(self.observe()),
                 () = tokio::time::sleep_until(next_act) => {
@@ -232,6 +239,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
 
     /// Begins a look: at our tokens if it is time for that, and at the scheduler.
     fn observe(&mut self) -> JoinHandle<Sight> {
+        self.began = Instant::now();
         let list = self.may_list();
         let due = self.swept.is_none_or(|at| at.elapsed() >= SWEEP);
         let (hands, started) = (self.hands.clone(), self.started);
@@ -309,6 +317,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
         seen: Result<Result<Look, Error>, tokio::task::JoinError>,
         records: &mpsc::Sender<Event>,
     ) {
+        self.took = self.began.elapsed();
         match seen {
             Ok(Ok(look)) => {
                 self.health.api_answered();
