@@ -44,7 +44,7 @@ lab-condor: deps-labs
 	@echo "# end it with: bash tests/lab/condor-down $(LAB)/condor"
 
 install: deps
-	cargo build --release --workspace --bins --locked
+	cargo build --release --locked -p dispatch-cli -p dispatch-api -p dispatch-local -p dispatch-slurm -p dispatch-condor -p crunch-run
 	install -d $(DESTDIR)$(prefix)/bin
 	install -m 755 target/release/dispatch target/release/dispatch-api target/release/dispatch-local \
 	  target/release/dispatch-slurm target/release/dispatch-condor target/release/crunch-run $(DESTDIR)$(prefix)/bin

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::condor_ads::{self, Constraint, literal};
 use super::options::{self, Options};
 use super::state::{Job, State};
-use super::{Order, Reply, keeper};
+use super::{NODE, Order, Reply, keeper};
 
 const LOOKING: &[&str] = &[
     "json",
@@ -172,7 +172,7 @@ pub fn condor_status(order: Order<'_>) -> std::io::Result<Reply> {
     };
     let settings = order.store.read()?.settings;
     let machine = json!({
-        "Name": "slot1@node1", "Machine": "node1", "PartitionableSlot": true, "State": "Unclaimed", "Activity": "Idle",
+        "Name": format!("slot1@{NODE}"), "Machine": NODE, "PartitionableSlot": true, "State": "Unclaimed", "Activity": "Idle",
         "Cpus": settings.cpus, "TotalSlotCpus": settings.cpus, "Memory": settings.memory,
         "TotalSlotMemory": settings.memory, "TotalSlotGPUs": 0, "GPUs": 0,
     });

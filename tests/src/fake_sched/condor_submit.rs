@@ -145,13 +145,9 @@ pub fn condor_submit(order: Order<'_>) -> std::io::Result<Reply> {
         Ok(read) => read,
         Err(error) => return Ok(Reply::failed(1, &format!("ERROR: {error}"))),
     };
-    let (cluster, runs) = order.store.change(|state| {
-        state.last_id += 1;
-        let cluster = state.last_id;
-        for process in 0..description.count {
-            state.jobs.push(job(&description, cluster, process));
-        }
-        (cluster, state.settings.run_jobs)
+    let (cluster, runs) = order.store.add(|cluster| {
+        let jobs = (0..description.count).map(|process| job(&description, cluster, process));
+        jobs.collect()
     })?;
     for process in 0..description.count {
         let id = format!("{cluster}.{process}");

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::fault::Rule;
-use super::state::{Job, Settings, State, Store, now};
-use super::{COMMANDS, Call, keeper};
+use super::state::{Job, Settings, State, now};
+use super::{COMMANDS, Call, Store, keeper};
 
 /// How long running jobs may take to be gone at the end.
 const FAREWELL: Duration = Duration::from_secs(10);
@@ -51,7 +51,8 @@ impl FakeSched {
     /// Everything that goes wrong from now on.
     pub fn faults(&self, rules: impl IntoIterator<Item = Rule>) {
         let rules = rules.into_iter().collect();
-        self.change(|state| state.rules = rules);
+        let told = self.store.change_rest(|state| state.rules = rules);
+        told.expect("the fake's state");
     }
 
     /// Every job there ever was.
@@ -85,6 +86,11 @@ impl FakeSched {
             job.set_status(status);
             job.ended = ended.then(now);
         });
+    }
+
+    /// Marks a waiting job as running on the node, though it is not run.
+    pub fn run_on_paper(&self, id: &str) {
+        self.each(id, keeper::begin);
     }
 
     /// Ends a job that is not run, as if its program had ended with this status.

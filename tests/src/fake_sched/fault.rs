@@ -107,8 +107,8 @@ pub enum Fault {
     Hang,
     /// All is done, and it never ends.
     DoneButHangs,
-    /// It never ends; all is done so many milliseconds later, though nobody listens any more.
-    DoneLater { ms: u64 },
+    /// It never ends; all is done when [`super::State::late`] says so, though nobody listens any more.
+    DoneLater,
     /// It takes so many milliseconds longer.
     Slow { ms: u64 },
     /// As where the controller limits calls: so many milliseconds longer, and a remark on stderr.
@@ -119,6 +119,8 @@ pub enum Fault {
     Cut { bytes: usize },
     /// Bytes that are no text, before its answer.
     NotText,
+    /// Letters beyond ASCII are one byte each, as at sites that do not write UTF-8.
+    Latin1,
     /// So many bytes of lines of other people, before its answer.
     Flood { bytes: usize, line: String },
 }
@@ -131,7 +133,7 @@ pub enum Effect {
     /// Not at all.
     None,
     /// Later, by a process of its own.
-    Later(Duration),
+    Later,
 }
 
 impl Fault {
@@ -139,7 +141,7 @@ impl Fault {
     pub fn effect(&self) -> Effect {
         match self {
             Fault::Refuse { .. } | Fault::Nothing { .. } | Fault::Hang => Effect::None,
-            Fault::DoneLater { ms } => Effect::Later(Duration::from_millis(*ms)),
+            Fault::DoneLater => Effect::Later,
             _ => Effect::Done,
         }
     }
@@ -154,10 +156,7 @@ impl Fault {
 
     /// Whether it never ends by itself.
     pub fn hangs(&self) -> bool {
-        matches!(
-            self,
-            Fault::Hang | Fault::DoneButHangs | Fault::DoneLater { .. }
-        )
+        matches!(self, Fault::Hang | Fault::DoneButHangs | Fault::DoneLater)
     }
 
     /// The answer as it arrives.
@@ -185,13 +184,17 @@ impl Fault {
                 reply.output.truncate(left);
             }
             Fault::NotText => drop(reply.output.splice(0..0, *b"\xff\xfe\n")),
+            Fault::Latin1 => {
+                let text = String::from_utf8_lossy(&reply.output);
+                reply.output = text.chars().map(|c| c as u32 as u8).collect();
+            }
             Fault::Flood { bytes, line } => {
                 let line = format!("{line}\n");
                 let mut flood = line.repeat(bytes / line.len() + 1).into_bytes();
                 flood.append(&mut reply.output);
                 reply.output = flood;
             }
-            Fault::Hang | Fault::DoneButHangs | Fault::DoneLater { .. } | Fault::Slow { .. } => {}
+            Fault::Hang | Fault::DoneButHangs | Fault::DoneLater | Fault::Slow { .. } => {}
         }
         reply
     }

@@ -5,16 +5,15 @@ use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
 
-use super::state::{Job, State, Store, condor, now};
+use super::state::{Job, State, condor, now};
+use super::{LOOK, NODE, Store};
 
 /// The name by which the keeper is called.
 pub const NAME: &str = "keep-job";
-const LOOK: Duration = Duration::from_millis(20);
 
 /// What to run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -160,9 +159,13 @@ fn finish(job: &mut Job, status: ExitStatus) {
     end(job, status.code(), status.signal());
 }
 
-fn begin(job: &mut Job) {
+/// Writes down the start of a job as its scheduler would.
+pub fn begin(job: &mut Job) {
     job.state = "RUNNING".into();
+    job.node = Some(NODE.into());
     if job.is_condor() {
+        let slot = format!("slot1@{NODE}");
+        job.ad.insert("LastRemoteHost".into(), slot.into());
         job.set_status(condor::RUNNING);
         job.ad.insert("NumJobStarts".into(), 1.into());
     }

@@ -1,5 +1,5 @@
 //! A scheduler for tests. One program acts as whatever command it is called by; a directory is its whole state:
-//! `state.json` (jobs, settings, faults), `calls.jsonl` (every call with its arguments), `bin/` (the commands).
+//! `state.json` (settings, faults), `jobs.jsonl`, `calls.jsonl` (every call with its arguments), `bin/` (the commands).
 //!
 //! The formats are those of Slurm 22.05 and HTCondor 23; an option they do not have is an error here, too.
 
@@ -15,6 +15,7 @@ mod slurm_control;
 mod slurm_tables;
 mod squeue;
 mod state;
+mod store;
 
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
@@ -26,7 +27,8 @@ use serde::{Deserialize, Serialize};
 
 pub use control::FakeSched;
 pub use fault::{Fault, Rule};
-pub use state::{Job, Settings, State, Store};
+pub use state::{Job, Settings, State};
+pub use store::Store;
 
 use fault::Effect;
 
@@ -48,8 +50,12 @@ pub const COMMANDS: [&str; 12] = [
 /// Names the directory; else it is the one that holds the file of `SLURM_CONF` or `CONDOR_CONFIG`, which are the
 /// variables that dispatchers hand to a scheduler's commands.
 const PLACE: [&str; 3] = ["FAKE_SCHED_DIR", "SLURM_CONF", "CONDOR_CONFIG"];
+/// The one node.
+const NODE: &str = "node1";
 /// Set for the process that does a command's work after its caller gave up.
 const LATE: &str = "FAKE_SCHED_LATE";
+/// Between two looks at the state, where something is waited for.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// A line of the call log.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -152,11 +158,13 @@ fn answer(store: &Store, name: &str, arguments: &[String]) -> std::io::Result<u8
         arguments,
         input: &input,
     };
-    if let Some(ms) = std::env::var(LATE).ok().and_then(|ms| ms.parse().ok()) {
-        std::thread::sleep(Duration::from_millis(ms));
+    if std::env::var_os(LATE).is_some() {
+        while !store.read_rest()?.late {
+            std::thread::sleep(LOOK);
+        }
         return act(order).map(|reply| reply.status);
     }
-    let fault = store.change(|state| fault::pick(&mut state.rules, name, arguments))?;
+    let fault = store.change_rest(|state| fault::pick(&mut state.rules, name, arguments))?;
     store.log(&Call {
         time: state::now(),
         name: name.to_owned(),
@@ -170,7 +178,7 @@ fn answer(store: &Store, name: &str, arguments: &[String]) -> std::io::Result<u8
     let reply = match fault.effect() {
         Effect::Done => act(order)?,
         Effect::None => Reply::default(),
-        Effect::Later(time) => act_later(order, time)?,
+        Effect::Later => act_later(order)?,
     };
     if fault.hangs() {
         hang(store);
@@ -207,11 +215,11 @@ fn act(order: Order<'_>) -> std::io::Result<Reply> {
 }
 
 /// Leaves the work to a process that outlives its caller's patience.
-fn act_later(order: Order<'_>, time: Duration) -> std::io::Result<Reply> {
+fn act_later(order: Order<'_>) -> std::io::Result<Reply> {
     let mut child = Command::new(std::env::current_exe()?)
         .arg0(order.name)
         .args(order.arguments)
-        .env(LATE, time.as_millis().to_string())
+        .env(LATE, "1")
         .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
@@ -226,7 +234,9 @@ fn act_later(order: Order<'_>, time: Duration) -> std::io::Result<Reply> {
 /// For ever: until the caller kills it, or is gone itself, or the test is over.
 fn hang(store: &Store) {
     let caller = rustix::process::getppid();
-    while rustix::process::getppid() == caller && store.read().is_ok_and(|state| !state.closing) {
-        std::thread::sleep(Duration::from_millis(100));
+    while rustix::process::getppid() == caller
+        && store.read_rest().is_ok_and(|state| !state.closing)
+    {
+        std::thread::sleep(LOOK);
     }
 }

@@ -62,12 +62,10 @@ pub fn sbatch(order: Order<'_>) -> std::io::Result<Reply> {
         .iter()
         .map(|(name, value)| (name.clone(), value.as_str().into()))
         .collect();
-    let (id, runs) = order.store.change(|state| {
-        state.last_id += 1;
-        let id = state.last_id.to_string();
+    let (id, runs) = order.store.add(|id| {
         let text = |name: &str| options.value(name).map(str::to_owned);
-        state.jobs.push(Job {
-            id: id.clone(),
+        vec![Job {
+            id: id.to_string(),
             name: text("job-name").unwrap_or_else(|| "sbatch".into()),
             comment: text("comment"),
             user: rustix::process::getuid().as_raw(),
@@ -78,9 +76,9 @@ pub fn sbatch(order: Order<'_>) -> std::io::Result<Reply> {
             options: given,
             submitted: now(),
             ..Job::default()
-        });
-        (id, state.settings.run_jobs && !options.has("hold"))
+        }]
     })?;
+    let id = id.to_string();
     let script = keeper::directory(order.store, &id).join("script");
     let path = |name: &str| options.value(name).map(|text| text.replace("%%", "%"));
     let plan = Plan {
@@ -93,7 +91,7 @@ pub fn sbatch(order: Order<'_>) -> std::io::Result<Reply> {
     };
     keeper::prepare(order.store, &id, &plan)?;
     fs::write(&script, order.input)?;
-    if runs {
+    if runs && !options.has("hold") {
         keeper::start(order.store, &std::env::current_exe()?, &id)?;
     }
     Ok(Reply::says(match options.has("parsable") {

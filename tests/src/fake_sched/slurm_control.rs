@@ -188,7 +188,7 @@ fn each(state: &mut State, ids: &str, mut change: impl FnMut(&mut Job)) -> Resul
 
 fn show(job: &Job) -> String {
     format!(
-        "JobId={} JobName={} UserId=user({}) Nice={} JobState={} Reason={} Partition={} Comment={}\n",
+        "JobId={} JobName={} UserId=user({}) Nice={} JobState={} Reason={} Partition={} NodeList={} ExitCode={} Comment={}\n",
         job.id,
         job.name,
         job.user,
@@ -196,6 +196,8 @@ fn show(job: &Job) -> String {
         job.state,
         job.reason,
         job.partition,
+        job.node.as_deref().unwrap_or("(null)"),
+        job.exit_code(),
         job.comment.as_deref().unwrap_or("(null)")
     )
 }

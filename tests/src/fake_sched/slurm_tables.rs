@@ -1,7 +1,7 @@
 //! `sacct` and `sinfo`: the parts with a delimiter between the fields.
 
 use super::state::{Job, State};
-use super::{Order, Reply, options};
+use super::{NODE, Order, Reply, options};
 
 const SACCT: &[&str] = &[
     "n:noheader",
@@ -82,13 +82,11 @@ fn account(job: &Job, field: &str) -> Option<String> {
             "CANCELLED" => format!("CANCELLED by {}", job.user),
             state => state.to_owned(),
         },
-        "exitcode" | "derivedexitcode" => {
-            format!("{}:{}", job.exit.unwrap_or(0), job.signal.unwrap_or(0))
-        }
+        "exitcode" | "derivedexitcode" => job.exit_code(),
         "reason" => job.reason.clone(),
         "comment" => job.comment.clone().unwrap_or_default(),
         "user" => job.user.to_string(),
-        "nodelist" => "node1".into(),
+        "nodelist" => job.node.clone().unwrap_or_else(|| "None assigned".into()),
         "partition" => job.partition.clone(),
         "elapsedraw" => match (job.started, job.ended) {
             (Some(from), Some(to)) => format!("{:.0}", to - from),
@@ -140,7 +138,7 @@ fn node(state: &State, letter: char) -> Option<String> {
         'a' => "up".into(),
         'l' => "infinite".into(),
         'D' => "1".into(),
-        'N' | 'n' => "node1".into(),
+        'N' | 'n' => NODE.into(),
         't' => if used == 0 { "idle" } else { "mix" }.into(),
         'T' => if used == 0 { "idle" } else { "mixed" }.into(),
         'c' => cpus.to_string(),

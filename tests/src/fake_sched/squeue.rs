@@ -105,7 +105,6 @@ fn heading(letter: char) -> &'static str {
 }
 
 fn cell(job: &Job, letter: char) -> String {
-    let node = if job.state == "RUNNING" { "node1" } else { "" };
     match letter {
         'i' => job.id.clone(),
         'P' => job.partition.clone(),
@@ -117,7 +116,7 @@ fn cell(job: &Job, letter: char) -> String {
         'k' => job.comment.clone().unwrap_or_else(|| "(null)".into()),
         'Q' => (4_294_900_000 - job.nice).to_string(),
         'y' => job.nice.to_string(),
-        'N' => node.into(),
+        'N' => job.node.clone().unwrap_or_default(),
         _ => String::new(),
     }
 }

@@ -1,11 +1,7 @@
-//! What the fake scheduler remembers between calls: one JSON file, changed under a lock and replaced whole.
+//! What the fake scheduler remembers between calls.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -18,10 +14,15 @@ pub struct State {
     pub settings: Settings,
     /// The number of the last job.
     pub last_id: u64,
-    /// Every job there ever was, in order of submission.
+    /// Every job there ever was, in order of submission; in a file of their own.
+    #[serde(skip)]
     pub jobs: Vec<Job>,
+    /// How many those are.
+    pub count: usize,
     /// What goes wrong.
     pub rules: Vec<Rule>,
+    /// What was put off by [`super::Fault::DoneLater`] is done now.
+    pub late: bool,
     /// The test is over: running jobs are ended.
     pub closing: bool,
 }
@@ -78,6 +79,8 @@ pub struct Job {
     pub ad: Map<String, Value>,
     /// Unix time.
     pub submitted: f64,
+    /// Where it runs, or ran.
+    pub node: Option<String>,
     /// Unix time; a process was started then.
     pub started: Option<f64>,
     /// Unix time.
@@ -123,6 +126,11 @@ impl Job {
         self.ad.insert("JobStatus".into(), status.into());
     }
 
+    /// As Slurm shows it: exit status and signal.
+    pub fn exit_code(&self) -> String {
+        format!("{}:{}", self.exit.unwrap_or(0), self.signal.unwrap_or(0))
+    }
+
     /// Waiting, in either scheduler's words.
     pub fn is_pending(&self) -> bool {
         match self.is_condor() {
@@ -137,80 +145,4 @@ pub fn now() -> f64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0.0, |time| time.as_secs_f64())
-}
-
-/// The directory that is the whole state.
-#[derive(Debug, Clone)]
-pub struct Store {
-    dir: PathBuf,
-}
-
-impl Store {
-    /// In this directory.
-    pub fn new(dir: &Path) -> Self {
-        Self {
-            dir: dir.to_owned(),
-        }
-    }
-
-    /// Where it is.
-    pub fn dir(&self) -> &Path {
-        &self.dir
-    }
-
-    /// As it is now.
-    pub fn read(&self) -> io::Result<State> {
-        match fs::read(self.dir.join("state.json")) {
-            Ok(bytes) => Ok(serde_json::from_slice(&bytes)?),
-            // The directory is there, and nothing was written yet.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && self.dir.is_dir() => {
-                Ok(State::default())
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Changes it, alone.
-    pub fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> io::Result<T> {
-        let _lock = self.lock()?;
-        let mut state = self.read()?;
-        let answer = change(&mut state);
-        let fresh = self.dir.join("state.new");
-        fs::write(&fresh, serde_json::to_vec(&state)?)?;
-        fs::rename(fresh, self.dir.join("state.json"))?;
-        Ok(answer)
-    }
-
-    /// Writes one line of the call log.
-    pub fn log(&self, line: &impl Serialize) -> io::Result<()> {
-        let mut text = serde_json::to_vec(line)?;
-        text.push(b'\n');
-        // One write of a short line at the end of a file is whole.
-        OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(self.dir.join("calls.jsonl"))?
-            .write_all(&text)
-    }
-
-    /// The call log.
-    pub fn calls(&self) -> io::Result<Vec<super::Call>> {
-        match fs::read_to_string(self.dir.join("calls.jsonl")) {
-            Ok(text) => text
-                .lines()
-                .map(|line| Ok(serde_json::from_str(line)?))
-                .collect(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn lock(&self) -> io::Result<File> {
-        let file = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(self.dir.join("lock"))?;
-        flock(&file, FlockOperation::LockExclusive)?;
-        Ok(file)
-    }
 }

@@ -1,6 +1,6 @@
 //! The command that lists jobs goes wrong: nothing is concluded from what is not a complete listing.
 
-use arvados_client::records::ContainerState;
+use arvados_client::records::{Container, ContainerState};
 use serde_json::json;
 use suite_tests::fake_sched::{Fault, Job, Rule};
 
@@ -36,20 +36,29 @@ async fn empty_with_exit_status_0_once() {
     both(|kind| nothing_happens(kind, 1, Fault::Mute, "")).await;
 }
 
-/// Two complete listings without the job are what "gone" means. Should it be there after all, it is ended, its token
-/// does not work any more, and the next attempt is the only one.
+/// Two complete listings without the job say that it is gone; asked for it by name, the scheduler says it is not.
 #[tokio::test(flavor = "multi_thread")]
-async fn empty_with_exit_status_0_twice() {
+async fn empty_with_exit_status_0_again_and_again() {
+    both(|kind| {
+        let says = "but the scheduler knows it: it is left alone";
+        nothing_happens(kind, 5, Fault::Mute, says)
+    })
+    .await;
+}
+
+/// Neither the listings nor the answer to the question by name show the job: that is what "gone" means. Should it be
+/// there after all, it is ended, its token does not work any more, and the next attempt is the only one.
+#[tokio::test(flavor = "multi_thread")]
+async fn all_it_says_is_empty_with_exit_status_0() {
     both(|kind| async move {
         let (scene, container) = waiting(kind).await;
-        let first = scene.job(&container).await;
-        let rule = Rule::next(kind.lists(), 2, Fault::Mute).having(kind.listing());
-        scene.fake.faults([rule]);
+        scene.fake.faults([Rule::every(kind.lists(), Fault::Mute)]);
+        let back = |c: &Container| c.state == ContainerState::Queued;
+        scene.stack.wait_until(&container, PATIENCE, back).await;
+        scene.fake.faults([]);
+        let first = || scene.fake.jobs_of(container.as_str()).remove(0);
         scene
-            .wait_for("the first job's end", || {
-                let jobs = scene.fake.jobs_of(first.name.as_str());
-                jobs[0].ended.is_some()
-            })
+            .wait_for("the first job's end", || first().ended.is_some())
             .await;
         scene.fake.change(|state| state.settings.run_jobs = true);
         scene.complete(&container, 2).await;
@@ -67,8 +76,7 @@ async fn a_job_that_was_hidden_cannot_use_the_next_attempt() {
         let (scene, container) = waiting(kind).await;
         let first = scene.job(&container).await;
         let unheard = Fault::Nothing { say: String::new() };
-        let hidden = Rule::every(kind.lists(), Fault::Mute).having(kind.listing());
-        scene.fake.faults([hidden]);
+        scene.fake.faults([Rule::every(kind.lists(), Fault::Mute)]);
         scene
             .wait_for("the second job", || {
                 scene.fake.jobs_of(container.as_str()).len() == 2
@@ -129,7 +137,34 @@ async fn greetings_before_the_rows() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn it_is_no_text() {
-    both(|kind| nothing_happens(kind, 4, Fault::NotText, "not UTF-8")).await;
+    both(|kind| nothing_happens(kind, 4, Fault::NotText, "nothing is concluded")).await;
+}
+
+/// Somebody gave his job a name that is not UTF-8; all others are seen all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn names_that_are_not_text_hide_nothing() {
+    both(|kind| async move {
+        let (scene, container) = waiting(kind).await;
+        let mut foreign = scene.job(&container).await;
+        foreign.name = "naïve".into();
+        foreign.comment = None;
+        if kind == Kind::Condor {
+            foreign.ad.insert("ContainerUUID".into(), "naïve".into());
+        }
+        foreign.id = "900".into();
+        scene.fake.plant(foreign);
+        let rule = Rule::every(kind.lists(), Fault::Latin1);
+        scene.fake.faults([rule.having(kind.listing())]);
+        scene.looks(2).await;
+        scene.is_undisturbed(&container).await;
+        scene.fake.end_job(&scene.job(&container).await.id, 75);
+        scene
+            .stack
+            .wait_until(&container, PATIENCE, |c| c.state == ContainerState::Queued)
+            .await;
+        assert!(!scene.stack.dispatcher.said().contains("listing failed"));
+    })
+    .await;
 }
 
 fn flood(kind: Kind, bytes: usize) -> Fault {
@@ -268,8 +303,8 @@ async fn a_scheduler_that_is_not_there_is_told_at_the_start() {
         scene.stack.dispatcher.kill();
         scene.fake.install(kind.lists(), false);
         scene.stack.dispatcher.start();
+        let status = scene.stack.dispatcher.end(PATIENCE);
         scene.says("could not be run").await;
-        let status = scene.stack.dispatcher.terminate(PATIENCE);
         assert_eq!(status.code(), Some(78));
     })
     .await;

@@ -60,7 +60,7 @@ impl Kind {
     /// Among the arguments of a listing, and not of a question about one ended job.
     pub fn listing(self) -> &'static str {
         match self {
-            Kind::Slurm => "%k",
+            Kind::Slurm => "%k|%j",
             _ => "ContainerDispatcher",
         }
     }
@@ -229,10 +229,6 @@ impl Scene {
 
     /// Waits until the dispatcher's log holds this.
     pub async fn says(&self, sentence: &str) {
-        self.says_within(sentence, PATIENCE).await;
-    }
-
-    pub async fn says_within(&self, sentence: &str, patience: Duration) {
         let said = || {
             self.stack
                 .dispatcher
@@ -240,7 +236,7 @@ impl Scene {
                 .contains(sentence)
                 .then_some(())
         };
-        self.found(sentence, patience, said).await;
+        self.found(sentence, PATIENCE, said).await;
     }
 
     /// The container is as it was when its only job was submitted, and nobody has touched the job.

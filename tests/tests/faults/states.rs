@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use arvados_client::ContainerUuid;
-use arvados_client::records::ContainerState;
+use arvados_client::records::{Container, ContainerState};
 use suite_tests::fake_sched::{Fault, Rule};
 
 use crate::scene::{Kind, PATIENCE, both, held, running};
@@ -79,9 +79,7 @@ async fn every_state_of_a_job_means_that_it_is_over_or_not() {
             }
         }
         for (container, word, _) in containers.iter().filter(|(.., over)| *over) {
-            let back = |c: &arvados_client::records::Container| {
-                c.state == ContainerState::Queued || c.lock_count > 1
-            };
+            let back = |c: &Container| c.state == ContainerState::Queued || c.lock_count > 1;
             let record = scene.stack.wait_until(container, PATIENCE, back).await;
             assert!(record.lock_count >= 1, "{word}: {record:?}");
         }
@@ -122,9 +120,7 @@ async fn gives_back(kind: Kind, min_job_age: f64, accounting: bool, says: &str) 
     scene.looks(1).await;
     scene.fake.end_job(&id, 75);
     scene.says(says).await;
-    let back = |c: &arvados_client::records::Container| {
-        c.state == ContainerState::Queued || c.lock_count > 1
-    };
+    let back = |c: &Container| c.state == ContainerState::Queued || c.lock_count > 1;
     scene.stack.wait_until(&container, PATIENCE, back).await;
 }
 
@@ -134,10 +130,50 @@ async fn a_failed_job_that_is_forgotten_within_two_seconds() {
     gives_back(Kind::Slurm, 0.0, true, says).await;
 }
 
+/// What it ended with is told by `scontrol`, which needs no accounting.
 #[tokio::test(flavor = "multi_thread")]
 async fn accounting_is_disabled() {
-    let says = "failed: crunch-run ended with an error";
-    gives_back(Kind::Slurm, 300.0, false, says).await;
+    gives_back(Kind::Slurm, 300.0, false, "ended with exit code 75").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_cannot_be_shown() {
+    let scene = held(Kind::Slurm).up().await;
+    let say = "slurm_load_jobs error: Socket timed out on send/recv operation".into();
+    let fault = Fault::Refuse { status: 1, say };
+    scene.fake.faults([Rule::every("scontrol", fault)]);
+    let container = scene.submit().await;
+    let id = scene.job(&container).await.id;
+    scene.looks(1).await;
+    scene.fake.end_job(&id, 75);
+    scene.says("failed: crunch-run ended with an error").await;
+    let back = |c: &Container| c.state == ContainerState::Queued;
+    scene.stack.wait_until(&container, PATIENCE, back).await;
+}
+
+/// Three containers come to nothing on the one node: the fourth is told not to go there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_swallows_jobs_is_left_out() {
+    both(|kind| async move {
+        let scene = held(kind).up().await;
+        for _ in 0..3 {
+            let container = scene.submit().await;
+            let id = scene.job(&container).await.id;
+            scene.looks(1).await;
+            scene.fake.run_on_paper(&id);
+            scene.fake.end_job(&id, 75);
+            let back = |c: &Container| c.lock_count == 1 && c.state == ContainerState::Queued;
+            scene.stack.wait_until(&container, PATIENCE, back).await;
+        }
+        scene.says("it gets no new ones for an hour").await;
+        let job = scene.job(&scene.submit().await).await;
+        let (option, value) = match kind {
+            Kind::Slurm => ("exclude", "node1"),
+            _ => ("requirements", "TARGET.Machine =!= \"node1\""),
+        };
+        assert_eq!(job.options[option], value, "{job:#?}");
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -81,8 +81,7 @@ async fn the_end_of_its_answer_is_missing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn its_answer_is_no_text() {
-    both(|kind| first_goes_wrong(kind, Fault::NotText, 1, "wrote something that is not UTF-8"))
-        .await;
+    both(|kind| first_goes_wrong(kind, Fault::NotText, 1, "dispatched as job")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -106,12 +106,19 @@ impl Program {
 
     /// TERM; how it ended.
     pub fn terminate(&mut self, patience: Duration) -> std::process::ExitStatus {
-        let mut child = self.child.take().unwrap();
+        let child = self.child.take().unwrap();
         rustix::process::kill_process(
             rustix::process::Pid::from_child(&child),
             rustix::process::Signal::TERM,
         )
         .unwrap();
+        self.child = Some(child);
+        self.end(patience)
+    }
+
+    /// How it ended by itself, which it is about to do.
+    pub fn end(&mut self, patience: Duration) -> std::process::ExitStatus {
+        let mut child = self.child.take().unwrap();
         let until = Instant::now() + patience;
         loop {
             if let Some(status) = child.try_wait().unwrap() {
@@ -120,7 +127,7 @@ impl Program {
             if Instant::now() > until {
                 child.kill().unwrap();
                 child.wait().unwrap();
-                panic!("{} did not end on TERM:\n{}", self.name, self.said());
+                panic!("{} did not end:\n{}", self.name, self.said());
             }
             std::thread::sleep(Duration::from_millis(20));
         }
