@@ -151,9 +151,9 @@ async fn a_job_cannot_be_shown() {
     scene.stack.wait_until(&container, PATIENCE, back).await;
 }
 
-/// Three containers come to nothing on the one node: the fourth is told not to go there.
+/// Three containers come to nothing on the one node that is known: nothing says that another would be better.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_swallows_jobs_is_left_out() {
+async fn the_only_node_known_is_not_left_out() {
     both(|kind| async move {
         let scene = held(kind).up().await;
         for _ in 0..3 {
@@ -165,13 +165,10 @@ async fn a_node_that_swallows_jobs_is_left_out() {
             let back = |c: &Container| c.lock_count == 1 && c.state == ContainerState::Queued;
             scene.stack.wait_until(&container, PATIENCE, back).await;
         }
-        scene.says("it gets no new ones for an hour").await;
         let job = scene.job(&scene.submit().await).await;
-        let (option, value) = match kind {
-            Kind::Slurm => ("exclude", "node1"),
-            _ => ("requirements", "TARGET.Machine =!= \"node1\""),
-        };
-        assert_eq!(job.options[option], value, "{job:#?}");
+        for option in ["exclude", "requirements"] {
+            assert!(!job.options.contains_key(option), "{job:#?}");
+        }
     })
     .await;
 }
