@@ -48,8 +48,31 @@ impl App {
             .read(|connection| auth::authenticate(connection, &self.attempts, token))
     }
 
-    /// Changes when the server begins to stop.
+    /// To be waited for with [`stopped`].
     pub fn stopping(&self) -> watch::Receiver<bool> {
         self.stop.subscribe()
+    }
+}
+
+/// Ends when the server begins to stop. The value counts, not its change: a connection may become a websocket after
+/// the stop was told, and would otherwise never hear of it.
+pub async fn stopped(stop: &mut watch::Receiver<bool>) {
+    // An error means that the server is gone, which is as good.
+    let _ = stop.wait_for(|stop| *stop).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_stop_is_heard_by_those_who_listen_only_afterwards() {
+        let tell = watch::Sender::new(false);
+        let mut early = tell.subscribe();
+        tell.send_replace(true);
+        let mut late = tell.subscribe();
+        let both = async { tokio::join!(stopped(&mut early), stopped(&mut late)) };
+        let heard = tokio::time::timeout(std::time::Duration::from_secs(1), both).await;
+        assert!(heard.is_ok());
     }
 }

@@ -17,6 +17,8 @@ use tokio_util::task::TaskTracker;
 use tower::Service;
 use tracing::{debug, warn};
 
+use crate::app::stopped;
+
 /// Connections open at once; more wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 1024;
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -42,7 +44,7 @@ pub async fn accept(
         };
         let (accepted, place) = tokio::select! {
             accepted = next => accepted,
-            _ = stop.changed() => break,
+            _ = stopped(&mut stop) => break,
         };
         match accepted {
             Ok((stream, peer)) => {
@@ -101,7 +103,7 @@ async fn serve(
     tokio::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        _ = stop.changed() => {
+        _ = stopped(&mut stop) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }

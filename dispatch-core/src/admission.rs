@@ -1,12 +1,10 @@
 //! Who is to be admitted: which containers the scheduler is asked about, and how deep into the queue to look for them.
 
-use std::cmp::Reverse;
-
 use arvados_client::ContainerUuid;
 use arvados_client::records::ContainerState;
 
 use crate::needs::Fit;
-use crate::plan::{Policy, room_for_supervisors};
+use crate::plan::{self, Policy};
 use crate::scheduler::Candidate;
 use crate::world::{Known, Phase, World};
 
@@ -16,27 +14,7 @@ const DEEPEST: u64 = 64;
 /// The containers that may start as soon as there is room, highest priority first. What may not start yet for
 /// another reason is left out: it must not stand in the way of others.
 pub fn waiting(world: &World, policy: &Policy) -> Vec<Candidate> {
-    let mut supervisors = room_for_supervisors(world, policy);
-    let mut queue: Vec<(&ContainerUuid, &Known)> = world
-        .containers
-        .iter()
-        .filter(|(uuid, known)| {
-            known.state == ContainerState::Queued
-                && known.priority > 0
-                && !world.in_flight.contains(*uuid)
-                && world
-                    .attempts
-                    .get(*uuid)
-                    .is_none_or(|attempt| matches!(attempt.phase, Phase::Unclear(_)))
-                && world.retry_at.get(*uuid).is_none_or(|at| *at <= world.now)
-        })
-        .collect();
-    queue.sort_by_key(|(uuid, known)| (Reverse(known.priority), *uuid));
-    queue.retain(|(_, known)| {
-        let may = !known.needs.supervisor || supervisors > 0;
-        supervisors -= usize::from(may && known.needs.supervisor);
-        may
-    });
+    let queue = plan::queue(world, policy, |_, _| true);
     queue.into_iter().map(candidate).collect()
 }
 

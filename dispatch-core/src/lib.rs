@@ -1,8 +1,9 @@
 //! The dispatcher engine: observe → plan → act.
 //!
-//! The heart is pure: what is known ([`world`]), what is known of a container's job ([`presence`]), and what follows
+//! The heart is pure: what is known ([`world`]), what is known of a container's job ([`facts`]), and what follows
 //! from it ([`plan`]); [`mind`] keeps all of it. Around it, [`observe`] looks, [`act`] acts, and [`engine`] is the
-//! loop. The API server is a few verbs ([`api`]), and so is a scheduler ([`scheduler`]); a program's `main` hands its scheduler to the engine and that is all.
+//! loop. The API server is a few verbs ([`api`]), and so is a scheduler ([`scheduler`]); a program's `main` hands its
+//! scheduler to the engine and that is all.
 
 pub mod act;
 pub mod admission;
@@ -15,6 +16,7 @@ pub mod command;
 pub mod engine;
 pub mod events;
 pub mod exit_status;
+pub mod facts;
 pub mod handover;
 pub mod health;
 pub mod home;
@@ -25,7 +27,6 @@ pub mod nodes;
 pub mod observe;
 pub mod pace;
 pub mod plan;
-pub mod presence;
 pub mod program;
 pub mod scheduler;
 pub mod stopping;
@@ -34,8 +35,8 @@ pub mod world;
 pub use api::Api;
 pub use attempts::TokenMode;
 pub use engine::{Engine, Settings};
+pub use facts::Presence;
 pub use health::Health;
 pub use plan::{Action, Policy, Reason, plan};
-pub use presence::Presence;
 pub use scheduler::Scheduler;
 pub use world::World;

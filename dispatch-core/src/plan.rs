@@ -33,9 +33,9 @@ use std::time::Duration;
 use arvados_client::records::ContainerState;
 use arvados_client::{ContainerUuid, TokenUuid};
 
+use crate::facts::{Facts, Presence};
 use crate::needs::Fit;
-use crate::presence::{Presence, presence};
-use crate::world::{Holder, JobId, Known, Phase, World};
+use crate::world::{Holder, Job, JobId, Known, Moment, Phase, World};
 
 /// So long a request whose answer was lost may still take effect on the server.
 pub const LOST_ANSWER: Duration = Duration::from_secs(120);
@@ -157,17 +157,18 @@ impl Action {
 /// What to do now. Deterministic: the same world and policy give the same actions in the same order. Lazy: who can do
 /// only a few things now need not hear of all.
 pub fn plan<'a>(world: &'a World, policy: &'a Policy) -> impl Iterator<Item = Action> + 'a {
-    let followed = world.containers.iter().flat_map(|(uuid, known)| {
+    let followed = Facts::of_all(world).flat_map(|(known, facts)| {
         let mut actions = Vec::new();
-        if !world.in_flight.contains(uuid) {
-            follow(world, policy, uuid, known, &mut actions);
+        if !facts.in_flight {
+            follow(world.now, policy, known, facts, &mut actions);
         }
         actions
     });
     let cleared = world.deleted.iter().flat_map(|uuid| {
         let mut actions = Vec::new();
-        if !world.in_flight.contains(uuid) && !world.containers.contains_key(uuid) {
-            clear(world, uuid, Reason::ContainerDeleted, &mut actions);
+        let facts = Facts::of(world, uuid);
+        if !facts.in_flight && !world.containers.contains_key(uuid) {
+            clear(facts, Reason::ContainerDeleted, &mut actions);
         }
         actions
     });
@@ -181,51 +182,50 @@ pub fn plan<'a>(world: &'a World, policy: &'a Policy) -> impl Iterator<Item = Ac
 
 /// The rows of the table for one container, but for starting it.
 fn follow(
-    world: &World,
+    now: Moment,
     policy: &Policy,
-    uuid: &ContainerUuid,
     known: &Known,
+    facts: Facts<'_>,
     actions: &mut Vec<Action>,
 ) {
     match (&known.state, &known.holder) {
         (ContainerState::Unknown(_), _) => {}
         (ContainerState::Complete | ContainerState::Cancelled, _) => {
-            clear(world, uuid, Reason::ContainerFinal, actions)
+            clear(facts, Reason::ContainerFinal, actions)
         }
         // Its token must live on: should the lost request take effect after all, only that token can use the lock or
         // give it back.
-        (_, Holder::Other | Holder::Nobody) if may_still_be_locked(world, uuid, known) => {
-            stop_all(world, uuid, Reason::LockLost, actions)
+        (_, Holder::Other | Holder::Nobody) if may_still_be_locked(now, known, facts) => {
+            stop_all(facts, Reason::LockLost, actions)
         }
         (ContainerState::Queued, _) | (_, Holder::Other | Holder::Nobody) => {
-            clear(world, uuid, Reason::LockLost, actions)
+            clear(facts, Reason::LockLost, actions)
         }
-        (_, Holder::Ours(attempt)) => hold(world, policy, uuid, known, attempt, actions),
+        (_, Holder::Ours(attempt)) => hold(policy, known, facts, attempt, actions),
     }
 }
 
 /// The rows for a container that `attempt`, one of ours, holds.
 fn hold(
-    world: &World,
     policy: &Policy,
-    uuid: &ContainerUuid,
     known: &Known,
+    facts: Facts<'_>,
     attempt: &TokenUuid,
     actions: &mut Vec<Action>,
 ) {
     let running = known.state == ContainerState::Running;
-    let ours = world.attempts.get(uuid).filter(|a| a.token == *attempt);
+    let ours = facts.attempt.filter(|a| a.token == *attempt);
     let phase = ours.map(|a| a.phase);
     let unsubmitted = matches!(phase, Some(Phase::Locked | Phase::Unclear(_))) && !running;
     let unlock = |reason| Action::Unlock {
-        container: uuid.clone(),
+        container: facts.uuid.clone(),
         attempt: attempt.clone(),
         reason,
     };
     if unsubmitted {
         match known.priority > 0 {
             true if policy.may_start => actions.push(Action::Submit {
-                container: uuid.clone(),
+                container: facts.uuid.clone(),
                 attempt: attempt.clone(),
             }),
             true => {}
@@ -233,95 +233,71 @@ fn hold(
         }
         return;
     }
-    match presence(world, uuid) {
+    match facts.presence() {
         Presence::Unknown => {}
         // Its executor's last word may be in the record by now.
-        Presence::Gone if !is_younger_than_listing(world, known) => {}
+        Presence::Gone if facts.listed().is_none_or(|listed| known.seen < listed) => {}
         Presence::Gone if running => actions.push(Action::Cancel {
-            container: uuid.clone(),
+            container: facts.uuid.clone(),
             attempt: attempt.clone(),
             reason: Reason::JobGone,
         }),
         Presence::Gone => actions.push(unlock(Reason::JobGone)),
-        Presence::There(_) if known.priority <= 0 => {
-            stop_all(world, uuid, Reason::PriorityZero, actions)
-        }
-        Presence::There(_) => stop_others(world, uuid, attempt, actions),
+        Presence::There(_) if known.priority <= 0 => stop_all(facts, Reason::PriorityZero, actions),
+        Presence::There(_) => stop_others(facts, attempt, actions),
     }
 }
 
-/// The record was read after the listing in which its job is missing.
-fn is_younger_than_listing(world: &World, known: &Known) -> bool {
-    let listing = world.listing.as_ref();
-    listing.is_some_and(|listing| known.seen >= listing.began)
-}
-
 /// A lost request for the lock may still take effect, or the container is to be locked with the same token.
-fn may_still_be_locked(world: &World, uuid: &ContainerUuid, known: &Known) -> bool {
-    let attempt = world.attempts.get(uuid);
-    attempt.is_some_and(|attempt| match attempt.phase {
+fn may_still_be_locked(now: Moment, known: &Known, facts: Facts<'_>) -> bool {
+    facts.attempt.is_some_and(|attempt| match attempt.phase {
         Phase::Unclear(asked) => {
             let again = known.state == ContainerState::Queued && known.priority > 0;
-            again || world.now.since(asked) < LOST_ANSWER
+            again || now.since(asked) < LOST_ANSWER
         }
         _ => false,
     })
 }
 
 /// Nothing of ours should exist for this container: stop its jobs, then end its attempt.
-fn clear(world: &World, uuid: &ContainerUuid, reason: Reason, actions: &mut Vec<Action>) {
+fn clear(facts: Facts<'_>, reason: Reason, actions: &mut Vec<Action>) {
     let before = actions.len();
-    stop_all(world, uuid, reason, actions);
+    stop_all(facts, reason, actions);
     if actions.len() == before
-        && let Some(attempt) = world.attempts.get(uuid)
+        && let Some(attempt) = facts.attempt
         // Its submission is on its way: the job it makes must still be found and stopped.
         && attempt.phase != Phase::Submitting
     {
         actions.push(Action::EndAttempt {
-            container: uuid.clone(),
+            container: facts.uuid.clone(),
             attempt: attempt.token.clone(),
         });
     }
 }
 
-fn stop_all(world: &World, uuid: &ContainerUuid, reason: Reason, actions: &mut Vec<Action>) {
-    for job in world.listing.iter().flat_map(|l| l.live(uuid)) {
-        actions.push(Action::StopJob {
-            container: uuid.clone(),
-            job: job.id.clone(),
-            reason,
-        });
-    }
+fn stop_all(facts: Facts<'_>, reason: Reason, actions: &mut Vec<Action>) {
+    actions.extend(facts.live().map(|job| Action::StopJob {
+        container: facts.uuid.clone(),
+        job: job.id.clone(),
+        reason,
+    }));
 }
 
 /// Keeps one job of the attempt (or, where the scheduler does not tell attempts, one job) and stops the rest.
-fn stop_others(
-    world: &World,
-    uuid: &ContainerUuid,
-    attempt: &TokenUuid,
-    actions: &mut Vec<Action>,
-) {
-    let jobs: Vec<_> = world.listing.iter().flat_map(|l| l.live(uuid)).collect();
-    if let [only] = jobs[..]
-        && only.attempt.as_ref().is_none_or(|a| a == attempt)
-    {
-        return;
-    }
-    let mine = jobs
-        .iter()
-        .position(|j| j.attempt.as_ref() == Some(attempt));
-    let keep = mine.or_else(|| jobs.iter().position(|j| j.attempt.is_none()));
-    for (n, job) in jobs.iter().enumerate() {
+fn stop_others(facts: Facts<'_>, attempt: &TokenUuid, actions: &mut Vec<Action>) {
+    let is_mine = |job: &Job| job.attempt.as_ref() == Some(attempt);
+    let mine = facts.live().position(is_mine);
+    let keep = mine.or_else(|| facts.live().position(|job| job.attempt.is_none()));
+    for (n, job) in facts.live().enumerate() {
         if keep != Some(n) {
-            let reason = if job.attempt.as_ref().is_some_and(|a| a != attempt) {
-                Reason::LockLost
-            } else {
-                Reason::SecondJob
-            };
+            let anothers = job.attempt.is_some() && !is_mine(job);
             actions.push(Action::StopJob {
-                container: uuid.clone(),
+                container: facts.uuid.clone(),
                 job: job.id.clone(),
-                reason,
+                reason: match anothers {
+                    true => Reason::LockLost,
+                    false => Reason::SecondJob,
+                },
             });
         }
     }
@@ -337,28 +313,10 @@ fn start(world: &World, policy: &Policy, actions: &mut Vec<Action>) {
     let room = policy
         .max_pending
         .saturating_sub(world.containers.values().filter(pending).count());
-    let mut supervisors = room_for_supervisors(world, policy);
-    let mut queue: Vec<(&ContainerUuid, &Known)> = world
-        .containers
-        .iter()
-        .filter(|(uuid, known)| {
-            known.state == ContainerState::Queued
-                && known.holder == Holder::Nobody
-                && known.priority > 0
-                && known.fit == Fit::Now
-                && !world.in_flight.contains(*uuid)
-                // The old attempt must be ended, and its job gone, before the container is locked again. One whose
-                // answer was lost has given its token to nobody yet, and goes on with it.
-                && world.attempts.get(*uuid).is_none_or(|old| matches!(old.phase, Phase::Unclear(_)))
-                && world.retry_at.get(*uuid).is_none_or(|at| *at <= world.now)
-                && presence(world, uuid) == Presence::Gone
-        })
-        .collect();
-    queue.sort_by_key(|(uuid, known)| (Reverse(known.priority), *uuid));
-    queue.retain(|(_, known)| {
-        let may = !known.needs.supervisor || supervisors > 0;
-        supervisors -= usize::from(may && known.needs.supervisor);
-        may
+    let queue = queue(world, policy, |known, facts| {
+        known.holder == Holder::Nobody
+            && known.fit == Fit::Now
+            && facts.presence() == Presence::Gone
     });
     actions.extend(
         queue
@@ -371,15 +329,48 @@ fn start(world: &World, policy: &Policy, actions: &mut Vec<Action>) {
     );
 }
 
+/// The containers that wait for nothing but a place, as far as `also` holds, in the order in which they get one.
+pub fn queue<'a>(
+    world: &'a World,
+    policy: &Policy,
+    also: impl Fn(&Known, Facts<'_>) -> bool,
+) -> Vec<(&'a ContainerUuid, &'a Known)> {
+    let mut queue: Vec<_> = Facts::of_all(world)
+        .filter(|(known, facts)| {
+            known.state == ContainerState::Queued
+                && known.priority > 0
+                && !facts.in_flight
+                // The old attempt must be ended, and its job gone, before the container is locked again. One whose
+                // answer was lost has given its token to nobody yet, and goes on with it.
+                && facts.attempt.is_none_or(|old| matches!(old.phase, Phase::Unclear(_)))
+                && facts.retry_at.is_none_or(|at| at <= world.now)
+                && also(known, *facts)
+        })
+        .map(|(known, facts)| (facts.uuid, known))
+        .collect();
+    // Stable, so that equals stay in the order of their uuids.
+    queue.sort_by_key(|(_, known)| Reverse(known.priority));
+    let mut supervisors = room_for_supervisors(world, policy);
+    queue.retain(|(_, known)| {
+        let may = !known.needs.supervisor || supervisors > 0;
+        supervisors -= usize::from(may && known.needs.supervisor);
+        may
+    });
+    queue
+}
+
 /// How many more workflow runners may start: they wait for containers they ask for, which need room too.
-pub fn room_for_supervisors(world: &World, policy: &Policy) -> usize {
+fn room_for_supervisors(world: &World, policy: &Policy) -> usize {
     let begun = world.containers.iter().filter(|(uuid, known)| {
-        let queued = known.state == ContainerState::Queued;
-        let on_its_way = queued && world.in_flight.contains(*uuid);
-        known.needs.supervisor && (on_its_way || matches!(known.holder, Holder::Ours(_)))
+        known.needs.supervisor
+            && match known.holder {
+                Holder::Ours(_) => true,
+                // On its way.
+                _ => known.state == ContainerState::Queued && world.in_flight.contains(*uuid),
+            }
     });
     policy.max_supervisors.saturating_sub(begun.count())
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,6 +1,6 @@
 //! Everything a plan is made from, as values.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::time::Duration;
 
 use arvados_client::records::ContainerState;
@@ -87,10 +87,19 @@ impl Listing {
         Self { began, jobs }
     }
 
+    /// The jobs of a container, ended or not.
+    pub fn of(&self, container: &ContainerUuid) -> &[Job] {
+        self.jobs.get(container).map_or(&[], Vec::as_slice)
+    }
+
     /// The jobs of a container that have not ended.
     pub fn live(&self, container: &ContainerUuid) -> impl Iterator<Item = &Job> {
-        let jobs = self.jobs.get(container).into_iter().flatten();
-        jobs.filter(|job| !job.ended)
+        self.of(container).iter().filter(|job| !job.ended)
+    }
+
+    /// The containers that have jobs, in the order of their uuids.
+    pub fn by_container(&self) -> btree_map::Iter<'_, ContainerUuid, Vec<Job>> {
+        self.jobs.iter()
     }
 
     /// Whether a container has a job, ended or not.

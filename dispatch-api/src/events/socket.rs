@@ -9,7 +9,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tracing::debug;
 
 use super::Event;
-use crate::app::App;
+use crate::app::{App, stopped};
 use crate::auth::{Caller, permission};
 use crate::clock;
 use crate::db::rows;
@@ -101,7 +101,7 @@ pub async fn serve(app: Arc<App>, who: Option<Caller>, socket: WebSocket) {
                 Some(Ok(_)) => true,
             },
             _ = ping.tick() => listener.send(Message::Ping(Vec::new().into())).await,
-            _ = stop.changed() => false,
+            _ = stopped(&mut stop) => false,
         };
         if !going_on {
             break;

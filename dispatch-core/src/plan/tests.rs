@@ -424,12 +424,13 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn any_world()(
+    pub(crate) fn any_world()(
         containers in prop::collection::btree_map(0usize..4, (any_state(), -1i64..3, 0usize..4), 0..4),
         attempts in prop::collection::btree_map(0usize..4, (0usize..3, any_phase()), 0..4),
         listing in prop::option::of(any_listing(9)),
         previous in prop::option::of(any_listing(8)),
         in_flight in prop::collection::vec(0usize..4, 0..2),
+        retry_at in prop::collection::btree_map(0usize..4, 5u64..15, 0..2),
     ) -> World {
         World {
             now: at(10),
@@ -441,6 +442,7 @@ prop_compose! {
             listing,
             previous,
             in_flight: in_flight.into_iter().map(uuid).collect(),
+            retry_at: retry_at.into_iter().map(|(n, s)| (uuid(n), at(s))).collect(),
             ..World::default()
         }
     }
