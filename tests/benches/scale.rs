@@ -1,0 +1,205 @@
+//! What a long queue and many jobs cost dispatch-slurm: `make bench` prints these figures. The API server is the real
+//! one; the scheduler only writes down what it is told, for a real one of this size does not fit here.
+//!
+//! 1. 100,000 containers Queued: from the start of the dispatcher to the first sbatch, and to 10,000 jobs.
+//! 2. 10,000 jobs tracked, 90,000 containers Queued: processor time, memory, commands, at the usual interval.
+//! 3. The same, looking as often as it may: whether its memory grows. `SCALE_LOOKS=360` is an hour of usual looks.
+
+#[path = "../tests/suite/image.rs"]
+mod image;
+#[path = "../tests/suite/program.rs"]
+#[allow(dead_code, reason = "the tests use more of it than this does")]
+mod program;
+#[path = "../tests/suite/stack.rs"]
+#[allow(dead_code, reason = "the tests use more of it than this does")]
+mod stack;
+
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+use program::Program;
+use serde_json::json;
+use stack::Stack;
+use suite_tests::fake_sched::{FakeSched, Settings};
+
+const QUEUED: usize = 100_000;
+const TRACKED: usize = 10_000;
+/// How long the steady state is watched at the usual interval.
+const WATCH: Duration = Duration::from_secs(60);
+/// The shortest time between two listings of a scheduler.
+const GAP: Duration = Duration::from_secs(2);
+const LOOKS: u32 = 60;
+const PATIENCE: Duration = Duration::from_secs(900);
+
+fn main() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(measure());
+}
+
+async fn measure() {
+    let mut made = None;
+    let max_pending = TRACKED.to_string();
+    let mut stack = Stack::with(|servers, dir| {
+        let settings = Settings::default();
+        let fake = FakeSched::new(&dir.join("fake"), &program::binary("fake-sched"), settings);
+        let variables = fake.environment();
+        let env: Vec<_> = variables.iter().map(|(k, v)| (*k, v.as_str())).collect();
+        let with = |more: &[&str]| {
+            let shared = dir.join("shared");
+            let mut args = vec!["--shared-dir", shared.to_str().unwrap()];
+            args.extend(["--max-pending", &max_pending, "--log-level", "info"]);
+            args.extend(more);
+            servers.dispatcher("dispatch-slurm", &args, &env)
+        };
+        let usual = with(&["--poll-interval", "10s"]);
+        let hurried = with(&["--poll-interval", "2s", "--scheduler-rate", "0"]);
+        made = Some((fake, hurried));
+        usual
+    })
+    .await;
+    let (fake, mut hurried) = made.expect("made");
+    stack.dispatcher.kill();
+    fill(&mut stack).await;
+
+    let began = SystemTime::now();
+    let clock = Instant::now();
+    hurried.start();
+    let submitted = || fake.count("sbatch");
+    stack::wait_for("the first sbatch", PATIENCE, || {
+        (submitted() > 0).then_some(())
+    });
+    let began = began
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap()
+        .as_secs_f64();
+    let first = fake.calls().into_iter().find(|call| call.name == "sbatch");
+    println!(
+        "{QUEUED} queued: start to first sbatch {:.2} s",
+        first.expect("an sbatch").time - began
+    );
+    stack::wait_for("all to be submitted", PATIENCE, || {
+        std::thread::sleep(Duration::from_secs(1));
+        (submitted() >= TRACKED).then_some(())
+    });
+    let took = clock.elapsed().as_secs_f64();
+    println!(
+        "  {TRACKED} submitted in {took:.0} s, {:.0}/s, one sbatch each",
+        TRACKED as f64 / took
+    );
+    hurried.terminate(Duration::from_secs(60));
+
+    stack.dispatcher.start();
+    settle(&fake).await;
+    println!(
+        "{TRACKED} tracked, {} queued, a look each 10 s:",
+        QUEUED - TRACKED
+    );
+    watch(&fake, &stack.dispatcher, WATCH).await;
+    stack.dispatcher.terminate(Duration::from_secs(60));
+
+    hurried.start();
+    settle(&fake).await;
+    let looks = std::env::var("SCALE_LOOKS").map_or(LOOKS, |text| text.parse().expect("a number"));
+    println!("  a look each 2 s, {looks} times:");
+    watch(&fake, &hurried, GAP * looks).await;
+    hurried.terminate(Duration::from_secs(60));
+}
+
+/// Fills the queue behind the server's back: what is measured is the dispatcher.
+async fn fill(stack: &mut Stack) {
+    let (_, pattern) = stack.submit("pattern", "true", json!({})).await;
+    assert!(stack.api.terminate(Duration::from_secs(30)).success());
+    let database = stack.dir.path().join("state/state.db");
+    let database = dispatch_api::db::open(Path::new(&database)).expect("the database");
+    let columns: Vec<&str> = dispatch_api::schema::CONTAINERS
+        .attrs
+        .iter()
+        .map(|attr| attr.name)
+        .collect();
+    let values: Vec<&str> = columns
+        .iter()
+        .map(|name| match *name {
+            "uuid" => "printf('local-dz642-%015d', n)",
+            "priority" => "priority + n % 1000",
+            name => name,
+        })
+        .collect();
+    let copy = format!(
+        "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {QUEUED}) \
+         INSERT INTO containers ({}) SELECT {} FROM numbers, containers WHERE uuid = '{pattern}'",
+        columns.join(", "),
+        values.join(", ")
+    );
+    database.execute_batch(&copy).expect("copies");
+    drop(database);
+    stack.api.start();
+    stack::wait_for("dispatch-api to be ready", PATIENCE, || {
+        let lines = stack.api.answered();
+        (lines.lines().count() == 2).then_some(())
+    });
+}
+
+/// Until it has adopted what the one before it left: two listings, and then some.
+async fn settle(fake: &FakeSched) {
+    let before = fake.count("squeue");
+    stack::wait_for("three listings", PATIENCE, || {
+        std::thread::sleep(Duration::from_millis(500));
+        (fake.count("squeue") >= before + 3).then_some(())
+    });
+}
+
+/// Prints what a dispatcher takes for so long.
+async fn watch(fake: &FakeSched, dispatcher: &Program, time: Duration) {
+    let pid = dispatcher.pid().expect("it runs");
+    let (listings, calls) = (fake.count("squeue"), fake.calls().len());
+    let (own, commands) = processor_time(pid);
+    let began = Instant::now();
+    let (mut memory, mut first_half) = (0.0_f64, 0.0_f64);
+    while began.elapsed() < time {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        memory = memory.max(resident(pid));
+        if began.elapsed() < time / 2 {
+            first_half = memory;
+        }
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    let (own_then, commands_then) = processor_time(pid);
+    let listings = fake.count("squeue") - listings;
+    let others = fake.calls().len() - calls - listings;
+    println!(
+        "  {listings} listings and {others} other commands in {seconds:.0} s; {:.2} % of a processor, {:.2} % for its \
+         commands",
+        100.0 * (own_then - own) / seconds,
+        100.0 * (commands_then - commands) / seconds
+    );
+    println!(
+        "  memory: {memory:.1} MiB at most, {first_half:.1} MiB in the first half, ratio {:.3}",
+        memory / first_half
+    );
+}
+
+/// Seconds of a process so far, and of its children that have ended.
+fn processor_time(pid: u32) -> (f64, f64) {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+    let fields: Vec<&str> = stat
+        .rsplit_once(')')
+        .expect("a name")
+        .1
+        .split_whitespace()
+        .collect();
+    // utime, stime, cutime and cstime are the fields 14 to 17 of proc(5); the third comes first here.
+    let ticks = |n: usize| fields[n - 3].parse::<f64>().expect("a number");
+    let second = rustix::param::clock_ticks_per_second() as f64;
+    (
+        (ticks(14) + ticks(15)) / second,
+        (ticks(16) + ticks(17)) / second,
+    )
+}
+
+/// MiB.
+fn resident(pid: u32) -> f64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let kib = line.expect("VmRSS").split_whitespace().nth(1).unwrap();
+    kib.parse::<f64>().expect("a number") / 1024.0
+}
