@@ -292,7 +292,7 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
             && unclear
             && let Ok(Row::Container(record)) =
                 self.api.record(Some(&token.token), &container).await
-            && record.locked_by_uuid.as_ref() == Some(&token.uuid)
+            && record.locked_by.as_ref() == Some(&token.uuid)
         {
             locked = Ok(());
         }

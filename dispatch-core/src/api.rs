@@ -9,13 +9,14 @@ use arvados_client::api::NewToken;
 use arvados_client::client::Call;
 use arvados_client::filter::Query;
 use arvados_client::records::{Authorization, Container, ContainerState};
-use arvados_client::{Client, ContainerUuid, Error, Token, TokenUuid};
+use arvados_client::{Client, ContainerUuid, Error, Pdh, Token, TokenUuid};
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use crate::last_log::{self, LastLogError};
+use crate::needs::Needs;
 
 /// The columns a dispatcher needs.
 const COLUMNS: [&str; 9] = [
@@ -34,11 +35,49 @@ const PAGE: u64 = 1000;
 /// Changes are read in so many pages at most; more than that are better had by asking for everything.
 const PAGES: usize = 20;
 
+/// What a dispatcher keeps of a container's record. A look may hold many thousands, of records whose mounts alone may
+/// be any size.
+#[derive(Debug, Clone)]
+pub struct Record {
+    /// Its name.
+    pub uuid: ContainerUuid,
+    /// The record's version, for `If-Match`.
+    pub etag: String,
+    /// Its state.
+    pub state: ContainerState,
+    /// 0 is on hold or to be stopped.
+    pub priority: i64,
+    /// Which token holds the lock.
+    pub locked_by: Option<TokenUuid>,
+    /// By the server's clock.
+    pub modified_at: Option<Timestamp>,
+    /// Its log collection, where that was asked for.
+    pub log: Option<Pdh>,
+    /// What it asks for.
+    pub needs: Needs,
+}
+
+impl From<Container> for Record {
+    fn from(container: Container) -> Self {
+        let needs = Needs::of(&container);
+        Self {
+            uuid: container.uuid,
+            etag: container.etag,
+            state: container.state,
+            priority: container.priority,
+            locked_by: container.locked_by_uuid,
+            modified_at: container.modified_at,
+            log: container.log,
+            needs,
+        }
+    }
+}
+
 /// One record of a listing. A record that is not what it should be blinds nobody to the others.
 #[derive(Debug, Clone)]
 pub enum Row {
     /// A container.
-    Container(Box<Container>),
+    Container(Box<Record>),
     /// A record of that name which cannot be read, and why.
     Unreadable(ContainerUuid, String),
 }
@@ -368,8 +407,8 @@ pub(crate) fn row(record: Value) -> Option<Row> {
         tracing::warn!(uuid = %record["uuid"], "the API listed a container without a container's uuid");
         return None;
     };
-    Some(match serde_json::from_value(record) {
-        Ok(record) => Row::Container(Box::new(record)),
+    Some(match serde_json::from_value::<Container>(record) {
+        Ok(record) => Row::Container(Box::new(Record::from(record))),
         Err(error) => Row::Unreadable(uuid, error.to_string()),
     })
 }

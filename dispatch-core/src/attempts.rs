@@ -140,12 +140,10 @@ impl<A: Api> Attempts<A> {
             let _ = self.own.set(own.clone());
             return Ok(held.into_iter().map(|uuid| (uuid, own.clone())).collect());
         }
-        let tokens = self.api.tokens().await?;
-        let ours = tokens
-            .iter()
-            .filter(|token| scopes::is_labelled(&token.scopes, &self.label));
+        let tokens = self.api.tokens().await?.into_iter();
+        let ours = tokens.filter(|token| scopes::is_labelled(&token.scopes, &self.label));
         Ok(ours
-            .filter_map(|token| Some((scopes::attempt_container(&token.scopes)?, attempt(token)?)))
+            .filter_map(|token| Some((scopes::attempt_container(&token.scopes)?, attempt(&token)?)))
             .collect())
     }
 }

@@ -3,7 +3,6 @@
 //! A plan asks this of every container. The maps are sorted by the same key, so walking them side by side gives it
 //! with one step each, where look-ups would search five trees for every container.
 
-use std::collections::btree_map;
 use std::iter::Peekable;
 
 use arvados_client::ContainerUuid;
@@ -60,16 +59,21 @@ impl<'a> Facts<'a> {
         let mut attempts = Beside::new(world.attempts.iter());
         let mut in_flight = Beside::new(world.in_flight.iter().map(|uuid| (uuid, ())));
         let mut retry_at = Beside::new(world.retry_at.iter());
-        let mut newest = world.listing.as_ref().map(JobsBeside::new);
-        let mut previous = world.previous.as_ref().map(JobsBeside::new);
+        let beside = |listing: &'a Listing| (listing.began, Beside::new(listing.by_container()));
+        let mut newest = world.listing.as_ref().map(beside);
+        let mut previous = world.previous.as_ref().map(beside);
         world.containers.iter().map(move |(uuid, known)| {
             let facts = Facts {
                 uuid,
                 attempt: attempts.at(uuid),
                 in_flight: in_flight.at(uuid).is_some(),
                 retry_at: retry_at.at(uuid).copied(),
-                newest: newest.as_mut().map(|beside| beside.at(uuid)),
-                previous: previous.as_mut().map(|beside| beside.at(uuid)),
+                newest: newest
+                    .as_mut()
+                    .map(|(began, jobs)| (*began, jobs.at(uuid).unwrap_or_default())),
+                previous: previous
+                    .as_mut()
+                    .map(|(began, jobs)| (*began, jobs.at(uuid).unwrap_or_default())),
             };
             (known, facts)
         })
@@ -128,26 +132,6 @@ impl<'a, V, I: Iterator<Item = (&'a ContainerUuid, V)>> Beside<'a, V, I> {
             }
         }
         None
-    }
-}
-
-/// A listing, read beside the containers.
-struct JobsBeside<'a> {
-    began: Moment,
-    jobs: Beside<'a, &'a Vec<Job>, btree_map::Iter<'a, ContainerUuid, Vec<Job>>>,
-}
-
-impl<'a> JobsBeside<'a> {
-    fn new(listing: &'a Listing) -> Self {
-        Self {
-            began: listing.began,
-            jobs: Beside::new(listing.by_container()),
-        }
-    }
-
-    fn at(&mut self, uuid: &ContainerUuid) -> (Moment, &'a [Job]) {
-        let jobs = self.jobs.at(uuid).map_or(&[][..], Vec::as_slice);
-        (self.began, jobs)
     }
 }
 

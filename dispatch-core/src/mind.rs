@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use arvados_client::ContainerUuid;
-use jiff::Timestamp;
 
 use crate::act::{Leavings, Task};
 use crate::admission;
@@ -54,7 +53,7 @@ pub struct Mind {
     looking: Moment,
     touched: BTreeSet<ContainerUuid>,
     /// The newest change seen at the server; none: the next look asks for everything.
-    newest: Option<Timestamp>,
+    newest: Option<look::Newest>,
     looks: u64,
     /// The look under way does not ask for everything.
     partial: bool,

@@ -58,8 +58,8 @@ pub struct Room {
 }
 
 impl Needs {
-    /// The needs of a record; `reserve` is memory for crunch-run itself (`Containers.ReserveExtraRAM`).
-    pub fn of(container: &Container, reserve: u64) -> Self {
+    /// What a record asks for.
+    pub fn of(container: &Container) -> Self {
         let wants = &container.runtime_constraints;
         let tmp: u64 = container
             .mounts
@@ -69,10 +69,7 @@ impl Needs {
         let limit = container.scheduling_parameters.max_run_time;
         Self {
             cpus: wants.vcpus.max(1),
-            ram: wants
-                .ram
-                .saturating_add(wants.keep_cache_ram)
-                .saturating_add(reserve),
+            ram: wants.ram.saturating_add(wants.keep_cache_ram),
             scratch: tmp,
             gpus: wants.gpu.device_count,
             gpu_stack: wants.gpu.stack.clone(),
@@ -80,5 +77,11 @@ impl Needs {
             partitions: container.scheduling_parameters.partitions.clone(),
             supervisor: container.scheduling_parameters.supervisor,
         }
+    }
+
+    /// With memory for crunch-run itself (`Containers.ReserveExtraRAM`).
+    pub fn and_ram(mut self, reserve: u64) -> Self {
+        self.ram = self.ram.saturating_add(reserve);
+        self
     }
 }

@@ -2,11 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use arvados_client::records::Container;
 use arvados_client::{ContainerUuid, Error};
 use jiff::Timestamp;
 
-use crate::api::{Api, Place, Row};
+use crate::api::{Api, Place, Record, Row};
 
 /// The queue is looked at in steps of so many, from its head.
 pub const STEP: u64 = 500;
@@ -28,7 +27,7 @@ pub struct Interest {
 #[derive(Debug, Default)]
 pub struct Look {
     /// The head of the queue, what changed, and every container asked for.
-    pub containers: BTreeMap<ContainerUuid, Container>,
+    pub containers: BTreeMap<ContainerUuid, Record>,
     /// Those asked for that are not there, for certain.
     pub deleted: BTreeSet<ContainerUuid>,
     /// Records that are not what a container's record should be, and why. They are left alone.

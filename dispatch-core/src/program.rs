@@ -154,8 +154,9 @@ where
     if let Err(error) = log_to_stderr(&flags) {
         return refuse(&error);
     }
+    // One thread beside the loop's own: both mostly wait, what may hang is done aside, and each keeps memory to itself.
     let runtime = match tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
+        .worker_threads(1)
         .enable_all()
         .build()
     {

@@ -1,6 +1,6 @@
 //! Everything a plan is made from, as values.
 
-use std::collections::{BTreeMap, BTreeSet, btree_map};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use arvados_client::records::ContainerState;
@@ -73,23 +73,23 @@ pub struct Job {
 pub struct Listing {
     /// When it was asked for: it knows nothing of what was submitted later.
     pub began: Moment,
-    /// Every job of ours, by its container.
-    jobs: BTreeMap<ContainerUuid, Vec<Job>>,
+    /// Every job of ours, in the order of their containers.
+    jobs: Vec<Job>,
 }
 
 impl Listing {
     /// What was answered to a question asked at `began`.
-    pub fn new(began: Moment, all: Vec<Job>) -> Self {
-        let mut jobs: BTreeMap<ContainerUuid, Vec<Job>> = BTreeMap::new();
-        for job in all {
-            jobs.entry(job.container.clone()).or_default().push(job);
-        }
+    pub fn new(began: Moment, mut jobs: Vec<Job>) -> Self {
+        // Stable: jobs of one container stay as the scheduler lists them.
+        jobs.sort_by(|one, other| one.container.cmp(&other.container));
         Self { began, jobs }
     }
 
     /// The jobs of a container, ended or not.
     pub fn of(&self, container: &ContainerUuid) -> &[Job] {
-        self.jobs.get(container).map_or(&[], Vec::as_slice)
+        let before = self.jobs.partition_point(|job| job.container < *container);
+        let rest = &self.jobs[before..];
+        &rest[..rest.partition_point(|job| job.container == *container)]
     }
 
     /// The jobs of a container that have not ended.
@@ -97,24 +97,27 @@ impl Listing {
         self.of(container).iter().filter(|job| !job.ended)
     }
 
-    /// The containers that have jobs, in the order of their uuids.
-    pub fn by_container(&self) -> btree_map::Iter<'_, ContainerUuid, Vec<Job>> {
-        self.jobs.iter()
+    /// The containers that have jobs, in the order of their uuids, each with its jobs, ended or not.
+    pub fn by_container(&self) -> impl Iterator<Item = (&ContainerUuid, &[Job])> {
+        let same = |one: &Job, other: &Job| one.container == other.container;
+        self.jobs
+            .chunk_by(same)
+            .map(|jobs| (&jobs[0].container, jobs))
     }
 
     /// Whether a container has a job, ended or not.
     pub fn has(&self, container: &ContainerUuid) -> bool {
-        self.jobs.contains_key(container)
+        !self.of(container).is_empty()
     }
 
     /// Every job.
     pub fn jobs(&self) -> impl Iterator<Item = &Job> {
-        self.jobs.values().flatten()
+        self.jobs.iter()
     }
 
     /// The containers that have jobs.
     pub fn containers(&self) -> impl Iterator<Item = &ContainerUuid> {
-        self.jobs.keys()
+        self.by_container().map(|(container, _)| container)
     }
 }
 

@@ -1,14 +1,15 @@
 //! The simulated API server as a dispatcher sees it: over a network that loses, delays and refuses.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arvados_client::api::NewToken;
-use arvados_client::records::{Authorization, Container, ContainerState};
+use arvados_client::records::{Authorization, ContainerState};
 use arvados_client::{ContainerUuid, Error, Token, TokenUuid};
 use dispatch_core::Api;
-use dispatch_core::api::{Place, Row};
+use dispatch_core::api::{self, Place, Row};
 use dispatch_core::last_log::LastLogError;
+use dispatch_core::needs::Needs;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, oneshot};
@@ -116,23 +117,19 @@ fn fate(world: &mut World) -> (Fate, Duration, Duration) {
 }
 
 fn row(uuid: &ContainerUuid, record: &Record) -> Row {
-    Row::Container(Box::new(Container {
+    Row::Container(Box::new(api::Record {
         uuid: uuid.clone(),
         etag: record.version.to_string(),
         state: record.state.clone(),
         priority: record.priority,
-        locked_by_uuid: record.locked_by.clone(),
-        lock_count: record.lock_count,
+        locked_by: record.locked_by.clone(),
         modified_at: Some(record.modified_at),
-        ..blank(uuid)
+        log: None,
+        needs: Needs {
+            cpus: 1,
+            ..Needs::default()
+        },
     }))
-}
-
-/// A record with nothing in it.
-fn blank(uuid: &ContainerUuid) -> Container {
-    static BLANK: OnceLock<Container> = OnceLock::new();
-    let make = || serde_json::from_value(json!({"uuid": uuid})).expect("a container's record");
-    BLANK.get_or_init(make).clone()
 }
 
 impl World {

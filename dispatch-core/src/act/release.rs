@@ -121,7 +121,7 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         reason: String,
     ) -> Report {
         match self.api.record(None, &container).await {
-            Ok(Row::Container(record)) if record.locked_by_uuid.as_ref() == Some(attempt) => {}
+            Ok(Row::Container(record)) if record.locked_by.as_ref() == Some(attempt) => {}
             Ok(Row::Container(record)) => {
                 let ended = self.put_away(&container, attempt).await.is_ok();
                 return Report::new(Outcome::Released(record.state, ended), vec![]);

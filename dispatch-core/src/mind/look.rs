@@ -3,19 +3,61 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use arvados_client::ContainerUuid;
-use arvados_client::records::{Container, ContainerState};
-use jiff::SignedDuration;
+use arvados_client::records::ContainerState;
+use jiff::{SignedDuration, Timestamp};
 
 use super::Mind;
+use crate::api::Record;
 use crate::events::Event;
-use crate::needs::{Fit, Needs};
+use crate::needs::Fit;
 use crate::observe::{Interest, Look};
 use crate::world::{Attempt, Holder, Known, Listing, Moment, Phase};
 
 /// Every so many looks everything is asked for: not every change shows in `modified_at`.
 const FULL: u64 = 20;
-/// Changes are asked for from so long before the newest one seen: transactions become visible out of order.
+/// A change becomes visible so long after its `modified_at` at the latest: transactions end out of order.
 const OVERLAP: SignedDuration = SignedDuration::from_secs(60);
+
+/// The newest change seen at the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Newest {
+    /// By the server's clock.
+    at: Timestamp,
+    /// When the first look that saw it ended: the server's clock was at `at` or later.
+    first: Moment,
+    /// When the last complete look began.
+    last: Moment,
+}
+
+impl Newest {
+    /// After a complete look, from `began` to `ended`, that saw `change` as the newest.
+    fn after(
+        known: Option<Self>,
+        change: Option<Timestamp>,
+        began: Moment,
+        ended: Moment,
+    ) -> Option<Self> {
+        match (known, change) {
+            (Some(known), change) if change.is_none_or(|change| change <= known.at) => Some(Self {
+                last: began,
+                ..known
+            }),
+            (_, Some(at)) => Some(Self {
+                at,
+                first: ended,
+                last: began,
+            }),
+            (known, None) => known,
+        }
+    }
+
+    /// Every change before this was visible to the last look.
+    fn all_seen_before(&self) -> Option<Timestamp> {
+        let passed = SignedDuration::try_from(self.last.since(self.first)).ok()?;
+        let unsure = OVERLAP.checked_sub(passed)?.max(SignedDuration::ZERO);
+        self.at.checked_sub(unsure).ok()
+    }
+}
 
 impl Mind {
     /// What the look that begins now should ask the API for.
@@ -27,7 +69,7 @@ impl Mind {
             && self.newest.is_some()
             && !self.looks.is_multiple_of(FULL);
         self.looks += 1;
-        let since = self.newest.filter(|_| self.partial);
+        let since = self.newest.as_ref().filter(|_| self.partial);
         let asked = match self.partial {
             false => followed,
             true => followed
@@ -37,7 +79,7 @@ impl Mind {
         };
         Interest {
             asked,
-            since: since.and_then(|newest| newest.checked_sub(OVERLAP).ok()),
+            since: since.and_then(Newest::all_seen_before),
             steps: self.steps,
         }
     }
@@ -61,7 +103,8 @@ impl Mind {
     /// A complete look at the API; what it says of a container with an action since it began is older than what is
     /// known.
     pub fn looked(&mut self, now: Moment, look: Look) -> Vec<Event> {
-        self.newest = self.newest.max(look.newest_change());
+        let newest = self.newest.take();
+        self.newest = Newest::after(newest, look.newest_change(), self.looking, now);
         if look.missed_changes {
             self.looks = 0;
         }
@@ -82,7 +125,7 @@ impl Mind {
             let wanted = queued || self.is_followed(&uuid);
             if wanted && !self.touched.contains(&uuid) {
                 self.promote(now, &record);
-                containers.insert(uuid, self.known(&record));
+                containers.insert(uuid, self.known(record));
             }
         }
         self.world.containers = containers;
@@ -122,11 +165,11 @@ impl Mind {
     }
 
     /// A left-over token that holds its container's lock after all is that container's attempt.
-    fn promote(&mut self, now: Moment, record: &Container) {
+    fn promote(&mut self, now: Moment, record: &Record) {
         let Some(tokens) = self.left_over.get_mut(&record.uuid) else {
             return;
         };
-        let holder = record.locked_by_uuid.as_ref();
+        let holder = record.locked_by.as_ref();
         let Some(at) = tokens.iter().position(|(t, _)| holder == Some(&t.uuid)) else {
             return;
         };
@@ -141,9 +184,9 @@ impl Mind {
         }
     }
 
-    fn known(&self, record: &Container) -> Known {
+    fn known(&self, record: Record) -> Known {
         let attempt = self.world.attempts.get(&record.uuid);
-        let holder = match &record.locked_by_uuid {
+        let holder = match &record.locked_by {
             None => Holder::Nobody,
             Some(token) if attempt.is_some_and(|a| a.token == *token) => {
                 Holder::Ours(token.clone())
@@ -151,13 +194,39 @@ impl Mind {
             Some(_) => Holder::Other,
         };
         Known {
-            state: record.state.clone(),
+            state: record.state,
             priority: record.priority,
-            etag: record.etag.clone(),
+            etag: record.etag,
             holder,
-            needs: Needs::of(record, self.settings.reserve_ram),
+            needs: record.needs.and_ram(self.settings.reserve_ram),
             fit: Fit::Later("not looked at yet".into()),
             seen: self.looking,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn changes_are_asked_for_again_until_none_of_their_time_can_be_late() {
+        let second = |n: i64| Timestamp::from_second(1000 + n).unwrap();
+        let began = |n: u64| Moment(Duration::from_secs(n));
+        let mut newest = None;
+        for (look, change, asked) in [
+            (0, None, None),
+            (5, Some(second(0)), Some(second(-60))),
+            (15, None, Some(second(-51))),
+            (25, Some(second(-30)), Some(second(-41))),
+            (66, None, Some(second(0))),
+            (500, None, Some(second(0))),
+            (510, Some(second(7)), Some(second(-53))),
+        ] {
+            newest = Newest::after(newest, change, began(look), began(look + 1));
+            let since = newest.as_ref().and_then(Newest::all_seen_before);
+            assert_eq!(since, asked, "after the look at {look} s");
         }
     }
 }
