@@ -25,7 +25,9 @@ use suite_tests::fake_sched::{FakeSched, Settings};
 const QUEUED: usize = 100_000;
 const TRACKED: usize = 10_000;
 /// How long the steady state is watched at the usual interval.
-const WATCH: Duration = Duration::from_secs(60);
+const WATCH: Duration = Duration::from_secs(120);
+/// Changes are asked for again for a minute, and all of these jobs are a change.
+const CALM: Duration = Duration::from_secs(75);
 /// The shortest time between two listings of a scheduler.
 const GAP: Duration = Duration::from_secs(2);
 const LOOKS: u32 = 60;
@@ -90,6 +92,7 @@ async fn measure() {
 
     stack.dispatcher.start();
     settle(&fake).await;
+    tokio::time::sleep(CALM).await;
     println!(
         "{TRACKED} tracked, {} queued, a look each 10 s:",
         QUEUED - TRACKED
