@@ -8,6 +8,7 @@ use arvados_client::ContainerUuid;
 use bytesize::ByteSize;
 use clap::{ArgAction, Parser, ValueEnum};
 
+use crate::cache::{Limits, Share};
 use crate::engine::GpuStack;
 
 /// What `--help` says below the flags; `exit.rs` is the other place that knows.
@@ -51,9 +52,23 @@ pub struct Flags {
     #[arg(long, value_name = "DIR")]
     pub scratch: Option<PathBuf>,
 
-    /// Unpacked images, shared by all containers of this node [default: /var/cache/crunch-run, or in ~/.cache]
+    /// Blocks of inputs and unpacked images, shared by all containers of this node [default: /var/cache/crunch-run,
+    /// or in ~/.cache]
     #[arg(long, value_name = "DIR")]
     pub cache: Option<PathBuf>,
+
+    /// Most that the cache may take, like 50GiB, or a share of its file system; 0 keeps no blocks
+    #[arg(long, value_name = "SIZE", default_value_t = Limits::default().size)]
+    pub cache_size: Share,
+
+    /// What the cache leaves free of its file system, whoever fills it
+    #[arg(long, value_name = "SIZE", default_value_t = Limits::default().free)]
+    pub cache_free: Share,
+
+    /// Directory of a Keep server's blocks on this node (as dispatch-api has it), to be read directly; may be given
+    /// several times
+    #[arg(long, value_name = "DIR")]
+    pub block_dir: Vec<PathBuf>,
 
     /// What runs the container
     #[arg(long, value_enum, default_value_t = EngineChoice::Auto, value_name = "ENGINE")]

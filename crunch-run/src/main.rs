@@ -1,6 +1,8 @@
 //! Runs one container and reports its state, logs and outputs.
 
 use anyhow::Context;
+use clap::Parser;
+use crunch_run::cache::command;
 use crunch_run::detach::{DetachError, become_worker, detach, hold};
 use crunch_run::exit::ExitCode;
 use crunch_run::flags::Flags;
@@ -12,15 +14,15 @@ use fail_points::fail_point;
 fn main() -> std::process::ExitCode {
     // Before any thread exists: this process may be the small one that keeps a container.
     crunch_run::engine::builtin::helper_main_if_asked();
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|word| word == "cache")
+    {
+        return cache();
+    }
     let flags = match Flags::read(std::env::args_os()) {
         Ok(flags) => flags,
-        Err(error) => {
-            let _ = error.print();
-            return match error.use_stderr() {
-                true => ExitCode::Configuration.into(),
-                false => std::process::ExitCode::SUCCESS,
-            };
-        }
+        Err(error) => return refuse(&error),
     };
     for note in flags.obsolete.notes() {
         eprintln!("crunch-run: {note}");
@@ -38,6 +40,26 @@ fn main() -> std::process::ExitCode {
             }
         }
     }
+}
+
+/// Wrong flags, or a question about them.
+fn refuse(error: &clap::Error) -> std::process::ExitCode {
+    let _ = error.print();
+    match error.use_stderr() {
+        true => ExitCode::Configuration.into(),
+        false => std::process::ExitCode::SUCCESS,
+    }
+}
+
+fn cache() -> std::process::ExitCode {
+    let done = match command::Flags::try_parse_from(std::env::args_os().skip(1)) {
+        Ok(flags) => command::run(&flags),
+        Err(error) => return refuse(&error),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("crunch-run: {error:#}");
+        std::process::ExitCode::FAILURE
+    })
 }
 
 fn start(flags: &Flags) -> anyhow::Result<ExitCode> {

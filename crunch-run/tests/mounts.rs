@@ -224,7 +224,7 @@ async fn a_node_that_fails_is_not_the_users_mistake() {
     std::fs::write(world.scratch().with_extension("file"), "").unwrap();
     let sources = crunch_run::mounts::Sources {
         client: &world.client,
-        keep: &world.keep,
+        blocks: &crunch_run::cache::BlockCache::none(world.keep.clone()),
         scratch: &world.scratch().with_extension("file"),
         progress: &|_| {},
     };

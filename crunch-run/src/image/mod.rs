@@ -3,7 +3,7 @@
 mod archive;
 mod error;
 mod layer;
-mod lock;
+pub(crate) mod lock;
 mod store;
 
 use std::fs::File;

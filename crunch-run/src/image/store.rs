@@ -178,7 +178,10 @@ impl ImageStore {
                 return Ok(None);
             }
             let lock_file = self.layer_file(layer_hex, "lock");
-            leases.push(lock::shared(&lock_file).map_err(failed_at(&lock_file))?);
+            let lease = lock::shared(&lock_file).map_err(failed_at(&lock_file))?;
+            // What was used last is evicted last.
+            let _ = lease.set_modified(std::time::SystemTime::now());
+            leases.push(lease);
             if !dir.is_dir() {
                 return Ok(None);
             }

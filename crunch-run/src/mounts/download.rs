@@ -2,13 +2,14 @@
 //! at a time, each verified by the client before any of it is written.
 
 use std::collections::{HashMap, HashSet};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use arvados_client::keep::{BlockHash, BlockSource, Locator};
+use arvados_client::keep::{BlockHash, Locator};
 use arvados_client::manifest::{Entry, Extent, FileTree};
 use futures_util::{StreamExt, TryStreamExt, stream};
 
@@ -16,6 +17,7 @@ use super::Progress;
 use super::error::MountError;
 use super::path::ContainerPath;
 use super::place::{self, Access};
+use crate::cache::{Block, Fetch};
 
 /// Blocks being fetched or written at once; their memory is limited by the Keep client as well.
 const AT_ONCE: usize = 4;
@@ -123,9 +125,9 @@ impl Downloads {
     }
 
     /// Fetches everything; at the end the files have the modes the container is to see.
-    pub async fn run<S: BlockSource>(
+    pub async fn run(
         self,
-        keep: &S,
+        source: &impl Fetch,
         progress: &(dyn Fn(Progress) + Send + Sync),
     ) -> Result<(), MountError> {
         let copies = Arc::new(self.copies);
@@ -137,14 +139,14 @@ impl Downloads {
             .map(|job| {
                 let copies = copies.clone();
                 async move {
-                    let data = keep.get(&job.locator).await.map_err(|source| {
+                    let block = source.block(&job.locator).await.map_err(|source| {
                         let path = job.pieces.first().map(|p| copies[p.copy].shown(&p.file));
                         MountError::Fetch {
                             path: path.unwrap_or_default(),
                             source,
                         }
                     })?;
-                    let write = move || write(&copies, &job, &data);
+                    let write = move || write(&copies, &job, &block);
                     let written = tokio::task::spawn_blocking(write).await;
                     written.map_err(|_| MountError::Interrupted)?
                 }
@@ -171,24 +173,38 @@ impl Downloads {
 }
 
 /// Writes all pieces of a block; gives the number of bytes.
-fn write(copies: &[Copy], job: &Job, data: &[u8]) -> Result<u64, MountError> {
+fn write(copies: &[Copy], job: &Job, block: &Block) -> Result<u64, MountError> {
     let mut written = 0;
     for piece in &job.pieces {
         let copy = &copies[piece.copy];
-        let range = usize::try_from(piece.offset)
-            .ok()
-            .zip(usize::try_from(piece.offset + piece.len).ok());
-        // A block is verified to have the size its locator says, and so are the ranges.
-        let bytes = range.and_then(|(from, to)| data.get(from..to));
-        let result = bytes
-            .ok_or(io::ErrorKind::UnexpectedEof.into())
-            .and_then(|bytes| {
-                place::reopen(&copy.place(&piece.file))?.write_all_at(bytes, piece.position)
-            });
+        let result = place::reopen(&copy.place(&piece.file)).and_then(|to| put(block, piece, &to));
         result.map_err(|error| copy.failed(&piece.file, error))?;
         written += piece.len;
     }
     Ok(written)
+}
+
+/// Where the file system can, the block's file and this one share what they have in common.
+fn put(block: &Block, piece: &Piece, to: &File) -> io::Result<()> {
+    let mut done = 0;
+    if let Some(from) = &block.file {
+        let (mut at, mut into) = (piece.offset, piece.position);
+        while done < piece.len {
+            let rest = usize::try_from(piece.len - done).unwrap_or(usize::MAX);
+            // Not every pair of file systems can do this, and the rest is in memory.
+            match rustix::fs::copy_file_range(from, Some(&mut at), to, Some(&mut into), rest) {
+                Ok(0) | Err(_) => break,
+                Ok(copied) => done += copied as u64,
+            }
+        }
+    }
+    let range = usize::try_from(piece.offset + done)
+        .ok()
+        .zip(usize::try_from(piece.offset + piece.len).ok());
+    // A block is verified to have the size its locator says, and so are the ranges.
+    let bytes = range.and_then(|(from, to)| block.data.get(from..to));
+    let bytes = bytes.ok_or(io::ErrorKind::UnexpectedEof)?;
+    to.write_all_at(bytes, piece.position + done)
 }
 
 impl Copy {
@@ -246,10 +262,11 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::time::Duration;
 
-    use arvados_client::keep::{BlockStore, CollectionWriter, KeepError, MemoryStore};
+    use arvados_client::keep::{BlockSource, BlockStore, CollectionWriter, KeepError, MemoryStore};
     use bytes::Bytes;
 
     use super::*;
+    use crate::cache::BlockCache;
 
     /// Counts what is asked of it, and takes its time.
     #[derive(Debug, Default)]
@@ -310,7 +327,8 @@ mod tests {
             .unwrap();
         let last = Mutex::new(Progress::default());
         let note = |progress| *last.lock().unwrap() = progress;
-        downloads.run(&keep, &note).await.unwrap();
+        let blocks = BlockCache::none(keep.clone());
+        downloads.run(&blocks, &note).await.unwrap();
         let (done, total) = (700, 700);
         assert_eq!(*last.lock().unwrap(), Progress { done, total });
         let asked = keep.asked.lock().unwrap();
@@ -335,7 +353,7 @@ mod tests {
         let mut downloads = Downloads::default();
         downloads.add(copy(tree, scratch.path())).unwrap();
         let error = downloads
-            .run(&MemoryStore::new(), &|_| {})
+            .run(&BlockCache::none(MemoryStore::new()), &|_| {})
             .await
             .unwrap_err();
         assert!(

@@ -16,6 +16,7 @@ use super::path::ContainerPath;
 use super::plan::{Content, Plan};
 use super::refresh;
 use super::view::View;
+use crate::cache::BlockCache;
 use crate::engine::Bind;
 
 /// Servers sign locators for two weeks, but may be told to do so for less.
@@ -27,7 +28,7 @@ pub struct Sources<'a> {
     /// With the container's token: it decides which collections may be read.
     pub client: &'a Client,
     /// With the same token, which signed the locators.
-    pub keep: &'a KeepClient,
+    pub blocks: &'a BlockCache<KeepClient>,
     /// An empty directory that only this attempt uses.
     pub scratch: &'a Path,
     pub progress: &'a (dyn Fn(Progress) + Send + Sync),
@@ -76,7 +77,7 @@ pub async fn stage(plan: Plan, sources: Sources<'_>) -> Result<Staged, MountErro
     let client = sources.client.clone();
     let layout = tokio::task::spawn_blocking(move || Layout::of(plan, trees, &scratch, client));
     let (staged, downloads) = layout.await.map_err(|_| MountError::Interrupted)??;
-    downloads.run(sources.keep, sources.progress).await?;
+    downloads.run(sources.blocks, sources.progress).await?;
     Ok(staged)
 }
 

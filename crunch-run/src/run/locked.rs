@@ -47,7 +47,13 @@ impl Attempt<'_> {
             .say(format!("Fetching inputs and image {}", image.label()));
         let fetched = self
             .unless_stopped(prepare::fetch(
-                claim, engine, scratch, secret, &image, status,
+                claim,
+                self.settings,
+                engine,
+                scratch,
+                secret,
+                &image,
+                status,
             ))
             .await?;
         status.activity(None);

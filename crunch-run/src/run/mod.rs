@@ -22,7 +22,7 @@ use std::time::Duration;
 use arvados_client::Client;
 use fail_points::fail_point;
 
-pub use self::settings::{Settings, SettingsError};
+pub use self::settings::{Settings, SettingsError, default_cache};
 
 use self::failure::Failure;
 use self::phases::Phases;

@@ -15,6 +15,7 @@ use super::failure::Failure;
 use super::image::ImageFile;
 use super::settings::Settings;
 use super::spec;
+use crate::cache::{self, BlockCache};
 use crate::engine::{Container, ContainerSpec, Engine, Stdio};
 use crate::gpus;
 use crate::image::Image;
@@ -78,6 +79,7 @@ pub struct Fetched {
 /// Inputs and image, at the same time.
 pub async fn fetch(
     claim: &Claim,
+    settings: &Settings,
     engine: &dyn Engine,
     scratch: &Scratch,
     secret: BTreeMap<String, Mount>,
@@ -91,12 +93,19 @@ pub async fn fetch(
     let progress = |progress: Progress| {
         status.activity(Some(transfer("fetching inputs", progress)));
     };
+    let blocks = BlockCache::new(
+        claim.container_keep.clone(),
+        &settings.cache,
+        settings.cache_limits,
+        settings.block_dirs.clone(),
+    );
     let sources = Sources {
         client: &claim.container_client,
-        keep: &claim.container_keep,
+        blocks: &blocks,
         scratch: &files,
         progress: &progress,
     };
+    sweep_aside(settings);
     let (staged, image) = tokio::join!(
         mounts::stage(plan, sources),
         image.prepare(engine, &claim.container_keep, status),
@@ -105,6 +114,22 @@ pub async fn fetch(
         staged: staged.map_err(|e| Failure::of_mounts(&e))?,
         image: image.map_err(|e| Failure::of_engine("the image cannot be made ready", &e))?,
     })
+}
+
+/// Makes room in the node's cache while inputs arrive; nobody waits for it.
+fn sweep_aside(settings: &Settings) {
+    let (cache, limits) = (settings.cache.clone(), settings.cache_limits);
+    tokio::task::spawn_blocking(move || match cache::sweep_now_and_then(&cache, limits) {
+        Ok(Some(swept)) if swept.removed > 0 => {
+            tracing::info!(
+                removed = swept.removed,
+                bytes = swept.freed,
+                "swept the node's cache"
+            );
+        }
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%error, "the node's cache cannot be swept"),
+    });
 }
 
 /// `fetching inputs 12/480 MiB`.

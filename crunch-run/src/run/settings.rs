@@ -6,6 +6,7 @@ use std::time::Duration;
 use arvados_client::endpoint::EndpointError;
 use arvados_client::{ContainerUuid, Endpoint, Token};
 
+use crate::cache::Limits;
 use crate::engine::{GpuGrant, GpuStack};
 use crate::flags::{Flags, Networking};
 
@@ -16,6 +17,9 @@ pub struct Settings {
     /// Below it each attempt makes a directory of its own; `None` is the job directory.
     pub scratch: Option<PathBuf>,
     pub cache: PathBuf,
+    pub cache_limits: Limits,
+    /// Directories with blocks that are not the cache's.
+    pub block_dirs: Vec<PathBuf>,
     pub cpuset: Option<String>,
     pub gpus: Option<GpuGrant>,
     pub network_for_all: bool,
@@ -71,6 +75,11 @@ impl Settings {
             endpoint,
             scratch: flags.scratch.clone(),
             cache: flags.cache.clone().unwrap_or_else(|| default_cache(&env)),
+            cache_limits: Limits {
+                size: flags.cache_size,
+                free: flags.cache_free,
+            },
+            block_dirs: flags.block_dir.clone(),
             cpuset: flags.cpuset.clone(),
             gpus,
             network_for_all: flags.container_enable_networking == Networking::Always,
@@ -93,7 +102,7 @@ impl Settings {
 }
 
 /// Root shares one with all users' jobs; anybody else has his own.
-fn default_cache(env: impl Fn(&str) -> Option<String>) -> PathBuf {
+pub fn default_cache(env: impl Fn(&str) -> Option<String>) -> PathBuf {
     let set = |name: &str| env(name).filter(|value| value.starts_with('/'));
     if rustix::process::geteuid().is_root() {
         return "/var/cache/crunch-run".into();

@@ -12,6 +12,7 @@ use arvados_client::keep::{CollectionWriter, FileReader, KeepClient};
 use arvados_client::manifest::Manifest;
 use arvados_client::records::{Container, Mount};
 use arvados_client::{Client, Endpoint, Token};
+use crunch_run::cache::BlockCache;
 use crunch_run::mounts::{self, MountError, Progress, Sources, Staged};
 use crunch_run::output::{self, OutputError};
 use dispatch_api::{Options, Server};
@@ -92,7 +93,7 @@ impl World {
         let progress = |progress: Progress| reports.lock().unwrap().push(progress);
         let sources = Sources {
             client: &self.client,
-            keep: &self.keep,
+            blocks: &BlockCache::none(self.keep.clone()),
             scratch: &scratch,
             progress: &progress,
         };

@@ -124,6 +124,11 @@ impl World {
         self.server = Some(Server::start(&options).await.unwrap());
     }
 
+    /// The server's directory.
+    pub fn state(&self) -> PathBuf {
+        self.dir.path().join("state")
+    }
+
     /// A new collection with these files.
     pub async fn collection(&self, files: &[(&str, &[u8])]) -> Pdh {
         let mut writer = CollectionWriter::new(self.keep.clone());

@@ -260,6 +260,11 @@ fn local_command(
             .arg(&scratch)
             .arg("--cache")
             .arg(&cache)
+            // Blocks are where the server has them; fetching them through it would only copy them.
+            .arg(format!(
+                "--crunch-run-argument=--block-dir={}",
+                state.join("api").join("blocks").display()
+            ))
             // Beside the server a look costs little, and it is what is left should an event be lost.
             .args(["--poll-interval", "2s"])
             .arg("--audit-file")
