@@ -142,3 +142,59 @@ async fn a_server_on_this_node_is_read_without_asking_it() {
     // Nothing was copied into the cache but the image.
     assert_eq!(kinds(cache.path()), [("layer".to_owned(), false)]);
 }
+
+/// Everything in the cache's blocks by name.
+fn block_files(cache: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for shard in fs::read_dir(cache.join("blocks")).into_iter().flatten() {
+        for file in fs::read_dir(shard.unwrap().path()).unwrap() {
+            found.push(file.unwrap().file_name().into_string().unwrap());
+        }
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_runs_want_one_input_and_the_one_that_fetches_it_is_killed() {
+    if !run_lab::can_run() {
+        return;
+    }
+    const SIZE: usize = 16 << 20;
+    let world = World::new().await;
+    let cache = tempfile::tempdir().unwrap();
+    let content: Vec<u8> = (0..SIZE).map(|n| (n / 7) as u8).collect();
+    let input = world.collection(&[("big", &content)]).await;
+    let more = json!({"mounts": {
+        "/out": {"kind": "tmp", "capacity": 1 << 20},
+        "/in": {"kind": "collection", "portable_data_hash": input},
+    }});
+    let mut running = Vec::new();
+    for n in 0..10 {
+        let job = world.lock(&["md5sum", "/in/big"], more.clone()).await;
+        let program = world
+            .program_with_cache(&job, cache.path())
+            .spawn()
+            .unwrap();
+        running.push((job, program));
+        // The first is at it before the others come.
+        while n == 0 && block_files(cache.path()).is_empty() {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+    }
+    let (_, mut first) = running.remove(0);
+    first.kill().await.unwrap();
+    let hash = arvados_client::keep::BlockHash::of(&content).to_string();
+    for (job, program) in running {
+        let finished = finish(program).await;
+        let record = world.record(&job).await;
+        assert_eq!(record.state, ContainerState::Complete, "{}", finished.said);
+        let log = world.log(&job).await;
+        let stdout = run_lab::file(&log, "stdout.txt");
+        assert_eq!(run_lab::lines(stdout), [format!("{hash}  /in/big")]);
+    }
+    assert_eq!(block_files(cache.path()), [hash]);
+    assert_eq!(
+        said(&cache_command(cache.path(), &["verify"])),
+        "1 blocks checked, 0 damaged\n"
+    );
+}
