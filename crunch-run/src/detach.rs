@@ -148,7 +148,7 @@ pub fn become_worker(
 }
 
 /// This program, also when it was replaced by a newer one meanwhile.
-fn program() -> PathBuf {
+pub(crate) fn program() -> PathBuf {
     std::env::current_exe()
         .ok()
         .filter(|path| path.exists())

@@ -40,6 +40,10 @@ pub struct Flags {
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set, value_name = "BOOL", hide_possible_values = true)]
     pub detach: bool,
 
+    /// Read variables for this program from stdin, as JSON {"Env": {…}}, ARVADOS_API_TOKEN among them
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set, value_name = "BOOL", hide_possible_values = true)]
+    pub stdin_config: bool,
+
     /// Directory of this attempt's logs and files [default: a new one in TMPDIR, removed at the end]
     #[arg(long, value_name = "DIR")]
     pub job_dir: Option<PathBuf>,
