@@ -12,8 +12,8 @@ use crate::flags::normalise;
 pub enum Errand {
     /// `crunch-run cache …`
     Cache,
-    /// `crunch-run check …`
-    Check,
+    /// `crunch-run resume DIR`
+    Resume,
     /// `crunch-run --list`: the containers being run on this node, a line each.
     List,
     /// `crunch-run --kill SIGNAL UUID`
@@ -31,7 +31,7 @@ pub fn asked(arguments: impl IntoIterator<Item = OsString>) -> Result<Option<Err
         .collect();
     match words.first().map(String::as_str) {
         Some("cache") => return Ok(Some(Errand::Cache)),
-        Some("check") => return Ok(Some(Errand::Check)),
+        Some("resume") => return Ok(Some(Errand::Resume)),
         _ => {}
     }
     if words
@@ -103,7 +103,7 @@ mod tests {
                 Some(kill(Signal::TERM)),
             ),
             ("cache gc".to_owned(), Some(Errand::Cache)),
-            ("check".to_owned(), Some(Errand::Check)),
+            ("resume dir".to_owned(), Some(Errand::Resume)),
             (format!("--detach {uuid}"), None),
             (format!("-- {uuid} --list"), None),
         ] {

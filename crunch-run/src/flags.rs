@@ -20,6 +20,8 @@ Exit status:
   77  it ran, and its results are on this node and undelivered
   78  the flags or the environment are wrong
 
+After 77, `crunch-run resume DIR` on the same node delivers what is in the job directory.
+
 Signals:
   TERM, INT  stop the container; a second one does so at once
   USR1       save the logs now";
@@ -245,7 +247,7 @@ fn is_single_dash_name(text: &str) -> bool {
 }
 
 /// `10s`, `1m30s`, or a number of seconds.
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     if let Ok(seconds) = text.parse::<u64>() {
         return Ok(Duration::from_secs(seconds));
     }

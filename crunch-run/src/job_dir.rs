@@ -59,6 +59,11 @@ impl JobDir {
         self.path.join("output.log")
     }
 
+    /// What `crunch-run resume` goes by.
+    pub fn undelivered(&self) -> PathBuf {
+        self.path.join("undelivered.json")
+    }
+
     pub fn logs(&self) -> PathBuf {
         self.path.join("log")
     }
@@ -86,15 +91,22 @@ impl JobDir {
         gone(fs::remove_file(self.exit()))
     }
 
-    /// Removes what this attempt made, and the token. Undelivered results stay.
+    /// What an earlier attempt left: the one that begins now shows that its lock is lost.
+    pub fn forget_undelivered(&self) -> io::Result<()> {
+        gone(fs::remove_file(self.undelivered()))
+    }
+
+    /// Removes what this attempt made, and the token. Undelivered results stay, and with them the token to deliver
+    /// them with.
     pub fn clean(&self, code: ExitCode) -> io::Result<()> {
-        let token = gone(fs::remove_file(self.token()));
         if code == ExitCode::Undelivered {
-            return token;
+            return Ok(());
         }
+        let token = gone(fs::remove_file(self.token()));
         if self.own {
             return gone(fs::remove_dir_all(&self.path));
         }
+        self.forget_undelivered()?;
         gone(fs::remove_dir_all(self.logs()))?;
         gone(fs::remove_dir_all(self.scratch()))?;
         token
@@ -130,11 +142,26 @@ mod tests {
             ),
             (
                 ExitCode::Undelivered,
-                &["exit", "job.json", "lock", "log", "output.log", "scratch"],
+                &[
+                    "exit",
+                    "job.json",
+                    "lock",
+                    "log",
+                    "output.log",
+                    "scratch",
+                    "token",
+                    "undelivered.json",
+                ],
             ),
         ] {
             let dir = JobDir::given(&parent.path().join(code.code().to_string())).unwrap();
-            for file in ["token", "lock", "job.json", "output.log"] {
+            for file in [
+                "token",
+                "lock",
+                "job.json",
+                "output.log",
+                "undelivered.json",
+            ] {
                 fs::write(dir.path().join(file), "x").unwrap();
             }
             fs::create_dir_all(dir.logs().join("deep")).unwrap();

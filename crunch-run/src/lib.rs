@@ -15,6 +15,7 @@ pub mod logs;
 pub mod mounts;
 pub mod output;
 pub mod registry;
+pub mod resume;
 pub mod run;
 pub mod signals;
 pub mod stats;

@@ -1,35 +1,31 @@
 //! Runs one container and reports its state, logs and outputs.
 
+use std::io::Write;
+
 use anyhow::Context;
 use clap::Parser;
-use crunch_run::cache::command;
 use crunch_run::detach::{DetachError, become_worker, detach, hold};
+use crunch_run::errand::{self, Errand};
 use crunch_run::exit::ExitCode;
-use crunch_run::flags::Flags;
+use crunch_run::flags::{Flags, normalise};
 use crunch_run::job_dir::JobDir;
 use crunch_run::lock_file::LockError;
 use crunch_run::run::{self, Settings};
+use crunch_run::stdin_config::Config;
+use crunch_run::{cache, registry, resume};
 use fail_points::fail_point;
 
 fn main() -> std::process::ExitCode {
     // Before any thread exists: this process may be the small one that keeps a container.
     crunch_run::engine::builtin::helper_main_if_asked();
-    if std::env::args_os()
-        .nth(1)
-        .is_some_and(|word| word == "cache")
-    {
-        return cache();
-    }
-    let flags = match Flags::read(std::env::args_os()) {
-        Ok(flags) => flags,
-        Err(error) => return refuse(&error),
+    let done = match errand::asked(std::env::args_os()) {
+        Ok(None) => Flags::read(std::env::args_os()).map(|flags| start(&flags).map(Into::into)),
+        Ok(Some(errand)) => run_errand(errand),
+        Err(sentence) => Ok(Err(anyhow::anyhow!(sentence))),
     };
-    for note in flags.obsolete.notes() {
-        eprintln!("crunch-run: {note}");
-    }
-    match start(&flags) {
-        Ok(code) => code.into(),
-        Err(error) => {
+    match done {
+        Ok(Ok(code)) => code,
+        Ok(Err(error)) => {
             eprintln!("crunch-run: {error:#}");
             let held = error
                 .downcast_ref()
@@ -39,36 +35,90 @@ fn main() -> std::process::ExitCode {
                 false => ExitCode::Configuration.into(),
             }
         }
+        // Wrong flags, or a question about them.
+        Err(error) => {
+            let _ = error.print();
+            match error.use_stderr() {
+                true => ExitCode::Configuration.into(),
+                false => std::process::ExitCode::SUCCESS,
+            }
+        }
     }
 }
 
-/// Wrong flags, or a question about them.
-fn refuse(error: &clap::Error) -> std::process::ExitCode {
-    let _ = error.print();
-    match error.use_stderr() {
-        true => ExitCode::Configuration.into(),
-        false => std::process::ExitCode::SUCCESS,
-    }
-}
+type Done = Result<anyhow::Result<std::process::ExitCode>, clap::Error>;
 
-fn cache() -> std::process::ExitCode {
-    let done = match command::Flags::try_parse_from(std::env::args_os().skip(1)) {
-        Ok(flags) => command::run(&flags),
-        Err(error) => return refuse(&error),
-    };
-    done.unwrap_or_else(|error| {
-        eprintln!("crunch-run: {error:#}");
-        std::process::ExitCode::FAILURE
+fn run_errand(errand: Errand) -> Done {
+    // Without the program's name, so that the errand's takes its place.
+    let words = normalise(std::env::args_os()).into_iter().skip(1);
+    Ok(match errand {
+        Errand::Cache => cache::command::run(&cache::command::Flags::try_parse_from(words)?),
+        Errand::Resume => resume::run(&resume::Flags::try_parse_from(words)?).map(Into::into),
+        Errand::List => list(),
+        Errand::Kill(signal, uuid) => kill(signal, &uuid),
     })
 }
 
+/// What upstream's prints: a uuid a line, each once.
+fn list() -> anyhow::Result<std::process::ExitCode> {
+    let mut uuids: Vec<_> = registry::list(&runs())?
+        .into_iter()
+        .map(|entry| entry.uuid)
+        .collect();
+    uuids.dedup();
+    let mut out = std::io::stdout().lock();
+    for uuid in uuids {
+        writeln!(out, "{uuid}")?;
+    }
+    Ok(std::process::ExitCode::SUCCESS)
+}
+
+fn kill(
+    signal: rustix::process::Signal,
+    uuid: &arvados_client::ContainerUuid,
+) -> anyhow::Result<std::process::ExitCode> {
+    if registry::kill(&runs(), uuid, signal)? {
+        return Ok(std::process::ExitCode::SUCCESS);
+    }
+    eprintln!("crunch-run: {uuid} got the signal and still runs");
+    Ok(std::process::ExitCode::FAILURE)
+}
+
+fn runs() -> std::path::PathBuf {
+    registry::directory(|name| std::env::var(name).ok())
+}
+
+fn fresh_dir(flags: &Flags) -> anyhow::Result<JobDir> {
+    JobDir::fresh(&flags.uuid).context("no job directory can be made in TMPDIR")
+}
+
+/// With what stdin says, and with a job directory that the process in the background can find.
+fn start_anew(flags: &Flags) -> anyhow::Result<ExitCode> {
+    let config = match flags.stdin_config {
+        true => Config::read(std::io::stdin().lock())?,
+        false => Config::default(),
+    };
+    let dir = match &flags.job_dir {
+        Some(path) => JobDir::given(path)
+            .with_context(|| format!("the job directory {} cannot be used", path.display()))?,
+        None => fresh_dir(flags)?,
+    };
+    Err(config.start_anew(dir.path(), std::env::args_os()).into())
+}
+
 fn start(flags: &Flags) -> anyhow::Result<ExitCode> {
+    for note in flags.obsolete.notes() {
+        eprintln!("crunch-run: {note}");
+    }
+    if flags.stdin_config || (flags.detach && flags.job_dir.is_none()) {
+        return start_anew(flags);
+    }
     let settings = Settings::new(flags, |name| std::env::var(name).ok())?;
     let dir = match &flags.job_dir {
         Some(path) => JobDir::given(path)
             .with_context(|| format!("the job directory {} cannot be used", path.display()))?,
-        None if flags.detach || flags.worker => anyhow::bail!("--detach needs --job-dir"),
-        None => JobDir::fresh(&flags.uuid).context("no job directory can be made in TMPDIR")?,
+        None if flags.worker => anyhow::bail!("--worker needs --job-dir"),
+        None => fresh_dir(flags)?,
     };
     if flags.detach {
         detach(&flags.uuid, settings.attempt(), &dir, std::env::args_os())?;
@@ -79,6 +129,9 @@ fn start(flags: &Flags) -> anyhow::Result<ExitCode> {
         Some(_) => Some(hold(&flags.uuid, settings.attempt(), &dir)?),
         None => None,
     };
+    // Without it only --list knows less.
+    let _registered = registry::register(&runs(), &flags.uuid)
+        .inspect_err(|error| eprintln!("crunch-run: --list will not show this run: {error}"));
     let code = run::to_the_end(&settings, &dir)?;
     fail_point("run.before-clean");
     if let Err(error) = dir.clean(code) {

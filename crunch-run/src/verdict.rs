@@ -6,7 +6,7 @@ use std::time::Duration;
 use arvados_client::Pdh;
 use arvados_client::records::{ContainerState, RuntimeStatus};
 use bytesize::ByteSize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::engine::{Exit, ExitStatus};
@@ -56,7 +56,7 @@ pub enum Output {
 }
 
 /// The end of the story.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// Complete or Cancelled.
     pub state: ContainerState,
@@ -67,7 +67,7 @@ pub struct Verdict {
 }
 
 /// One sentence, and the evidence.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
     pub sentence: String,
     pub detail: String,

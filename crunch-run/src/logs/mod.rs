@@ -57,6 +57,14 @@ impl LogDir {
         })
     }
 
+    /// As it was left by another process, to go on with.
+    pub fn existing(path: &Path) -> io::Result<Self> {
+        crate::job_dir::make_private(path)?;
+        Ok(Self {
+            path: path.to_owned(),
+        })
+    }
+
     pub fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }

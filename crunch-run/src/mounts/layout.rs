@@ -94,7 +94,7 @@ impl Layout {
             output: layout.output,
             view: Arc::new(layout.view),
             client,
-            at: Instant::now(),
+            known_since: Some(Instant::now()),
         };
         Ok((staged, layout.downloads))
     }

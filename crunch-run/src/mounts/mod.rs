@@ -11,16 +11,19 @@ mod content;
 mod download;
 mod error;
 mod layout;
+mod noted;
 mod path;
 mod place;
 mod plan;
-mod refresh;
 mod stage;
 mod view;
 
+pub(crate) use collections::fetch as fetch_collections;
 pub use error::{MountError, Problem};
+pub use noted::NotedMounts;
 pub use path::{ContainerPath, PathProblem};
 pub use plan::{Plan, plan};
+pub(crate) use stage::Contents;
 pub use stage::{Sources, Staged, stage};
 pub use view::{Seen, Source, View};
 

@@ -1,6 +1,7 @@
 //! Putting the planned mounts in place: directories, files and collections in the scratch directory.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,8 +15,7 @@ use super::error::MountError;
 use super::layout::Layout;
 use super::path::ContainerPath;
 use super::plan::{Content, Plan};
-use super::refresh;
-use super::view::View;
+use super::view::{Source, View};
 use crate::cache::BlockCache;
 use crate::engine::Bind;
 
@@ -48,25 +48,46 @@ pub struct Staged {
     /// What the container sees at its output path.
     pub output_dir: PathBuf,
     pub(crate) output: ContainerPath,
-    pub(super) view: Arc<View>,
+    pub(crate) view: Arc<View>,
     /// To have the locators signed again.
-    pub(super) client: Client,
-    pub(super) at: Instant,
+    pub(crate) client: Client,
+    /// When the view's collections were asked for; `None` if what they hold is not known.
+    pub(super) known_since: Option<Instant>,
+}
+
+/// How much the view tells of its collections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Contents {
+    /// Everything, with locators that are still signed for a good while.
+    Fresh,
+    /// Everything, and the signatures may be too old.
+    Aged,
+    /// Only which they are.
+    Unknown,
 }
 
 impl Staged {
-    /// What the container sees, with locators that are still signed for a good while.
-    pub(crate) async fn view(&self) -> Arc<View> {
-        if self.at.elapsed() < SIGNATURES_LAST {
-            return self.view.clone();
+    pub(crate) fn contents(&self) -> Contents {
+        match self.known_since {
+            None => Contents::Unknown,
+            Some(since) if since.elapsed() < SIGNATURES_LAST => Contents::Fresh,
+            Some(_) => Contents::Aged,
         }
-        match refresh::signed_anew(&self.view, &self.client).await {
-            Ok(view) => Arc::new(view),
-            Err(error) => {
-                tracing::warn!("the inputs' signatures stay as they are: {error}");
-                self.view.clone()
+    }
+
+    /// Removes the secrets from this node; nothing that runs needs them any more, and no output has them.
+    pub fn forget_secrets(&self) -> io::Result<()> {
+        for bind in &self.binds {
+            let target = ContainerPath::parse(&bind.target.to_string_lossy());
+            let seen = target.ok().and_then(|target| self.view.at(&target));
+            if seen.is_some_and(|seen| matches!(seen.source, Source::Secret)) {
+                match std::fs::remove_file(&bind.host) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
             }
         }
+        Ok(())
     }
 }
 

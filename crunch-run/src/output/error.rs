@@ -5,6 +5,8 @@ use std::io;
 use arvados_client::keep::KeepError;
 use arvados_client::manifest::ManifestError;
 
+use crate::mounts::MountError;
+
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
     #[error(
@@ -33,6 +35,8 @@ pub enum OutputError {
         #[source]
         source: io::Error,
     },
+    #[error("a collection that the output refers to cannot be read: {0}")]
+    Input(#[source] Box<MountError>),
     #[error("the output cannot be a collection: {0}")]
     Manifest(#[from] ManifestError),
     #[error("the output could not be stored: {0}")]
@@ -54,6 +58,7 @@ impl OutputError {
             | Self::Manifest(_) => true,
             // It forbade us to look; asking again does not change that.
             Self::Read { source, .. } => source.kind() == io::ErrorKind::PermissionDenied,
+            Self::Input(error) => error.is_users_mistake(),
             Self::Keep(_) | Self::Interrupted => false,
         }
     }

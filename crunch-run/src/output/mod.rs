@@ -10,6 +10,7 @@ mod host;
 mod remarks;
 mod remote;
 mod scan;
+mod trees;
 mod upload;
 mod walk;
 
@@ -19,6 +20,7 @@ use arvados_client::records::Container;
 
 pub use error::OutputError;
 
+use self::trees::Trees;
 use crate::mounts::{Progress, Staged};
 
 /// Stores the output of a container that has ended. Nothing may change it meanwhile.
@@ -40,9 +42,13 @@ pub async fn capture_saying<S: BlockStore + Clone + 'static>(
     progress: &(dyn Fn(Progress) + Send + Sync),
     say: &(dyn Fn(&str) + Send + Sync),
 ) -> Result<Manifest, OutputError> {
-    let (view, output) = (staged.view().await, staged.output.clone());
+    let (view, output) = (staged.view.clone(), staged.output.clone());
     let (globs, misunderstood) = glob::Globs::new(&container.output_glob);
-    let scan = tokio::task::spawn_blocking(move || scan::scan(&view, &output, &globs));
+    let trees = Trees::of(staged, &globs).await;
+    let scan = tokio::task::spawn_blocking(move || {
+        let sight = walk::Sight { view, trees };
+        scan::scan(&sight, &output, &globs)
+    });
     let found = scan.await.map_err(|_| OutputError::Interrupted)??;
     for remark in misunderstood.iter().chain(found.remarks.iter()) {
         say(remark);

@@ -11,7 +11,7 @@ use super::error::OutputError;
 use super::glob::Globs;
 use super::host::{self, FileFacts};
 use super::remarks::Remarks;
-use super::walk::{self, HostPlace, Look, Node};
+use super::walk::{self, HostPlace, Look, Node, Sight};
 use crate::mounts::{ContainerPath, View};
 
 /// Links that may lead to each other, or be passed on the way down, before it is called a cycle.
@@ -53,16 +53,17 @@ pub struct Spliced {
 }
 
 /// Walks everything the container sees at `output`.
-pub fn scan(view: &View, output: &ContainerPath, globs: &Globs) -> Result<Found, OutputError> {
+pub fn scan(sight: &Sight, output: &ContainerPath, globs: &Globs) -> Result<Found, OutputError> {
     let mut walker = Walker {
-        view,
+        sight,
+        view: &sight.view,
         globs,
         found: Found::default(),
         known: HashMap::new(),
         stack: Vec::new(),
         entries: 0,
     };
-    if let Look::Node(node) = walk::look(view, output)? {
+    if let Look::Node(node) = walk::look(sight, output)? {
         walker.visit(output, "", node, MOST_HOPS)?;
     }
     walker.found.remarks.finish();
@@ -70,6 +71,7 @@ pub fn scan(view: &View, output: &ContainerPath, globs: &Globs) -> Result<Found,
 }
 
 struct Walker<'a> {
+    sight: &'a Sight,
     view: &'a View,
     globs: &'a Globs,
     found: Found,
@@ -167,7 +169,7 @@ impl Walker<'_> {
                 });
                 continue;
             }
-            if let Look::Node(node) = walk::look(self.view, target)? {
+            if let Look::Node(node) = walk::look(self.sight, target)? {
                 self.visit(target, &dest, node, hops)?;
             }
         }
@@ -277,7 +279,7 @@ impl Walker<'_> {
             }
             Some(Look::Node(node)) => self.visit(here, dest, node, hops),
             Some(Look::Link(target)) => {
-                let (end, node) = walk::follow(self.view, here, &target, &mut hops)?;
+                let (end, node) = walk::follow(self.sight, here, &target, &mut hops)?;
                 if self.stack.contains(&end) {
                     return Err(OutputError::Cycle {
                         link: here.to_string(),

@@ -11,7 +11,15 @@ use arvados_client::manifest::{self, FileTree};
 
 use super::error::OutputError;
 use super::host::{self, FileFacts};
+use super::trees::Trees;
 use crate::mounts::{ContainerPath, Source, View};
+
+/// All that the container saw.
+#[derive(Debug)]
+pub struct Sight {
+    pub view: Arc<View>,
+    pub trees: Trees,
+}
 
 /// What is at a path.
 #[derive(Debug)]
@@ -77,7 +85,8 @@ pub enum Look {
 }
 
 /// What is at a path whose directories are no links.
-pub fn look(view: &View, path: &ContainerPath) -> Result<Look, OutputError> {
+pub fn look(sight: &Sight, path: &ContainerPath) -> Result<Look, OutputError> {
+    let Sight { view, trees } = sight;
     let nothing = || match view.below(path).next() {
         Some(_) => Look::Node(Node::Between),
         None => Look::Nothing,
@@ -91,17 +100,22 @@ pub fn look(view: &View, path: &ContainerPath) -> Result<Look, OutputError> {
     }
     match &seen.source {
         Source::Secret => Ok(Look::Node(Node::Omitted)),
-        Source::Keep { tree, path, .. } => {
-            let path = match (path.as_str(), relative) {
-                (path, "") => path.to_owned(),
+        Source::Keep {
+            collection,
+            tree,
+            path: part,
+        } => {
+            let tree = trees.tree(collection, tree, &target)?;
+            let path = match (part.as_str(), relative) {
+                (part, "") => part.to_owned(),
                 ("", relative) => relative.to_owned(),
-                (path, relative) => format!("{path}/{relative}"),
+                (part, relative) => format!("{part}/{relative}"),
             };
             Ok(match tree.lookup(&path) {
                 None => nothing(),
                 Some(entry) => Look::Node(Node::Keep {
                     is_dir: entry == manifest::Entry::Directory,
-                    tree: tree.clone(),
+                    tree,
                     path,
                 }),
             })
@@ -140,7 +154,7 @@ pub fn read(path: &ContainerPath, source: io::Error) -> OutputError {
 /// Follows the link `link`, which says `target`, to its end: the path there without links, and what
 /// it is. Every link on the way is taken off `hops`.
 pub fn follow(
-    view: &View,
+    sight: &Sight,
     link: &ContainerPath,
     target: &[u8],
     hops: &mut u32,
@@ -182,7 +196,7 @@ pub fn follow(
         }
         let next = here.join(&name);
         let is_last = todo.iter().all(|name| matches!(name.as_str(), "" | "."));
-        match look(view, &next)? {
+        match look(sight, &next)? {
             Look::Node(node) if is_last || node.is_directory() => {
                 here = next;
                 arrived = Some(node);
@@ -204,16 +218,16 @@ pub fn follow(
                     .iter()
                     .filter(|name| !matches!(name.as_str(), "" | "."));
                 let target = rest.fold(next.clone(), |path, name| path.join(name));
-                return Err(lost(view, link, &next, target));
+                return Err(lost(&sight.view, link, &next, target));
             }
         }
     }
     let node = match arrived {
         Some(node) => Ok(node),
         // The last step was up.
-        None => match look(view, &here)? {
+        None => match look(sight, &here)? {
             Look::Node(node) => Ok(node),
-            Look::Nothing | Look::Link(_) => Err(lost(view, link, &here, here.clone())),
+            Look::Nothing | Look::Link(_) => Err(lost(&sight.view, link, &here, here.clone())),
         },
     }?;
     match node {

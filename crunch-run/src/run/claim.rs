@@ -26,11 +26,12 @@ pub struct Claim {
     pub container_keep: KeepClient,
 }
 
-/// Reads what needs the attempt's token, and checks that the attempt holds the lock. Two connections are as many as
+/// Reads what needs the attempt's token, and checks that the attempt holds the lock of a container in `state`. Two connections are as many as
 /// pay for being opened.
 pub async fn claim(
     client: &Client,
     uuid: &ContainerUuid,
+    state: ContainerState,
     keep_budget: Duration,
 ) -> Result<Claim, Failure> {
     let ours = async {
@@ -42,7 +43,7 @@ pub async fn claim(
         let record: Container = serde_json::from_value(raw.clone()).map_err(|error| {
             Failure::NeverRan(format!("the record cannot be understood: {error}"))
         })?;
-        guard(&record, &own_token)?;
+        guard(&record, &state, &own_token)?;
         let auth = client
             .container_auth(uuid)
             .await
@@ -102,10 +103,10 @@ async fn own_token(client: &Client) -> Result<TokenUuid, Failure> {
     }
 }
 
-fn guard(record: &Container, own: &TokenUuid) -> Result<(), Failure> {
-    if record.state != ContainerState::Locked {
+fn guard(record: &Container, state: &ContainerState, own: &TokenUuid) -> Result<(), Failure> {
+    if record.state != *state {
         return Err(Failure::NotOurs(format!(
-            "the container is {}, not Locked",
+            "the container is {}, not {state}",
             record.state
         )));
     }
@@ -122,7 +123,8 @@ fn guard(record: &Container, own: &TokenUuid) -> Result<(), Failure> {
             ));
         }
     }
-    if record.priority <= 0 {
+    // What has run already is delivered all the same.
+    if *state == ContainerState::Locked && record.priority <= 0 {
         return Err(Failure::NeverRan("its priority is 0".to_owned()));
     }
     Ok(())
@@ -163,7 +165,10 @@ mod tests {
             }))
             .unwrap()
         };
-        assert!(guard(&record("Locked", Some(&own), 1), &own).is_ok());
+        let (locked, running) = (ContainerState::Locked, ContainerState::Running);
+        assert!(guard(&record("Locked", Some(&own), 1), &locked, &own).is_ok());
+        assert!(guard(&record("Running", Some(&own), 0), &running, &own).is_ok());
+        assert!(guard(&record("Locked", Some(&own), 1), &running, &own).is_err());
         for (state, holder, words) in [
             ("Queued", None, "is Queued"),
             ("Running", Some(&own), "is Running"),
@@ -171,12 +176,12 @@ mod tests {
             ("Locked", Some(&other), "locked by"),
             ("Locked", None, "does not say"),
         ] {
-            match guard(&record(state, holder, 1), &own) {
+            match guard(&record(state, holder, 1), &locked, &own) {
                 Err(Failure::NotOurs(text)) => assert!(text.contains(words), "{text}"),
                 other => panic!("{state}: {other:?}"),
             }
         }
-        let on_hold = guard(&record("Locked", Some(&own), 0), &own);
+        let on_hold = guard(&record("Locked", Some(&own), 0), &locked, &own);
         assert!(matches!(on_hold, Err(Failure::NeverRan(_))));
     }
 }

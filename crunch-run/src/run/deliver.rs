@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arvados_client::client::Call;
-use arvados_client::records::{Container as Record, ContainerState};
+use arvados_client::records::{Container as Record, ContainerState, RuntimeStatus};
 use arvados_client::{Client, Error, Pdh};
 use serde_json::{Value, json};
 use tokio_util::task::AbortOnDropHandle;
@@ -86,7 +86,11 @@ impl Delivery<'_> {
         }))
     }
 
-    async fn save_output(&self, staged: &Staged, status: &Status) -> Result<Output, Undelivered> {
+    pub async fn save_output(
+        &self,
+        staged: &Staged,
+        status: &Status,
+    ) -> Result<Output, Undelivered> {
         if self.claim.record.runtime_constraints.api {
             let set = self
                 .insistence
@@ -182,7 +186,7 @@ impl Delivery<'_> {
     }
 
     /// The whole log. Without it the record still gets its final state.
-    pub async fn log(&self, saver: &Arc<Saver>) -> Result<Pdh, String> {
+    async fn log(&self, saver: &Arc<Saver>) -> Result<Pdh, String> {
         let saved = self
             .insistence
             .on("Saving the log", || async {
@@ -193,6 +197,26 @@ impl Delivery<'_> {
             })
             .await;
         saved.map_err(|(GaveUp::TooLong(error) | GaveUp::Final(error))| error.to_string())
+    }
+
+    /// The whole log, or the one the record has already, and what the record's `runtime_status` is to be but for the
+    /// verdict.
+    pub async fn last_log(
+        &self,
+        saver: &Arc<Saver>,
+        status: Status,
+        first_log: &Pdh,
+    ) -> (Pdh, RuntimeStatus) {
+        let (log, mut words) = tokio::join!(self.log(saver), status.finish());
+        let log = log.unwrap_or_else(|error| {
+            self.journal
+                .say(format!("The end of the log is not saved: {error}"));
+            words
+                .warning
+                .get_or_insert_with(|| format!("the end of its log could not be saved: {error}"));
+            first_log.clone()
+        });
+        (log, words)
     }
 
     /// The final update. If the server refuses what the record would say, it is cancelled with that reason.
@@ -206,6 +230,8 @@ impl Delivery<'_> {
             Err(GaveUp::TooLong(error)) => Err(Undelivered::TooLong(format!(
                 "the record cannot be given its final state: {error}"
             ))),
+            // An update whose answer was lost is refused when it comes again.
+            Err(GaveUp::Final(_)) if self.has_landed(&update).await => Ok(verdict.state.clone()),
             Err(GaveUp::Final(error)) if !self.is_ours().await => Err(Undelivered::NotOurs(
                 format!("the final update was refused: {error}"),
             )),
@@ -250,6 +276,15 @@ impl Delivery<'_> {
     async fn look(&self) -> Result<Record, Error> {
         let call = Call::get(format!("containers/{}", self.claim.record.uuid));
         self.client.send(call.budget(LOOK_BUDGET)).await
+    }
+
+    async fn has_landed(&self, update: &Value) -> bool {
+        let record = self.look().await;
+        record.is_ok_and(|record| {
+            json!(record.state) == update["state"]
+                && record.state.is_final()
+                && json!(record.log) == update["log"]
+        })
     }
 
     /// Whether the record is still Running under this attempt's lock, as far as can be known.

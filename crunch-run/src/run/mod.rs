@@ -6,10 +6,12 @@ mod deliver;
 mod failure;
 mod image;
 mod insist;
+mod left;
 mod locked;
 mod phases;
 mod prepare;
 mod result;
+mod resume;
 mod running;
 mod settings;
 mod spec;
@@ -20,9 +22,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arvados_client::Client;
+use arvados_client::records::ContainerState;
 use fail_points::fail_point;
 
-pub use self::settings::{Settings, SettingsError, default_cache};
+pub use self::left::{Left, LeftError};
+pub use self::resume::{Resumption, resume};
+pub use self::settings::{Settings, SettingsError, default_cache, endpoint};
 
 use self::failure::Failure;
 use self::phases::Phases;
@@ -38,6 +43,12 @@ use crate::status::Status;
 
 /// Runs the container that the settings name, in a runtime of its own.
 pub fn to_the_end(settings: &Settings, dir: &JobDir) -> io::Result<ExitCode> {
+    in_runtime(|signals| run(settings, dir, signals))
+}
+
+fn in_runtime<F: Future<Output = ExitCode>>(
+    work: impl FnOnce(Signals) -> F,
+) -> io::Result<ExitCode> {
     // A subscriber that is there already belongs to whoever calls this.
     let _ = tracing_subscriber::fmt()
         .with_writer(io::stderr)
@@ -50,7 +61,7 @@ pub fn to_the_end(settings: &Settings, dir: &JobDir) -> io::Result<ExitCode> {
         .build()?;
     let code = runtime.block_on(async {
         let signals = signals::listen()?;
-        io::Result::Ok(run(settings, dir, signals).await)
+        io::Result::Ok(work(signals).await)
     });
     // Threads that may hang in a system call are not waited for.
     runtime.shutdown_timeout(Duration::from_millis(100));
@@ -59,6 +70,7 @@ pub fn to_the_end(settings: &Settings, dir: &JobDir) -> io::Result<ExitCode> {
 
 async fn run(settings: &Settings, dir: &JobDir, signals: Signals) -> ExitCode {
     let journal = LogDir::create(&dir.logs()).and_then(|logs| {
+        dir.forget_undelivered()?;
         let journal = Journal::new(logs.open(JOURNAL)?, settings.uuid.clone());
         Ok((logs, journal))
     });
@@ -113,6 +125,7 @@ impl Attempt<'_> {
         let claimed = self.unless_stopped(claim::claim(
             &self.client,
             &self.settings.uuid,
+            ContainerState::Locked,
             self.settings.patience,
         ));
         let claim = match claimed.await {
@@ -142,7 +155,7 @@ impl Attempt<'_> {
             .await
         {
             Ok(running) => {
-                self.to_final_state(running, &claim, &*engine, status, &saver)
+                self.to_final_state(running, &claim, &*engine, &scratch, status, &saver)
                     .await
             }
             Err(failure) => self.refuse(failure, status, &saver).await,

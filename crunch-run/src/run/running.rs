@@ -11,13 +11,16 @@ use super::claim::Claim;
 use super::deliver::{Delivery, Undelivered};
 use super::failure::Failure;
 use super::insist::Insistence;
+use super::left::{Facts, Left};
 use super::locked::Running;
+use super::prepare::Scratch;
 use super::result::RunResult;
 use super::spec;
 use super::watch::{Watch, Watched};
 use crate::engine::{Container, Engine, Exit};
 use crate::exit::ExitCode;
 use crate::logs::{Checkpoints, Pump, RESULT, STATISTICS, Saver};
+use crate::mounts::NotedMounts;
 use crate::stats::{Sampler, Subject, Summary};
 use crate::status::Status;
 use crate::verdict::{self, Ending, Output, Verdict};
@@ -40,6 +43,7 @@ impl Attempt<'_> {
         running: Running,
         claim: &Claim,
         engine: &dyn Engine,
+        scratch: &Scratch,
         status: Status,
         saver: &Arc<Saver>,
     ) -> ExitCode {
@@ -73,7 +77,7 @@ impl Attempt<'_> {
             running,
             checkpoints,
         };
-        let conclusion = self.conclude(ended, claim, engine, status, saver);
+        let conclusion = self.conclude(ended, claim, engine, scratch, status, saver);
         if !has_ended {
             return conclusion.await;
         }
@@ -87,6 +91,7 @@ impl Attempt<'_> {
         ended: Ended,
         claim: &Claim,
         engine: &dyn Engine,
+        scratch: &Scratch,
         status: Status,
         saver: &Arc<Saver>,
     ) -> ExitCode {
@@ -109,42 +114,51 @@ impl Attempt<'_> {
             },
             journal: &self.journal,
         };
-        let left_at = running.fetched.staged.output_dir.clone();
+        let staged = &running.fetched.staged;
+        if let Err(error) = staged.forget_secrets() {
+            self.journal.say(format!(
+                "A secret cannot be removed from this node: {error}"
+            ));
+        }
+        let memory_limit = spec::limits(&claim.record, self.settings).memory_bytes;
+        let so_far = verdict::judge(&ending, Output::Unwanted, memory_limit);
+        let result = |verdict| {
+            let (exit, phases) = (ending.exit(), &self.phases);
+            RunResult::new(verdict, exit, &usage, memory_limit, phases, engine.name())
+        };
+        let mut left = Left::new(Facts {
+            container: &self.settings.uuid,
+            attempt: &claim.own_token,
+            token_file: self.settings.token_file.as_deref(),
+            endpoint: &self.settings.endpoint,
+            scratch: below(self.dir.path(), scratch.path()),
+            mounts: NotedMounts::of(staged, self.dir.path()),
+            memory_limit,
+            exit: ending.exit().copied(),
+            first_log: &running.first_log,
+            result: &result(&so_far),
+        });
+        self.note(&left);
         fail_point("run.before-output");
         let output = match &ending {
-            Ending::Exited(exit) => {
-                let staged = &running.fetched.staged;
-                delivery.output(staged, exit, &status).await
-            }
+            Ending::Exited(exit) => delivery.output(staged, exit, &status).await,
             _ => Ok(Output::Unwanted),
         };
         self.phases.end("output");
         fail_point("run.after-output");
         drop(checkpoints);
-        let memory_limit = spec::limits(&claim.record, self.settings).memory_bytes;
         let verdict = match output {
             Ok(output) => verdict::judge(&ending, output, memory_limit),
-            Err(undelivered) => return self.keep(&undelivered, &left_at),
+            Err(undelivered) => return self.keep(&undelivered),
         };
-        self.write_result(&RunResult::new(
-            &verdict,
-            ending.exit(),
-            &usage,
-            memory_limit,
-            &self.phases,
-            engine.name(),
-        ));
+        self.write_result(&result(&verdict));
+        left.verdict = Some(verdict.clone());
+        self.note(&left);
         self.last_lines(&verdict);
-        let (log, mut words) = tokio::join!(delivery.log(saver), status.finish());
-        let log = log.unwrap_or_else(|error| {
-            self.journal
-                .say(format!("The end of the log is not saved: {error}"));
-            words
-                .warning
-                .get_or_insert_with(|| format!("the end of its log could not be saved: {error}"));
-            running.first_log
-        });
+        let (log, words) = delivery.last_log(saver, status, &running.first_log).await;
         self.phases.end("logs");
+        left.log = Some(log.clone());
+        self.note(&left);
         fail_point("run.after-last-log");
         let update = verdict.update(words, Some(&log));
         fail_point("run.before-final");
@@ -157,7 +171,7 @@ impl Attempt<'_> {
                     .say(format!("The record says {state}. {}", self.phases.line()));
                 ExitCode::Recorded
             }
-            Err(undelivered) => self.keep(&undelivered, &left_at),
+            Err(undelivered) => self.keep(&undelivered),
         }
     }
 
@@ -266,17 +280,31 @@ impl Attempt<'_> {
         }
     }
 
-    fn keep(&self, undelivered: &Undelivered, left_at: &Path) -> ExitCode {
+    /// Should this process not live to deliver it.
+    fn note(&self, left: &Left) {
+        if let Err(error) = left.write(self.dir) {
+            self.journal.say(format!(
+                "What is left to deliver cannot be noted, so another process could not go on: {error}"
+            ));
+        }
+    }
+
+    fn keep(&self, undelivered: &Undelivered) -> ExitCode {
         let code = undelivered.code();
         self.journal.say(match undelivered {
             Undelivered::NotOurs(_) => {
                 format!("The container is not ours any more: {undelivered}")
             }
             Undelivered::TooLong(_) => format!(
-                "The results are not delivered and stay in {}: {undelivered}",
-                left_at.display()
+                "The results are not delivered and stay in {dir}: {undelivered}. `crunch-run resume {dir}` on this node delivers them later",
+                dir = self.dir.path().display()
             ),
         });
         code
     }
+}
+
+/// Relative to the job directory where it is in it: that may be moved.
+fn below<'a>(dir: &Path, path: &'a Path) -> &'a Path {
+    path.strip_prefix(dir).unwrap_or(path)
 }

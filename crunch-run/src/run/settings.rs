@@ -1,6 +1,6 @@
 //! What the flags and the environment say, put into the form the phases need.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use arvados_client::endpoint::EndpointError;
@@ -14,6 +14,8 @@ use crate::flags::{Flags, Networking};
 pub struct Settings {
     pub uuid: ContainerUuid,
     pub endpoint: Endpoint,
+    /// Where its token was read from.
+    pub token_file: Option<PathBuf>,
     /// Below it each attempt makes a directory of its own; `None` is the job directory.
     pub scratch: Option<PathBuf>,
     pub cache: PathBuf,
@@ -47,25 +49,8 @@ pub enum SettingsError {
 impl Settings {
     /// `env` looks a variable up.
     pub fn new(flags: &Flags, env: impl Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
-        let token = match &flags.token_file {
-            Some(path) => {
-                Some(
-                    std::fs::read_to_string(path).map_err(|source| SettingsError::Token {
-                        path: path.clone(),
-                        source,
-                    })?,
-                )
-            }
-            None => env("ARVADOS_API_TOKEN"),
-        };
-        let mut endpoint = Endpoint::from_lookup(|name| match name {
-            "ARVADOS_API_TOKEN" => token.clone(),
-            _ => env(name).filter(|value| !value.is_empty()),
-        })?;
-        if let Some(path) = &flags.ca_certs {
-            endpoint.ca_file = Some(path.clone());
-        }
-        endpoint.retry_budget = endpoint.retry_budget.min(flags.deliver_for);
+        let (token_file, certificates) = (flags.token_file.as_deref(), flags.ca_certs.as_deref());
+        let endpoint = endpoint(token_file, certificates, flags.deliver_for, &env)?;
         let gpus = flags.gpu_stack.map(|stack| GpuGrant {
             stack: GpuStack::from(stack),
             ids: flags.gpu_ids.clone(),
@@ -73,6 +58,7 @@ impl Settings {
         Ok(Self {
             uuid: flags.uuid.clone(),
             endpoint,
+            token_file: token_file.map(|path| path.canonicalize().unwrap_or(path.to_owned())),
             scratch: flags.scratch.clone(),
             cache: flags.cache.clone().unwrap_or_else(|| default_cache(&env)),
             cache_limits: Limits {
@@ -99,6 +85,35 @@ impl Settings {
     pub fn token(&self) -> &Token {
         &self.endpoint.token
     }
+}
+
+/// The API server for one attempt: its token from a file or the environment, and no longer patience than results get.
+pub fn endpoint(
+    token_file: Option<&Path>,
+    certificates: Option<&Path>,
+    patience: Duration,
+    env: &impl Fn(&str) -> Option<String>,
+) -> Result<Endpoint, SettingsError> {
+    let token = match token_file {
+        Some(path) => {
+            Some(
+                std::fs::read_to_string(path).map_err(|source| SettingsError::Token {
+                    path: path.to_owned(),
+                    source,
+                })?,
+            )
+        }
+        None => env("ARVADOS_API_TOKEN"),
+    };
+    let mut endpoint = Endpoint::from_lookup(|name| match name {
+        "ARVADOS_API_TOKEN" => token.clone(),
+        _ => env(name).filter(|value| !value.is_empty()),
+    })?;
+    if let Some(path) = certificates {
+        endpoint.ca_file = Some(path.to_owned());
+    }
+    endpoint.retry_budget = endpoint.retry_budget.min(patience);
+    Ok(endpoint)
 }
 
 /// Root shares one with all users' jobs; anybody else has his own.

@@ -113,6 +113,11 @@ impl World {
         world
     }
 
+    /// A directory for what a test needs.
+    pub fn place(&self) -> &Path {
+        self.dir.path()
+    }
+
     /// The server is gone, as after a power cut in its room.
     pub async fn stop_server(&mut self) {
         self.server.take().unwrap().stop().await;

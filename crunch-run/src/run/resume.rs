@@ -1,0 +1,235 @@
+//! Delivering what an earlier process left: its output, its log, and the record's final state. No engine is needed.
+
+use std::fs;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arvados_client::client::Call;
+use arvados_client::records::{Container as Record, ContainerState};
+use arvados_client::{Client, Endpoint};
+
+use super::claim::{self, Claim};
+use super::deliver::{Delivery, Undelivered};
+use super::failure::Failure;
+use super::in_runtime;
+use super::insist::{GaveUp, Insistence, Trouble};
+use super::left::Left;
+use crate::exit::ExitCode;
+use crate::job_dir::JobDir;
+use crate::logs::{JOURNAL, Journal, LogDir, RESULT, Saver};
+use crate::signals::Signals;
+use crate::status::Status;
+use crate::verdict::{self, Ending, Verdict};
+
+/// What is to be delivered, and how. Whoever calls holds the lock of the job directory.
+#[derive(Debug)]
+pub struct Resumption {
+    pub dir: JobDir,
+    pub left: Left,
+    pub endpoint: Endpoint,
+    pub patience: Duration,
+}
+
+/// Tries for as long as the patience lasts. However it ends, it may be called again.
+pub fn resume(resumption: Resumption) -> io::Result<ExitCode> {
+    let logs = LogDir::existing(&resumption.dir.logs())?;
+    let journal = Journal::new(logs.open(JOURNAL)?, resumption.left.container.clone());
+    let client = Client::new(resumption.endpoint.clone()).map_err(io::Error::other)?;
+    in_runtime(|signals| {
+        let resumed = Resumed {
+            resumption,
+            logs,
+            journal,
+            client,
+            signals,
+        };
+        resumed.run()
+    })
+}
+
+struct Resumed {
+    resumption: Resumption,
+    logs: LogDir,
+    journal: Journal,
+    client: Client,
+    signals: Signals,
+}
+
+impl Resumed {
+    async fn run(mut self) -> ExitCode {
+        self.journal.say(format!(
+            "crunch-run {} (process {}) resumes the delivery from {}",
+            env!("CARGO_PKG_VERSION"),
+            std::process::id(),
+            self.resumption.dir.path().display(),
+        ));
+        let delivered = match self.claim().await {
+            Ok(claim) => self.deliver(&claim).await,
+            Err(Undelivered::NotOurs(_)) if self.is_recorded().await => {
+                self.journal
+                    .say("The record has its final state from us already");
+                Ok(())
+            }
+            Err(undelivered) => Err(undelivered),
+        };
+        match delivered {
+            Ok(()) => ExitCode::Recorded,
+            Err(undelivered) => {
+                let dir = self.resumption.dir.path().display();
+                self.journal.say(match &undelivered {
+                    Undelivered::NotOurs(text) => format!(
+                        "The container is not this attempt's any more, so nothing was delivered; its results stay in {dir}: {text}"
+                    ),
+                    Undelivered::TooLong(text) => format!(
+                        "The results are still not delivered and stay in {dir}: {text}. `crunch-run resume {dir}` may be tried again"
+                    ),
+                });
+                undelivered.code()
+            }
+        }
+    }
+
+    fn insistence(&self) -> Insistence<'_> {
+        Insistence {
+            patience: self.resumption.patience,
+            stop: &self.signals.stop,
+            journal: &self.journal,
+        }
+    }
+
+    /// The record, if it is still Running under this attempt's lock.
+    async fn claim(&self) -> Result<Claim, Undelivered> {
+        let Resumption { left, patience, .. } = &self.resumption;
+        let insistence = self.insistence();
+        let claiming = insistence.on("Reading the record", || async {
+            let claim = claim::claim(
+                &self.client,
+                &left.container,
+                ContainerState::Running,
+                *patience,
+            );
+            match claim.await {
+                Ok(claim) if claim.own_token == left.attempt => Ok(claim),
+                Ok(claim) => Err(Trouble::Final(format!(
+                    "the token is {}, and these are the results of {}",
+                    claim.own_token, left.attempt
+                ))),
+                Err(Failure::NotOurs(text)) => Err(Trouble::Final(text)),
+                Err(Failure::NeverRan(text)) => Err(Trouble::Later(text)),
+                Err(Failure::Mistake(reason)) => Err(Trouble::Later(reason.sentence)),
+            }
+        });
+        let claimed = tokio::select! {
+            claimed = claiming => claimed,
+            asked = self.signals.stop.asked() => return Err(stopped(asked.by)),
+        };
+        claimed.map_err(|gave_up| match gave_up {
+            GaveUp::Final(text) => Undelivered::NotOurs(text),
+            GaveUp::TooLong(text) => Undelivered::TooLong(text),
+        })
+    }
+
+    /// Whether what we would say is what the record says: an earlier process ended just after it had said it.
+    async fn is_recorded(&self) -> bool {
+        let left = &self.resumption.left;
+        let (Some(verdict), Some(log)) = (&left.verdict, &left.log) else {
+            return false;
+        };
+        let call = Call::get(format!("containers/{}", left.container));
+        let record: Result<Record, _> = self.client.send(call).await;
+        record.is_ok_and(|record| record.state == verdict.state && record.log.as_ref() == Some(log))
+    }
+
+    async fn deliver(&mut self, claim: &Claim) -> Result<(), Undelivered> {
+        let status = Status::start(self.client.clone(), &claim.record);
+        let saver = Arc::new(Saver::new(
+            self.client.clone(),
+            claim.keep.clone(),
+            claim.record.uuid.clone(),
+            self.logs.clone(),
+        ));
+        let mut left = self.resumption.left.clone();
+        let delivery = Delivery {
+            client: &self.client,
+            claim,
+            insistence: self.insistence(),
+            journal: &self.journal,
+        };
+        let verdict = match &left.verdict {
+            Some(verdict) => verdict.clone(),
+            None => self.judge(&left, claim, &delivery, &status).await?,
+        };
+        left.verdict = Some(verdict.clone());
+        self.write_down(&left)?;
+        self.write_result(&left, &verdict);
+        for reason in verdict.error.iter().chain(&verdict.warning) {
+            self.journal
+                .say(format!("{}\n{}", reason.sentence, reason.detail));
+        }
+        self.journal.close(verdict.state.as_str());
+        let (log, words) = delivery.last_log(&saver, status, &left.first_log).await;
+        left.log = Some(log.clone());
+        self.write_down(&left)?;
+        let update = verdict.update(words, Some(&log));
+        let state = delivery.record(&verdict, update).await?;
+        self.journal.say(format!("The record says {state}"));
+        Ok(())
+    }
+
+    /// Saves the output of a command that ended by itself.
+    async fn judge(
+        &self,
+        left: &Left,
+        claim: &Claim,
+        delivery: &Delivery<'_>,
+        status: &Status,
+    ) -> Result<Verdict, Undelivered> {
+        let damaged = |what: &str| {
+            let path = self.resumption.dir.undelivered();
+            Undelivered::TooLong(format!("{} is damaged: {what}", path.display()))
+        };
+        let exit = left
+            .exit
+            .ok_or_else(|| damaged("it has neither exit nor verdict"))?;
+        let staged = left
+            .mounts
+            .restore(self.resumption.dir.path(), claim.container_client.clone())
+            .map_err(|problem| damaged(&problem.to_string()))?;
+        // Not to be mistaken for an output without files.
+        if !staged.output_dir.exists() {
+            let place = staged.output_dir.display();
+            return Err(Undelivered::TooLong(format!(
+                "the output directory {place} is gone from this node"
+            )));
+        }
+        let output = tokio::select! {
+            saved = delivery.save_output(&staged, status) => saved?,
+            // Nothing is lost by this.
+            asked = self.signals.stop.asked() => return Err(stopped(asked.by)),
+        };
+        let ending = Ending::Exited(exit);
+        Ok(verdict::judge(&ending, output, left.memory_limit))
+    }
+
+    fn write_down(&self, left: &Left) -> Result<(), Undelivered> {
+        let written = left.write(&self.resumption.dir);
+        written.map_err(|error| {
+            let path = self.resumption.dir.undelivered();
+            Undelivered::TooLong(format!("{} cannot be written: {error}", path.display()))
+        })
+    }
+
+    fn write_result(&self, left: &Left, verdict: &Verdict) {
+        // An earlier process may have written it.
+        let _ = fs::remove_file(self.logs.file(RESULT));
+        if let Err(error) = self.logs.write(RESULT, &left.result(verdict)) {
+            self.journal
+                .say(format!("{RESULT} cannot be written: {error}"));
+        }
+    }
+}
+
+fn stopped(signal: &str) -> Undelivered {
+    Undelivered::TooLong(format!("it was stopped on request (signal {signal})"))
+}
