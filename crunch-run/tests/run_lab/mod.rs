@@ -129,6 +129,17 @@ impl World {
         self.server = Some(Server::start(&options).await.unwrap());
     }
 
+    /// Where the server is, for a program's environment.
+    pub fn environment(&self) -> std::collections::BTreeMap<String, String> {
+        let text = |key: &str| self.ready[key].as_str().unwrap().to_owned();
+        [
+            ("ARVADOS_API_HOST", "host"),
+            ("SSL_CERT_FILE", "certificate"),
+        ]
+        .map(|(name, key)| (name.to_owned(), text(key)))
+        .into()
+    }
+
     /// The server's directory.
     pub fn state(&self) -> PathBuf {
         self.dir.path().join("state")
