@@ -116,6 +116,14 @@ pub struct Flags {
     #[arg(long, default_value = "256MiB", value_name = "SIZE")]
     pub log_limit: ByteSize,
 
+    /// Save the log of a running container this often
+    #[arg(long, value_parser = duration, default_value = "30m", value_name = "TIME")]
+    pub log_update_period: Duration,
+
+    /// Save it also when it has grown by this much
+    #[arg(long, default_value = "32MiB", value_name = "SIZE")]
+    pub log_update_size: ByteSize,
+
     /// Trust only the certificates in this file (as SSL_CERT_FILE)
     #[arg(long, value_name = "FILE")]
     pub ca_certs: Option<PathBuf>,

@@ -4,6 +4,8 @@ mod end;
 pub mod enforce;
 pub mod layout;
 mod read;
+#[cfg(test)]
+mod snapshots;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use end::EndError;
 pub use layout::{Layout, Mode};
-pub use read::{BlockIo, CpuUse, MemoryUse};
+pub use read::{BlockIo, CpuUse, MemoryUse, Reach};
 
 /// The directories of one control group, by controller name (`memory`, `cpuacct`, …).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,7 +28,10 @@ pub struct Cgroup {
 impl Cgroup {
     /// The group that a process is in now.
     pub fn of_process(pid: u32) -> std::io::Result<Self> {
-        let layout = Layout::of_process(pid)?;
+        Ok(Self::of_layout(&Layout::of_process(pid)?))
+    }
+
+    fn of_layout(layout: &Layout) -> Self {
         let mut group = Self::default();
         for hierarchy in &layout.hierarchies {
             let dir = hierarchy.own_dir();
@@ -38,7 +43,7 @@ impl Cgroup {
                 }
             }
         }
-        Ok(group)
+        group
     }
 
     /// Where `controller` accounts this group: its own v1 directory, or the v2 directory.

@@ -1,7 +1,7 @@
 //! Reads what the kernel accounts to a control group.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::Cgroup;
 
@@ -30,9 +30,32 @@ pub struct BlockIo {
     pub written: u64,
 }
 
+/// Whose figures will do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// The group's own: those of others would be said of the container.
+    Own,
+    /// Those of the nearest group around it that has any: a login session is seldom given controllers of its own.
+    Around,
+}
+
+impl Reach {
+    /// The directory with this file, from `dir` upwards.
+    fn dir_with(self, dir: &Path, file: &str) -> Option<PathBuf> {
+        dir.ancestors()
+            .take(match self {
+                Self::Own => 1,
+                Self::Around => usize::MAX,
+            })
+            .take_while(|dir| self == Self::Own || dir.join("cgroup.procs").exists())
+            .find(|dir| dir.join(file).exists())
+            .map(Path::to_path_buf)
+    }
+}
+
 impl Cgroup {
-    pub fn memory(&self) -> Option<MemoryUse> {
-        let dir = self.dir("memory")?;
+    pub fn memory(&self, reach: Reach) -> Option<MemoryUse> {
+        let dir = reach.dir_with(self.dir("memory")?, "memory.stat")?;
         let stat = fs::read_to_string(dir.join("memory.stat")).ok()?;
         Some(if self.is_v1("memory") {
             memory_v1(&stat)
@@ -73,15 +96,17 @@ impl Cgroup {
         flat(&text, "oom_kill")
     }
 
-    pub fn cpu(&self) -> Option<CpuUse> {
+    pub fn cpu(&self, reach: Reach) -> Option<CpuUse> {
         if let Some(dir) = self.v1.get("cpuacct") {
+            let dir = reach.dir_with(dir, "cpuacct.usage_user")?;
             let nanos = |name| number(&dir.join(name)).map(|n| n as f64 / 1e9);
             return Some(CpuUse {
                 user: nanos("cpuacct.usage_user")?,
                 system: nanos("cpuacct.usage_sys")?,
             });
         }
-        let stat = fs::read_to_string(self.v2.as_ref()?.join("cpu.stat")).ok()?;
+        let dir = reach.dir_with(self.v2.as_ref()?, "cpu.stat")?;
+        let stat = fs::read_to_string(dir.join("cpu.stat")).ok()?;
         let micros = |key| flat(&stat, key).map(|n| n as f64 / 1e6);
         Some(CpuUse {
             user: micros("user_usec")?,
@@ -99,7 +124,11 @@ impl Cgroup {
                 "cpuset.cpus",
             ]
             .iter()
-            .find_map(|name| fs::read_to_string(dir.join(name)).ok())
+            .find_map(|name| {
+                // A group without a set of its own has the one around it.
+                let dir = Reach::Around.dir_with(dir, name)?;
+                fs::read_to_string(dir.join(name)).ok()
+            })
             .and_then(|list| super::enforce::parse_cpus(list.trim()))
             .map(|cpus| cpus.len() as f64)
             .filter(|n| *n > 0.0)
@@ -142,7 +171,11 @@ impl Cgroup {
         least
     }
 
-    pub fn block_io(&self) -> Vec<BlockIo> {
+    pub fn block_io(&self, reach: Reach) -> Vec<BlockIo> {
+        let text = |dir: &Path, name: &str| {
+            let dir = reach.dir_with(dir, name)?;
+            fs::read_to_string(dir.join(name)).ok()
+        };
         if let Some(dir) = self.v1.get("blkio") {
             return [
                 "blkio.throttle.io_service_bytes_recursive",
@@ -151,13 +184,13 @@ impl Cgroup {
                 "blkio.io_service_bytes",
             ]
             .iter()
-            .find_map(|name| fs::read_to_string(dir.join(name)).ok())
+            .find_map(|name| text(dir, name))
             .map(|text| block_io_v1(&text))
             .unwrap_or_default();
         }
         self.v2
             .as_ref()
-            .and_then(|dir| fs::read_to_string(dir.join("io.stat")).ok())
+            .and_then(|dir| text(dir, "io.stat"))
             .map(|text| block_io_v2(&text))
             .unwrap_or_default()
     }
@@ -276,7 +309,7 @@ mod tests {
             &["memory", "cpuacct", "blkio"],
         );
         assert_eq!(
-            group.memory().unwrap(),
+            group.memory(Reach::Own).unwrap(),
             MemoryUse {
                 cache: Some(10),
                 swap: Some(3),
@@ -287,13 +320,13 @@ mod tests {
         assert_eq!(group.oom_kills(), Some(3));
         assert_eq!(group.memory_peak(), Some(4096));
         assert_eq!(
-            group.cpu().unwrap(),
+            group.cpu(Reach::Own).unwrap(),
             CpuUse {
                 user: 1.5,
                 system: 0.25
             }
         );
-        let io = group.block_io();
+        let io = group.block_io(Reach::Own);
         assert_eq!(io.len(), 2);
         assert_eq!((io[0].read, io[0].written), (512, 1024));
         assert_eq!((io[1].read, io[1].written), (0, 7));
@@ -325,7 +358,7 @@ mod tests {
             &[],
         );
         assert_eq!(
-            group.memory().unwrap(),
+            group.memory(Reach::Own).unwrap(),
             MemoryUse {
                 cache: Some(10),
                 swap: Some(0),
@@ -336,10 +369,10 @@ mod tests {
         assert_eq!(group.memory_current(), Some(31));
         assert_eq!(group.memory_peak(), Some(99));
         assert_eq!(group.oom_kills(), Some(1));
-        assert_eq!(group.cpu().unwrap().user, 2.0);
+        assert_eq!(group.cpu(Reach::Own).unwrap().user, 2.0);
         assert_eq!(group.cpu_quota(), Some(1.5));
         assert_eq!(
-            group.block_io(),
+            group.block_io(Reach::Own),
             [BlockIo {
                 device: "254:0".into(),
                 read: 5,

@@ -10,11 +10,32 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{Journal, Saver};
 
-const LOOK: Duration = Duration::from_secs(5);
-const PERIOD: Duration = Duration::from_secs(30 * 60);
-const GROWTH: u64 = 32 << 20;
+/// In one period the log is looked at this often.
+const LOOKS: u32 = 360;
+/// No more often than this, however short the period is.
+const SHORTEST_LOOK: Duration = Duration::from_millis(100);
 /// A failed save is not repeated before this.
 const PAUSE: Duration = Duration::from_secs(60);
+
+/// When an unfinished log is worth a save.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    pub period: Duration,
+    /// Bytes.
+    pub growth: u64,
+}
+
+impl Pace {
+    fn look(self) -> Duration {
+        (self.period / LOOKS).max(SHORTEST_LOOK)
+    }
+
+    /// Whether it is time for another save. An unchanged log is never saved again.
+    fn is_due(self, size: u64, saved_size: u64, since: Duration) -> bool {
+        size != saved_size
+            && (since >= self.period || size.saturating_sub(saved_size) >= self.growth)
+    }
+}
 
 /// Runs until it is dropped.
 #[derive(Debug)]
@@ -29,6 +50,7 @@ impl Checkpoints {
         client: Client,
         uuid: ContainerUuid,
         asked: Arc<Notify>,
+        pace: Pace,
         journal: Journal,
     ) -> Self {
         let task = tokio::spawn(async move {
@@ -37,10 +59,10 @@ impl Checkpoints {
             loop {
                 let asked = tokio::select! {
                     () = asked.notified() => true,
-                    () = tokio::time::sleep(LOOK) => false,
+                    () = tokio::time::sleep(pace.look()) => false,
                 };
                 let now = saver.dir().size();
-                if !asked && !is_due(now, size, saved.elapsed()) {
+                if !asked && !pace.is_due(now, size, saved.elapsed()) {
                     continue;
                 }
                 let told = async {
@@ -63,11 +85,6 @@ impl Checkpoints {
     }
 }
 
-/// Whether it is time for another save. An unchanged log is never saved again.
-fn is_due(size: u64, saved_size: u64, since: Duration) -> bool {
-    size != saved_size && (since >= PERIOD || size.saturating_sub(saved_size) >= GROWTH)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,15 +92,21 @@ mod tests {
     #[test]
     fn a_save_is_due_after_half_an_hour_or_much_growth() {
         let (soon, late) = (Duration::from_secs(60), Duration::from_secs(1800));
+        let growth = 32 << 20;
+        let pace = Pace {
+            period: late,
+            growth,
+        };
+        assert_eq!(pace.look(), Duration::from_secs(5));
         let cases = [
             (100, 100, late, false),
             (101, 100, soon, false),
             (101, 100, late, true),
-            (GROWTH + 99, 100, soon, false),
-            (GROWTH + 100, 100, soon, true),
+            (growth + 99, 100, soon, false),
+            (growth + 100, 100, soon, true),
         ];
         for (size, saved, since, expected) in cases {
-            assert_eq!(is_due(size, saved, since), expected, "{size} {saved}");
+            assert_eq!(pace.is_due(size, saved, since), expected, "{size} {saved}");
         }
     }
 }

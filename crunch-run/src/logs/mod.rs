@@ -16,7 +16,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 pub use cap::Capped;
-pub use checkpoint::Checkpoints;
+pub use checkpoint::{Checkpoints, Pace};
 pub use container_json::container_json;
 pub use journal::Journal;
 pub use lines::Stamper;
@@ -30,13 +30,24 @@ pub const JOURNAL: &str = "crunch-run.txt";
 pub const STDOUT: &str = "stdout.txt";
 pub const STDERR: &str = "stderr.txt";
 pub const STATISTICS: &str = "crunchstat.txt";
+/// The same figures of crunch-run itself.
+pub const HOST_STATISTICS: &str = "hoststat.txt";
 pub const NODE: &str = "node-info.txt";
 pub const CONTAINER: &str = "container.json";
 /// The facts of the run, for programs.
 pub const RESULT: &str = "result.json";
 
 /// Everything that goes into the log collection, as far as it exists.
-pub const FILES: [&str; 7] = [CONTAINER, NODE, JOURNAL, STDOUT, STDERR, STATISTICS, RESULT];
+pub const FILES: [&str; 8] = [
+    CONTAINER,
+    NODE,
+    JOURNAL,
+    STDOUT,
+    STDERR,
+    STATISTICS,
+    HOST_STATISTICS,
+    RESULT,
+];
 
 /// The directory of the log files.
 #[derive(Debug, Clone)]

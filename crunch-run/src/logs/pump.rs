@@ -127,4 +127,27 @@ mod tests {
         let pumped = pump.finish(Duration::from_millis(20)).await;
         assert!(pumped.error.unwrap().to_string().contains("still holds it"));
     }
+
+    #[tokio::test]
+    async fn two_million_lines_keep_their_order() {
+        const LAST: u64 = 2_000_000;
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let (writing, pump) = Pump::start(log.reopen().unwrap(), u64::MAX).unwrap();
+        let writer = std::thread::spawn(move || {
+            let mut writing = BufWriter::new(File::from(writing));
+            for number in 0..=LAST {
+                writeln!(writing, "{number}").unwrap();
+            }
+        });
+        let pumped = pump.finish(Duration::from_secs(300)).await;
+        writer.join().unwrap();
+        assert!(pumped.error.is_none() && pumped.dropped == 0, "{pumped:?}");
+        let text = std::fs::read_to_string(log.path()).unwrap();
+        let mut count = 0;
+        for line in text.lines() {
+            assert_eq!(line[31..].parse(), Ok(count));
+            count += 1;
+        }
+        assert_eq!(count, LAST + 1);
+    }
 }

@@ -15,6 +15,7 @@ use super::prepare::{self, Created, Creation, Fetched, Pumps, Scratch, on_this_n
 use crate::engine::{Container, Engine};
 use crate::exit::ExitCode;
 use crate::logs::{CONTAINER, NODE, SaveError, Saver, container_json, node_info};
+use crate::stats::Sampler;
 use crate::status::Status;
 use crate::verdict;
 
@@ -27,6 +28,8 @@ pub struct Running {
     pub container: Arc<dyn Container>,
     pub pumps: Pumps,
     pub first_log: Pdh,
+    /// Statistics of this program itself.
+    pub host: Option<Sampler>,
 }
 
 impl Attempt<'_> {
@@ -38,6 +41,7 @@ impl Attempt<'_> {
         scratch: &Scratch,
         status: &Status,
         saver: &Saver,
+        host: Option<Sampler>,
     ) -> Result<Running, Failure> {
         self.describe(claim, scratch)?;
         let (secret, image) = self.unless_stopped(claim::inputs(claim)).await?;
@@ -93,6 +97,7 @@ impl Attempt<'_> {
                 container,
                 pumps,
                 first_log,
+                host,
             }),
             Err(failure) => {
                 self.remove(&*container).await;

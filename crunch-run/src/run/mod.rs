@@ -150,8 +150,9 @@ impl Attempt<'_> {
             Ok(scratch) => scratch,
             Err(failure) => return self.refuse(failure, status, &saver).await,
         };
+        let host = self.host_statistics(scratch.path());
         let code = match self
-            .until_running(&claim, &*engine, &scratch, &status, &saver)
+            .until_running(&claim, &*engine, &scratch, &status, &saver, host)
             .await
         {
             Ok(running) => {

@@ -17,9 +17,10 @@ use super::prepare::Scratch;
 use super::result::RunResult;
 use super::spec;
 use super::watch::{Watch, Watched};
+use crate::cgroup::Reach;
 use crate::engine::{Container, Engine, Exit};
 use crate::exit::ExitCode;
-use crate::logs::{Checkpoints, Pump, RESULT, STATISTICS, Saver};
+use crate::logs::{Checkpoints, HOST_STATISTICS, Pump, RESULT, STATISTICS, Saver};
 use crate::mounts::NotedMounts;
 use crate::stats::{Sampler, Subject, Summary};
 use crate::status::Status;
@@ -52,6 +53,7 @@ impl Attempt<'_> {
             self.client.clone(),
             self.settings.uuid.clone(),
             self.signals.save.clone(),
+            self.settings.log_pace,
             self.journal.clone(),
         );
         let (watched, usage) = self.command(&running, claim).await;
@@ -152,6 +154,11 @@ impl Attempt<'_> {
             Err(undelivered) => return self.keep(&undelivered),
         };
         self.write_result(&result(&verdict));
+        if let Some(host) = running.host {
+            for line in host.finish().await.process_lines() {
+                self.journal.say(line);
+            }
+        }
         left.verdict = Some(verdict.clone());
         self.note(&left);
         self.last_lines(&verdict);
@@ -217,10 +224,20 @@ impl Attempt<'_> {
         };
         let subject = Subject {
             group: running.container.cgroup()?,
+            reach: Reach::Own,
             pid: running.container.pid(),
             scratch: running.fetched.staged.output_dir.clone(),
             memory_limit: claim.record.runtime_constraints.ram,
+            processes: vec![],
         };
+        let period = self.settings.statistics_period;
+        Some(Sampler::start(subject, log, self.journal.clone(), period))
+    }
+
+    /// What this program itself needs. Nobody misses it when it cannot be had.
+    pub fn host_statistics(&self, scratch: &Path) -> Option<Sampler> {
+        let log = self.logs.open(HOST_STATISTICS).ok()?;
+        let subject = Subject::this_program(scratch.to_owned()).ok()?;
         let period = self.settings.statistics_period;
         Some(Sampler::start(subject, log, self.journal.clone(), period))
     }

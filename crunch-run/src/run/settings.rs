@@ -9,6 +9,7 @@ use arvados_client::{ContainerUuid, Endpoint, Token};
 use crate::cache::Limits;
 use crate::engine::{GpuGrant, GpuStack};
 use crate::flags::{Flags, Networking};
+use crate::logs::Pace;
 
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -31,6 +32,7 @@ pub struct Settings {
     /// How long results are tried to be delivered.
     pub patience: Duration,
     pub log_limit: u64,
+    pub log_pace: Pace,
 }
 
 /// Why this program cannot even begin.
@@ -74,6 +76,10 @@ impl Settings {
             grace: flags.grace,
             patience: flags.deliver_for,
             log_limit: flags.log_limit.as_u64(),
+            log_pace: Pace {
+                period: flags.log_update_period,
+                growth: flags.log_update_size.as_u64(),
+            },
         })
     }
 

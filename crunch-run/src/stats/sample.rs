@@ -2,11 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
 use std::time::Instant;
 
-use super::{Block, Cpu, Disk, Interval, Memory, Network};
-use crate::cgroup::Cgroup;
+use super::{Block, Cpu, Disk, Interval, Memory, Network, Subject, process_memory};
 
 /// Everything that was found at one moment.
 #[derive(Debug, Clone)]
@@ -19,12 +17,15 @@ pub struct Sample {
     /// By interface, without the loopback.
     pub networks: BTreeMap<String, Network>,
     pub disk: Option<Disk>,
+    /// Resident bytes of named processes.
+    pub processes: Vec<(&'static str, u64)>,
 }
 
 impl Sample {
-    /// Reads the control group, the network of process `pid`, and the file system of `scratch`.
-    pub fn take(group: &Cgroup, pid: Option<u32>, scratch: &Path) -> Self {
-        let memory = group.memory().unwrap_or_default();
+    /// Reads the control group, the network of its first process, and the file system of the scratch directory.
+    pub fn take(subject: &Subject) -> Self {
+        let (group, reach) = (&subject.group, subject.reach);
+        let memory = group.memory(reach).unwrap_or_default();
         Self {
             taken: Instant::now(),
             memory: Memory {
@@ -33,24 +34,25 @@ impl Sample {
                 pgmajfault: memory.pgmajfault,
                 rss: memory.rss,
             },
-            cpu: group.cpu().map(|used| Cpu {
+            cpu: group.cpu(reach).map(|used| Cpu {
                 user: used.user,
                 system: used.system,
                 cpus: group.cpus(),
             }),
             blocks: group
-                .block_io()
+                .block_io(reach)
                 .into_iter()
                 .map(|io| {
                     let (written, read) = (io.written, io.read);
                     (io.device, Block { written, read })
                 })
                 .collect(),
-            networks: pid
+            networks: subject
+                .pid
                 .and_then(|pid| fs::read_to_string(format!("/proc/{pid}/net/dev")).ok())
                 .map(|text| networks(&text))
                 .unwrap_or_default(),
-            disk: rustix::fs::statvfs(scratch).ok().map(|fs| Disk {
+            disk: rustix::fs::statvfs(&subject.scratch).ok().map(|fs| Disk {
                 available: fs.f_bavail.saturating_mul(fs.f_frsize),
                 used: fs
                     .f_blocks
@@ -58,6 +60,11 @@ impl Sample {
                     .saturating_mul(fs.f_frsize),
                 total: fs.f_blocks.saturating_mul(fs.f_frsize),
             }),
+            processes: subject
+                .processes
+                .iter()
+                .filter_map(|(name, pid)| Some((*name, resident(*pid)?)))
+                .collect(),
         }
     }
 
@@ -68,6 +75,7 @@ impl Sample {
             before.map(|before| Interval { seconds, before })
         }
         let mut lines: Vec<String> = self.memory.line().into_iter().collect();
+        lines.extend(process_memory(&self.processes));
         if let Some(cpu) = &self.cpu {
             lines.push(cpu.line(since(seconds, before.and_then(|b| b.cpu))));
         }
@@ -84,6 +92,15 @@ impl Sample {
         }
         lines
     }
+}
+
+/// Resident bytes of a process; `None` when there is no such process.
+fn resident(pid: u32) -> Option<u64> {
+    let pages = procfs::process::Process::new(i32::try_from(pid).ok()?)
+        .and_then(|process| process.statm())
+        .ok()?
+        .resident;
+    Some(pages.saturating_mul(rustix::param::page_size() as u64))
 }
 
 /// `/proc/PID/net/dev`.
@@ -109,6 +126,7 @@ fn networks(text: &str) -> BTreeMap<String, Network> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cgroup::{Cgroup, Reach};
     use std::time::Duration;
 
     #[test]
@@ -138,6 +156,7 @@ mod tests {
             blocks: BTreeMap::new(),
             networks: BTreeMap::new(),
             disk: None,
+            processes: vec![],
         };
         let mut second = first.clone();
         second.taken += Duration::from_secs(10);
@@ -163,8 +182,25 @@ mod tests {
 
     #[test]
     fn this_very_process_can_be_looked_at() {
-        let group = Cgroup::of_process(std::process::id()).unwrap();
-        let sample = Sample::take(&group, Some(std::process::id()), Path::new("/"));
+        let own = std::process::id();
+        let subject = Subject {
+            group: Cgroup::of_process(own).unwrap(),
+            reach: Reach::Around,
+            pid: Some(own),
+            scratch: "/".into(),
+            memory_limit: 0,
+            processes: vec![("crunch-run", own), ("gone", u32::MAX)],
+        };
+        let sample = Sample::take(&subject);
         assert!(sample.disk.is_some_and(|d| d.total > 0));
+        // A process that is not there is left out.
+        let [(name, bytes)] = sample.processes[..] else {
+            panic!("{:?}", sample.processes)
+        };
+        assert_eq!(name, "crunch-run");
+        assert!((1 << 20..1 << 30).contains(&bytes), "{bytes}");
+        let lines = sample.lines(None);
+        let said = format!("procmem {bytes} crunch-run");
+        assert!(lines.contains(&said), "{lines:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Looks at the container's control group while it runs and writes crunchstat.txt.
+//! Looks at a control group now and then and writes crunchstat.txt (the container) or hoststat.txt (this program).
 
 use std::fs::File;
 use std::io::Write;
@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::{MemoryThresholds, Sample, Summary};
-use crate::cgroup::Cgroup;
+use crate::cgroup::{Cgroup, Reach};
 use crate::logs::{Journal, write_stamp};
 
 /// Memory is looked at this often, so that a short peak is seen.
@@ -21,10 +21,28 @@ const THRESHOLDS: [u64; 3] = [90, 95, 99];
 #[derive(Debug)]
 pub struct Subject {
     pub group: Cgroup,
+    pub reach: Reach,
     pub pid: Option<u32>,
     pub scratch: PathBuf,
     /// Bytes asked for; 0 is no limit.
     pub memory_limit: u64,
+    /// Processes whose own memory is of interest, by name.
+    pub processes: Vec<(&'static str, u32)>,
+}
+
+impl Subject {
+    /// What this program and those it shares a control group with need.
+    pub fn this_program(scratch: PathBuf) -> std::io::Result<Self> {
+        let own = std::process::id();
+        Ok(Self {
+            group: Cgroup::of_process(own)?,
+            reach: Reach::Around,
+            pid: Some(own),
+            scratch,
+            memory_limit: 0,
+            processes: vec![("crunch-run", own)],
+        })
+    }
 }
 
 #[derive(Debug)]
@@ -46,6 +64,7 @@ impl Sampler {
             before: None,
         };
         let task = tokio::spawn(async move {
+            watch.introduce();
             watch.sample();
             watch.until(stopped, period).await;
             watch.sample();
@@ -89,10 +108,21 @@ impl Watch {
         }
     }
 
-    fn sample(&mut self) {
-        let sample = Sample::take(&self.subject.group, self.subject.pid, &self.subject.scratch);
+    /// Says where the figures come from; tools pass over notices.
+    fn introduce(&mut self) {
+        let dirs = self.subject.group.dirs();
+        let mut lines: Vec<String> = dirs
+            .iter()
+            .map(|dir| format!("notice: reading stats from {}", dir.display()))
+            .collect();
+        let scratch = self.subject.scratch.display();
+        lines.push(format!("notice: monitoring temp dir {scratch}"));
+        self.write(&lines);
+    }
+
+    fn write(&mut self, lines: &[String]) {
         let mut text = Vec::new();
-        for line in sample.lines(self.before.as_ref()) {
+        for line in lines {
             write_stamp(&mut text);
             text.extend_from_slice(line.as_bytes());
             text.push(b'\n');
@@ -101,13 +131,18 @@ impl Watch {
             self.journal
                 .say(format!("Statistics cannot be written: {error}"));
         }
+    }
+
+    fn sample(&mut self) {
+        let sample = Sample::take(&self.subject);
+        self.write(&sample.lines(self.before.as_ref()));
         self.judge(sample.memory.rss);
         self.summary.add(sample.clone());
         self.before = Some(sample);
     }
 
     fn look_at_memory(&mut self) {
-        let Some(memory) = self.subject.group.memory() else {
+        let Some(memory) = self.subject.group.memory(self.subject.reach) else {
             return;
         };
         self.judge(memory.rss);
@@ -120,7 +155,7 @@ impl Watch {
     }
 
     fn judge(&mut self, rss: Option<u64>) {
-        if let Some(line) = rss.and_then(|rss| self.thresholds.passed(rss)) {
+        for line in rss.map_or(vec![], |rss| self.thresholds.passed(rss)) {
             self.journal.say(line);
         }
     }

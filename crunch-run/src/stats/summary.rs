@@ -1,6 +1,8 @@
 //! What a container used in all, for the end of the log.
 
-use super::{Memory, Sample};
+use std::collections::BTreeMap;
+
+use super::{Block, Memory, Sample};
 
 /// The highest values seen and the last totals.
 #[derive(Debug, Clone, Default)]
@@ -12,6 +14,8 @@ pub struct Summary {
     peak_faults: Option<u64>,
     /// Used and total bytes when the most was used.
     peak_disk: Option<(u64, u64)>,
+    /// Resident bytes of named processes.
+    peak_processes: BTreeMap<&'static str, u64>,
 }
 
 impl Summary {
@@ -20,6 +24,10 @@ impl Summary {
         self.peak_disk = self
             .peak_disk
             .max(sample.disk.map(|disk| (disk.used, disk.total)));
+        for (name, bytes) in &sample.processes {
+            let peak = self.peak_processes.entry(name).or_default();
+            *peak = (*peak).max(*bytes);
+        }
         self.last = Some(sample);
     }
 
@@ -41,6 +49,24 @@ impl Summary {
 
     pub fn peak_rss(&self) -> Option<u64> {
         self.peak_rss
+    }
+
+    /// Bytes to and from all block devices, where the kernel told of any.
+    pub fn block_io(&self) -> Option<Block> {
+        let blocks = &self.last.as_ref()?.blocks;
+        let total = |of: fn(&Block) -> u64| blocks.values().map(of).sum();
+        (!blocks.is_empty()).then(|| Block {
+            written: total(|block| block.written),
+            read: total(|block| block.read),
+        })
+    }
+
+    /// What this program itself needed, in upstream's words.
+    pub fn process_lines(&self) -> Vec<String> {
+        self.peak_processes
+            .iter()
+            .map(|(name, bytes)| format!("Maximum {name} memory rss usage was {bytes} bytes"))
+            .collect()
     }
 
     /// Upstream's sentences, which people know. `limit` is the memory asked for, in bytes.
@@ -67,26 +93,22 @@ impl Summary {
                 percent(used, total)
             ));
         }
-        for (name, peak) in [
-            ("cache", self.peak_cache),
-            ("swap", self.peak_swap),
-            ("rss", self.peak_rss),
+        let rss = match (self.peak_rss, limit) {
+            (Some(peak), 1..) => Some(format!("{}%, {peak}/{limit} bytes", percent(peak, limit))),
+            (peak, _) => peak.map(|peak| format!("{peak} bytes")),
+        };
+        for (name, usage) in [
+            ("cache", self.peak_cache.map(|n| format!("{n} bytes"))),
+            ("swap", self.peak_swap.map(|n| format!("{n} bytes"))),
+            (
+                "pgmajfault",
+                self.peak_faults.map(|n| format!("{n} faults")),
+            ),
+            ("rss", rss),
         ] {
-            match peak {
-                Some(peak) if limit > 0 => lines.push(format!(
-                    "Maximum container memory {name} usage was {}%, {peak}/{limit} bytes",
-                    percent(peak, limit)
-                )),
-                Some(peak) => lines.push(format!(
-                    "Maximum container memory {name} usage was {peak} bytes"
-                )),
-                None => {}
-            }
-        }
-        if let Some(faults) = self.peak_faults {
-            lines.push(format!(
-                "Maximum container memory pgmajfault usage was {faults} faults"
-            ));
+            lines.extend(
+                usage.map(|usage| format!("Maximum container memory {name} usage was {usage}")),
+            );
         }
         for (interface, network) in &last.networks {
             lines.push(format!(
@@ -105,8 +127,7 @@ fn percent(part: u64, whole: u64) -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::{Cpu, Disk};
-    use std::collections::BTreeMap;
+    use crate::stats::{Cpu, Disk, Network};
     use std::time::Instant;
 
     fn sample(rss: u64, used: u64, user: f64) -> Sample {
@@ -128,6 +149,7 @@ mod tests {
                 used,
                 total: 100,
             }),
+            processes: vec![("crunch-run", rss)],
         }
     }
 
@@ -151,5 +173,41 @@ mod tests {
             summary.lines(0)[2],
             "Maximum container memory rss usage was 90 bytes"
         );
+        assert_eq!(
+            summary.process_lines(),
+            ["Maximum crunch-run memory rss usage was 90 bytes"]
+        );
+        assert_eq!(summary.block_io(), None);
+    }
+
+    #[test]
+    fn the_sentences_are_upstream_s() {
+        let mut all = sample(12_591_513_600, 40, 0.0);
+        all.memory.cache = Some(73_400_320);
+        all.memory.swap = Some(320);
+        all.memory.pgmajfault = Some(20);
+        let (written, read) = (5, 7);
+        all.blocks.insert("8:0".into(), Block { written, read });
+        all.blocks.insert("8:16".into(), Block { written, read });
+        let (sent, received) = (11, 13);
+        let eth0 = Network { sent, received };
+        all.networks.insert("eth0".into(), eth0);
+        let mut summary = Summary::default();
+        summary.add(all);
+        assert_eq!(
+            summary.lines(12_591_513_600 / 2 * 3)[1..],
+            [
+                "Total disk I/O on 8:0 was 5 bytes written and 7 bytes read",
+                "Total disk I/O on 8:16 was 5 bytes written and 7 bytes read",
+                "Maximum disk usage was 40%, 40/100 bytes",
+                "Maximum container memory cache usage was 73400320 bytes",
+                "Maximum container memory swap usage was 320 bytes",
+                "Maximum container memory pgmajfault usage was 20 faults",
+                "Maximum container memory rss usage was 66%, 12591513600/18887270400 bytes",
+                "Total network I/O on eth0 was 11 bytes sent and 13 bytes received",
+            ]
+        );
+        let io = summary.block_io().unwrap();
+        assert_eq!((io.written, io.read), (10, 14));
     }
 }
