@@ -3,6 +3,7 @@
 mod bad_input;
 mod batch;
 mod condor;
+mod crunchstat;
 mod docs;
 mod image;
 mod kill_points;

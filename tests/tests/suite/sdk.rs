@@ -1,16 +1,22 @@
-//! The real Python SDK as client, in a virtual environment of its own.
+//! The real Python SDK as client, in a virtual environment with other Python clients.
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::OnceLock;
 
 use crate::up::Up;
 
 const PROGRAM: &str = include_str!("sdk.py");
 
-/// The interpreter of a virtual environment with the SDK; made once per target directory.
-fn python() -> PathBuf {
+/// Where the programs of a virtual environment with the SDK are; made once per target directory.
+pub fn bin() -> PathBuf {
+    static BIN: OnceLock<PathBuf> = OnceLock::new();
+    BIN.get_or_init(make).clone()
+}
+
+fn make() -> PathBuf {
     let test = std::env::current_exe().unwrap();
-    let venv = test.ancestors().nth(2).unwrap().join("python-sdk");
+    let venv = test.ancestors().nth(2).unwrap().join("python-clients");
     let python = venv.join("bin/python");
     let ready = venv.join("ready");
     if !ready.exists() {
@@ -23,12 +29,14 @@ fn python() -> PathBuf {
             "install",
             "--quiet",
             "arvados-python-client",
+            "crunchstat-summary",
         ]));
         std::fs::write(ready, "").unwrap();
     }
-    python
+    venv.join("bin")
 }
 
+/// What it printed.
 fn run(command: &mut Command) -> String {
     let output = command
         .output()
@@ -47,7 +55,7 @@ fn the_python_sdk_runs_a_container_and_reads_its_output() {
     let image = up.add_image();
     let script = up.dir.path().join("sdk.py");
     std::fs::write(&script, PROGRAM).unwrap();
-    let answer = run(Command::new(python())
+    let answer = run(Command::new(bin().join("python"))
         .arg(&script)
         .arg(&image)
         .env_clear()
