@@ -24,7 +24,8 @@ After 77, `crunch-run resume DIR` on the same node delivers what is in the job d
 
 Signals:
   TERM, INT  stop the container; a second one does so at once
-  USR1       save the logs now";
+  USR1       save the logs now
+  USR2       the node will be taken away soon: tell the user, and save the logs";
 
 /// Runs one container of the queue: fetches its inputs and image, runs it, and reports state, logs and output.
 ///
@@ -111,6 +112,26 @@ pub struct Flags {
     /// How long to keep trying to deliver results while the API or Keep does not answer
     #[arg(long, value_parser = duration, default_value = "10m", value_name = "TIME")]
     pub deliver_for: Duration,
+
+    /// CPU time a container may use
+    #[arg(long, value_parser = duration, value_name = "TIME")]
+    pub cpu_time_limit: Option<Duration>,
+
+    /// Processes and threads a container may have at a time [default: the engine's]
+    #[arg(long, value_name = "N")]
+    pub pids_limit: Option<u64>,
+
+    /// What all files of the attempt may take, the container's own and its output included
+    #[arg(long, value_name = "SIZE")]
+    pub scratch_limit: Option<ByteSize>,
+
+    /// How many files and directories these may be
+    #[arg(long, value_name = "N")]
+    pub scratch_inodes: Option<u64>,
+
+    /// Largest output that is saved
+    #[arg(long, value_name = "SIZE")]
+    pub output_limit: Option<ByteSize>,
 
     /// Most that is kept of stdout and of stderr, where they go to the log
     #[arg(long, default_value = "256MiB", value_name = "SIZE")]

@@ -10,6 +10,7 @@ pub mod flags;
 pub mod gpus;
 pub mod image;
 pub mod job_dir;
+pub mod limits;
 pub mod lock_file;
 pub mod logs;
 pub mod mounts;

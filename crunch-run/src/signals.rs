@@ -1,4 +1,4 @@
-//! What other processes ask of this one by signals: stop, or save the logs now.
+//! What other processes ask of this one by signals: stop, save the logs now, or know that the node will be taken away.
 
 use std::io;
 use std::sync::Arc;
@@ -50,6 +50,8 @@ pub struct Signals {
     pub stop: Stop,
     /// USR1 was heard.
     pub save: Arc<Notify>,
+    /// USR2 was heard.
+    pub preemption: Arc<Notify>,
 }
 
 /// Takes over the signals. Must be called inside the runtime.
@@ -73,18 +75,26 @@ pub fn listen() -> io::Result<Signals> {
             }
         });
     }
-    let save = Arc::new(Notify::new());
-    let (mut heard, notify) = (signal(SignalKind::user_defined1())?, save.clone());
+    let save = notified_of(SignalKind::user_defined1())?;
+    let preemption = notified_of(SignalKind::user_defined2())?;
+    // Its default is to kill, and a closed terminal is no reason.
+    drop(signal(SignalKind::hangup())?);
+    Ok(Signals {
+        stop,
+        save,
+        preemption,
+    })
+}
+
+fn notified_of(kind: SignalKind) -> io::Result<Arc<Notify>> {
+    let notify = Arc::new(Notify::new());
+    let (mut heard, tell) = (signal(kind)?, notify.clone());
     tokio::spawn(async move {
         while heard.recv().await.is_some() {
-            notify.notify_one();
+            tell.notify_one();
         }
     });
-    // Their default is to kill: a closed terminal, and upstream's way to ask whether we live.
-    for kind in [SignalKind::hangup(), SignalKind::user_defined2()] {
-        drop(signal(kind)?);
-    }
-    Ok(Signals { stop, save })
+    Ok(notify)
 }
 
 #[cfg(test)]

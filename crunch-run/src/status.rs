@@ -25,6 +25,8 @@ const BUDGET: Duration = Duration::from_secs(5);
 pub struct Words {
     pub activity: Option<String>,
     pub warnings: Vec<String>,
+    /// That the node will be taken away.
+    pub preemption: Option<String>,
 }
 
 impl Words {
@@ -32,6 +34,9 @@ impl Words {
     pub fn over(&self, there: &RuntimeStatus) -> RuntimeStatus {
         let mut status = there.clone();
         status.activity.clone_from(&self.activity);
+        if self.preemption.is_some() {
+            status.preemption_notice.clone_from(&self.preemption);
+        }
         let new: Vec<&String> = self
             .warnings
             .iter()
@@ -103,6 +108,14 @@ impl Status {
             .send_modify(|words| words.warnings.push(sentence));
     }
 
+    /// The node will be taken away; the command goes on as long as it can.
+    pub fn preemption(&self, notice: String) {
+        self.words.send_modify(|words| {
+            words.warnings.push(format!("preemption notice: {notice}"));
+            words.preemption = Some(notice);
+        });
+    }
+
     /// What the attribute is to be when the command starts, where that is not what it was: what a dispatcher said of
     /// waiting is over.
     pub fn at_start(&self) -> Option<RuntimeStatus> {
@@ -171,11 +184,12 @@ mod tests {
         let words = Words {
             activity: None,
             warnings: vec!["w1".into(), "w2".into()],
+            preemption: Some("soon".into()),
         };
         let over = words.over(&there);
         assert_eq!(
             serde_json::to_value(&over).unwrap(),
-            json!({"warning": "w0", "warningDetail": "w1\nw2", "progress": 3})
+            json!({"warning": "w0", "warningDetail": "w1\nw2", "preemptionNotice": "soon", "progress": 3})
         );
         // Said twice it is still there once.
         assert_eq!(words.over(&over), over);
@@ -193,7 +207,7 @@ mod tests {
         };
         let words = Words {
             activity: Some("fetching image 1/2 MiB".into()),
-            warnings: vec![],
+            ..Words::default()
         };
         assert_eq!(words.over(&there).activity, words.activity);
         assert_eq!(Words::default().over(&there).activity, None);

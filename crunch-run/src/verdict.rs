@@ -1,6 +1,8 @@
 //! What happened, put into the words of the record: final state, exit code, and the reason where it is not the
 //! container's own exit. Pure.
 
+mod kind;
+
 use std::time::Duration;
 
 use arvados_client::Pdh;
@@ -9,7 +11,10 @@ use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::cgroup::Processes;
 use crate::engine::{Exit, ExitStatus};
+use crate::limits::Overrun;
+pub use kind::{Class, Kind};
 
 /// How the command's run ended.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,11 +41,12 @@ impl Ending {
 }
 
 /// Why we stopped it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
     Signal(&'static str),
     MaxRunTime(Duration),
     PriorityZero,
+    Limit(Overrun),
 }
 
 /// What became of its output.
@@ -49,6 +55,7 @@ pub enum Output {
     Saved(Pdh),
     /// It cannot be saved, and the container is to blame.
     Wrong(String),
+    TooLarge(Overrun),
     /// We were told to stop while it was being saved.
     Interrupted(Cause),
     /// There was no reason to save it.
@@ -58,6 +65,7 @@ pub enum Output {
 /// The end of the story.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
+    pub kind: Kind,
     /// Complete or Cancelled.
     pub state: ContainerState,
     pub exit_code: Option<i32>,
@@ -82,10 +90,19 @@ impl Reason {
     }
 }
 
+/// What the kernel counted while it ran.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// Bytes.
+    pub memory_limit: Option<u64>,
+    pub processes: Processes,
+}
+
 /// Judges a container whose record is Running.
-pub fn judge(ending: &Ending, output: Output, memory_limit: Option<u64>) -> Verdict {
+pub fn judge(ending: &Ending, output: Output, evidence: Evidence) -> Verdict {
     let exit = ending.exit();
-    let cancelled = |error: Reason| Verdict {
+    let cancelled = |kind: Kind, error: Reason| Verdict {
+        kind,
         state: ContainerState::Cancelled,
         exit_code: exit.map(|exit| exit.status.code()),
         output: None,
@@ -96,47 +113,84 @@ pub fn judge(ending: &Ending, output: Output, memory_limit: Option<u64>) -> Verd
         Ending::Exited(exit) => exit,
         Ending::Stopped { cause, exit } => {
             let how = exit.map_or("it was not seen to end".to_owned(), |exit| how(&exit));
-            return cancelled(Reason::new(cause.sentence("it was"), how));
+            return cancelled(cause.kind(), Reason::new(cause.sentence("it was"), how));
         }
         Ending::NotStarted { reason } => {
-            return cancelled(Reason::new(
-                format!("the command could not be started: {reason}"),
-                "the engine refused it after everything was in place",
-            ));
+            return cancelled(
+                Kind::NotStarted,
+                Reason::new(
+                    format!("the command could not be started: {reason}"),
+                    "the engine refused it after everything was in place",
+                ),
+            );
         }
         Ending::Lost { reason } => {
-            return cancelled(Reason::new(
-                format!("the container was lost: {reason}"),
-                "its command was killed, and how far it came is not known",
-            ));
+            return cancelled(
+                Kind::Lost,
+                Reason::new(
+                    format!("the container was lost: {reason}"),
+                    "its command was killed, and how far it came is not known",
+                ),
+            );
         }
     };
-    let oom = oom(exited, memory_limit);
     let ended_well = exited.status == ExitStatus::Code(0);
+    let limit = oom(exited, evidence.memory_limit)
+        .map(|reason| (Kind::Memory, reason))
+        .or_else(|| {
+            Some((
+                Kind::Processes,
+                refused_processes(exited, evidence.processes)?,
+            ))
+        });
+    let kind = match (&limit, exited.status) {
+        (Some((kind, _)), _) if !ended_well => *kind,
+        (Some((Kind::Memory, _)), _) => Kind::ChildOutOfMemory,
+        (_, ExitStatus::Signal(_)) => Kind::Signalled,
+        (_, ExitStatus::Code(_)) => Kind::Exited,
+    };
+    let limit = limit.map(|(_, reason)| reason);
     match output {
         Output::Saved(pdh) => Verdict {
+            kind,
             state: ContainerState::Complete,
             exit_code: Some(exited.status.code()),
             output: Some(pdh),
-            error: oom.clone().filter(|_| !ended_well),
-            warning: oom.filter(|_| ended_well),
+            error: limit.clone().filter(|_| !ended_well),
+            warning: limit.filter(|_| ended_well),
         },
         // The reason that explains the other one goes first.
-        Output::Wrong(reason) => cancelled(match oom {
-            Some(oom) => Reason::new(
-                oom.sentence,
-                format!(
-                    "{}; then its output could not be saved: {reason}",
-                    oom.detail
+        Output::Wrong(reason) => match limit {
+            Some(limit) => cancelled(
+                kind,
+                Reason::new(
+                    limit.sentence,
+                    format!(
+                        "{}; then its output could not be saved: {reason}",
+                        limit.detail
+                    ),
                 ),
             ),
-            None => Reason::new(format!("its output cannot be saved: {reason}"), how(exited)),
-        }),
-        Output::Interrupted(cause) => cancelled(Reason::new(
-            cause.sentence("saving its output was"),
-            how(exited),
-        )),
-        Output::Unwanted => cancelled(Reason::new("its output was not saved", how(exited))),
+            None => cancelled(
+                Kind::BadOutput,
+                Reason::new(format!("its output cannot be saved: {reason}"), how(exited)),
+            ),
+        },
+        Output::TooLarge(overrun) => cancelled(
+            Kind::OutputSize,
+            Reason::new(
+                format!("its output is too large: {overrun}; {}", overrun.advice()),
+                how(exited),
+            ),
+        ),
+        Output::Interrupted(cause) => cancelled(
+            cause.kind(),
+            Reason::new(cause.sentence("saving its output was"), how(exited)),
+        ),
+        Output::Unwanted => cancelled(
+            Kind::BadOutput,
+            Reason::new("its output was not saved", how(exited)),
+        ),
     }
 }
 
@@ -169,6 +223,20 @@ fn oom(exit: &Exit, limit: Option<u64>) -> Option<Reason> {
     ))
 }
 
+/// That the kernel would not let it start another process.
+fn refused_processes(exit: &Exit, processes: Processes) -> Option<Reason> {
+    let Processes { refused, limit } = processes;
+    (refused > 0).then(|| {
+        let limit = limit.map_or("its limit".to_owned(), |n| format!("its limit of {n}"));
+        Reason::new(
+            format!(
+                "it could not start as many processes and threads as it wanted: {limit} was reached"
+            ),
+            format!("its control group refused {refused} of them; {}", how(exit)),
+        )
+    })
+}
+
 fn size(bytes: u64) -> String {
     ByteSize::b(bytes).display().iec().to_string()
 }
@@ -189,8 +257,21 @@ pub fn how(exit: &Exit) -> String {
 }
 
 impl Cause {
-    fn sentence(self, what: &str) -> String {
+    fn kind(&self) -> Kind {
         match self {
+            Self::Signal(_) => Kind::Stopped,
+            Self::MaxRunTime(_) => Kind::WallTime,
+            Self::PriorityZero => Kind::PriorityZero,
+            Self::Limit(overrun) => Kind::of_resource(&overrun.resource),
+        }
+    }
+
+    fn sentence(&self, what: &str) -> String {
+        match self {
+            Self::Limit(overrun) => format!(
+                "{what} stopped because it used {overrun}; {}",
+                overrun.advice()
+            ),
             Self::Signal(name) => format!("{what} stopped on request (signal {name})"),
             Self::MaxRunTime(time) => format!(
                 "maximum run time exceeded: {what} stopped after {} s; ask for more with --time",
@@ -241,6 +322,7 @@ impl Verdict {
 /// The update that cancels a Locked record for a mistake in the request.
 pub fn refusal(reason: &Reason, status: RuntimeStatus, log: Option<&Pdh>) -> Value {
     let verdict = Verdict {
+        kind: Kind::Refused,
         state: ContainerState::Cancelled,
         exit_code: None,
         output: None,
@@ -251,146 +333,4 @@ pub fn refusal(reason: &Reason, status: RuntimeStatus, log: Option<&Pdh>) -> Val
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MIB: u64 = 1 << 20;
-
-    fn exit(status: ExitStatus, oom_kills: u64) -> Exit {
-        Exit {
-            status,
-            oom_killed: oom_kills > 0,
-            oom_kills,
-            peak_memory: Some(64 * MIB),
-        }
-    }
-
-    fn saved() -> Output {
-        Output::Saved(Pdh::parse(Pdh::EMPTY).unwrap())
-    }
-
-    #[test]
-    fn endings_and_their_verdicts() {
-        use ContainerState::{Cancelled, Complete};
-        let code = |n| Ending::Exited(exit(ExitStatus::Code(n), 0));
-        let killed = exit(ExitStatus::Signal(9), 0);
-        let stopped = |cause| Ending::Stopped {
-            cause,
-            exit: Some(killed),
-        };
-        let cases: Vec<(Ending, Output, ContainerState, Option<i32>, &str)> = vec![
-            (code(0), saved(), Complete, Some(0), ""),
-            (code(3), saved(), Complete, Some(3), ""),
-            (Ending::Exited(killed), saved(), Complete, Some(137), ""),
-            (
-                Ending::Exited(exit(ExitStatus::Signal(9), 1)),
-                saved(),
-                Complete,
-                Some(137),
-                "killed by its memory limit: used 64.0 MiB of 64.0 MiB; ask for more with --mem",
-            ),
-            (
-                code(0),
-                Output::Wrong("link x leads out".into()),
-                Cancelled,
-                Some(0),
-                "its output cannot be saved: link x leads out",
-            ),
-            (
-                code(0),
-                Output::Interrupted(Cause::PriorityZero),
-                Cancelled,
-                Some(0),
-                "saving its output was stopped because its priority was set to 0",
-            ),
-            (
-                stopped(Cause::Signal("TERM")),
-                Output::Unwanted,
-                Cancelled,
-                Some(137),
-                "it was stopped on request (signal TERM)",
-            ),
-            (
-                stopped(Cause::MaxRunTime(Duration::from_secs(5))),
-                Output::Unwanted,
-                Cancelled,
-                Some(137),
-                "maximum run time exceeded: it was stopped after 5 s; ask for more with --time",
-            ),
-            (
-                Ending::NotStarted {
-                    reason: "no loader".into(),
-                },
-                Output::Unwanted,
-                Cancelled,
-                None,
-                "the command could not be started: no loader",
-            ),
-            (
-                Ending::Lost {
-                    reason: "keeper gone".into(),
-                },
-                Output::Unwanted,
-                Cancelled,
-                None,
-                "the container was lost: keeper gone",
-            ),
-        ];
-        for (ending, output, state, exit_code, error) in cases {
-            let verdict = judge(&ending, output, Some(64 * MIB));
-            assert_eq!(verdict.state, state, "{ending:?}");
-            assert_eq!(verdict.exit_code, exit_code, "{ending:?}");
-            let said = verdict.error.map(|e| e.sentence).unwrap_or_default();
-            assert_eq!(said, error, "{ending:?}");
-            assert_eq!(verdict.warning, None);
-            assert_eq!(verdict.output.is_some(), state == Complete);
-        }
-    }
-
-    #[test]
-    fn a_killed_child_of_a_command_that_went_on_is_a_warning() {
-        let ending = Ending::Exited(exit(ExitStatus::Code(0), 2));
-        let verdict = judge(&ending, saved(), Some(64 * MIB));
-        assert_eq!(verdict.error, None);
-        let warning = verdict.warning.unwrap();
-        assert!(
-            warning.sentence.starts_with("a process of it was killed"),
-            "{warning:?}"
-        );
-        assert!(
-            warning
-                .detail
-                .contains("counts 2 out-of-memory kills; highest use 67108864 bytes"),
-            "{warning:?}"
-        );
-    }
-
-    #[test]
-    fn the_update_carries_what_the_state_allows() {
-        let there: RuntimeStatus =
-            serde_json::from_value(json!({"activity": "x", "warning": "w", "own": 1})).unwrap();
-        let log = Pdh::parse(Pdh::EMPTY).unwrap();
-        let ending = Ending::Exited(exit(ExitStatus::Code(0), 1));
-        let update = judge(&ending, saved(), None).update(there.clone(), Some(&log));
-        assert_eq!(update["state"], "Complete");
-        assert_eq!(update["exit_code"], 0);
-        assert_eq!(update["output"], Pdh::EMPTY);
-        let status = &update["runtime_status"];
-        assert_eq!(status["own"], 1);
-        assert!(status.get("activity").is_none());
-        assert!(status["warningDetail"].as_str().unwrap().ends_with("\nw"));
-
-        let refused = refusal(&Reason::new("s", "d"), there, None);
-        let names: Vec<&String> = refused.as_object().unwrap().keys().collect();
-        assert_eq!(names, ["runtime_status", "state"]);
-        assert_eq!(refused["runtime_status"]["errorDetail"], "d");
-    }
-
-    #[test]
-    fn signals_are_named() {
-        assert_eq!(
-            how(&exit(ExitStatus::Signal(11), 0)),
-            "Container exited with status code 139 (signal 11, SIGSEGV)"
-        );
-    }
-}
+mod tests;

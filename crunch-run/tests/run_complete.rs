@@ -41,7 +41,10 @@ async fn a_command_runs_to_complete_with_output_and_log() {
     assert!(lines(file(&log, "crunchstat.txt")).len() >= 4);
     assert!(file(&log, "node-info.txt").starts_with("Host Information\nLinux "));
     let result: Value = serde_json::from_str(file(&log, "result.json")).unwrap();
-    assert_eq!(result["verdict"], "Complete");
+    assert_eq!(
+        (&result["verdict"], &result["state"]),
+        (&json!("exited"), &json!("Complete"))
+    );
     assert!(
         result["peak_memory_bytes"].as_u64().unwrap() > 0,
         "{result}"

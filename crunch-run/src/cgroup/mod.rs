@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use end::EndError;
 pub use layout::{Layout, Mode};
-pub use read::{BlockIo, CpuUse, MemoryUse, Reach};
+pub use read::{BlockIo, CpuUse, MemoryUse, Processes, Reach};
 
 /// The directories of one control group, by controller name (`memory`, `cpuacct`, …).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use super::Cgroup;
 
 /// Bytes, except `pgmajfault`. What this kernel does not tell is `None`.
@@ -28,6 +30,14 @@ pub struct BlockIo {
     pub device: String,
     pub read: u64,
     pub written: u64,
+}
+
+/// How many processes and threads there may be, and what came of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Processes {
+    /// How often another one was refused.
+    pub refused: u64,
+    pub limit: Option<u64>,
 }
 
 /// Whose figures will do.
@@ -94,6 +104,17 @@ impl Cgroup {
         };
         let text = fs::read_to_string(self.dir("memory")?.join(name)).ok()?;
         flat(&text, "oom_kill")
+    }
+
+    pub fn process_limit(&self) -> Processes {
+        let Some(dir) = self.dir("pids") else {
+            return Processes::default();
+        };
+        let events = fs::read_to_string(dir.join("pids.events")).unwrap_or_default();
+        Processes {
+            refused: flat(&events, "max").unwrap_or(0),
+            limit: number(&dir.join("pids.max")),
+        }
     }
 
     pub fn cpu(&self, reach: Reach) -> Option<CpuUse> {
@@ -352,6 +373,8 @@ mod tests {
                     "io.stat",
                     "254:0 rbytes=5 wbytes=6 rios=1 wios=2 dbytes=0 dios=0\n253:0 \n",
                 ),
+                ("pids.events", "max 7\n"),
+                ("pids.max", "64\n"),
                 ("cgroup.procs", ""),
                 ("cpu.max", "150000 100000\n"),
             ],
@@ -371,6 +394,8 @@ mod tests {
         assert_eq!(group.oom_kills(), Some(1));
         assert_eq!(group.cpu(Reach::Own).unwrap().user, 2.0);
         assert_eq!(group.cpu_quota(), Some(1.5));
+        let (refused, limit) = (7, Some(64));
+        assert_eq!(group.process_limit(), Processes { refused, limit });
         assert_eq!(
             group.block_io(Reach::Own),
             [BlockIo {

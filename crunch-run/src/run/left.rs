@@ -11,11 +11,11 @@ use arvados_client::{ContainerUuid, Endpoint, Pdh, TokenUuid};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::result::RunResult;
+use super::result;
 use crate::engine::Exit;
 use crate::job_dir::JobDir;
 use crate::mounts::NotedMounts;
-use crate::verdict::Verdict;
+use crate::verdict::{Evidence, Verdict};
 
 /// Another one is not understood.
 const VERSION: u32 = 1;
@@ -31,7 +31,7 @@ pub struct Left {
     pub environment: BTreeMap<String, String>,
     pub scratch: PathBuf,
     pub mounts: NotedMounts,
-    pub memory_limit: Option<u64>,
+    pub evidence: Evidence,
     /// How the command ended by itself; without it there is a verdict.
     pub exit: Option<Exit>,
     /// Once it is known what became of the output.
@@ -63,22 +63,22 @@ pub enum LeftError {
 }
 
 /// What is known when the command has ended.
-pub struct Facts<'a> {
+pub struct Remains<'a> {
     pub container: &'a ContainerUuid,
     pub attempt: &'a TokenUuid,
     pub token_file: Option<&'a Path>,
     pub endpoint: &'a Endpoint,
     pub scratch: &'a Path,
     pub mounts: NotedMounts,
-    pub memory_limit: Option<u64>,
+    pub evidence: Evidence,
     pub exit: Option<Exit>,
     pub first_log: &'a Pdh,
-    pub result: &'a RunResult<'a>,
+    pub result: Value,
 }
 
 impl Left {
-    pub fn new(facts: Facts<'_>) -> Self {
-        let Facts { endpoint, .. } = facts;
+    pub fn new(facts: Remains<'_>) -> Self {
+        let Remains { endpoint, .. } = facts;
         let certificates = endpoint.ca_file.as_ref();
         let environment = [
             ("ARVADOS_API_HOST", Some(endpoint.host.clone())),
@@ -106,12 +106,12 @@ impl Left {
                 .collect(),
             scratch: facts.scratch.to_owned(),
             mounts: facts.mounts,
-            memory_limit: facts.memory_limit,
+            evidence: facts.evidence,
             exit: facts.exit,
             verdict: None,
             first_log: facts.first_log.clone(),
             log: None,
-            result: serde_json::to_value(facts.result).unwrap_or_default(),
+            result: facts.result,
         }
     }
 
@@ -155,28 +155,7 @@ impl Left {
     /// result.json with this verdict.
     pub fn result(&self, verdict: &Verdict) -> Vec<u8> {
         let mut result = self.result.clone();
-        if let Some(fields) = result.as_object_mut() {
-            let said = [
-                ("verdict", Some(Value::from(verdict.state.as_str()))),
-                ("exit_code", verdict.exit_code.map(Value::from)),
-                (
-                    "error",
-                    verdict.error.as_ref().map(|r| serde_json::json!(r)),
-                ),
-                (
-                    "warning",
-                    verdict.warning.as_ref().map(|r| serde_json::json!(r)),
-                ),
-            ];
-            for (name, value) in said {
-                match value {
-                    Some(value) => fields.insert(name.to_owned(), value),
-                    None => fields.remove(name),
-                };
-            }
-        }
-        let mut text = serde_json::to_vec_pretty(&result).unwrap_or_default();
-        text.push(b'\n');
-        text
+        result::judged(&mut result, verdict);
+        result::text(&result)
     }
 }

@@ -11,9 +11,12 @@ use serde_json::json;
 use super::Attempt;
 use super::claim::{self, Claim};
 use super::failure::Failure;
+use super::limits;
 use super::prepare::{self, Created, Creation, Fetched, Pumps, Scratch, on_this_node};
-use crate::engine::{Container, Engine};
+use super::spec;
+use crate::engine::{Container, Engine, GpuGrant};
 use crate::exit::ExitCode;
+use crate::limits::Allowance;
 use crate::logs::{CONTAINER, NODE, SaveError, Saver, container_json, node_info};
 use crate::stats::Sampler;
 use crate::status::Status;
@@ -24,6 +27,8 @@ const LAST_WORDS: Duration = Duration::from_secs(20);
 
 /// A container whose record says Running.
 pub struct Running {
+    pub allowance: Allowance,
+    pub gpus: Option<GpuGrant>,
     pub fetched: Fetched,
     pub container: Arc<dyn Container>,
     pub pumps: Pumps,
@@ -84,7 +89,11 @@ impl Attempt<'_> {
                 saved.map_err(|error| Failure::NeverRan(error.to_string()))
             }),
         );
-        let Created { container, pumps } = created?;
+        let Created {
+            container,
+            pumps,
+            gpus,
+        } = created?;
         fail_point("run.created");
         let announced = match log {
             Ok(log) => self.announce(log, status).await,
@@ -93,6 +102,14 @@ impl Attempt<'_> {
         self.phases.end("create");
         match announced {
             Ok(first_log) => Ok(Running {
+                allowance: limits::allowance(
+                    &claim.record,
+                    &self.settings.site,
+                    spec::limits(&claim.record, self.settings).memory_bytes,
+                    scratch.path(),
+                    &fetched.staged,
+                ),
+                gpus,
                 fetched,
                 container,
                 pumps,

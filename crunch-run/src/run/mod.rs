@@ -7,6 +7,7 @@ mod failure;
 mod image;
 mod insist;
 mod left;
+mod limits;
 mod locked;
 mod phases;
 mod prepare;

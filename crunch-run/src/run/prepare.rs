@@ -16,7 +16,7 @@ use super::image::ImageFile;
 use super::settings::Settings;
 use super::spec;
 use crate::cache::{self, BlockCache};
-use crate::engine::{Container, ContainerSpec, Engine, Stdio};
+use crate::engine::{Container, ContainerSpec, Engine, GpuGrant, Stdio};
 use crate::gpus;
 use crate::image::Image;
 use crate::job_dir::{JobDir, make_private};
@@ -149,6 +149,7 @@ pub struct Pumps {
 pub struct Created {
     pub container: Arc<dyn Container>,
     pub pumps: Pumps,
+    pub gpus: Option<GpuGrant>,
 }
 
 /// What a container is made from.
@@ -190,7 +191,7 @@ pub async fn create(from: Creation<'_>) -> Result<Created, Failure> {
         binds: fetched.staged.binds.clone(),
         network: spec::network(record, settings),
         limits,
-        gpus,
+        gpus: gpus.clone(),
         scratch: scratch.path().to_owned(),
         stdio,
     };
@@ -198,7 +199,11 @@ pub async fn create(from: Creation<'_>) -> Result<Created, Failure> {
         .create(&fetched.image, spec)
         .await
         .map_err(|e| Failure::of_engine("the container cannot be created", &e))?;
-    Ok(Created { container, pumps })
+    Ok(Created {
+        container,
+        pumps,
+        gpus,
+    })
 }
 
 /// From and to files where the record asks for that, and otherwise from nothing and to the log.

@@ -209,7 +209,7 @@ impl Resumed {
             asked = self.signals.stop.asked() => return Err(stopped(asked.by)),
         };
         let ending = Ending::Exited(exit);
-        Ok(verdict::judge(&ending, output, left.memory_limit))
+        Ok(verdict::judge(&ending, output, left.evidence))
     }
 
     fn write_down(&self, left: &Left) -> Result<(), Undelivered> {

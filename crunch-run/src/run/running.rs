@@ -11,20 +11,22 @@ use super::claim::Claim;
 use super::deliver::{Delivery, Undelivered};
 use super::failure::Failure;
 use super::insist::Insistence;
-use super::left::{Facts, Left};
+use super::left::{Left, Remains};
+use super::limits;
 use super::locked::Running;
 use super::prepare::Scratch;
-use super::result::RunResult;
+use super::result::{self, Facts};
 use super::spec;
 use super::watch::{Watch, Watched};
 use crate::cgroup::Reach;
 use crate::engine::{Container, Engine, Exit};
 use crate::exit::ExitCode;
+use crate::limits::{Overrun, Watchdog};
 use crate::logs::{Checkpoints, HOST_STATISTICS, Pump, RESULT, STATISTICS, Saver};
-use crate::mounts::NotedMounts;
+use crate::mounts::{NotedMounts, Staged};
 use crate::stats::{Sampler, Subject, Summary};
 use crate::status::Status;
-use crate::verdict::{self, Ending, Output, Verdict};
+use crate::verdict::{self, Ending, Evidence, Output, Verdict};
 
 /// How long a pipe may stay open after the container's end.
 const PIPE_PATIENCE: Duration = Duration::from_secs(60);
@@ -56,7 +58,7 @@ impl Attempt<'_> {
             self.settings.log_pace,
             self.journal.clone(),
         );
-        let (watched, usage) = self.command(&running, claim).await;
+        let (watched, usage) = self.command(&running, claim, &status).await;
         self.phases.end("command");
         fail_point("run.command-ended");
         let container = running.container.clone();
@@ -123,37 +125,52 @@ impl Attempt<'_> {
             ));
         }
         let memory_limit = spec::limits(&claim.record, self.settings).memory_bytes;
-        let so_far = verdict::judge(&ending, Output::Unwanted, memory_limit);
-        let result = |verdict| {
-            let (exit, phases) = (ending.exit(), &self.phases);
-            RunResult::new(verdict, exit, &usage, memory_limit, phases, engine.name())
+        let evidence = Evidence {
+            memory_limit,
+            processes: usage.process_limit(),
         };
-        let mut left = Left::new(Facts {
+        let facts = Facts {
+            verdict: &verdict::judge(&ending, Output::Unwanted, evidence),
+            exit: ending.exit(),
+            usage: &usage,
+            memory_limit,
+            scratch_peak: running.allowance.scratch_at_most().await,
+            phases: &self.phases,
+            engine: engine.name(),
+            gpus: running.gpus.as_ref(),
+        };
+        let mut left = Left::new(Remains {
             container: &self.settings.uuid,
             attempt: &claim.own_token,
             token_file: self.settings.token_file.as_deref(),
             endpoint: &self.settings.endpoint,
             scratch: below(self.dir.path(), scratch.path()),
             mounts: NotedMounts::of(staged, self.dir.path()),
-            memory_limit,
+            evidence,
             exit: ending.exit().copied(),
             first_log: &running.first_log,
-            result: &result(&so_far),
+            result: facts.value(),
         });
         self.note(&left);
         fail_point("run.before-output");
         let output = match &ending {
-            Ending::Exited(exit) => delivery.output(staged, exit, &status).await,
+            Ending::Exited(exit) => match self.output_overrun(staged).await {
+                Some(overrun) => Ok(Output::TooLarge(overrun)),
+                None => delivery.output(staged, exit, &status).await,
+            },
             _ => Ok(Output::Unwanted),
         };
         self.phases.end("output");
         fail_point("run.after-output");
         drop(checkpoints);
         let verdict = match output {
-            Ok(output) => verdict::judge(&ending, output, memory_limit),
+            Ok(output) => verdict::judge(&ending, output, evidence),
             Err(undelivered) => return self.keep(&undelivered),
         };
-        self.write_result(&result(&verdict));
+        self.write_result(&Facts {
+            verdict: &verdict,
+            ..facts
+        });
         if let Some(host) = running.host {
             for line in host.finish().await.process_lines() {
                 self.journal.say(line);
@@ -183,7 +200,12 @@ impl Attempt<'_> {
     }
 
     /// Starts the command and follows it to its end.
-    async fn command(&self, running: &Running, claim: &Claim) -> (Watched, Summary) {
+    async fn command(
+        &self,
+        running: &Running,
+        claim: &Claim,
+        status: &Status,
+    ) -> (Watched, Summary) {
         let container = &*running.container;
         self.journal.say("Starting container");
         if let Err(error) = container.start().await {
@@ -195,14 +217,18 @@ impl Attempt<'_> {
         fail_point("run.started");
         let sampler = self.sampler(running, claim);
         let max_run_time = claim.record.scheduling_parameters.max_run_time;
+        let max_run_time = (max_run_time > 0).then(|| Duration::from_secs(max_run_time));
+        let _watchdog = max_run_time.and_then(|time| self.watchdog(container, time));
         let watch = Watch {
             container,
             client: &self.client,
             uuid: &self.settings.uuid,
             own_token: &claim.own_token,
-            max_run_time: (max_run_time > 0).then(|| Duration::from_secs(max_run_time)),
+            max_run_time,
             grace: self.settings.grace,
-            stop: &self.signals.stop,
+            allowance: &running.allowance,
+            signals: &self.signals,
+            status,
             journal: &self.journal,
         };
         let watched = watch.to_the_end().await;
@@ -211,6 +237,20 @@ impl Attempt<'_> {
             None => Summary::default(),
         };
         (watched, usage)
+    }
+
+    /// Should all of this hang, the container still ends some time.
+    fn watchdog(&self, container: &dyn Container, max_run_time: Duration) -> Option<Watchdog> {
+        let after = Watchdog::patience(max_run_time, self.settings.grace);
+        let journal = self.journal.clone();
+        Watchdog::start(container.cgroup()?, after, move |text| journal.say(text))
+    }
+
+    /// A command may have written much just before its end.
+    async fn output_overrun(&self, staged: &Staged) -> Option<Overrun> {
+        let limit = limits::output_limit(&self.settings.site, staged)?;
+        let look = tokio::task::spawn_blocking(move || limit.overrun());
+        look.await.ok().flatten()
     }
 
     fn sampler(&self, running: &Running, claim: &Claim) -> Option<Sampler> {
@@ -264,8 +304,8 @@ impl Attempt<'_> {
         }
     }
 
-    fn write_result(&self, result: &RunResult<'_>) {
-        if let Err(error) = self.logs.write(RESULT, &result.text()) {
+    fn write_result(&self, result: &Facts<'_>) {
+        if let Err(error) = self.logs.write(RESULT, &result::text(&result.value())) {
             self.journal
                 .say(format!("{RESULT} cannot be written: {error}"));
         }

@@ -33,6 +33,19 @@ pub struct Settings {
     pub patience: Duration,
     pub log_limit: u64,
     pub log_pace: Pace,
+    pub site: SiteLimits,
+}
+
+/// Limits for every container, whatever its record asks for.
+#[derive(Debug, Clone, Default)]
+pub struct SiteLimits {
+    pub cpu_time: Option<Duration>,
+    pub pids: Option<u64>,
+    /// Bytes.
+    pub scratch: Option<u64>,
+    pub scratch_files: Option<u64>,
+    /// Bytes.
+    pub output: Option<u64>,
 }
 
 /// Why this program cannot even begin.
@@ -79,6 +92,13 @@ impl Settings {
             log_pace: Pace {
                 period: flags.log_update_period,
                 growth: flags.log_update_size.as_u64(),
+            },
+            site: SiteLimits {
+                cpu_time: flags.cpu_time_limit,
+                pids: flags.pids_limit,
+                scratch: flags.scratch_limit.map(|size| size.as_u64()),
+                scratch_files: flags.scratch_inodes,
+                output: flags.output_limit.map(|size| size.as_u64()),
             },
         })
     }

@@ -13,7 +13,7 @@ pub fn limits(record: &Container, settings: &Settings) -> Limits {
     Limits {
         vcpus: (needs.vcpus > 0).then(|| f64::from(needs.vcpus)),
         memory_bytes: (settings.limit_memory && needs.ram > 0).then_some(needs.ram),
-        pids: None,
+        pids: settings.site.pids,
         cpuset: settings.cpuset.clone(),
     }
 }
@@ -76,10 +76,11 @@ mod tests {
     #[test]
     fn limits_are_what_was_asked_for() {
         let asked = record(serde_json::json!({"vcpus": 2, "ram": 1000}));
-        let got = limits(&asked, &settings(&["--cpuset=0-1"]));
+        let got = limits(&asked, &settings(&["--cpuset=0-1", "--pids-limit=64"]));
         assert_eq!(got.vcpus, Some(2.0));
         assert_eq!(got.memory_bytes, Some(1000));
         assert_eq!(got.cpuset.as_deref(), Some("0-1"));
+        assert_eq!(got.pids, Some(64));
         let without = settings(&["--enable-memory-limit=false"]);
         assert_eq!(limits(&asked, &without).memory_bytes, None);
         assert_eq!(

@@ -1,5 +1,6 @@
 //! While the command runs: wait for its end, and for every reason to end it sooner.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use arvados_client::client::Call;
@@ -7,8 +8,10 @@ use arvados_client::records::{Container as Record, ContainerState};
 use arvados_client::{Client, ContainerUuid, Error, TokenUuid};
 
 use crate::engine::{Container, Exit};
+use crate::limits::{Allowance, Overrun};
 use crate::logs::Journal;
-use crate::signals::Stop;
+use crate::signals::Signals;
+use crate::status::Status;
 use crate::verdict::{Cause, Ending};
 
 /// Between two looks at the record; the dispatcher's TERM comes sooner, but it may be gone.
@@ -19,6 +22,9 @@ const LOOK_BUDGET: Duration = Duration::from_secs(20);
 const REFUSALS: u32 = 2;
 /// The last look, at why we were asked to stop.
 const REASON_BUDGET: Duration = Duration::from_secs(3);
+
+/// The part of the maximum run time after which its end is announced.
+const WARN_AT: f64 = 0.9;
 
 /// How the watch ended.
 #[derive(Debug)]
@@ -37,7 +43,9 @@ pub struct Watch<'a> {
     /// `None` is no limit.
     pub max_run_time: Option<Duration>,
     pub grace: Duration,
-    pub stop: &'a Stop,
+    pub allowance: &'a Allowance,
+    pub signals: &'a Signals,
+    pub status: &'a Status,
     pub journal: &'a Journal,
 }
 
@@ -58,13 +66,17 @@ impl Watch<'_> {
                     Err(error) => Ending::Lost { reason: error.to_string() },
                 });
             }
-            asked = self.stop.asked() => Reason::Stop(Cause::Signal(asked.by)),
+            asked = self.signals.stop.asked() => Reason::Stop(Cause::Signal(asked.by)),
             limit = self.time_is_over() => Reason::Stop(Cause::MaxRunTime(limit)),
+            over = self.too_much_is_used() => Reason::Stop(Cause::Limit(over)),
             reason = self.record_says_no() => reason,
+            never = self.preemption_notices() => match never {},
         };
         match reason {
             Reason::Stop(Cause::Signal(name)) => {
                 self.journal.say(format!("caught signal: {name}"));
+                // Whoever sent it may soon send KILL.
+                self.signals.save.notify_one();
                 let (exit, on_hold) = tokio::join!(self.end(), self.is_on_hold());
                 let cause = if on_hold {
                     Cause::PriorityZero
@@ -74,9 +86,14 @@ impl Watch<'_> {
                 Watched::Ended(Ending::Stopped { cause, exit })
             }
             Reason::Stop(cause) => {
-                self.journal.say(match cause {
-                    Cause::MaxRunTime(_) => "maximum run time exceeded. Stopping container.",
-                    _ => "The container's priority is 0. Stopping container.",
+                self.journal.say(match &cause {
+                    Cause::MaxRunTime(_) => {
+                        "maximum run time exceeded. Stopping container.".to_owned()
+                    }
+                    Cause::Limit(overrun) => {
+                        format!("The container uses {overrun}. Stopping container.")
+                    }
+                    _ => "The container's priority is 0. Stopping container.".to_owned(),
                 });
                 let exit = self.end().await;
                 Watched::Ended(Ending::Stopped { cause, exit })
@@ -95,7 +112,7 @@ impl Watch<'_> {
         let gently = self.container.stop(self.grace);
         let stopped = tokio::select! {
             stopped = gently => stopped,
-            _ = self.stop.asked_again() => self.container.stop(Duration::ZERO).await,
+            _ = self.signals.stop.asked_again() => self.container.stop(Duration::ZERO).await,
         };
         if let Err(error) = stopped {
             self.journal.say(format!("Stopping failed: {error}"));
@@ -107,10 +124,40 @@ impl Watch<'_> {
     async fn time_is_over(&self) -> Duration {
         match self.max_run_time {
             Some(limit) => {
-                tokio::time::sleep(limit).await;
+                let near = limit.mul_f64(WARN_AT);
+                tokio::time::sleep(near).await;
+                self.warn(format!(
+                    "it is near its limit: it runs for {:.1} s, and its maximum run time is {} s",
+                    near.as_secs_f64(),
+                    limit.as_secs()
+                ));
+                tokio::time::sleep(limit - near).await;
                 limit
             }
             None => std::future::pending().await,
+        }
+    }
+
+    fn warn(&self, sentence: String) {
+        self.journal.say(format!("Warning: {sentence}"));
+        self.status.warn(sentence);
+    }
+
+    async fn too_much_is_used(&self) -> Overrun {
+        let group = self.container.cgroup();
+        self.allowance
+            .until_over(group.as_ref(), &|sentence| self.warn(sentence))
+            .await
+    }
+
+    /// The command goes on as long as it is let; its log so far is safe.
+    async fn preemption_notices(&self) -> Infallible {
+        loop {
+            self.signals.preemption.notified().await;
+            let notice = "crunch-run was told by signal USR2 that its node will be taken away";
+            self.journal.say(format!("caught signal: USR2; {notice}"));
+            self.status.preemption(notice.to_owned());
+            self.signals.save.notify_one();
         }
     }
 

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::Instant;
 
+use crate::cgroup::Processes;
+
 use super::{Block, Cpu, Disk, Interval, Memory, Network, Subject, process_memory};
 
 /// Everything that was found at one moment.
@@ -19,6 +21,7 @@ pub struct Sample {
     pub disk: Option<Disk>,
     /// Resident bytes of named processes.
     pub processes: Vec<(&'static str, u64)>,
+    pub process_limit: Processes,
 }
 
 impl Sample {
@@ -65,6 +68,7 @@ impl Sample {
                 .iter()
                 .filter_map(|(name, pid)| Some((*name, resident(*pid)?)))
                 .collect(),
+            process_limit: group.process_limit(),
         }
     }
 
@@ -157,6 +161,7 @@ mod tests {
             networks: BTreeMap::new(),
             disk: None,
             processes: vec![],
+            process_limit: Processes::default(),
         };
         let mut second = first.clone();
         second.taken += Duration::from_secs(10);

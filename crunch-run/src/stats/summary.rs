@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Block, Memory, Sample};
+use crate::cgroup::Processes;
 
 /// The highest values seen and the last totals.
 #[derive(Debug, Clone, Default)]
@@ -59,6 +60,11 @@ impl Summary {
             written: total(|block| block.written),
             read: total(|block| block.read),
         })
+    }
+
+    pub fn process_limit(&self) -> Processes {
+        let last = self.last.as_ref();
+        last.map(|sample| sample.process_limit).unwrap_or_default()
     }
 
     /// What this program itself needed, in upstream's words.
@@ -150,6 +156,7 @@ mod tests {
                 total: 100,
             }),
             processes: vec![("crunch-run", rss)],
+            process_limit: Processes::default(),
         }
     }
 

@@ -1,0 +1,75 @@
+//! How much a directory holds. A walk: file systems with quotas per directory are few.
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// What is below a directory, itself not counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// What the files take: of a sparse one no more than its blocks, of a small one no more than its length.
+    pub bytes: u64,
+    /// What reading all files gives.
+    pub length: u64,
+    /// Files, links and directories.
+    pub files: u64,
+}
+
+/// Counts a file with several names once in `bytes`, and what vanishes meanwhile not at all.
+pub fn usage(dir: &Path) -> Usage {
+    let mut usage = Usage::default();
+    let mut linked = HashSet::new();
+    let Ok(top) = fs::symlink_metadata(dir) else {
+        return usage;
+    };
+    let mut dirs = vec![dir.to_owned()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            let Ok(facts) = entry.metadata() else {
+                continue;
+            };
+            usage.files += 1;
+            if facts.is_dir() {
+                // Another file system here is not this attempt's space.
+                if facts.dev() == top.dev() {
+                    dirs.push(entry.path());
+                }
+            } else if facts.is_file() {
+                usage.length = usage.length.saturating_add(facts.len());
+                if facts.nlink() == 1 || linked.insert((facts.dev(), facts.ino())) {
+                    let taken = facts.blocks().saturating_mul(512).min(facts.len());
+                    usage.bytes = usage.bytes.saturating_add(taken);
+                }
+            }
+        }
+    }
+    usage
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_directory_holds() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        assert_eq!(usage(dir.path()), Usage::default());
+        fs::create_dir_all(at("a/b")).unwrap();
+        fs::write(at("a/b/file"), vec![1; 10_000]).unwrap();
+        fs::hard_link(at("a/b/file"), at("again")).unwrap();
+        fs::write(at("small"), "x").unwrap();
+        let sparse = fs::File::create(at("sparse")).unwrap();
+        sparse.set_len(1 << 40).unwrap();
+        std::os::unix::fs::symlink("/", at("link")).unwrap();
+        // So that blocks are allotted.
+        fs::File::open(at("a/b/file")).unwrap().sync_all().unwrap();
+        fs::File::open(at("small")).unwrap().sync_all().unwrap();
+        let found = usage(dir.path());
+        assert_eq!(found.files, 7);
+        assert_eq!(found.length, (1 << 40) + 20_001);
+        assert_eq!(found.bytes, 10_001);
+        assert_eq!(usage(&at("no")), Usage::default());
+    }
+}

@@ -1,0 +1,82 @@
+//! The last resort: a thread that only sleeps, and kills the container's control group when everything else that
+//! should have ended it by now did not. It needs neither the runtime nor the network nor the engine.
+
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use crate::cgroup::Cgroup;
+
+/// How long the killing is tried.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Dropping it calls it off.
+#[derive(Debug)]
+pub struct Watchdog {
+    _called_off: mpsc::Sender<()>,
+}
+
+impl Watchdog {
+    /// When a container with this limit is surely overdue: late enough never to meet those who end it in time.
+    pub fn patience(max_run_time: Duration, grace: Duration) -> Duration {
+        (max_run_time + grace + Duration::from_secs(300)).mul_f64(1.2)
+    }
+
+    /// Starts to wait. Without a thread there is one safeguard less, and that is said.
+    pub fn start(
+        group: Cgroup,
+        after: Duration,
+        say: impl Fn(String) + Send + 'static,
+    ) -> Option<Self> {
+        let (call_off, called_off) = mpsc::channel();
+        let waiting = thread::Builder::new().name("watchdog".to_owned());
+        let started = waiting.spawn(move || {
+            if called_off.recv_timeout(after) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+            // First the deed: saying so writes to files, which may hang.
+            let killed = group.kill(PATIENCE);
+            say(match killed {
+                Ok(()) => format!(
+                    "The container was still there {} s after its start and is killed",
+                    after.as_secs()
+                ),
+                Err(error) => format!("The container is overdue and cannot be killed: {error}"),
+            });
+        });
+        started.ok().map(|_| Self {
+            _called_off: call_off,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn empty() -> Cgroup {
+        Cgroup::default()
+    }
+
+    #[test]
+    fn it_bites_when_the_time_is_over_and_not_when_it_was_called_off() {
+        let (tell, hear) = mpsc::channel();
+        let dog = |after, word: &'static str| {
+            let tell = tell.clone();
+            Watchdog::start(empty(), after, move |_| tell.send(word).unwrap()).unwrap()
+        };
+        let called_off = dog(Duration::from_millis(200), "called off");
+        drop(called_off);
+        let _overdue = dog(Duration::from_millis(400), "overdue");
+        assert_eq!(hear.recv_timeout(Duration::from_secs(20)), Ok("overdue"));
+    }
+
+    #[test]
+    fn it_waits_longer_than_all_others() {
+        let grace = Duration::from_secs(10);
+        let short = Watchdog::patience(Duration::from_secs(1), grace);
+        assert_eq!(short.as_millis(), 373_200);
+        let day = Duration::from_secs(86_400);
+        assert!(Watchdog::patience(day, grace) > day + grace + Duration::from_secs(300));
+    }
+}

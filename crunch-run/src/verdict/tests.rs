@@ -1,0 +1,229 @@
+//! Endings, and the verdicts they get.
+
+use super::*;
+use crate::limits::Resource;
+
+/// What happened, and what is made of it.
+type Case = (
+    Ending,
+    Output,
+    ContainerState,
+    Option<i32>,
+    Kind,
+    &'static str,
+);
+
+const MIB: u64 = 1 << 20;
+
+fn exit(status: ExitStatus, oom_kills: u64) -> Exit {
+    Exit {
+        status,
+        oom_killed: oom_kills > 0,
+        oom_kills,
+        peak_memory: Some(64 * MIB),
+    }
+}
+
+fn evidence() -> Evidence {
+    Evidence {
+        memory_limit: Some(64 * MIB),
+        processes: Processes::default(),
+    }
+}
+
+fn saved() -> Output {
+    Output::Saved(Pdh::parse(Pdh::EMPTY).unwrap())
+}
+
+#[test]
+fn endings_and_their_verdicts() {
+    use ContainerState::{Cancelled, Complete};
+    let code = |n| Ending::Exited(exit(ExitStatus::Code(n), 0));
+    let killed = exit(ExitStatus::Signal(9), 0);
+    let stopped = |cause| Ending::Stopped {
+        cause,
+        exit: Some(killed),
+    };
+    let cases: Vec<Case> = vec![
+        (code(0), saved(), Complete, Some(0), Kind::Exited, ""),
+        (code(3), saved(), Complete, Some(3), Kind::Exited, ""),
+        (
+            Ending::Exited(killed),
+            saved(),
+            Complete,
+            Some(137),
+            Kind::Signalled,
+            "",
+        ),
+        (
+            Ending::Exited(exit(ExitStatus::Signal(9), 1)),
+            saved(),
+            Complete,
+            Some(137),
+            Kind::Memory,
+            "killed by its memory limit: used 64.0 MiB of 64.0 MiB; ask for more with --mem",
+        ),
+        (
+            code(0),
+            Output::Wrong("link x leads out".into()),
+            Cancelled,
+            Some(0),
+            Kind::BadOutput,
+            "its output cannot be saved: link x leads out",
+        ),
+        (
+            code(0),
+            Output::Interrupted(Cause::PriorityZero),
+            Cancelled,
+            Some(0),
+            Kind::PriorityZero,
+            "saving its output was stopped because its priority was set to 0",
+        ),
+        (
+            stopped(Cause::Signal("TERM")),
+            Output::Unwanted,
+            Cancelled,
+            Some(137),
+            Kind::Stopped,
+            "it was stopped on request (signal TERM)",
+        ),
+        (
+            stopped(Cause::MaxRunTime(Duration::from_secs(5))),
+            Output::Unwanted,
+            Cancelled,
+            Some(137),
+            Kind::WallTime,
+            "maximum run time exceeded: it was stopped after 5 s; ask for more with --time",
+        ),
+        (
+            Ending::NotStarted {
+                reason: "no loader".into(),
+            },
+            Output::Unwanted,
+            Cancelled,
+            None,
+            Kind::NotStarted,
+            "the command could not be started: no loader",
+        ),
+        (
+            Ending::Lost {
+                reason: "keeper gone".into(),
+            },
+            Output::Unwanted,
+            Cancelled,
+            None,
+            Kind::Lost,
+            "the container was lost: keeper gone",
+        ),
+    ];
+    let overrun = |resource| Overrun {
+        resource,
+        used: 3 * MIB,
+        allowed: 2 * MIB,
+    };
+    let mut cases = cases;
+    cases.extend([
+        (
+            stopped(Cause::Limit(overrun(Resource::MountBytes("/out".into())))),
+            Output::Unwanted,
+            Cancelled,
+            Some(137),
+            Kind::ScratchBytes,
+            "it was stopped because it used 3.0 MiB of 2.0 MiB at /out; ask for more capacity of that mount",
+        ),
+        (
+            code(0),
+            Output::TooLarge(overrun(Resource::OutputBytes)),
+            Cancelled,
+            Some(0),
+            Kind::OutputSize,
+            "its output is too large: 3.0 MiB of 2.0 MiB of output; this site limits the size of outputs",
+        ),
+    ]);
+    for (ending, output, state, exit_code, kind, error) in cases {
+        let verdict = judge(&ending, output, evidence());
+        assert_eq!(verdict.state, state, "{ending:?}");
+        assert_eq!(verdict.kind, kind, "{ending:?}");
+        assert_eq!(verdict.exit_code, exit_code, "{ending:?}");
+        let said = verdict.error.map(|e| e.sentence).unwrap_or_default();
+        assert_eq!(said, error, "{ending:?}");
+        assert_eq!(verdict.warning, None);
+        assert_eq!(verdict.output.is_some(), state == Complete);
+    }
+}
+
+#[test]
+fn a_killed_child_of_a_command_that_went_on_is_a_warning() {
+    let ending = Ending::Exited(exit(ExitStatus::Code(0), 2));
+    let verdict = judge(&ending, saved(), evidence());
+    assert_eq!(
+        (verdict.kind, verdict.error),
+        (Kind::ChildOutOfMemory, None)
+    );
+    let warning = verdict.warning.unwrap();
+    assert!(
+        warning.sentence.starts_with("a process of it was killed"),
+        "{warning:?}"
+    );
+    assert!(
+        warning
+            .detail
+            .contains("counts 2 out-of-memory kills; highest use 67108864 bytes"),
+        "{warning:?}"
+    );
+}
+
+#[test]
+fn the_update_carries_what_the_state_allows() {
+    let there: RuntimeStatus =
+        serde_json::from_value(json!({"activity": "x", "warning": "w", "own": 1})).unwrap();
+    let log = Pdh::parse(Pdh::EMPTY).unwrap();
+    let ending = Ending::Exited(exit(ExitStatus::Code(0), 1));
+    let update = judge(&ending, saved(), Evidence::default()).update(there.clone(), Some(&log));
+    assert_eq!(update["state"], "Complete");
+    assert_eq!(update["exit_code"], 0);
+    assert_eq!(update["output"], Pdh::EMPTY);
+    let status = &update["runtime_status"];
+    assert_eq!(status["own"], 1);
+    assert!(status.get("activity").is_none());
+    assert!(status["warningDetail"].as_str().unwrap().ends_with("\nw"));
+
+    let refused = refusal(&Reason::new("s", "d"), there, None);
+    let names: Vec<&String> = refused.as_object().unwrap().keys().collect();
+    assert_eq!(names, ["runtime_status", "state"]);
+    assert_eq!(refused["runtime_status"]["errorDetail"], "d");
+}
+
+#[test]
+fn signals_are_named() {
+    assert_eq!(
+        how(&exit(ExitStatus::Signal(11), 0)),
+        "Container exited with status code 139 (signal 11, SIGSEGV)"
+    );
+}
+
+#[test]
+fn processes_that_were_refused_explain_a_failure_and_are_a_warning_otherwise() {
+    let evidence = Evidence {
+        processes: Processes {
+            refused: 12,
+            limit: Some(64),
+        },
+        ..evidence()
+    };
+    let sentence = "it could not start as many processes and threads as it wanted: its limit of 64 was reached";
+    let failed = Ending::Exited(exit(ExitStatus::Code(2), 0));
+    let verdict = judge(&failed, saved(), evidence);
+    assert_eq!(verdict.kind, Kind::Processes);
+    assert_eq!(verdict.error.unwrap().sentence, sentence);
+    let well = Ending::Exited(exit(ExitStatus::Code(0), 0));
+    let verdict = judge(&well, saved(), evidence);
+    assert_eq!((verdict.kind, verdict.error), (Kind::Exited, None));
+    assert!(
+        verdict
+            .warning
+            .unwrap()
+            .detail
+            .starts_with("its control group refused 12 of them")
+    );
+}
