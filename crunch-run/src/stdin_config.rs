@@ -126,7 +126,7 @@ mod tests {
         assert!(Config::read(&b"{}"[..]).unwrap().env.is_empty());
         for bad in [
             "",
-            "[]",
+            "[1, 2]",
             r#"{"Env": {"ARVADOS_API_TOKEN": secret}}"#,
             r#"{"Env": "secret"}"#,
         ] {
