@@ -388,3 +388,50 @@ async fn a_block_that_cannot_be_stored_spoils_the_collection() {
         Err(KeepError::WriterFailed)
     ));
 }
+
+/// Pieces of files are blocks of their own between what shares blocks, and everything is read back as it was.
+#[tokio::test]
+async fn pieces_of_files_and_small_files_make_one_collection() {
+    use arvados_client::keep::FilePart;
+    use std::io::Write;
+
+    let content: Vec<u8> = (0..2500u32).map(|n| (n % 251) as u8).collect();
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&content).unwrap();
+    let file = Arc::new(file);
+    let part = |offset: u64, len: usize| FilePart::new(file.clone(), "large".into(), offset, len);
+    let store = Arc::new(MemoryStore::new());
+    let mut writer = CollectionWriter::with_limits(store.clone(), 1000, 2);
+    assert!(writer.write_part(part(0, 1)).await.is_err(), "no open file");
+    writer.start_file("a").unwrap();
+    writer.write(b"aaa").await.unwrap();
+    writer.start_file("large").unwrap();
+    writer.write_part(part(0, 1000)).await.unwrap();
+    writer.write_part(part(1000, 1000)).await.unwrap();
+    writer.write(&content[2000..]).await.unwrap();
+    writer.start_file("b").unwrap();
+    writer.write(&[7; 990]).await.unwrap();
+    writer.start_file("parts-only").unwrap();
+    writer.write_part(part(5, 10)).await.unwrap();
+    writer.finish_file();
+    let manifest = writer.finish().await.unwrap();
+    let expected: [(&str, &[u8]); 4] = [
+        ("a", b"aaa"),
+        ("b", &[7; 990]),
+        ("large", &content),
+        ("parts-only", &content[5..15]),
+    ];
+    for (path, bytes) in expected {
+        let file = manifest.files().find(|file| file.path == path).unwrap();
+        let reader = FileReader::new(store.clone(), &file.extents);
+        assert_eq!(reader.read_all(1 << 20).await.unwrap(), bytes, "{path}");
+    }
+    // a + the tail of large, two blocks of large, b, and the small part.
+    assert_eq!(store.len(), 5);
+
+    let mut writer = CollectionWriter::with_limits(store, 1000, 2);
+    writer.start_file("short").unwrap();
+    writer.write_part(part(2000, 1000)).await.unwrap();
+    let error = writer.finish().await.unwrap_err();
+    assert!(error.to_string().contains("large"), "{error}");
+}

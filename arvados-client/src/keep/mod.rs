@@ -6,6 +6,7 @@
 
 pub mod client;
 mod error;
+pub mod file_part;
 pub mod locator;
 pub mod memory;
 pub mod reader;
@@ -17,6 +18,7 @@ pub mod writer;
 
 pub use client::{KeepClient, KeepOptions};
 pub use error::{Cause, Failure, KeepError};
+pub use file_part::FilePart;
 pub use locator::{BlockHash, Locator, LocatorError, MAX_BLOCK_SIZE};
 pub use memory::MemoryStore;
 pub use reader::FileReader;

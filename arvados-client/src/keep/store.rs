@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::error::KeepError;
+use super::file_part::FilePart;
 use super::locator::{BlockHash, Locator};
 
 /// Something blocks can be read from.
@@ -18,6 +19,11 @@ pub trait BlockSource: Send + Sync {
 pub trait BlockStore: BlockSource {
     /// Stores a block durably and gives its locator, signed if the store signs. Storing a block twice is harmless.
     fn put(&self, data: Bytes) -> impl Future<Output = Result<Locator, KeepError>> + Send;
+
+    /// The same for a piece of a file, which a store that can need not have in memory.
+    fn put_file(&self, part: FilePart) -> impl Future<Output = Result<Locator, KeepError>> + Send {
+        async move { self.put(part.read().await?).await }
+    }
 }
 
 impl<T: BlockSource> BlockSource for Arc<T> {
@@ -29,6 +35,10 @@ impl<T: BlockSource> BlockSource for Arc<T> {
 impl<T: BlockStore> BlockStore for Arc<T> {
     async fn put(&self, data: Bytes) -> Result<Locator, KeepError> {
         T::put(self, data).await
+    }
+
+    async fn put_file(&self, part: FilePart) -> Result<Locator, KeepError> {
+        T::put_file(self, part).await
     }
 }
 

@@ -7,6 +7,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::task::JoinSet;
 
 use super::error::KeepError;
+use super::file_part::FilePart;
 use super::locator::{Locator, MAX_BLOCK_SIZE};
 use super::store::BlockStore;
 use crate::manifest::{Extent, Manifest, ManifestBuilder};
@@ -44,6 +45,8 @@ pub struct CollectionWriter<S> {
     /// Locators by number of the block, as far as they are known.
     stored: Vec<Option<Arc<Locator>>>,
     buffer: Vec<u8>,
+    /// The number of the block that the buffer will be, once something is in it.
+    buffer_block: Option<usize>,
     /// Where the open file begins in the buffer, if it does.
     file_start: Option<usize>,
     files: Vec<File>,
@@ -68,6 +71,7 @@ impl<S: BlockStore + Clone + 'static> CollectionWriter<S> {
             uploads: JoinSet::new(),
             stored: Vec::new(),
             buffer: Vec::new(),
+            buffer_block: None,
             file_start: None,
             files: Vec::new(),
             is_open: false,
@@ -106,6 +110,27 @@ impl<S: BlockStore + Clone + 'static> CollectionWriter<S> {
             self.note_piece(offset, now.len());
             data = later;
         }
+        Ok(())
+    }
+
+    /// Adds a piece of a file to the open file, as a block of its own that need not be in memory; waits while too many
+    /// blocks are on their way.
+    pub async fn write_part(&mut self, part: FilePart) -> Result<(), KeepError> {
+        if !self.is_open {
+            return Err(KeepError::NoOpenFile);
+        }
+        self.check()?;
+        self.wait_for_place().await?;
+        let (block, len) = (self.new_block(), part.len());
+        if let Some(file) = self.files.last_mut() {
+            let offset = 0;
+            file.pieces.push(Piece { block, offset, len });
+        }
+        // What is in the buffer of this file, and what comes, is not all in one place any more.
+        self.file_start = None;
+        let store = self.store.clone();
+        self.uploads
+            .spawn(async move { (block, store.put_file(part).await) });
         Ok(())
     }
 
@@ -202,7 +227,7 @@ impl<S: BlockStore + Clone + 'static> CollectionWriter<S> {
 
     /// Notes that the open file has the next `len` bytes of the buffer.
     fn note_piece(&mut self, offset: usize, len: usize) {
-        let block = self.stored.len();
+        let block = self.buffer_block();
         let Some(file) = self.files.last_mut() else {
             return;
         };
@@ -227,8 +252,11 @@ impl<S: BlockStore + Clone + 'static> CollectionWriter<S> {
         let begun = self.buffer.split_off(start);
         self.upload_buffer();
         self.buffer = begun;
-        // All of the file so far is in this block: one piece, or none if it began exactly at its end.
-        let next = self.stored.len();
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        // All of the file's part in this block is one piece.
+        let next = self.buffer_block();
         if let Some(piece) = self
             .files
             .last_mut()
@@ -240,6 +268,19 @@ impl<S: BlockStore + Clone + 'static> CollectionWriter<S> {
         Ok(())
     }
 
+    fn new_block(&mut self) -> usize {
+        self.stored.push(None);
+        self.stored.len() - 1
+    }
+
+    fn buffer_block(&mut self) -> usize {
+        if let Some(block) = self.buffer_block {
+            return block;
+        }
+        let block = self.new_block();
+        *self.buffer_block.insert(block)
+    }
+
     async fn wait_for_place(&mut self) -> Result<(), KeepError> {
         while self.uploads.len() >= self.max_uploads {
             self.collect_one().await?;
@@ -249,8 +290,8 @@ impl<S: BlockStore + Clone + 'static> CollectionWriter<S> {
 
     /// Sends the buffer on its way and begins an empty one.
     fn upload_buffer(&mut self) {
-        let index = self.stored.len();
-        self.stored.push(None);
+        let index = self.buffer_block();
+        self.buffer_block = None;
         let store = self.store.clone();
         let data = Bytes::from(std::mem::take(&mut self.buffer));
         self.uploads

@@ -1,8 +1,9 @@
 //! Storing the files found, and putting them together with what is taken over by reference.
 
-use std::io::Read;
+use std::io::{Read, Seek, SeekFrom};
+use std::sync::Arc;
 
-use arvados_client::keep::{BlockStore, CollectionWriter};
+use arvados_client::keep::{BlockStore, CollectionWriter, FilePart, MAX_BLOCK_SIZE};
 use arvados_client::manifest::{Entry, Manifest, ManifestBuilder};
 use bytes::Bytes;
 use tokio::sync::mpsc;
@@ -16,11 +17,15 @@ use crate::mounts::Progress;
 const CHUNK: usize = 256 << 10;
 /// Reads that may wait to be stored.
 const CHUNKS_AHEAD: usize = 8;
+/// What is left of a large file after its full blocks and is no smaller than this becomes a block of its own.
+const OWN_BLOCK: u64 = 16 << 20;
 
 /// What the reading thread says.
 enum Piece {
     Begin(usize),
     Data(Bytes),
+    /// A block of a large file: it is read when it is sent, so that it need not be in memory.
+    Block(FilePart),
 }
 
 /// Uploads and gives the manifest of the whole output.
@@ -50,6 +55,12 @@ pub async fn upload<S: BlockStore + Clone + 'static>(
                 done += data.len() as u64;
                 progress(Progress { done, total });
             }
+            Piece::Block(part) => {
+                let size = part.len() as u64;
+                writer.write_part(part).await?;
+                done += size;
+                progress(Progress { done, total });
+            }
         }
     }
     reader.await.map_err(|_| OutputError::Interrupted)??;
@@ -71,6 +82,20 @@ fn read_all(files: &[LocalFile], sender: &mpsc::Sender<Piece>) -> Result<(), Out
         if sender.blocking_send(Piece::Begin(index)).is_err() {
             return Ok(());
         }
+        let own = blocks(input.metadata().map_err(failed)?.len());
+        if !own.is_empty() {
+            let (large, path) = (Arc::new(input), Arc::from(file.path.as_str()));
+            let mut at = 0;
+            for len in own {
+                let part = FilePart::new(Arc::clone(&large), Arc::clone(&path), at, len as usize);
+                if sender.blocking_send(Piece::Block(part)).is_err() {
+                    return Ok(());
+                }
+                at += len;
+            }
+            input = large.try_clone().map_err(failed)?;
+            input.seek(SeekFrom::Start(at)).map_err(failed)?;
+        }
         loop {
             let count = input.read(&mut buffer).map_err(failed)?;
             if count == 0 {
@@ -83,6 +108,18 @@ fn read_all(files: &[LocalFile], sender: &mpsc::Sender<Piece>) -> Result<(), Out
         }
     }
     Ok(())
+}
+
+/// How large the blocks are that a file of this size has to itself, from its beginning on: those of full size, and a
+/// last one that is large. What comes after them shares a block.
+fn blocks(size: u64) -> Vec<u64> {
+    let full = MAX_BLOCK_SIZE as u64;
+    let (count, rest) = (size / full, size % full);
+    let mut blocks = vec![full; count as usize];
+    if count > 0 && rest >= OWN_BLOCK {
+        blocks.push(rest);
+    }
+    blocks
 }
 
 fn assemble(found: &Found, paths: &[String], stored: &Manifest) -> Result<Manifest, OutputError> {
@@ -110,4 +147,25 @@ fn assemble(found: &Found, paths: &[String], stored: &Manifest) -> Result<Manife
         output.add_directory(dir)?;
     }
     Ok(output.build())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_large_files_have_blocks_of_their_own() {
+        const MIB: u64 = 1 << 20;
+        let cases: [(u64, &[u64]); 6] = [
+            (0, &[]),
+            (64 * MIB - 1, &[]),
+            (64 * MIB, &[64 * MIB]),
+            (80 * MIB - 1, &[64 * MIB]),
+            (80 * MIB, &[64 * MIB, 16 * MIB]),
+            (129 * MIB, &[64 * MIB, 64 * MIB]),
+        ];
+        for (size, expected) in cases {
+            assert_eq!(blocks(size), expected, "{size}");
+        }
+    }
 }

@@ -11,12 +11,13 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::claim::Claim;
 use super::insist::{GaveUp, Insistence, Trouble};
+use super::patient::{PatientStore, may_pass};
 use super::prepare::transfer;
 use crate::engine::Exit;
 use crate::exit::ExitCode;
 use crate::logs::{Journal, SaveError, Saver};
 use crate::mounts::{Progress, Staged};
-use crate::output;
+use crate::output::{self, OutputError};
 use crate::status::Status;
 use crate::verdict::{Cause, Output, Verdict};
 
@@ -116,34 +117,36 @@ impl Delivery<'_> {
         let progress = |progress: Progress| {
             status.activity(Some(transfer("saving output", progress)));
         };
+        let keep = PatientStore::new(self.claim.container_keep.clone(), &self.insistence);
+        let say = |remark: &str| self.journal.say(remark);
         let captured = self
             .insistence
             .on("Saving the output", || async {
-                output::capture_saying(
-                    staged,
-                    &self.claim.record,
-                    &self.claim.container_keep,
-                    &progress,
-                    &|remark| self.journal.say(remark),
-                )
-                .await
-                .map_err(|error| {
-                    if error.is_users_mistake() {
-                        Trouble::Final(error)
-                    } else {
-                        Trouble::Later(error)
+                let captured =
+                    output::capture_saying(staged, &self.claim.record, &keep, &progress, &say);
+                match captured.await {
+                    Ok(manifest) => Ok(manifest),
+                    Err(error) if error.is_users_mistake() => Err(Trouble::Final(error)),
+                    // There was patience enough with this block.
+                    Err(OutputError::Keep(error)) if may_pass(&error) => {
+                        Err(Trouble::Final(OutputError::Keep(error)))
                     }
-                })
+                    // Keep refuses us when the container's token has ended.
+                    Err(error) if !self.is_ours().await => Err(Trouble::Final(error)),
+                    Err(error) => Err(Trouble::Later(error)),
+                }
             })
             .await;
         let manifest = match captured {
             Ok(manifest) => manifest,
-            Err(GaveUp::Final(error)) => return Ok(Output::Wrong(error.to_string())),
-            Err(GaveUp::TooLong(error)) => {
-                return Err(Undelivered::TooLong(format!(
-                    "its output cannot be saved: {error}"
-                )));
+            Err(GaveUp::Final(error)) if error.is_users_mistake() => {
+                return Ok(Output::Wrong(error.to_string()));
             }
+            Err(GaveUp::TooLong(error)) => return Err(unsaved(&error)),
+            Err(GaveUp::Final(error @ OutputError::Keep(_))) if self.is_ours().await => {
+                return Err(unsaved(&error));
+            }
+            Err(GaveUp::Final(error)) => return Err(Undelivered::NotOurs(error.to_string())),
         };
         fail_points::fail_point("run.output-stored");
         let collection = self.output_collection(&manifest.to_string());
@@ -297,6 +300,10 @@ impl Delivery<'_> {
             Err(error) => !(error.is_denied() || error.is_not_found()),
         }
     }
+}
+
+fn unsaved(error: &OutputError) -> Undelivered {
+    Undelivered::TooLong(format!("its output cannot be saved: {error}"))
 }
 
 /// A refusal of what was asked; it would be refused again.

@@ -9,6 +9,7 @@ mod insist;
 mod left;
 mod limits;
 mod locked;
+mod patient;
 mod phases;
 mod prepare;
 mod result;

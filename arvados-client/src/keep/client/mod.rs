@@ -1,5 +1,6 @@
 //! The client for Keep's servers: blocks are verified in both directions and stored as often as was asked for.
 
+mod content;
 mod get;
 mod put;
 mod transfer;
@@ -12,7 +13,9 @@ use bytes::Bytes;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use self::content::Content;
 use super::error::{Cause, Failure, KeepError};
+use super::file_part::FilePart;
 use super::locator::{Locator, MAX_BLOCK_SIZE};
 use super::service::Service;
 use super::store::{BlockSource, BlockStore};
@@ -107,7 +110,11 @@ impl BlockSource for KeepClient {
 
 impl BlockStore for KeepClient {
     async fn put(&self, data: Bytes) -> Result<Locator, KeepError> {
-        self.inner.put(data).await
+        self.inner.put(Content::Memory(data)).await
+    }
+
+    async fn put_file(&self, part: FilePart) -> Result<Locator, KeepError> {
+        self.inner.put(Content::File(part)).await
     }
 }
 

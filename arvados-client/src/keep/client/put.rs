@@ -2,20 +2,19 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
+use super::content::Content;
 use super::transfer::Stored;
 use super::{Inner, Rounds};
 use crate::keep::error::{Failure, KeepError};
 use crate::keep::locator::{Locator, MAX_BLOCK_SIZE};
 use crate::keep::service::{self, Service};
-use crate::keep::store::hash_block;
 
 impl Inner {
-    pub(super) async fn put(&self, data: Bytes) -> Result<Locator, KeepError> {
-        let block = Locator::new(hash_block(&data).await?, data.len() as u64);
+    pub(super) async fn put(&self, data: Content) -> Result<Locator, KeepError> {
+        let block = data.locator().await?;
         if data.len() > MAX_BLOCK_SIZE {
             return Err(KeepError::TooLarge {
                 block: block.to_string(),

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::stream;
 use http::header::{
     AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER,
@@ -13,6 +12,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::Inner;
+use super::content::Content;
 use crate::error::messages;
 use crate::keep::error::{Cause, Failure};
 use crate::keep::locator::{BlockHash, Locator};
@@ -25,8 +25,6 @@ const CLASSES_CONFIRMED: HeaderName = HeaderName::from_static("x-keep-storage-cl
 
 /// No block takes longer, however steadily it trickles.
 const LONGEST_TRANSFER: Duration = Duration::from_secs(3600);
-/// Upload progress is noticed in steps of this size.
-const UPLOAD_STEP: usize = 256 << 10;
 /// As much of an error's or confirmation's body as is looked at.
 const MAX_REPLY: usize = 16 << 10;
 
@@ -85,7 +83,7 @@ impl Inner {
         &self,
         service: &Service,
         locator: &Locator,
-        data: Bytes,
+        data: Content,
     ) -> Result<Stored, Failure> {
         let fails = |cause: Cause| failure(service, cause);
         let stall = self.options.stall_timeout;
@@ -153,17 +151,19 @@ fn transport(error: reqwest::Error) -> Cause {
 /// Sends a body step by step and waits for the answer; fails when neither makes progress for `stall`.
 async fn send_moving(
     request: RequestBuilder,
-    data: Bytes,
+    data: Content,
     stall: Duration,
 ) -> Result<Response, Cause> {
     let (progress, mut moved) = watch::channel(());
-    let steps = stream::unfold((data, progress), |(mut rest, progress)| async move {
+    let steps = stream::unfold((data, 0, progress), |(data, at, progress)| async move {
         progress.send_replace(());
-        if rest.is_empty() {
+        if at >= data.len() {
             return None;
         }
-        let step = rest.split_to(rest.len().min(UPLOAD_STEP));
-        Some((Ok::<_, std::io::Error>(step), (rest, progress)))
+        let step = data.step(at).await;
+        // Nothing comes after an error.
+        let next = step.as_ref().map_or(data.len(), |step| at + step.len());
+        Some((step, (data, next, progress)))
     });
     let send = request.body(Body::wrap_stream(steps)).send();
     tokio::pin!(send);
