@@ -145,6 +145,18 @@ pub struct Flags {
     #[arg(long, default_value = "32MiB", value_name = "SIZE")]
     pub log_update_size: ByteSize,
 
+    /// Program to run when this node looks broken, with the reason as its argument
+    #[arg(long, value_name = "FILE")]
+    pub broken_node_hook: Option<PathBuf>,
+
+    /// File that says so where there is no such program
+    #[arg(
+        long,
+        default_value = "/var/lock/crunch-run-broken",
+        value_name = "FILE"
+    )]
+    pub broken_node_marker: PathBuf,
+
     /// Trust only the certificates in this file (as SSL_CERT_FILE)
     #[arg(long, value_name = "FILE")]
     pub ca_certs: Option<PathBuf>,
@@ -171,8 +183,6 @@ pub struct Obsolete {
     #[arg(long, hide = true)]
     container_network_mode: Option<OsString>,
     #[arg(long, hide = true)]
-    broken_node_hook: Option<OsString>,
-    #[arg(long, hide = true)]
     memprofile: Option<OsString>,
     #[arg(long, hide = true)]
     config: Option<OsString>,
@@ -197,7 +207,6 @@ impl Obsolete {
                 "container-network-mode",
                 self.container_network_mode.is_some(),
             ),
-            ("broken-node-hook", self.broken_node_hook.is_some()),
             ("memprofile", self.memprofile.is_some()),
             ("config", self.config.is_some()),
             ("sleep", self.sleep.is_some()),
@@ -329,6 +338,7 @@ mod tests {
             "-container-enable-networking",
             "always",
             "-detach=true",
+            "-broken-node-hook=/etc/drain",
             UUID,
         ])
         .unwrap();
@@ -338,6 +348,10 @@ mod tests {
         assert_eq!(
             flags.obsolete.notes(),
             ["flag --cgroup-parent-subsystem is obsolete and does nothing here"]
+        );
+        assert_eq!(
+            flags.broken_node_hook.as_deref(),
+            Some("/etc/drain".as_ref())
         );
         assert!(!read(&["-no-detach", "-detach", UUID]).unwrap().detach);
         // As with Go's flags, the last one counts.

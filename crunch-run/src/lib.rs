@@ -1,5 +1,6 @@
 //! The executor of one container: inputs, image, engine, limits, statistics, logs, output.
 
+pub mod broken_node;
 pub mod cache;
 pub mod cgroup;
 pub mod detach;

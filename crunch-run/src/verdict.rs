@@ -11,6 +11,7 @@ use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::broken_node;
 use crate::cgroup::Processes;
 use crate::engine::{Exit, ExitStatus};
 use crate::limits::Overrun;
@@ -117,7 +118,7 @@ pub fn judge(ending: &Ending, output: Output, evidence: Evidence) -> Verdict {
         }
         Ending::NotStarted { reason } => {
             return cancelled(
-                Kind::NotStarted,
+                blame(reason, Kind::NotStarted),
                 Reason::new(
                     format!("the command could not be started: {reason}"),
                     "the engine refused it after everything was in place",
@@ -126,7 +127,7 @@ pub fn judge(ending: &Ending, output: Output, evidence: Evidence) -> Verdict {
         }
         Ending::Lost { reason } => {
             return cancelled(
-                Kind::Lost,
+                blame(reason, Kind::Lost),
                 Reason::new(
                     format!("the container was lost: {reason}"),
                     "its command was killed, and how far it came is not known",
@@ -191,6 +192,15 @@ pub fn judge(ending: &Ending, output: Output, evidence: Evidence) -> Verdict {
             Kind::BadOutput,
             Reason::new("its output was not saved", how(exited)),
         ),
+    }
+}
+
+/// An engine that failed on a broken node says nothing about the container.
+fn blame(reason: &str, otherwise: Kind) -> Kind {
+    if broken_node::is_symptom(reason) {
+        Kind::BrokenNode
+    } else {
+        otherwise
     }
 }
 

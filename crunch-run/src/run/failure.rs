@@ -2,6 +2,7 @@
 
 use arvados_client::Error;
 
+use crate::broken_node;
 use crate::engine::EngineError;
 use crate::mounts::MountError;
 use crate::verdict::Reason;
@@ -12,6 +13,8 @@ pub enum Failure {
     NotOurs(String),
     /// This node or the network is at fault; the container may be tried elsewhere.
     NeverRan(String),
+    /// The same, and whatever comes to this node next will fare no better.
+    BrokenNode(String),
     /// The request is at fault, and would be anywhere.
     Mistake(Reason),
 }
@@ -52,7 +55,15 @@ impl Failure {
         if error.is_users() {
             Self::Mistake(Reason::new(error.to_string(), what))
         } else {
-            Self::NeverRan(format!("{what}: {error}"))
+            Self::NeverRan(format!("{what}: {error}")).on_this_node()
+        }
+    }
+
+    /// Of something that this node alone has to do with: its words may be symptoms.
+    pub fn on_this_node(self) -> Self {
+        match self {
+            Self::NeverRan(reason) if broken_node::is_symptom(&reason) => Self::BrokenNode(reason),
+            other => other,
         }
     }
 }

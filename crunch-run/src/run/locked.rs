@@ -156,8 +156,11 @@ impl Attempt<'_> {
     /// Ends an attempt whose record is Locked.
     pub async fn refuse(&self, failure: Failure, status: Status, saver: &Saver) -> ExitCode {
         let Failure::Mistake(reason) = failure else {
-            if matches!(failure, Failure::NeverRan(_)) {
-                self.tell_why(&failure, saver).await;
+            if let Failure::BrokenNode(reason) = &failure {
+                self.settings.alarm.raise(reason, &self.journal).await;
+            }
+            if let Failure::NeverRan(reason) | Failure::BrokenNode(reason) = &failure {
+                self.tell_why(reason, saver).await;
             }
             return self.give_up(failure);
         };
@@ -182,10 +185,8 @@ impl Attempt<'_> {
     }
 
     /// The log of an attempt that ran nothing helps whoever asks why; it outlives the unlock.
-    async fn tell_why(&self, failure: &Failure, saver: &Saver) {
-        if let Failure::NeverRan(reason) = failure {
-            self.journal.say(format!("Nothing was run here: {reason}"));
-        }
+    async fn tell_why(&self, reason: &str, saver: &Saver) {
+        self.journal.say(format!("Nothing was run here: {reason}"));
         let telling = async {
             let log = saver.save(false).await?;
             let attributes = json!({"log": log});

@@ -146,11 +146,15 @@ impl Attempt<'_> {
         ));
         let engine = match self.engine() {
             Ok(engine) => engine,
-            Err(failure) => return self.refuse(failure, status, &saver).await,
+            Err(failure) => {
+                return self.refuse(failure.on_this_node(), status, &saver).await;
+            }
         };
         let scratch = match self.scratch(&*engine).await {
             Ok(scratch) => scratch,
-            Err(failure) => return self.refuse(failure, status, &saver).await,
+            Err(failure) => {
+                return self.refuse(failure.on_this_node(), status, &saver).await;
+            }
         };
         let host = self.host_statistics(scratch.path());
         let code = match self
@@ -224,7 +228,7 @@ impl Attempt<'_> {
                     .say(format!("The container is not ours to run: {reason}"));
                 ExitCode::NotOurs
             }
-            Failure::NeverRan(reason) => {
+            Failure::NeverRan(reason) | Failure::BrokenNode(reason) => {
                 self.journal.say(format!("Ending without a run: {reason}"));
                 ExitCode::NeverRan
             }

@@ -26,7 +26,7 @@ use crate::logs::{Checkpoints, HOST_STATISTICS, Pump, RESULT, STATISTICS, Saver}
 use crate::mounts::{NotedMounts, Staged};
 use crate::stats::{Sampler, Subject, Summary};
 use crate::status::Status;
-use crate::verdict::{self, Ending, Evidence, Output, Verdict};
+use crate::verdict::{self, Ending, Evidence, Kind, Output, Verdict};
 
 /// How long a pipe may stay open after the container's end.
 const PIPE_PATIENCE: Duration = Duration::from_secs(60);
@@ -171,6 +171,14 @@ impl Attempt<'_> {
             verdict: &verdict,
             ..facts
         });
+        if verdict.kind == Kind::BrokenNode
+            && let Some(error) = &verdict.error
+        {
+            self.settings
+                .alarm
+                .raise(&error.sentence, &self.journal)
+                .await;
+        }
         if let Some(host) = running.host {
             for line in host.finish().await.process_lines() {
                 self.journal.say(line);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use arvados_client::endpoint::EndpointError;
 use arvados_client::{ContainerUuid, Endpoint, Token};
 
+use crate::broken_node::Alarm;
 use crate::cache::Limits;
 use crate::engine::{GpuGrant, GpuStack};
 use crate::flags::{Flags, Networking};
@@ -34,6 +35,7 @@ pub struct Settings {
     pub log_limit: u64,
     pub log_pace: Pace,
     pub site: SiteLimits,
+    pub alarm: Alarm,
 }
 
 /// Limits for every container, whatever its record asks for.
@@ -92,6 +94,10 @@ impl Settings {
             log_pace: Pace {
                 period: flags.log_update_period,
                 growth: flags.log_update_size.as_u64(),
+            },
+            alarm: match &flags.broken_node_hook {
+                Some(program) => Alarm::Hook(program.clone()),
+                None => Alarm::Marker(flags.broken_node_marker.clone()),
             },
             site: SiteLimits {
                 cpu_time: flags.cpu_time_limit,

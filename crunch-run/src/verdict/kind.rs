@@ -28,6 +28,8 @@ pub enum Kind {
     Refused,
     NotStarted,
     BadOutput,
+    /// The node cannot run containers.
+    BrokenNode,
     /// Its end was not seen.
     Lost,
 }
@@ -55,7 +57,7 @@ impl Kind {
             | Self::OutputSize => Class::Limit,
             Self::Stopped | Self::PriorityZero => Class::User,
             Self::Refused | Self::NotStarted | Self::BadOutput => Class::Specification,
-            Self::Lost => Class::Infrastructure,
+            Self::BrokenNode | Self::Lost => Class::Infrastructure,
         }
     }
 
@@ -70,7 +72,7 @@ impl Kind {
     }
 
     #[cfg(test)]
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Exited,
         Self::Signalled,
         Self::ChildOutOfMemory,
@@ -86,6 +88,7 @@ impl Kind {
         Self::Refused,
         Self::NotStarted,
         Self::BadOutput,
+        Self::BrokenNode,
         Self::Lost,
     ];
 

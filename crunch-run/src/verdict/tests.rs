@@ -132,6 +132,16 @@ fn endings_and_their_verdicts() {
             "it was stopped because it used 3.0 MiB of 2.0 MiB at /out; ask for more capacity of that mount",
         ),
         (
+            Ending::NotStarted {
+                reason: "x: no space left on device".into(),
+            },
+            Output::Unwanted,
+            Cancelled,
+            None,
+            Kind::BrokenNode,
+            "the command could not be started: x: no space left on device",
+        ),
+        (
             code(0),
             Output::TooLarge(overrun(Resource::OutputBytes)),
             Cancelled,
