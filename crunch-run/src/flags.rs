@@ -109,6 +109,10 @@ pub struct Flags {
     #[arg(long, value_parser = duration, default_value = "10s", value_name = "TIME")]
     pub grace: Duration,
 
+    /// Time beyond its maximum run time and the grace after which a container is killed although nothing else works
+    #[arg(long, value_parser = duration, default_value = "5m", value_name = "TIME")]
+    pub overdue: Duration,
+
     /// How long to keep trying to deliver results while the API or Keep does not answer
     #[arg(long, value_parser = duration, default_value = "10m", value_name = "TIME")]
     pub deliver_for: Duration,

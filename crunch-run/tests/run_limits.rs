@@ -171,9 +171,12 @@ async fn the_result_says_what_happened() {
         assert!(phases[phase].as_f64().unwrap() >= 0.0, "{phases:?}");
     }
 
-    let (_, _, result) = run(&world, "kill -9 $$", json!({}), &[]).await;
-    let said = ["verdict", "exit_code", "signal"].map(|name| &result[name]);
-    assert_eq!(said, [&json!("signalled"), &json!(137), &json!(9)]);
+    let small = json!({"runtime_constraints": {"vcpus": 1, "ram": 24 << 20}});
+    let (_, _, result) = run(&world, "exec tail /dev/zero", small, &[]).await;
+    let said = ["verdict", "class", "exit_code", "signal"].map(|name| &result[name]);
+    let expected = [json!("memory"), json!("limit"), json!(137), json!(9)];
+    assert_eq!(said, expected.each_ref());
+    assert!(result["oom_kills"].as_u64().unwrap() > 0, "{result}");
 }
 
 #[tokio::test]
@@ -208,5 +211,64 @@ async fn a_notice_that_the_node_will_go_is_passed_on_and_saves_the_log() {
             .runtime_status
             .preemption_notice
             .is_some()
+    );
+}
+
+#[tokio::test]
+async fn a_container_ends_in_time_although_crunch_run_hangs() {
+    if !can_run() {
+        return;
+    }
+    if !fail_points::ENABLED {
+        panic!("this test needs --features fail-points/enabled");
+    }
+    let world = World::new().await;
+    let points = tempfile::tempdir().unwrap();
+    let hold = points.path().join("run.started.hold");
+    std::fs::write(&hold, "").unwrap();
+    let more = json!({"scheduling_parameters": {"max_run_time": 1}});
+    let job = world.lock(&["sleep", "1000"], more).await;
+    let mut program = world.program(&job, &["--grace=1s", "--overdue=0s"]);
+    let child = program
+        .env(fail_points::VARIABLE, points.path())
+        .spawn()
+        .unwrap();
+    world
+        .until(&job, "it hangs after the start", |_| {
+            let passed = std::fs::read_to_string(points.path().join("passed"));
+            passed.is_ok_and(|points| points.contains("run.started "))
+        })
+        .await;
+    // Its own limits are not even looked at.
+    world
+        .until(&job, "its processes are gone", |_| {
+            let groups = left_overs(&job.uuid);
+            let processes: Vec<String> = groups
+                .iter()
+                .filter_map(|dir| std::fs::read_to_string(dir.join("cgroup.procs")).ok())
+                .collect();
+            !processes.is_empty() && processes.iter().all(String::is_empty)
+        })
+        .await;
+    assert_eq!(world.record(&job).await.state, ContainerState::Running);
+    std::fs::remove_file(hold).unwrap();
+    let finished = finish(child).await;
+    assert_eq!(finished.code, 0, "{}", finished.said);
+    let record = world.record(&job).await;
+    let result = world.log(&job).await;
+    let result = serde_json::from_str(file(&result, "result.json")).unwrap();
+    is_stopped(
+        &job,
+        &record,
+        &result,
+        "wall_time",
+        "maximum run time exceeded",
+    );
+    assert!(
+        finished
+            .said
+            .contains("was still there 2 s after its start and is killed"),
+        "{}",
+        finished.said
     );
 }

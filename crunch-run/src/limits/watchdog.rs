@@ -1,6 +1,8 @@
 //! The last resort: a thread that only sleeps, and kills the container's control group when everything else that
 //! should have ended it by now did not. It needs neither the runtime nor the network nor the engine.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
@@ -14,12 +16,18 @@ const PATIENCE: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub struct Watchdog {
     _called_off: mpsc::Sender<()>,
+    has_bitten: Arc<AtomicBool>,
 }
 
 impl Watchdog {
     /// When a container with this limit is surely overdue: late enough never to meet those who end it in time.
-    pub fn patience(max_run_time: Duration, grace: Duration) -> Duration {
-        (max_run_time + grace + Duration::from_secs(300)).mul_f64(1.2)
+    pub fn patience(max_run_time: Duration, grace: Duration, slack: Duration) -> Duration {
+        (max_run_time + grace + slack).mul_f64(1.2)
+    }
+
+    /// The end of the container is its work.
+    pub fn has_bitten(&self) -> bool {
+        self.has_bitten.load(Ordering::Acquire)
     }
 
     /// Starts to wait. Without a thread there is one safeguard less, and that is said.
@@ -29,11 +37,14 @@ impl Watchdog {
         say: impl Fn(String) + Send + 'static,
     ) -> Option<Self> {
         let (call_off, called_off) = mpsc::channel();
+        let has_bitten = Arc::new(AtomicBool::new(false));
+        let bites = has_bitten.clone();
         let waiting = thread::Builder::new().name("watchdog".to_owned());
         let started = waiting.spawn(move || {
             if called_off.recv_timeout(after) != Err(RecvTimeoutError::Timeout) {
                 return;
             }
+            bites.store(true, Ordering::Release);
             // First the deed: saying so writes to files, which may hang.
             let killed = group.kill(PATIENCE);
             say(match killed {
@@ -46,6 +57,7 @@ impl Watchdog {
         });
         started.ok().map(|_| Self {
             _called_off: call_off,
+            has_bitten,
         })
     }
 }
@@ -67,16 +79,19 @@ mod tests {
         };
         let called_off = dog(Duration::from_millis(200), "called off");
         drop(called_off);
-        let _overdue = dog(Duration::from_millis(400), "overdue");
+        let overdue = dog(Duration::from_millis(400), "overdue");
+        assert!(!overdue.has_bitten());
         assert_eq!(hear.recv_timeout(Duration::from_secs(20)), Ok("overdue"));
+        assert!(overdue.has_bitten());
     }
 
     #[test]
     fn it_waits_longer_than_all_others() {
         let grace = Duration::from_secs(10);
-        let short = Watchdog::patience(Duration::from_secs(1), grace);
+        let slack = Duration::from_secs(300);
+        let short = Watchdog::patience(Duration::from_secs(1), grace, slack);
         assert_eq!(short.as_millis(), 373_200);
         let day = Duration::from_secs(86_400);
-        assert!(Watchdog::patience(day, grace) > day + grace + Duration::from_secs(300));
+        assert!(Watchdog::patience(day, grace, slack) > day + grace + slack);
     }
 }

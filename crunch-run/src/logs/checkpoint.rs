@@ -65,6 +65,7 @@ impl Checkpoints {
                 if !asked && !pace.is_due(now, size, saved.elapsed()) {
                     continue;
                 }
+                fail_points::fail_point("run.before-checkpoint");
                 let told = async {
                     let log = saver.save(false).await?;
                     client.update_container(&uuid, json!({"log": log})).await?;

@@ -26,7 +26,7 @@ use crate::logs::{Checkpoints, HOST_STATISTICS, Pump, RESULT, STATISTICS, Saver}
 use crate::mounts::{NotedMounts, Staged};
 use crate::stats::{Sampler, Subject, Summary};
 use crate::status::Status;
-use crate::verdict::{self, Ending, Evidence, Kind, Output, Verdict};
+use crate::verdict::{self, Cause, Ending, Evidence, Kind, Output, Verdict};
 
 /// How long a pipe may stay open after the container's end.
 const PIPE_PATIENCE: Duration = Duration::from_secs(60);
@@ -222,11 +222,11 @@ impl Attempt<'_> {
             };
             return (Watched::Ended(ending), Summary::default());
         }
-        fail_point("run.started");
-        let sampler = self.sampler(running, claim);
         let max_run_time = claim.record.scheduling_parameters.max_run_time;
         let max_run_time = (max_run_time > 0).then(|| Duration::from_secs(max_run_time));
-        let _watchdog = max_run_time.and_then(|time| self.watchdog(container, time));
+        let watchdog = max_run_time.and_then(|time| self.watchdog(container, time));
+        fail_point("run.started");
+        let sampler = self.sampler(running, claim);
         let watch = Watch {
             container,
             client: &self.client,
@@ -239,7 +239,15 @@ impl Attempt<'_> {
             status,
             journal: &self.journal,
         };
-        let watched = watch.to_the_end().await;
+        let mut watched = watch.to_the_end().await;
+        if let (Watched::Ended(Ending::Exited(exit)), Some(limit)) = (&watched, max_run_time)
+            && watchdog.is_some_and(|watchdog| watchdog.has_bitten())
+        {
+            watched = Watched::Ended(Ending::Stopped {
+                cause: Cause::MaxRunTime(limit),
+                exit: Some(*exit),
+            });
+        }
         let usage = match sampler {
             Some(sampler) => sampler.finish().await,
             None => Summary::default(),
@@ -249,7 +257,7 @@ impl Attempt<'_> {
 
     /// Should all of this hang, the container still ends some time.
     fn watchdog(&self, container: &dyn Container, max_run_time: Duration) -> Option<Watchdog> {
-        let after = Watchdog::patience(max_run_time, self.settings.grace);
+        let after = Watchdog::patience(max_run_time, self.settings.grace, self.settings.overdue);
         let journal = self.journal.clone();
         Watchdog::start(container.cgroup()?, after, move |text| journal.say(text))
     }

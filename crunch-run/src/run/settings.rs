@@ -30,6 +30,7 @@ pub struct Settings {
     pub limit_memory: bool,
     pub statistics_period: Duration,
     pub grace: Duration,
+    pub overdue: Duration,
     /// How long results are tried to be delivered.
     pub patience: Duration,
     pub log_limit: u64,
@@ -89,6 +90,7 @@ impl Settings {
             limit_memory: flags.enable_memory_limit,
             statistics_period: flags.crunchstat_interval,
             grace: flags.grace,
+            overdue: flags.overdue,
             patience: flags.deliver_for,
             log_limit: flags.log_limit.as_u64(),
             log_pace: Pace {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use arvados_client::client::Call;
 use arvados_client::records::{Container as Record, ContainerState};
 use arvados_client::{Client, ContainerUuid, Error, TokenUuid};
+use fail_points::fail_point;
 
 use crate::engine::{Container, Exit};
 use crate::limits::{Allowance, Overrun};
@@ -108,12 +109,14 @@ impl Watch<'_> {
 
     async fn end(&self) -> Option<Exit> {
         self.journal.say("stopping container");
+        fail_point("run.stopping");
         // Whoever asks twice does not want to wait for the grace to be over.
         let gently = self.container.stop(self.grace);
         let stopped = tokio::select! {
             stopped = gently => stopped,
             _ = self.signals.stop.asked_again() => self.container.stop(Duration::ZERO).await,
         };
+        fail_point("run.stopped");
         if let Err(error) = stopped {
             self.journal.say(format!("Stopping failed: {error}"));
             return None;

@@ -101,6 +101,10 @@ pub const EXECUTOR: &[Point] = &[
     at("run.before-running"),
     fatal("run.after-running"),
     fatal("run.started"),
+    // The log is saved once more before the container is stopped.
+    when("run.before-checkpoint", Need::Stop),
+    when("run.stopping", Need::Stop),
+    when("run.stopped", Need::Stop),
     fatal("run.command-ended"),
     fatal("run.before-output"),
     fatal("run.output-stored"),
