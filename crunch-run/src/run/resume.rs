@@ -116,7 +116,9 @@ impl Resumed {
                     claim.own_token, left.attempt
                 ))),
                 Err(Failure::NotOurs(text)) => Err(Trouble::Final(text)),
-                Err(Failure::NeverRan(text)) => Err(Trouble::Later(text)),
+                Err(Failure::NeverRan(text) | Failure::BrokenNode(text)) => {
+                    Err(Trouble::Later(text))
+                }
                 Err(Failure::Mistake(reason)) => Err(Trouble::Later(reason.sentence)),
             }
         });
