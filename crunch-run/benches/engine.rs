@@ -7,7 +7,6 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crunch_run::engine::Engine;
 use engine_lab::{Lab, ask, shell};
 
 const ROUNDS: usize = 100;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crunch_run::cgroup::Cgroup;
-use crunch_run::engine::{Container, Engine, EngineError, ExitStatus};
+use crunch_run::engine::{Container, EngineError, ExitStatus};
 use engine_lab::{Lab, ask, shell};
 use rustix::process::{Pid, Signal, kill_process};
 

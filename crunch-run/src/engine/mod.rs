@@ -2,6 +2,8 @@
 
 pub mod builtin;
 pub mod error;
+pub mod kept;
+pub mod oci;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -154,6 +156,14 @@ pub enum ExitStatus {
 }
 
 impl ExitStatus {
+    /// From what the kernel says of a process that ended.
+    pub fn of(status: rustix::process::WaitStatus) -> Self {
+        match status.terminating_signal() {
+            Some(signal) => Self::Signal(signal),
+            None => Self::Code(status.exit_status().unwrap_or(255)),
+        }
+    }
+
     /// The number a container record carries: the exit code, or 128 + the signal.
     pub fn code(self) -> i32 {
         match self {

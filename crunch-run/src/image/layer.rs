@@ -19,7 +19,9 @@ use super::{Archive, ImageError};
 
 const WHITEOUT: &[u8] = b".wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
+/// Only root may set the first.
 const OVERLAY_OPAQUE: &str = "trusted.overlay.opaque";
+const OVERLAY_OPAQUE_OF_USERS: &str = "user.overlay.opaque";
 const COPY_BUFFER: usize = 128 << 10;
 
 /// Unpacks `layer` of the archive into `into`, which must not exist.
@@ -240,6 +242,8 @@ impl<'a> Unpacker<'a> {
                 self.finish_node(&parent, &name, entry, None)?;
             }
             EntryType::Link => self.hard_link(entry, &parent, &name)?,
+            // Device nodes of images are never used, and an ordinary user can make none.
+            EntryType::Char | EntryType::Block if !is_root() => clear(&parent, &name)?,
             EntryType::Char | EntryType::Block | EntryType::Fifo => {
                 clear(&parent, &name)?;
                 let header = entry.header();
@@ -442,9 +446,13 @@ fn relative(path: &Path) -> Result<PathBuf, Problem> {
 }
 
 fn set_opaque(dir: &OwnedFd) -> Result<(), Problem> {
-    rustix::fs::fsetxattr(dir, OVERLAY_OPAQUE, b"y", XattrFlags::empty()).map_err(|error| {
+    let name = match is_root() {
+        true => OVERLAY_OPAQUE,
+        false => OVERLAY_OPAQUE_OF_USERS,
+    };
+    rustix::fs::fsetxattr(dir, name, b"y", XattrFlags::empty()).map_err(|error| {
         Problem::Write(io::Error::other(format!(
-            "the file system of the image cache cannot hold {OVERLAY_OPAQUE} ({error})"
+            "the file system of the image cache cannot hold {name} ({error})"
         )))
     })
 }
@@ -526,6 +534,7 @@ fn xattrs<R: Read>(entry: &mut Entry<'_, R>) -> Result<Vec<(OsString, Vec<u8>)>,
             let extension = extension.map_err(Problem::Read)?;
             if let Some(name) = extension.key_bytes().strip_prefix(b"SCHILY.xattr.")
                 && !name.starts_with(b"trusted.overlay.")
+                && !name.starts_with(b"user.overlay.")
             {
                 let name = OsString::from_vec(name.to_vec());
                 found.push((name, extension.value_bytes().to_vec()));
@@ -535,7 +544,15 @@ fn xattrs<R: Read>(entry: &mut Entry<'_, R>) -> Result<Vec<(OsString, Vec<u8>)>,
     Ok(found)
 }
 
+/// An ordinary user's images belong to him: he can give nothing away.
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
 fn owner<R: Read>(entry: &Entry<'_, R>) -> (Uid, Gid) {
+    if !is_root() {
+        return (rustix::process::geteuid(), rustix::process::getegid());
+    }
     let id = |n: io::Result<u64>| n.ok().and_then(|n| u32::try_from(n).ok()).unwrap_or(0);
     (
         Uid::from_raw(id(entry.header().uid())),
@@ -544,7 +561,13 @@ fn owner<R: Read>(entry: &Entry<'_, R>) -> (Uid, Gid) {
 }
 
 fn mode<R: Read>(entry: &Entry<'_, R>) -> u32 {
-    entry.header().mode().unwrap_or(0o644) & 0o7777
+    let mode = entry.header().mode().unwrap_or(0o644) & 0o7777;
+    match entry.header().entry_type() {
+        _ if is_root() => mode,
+        // Without these its owner could neither fill it nor remove it.
+        EntryType::Directory => mode | 0o700,
+        _ => mode | 0o400,
+    }
 }
 
 fn times<R: Read>(entry: &Entry<'_, R>) -> Timestamps {

@@ -16,8 +16,8 @@ use libcontainer::workload::{
 use nix::sys::signal::SigSet;
 use rustix::fs::Access;
 
-use super::process::variable;
 use crate::engine::StartError;
+use crate::engine::kept::variable;
 
 /// What libcontainer calls at the right moments.
 #[derive(Clone)]
@@ -176,7 +176,9 @@ fn explain(error: &io::Error, program: &Path) -> StartError {
     let resolved = program.display().to_string();
     match Errno::from_io_error(error) {
         Some(Errno::NOENT) => StartError::InterpreterMissing {
-            interpreter: interpreter(program).unwrap_or_else(|| "it names".to_owned()),
+            interpreter: head(program)
+                .and_then(|head| interpreter(&head))
+                .unwrap_or_else(|| "it names".to_owned()),
             resolved,
         },
         Some(Errno::NOEXEC) => StartError::BadFormat { resolved },
@@ -199,7 +201,7 @@ fn head(program: &Path) -> Option<Vec<u8>> {
 }
 
 /// A script that names its interpreter, or a program for this processor.
-fn is_program(head: &[u8]) -> bool {
+pub fn is_program(head: &[u8]) -> bool {
     const MACHINES: &[u16] = match std::env::consts::ARCH.as_bytes() {
         // Each with its 32-bit sibling, which the kernel may run too.
         b"x86_64" => &[62, 3],
@@ -217,8 +219,7 @@ fn is_program(head: &[u8]) -> bool {
 }
 
 /// What a script's first line or an ELF file's header asks for.
-fn interpreter(program: &Path) -> Option<String> {
-    let head = head(program)?;
+pub fn interpreter(head: &[u8]) -> Option<String> {
     if let Some(line) = head.strip_prefix(b"#!") {
         let line = line.split(|b| *b == b'\n').next()?;
         return String::from_utf8_lossy(line)
@@ -226,7 +227,7 @@ fn interpreter(program: &Path) -> Option<String> {
             .next()
             .map(str::to_owned);
     }
-    elf_interpreter(&head)
+    elf_interpreter(head)
 }
 
 /// The PT_INTERP string of a little-endian 64-bit ELF file.
@@ -307,13 +308,13 @@ mod tests {
 
     #[test]
     fn interpreters_are_named() {
-        let dir = tempfile::tempdir().unwrap();
-        let script = dir.path().join("s");
-        fs::write(&script, "#! /opt/bin/python3 -u\n").unwrap();
-        assert_eq!(interpreter(&script).as_deref(), Some("/opt/bin/python3"));
+        assert_eq!(
+            interpreter(b"#! /opt/bin/python3 -u\n").as_deref(),
+            Some("/opt/bin/python3")
+        );
         // A dynamically linked program: the test itself.
         let me = std::env::current_exe().unwrap();
-        let loader = interpreter(&me);
+        let loader = interpreter(&head(&me).unwrap());
         assert!(loader.is_none_or(|l| l.starts_with("/lib") && l.contains("ld-")));
         assert_eq!(elf_interpreter(b"\x7fELF\x02\x01"), None);
     }

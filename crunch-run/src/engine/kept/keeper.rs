@@ -3,20 +3,19 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal as NixSignal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, setsid, umask, waitpid,
-};
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Pid, Signal, setsid, umask};
 
-use super::build::{Made, build};
-use super::protocol::{News, Order, Plan, receive_stdio};
-use crate::engine::{Exit, ExitStatus, StartError};
+use super::members::Members;
+use super::protocol::{News, Order, Plan, Runtime, receive_stdio};
+use super::scene::{self, Made};
+use crate::engine::{Exit, ExitStatus, StartError, builtin, oci};
 
 /// How long killed processes may take to be gone. They take longer only when a file system hangs.
 const KILL_PATIENCE: Duration = Duration::from_secs(20);
@@ -65,7 +64,7 @@ pub fn keep() -> io::Result<()> {
         plan: *plan,
         control,
         made: Made::default(),
-        init: None,
+        first: None,
         stop_by: None,
         told_exit: false,
     };
@@ -128,20 +127,35 @@ impl Control {
     }
 }
 
-/// The container's first process.
-struct Init {
-    pid: Pid,
-    pidfd: OwnedFd,
-    /// Why the command could not be started, or its end when it was.
-    report: Option<OwnedFd>,
-    container: libcontainer::container::Container,
+/// The container's first process, however it was made.
+pub trait First {
+    /// As the keeper sees it.
+    fn pid(&self) -> Pid;
+
+    /// When one of these can be read, there may be something to hear.
+    fn files(&self) -> Vec<BorrowedFd<'_>>;
+
+    fn start(&mut self) -> Result<(), StartError>;
+
+    /// What happened since. Never waits.
+    fn hear(&mut self) -> Vec<Said>;
+
+    /// Kills it and, with its pid namespace, everything in the container.
+    fn kill(&mut self);
+}
+
+/// What is heard of the first process.
+pub enum Said {
+    Failed(StartError),
+    Started,
+    Ended(ExitStatus),
 }
 
 struct Keeper {
     plan: Plan,
     control: Control,
     made: Made,
-    init: Option<Init>,
+    first: Option<Box<dyn First>>,
     stop_by: Option<Instant>,
     told_exit: bool,
 }
@@ -149,32 +163,24 @@ struct Keeper {
 impl Keeper {
     /// True if crunch-run asked for the removal and waits for it.
     fn run(&mut self, stdio: [OwnedFd; 3]) -> io::Result<bool> {
-        let (reading, writing) = pipe_with(PipeFlags::CLOEXEC)?;
-        match build(&self.plan, stdio, writing, &mut self.made) {
-            Ok(container) => {
-                let pid = container
-                    .pid()
-                    .and_then(|pid| Pid::from_raw(pid.as_raw()))
-                    .ok_or_else(|| io::Error::other("the container has no process"))?;
-                self.init = Some(Init {
-                    pid,
-                    pidfd: pidfd_open(pid, PidfdFlags::empty())?,
-                    report: Some(reading),
-                    container,
-                });
+        match self.build(stdio) {
+            Ok(first) => {
+                let pid = first.pid().as_raw_nonzero().get() as u32;
+                self.first = Some(first);
                 let group = self.made.groups.as_ref().map(|g| g.outside.clone());
-                self.tell(&News::Created {
-                    pid: pid.as_raw_nonzero().get() as u32,
-                    group: group.unwrap_or_default(),
-                });
+                self.tell(&News::Created { pid, group });
             }
-            Err(error) => {
-                // The launcher's own words are better than what came through libcontainer.
-                let error = read_report(&reading).unwrap_or(error);
-                self.tell(&News::Failed(error));
-            }
+            Err(error) => self.tell(&News::Failed(error)),
         }
         self.watch()
+    }
+
+    fn build(&mut self, stdio: [OwnedFd; 3]) -> Result<Box<dyn First>, StartError> {
+        let scene = scene::set(&self.plan, &mut self.made)?;
+        match &self.plan.runtime {
+            Runtime::Library => builtin::build(&self.plan, scene, stdio, &self.made),
+            Runtime::Oci(runtime) => oci::build(runtime, &self.plan, scene, stdio, &mut self.made),
+        }
     }
 
     fn watch(&mut self) -> io::Result<bool> {
@@ -185,30 +191,21 @@ impl Keeper {
                 }
                 self.obey(order);
             }
-            let ready = self.wait_for_something()?;
-            if ready.report {
-                self.hear_report();
-            }
-            if ready.exit {
-                self.hear_exit();
-            }
+            let ordered = self.wait_for_something()?;
+            self.hear();
             self.go_on_stopping();
-            if ready.control && !self.control.read_more()? {
+            if ordered && !self.control.read_more()? {
                 return Ok(false);
             }
         }
     }
 
-    fn wait_for_something(&self) -> io::Result<Ready> {
+    /// True if there is an order, or the end of orders.
+    fn wait_for_something(&self) -> io::Result<bool> {
         let mut fds = vec![PollFd::new(&self.control.socket, PollFlags::IN)];
-        let running = self.init.as_ref().filter(|_| !self.told_exit);
-        let report = running.and_then(|init| init.report.as_ref());
-        if let Some(init) = running {
-            fds.push(PollFd::new(&init.pidfd, PollFlags::IN));
-        }
-        if let Some(report) = report {
-            fds.push(PollFd::new(report, PollFlags::IN));
-        }
+        let running = self.first.as_ref().filter(|_| !self.told_exit);
+        let files = running.map(|first| first.files()).unwrap_or_default();
+        fds.extend(files.iter().map(|file| PollFd::new(file, PollFlags::IN)));
         let timeout = self.stop_by.filter(|_| running.is_some()).map(|by| {
             let left = by.saturating_duration_since(Instant::now()).min(STOP_LOOK);
             Timespec {
@@ -220,12 +217,7 @@ impl Keeper {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let is_ready = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
-        Ok(Ready {
-            control: is_ready(0),
-            exit: running.is_some() && is_ready(1),
-            report: report.is_some() && is_ready(2),
-        })
+        Ok(!fds[0].revents().is_empty())
     }
 
     fn obey(&mut self, order: Order) {
@@ -238,42 +230,27 @@ impl Keeper {
     }
 
     fn start(&mut self) {
-        let Some(init) = &mut self.init else {
-            return;
-        };
-        if let Err(error) = init.container.start() {
-            let reason = format!("its first process does not answer ({error})");
-            self.tell(&News::Failed(StartError::Runtime { reason }));
+        if let Some(first) = &mut self.first
+            && let Err(error) = first.start()
+        {
+            self.tell(&News::Failed(error));
         }
     }
 
-    /// The pipe from the launcher has something, or its end.
-    fn hear_report(&mut self) {
-        let report = self.init.as_mut().and_then(|init| init.report.take());
-        let Some(report) = report else {
+    fn hear(&mut self) {
+        let Some(first) = self.first.as_mut().filter(|_| !self.told_exit) else {
             return;
         };
-        match read_report(&report) {
-            Some(error) => self.tell(&News::Failed(error)),
-            None => self.tell(&News::Started),
-        }
-    }
-
-    fn hear_exit(&mut self) {
-        let Some(init) = &self.init else {
-            return;
-        };
-        let status = match waitpid(Some(init.pid), WaitOptions::NOHANG) {
-            Ok(Some((_, status))) => {
-                if let Some(signal) = status.terminating_signal() {
-                    ExitStatus::Signal(signal)
-                } else {
-                    ExitStatus::Code(status.exit_status().unwrap_or(255))
-                }
+        for said in first.hear() {
+            match said {
+                Said::Failed(error) => self.tell(&News::Failed(error)),
+                Said::Started => self.tell(&News::Started),
+                Said::Ended(status) => self.hear_exit(status),
             }
-            Ok(None) | Err(rustix::io::Errno::INTR) => return,
-            Err(_) => ExitStatus::Code(255),
-        };
+        }
+    }
+
+    fn hear_exit(&mut self, status: ExitStatus) {
         self.told_exit = true;
         let group = self.made.groups.as_ref().map(|g| &g.inside);
         let oom_kills = group.and_then(|g| g.oom_kills()).unwrap_or(0);
@@ -286,6 +263,14 @@ impl Keeper {
         }));
     }
 
+    fn members(&self) -> Option<Members<'_>> {
+        let first = self.first.as_ref()?;
+        Some(match &self.made.groups {
+            Some(groups) => Members::Group(&groups.inside),
+            None => Members::Tree(first.pid()),
+        })
+    }
+
     fn stop(&mut self, grace: Duration) {
         if self.told_exit {
             return;
@@ -293,35 +278,37 @@ impl Keeper {
         let by = Instant::now() + grace;
         // A second order can only make it sooner.
         self.stop_by = Some(self.stop_by.map_or(by, |earlier| earlier.min(by)));
-        if let Some(groups) = &self.made.groups
+        if let Some(members) = self.members()
             && !grace.is_zero()
         {
-            groups.inside.signal(Signal::TERM, |_| false);
+            members.signal(Signal::TERM);
         }
         self.go_on_stopping();
     }
 
     fn go_on_stopping(&mut self) {
-        let (Some(by), Some(init), false) = (self.stop_by, &self.init, self.told_exit) else {
+        let (Some(by), Some(members), false) = (self.stop_by, self.members(), self.told_exit)
+        else {
             return;
         };
-        let Some(groups) = &self.made.groups else {
+        let Some(pid) = self.first.as_ref().map(|first| first.pid()) else {
             return;
         };
         let alone = || {
-            groups
-                .inside
+            members
                 .processes()
                 .iter()
-                .all(|pid| *pid as i32 == init.pid.as_raw_nonzero().get())
+                .all(|other| *other as i32 == pid.as_raw_nonzero().get())
         };
         // The first process of a pid namespace never gets a signal it has no handler for, so
         // waiting for it would be in vain.
-        let in_vain = || alone() && !handles_term(init.pid);
+        let in_vain = || alone() && !handles_term(pid);
         if Instant::now() >= by || in_vain() {
+            members.signal(Signal::KILL);
             // The kernel takes the rest of the pid namespace along.
-            let _ = kill_process(init.pid, Signal::KILL);
-            groups.inside.signal(Signal::KILL, |_| false);
+            if let Some(first) = &mut self.first {
+                first.kill();
+            }
         }
     }
 
@@ -335,10 +322,10 @@ impl Keeper {
     /// Removes everything there is of the container; the answer is what could not be removed.
     fn take_down(&mut self) -> Vec<String> {
         let mut problems = Vec::new();
-        if let Some(init) = &self.init
+        if let Some(first) = &mut self.first
             && !self.told_exit
         {
-            let _ = kill_process(init.pid, Signal::KILL);
+            first.kill();
         }
         if let Some(groups) = &self.made.groups {
             let ended = groups
@@ -348,6 +335,10 @@ impl Keeper {
             if let Err(error) = ended {
                 problems.push(error.to_string());
             }
+        }
+        if let Some(memory) = &self.made.memory {
+            // It goes with this process at the latest.
+            let _ = unmount(memory, UnmountFlags::DETACH);
         }
         if let Some(rootfs) = &self.made.rootfs {
             if let Err(error) = rootfs.unmount() {
@@ -365,12 +356,6 @@ impl Keeper {
     }
 }
 
-struct Ready {
-    control: bool,
-    exit: bool,
-    report: bool,
-}
-
 fn remove_dir(dir: &std::path::Path) -> Option<String> {
     match fs::remove_dir_all(dir) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Some(format!(
@@ -379,19 +364,6 @@ fn remove_dir(dir: &std::path::Path) -> Option<String> {
         )),
         _ => None,
     }
-}
-
-/// The launcher's reason, if it left one.
-fn read_report(report: &impl AsFd) -> Option<StartError> {
-    let mut text = Vec::new();
-    let mut buffer = [0u8; 4096];
-    while let Ok(n) = rustix::io::read(report, &mut buffer) {
-        if n == 0 {
-            break;
-        }
-        text.extend_from_slice(&buffer[..n]);
-    }
-    serde_json::from_slice(&text).ok()
 }
 
 /// By the mask of caught signals in /proc/PID/status.

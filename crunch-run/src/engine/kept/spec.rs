@@ -6,17 +6,17 @@ use std::path::{Path, PathBuf};
 use libcontainer::oci_spec::OciSpecError;
 use libcontainer::oci_spec::runtime::{
     Capability, LinuxBuilder, LinuxCapabilitiesBuilder, LinuxCpuBuilder, LinuxDeviceBuilder,
-    LinuxDeviceCgroupBuilder, LinuxDeviceType, LinuxMemoryBuilder, LinuxNamespaceBuilder,
-    LinuxNamespaceType, LinuxPidsBuilder, LinuxResourcesBuilder, Mount, MountBuilder, PosixRlimit,
-    PosixRlimitBuilder, PosixRlimitType, ProcessBuilder, RootBuilder, Spec, SpecBuilder,
-    UserBuilder, get_default_maskedpaths, get_default_readonly_paths,
+    LinuxDeviceCgroupBuilder, LinuxDeviceType, LinuxIdMappingBuilder, LinuxMemoryBuilder,
+    LinuxNamespaceBuilder, LinuxNamespaceType, LinuxPidsBuilder, LinuxResourcesBuilder, Mount,
+    MountBuilder, PosixRlimit, PosixRlimitBuilder, PosixRlimitType, ProcessBuilder, RootBuilder,
+    Spec, SpecBuilder, UserBuilder, get_default_maskedpaths, get_default_readonly_paths,
 };
 
-use super::gpu::DeviceNode;
 use super::user::Identity;
 use crate::cgroup::Cgroup;
 use crate::cgroup::enforce::Enforceable;
-use crate::engine::{Bind, Limits};
+use crate::engine::builtin::gpu::DeviceNode;
+use crate::engine::{Bind, Limits, Network};
 
 /// Enough for any program, and no fork bomb takes the node down.
 pub const DEFAULT_PIDS: u64 = 32_768;
@@ -31,6 +31,8 @@ pub struct Facts<'a> {
     pub rootfs: &'a Path,
     pub hostname: &'a str,
     pub arguments: &'a [String],
+    pub environment: &'a [String],
+    pub cwd: &'a str,
     pub identity: &'a Identity,
     pub binds: &'a [Bind],
     pub devices: &'a [DeviceNode],
@@ -41,8 +43,18 @@ pub struct Facts<'a> {
     /// The container's control group as the keeper sees it.
     pub group: &'a Cgroup,
     /// Its path below each hierarchy's root as the keeper sees it.
-    pub group_path: &'a Path,
+    pub group_path: Option<&'a Path>,
     pub hard_files: u64,
+    /// In a user namespace of the keeper's own, where less can be mounted.
+    pub unprivileged: Option<Unprivileged>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Unprivileged {
+    pub network: Network,
+    /// A user namespace of the container's own, in which the one user there is has the
+    /// container's ids instead of 0.
+    pub nested: bool,
 }
 
 pub fn describe(facts: &Facts<'_>) -> Result<Spec, OciSpecError> {
@@ -53,20 +65,38 @@ pub fn describe(facts: &Facts<'_>) -> Result<Spec, OciSpecError> {
         LinuxNamespaceType::Mount,
         LinuxNamespaceType::Cgroup,
     ];
+    let nested = facts.unprivileged.is_some_and(|u| u.nested);
     // No network namespace: the container shares the keeper's, which has made a private one if need be.
     let namespaces = namespaces
         .into_iter()
+        .chain(nested.then_some(LinuxNamespaceType::User))
         .map(|typ| LinuxNamespaceBuilder::default().typ(typ).build())
         .collect::<Result<Vec<_>, _>>()?;
 
-    let linux = LinuxBuilder::default()
+    let mut linux = LinuxBuilder::default()
         .namespaces(namespaces)
-        .cgroups_path(facts.group_path.to_owned())
-        .resources(resources(facts)?)
+        .resources(resources(facts)?);
+    if let Some(path) = facts.group_path {
+        linux = linux.cgroups_path(path.to_owned());
+    }
+    if nested {
+        let only = |id| {
+            LinuxIdMappingBuilder::default()
+                .container_id(id)
+                .host_id(0u32)
+                .size(1u32)
+                .build()
+        };
+        linux = linux
+            .uid_mappings(vec![only(facts.identity.uid)?])
+            .gid_mappings(vec![only(facts.identity.gid)?]);
+    }
+    let linux = linux
         .devices(
             facts
                 .devices
                 .iter()
+                .filter(|_| facts.unprivileged.is_none())
                 .map(|node| {
                     LinuxDeviceBuilder::default()
                         .path(node.path.clone())
@@ -104,10 +134,8 @@ fn process(facts: &Facts<'_>) -> Result<libcontainer::oci_spec::runtime::Process
     ProcessBuilder::default()
         .terminal(false)
         .args(facts.arguments.to_vec())
-        // The launcher hands the real environment to the command; here it would only be copied around.
-        .env(Vec::new())
-        // The launcher enters the working directory too, and can say what is wrong with it.
-        .cwd(PathBuf::from("/"))
+        .env(facts.environment.to_vec())
+        .cwd(PathBuf::from(facts.cwd))
         .user(
             UserBuilder::default()
                 .uid(facts.identity.uid)
@@ -285,30 +313,52 @@ fn mounts(facts: &Facts<'_>) -> Result<Vec<Mount>, OciSpecError> {
     let mut shm = vec!["nosuid", "noexec", "nodev", "mode=1777"];
     shm.extend(shm_size.as_deref());
 
+    let mut terminals = vec![
+        "nosuid",
+        "noexec",
+        "newinstance",
+        "ptmxmode=0666",
+        "mode=0620",
+    ];
+    if facts.unprivileged.is_none() {
+        terminals.push("gid=5");
+    }
+    let quiet = ["nosuid", "noexec", "nodev"];
+    let system = match facts.unprivileged {
+        // The kernel shows a new one only to those who own the network it tells of.
+        Some(Unprivileged {
+            network: Network::Host,
+            ..
+        }) => bind_mount(Path::new("/sys"), Path::new("/sys"), "ro", &quiet)?,
+        _ => mount("/sys", "sysfs", &["nosuid", "noexec", "nodev", "ro"])?,
+    };
+
     let mut mounts = vec![
-        mount("/proc", "proc", &["nosuid", "noexec", "nodev"])?,
+        mount("/proc", "proc", &quiet)?,
         mount(
             "/dev",
             "tmpfs",
             &["nosuid", "strictatime", "mode=755", "size=65536k"],
         )?,
-        mount(
-            "/dev/pts",
-            "devpts",
-            &[
-                "nosuid",
-                "noexec",
-                "newinstance",
-                "ptmxmode=0666",
-                "mode=0620",
-                "gid=5",
-            ],
-        )?,
-        mount("/sys", "sysfs", &["nosuid", "noexec", "nodev", "ro"])?,
+        mount("/dev/pts", "devpts", &terminals)?,
+        system,
         mount("/dev/mqueue", "mqueue", &["nosuid", "noexec", "nodev"])?,
         mount("/dev/shm", "tmpfs", &shm)?,
     ];
-    mounts.extend(group_mounts(facts.group)?);
+    match facts.unprivileged {
+        None => mounts.extend(group_mounts(facts.group)?),
+        // No device nodes can be made, but the node's own can be shown.
+        Some(_) => {
+            for node in facts.devices {
+                mounts.push(bind_mount(
+                    &node.path,
+                    &node.path,
+                    "rw",
+                    &["nosuid", "noexec"],
+                )?);
+            }
+        }
+    }
 
     let mut binds: Vec<&Bind> = facts.binds.iter().collect();
     // A mount inside another one comes after it.
@@ -415,6 +465,8 @@ mod tests {
                 rootfs: Path::new("/r"),
                 hostname: "h",
                 arguments: &[],
+                environment: &[],
+                cwd: "/",
                 identity: &identity,
                 binds: &[],
                 devices: &[],
@@ -422,8 +474,9 @@ mod tests {
                 quota_above: None,
                 enforceable,
                 group: &v2,
-                group_path: Path::new("/c"),
+                group_path: Some(Path::new("/c")),
                 hard_files: 1024,
+                unprivileged: None,
             };
             let spec = serde_json::to_value(describe(&facts).unwrap()).unwrap();
             spec["linux"]["resources"].clone()

@@ -98,7 +98,10 @@ fn copy_xattrs(from: &Path, to: &Path) {
     };
     let mut value = vec![0u8; 64 << 10];
     for name in names[..length].split(|b| *b == 0) {
-        if name.is_empty() || name.starts_with(b"trusted.overlay.") {
+        if name.is_empty()
+            || name.starts_with(b"trusted.overlay.")
+            || name.starts_with(b"user.overlay.")
+        {
             continue;
         }
         if let Ok(length) = lgetxattr(from, name, &mut value[..]) {
@@ -108,8 +111,12 @@ fn copy_xattrs(from: &Path, to: &Path) {
 }
 
 fn is_opaque(dir: &Path) -> bool {
-    let mut value = [0u8; 2];
-    getxattr(dir, "trusted.overlay.opaque", &mut value[..]).is_ok_and(|n| &value[..n] == b"y")
+    ["trusted.overlay.opaque", "user.overlay.opaque"]
+        .iter()
+        .any(|name| {
+            let mut value = [0u8; 2];
+            getxattr(dir, *name, &mut value[..]).is_ok_and(|n| &value[..n] == b"y")
+        })
 }
 
 fn empty(dir: &Path) -> io::Result<()> {

@@ -31,7 +31,7 @@ const KILL_PATIENCE: Duration = Duration::from_secs(30);
 /// What is known of the container.
 #[derive(Debug, Clone, Default)]
 struct Known {
-    created: Option<(u32, Cgroup)>,
+    created: Option<(u32, Option<Cgroup>)>,
     failed: Option<StartError>,
     started: bool,
     exit: Option<Exit>,
@@ -48,8 +48,13 @@ pub struct KeptContainer {
 }
 
 impl KeptContainer {
-    /// Starts a keeper and has it make the container.
-    pub async fn create(program: &Path, plan: Plan, stdio: Stdio) -> Result<Self, EngineError> {
+    /// Starts a keeper and has it make the container. `note` is told the keeper's pid before it makes anything.
+    pub async fn create(
+        program: &Path,
+        plan: Plan,
+        stdio: Stdio,
+        note: impl FnOnce(u32) -> Result<(), EngineError>,
+    ) -> Result<Self, EngineError> {
         let name = plan.name.clone();
         let io_error = |what: &str| {
             let what = format!("the process that keeps container {name} {what}");
@@ -77,6 +82,7 @@ impl KeptContainer {
             .stderr(ProcessStdio::null())
             .spawn()
             .map_err(io_error("could not be started"))?;
+        note(child.id().unwrap_or_default())?;
         let stream = UnixStream::from_std(ours).map_err(io_error("got no socket"))?;
         let (reading, writing) = stream.into_split();
         let (tell, known) = watch::channel(Known::default());
@@ -155,9 +161,9 @@ impl KeptContainer {
             })
     }
 
-    /// The keeper was killed. Its container dies with it, but the control group stays.
+    /// The keeper was killed. Its container dies with it, but a control group stays.
     async fn kill_what_is_left(&self, known: &Known) {
-        if let Some((_, group)) = known.created.clone() {
+        if let Some((_, Some(group))) = known.created.clone() {
             let ended = tokio::task::spawn_blocking(move || {
                 group
                     .kill(KILL_PATIENCE)
@@ -237,7 +243,7 @@ impl Container for KeptContainer {
     }
 
     fn cgroup(&self) -> Option<Cgroup> {
-        self.known.borrow().created.as_ref().map(|(_, g)| g.clone())
+        self.known.borrow().created.as_ref()?.1.clone()
     }
 
     fn wait(&self) -> BoxFuture<'_, Result<Exit, EngineError>> {

@@ -11,7 +11,7 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::gpu::GpuAccess;
+use crate::engine::builtin::gpu::GpuAccess;
 use crate::engine::{Bind, Exit, Limits, Network, StartError};
 use crate::image::ImageConfig;
 
@@ -32,7 +32,8 @@ pub enum Order {
 pub enum News {
     Created {
         pid: u32,
-        group: crate::cgroup::Cgroup,
+        /// Absent where this user may make no control group.
+        group: Option<crate::cgroup::Cgroup>,
     },
     Failed(StartError),
     Started,
@@ -47,6 +48,9 @@ pub enum News {
 #[derive(Serialize, Deserialize)]
 pub struct Plan {
     pub name: String,
+    pub runtime: Runtime,
+    /// Without: in a user namespace and without control groups.
+    pub privileged: bool,
     /// The name of the control group; no other attempt has the same.
     pub leaf: String,
     pub image: ImageConfig,
@@ -65,6 +69,16 @@ pub struct Plan {
     pub spare_dir: PathBuf,
     /// The note of this container's existence; removed last.
     pub record: PathBuf,
+}
+
+/// What makes the container of the prepared files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Runtime {
+    /// libcontainer, in the keeper itself.
+    Library,
+    /// An OCI runtime by command.
+    Oci(crate::engine::oci::Program),
 }
 
 /// Passes the container's stdin, stdout and stderr.

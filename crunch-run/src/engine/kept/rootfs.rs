@@ -22,12 +22,19 @@ pub struct RootFs {
 /// Mounts the layers (lowest first) at `dir/rootfs`, for this process's mount namespace only. Where the file
 /// system of `dir` cannot carry a writable layer, that goes to `spare`; where that cannot either,
 /// the layers are copied.
-pub fn mount_layers(layers: &[PathBuf], dir: &Path, spare: &Path) -> Result<RootFs, StartError> {
+///
+/// In a user namespace overlayfs may only use attributes that every user may set.
+pub fn mount_layers(
+    layers: &[PathBuf],
+    dir: &Path,
+    spare: &Path,
+    privileged: bool,
+) -> Result<RootFs, StartError> {
     let failed = |reason: String| StartError::RootFs { reason };
     let target = dir.join("rootfs");
     private_dir(&target)
         .map_err(|e| failed(format!("{} cannot be made: {e}", target.display())))?;
-    let first = match overlay(layers, dir, &target) {
+    let first = match overlay(layers, dir, &target, privileged) {
         Ok(()) => {
             return Ok(RootFs {
                 path: target,
@@ -36,7 +43,8 @@ pub fn mount_layers(layers: &[PathBuf], dir: &Path, spare: &Path) -> Result<Root
         }
         Err(error) => error,
     };
-    let second = match private_dir(spare).and_then(|()| overlay(layers, spare, &target)) {
+    let second = match private_dir(spare).and_then(|()| overlay(layers, spare, &target, privileged))
+    {
         Ok(()) => {
             return Ok(RootFs {
                 path: target,
@@ -47,7 +55,11 @@ pub fn mount_layers(layers: &[PathBuf], dir: &Path, spare: &Path) -> Result<Root
     };
     let _ = fs::remove_dir_all(spare);
     flatten(layers, &target)
-        .and_then(|()| without_devices(&target))
+        .and_then(|()| match privileged {
+            true => without_devices(&target),
+            // The copy's owner can have made no device nodes.
+            false => Ok(()),
+        })
         .map_err(|third| {
             failed(format!(
                 "not with the writable layer in {} ({first}), not with it in {} ({second}), and not as a copy ({third})",
@@ -71,7 +83,7 @@ impl RootFs {
     }
 }
 
-fn overlay(layers: &[PathBuf], work: &Path, target: &Path) -> io::Result<()> {
+fn overlay(layers: &[PathBuf], work: &Path, target: &Path, privileged: bool) -> io::Result<()> {
     let (upper, scratch, names) = (work.join("upper"), work.join("work"), work.join("l"));
     for dir in [&upper, &scratch, &names] {
         private_dir(dir)?;
@@ -104,17 +116,19 @@ fn overlay(layers: &[PathBuf], work: &Path, target: &Path) -> io::Result<()> {
 
     let before = std::env::current_dir()?;
     std::env::set_current_dir(&names)?;
-    let mounted = mount_overlay(&lower.join(":"), target);
+    let mounted = mount_overlay(&lower.join(":"), target, privileged);
     std::env::set_current_dir(before)?;
     mounted
 }
 
-fn mount_overlay(lower: &str, target: &Path) -> io::Result<()> {
+fn mount_overlay(lower: &str, target: &Path, privileged: bool) -> io::Result<()> {
+    let attributes = if privileged { "" } else { ",userxattr" };
     let mut result = Ok(());
     // Nobody reads the writable layer after a crash, so it need not be synced ("volatile"); older
     // kernels do not know the word.
     for extra in [",volatile", ""] {
-        let options = format!("lowerdir={lower},upperdir=../upper,workdir=../work{extra}");
+        let options =
+            format!("lowerdir={lower},upperdir=../upper,workdir=../work{attributes}{extra}");
         let options = CString::new(options)?;
         // Device nodes come from /dev only, never from an image.
         result = mount("overlay", target, "overlay", MountFlags::NODEV, &*options);

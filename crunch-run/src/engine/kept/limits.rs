@@ -1,0 +1,209 @@
+//! Limits: what can be wrong with them, and which of them do not hold on this node.
+
+use crate::cgroup::enforce::{Enforceable, parse_cpus};
+use crate::cgroup::{Cgroup, Layout, Mode};
+use crate::engine::{GpuGrant, Limits, StartError};
+
+use super::spec::DEFAULT_PIDS;
+
+/// With less than this, not even the container's first process can be made.
+const LEAST_MEMORY: u64 = 6 << 20;
+
+pub fn check(limits: &Limits) -> Result<(), StartError> {
+    if let Some(limit) = limits.memory_bytes.filter(|bytes| *bytes < LEAST_MEMORY) {
+        return Err(StartError::MemoryTooSmall {
+            limit,
+            least: LEAST_MEMORY,
+        });
+    }
+    if let Some(asked) = &limits.cpuset {
+        let allowed = allowed_cpus();
+        let wanted = parse_cpus(asked).filter(|cpus| !cpus.is_empty());
+        let fits = match (&wanted, allowed.as_deref().and_then(parse_cpus)) {
+            (Some(wanted), Some(allowed)) => wanted.is_subset(&allowed),
+            (Some(_), None) => true,
+            (None, _) => false,
+        };
+        if !fits {
+            return Err(StartError::CpusetNotAllowed {
+                asked: asked.clone(),
+                allowed: allowed.unwrap_or_default(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The CPUs of this process's own group.
+fn allowed_cpus() -> Option<String> {
+    let own = Cgroup::of_process(std::process::id()).ok()?;
+    let dir = own.dir("cpuset")?;
+    [
+        "cpuset.cpus.effective",
+        "cpuset.effective_cpus",
+        "cpuset.cpus",
+    ]
+    .iter()
+    .find_map(|name| std::fs::read_to_string(dir.join(name)).ok())
+    .map(|text| text.trim().to_owned())
+    .filter(|text| !text.is_empty())
+    .or_else(|| {
+        // The root group of v2 shows none.
+        let online = std::fs::read_to_string("/sys/devices/system/cpu/online").ok()?;
+        Some(online.trim().to_owned())
+    })
+}
+
+/// For containers in control groups of their own.
+pub fn unenforceable_here(limits: &Limits, gpus: Option<&GpuGrant>) -> Vec<String> {
+    let Ok(layout) = Layout::of_this_process() else {
+        return vec![
+            "no limit can be enforced: the control groups of this process cannot be read"
+                .to_owned(),
+        ];
+    };
+    let swap_is_used =
+        std::fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().count() > 1);
+    unenforceable(
+        limits,
+        has_gpus(gpus),
+        Enforceable::here(&layout),
+        layout.mode,
+        swap_is_used,
+    )
+}
+
+/// For containers of an ordinary user, who can make no control group.
+pub fn unenforceable_without_groups(limits: &Limits, gpus: Option<&GpuGrant>) -> Vec<String> {
+    let mut all = Vec::new();
+    all.extend(
+        limits
+            .memory_bytes
+            .map(|n| format!("the memory limit of {n} bytes")),
+    );
+    all.extend(limits.vcpus.map(|n| format!("the limit of {n} CPUs")));
+    all.extend(
+        limits
+            .cpuset
+            .as_ref()
+            .map(|c| format!("the restriction to CPUs {c}")),
+    );
+    let most = limits.pids.unwrap_or(DEFAULT_PIDS);
+    all.push(format!("the limit of {most} processes"));
+    let mut sentences: Vec<String> = all
+        .into_iter()
+        .map(|what| {
+            format!(
+                "{what} is left to the scheduler: an ordinary user can make no control group here"
+            )
+        })
+        .collect();
+    if has_gpus(gpus) {
+        sentences.push(
+            "the choice of GPUs is not enforced by the kernel: the container sees only its own device nodes"
+                .to_owned(),
+        );
+    }
+    sentences
+}
+
+fn has_gpus(gpus: Option<&GpuGrant>) -> bool {
+    gpus.is_some_and(|g| !g.ids.is_empty())
+}
+
+fn unenforceable(
+    limits: &Limits,
+    has_gpus: bool,
+    can: Enforceable,
+    mode: Mode,
+    swap_is_used: bool,
+) -> Vec<String> {
+    let mut sentences = Vec::new();
+    let mut missing = |what: String, controller: &str| {
+        sentences.push(format!(
+            "{what} cannot be enforced: this process can use no {controller} controller here ({mode})"
+        ));
+    };
+    if let Some(bytes) = limits.memory_bytes.filter(|_| !can.memory) {
+        missing(format!("the memory limit of {bytes} bytes"), "memory");
+    }
+    if let Some(vcpus) = limits.vcpus.filter(|_| !can.cpu) {
+        missing(format!("the limit of {vcpus} CPUs"), "cpu");
+    }
+    if let Some(cpus) = limits.cpuset.as_ref().filter(|_| !can.cpuset) {
+        missing(format!("the restriction to CPUs {cpus}"), "cpuset");
+    }
+    if !can.pids {
+        let most = limits.pids.unwrap_or(DEFAULT_PIDS);
+        missing(format!("the limit of {most} processes"), "pids");
+    }
+    if limits.memory_bytes.is_some() && can.memory && !can.swap && swap_is_used {
+        sentences.push(
+            "the memory limit does not cover swap: this kernel does not account swap to control groups".to_owned(),
+        );
+    }
+    if has_gpus && !can.devices {
+        sentences.push(format!(
+            "the choice of GPUs is not enforced by the kernel ({mode}): the container sees only its own device nodes and cannot make others"
+        ));
+    }
+    sentences
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_limit_that_does_not_hold_is_named() {
+        let limits = Limits {
+            vcpus: Some(2.0),
+            memory_bytes: Some(1 << 30),
+            pids: None,
+            cpuset: Some("0-1".into()),
+        };
+        let all = unenforceable(&limits, true, Enforceable::NOTHING, Mode::V2, true);
+        for words in [
+            "1073741824 bytes",
+            "2 CPUs",
+            "CPUs 0-1",
+            "32768 processes",
+            "GPUs",
+        ] {
+            assert_eq!(
+                all.iter().filter(|s| s.contains(words)).count(),
+                1,
+                "{words}: {all:?}"
+            );
+        }
+        let can = Enforceable {
+            memory: true,
+            swap: false,
+            cpu: true,
+            cpuset: true,
+            pids: true,
+            devices: true,
+        };
+        assert_eq!(unenforceable(&limits, true, can, Mode::V1, true).len(), 1);
+        assert!(unenforceable(&limits, true, can, Mode::V1, false).is_empty());
+    }
+
+    #[test]
+    fn an_ordinary_user_is_told_of_every_limit() {
+        let limits = Limits {
+            vcpus: Some(2.0),
+            memory_bytes: Some(1 << 30),
+            pids: Some(7),
+            cpuset: Some("0-1".into()),
+        };
+        let all = unenforceable_without_groups(&limits, None);
+        for words in ["1073741824 bytes", "2 CPUs", "CPUs 0-1", "7 processes"] {
+            let named = all.iter().filter(|s| s.contains(words)).count();
+            assert_eq!(named, 1, "{words}: {all:?}");
+        }
+        assert_eq!(
+            unenforceable_without_groups(&Limits::default(), None).len(),
+            1
+        );
+    }
+}

@@ -1,0 +1,76 @@
+//! The processes of a container: those of its control group, or else the descendants of its first process.
+
+use std::fs;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::cgroup::Cgroup;
+
+pub enum Members<'a> {
+    Group(&'a Cgroup),
+    /// All are its descendants: orphans of a pid namespace pass to the first process.
+    Tree(Pid),
+}
+
+impl Members<'_> {
+    pub fn processes(&self) -> Vec<u32> {
+        match self {
+            Self::Group(group) => group.processes(),
+            Self::Tree(first) => {
+                let mut all = vec![first.as_raw_nonzero().get() as u32];
+                let mut seen = 0;
+                while let Some(parent) = all.get(seen) {
+                    all.extend(children(*parent));
+                    seen += 1;
+                }
+                all
+            }
+        }
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        for pid in self.processes() {
+            if let Some(pid) = Pid::from_raw(pid as i32) {
+                // One that is gone by now needs no signal.
+                let _ = kill_process(pid, signal);
+            }
+        }
+    }
+}
+
+/// As the kernel lists them, for each thread those that it started.
+pub fn children(parent: u32) -> Vec<u32> {
+    let mut all = Vec::new();
+    let threads = fs::read_dir(format!("/proc/{parent}/task"));
+    for thread in threads.into_iter().flatten().flatten() {
+        let text = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+        all.extend(
+            text.split_whitespace()
+                .filter_map(|pid| pid.parse::<u32>().ok()),
+        );
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tree_holds_children_of_children() {
+        let mut shell = std::process::Command::new("sh")
+            .args(["-c", "sh -c 'read line; :' & read line; wait"])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let first = Pid::from_raw(shell.id() as i32).unwrap();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while Members::Tree(first).processes().len() < 2 {
+            assert!(std::time::Instant::now() < deadline);
+            std::thread::yield_now();
+        }
+        Members::Tree(first).signal(Signal::KILL);
+        shell.wait().unwrap();
+        assert_eq!(Members::Tree(first).processes().len(), 1);
+    }
+}

@@ -1,0 +1,212 @@
+//! Containers kept by a small single-threaded process of ours (the keeper), one for each: it sets the scene
+//! (namespaces, control group, root file system), has a runtime make the container in it, watches it, and takes
+//! all of it down when it is told to or when crunch-run is gone. What the engines built on it share is here.
+
+mod flatten;
+pub mod groups;
+mod handle;
+mod keeper;
+pub mod limits;
+pub mod members;
+mod process;
+pub mod protocol;
+mod record;
+mod rootfs;
+pub mod scene;
+pub mod spec;
+mod user;
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::handle::KeptContainer;
+pub use self::keeper::{First, Said};
+pub use self::process::variable;
+use self::protocol::{KEEPER_ARGUMENT, Plan, Runtime};
+use self::record::{Keeper, Record};
+pub use self::user::Identity;
+use super::builtin::gpu::{GpuAccess, Machine};
+use super::{Container, ContainerSpec, EngineError, Recovered, StartError, oci};
+use crate::cgroup::{Cgroup, Layout};
+use crate::image::{Image, ImageSource, ImageStore};
+
+const LDCONFIG_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Becomes the process that keeps one container, or that an OCI runtime's container lives under, and never
+/// returns, if this process was started to be that. Must be called before any thread exists.
+pub fn helper_main_if_asked() {
+    let asked = std::env::args_os().nth(1);
+    let ended = if asked.as_deref() == Some(OsStr::new(KEEPER_ARGUMENT)) {
+        keeper::keep()
+    } else if asked.as_deref() == Some(OsStr::new(oci::HOLDER_ARGUMENT)) {
+        oci::hold()
+    } else {
+        return;
+    };
+    std::process::exit(i32::from(ended.is_err()));
+}
+
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The program that becomes the keeper: this one.
+    pub program: PathBuf,
+    /// Where each existing container has a note.
+    pub run_dir: PathBuf,
+}
+
+/// The same for every attempt of this user on this node, whatever its TMPDIR.
+fn default_run_dir() -> PathBuf {
+    let user = rustix::process::geteuid();
+    match user.is_root() {
+        true => "/run/crunch-run".into(),
+        false => format!("/tmp/crunch-run-{user}").into(),
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            program: "/proc/self/exe".into(),
+            run_dir: default_run_dir(),
+        }
+    }
+}
+
+/// What an engine with a keeper is made of.
+#[derive(Debug, Clone)]
+pub struct Keeping {
+    pub settings: Settings,
+    pub store: ImageStore,
+}
+
+impl Keeping {
+    pub async fn prepare_image(&self, source: ImageSource) -> Result<Image, EngineError> {
+        let store = self.store.clone();
+        tokio::task::spawn_blocking(move || store.prepare(source))
+            .await
+            .map_err(|error| EngineError::Io {
+                what: "loading the image was interrupted".to_owned(),
+                source: io::Error::other(error),
+            })?
+            .map_err(EngineError::from)
+    }
+
+    /// Without privilege the container gets a user namespace instead of a control group.
+    pub async fn create(
+        &self,
+        image: &Image,
+        spec: ContainerSpec,
+        runtime: Runtime,
+        privileged: bool,
+    ) -> Result<Arc<dyn Container>, EngineError> {
+        check_binds(&spec)?;
+        limits::check(&spec.limits)?;
+        let gpus = match &spec.gpus {
+            Some(grant) if !grant.ids.is_empty() => {
+                Machine::here(linker_cache().await).access(grant)?
+            }
+            _ => GpuAccess::default(),
+        };
+        let attempt = format!("{:08x}", fastrand::u32(..));
+        let leaf = record::leaf(&spec.name, &attempt);
+        let dir = spec.scratch.join(format!("container-{attempt}"));
+        let spare_dir = self.store.dir().join("work").join(&leaf);
+        let record_path = self.settings.run_dir.join(&leaf);
+        let layout = Layout::of_this_process().map_err(|source| EngineError::Io {
+            what: "the control groups of this process cannot be read".to_owned(),
+            source,
+        })?;
+        let group = match privileged {
+            true => layout.container_group(&leaf),
+            false => Cgroup::default(),
+        };
+        let dirs = vec![dir.clone(), spare_dir.clone()];
+        let path = record_path.clone();
+        let note = move |keeper| {
+            // With a control group, the group says what runs.
+            let keeper = Keeper::of_process(keeper).filter(|_| !privileged);
+            Record {
+                group,
+                dirs,
+                keeper,
+            }
+            .write(&path)
+            .map_err(|source| EngineError::Io {
+                what: format!("the note {} cannot be written", path.display()),
+                source,
+            })
+        };
+        let plan = Plan {
+            name: spec.name,
+            runtime,
+            privileged,
+            leaf,
+            image: image.config.clone(),
+            layers: image.layers.clone(),
+            command: spec.command,
+            cwd: spec.cwd,
+            environment: spec.environment,
+            binds: spec.binds,
+            network: spec.network,
+            limits: spec.limits,
+            gpus,
+            dir,
+            spare_dir,
+            record: record_path,
+        };
+        let container =
+            KeptContainer::create(&self.settings.program, plan, spec.stdio, note).await?;
+        Ok(Arc::new(container))
+    }
+
+    pub async fn recover(&self, name: &str) -> Result<Recovered, EngineError> {
+        let what = format!("what an earlier attempt at container {name} left cannot be removed");
+        let (run_dir, name) = (self.settings.run_dir.clone(), name.to_owned());
+        let removed = tokio::task::spawn_blocking(move || record::recover(&run_dir, &name))
+            .await
+            .unwrap_or_else(|error| Err(io::Error::other(error)))
+            .map_err(|source| EngineError::Io { what, source })?;
+        Ok(Recovered { removed })
+    }
+}
+
+fn check_binds(spec: &ContainerSpec) -> Result<(), StartError> {
+    for bind in &spec.binds {
+        let plain = bind.target.is_absolute()
+            && bind.target != Path::new("/")
+            && bind
+                .target
+                .components()
+                .all(|c| matches!(c, Component::RootDir | Component::Normal(_)));
+        if !plain {
+            return Err(StartError::BadBindTarget {
+                target: bind.target.clone(),
+            });
+        }
+        if let Err(error) = std::fs::metadata(&bind.host)
+            && error.kind() == io::ErrorKind::NotFound
+        {
+            return Err(StartError::BindSourceMissing {
+                host: bind.host.clone(),
+                target: bind.target.clone(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// What the dynamic linker knows; empty where it cannot be asked.
+async fn linker_cache() -> String {
+    let ask = tokio::process::Command::new("ldconfig")
+        .arg("-p")
+        .env("PATH", "/sbin:/usr/sbin:/bin:/usr/bin")
+        .kill_on_drop(true)
+        .output();
+    match tokio::time::timeout(LDCONFIG_PATIENCE, ask).await {
+        Ok(Ok(output)) => String::from_utf8_lossy(&output.stdout).into_owned(),
+        _ => String::new(),
+    }
+}
