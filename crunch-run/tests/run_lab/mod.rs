@@ -4,7 +4,7 @@
 #![allow(dead_code)]
 
 #[path = "../engine_lab/mod.rs"]
-mod engine_lab;
+pub mod engine_lab;
 
 use std::fs;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -89,7 +89,7 @@ impl World {
         .await
     }
 
-    async fn with_archive((archive, id): (Vec<u8>, String)) -> Self {
+    pub async fn with_archive((archive, id): (Vec<u8>, String)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let server = Server::start(&Options::new(dir.path().join("state")))
             .await

@@ -1,0 +1,65 @@
+//! How a command ends, or why it never began.
+
+use serde_json::json;
+
+use crate::lab::Lab;
+
+pub async fn exit_code_is_kept(lab: &Lab) {
+    let ended = lab.sh("exit 7").await;
+    assert_eq!(ended.code(), 7);
+    assert_eq!(ended.record.runtime_status.error, None);
+    assert_eq!(ended.story().last(), Some(&"Complete"));
+    assert!(
+        ended
+            .story()
+            .contains(&"Container exited with status code 7")
+    );
+}
+
+pub async fn largest_exit_code_is_kept(lab: &Lab) {
+    assert_eq!(lab.sh("exit 255").await.code(), 255);
+}
+
+pub async fn a_signal_is_kept(lab: &Lab) {
+    // A child of the first process: nothing protects it from its own signal.
+    let ended = lab.sh("sh -c 'kill -9 $$'; exit $?").await;
+    assert_eq!(ended.code(), 137);
+    // Not concluded from the number: memory was no reason.
+    assert!(!ended.error().contains("memory"), "{}", ended.error());
+}
+
+pub async fn a_command_that_kills_itself_with_term(lab: &Lab) {
+    let ended = lab.sh("sh -c 'kill -15 $$'; exit $?").await;
+    assert_eq!(ended.code(), 143);
+}
+
+pub async fn unknown_command_is_named(lab: &Lab) {
+    let ended = lab.run(&["no-such-command", "x"], json!({})).await;
+    let why = ended.refusal();
+    assert!(why.contains("\"no-such-command\""), "{why}");
+    assert!(why.contains("/bin"), "it names the PATH: {why}");
+}
+
+pub async fn missing_file_is_named(lab: &Lab) {
+    let ended = lab.run(&["/opt/no/such/file"], json!({})).await;
+    let why = ended.refusal();
+    assert!(why.contains("\"/opt/no/such/file\""), "{why}");
+}
+
+pub async fn missing_interpreter_is_named(lab: &Lab) {
+    let ended = lab.run(&["script"], json!({})).await;
+    let why = ended.refusal();
+    assert!(why.contains("/bin/script"), "{why}");
+}
+
+pub async fn a_file_that_is_no_program(lab: &Lab) {
+    let ended = lab.run(&["nonsense"], json!({})).await;
+    let why = ended.refusal();
+    assert!(why.contains("/bin/nonsense"), "{why}");
+}
+
+pub async fn a_file_that_is_not_executable(lab: &Lab) {
+    let ended = lab.run(&["/bin/plain"], json!({})).await;
+    let why = ended.refusal();
+    assert!(why.contains("/bin/plain"), "{why}");
+}

@@ -1,0 +1,146 @@
+//! A server, an image and one engine: what a scenario is given, and what it gets from a run.
+
+use std::ops::AsyncFn;
+
+use arvados_client::records::{Container, ContainerState};
+use serde_json::{Value, json};
+use tokio::process::Child;
+
+use crate::engines::Engine;
+use crate::run_lab::{Job, World, engine_lab, finish, lines};
+
+pub struct Lab {
+    pub engine: Engine,
+    pub world: World,
+}
+
+/// A container that has its final state.
+pub struct Ended {
+    pub job: Job,
+    pub record: Container,
+    /// What the program itself wrote.
+    pub said: String,
+    pub log: Vec<(String, String)>,
+    pub output: Vec<(String, String)>,
+}
+
+/// Plays one scenario with one engine.
+pub async fn play(engine: Engine, scenario: impl AsyncFn(&Lab)) {
+    if !engine.can_run() {
+        return;
+    }
+    let world = World::new().await;
+    scenario(&Lab { engine, world }).await;
+}
+
+impl Lab {
+    /// `sh -c script`, to its final state.
+    pub async fn sh(&self, script: &str) -> Ended {
+        self.sh_with(script, json!({})).await
+    }
+
+    /// `more` is laid over an ordinary request.
+    pub async fn sh_with(&self, script: &str, more: Value) -> Ended {
+        self.run(&["sh", "-c", script], more).await
+    }
+
+    pub async fn run(&self, command: &[&str], more: Value) -> Ended {
+        let (job, child) = self.start(command, more, &[]).await;
+        self.end(job, child).await
+    }
+
+    pub async fn start(&self, command: &[&str], more: Value, flags: &[&str]) -> (Job, Child) {
+        let job = self.world.lock(command, more).await;
+        let child = self.start_job(&job, flags);
+        (job, child)
+    }
+
+    pub fn start_job(&self, job: &Job, flags: &[&str]) -> Child {
+        let mut program = self.world.program(job, flags);
+        program.args(self.engine.flags());
+        program.spawn().unwrap()
+    }
+
+    /// Waits for the end; the record is final, and nothing is left on the node.
+    pub async fn end(&self, job: Job, child: Child) -> Ended {
+        let finished = finish(child).await;
+        assert_eq!(finished.code, 0, "{}", finished.said);
+        let record = self.world.record(&job).await;
+        let left = self.engine.left_overs(&job.uuid).await;
+        assert!(left.is_empty(), "{left:?} is left");
+        let log = self.world.log(&job).await;
+        let output = match &record.output {
+            Some(_) => self.world.output(&job).await,
+            None => Vec::new(),
+        };
+        Ended {
+            job,
+            record,
+            said: finished.said,
+            log,
+            output,
+        }
+    }
+
+    /// The busybox image with another configuration, as a collection.
+    pub async fn image(&self, config: Value) -> String {
+        let (archive, id) = engine_lab::busybox_archive(config);
+        self.image_of(&archive, &id).await
+    }
+
+    pub async fn image_of(&self, archive: &[u8], id: &str) -> String {
+        let name = format!("{id}.tar");
+        self.world.collection(&[(&name, archive)]).await.to_string()
+    }
+}
+
+impl Ended {
+    /// The exit code of a command that ran to its own end.
+    pub fn code(&self) -> i32 {
+        assert_eq!(
+            self.record.state,
+            ContainerState::Complete,
+            "{:?} {}",
+            self.record.runtime_status,
+            self.said
+        );
+        self.record.exit_code.expect("an exit code")
+    }
+
+    /// Lines of the log of stdout, of a command that ended with 0.
+    pub fn stdout(&self) -> Vec<&str> {
+        assert_eq!(self.code(), 0, "{:?} {}", self.stderr(), self.said);
+        self.lines("stdout.txt")
+    }
+
+    pub fn stderr(&self) -> Vec<&str> {
+        self.lines("stderr.txt")
+    }
+
+    /// What crunch-run tells of it.
+    pub fn story(&self) -> Vec<&str> {
+        self.lines("crunch-run.txt")
+    }
+
+    fn lines(&self, name: &str) -> Vec<&str> {
+        let found = self.log.iter().find(|(path, _)| path == name);
+        found.map_or_else(Vec::new, |(_, text)| lines(text))
+    }
+
+    /// Why it was cancelled before it ran.
+    pub fn refusal(&self) -> &str {
+        assert_eq!(
+            self.record.state,
+            ContainerState::Cancelled,
+            "{}",
+            self.said
+        );
+        assert_eq!(self.record.exit_code, None);
+        self.record.runtime_status.error.as_deref().unwrap_or("")
+    }
+
+    /// The error a container has that ran.
+    pub fn error(&self) -> &str {
+        self.record.runtime_status.error.as_deref().unwrap_or("")
+    }
+}

@@ -1,0 +1,92 @@
+//! The contract of every engine: the same scenarios, the real program, one test for each pair.
+//!
+//! A scenario is an `async fn(&Lab)` in one of the modules below, named in `scenarios!`. An engine is a row of
+//! `engines.rs` and a line `suite!` here. What differs between engines is in `docs/engines.md`.
+
+#[path = "../run_lab/mod.rs"]
+mod run_lab;
+
+mod command;
+mod ends;
+mod engines;
+mod lab;
+mod records;
+mod streams;
+mod surroundings;
+
+/// Every scenario, by the module it is in.
+macro_rules! scenarios {
+    ($tests:ident) => {
+        $tests! {
+            ends: [
+                exit_code_is_kept,
+                largest_exit_code_is_kept,
+                a_signal_is_kept,
+                a_command_that_kills_itself_with_term,
+                unknown_command_is_named,
+                missing_file_is_named,
+                missing_interpreter_is_named,
+                a_file_that_is_no_program,
+                a_file_that_is_not_executable,
+            ];
+            streams: [
+                stdout_and_stderr_are_apart,
+                lines_keep_their_order,
+                no_output_at_all,
+                output_without_an_end_of_line,
+                binary_output_arrives_byte_for_byte,
+                an_endless_line_is_cut,
+                stdin_is_empty_unless_given,
+            ];
+            command: [
+                the_image_s_entrypoint_gets_the_command,
+                arguments_arrive_unchanged,
+                the_image_s_path_finds_the_command,
+                the_request_s_path_finds_the_command,
+                environment_is_what_was_given,
+                the_request_s_environment_wins,
+                default_cwd_is_the_image_s,
+                an_absolute_cwd,
+                a_cwd_that_is_not_there,
+                a_user_by_name,
+                a_user_by_number,
+                a_user_that_is_not_there,
+            ];
+            surroundings: [
+                a_container_sees_only_its_own_processes,
+                dev_shm_and_tmp_are_writable,
+                proc_and_sys_are_safe,
+                the_hostname_is_its_own,
+                no_network_without_the_api,
+                the_node_s_network_with_the_api,
+            ];
+            records: [
+                logs_are_present_and_stamped,
+                the_result_is_written_for_programs,
+                the_attempt_tidies_up,
+            ];
+        }
+    };
+}
+
+macro_rules! tests {
+    ($($module:ident: [$($scenario:ident),+ $(,)?];)+) => {
+        $($(
+            #[tokio::test]
+            async fn $scenario() {
+                crate::lab::play(ENGINE, crate::$module::$scenario).await;
+            }
+        )+)+
+    };
+}
+
+macro_rules! suite {
+    ($name:ident, $engine:expr) => {
+        mod $name {
+            const ENGINE: crate::engines::Engine = $engine;
+            scenarios!(tests);
+        }
+    };
+}
+
+suite!(builtin, crate::engines::Engine::Builtin);
