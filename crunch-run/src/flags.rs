@@ -81,6 +81,10 @@ pub struct Flags {
     #[arg(long, value_enum, default_value_t = EngineChoice::Auto, value_name = "ENGINE")]
     pub runtime_engine: EngineChoice,
 
+    /// The program of the engine "oci" [default: crun, or else runc]
+    #[arg(long, value_name = "PROGRAM")]
+    pub oci_runtime: Option<PathBuf>,
+
     /// Network of containers: only for those that asked for the API, or for all
     #[arg(long, value_enum, default_value_t = Networking::Default, value_name = "WHEN")]
     pub container_enable_networking: Networking,
@@ -228,6 +232,12 @@ pub enum EngineChoice {
     Auto,
     /// The OCI runtime inside this program; needs root
     Builtin,
+    /// An OCI runtime by command: crun or runc
+    Oci,
+    /// Apptainer by command
+    Apptainer,
+    /// Singularity by command
+    Singularity,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -320,7 +320,11 @@ async fn stop_asks_first_and_then_ends_everything() {
         let polite = "trap 'exit 7' TERM; echo ready > /out/ready; while :; do sleep 0.05; done";
         let deaf =
             "trap '' TERM; setsid sleep 600 & echo ready > /out/ready; while :; do sleep 1; done";
-        for (script, expected) in [(polite, ExitStatus::Code(7)), (deaf, ExitStatus::Signal(9))] {
+        let (long, short) = (Duration::from_secs(60), Duration::from_millis(300));
+        for (script, grace, expected) in [
+            (polite, long, ExitStatus::Code(7)),
+            (deaf, short, ExitStatus::Signal(9)),
+        ] {
             let out = tempfile::tempdir_in(lab.dir.path()).unwrap();
             let mut asked = shell(script);
             asked.binds = vec![Bind {
@@ -332,13 +336,10 @@ async fn stop_asks_first_and_then_ends_everything() {
             container.start().await.unwrap();
             until("ready", || out.path().join("ready").exists()).await;
             let before = Instant::now();
-            container.stop(Duration::from_millis(300)).await.unwrap();
+            container.stop(grace).await.unwrap();
             assert_eq!(container.wait().await.unwrap().status, expected);
-            assert_eq!(
-                before.elapsed() >= Duration::from_millis(300),
-                expected == ExitStatus::Signal(9)
-            );
-            assert!(before.elapsed() < Duration::from_secs(5));
+            assert!(before.elapsed() >= short || grace == long);
+            assert!(before.elapsed() < Duration::from_secs(20));
             container.remove().await.unwrap();
         }
         // Who has no handler is not waited for.

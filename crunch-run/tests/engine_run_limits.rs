@@ -5,7 +5,7 @@ mod engine_lab;
 
 use std::fs;
 
-use crunch_run::engine::{Engine, EngineError, ExitStatus, GpuGrant, GpuStack, Limits, StartError};
+use crunch_run::engine::{EngineError, ExitStatus, GpuGrant, GpuStack, Limits, StartError};
 use engine_lab::{Ask, Lab, ask, shell};
 
 const MIB: u64 = 1 << 20;

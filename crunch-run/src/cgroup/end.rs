@@ -35,6 +35,23 @@ impl Cgroup {
         pids
     }
 
+    /// Puts a process into the group; what it starts from then on is in it too.
+    pub fn enter(&self, pid: Pid) -> io::Result<()> {
+        for dir in self.dirs() {
+            // v1 lets nobody into a group that has been given no CPUs and no memory nodes.
+            for name in ["cpuset.cpus", "cpuset.mems"] {
+                let own = fs::read_to_string(dir.join(name));
+                if own.is_ok_and(|own| own.trim().is_empty())
+                    && let Some(parent) = dir.parent()
+                {
+                    fs::write(dir.join(name), fs::read(parent.join(name))?)?;
+                }
+            }
+            fs::write(dir.join("cgroup.procs"), pid.as_raw_nonzero().to_string())?;
+        }
+        Ok(())
+    }
+
     /// Sends a signal to every process of the group, except those that `keep` names.
     pub fn signal(&self, signal: Signal, keep: impl Fn(u32) -> bool) {
         for pid in self.processes().into_iter().filter(|pid| !keep(*pid)) {

@@ -153,6 +153,16 @@ impl Layout {
         })
     }
 
+    /// Where runtimes may make a group called `leaf` that accounts nothing: below hierarchies that only have a
+    /// name, as systemd's in v1.
+    pub fn named_dirs(&self, leaf: &str) -> Vec<PathBuf> {
+        self.hierarchies
+            .iter()
+            .filter(|h| h.controllers.iter().any(|c| c.starts_with("name=")))
+            .flat_map(|h| [h.mount.join(leaf), h.own_dir().join(leaf)])
+            .collect()
+    }
+
     /// The group that a container called `leaf` gets.
     pub fn container_group(&self, leaf: &str) -> Cgroup {
         let mut group = Cgroup::default();

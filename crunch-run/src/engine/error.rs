@@ -14,6 +14,9 @@ pub enum EngineError {
         engine: &'static str,
         reason: String,
     },
+    /// None of those that were tried works.
+    #[error("no engine can run containers here: {}", reasons.join("; "))]
+    None { reasons: Vec<String> },
     #[error(transparent)]
     Image(#[from] ImageError),
     /// The container could not be created or started.

@@ -1,6 +1,8 @@
 //! The seam between crunch-run and whatever runs the container: a few verbs and plain data.
 
+pub mod apptainer;
 pub mod builtin;
+pub mod choose;
 pub mod error;
 pub mod kept;
 pub mod oci;

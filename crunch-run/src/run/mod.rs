@@ -34,8 +34,7 @@ pub use self::settings::{Settings, SettingsError, default_cache, endpoint};
 use self::failure::Failure;
 use self::phases::Phases;
 use self::prepare::{Scratch, on_this_node};
-use crate::engine::Engine;
-use crate::engine::builtin::{BuiltinEngine, Settings as BuiltinSettings};
+use crate::engine::{Engine, choose};
 use crate::exit::ExitCode;
 use crate::image::ImageStore;
 use crate::job_dir::JobDir;
@@ -144,7 +143,7 @@ impl Attempt<'_> {
             claim.record.uuid.clone(),
             self.logs.clone(),
         ));
-        let engine = match self.engine() {
+        let engine = match self.engine().await {
             Ok(engine) => engine,
             Err(failure) => {
                 return self.refuse(failure.on_this_node(), status, &saver).await;
@@ -176,16 +175,22 @@ impl Attempt<'_> {
         code
     }
 
-    fn engine(&self) -> Result<Box<dyn Engine>, Failure> {
+    async fn engine(&self) -> Result<Box<dyn Engine>, Failure> {
         let store = ImageStore::open(&self.settings.cache)
             .map_err(|error| Failure::NeverRan(error.to_string()))?;
-        let engine = BuiltinEngine::new(store, BuiltinSettings::default());
-        engine
-            .check()
+        let makers = choose::Makers {
+            store,
+            oci_runtime: self.settings.oci_runtime.clone(),
+        };
+        let chosen = choose::choose(self.settings.engine, &makers, self.dir.path())
+            .await
             .map_err(|error| Failure::NeverRan(error.to_string()))?;
+        for reason in chosen.passed_over {
+            self.journal.say(format!("Not used: {reason}"));
+        }
         self.journal
-            .say(format!("Using container runtime: {}", engine.name()));
-        Ok(Box::new(engine))
+            .say(format!("Using container runtime: {}", chosen.engine.name()));
+        Ok(chosen.engine)
     }
 
     /// A clean place; whatever an earlier attempt left on this node is gone.

@@ -9,7 +9,7 @@ use arvados_client::{ContainerUuid, Endpoint, Token};
 use crate::broken_node::Alarm;
 use crate::cache::Limits;
 use crate::engine::{GpuGrant, GpuStack};
-use crate::flags::{Flags, Networking};
+use crate::flags::{EngineChoice, Flags, Networking};
 use crate::logs::Pace;
 
 #[derive(Debug, Clone)]
@@ -24,6 +24,8 @@ pub struct Settings {
     pub cache_limits: Limits,
     /// Directories with blocks that are not the cache's.
     pub block_dirs: Vec<PathBuf>,
+    pub engine: EngineChoice,
+    pub oci_runtime: Option<PathBuf>,
     pub cpuset: Option<String>,
     pub gpus: Option<GpuGrant>,
     pub network_for_all: bool,
@@ -84,6 +86,8 @@ impl Settings {
                 free: flags.cache_free,
             },
             block_dirs: flags.block_dir.clone(),
+            engine: flags.runtime_engine,
+            oci_runtime: flags.oci_runtime.clone(),
             cpuset: flags.cpuset.clone(),
             gpus,
             network_for_all: flags.container_enable_networking == Networking::Always,

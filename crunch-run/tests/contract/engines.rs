@@ -7,18 +7,30 @@ use crate::run_lab;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engine {
     Builtin,
+    Crun,
+    Runc,
+    Apptainer,
 }
 
 impl Engine {
     /// Whether it can be tested here; false is for a person's machine only, and says why.
     pub fn can_run(self) -> bool {
-        run_lab::can_run()
+        match self {
+            Self::Builtin => run_lab::can_run(),
+            Self::Crun => run_lab::can_run_with("crun"),
+            Self::Runc => run_lab::can_run_with("runc"),
+            Self::Apptainer => run_lab::can_run_with("apptainer"),
+        }
     }
 
     pub fn flags(self) -> Vec<String> {
-        match self {
-            Self::Builtin => vec!["--runtime-engine=builtin".to_owned()],
-        }
+        let flag = match self {
+            Self::Builtin => "--runtime-engine=builtin",
+            Self::Crun => "--oci-runtime=crun",
+            Self::Runc => "--oci-runtime=runc",
+            Self::Apptainer => "--runtime-engine=apptainer",
+        };
+        vec![flag.to_owned()]
     }
 
     /// What of this container is still on the node; nothing should be.

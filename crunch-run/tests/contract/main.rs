@@ -90,3 +90,6 @@ macro_rules! suite {
 }
 
 suite!(builtin, crate::engines::Engine::Builtin);
+suite!(crun, crate::engines::Engine::Crun);
+suite!(runc, crate::engines::Engine::Runc);
+suite!(apptainer, crate::engines::Engine::Apptainer);

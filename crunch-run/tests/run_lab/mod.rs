@@ -46,6 +46,20 @@ pub fn can_run() -> bool {
     false
 }
 
+/// As `can_run`, for engines that are programs of their own.
+pub fn can_run_with(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if std::env::split_paths(&path).any(|dir| dir.join(program).exists()) {
+        return can_run();
+    }
+    assert!(
+        std::env::var_os("CI").is_none(),
+        "these tests need {program}: contrib/install-deps labs"
+    );
+    eprintln!("SKIPPED: this test needs {program}");
+    false
+}
+
 pub struct World {
     server: Option<Server>,
     pub user: Client,
@@ -240,7 +254,7 @@ impl World {
             .env_clear()
             .env("ARVADOS_API_HOST", self.ready["host"].as_str().unwrap())
             .env("SSL_CERT_FILE", self.ready["certificate"].as_str().unwrap())
-            .env("PATH", "/usr/bin:/bin")
+            .env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

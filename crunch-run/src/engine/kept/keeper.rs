@@ -15,7 +15,8 @@ use rustix::process::{Pid, Signal, setsid, umask};
 use super::members::Members;
 use super::protocol::{News, Order, Plan, Runtime, receive_stdio};
 use super::scene::{self, Made};
-use crate::engine::{Exit, ExitStatus, StartError, builtin, oci};
+use crate::cgroup::Layout;
+use crate::engine::{Exit, ExitStatus, StartError, apptainer, builtin, oci};
 
 /// How long killed processes may take to be gone. They take longer only when a file system hangs.
 const KILL_PATIENCE: Duration = Duration::from_secs(20);
@@ -180,6 +181,9 @@ impl Keeper {
         match &self.plan.runtime {
             Runtime::Library => builtin::build(&self.plan, scene, stdio, &self.made),
             Runtime::Oci(runtime) => oci::build(runtime, &self.plan, scene, stdio, &mut self.made),
+            Runtime::Apptainer(program) => {
+                apptainer::build(program, &self.plan, &scene, stdio, &self.made)
+            }
         }
     }
 
@@ -335,6 +339,13 @@ impl Keeper {
             if let Err(error) = ended {
                 problems.push(error.to_string());
             }
+        }
+        for dir in Layout::of_this_process()
+            .map(|layout| layout.named_dirs(&self.plan.leaf))
+            .unwrap_or_default()
+        {
+            // Hardly ever there, and then empty by now.
+            let _ = fs::remove_dir(dir);
         }
         if let Some(memory) = &self.made.memory {
             // It goes with this process at the latest.

@@ -73,8 +73,11 @@ pub fn unenforceable_here(limits: &Limits, gpus: Option<&GpuGrant>) -> Vec<Strin
     )
 }
 
-/// For containers of an ordinary user, who can make no control group.
-pub fn unenforceable_without_groups(limits: &Limits, gpus: Option<&GpuGrant>) -> Vec<String> {
+/// Why an ordinary user's containers have no limits of their own.
+pub const NO_GROUPS: &str = "an ordinary user can make no control group here";
+
+/// For containers on which no limit is set.
+pub fn unenforceable_at_all(limits: &Limits, gpus: Option<&GpuGrant>, why: &str) -> Vec<String> {
     let mut all = Vec::new();
     all.extend(
         limits
@@ -92,11 +95,7 @@ pub fn unenforceable_without_groups(limits: &Limits, gpus: Option<&GpuGrant>) ->
     all.push(format!("the limit of {most} processes"));
     let mut sentences: Vec<String> = all
         .into_iter()
-        .map(|what| {
-            format!(
-                "{what} is left to the scheduler: an ordinary user can make no control group here"
-            )
-        })
+        .map(|what| format!("{what} is left to the scheduler: {why}"))
         .collect();
     if has_gpus(gpus) {
         sentences.push(
@@ -196,13 +195,13 @@ mod tests {
             pids: Some(7),
             cpuset: Some("0-1".into()),
         };
-        let all = unenforceable_without_groups(&limits, None);
+        let all = unenforceable_at_all(&limits, None, NO_GROUPS);
         for words in ["1073741824 bytes", "2 CPUs", "CPUs 0-1", "7 processes"] {
             let named = all.iter().filter(|s| s.contains(words)).count();
             assert_eq!(named, 1, "{words}: {all:?}");
         }
         assert_eq!(
-            unenforceable_without_groups(&Limits::default(), None).len(),
+            unenforceable_at_all(&Limits::default(), None, NO_GROUPS).len(),
             1
         );
     }

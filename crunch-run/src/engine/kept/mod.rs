@@ -5,8 +5,11 @@
 mod flatten;
 pub mod groups;
 mod handle;
+pub mod held;
+pub mod holder;
 mod keeper;
 pub mod limits;
+pub mod look;
 pub mod members;
 mod process;
 pub mod protocol;
@@ -22,6 +25,8 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::thread::{CapabilitySet, capabilities};
+
 use self::handle::KeptContainer;
 pub use self::keeper::{First, Said};
 pub use self::process::variable;
@@ -29,20 +34,20 @@ use self::protocol::{KEEPER_ARGUMENT, Plan, Runtime};
 use self::record::{Keeper, Record};
 pub use self::user::Identity;
 use super::builtin::gpu::{GpuAccess, Machine};
-use super::{Container, ContainerSpec, EngineError, Recovered, StartError, oci};
+use super::{Container, ContainerSpec, EngineError, Recovered, StartError};
 use crate::cgroup::{Cgroup, Layout};
 use crate::image::{Image, ImageSource, ImageStore};
 
 const LDCONFIG_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Becomes the process that keeps one container, or that an OCI runtime's container lives under, and never
+/// Becomes the process that keeps one container, or that a container of another program lives under, and never
 /// returns, if this process was started to be that. Must be called before any thread exists.
 pub fn helper_main_if_asked() {
     let asked = std::env::args_os().nth(1);
     let ended = if asked.as_deref() == Some(OsStr::new(KEEPER_ARGUMENT)) {
         keeper::keep()
-    } else if asked.as_deref() == Some(OsStr::new(oci::HOLDER_ARGUMENT)) {
-        oci::hold()
+    } else if asked.as_deref() == Some(OsStr::new(holder::HOLDER_ARGUMENT)) {
+        holder::hold()
     } else {
         return;
     };
@@ -73,6 +78,13 @@ impl Default for Settings {
             run_dir: default_run_dir(),
         }
     }
+}
+
+/// Whether this is root with root's powers, who needs no user namespace. Root inside of most containers is not.
+pub fn may_mount() -> bool {
+    let held = capabilities(None).map(|held| held.effective);
+    rustix::process::geteuid().is_root()
+        && held.is_ok_and(|held| held.contains(CapabilitySet::SYS_ADMIN))
 }
 
 /// What an engine with a keeper is made of.

@@ -79,6 +79,8 @@ pub enum Runtime {
     Library,
     /// An OCI runtime by command.
     Oci(crate::engine::oci::Program),
+    /// Apptainer or Singularity by command.
+    Apptainer(crate::engine::apptainer::Program),
 }
 
 /// Passes the container's stdin, stdout and stderr.

@@ -121,6 +121,7 @@ impl Record {
 /// Kills and removes what is left of containers called `name`. Says what it removed.
 pub fn recover(run_dir: &Path, name: &str) -> io::Result<Vec<String>> {
     let mut removed = Vec::new();
+    let layout = Layout::of_this_process()?;
     let prefix = leaf_prefix(name);
     for entry in fs::read_dir(run_dir).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -143,10 +144,13 @@ pub fn recover(run_dir: &Path, name: &str) -> io::Result<Vec<String>> {
                 }
             }
         }
+        for dir in layout.named_dirs(&file_name.to_string_lossy()) {
+            // Hardly ever there, and then empty by now.
+            let _ = fs::remove_dir(dir);
+        }
         fs::remove_file(&path)?;
     }
     // Groups whose note is gone, say with a cleared /run.
-    let layout = Layout::of_this_process()?;
     let mut parents: Vec<PathBuf> = layout
         .accounting()
         .map(|h| h.parent_of_containers())

@@ -10,21 +10,19 @@
 //! the image names; runc insists on a root, so an image's USER is root there.
 
 mod build;
-mod holder;
-mod look;
+mod bundle;
 
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use rustix::thread::{CapabilitySet, capabilities};
 use serde::{Deserialize, Serialize};
 
 pub(in crate::engine) use self::build::build;
-pub(in crate::engine) use self::holder::{HOLDER_ARGUMENT, hold};
+pub(in crate::engine) use self::bundle::Bundle;
 use super::kept::protocol::Runtime;
-use super::kept::{Keeping, Settings, limits};
+use super::kept::{Keeping, Settings, limits, may_mount};
 use super::{Container, ContainerSpec, Engine, EngineError, GpuGrant, Limits, Recovered};
 use crate::image::{Image, ImageSource, ImageStore};
 
@@ -69,12 +67,10 @@ pub struct OciEngine {
 impl OciEngine {
     /// `program` is a path, or a name to be found in PATH; without it crun, or else runc.
     pub fn new(store: ImageStore, settings: Settings, program: Option<PathBuf>) -> Self {
-        let may_mount =
-            capabilities(None).is_ok_and(|held| held.effective.contains(CapabilitySet::SYS_ADMIN));
         Self {
             keeping: Keeping { settings, store },
             program,
-            privileged: rustix::process::geteuid().is_root() && may_mount,
+            privileged: may_mount(),
         }
     }
 
@@ -118,7 +114,7 @@ impl Engine for OciEngine {
     fn unenforceable(&self, limits: &Limits, gpus: Option<&GpuGrant>) -> Vec<String> {
         match self.privileged {
             true => limits::unenforceable_here(limits, gpus),
-            false => limits::unenforceable_without_groups(limits, gpus),
+            false => limits::unenforceable_at_all(limits, gpus, limits::NO_GROUPS),
         }
     }
 

@@ -1,0 +1,140 @@
+//! Apptainer and Singularity by command. They run the image's layers as the keeper has mounted them, with nothing
+//! converted: inside the keeper's namespaces a root directory is all they need, and it is writable.
+//!
+//! What they cannot do: the container's user is always the one crunch-run runs as, HOME is his, variables of their
+//! own are in the environment, and a signal that ends the command is told as the exit code 128 + its number.
+
+mod build;
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+
+pub(in crate::engine) use self::build::build;
+use super::kept::protocol::Runtime;
+use super::kept::{Keeping, Settings, limits, may_mount};
+use super::{Container, ContainerSpec, Engine, EngineError, GpuGrant, Limits, Recovered};
+use crate::image::{Image, ImageSource, ImageStore};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Variant {
+    Apptainer,
+    Singularity,
+}
+
+impl Variant {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Apptainer => "apptainer",
+            Self::Singularity => "singularity",
+        }
+    }
+
+    /// What the names of its own variables begin with.
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Apptainer => "APPTAINER",
+            Self::Singularity => "SINGULARITY",
+        }
+    }
+}
+
+/// One of them on this node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Program {
+    pub path: PathBuf,
+    pub variant: Variant,
+    /// Where it looks for its own helpers.
+    pub search_path: String,
+}
+
+#[derive(Debug, Clone)]
+pub struct ApptainerEngine {
+    keeping: Keeping,
+    variant: Variant,
+    privileged: bool,
+}
+
+impl ApptainerEngine {
+    pub fn new(store: ImageStore, settings: Settings, variant: Variant) -> Self {
+        Self {
+            keeping: Keeping { settings, store },
+            variant,
+            privileged: may_mount(),
+        }
+    }
+
+    fn find(&self) -> Result<Program, EngineError> {
+        let name = self.variant.name();
+        let unavailable = |reason: String| EngineError::Unavailable {
+            engine: name,
+            reason,
+        };
+        let path = which::which(name).map_err(|_| unavailable(format!("{name} is not in PATH")))?;
+        let asked = Command::new(&path).arg("--version").output();
+        match asked {
+            Ok(answer) if answer.status.success() => Ok(Program {
+                path,
+                variant: self.variant,
+                search_path: std::env::var("PATH").unwrap_or_default(),
+            }),
+            Ok(answer) => Err(unavailable(format!(
+                "{} --version fails: {}",
+                path.display(),
+                String::from_utf8_lossy(&answer.stderr).trim()
+            ))),
+            Err(error) => Err(unavailable(format!(
+                "{} cannot be run: {error}",
+                path.display()
+            ))),
+        }
+    }
+}
+
+impl Engine for ApptainerEngine {
+    fn name(&self) -> &'static str {
+        self.variant.name()
+    }
+
+    fn check(&self) -> Result<(), EngineError> {
+        self.find().map(drop)
+    }
+
+    fn unenforceable(&self, limits: &Limits, gpus: Option<&GpuGrant>) -> Vec<String> {
+        if !self.privileged {
+            return limits::unenforceable_at_all(limits, gpus, limits::NO_GROUPS);
+        }
+        let why = format!("the {} engine sets none", self.variant.name());
+        let mut sentences = limits::unenforceable_at_all(limits, gpus, &why);
+        sentences.push(format!(
+            "with {} run by root, the container is not kept from changing the node's settings in /proc and /sys",
+            self.variant.name()
+        ));
+        sentences
+    }
+
+    fn prepare_image(&self, source: ImageSource) -> BoxFuture<'_, Result<Image, EngineError>> {
+        Box::pin(self.keeping.prepare_image(source))
+    }
+
+    fn create<'a>(
+        &'a self,
+        image: &'a Image,
+        spec: ContainerSpec,
+    ) -> BoxFuture<'a, Result<Arc<dyn Container>, EngineError>> {
+        Box::pin(async move {
+            let runtime = Runtime::Apptainer(self.find()?);
+            self.keeping
+                .create(image, spec, runtime, self.privileged)
+                .await
+        })
+    }
+
+    fn recover<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Recovered, EngineError>> {
+        Box::pin(self.keeping.recover(name))
+    }
+}

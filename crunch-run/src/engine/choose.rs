@@ -1,0 +1,202 @@
+//! Which engine to use. With `auto`, the first that really runs a container of this user on this node:
+//!
+//! - root: built-in, oci, apptainer, singularity;
+//! - an ordinary user: apptainer, singularity, oci.
+//!
+//! Those before the chosen one are named with the reason why they were not.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::apptainer::{ApptainerEngine, Variant};
+use super::builtin::BuiltinEngine;
+use super::kept::Settings;
+use super::oci::OciEngine;
+use super::{Bind, ContainerSpec, Engine, EngineError, Exit, ExitStatus, Limits, Network, Stdio};
+use crate::flags::EngineChoice;
+use crate::image::{Image, ImageConfig, ImageStore};
+
+const FOR_ROOT: &[EngineChoice] = &[
+    EngineChoice::Builtin,
+    EngineChoice::Oci,
+    EngineChoice::Apptainer,
+    EngineChoice::Singularity,
+];
+const FOR_USERS: &[EngineChoice] = &[
+    EngineChoice::Apptainer,
+    EngineChoice::Singularity,
+    EngineChoice::Oci,
+];
+/// A trial takes some 50 ms where nothing is wrong.
+const TRIAL_PATIENCE: Duration = Duration::from_secs(20);
+/// Enough of the node to run its own `true`.
+const TRIAL_DIRS: [&str; 5] = ["/bin", "/lib", "/lib32", "/lib64", "/usr"];
+
+pub struct Chosen {
+    pub engine: Box<dyn Engine>,
+    /// A sentence for each that comes before it and does not work.
+    pub passed_over: Vec<String>,
+}
+
+/// What engines are made of.
+pub struct Makers {
+    pub store: ImageStore,
+    pub oci_runtime: Option<PathBuf>,
+}
+
+impl Makers {
+    fn make(&self, choice: EngineChoice) -> Box<dyn Engine> {
+        let (store, settings) = (self.store.clone(), Settings::default());
+        match choice {
+            EngineChoice::Auto | EngineChoice::Builtin => {
+                Box::new(BuiltinEngine::new(store, settings))
+            }
+            EngineChoice::Oci => {
+                Box::new(OciEngine::new(store, settings, self.oci_runtime.clone()))
+            }
+            EngineChoice::Apptainer => {
+                Box::new(ApptainerEngine::new(store, settings, Variant::Apptainer))
+            }
+            EngineChoice::Singularity => {
+                Box::new(ApptainerEngine::new(store, settings, Variant::Singularity))
+            }
+        }
+    }
+}
+
+/// `scratch` is where a trial container may be made.
+pub async fn choose(
+    choice: EngineChoice,
+    makers: &Makers,
+    scratch: &Path,
+) -> Result<Chosen, EngineError> {
+    let mut passed_over = Vec::new();
+    if choice != EngineChoice::Auto {
+        let engine = makers.make(choice);
+        engine.check()?;
+        return Ok(Chosen {
+            engine,
+            passed_over,
+        });
+    }
+    for candidate in candidates(
+        rustix::process::geteuid().is_root(),
+        makers.oci_runtime.is_some(),
+    ) {
+        let engine = makers.make(*candidate);
+        match works(&*engine, scratch).await {
+            Ok(()) => {
+                return Ok(Chosen {
+                    engine,
+                    passed_over,
+                });
+            }
+            Err(error @ EngineError::Unavailable { .. }) => passed_over.push(error.to_string()),
+            Err(error) => passed_over.push(format!(
+                "the {} engine cannot run containers here: {error}",
+                engine.name()
+            )),
+        }
+    }
+    Err(EngineError::None {
+        reasons: passed_over,
+    })
+}
+
+/// Who names an OCI runtime wants it used.
+fn candidates(is_root: bool, names_oci_runtime: bool) -> &'static [EngineChoice] {
+    match (names_oci_runtime, is_root) {
+        (true, _) => &[EngineChoice::Oci],
+        (false, true) => FOR_ROOT,
+        (false, false) => FOR_USERS,
+    }
+}
+
+async fn works(engine: &dyn Engine, scratch: &Path) -> Result<(), EngineError> {
+    engine.check()?;
+    let exit = tokio::time::timeout(TRIAL_PATIENCE, trial(engine, scratch))
+        .await
+        .unwrap_or_else(|_| Err(failed(io::ErrorKind::TimedOut.into())))?;
+    match exit.status {
+        ExitStatus::Code(0) => Ok(()),
+        status => Err(failed(io::Error::other(format!(
+            "/bin/true ended with status {}",
+            status.code()
+        )))),
+    }
+}
+
+fn failed(source: io::Error) -> EngineError {
+    EngineError::Io {
+        what: "a trial container failed".to_owned(),
+        source,
+    }
+}
+
+/// Runs the node's own `true` in an otherwise empty container.
+async fn trial(engine: &dyn Engine, scratch: &Path) -> Result<Exit, EngineError> {
+    let null = || {
+        File::options()
+            .read(true)
+            .write(true)
+            .open("/dev/null")
+            .map_err(failed)
+    };
+    let spec = ContainerSpec {
+        name: format!("trial-{}", std::process::id()),
+        command: vec!["/bin/true".to_owned()],
+        cwd: None,
+        environment: BTreeMap::new(),
+        binds: TRIAL_DIRS
+            .iter()
+            .filter(|dir| Path::new(dir).exists())
+            .map(|dir| Bind {
+                host: dir.into(),
+                target: dir.into(),
+                writable: false,
+            })
+            .collect(),
+        network: Network::None,
+        limits: Limits::default(),
+        gpus: None,
+        scratch: scratch.to_owned(),
+        stdio: Stdio {
+            stdin: null()?.into(),
+            stdout: null()?.into(),
+            stderr: null()?.into(),
+        },
+    };
+    let image = Image::elsewhere("trial".to_owned(), ImageConfig::default());
+    let container = engine.create(&image, spec).await?;
+    let ended = match container.start().await {
+        Ok(()) => container.wait().await,
+        Err(error) => Err(error),
+    };
+    container.remove().await?;
+    ended
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_order_depends_on_who_asks() {
+        assert_eq!(
+            candidates(true, false).first(),
+            Some(&EngineChoice::Builtin)
+        );
+        assert_eq!(
+            candidates(false, false).first(),
+            Some(&EngineChoice::Apptainer)
+        );
+        // It needs root.
+        assert!(!candidates(false, false).contains(&EngineChoice::Builtin));
+        for is_root in [true, false] {
+            assert_eq!(candidates(is_root, true), [EngineChoice::Oci]);
+        }
+    }
+}
