@@ -1,6 +1,8 @@
 //! Which files of the output are wanted: `output_glob`, with `**` across directories.
 
-use globset::{Glob, GlobBuilder, GlobMatcher};
+use regex::Regex;
+
+use super::pattern::regex as matcher;
 
 /// The patterns of a container; without any, everything is wanted.
 #[derive(Debug)]
@@ -11,9 +13,9 @@ pub struct Globs {
 
 #[derive(Debug)]
 struct Pattern {
-    whole: GlobMatcher,
+    whole: Regex,
     /// The pattern before a final `/**`, which also means the directory itself.
-    directory: Option<GlobMatcher>,
+    directory: Option<Regex>,
     /// None: too clever to be cut at its slashes, so it could match anywhere.
     parts: Option<Vec<Part>>,
 }
@@ -21,7 +23,7 @@ struct Pattern {
 #[derive(Debug)]
 enum Part {
     AnyDepth,
-    Name(GlobMatcher),
+    Name(Regex),
 }
 
 impl Globs {
@@ -70,7 +72,7 @@ impl Globs {
 }
 
 impl Pattern {
-    fn new(text: &str) -> Result<Self, globset::Error> {
+    fn new(text: &str) -> Result<Self, String> {
         let directory = text.strip_suffix("/**").map(matcher).transpose()?;
         let parts = split(text).map(|parts| {
             let part = |part: &&str| match *part {
@@ -101,14 +103,6 @@ impl Pattern {
         }
         parts.next().is_some()
     }
-}
-
-fn matcher(text: &str) -> Result<GlobMatcher, globset::Error> {
-    let glob: Glob = GlobBuilder::new(text)
-        .literal_separator(true)
-        .backslash_escape(true)
-        .build()?;
-    Ok(glob.compile_matcher())
 }
 
 /// The parts between slashes; slashes in character classes do not count, and a pattern with
@@ -219,5 +213,77 @@ mod tests {
             remarks.len() == 1 && remarks[0].starts_with(r#"output_glob "\\" matches nothing"#)
         );
         assert!(one_is_good.wants_file("foo") && !one_is_good.wants_file("bar"));
+    }
+}
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What a pattern of names, `*`, `?` and `**` means, written down as plainly as possible.
+    fn means(pattern: &[&str], path: &[&str]) -> bool {
+        match (pattern, path) {
+            ([], []) => true,
+            // At the end it is for what is in a directory, so at least one name.
+            (["**"], path) => !path.is_empty(),
+            (["**", rest @ ..], path) => (0..=path.len()).any(|skip| means(rest, &path[skip..])),
+            ([first, rest @ ..], [name, below @ ..]) => {
+                let (first, name): (Vec<char>, Vec<char>) =
+                    (first.chars().collect(), name.chars().collect());
+                is_name(&first, &name) && means(rest, below)
+            }
+            _ => false,
+        }
+    }
+
+    fn is_name(pattern: &[char], name: &[char]) -> bool {
+        match (pattern, name) {
+            ([], []) => true,
+            (['*', rest @ ..], name) => (0..=name.len()).any(|skip| is_name(rest, &name[skip..])),
+            (['?', rest @ ..], [_, name @ ..]) => is_name(rest, name),
+            ([c, rest @ ..], [d, name @ ..]) => c == d && is_name(rest, name),
+            _ => false,
+        }
+    }
+
+    fn patterns() -> impl Strategy<Value = Vec<&'static str>> {
+        let part = prop::sample::select(vec!["a", "b", "ab", "*", "?", "a*", "*b", "?b", "**"]);
+        prop::collection::vec(part, 1..5)
+    }
+
+    fn paths() -> impl Strategy<Value = Vec<&'static str>> {
+        let name = prop::sample::select(vec!["a", "b", "ab", "ba", "aab", ".a", "ü"]);
+        prop::collection::vec(name, 1..6)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        #[test]
+        fn a_pattern_matches_what_it_means(pattern in patterns(), path in paths()) {
+            let globs = Globs::new(&[pattern.join("/")]).0;
+            prop_assert_eq!(globs.wants_file(&path.join("/")), means(&pattern, &path));
+        }
+
+        /// What is passed over unseen must not hold anything that is wanted.
+        #[test]
+        fn above_what_is_wanted_nothing_is_passed_over(pattern in patterns(), path in paths()) {
+            let globs = Globs::new(&[pattern.join("/")]).0;
+            let text = path.join("/");
+            if globs.wants_file(&text) || globs.wants_directory(&text) {
+                for above in 1..path.len() {
+                    prop_assert!(globs.could_want_below(&path[..above].join("/")));
+                }
+            }
+        }
+
+        #[test]
+        fn no_text_is_too_odd_for_a_pattern(text in ".{0,12}", path in "[a-c/]{0,8}") {
+            let (globs, _) = Globs::new(&[text]);
+            globs.wants_file(&path);
+            globs.could_want_below(&path);
+        }
     }
 }

@@ -7,6 +7,7 @@
 mod error;
 mod glob;
 mod host;
+mod pattern;
 mod remarks;
 mod remote;
 mod scan;

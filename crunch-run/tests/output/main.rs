@@ -9,6 +9,7 @@ mod hostile;
 mod links;
 mod many;
 mod mounts;
+mod roundtrip;
 
 use files_world::{Lab, World};
 use serde_json::{Value, json};
