@@ -84,6 +84,9 @@ pub struct Flags {
     /// The program of the engine "oci" [default: crun, or else runc]
     #[arg(long, value_name = "PROGRAM")]
     pub oci_runtime: Option<PathBuf>,
+    /// Socket of the docker or podman service [default: as the environment says, or the usual places]
+    #[arg(long, value_name = "PATH")]
+    pub docker_socket: Option<PathBuf>,
 
     /// Network of containers: only for those that asked for the API, or for all
     #[arg(long, value_enum, default_value_t = Networking::Default, value_name = "WHEN")]
@@ -238,6 +241,10 @@ pub enum EngineChoice {
     Apptainer,
     /// Singularity by command
     Singularity,
+    /// Docker's daemon, at DOCKER_HOST or --docker-socket
+    Docker,
+    /// Podman's service, at CONTAINER_HOST or --docker-socket
+    Podman,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -378,7 +385,7 @@ mod tests {
         for wrong in [
             &[][..],
             &["not-a-uuid"],
-            &["-runtime-engine=docker", UUID],
+            &["-runtime-engine=lxc", UUID],
             &["-grace=soon", UUID],
             &["--gpu-stack=cuda", UUID],
             &["-list"],

@@ -1,9 +1,10 @@
 //! Which engine to use. With `auto`, the first that really runs a container of this user on this node:
 //!
-//! - root: built-in, oci, apptainer, singularity;
-//! - an ordinary user: apptainer, singularity, oci.
+//! - root: built-in, oci, podman, docker, apptainer, singularity;
+//! - an ordinary user: apptainer, singularity, oci, podman, docker.
 //!
-//! Those before the chosen one are named with the reason why they were not.
+//! Those before the chosen one are named with the reason why they were not. A service (podman, docker) runs only
+//! images that it was given, so it is asked what it can do instead.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use super::apptainer::{ApptainerEngine, Variant};
 use super::builtin::BuiltinEngine;
+use super::docker::{DockerEngine, Flavour, socket};
 use super::kept::Settings;
 use super::oci::OciEngine;
 use super::{Bind, ContainerSpec, Engine, EngineError, Exit, ExitStatus, Limits, Network, Stdio};
@@ -22,6 +24,8 @@ use crate::image::{Image, ImageConfig, ImageStore};
 const FOR_ROOT: &[EngineChoice] = &[
     EngineChoice::Builtin,
     EngineChoice::Oci,
+    EngineChoice::Podman,
+    EngineChoice::Docker,
     EngineChoice::Apptainer,
     EngineChoice::Singularity,
 ];
@@ -29,6 +33,8 @@ const FOR_USERS: &[EngineChoice] = &[
     EngineChoice::Apptainer,
     EngineChoice::Singularity,
     EngineChoice::Oci,
+    EngineChoice::Podman,
+    EngineChoice::Docker,
 ];
 /// A trial takes some 50 ms where nothing is wrong.
 const TRIAL_PATIENCE: Duration = Duration::from_secs(20);
@@ -45,12 +51,16 @@ pub struct Chosen {
 pub struct Makers {
     pub store: ImageStore,
     pub oci_runtime: Option<PathBuf>,
+    /// Where the docker or podman service listens; else the environment and the usual places tell.
+    pub docker_socket: Option<PathBuf>,
 }
 
 impl Makers {
-    fn make(&self, choice: EngineChoice) -> Box<dyn Engine> {
+    fn make(&self, choice: EngineChoice) -> Result<Box<dyn Engine>, EngineError> {
         let (store, settings) = (self.store.clone(), Settings::default());
-        match choice {
+        Ok(match choice {
+            EngineChoice::Docker => Box::new(self.service(Flavour::Docker)?),
+            EngineChoice::Podman => Box::new(self.service(Flavour::Podman)?),
             EngineChoice::Auto | EngineChoice::Builtin => {
                 Box::new(BuiltinEngine::new(store, settings))
             }
@@ -63,7 +73,23 @@ impl Makers {
             EngineChoice::Singularity => {
                 Box::new(ApptainerEngine::new(store, settings, Variant::Singularity))
             }
-        }
+        })
+    }
+
+    fn service(&self, flavour: Flavour) -> Result<DockerEngine, EngineError> {
+        let env = |name: &str| std::env::var(name).ok();
+        let socket = match &self.docker_socket {
+            Some(path) => path.clone(),
+            None => {
+                socket(flavour, env, Path::exists).map_err(|error| EngineError::Unavailable {
+                    engine: flavour.name(),
+                    reason: error.to_string(),
+                })?
+            }
+        };
+        // Every engine keeps its locks or layers there.
+        let locks = self.store.dir().to_owned();
+        Ok(DockerEngine::new(flavour, socket, locks))
     }
 }
 
@@ -75,7 +101,7 @@ pub async fn choose(
 ) -> Result<Chosen, EngineError> {
     let mut passed_over = Vec::new();
     if choice != EngineChoice::Auto {
-        let engine = makers.make(choice);
+        let engine = makers.make(choice)?;
         engine.check()?;
         return Ok(Chosen {
             engine,
@@ -86,8 +112,19 @@ pub async fn choose(
         rustix::process::geteuid().is_root(),
         makers.oci_runtime.is_some(),
     ) {
-        let engine = makers.make(*candidate);
-        match works(&*engine, scratch).await {
+        let engine = match makers.make(*candidate) {
+            Ok(engine) => engine,
+            Err(error) => {
+                passed_over.push(error.to_string());
+                continue;
+            }
+        };
+        let is_service = matches!(candidate, EngineChoice::Docker | EngineChoice::Podman);
+        let tried = match is_service {
+            true => engine.check(),
+            false => works(&*engine, scratch).await,
+        };
+        match tried {
             Ok(()) => {
                 return Ok(Chosen {
                     engine,

@@ -3,6 +3,7 @@
 pub mod apptainer;
 pub mod builtin;
 pub mod choose;
+pub mod docker;
 pub mod error;
 pub mod kept;
 pub mod oci;

@@ -79,6 +79,17 @@ impl Image {
     }
 }
 
+/// Id and configuration of the image `want` (or the only one) of an archive, of which little is read.
+pub fn identify<A: Archive>(
+    archive: &mut A,
+    label: &str,
+    want: Option<&str>,
+) -> Result<(String, ImageConfig), ImageError> {
+    let index = archive::Index::read(&mut *archive, label)?;
+    let selected = index.select(archive, want)?;
+    Ok((selected.id, selected.config))
+}
+
 /// The 64 hexadecimal digits of an id or digest, with or without `sha256:`.
 pub(crate) fn digest_hex(id: &str) -> Result<&str, ImageError> {
     let hex = id.strip_prefix("sha256:").unwrap_or(id);

@@ -181,6 +181,7 @@ impl Attempt<'_> {
         let makers = choose::Makers {
             store,
             oci_runtime: self.settings.oci_runtime.clone(),
+            docker_socket: self.settings.docker_socket.clone(),
         };
         let chosen = choose::choose(self.settings.engine, &makers, self.dir.path())
             .await

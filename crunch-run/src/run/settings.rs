@@ -26,6 +26,8 @@ pub struct Settings {
     pub block_dirs: Vec<PathBuf>,
     pub engine: EngineChoice,
     pub oci_runtime: Option<PathBuf>,
+    /// Where the docker or podman service listens, if a flag says so.
+    pub docker_socket: Option<PathBuf>,
     pub cpuset: Option<String>,
     pub gpus: Option<GpuGrant>,
     pub network_for_all: bool,
@@ -88,6 +90,7 @@ impl Settings {
             block_dirs: flags.block_dir.clone(),
             engine: flags.runtime_engine,
             oci_runtime: flags.oci_runtime.clone(),
+            docker_socket: flags.docker_socket.clone(),
             cpuset: flags.cpuset.clone(),
             gpus,
             network_for_all: flags.container_enable_networking == Networking::Always,

@@ -1,8 +1,12 @@
 //! The engines under test: how crunch-run is told to use each, and what they leave on this node.
 
-use arvados_client::ContainerUuid;
+use std::path::Path;
 
-use crate::run_lab;
+use arvados_client::ContainerUuid;
+use bollard::query_parameters::ListContainersOptionsBuilder;
+use bollard::{API_DEFAULT_VERSION, Docker};
+
+use crate::{daemons, run_lab};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engine {
@@ -10,6 +14,8 @@ pub enum Engine {
     Crun,
     Runc,
     Apptainer,
+    Docker,
+    Podman,
 }
 
 impl Engine {
@@ -20,11 +26,21 @@ impl Engine {
             Self::Crun => run_lab::can_run_with("crun"),
             Self::Runc => run_lab::can_run_with("runc"),
             Self::Apptainer => run_lab::can_run_with("apptainer"),
+            Self::Docker => run_lab::can_run_with("dockerd"),
+            Self::Podman => run_lab::can_run_with("podman"),
         }
     }
 
     pub fn flags(self) -> Vec<String> {
+        let of = |name: &str, socket: &Path| {
+            vec![
+                format!("--runtime-engine={name}"),
+                format!("--docker-socket={}", socket.display()),
+            ]
+        };
         let flag = match self {
+            Self::Docker => return of("docker", &daemons::docker().socket),
+            Self::Podman => return of("podman", &daemons::podman().socket),
             Self::Builtin => "--runtime-engine=builtin",
             Self::Crun => "--oci-runtime=crun",
             Self::Runc => "--oci-runtime=runc",
@@ -33,11 +49,40 @@ impl Engine {
         vec![flag.to_owned()]
     }
 
+    /// Differences; `docs/engines.md` lists them for people.
+    pub fn makes_a_missing_cwd(self) -> bool {
+        matches!(self, Self::Docker | Self::Podman)
+    }
+
+    /// The runtime finds out only when it becomes the command; it says so on stderr, and exits.
+    pub fn finds_bad_programs_late(self) -> bool {
+        matches!(self, Self::Docker | Self::Podman)
+    }
+
     /// What of this container is still on the node; nothing should be.
     pub async fn left_overs(self, uuid: &ContainerUuid) -> Vec<String> {
-        run_lab::left_overs(uuid)
-            .iter()
-            .map(|path| path.display().to_string())
+        let socket = match self {
+            Self::Builtin | Self::Crun | Self::Runc | Self::Apptainer => {
+                let paths = run_lab::left_overs(uuid);
+                return paths
+                    .iter()
+                    .map(|path| path.display().to_string())
+                    .collect();
+            }
+            Self::Docker => &daemons::docker().socket,
+            Self::Podman => &daemons::podman().socket,
+        };
+        let client = Docker::connect_with_unix(&socket.to_string_lossy(), 60, API_DEFAULT_VERSION)
+            .unwrap()
+            .negotiate_version()
+            .await
+            .unwrap();
+        let all = ListContainersOptionsBuilder::new().all(true).build();
+        let names = client.list_containers(Some(all)).await.unwrap();
+        names
+            .into_iter()
+            .flat_map(|container| container.names.unwrap_or_default())
+            .filter(|name| name.contains(uuid.as_str()))
             .collect()
     }
 }

@@ -7,6 +7,7 @@
 mod run_lab;
 
 mod command;
+mod daemons;
 mod ends;
 mod engines;
 mod lab;
@@ -93,3 +94,6 @@ suite!(builtin, crate::engines::Engine::Builtin);
 suite!(crun, crate::engines::Engine::Crun);
 suite!(runc, crate::engines::Engine::Runc);
 suite!(apptainer, crate::engines::Engine::Apptainer);
+suite!(docker, crate::engines::Engine::Docker);
+
+suite!(podman, crate::engines::Engine::Podman);

@@ -185,7 +185,7 @@ impl Keeping {
     }
 }
 
-fn check_binds(spec: &ContainerSpec) -> Result<(), StartError> {
+pub(in crate::engine) fn check_binds(spec: &ContainerSpec) -> Result<(), StartError> {
     for bind in &spec.binds {
         let plain = bind.target.is_absolute()
             && bind.target != Path::new("/")
@@ -211,7 +211,7 @@ fn check_binds(spec: &ContainerSpec) -> Result<(), StartError> {
 }
 
 /// What the dynamic linker knows; empty where it cannot be asked.
-async fn linker_cache() -> String {
+pub(in crate::engine) async fn linker_cache() -> String {
     let ask = tokio::process::Command::new("ldconfig")
         .arg("-p")
         .env("PATH", "/sbin:/usr/sbin:/bin:/usr/bin")

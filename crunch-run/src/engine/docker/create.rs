@@ -1,0 +1,254 @@
+//! From what a container needs to what the daemon is asked for. Pure, except for a look at CDI files.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use bollard::models::{
+    ContainerCreateBody, DeviceMapping, DeviceRequest, HealthConfig, HostConfig,
+    HostConfigLogConfig, Mount, MountType, ResourcesUlimits, SystemInfo,
+    SystemInfoCgroupVersionEnum,
+};
+
+use procfs::process::LimitValue;
+
+use super::Flavour;
+use crate::engine::builtin::gpu::GpuAccess;
+use crate::engine::kept::spec::DEFAULT_PIDS;
+use crate::engine::{Bind, ContainerSpec, GpuGrant, GpuStack, Limits, Network};
+use crate::image::Image;
+
+/// Says whose container it is, and so which one `recover` may remove.
+pub const LABEL: &str = "crunch-run.container";
+const SCRATCH_LABEL: &str = "crunch-run.scratch";
+/// The kernel's usual length of a period of CPU time, in microseconds.
+const CPU_PERIOD: i64 = 100_000;
+
+/// How the container gets its GPUs.
+#[derive(Debug)]
+pub enum Gpus {
+    None,
+    /// Names of devices that the daemon looks up in its CDI files.
+    Cdi(Vec<String>),
+    Nodes(GpuAccess),
+}
+
+/// What is known beside the specification.
+#[derive(Debug)]
+pub struct Facts<'a> {
+    pub image: &'a Image,
+    pub gpus: Gpus,
+    pub stdin_is_given: bool,
+    /// Where the daemon's own idea of them would not do.
+    pub ulimits: Option<Vec<ResourcesUlimits>>,
+}
+
+/// A name that nobody else's container has.
+pub fn name(uuid: &str) -> String {
+    format!("crunch-run-{uuid}-{:08x}", fastrand::u32(..))
+}
+
+pub fn body(spec: &ContainerSpec, facts: Facts<'_>) -> ContainerCreateBody {
+    let scratch = spec.scratch.to_string_lossy().into_owned();
+    let nodes = match &facts.gpus {
+        Gpus::Nodes(access) => Some(access),
+        _ => None,
+    };
+    let working_dir = spec.cwd.clone().filter(|cwd| !cwd.is_empty() && cwd != ".");
+    ContainerCreateBody {
+        image: Some(facts.image.id.clone()),
+        // ENTRYPOINT stays the image's, and so does CMD unless there is a command.
+        cmd: (!spec.command.is_empty()).then(|| spec.command.clone()),
+        working_dir,
+        env: Some(environment(&spec.environment, facts.image, nodes)),
+        labels: Some(HashMap::from([
+            (LABEL.to_owned(), spec.name.clone()),
+            (SCRATCH_LABEL.to_owned(), scratch),
+        ])),
+        tty: Some(false),
+        attach_stdin: Some(facts.stdin_is_given),
+        attach_stdout: Some(true),
+        attach_stderr: Some(true),
+        open_stdin: Some(facts.stdin_is_given),
+        stdin_once: Some(facts.stdin_is_given),
+        // Checks of a service's health mean nothing to a job.
+        healthcheck: Some(HealthConfig {
+            test: Some(vec!["NONE".to_owned()]),
+            ..HealthConfig::default()
+        }),
+        host_config: Some(HostConfig {
+            ulimits: facts.ulimits,
+            ..host_config(spec, &facts.gpus)
+        }),
+        ..ContainerCreateBody::default()
+    }
+}
+
+fn host_config(spec: &ContainerSpec, gpus: &Gpus) -> HostConfig {
+    let nodes = match gpus {
+        Gpus::Nodes(access) => Some(access),
+        _ => None,
+    };
+    let limits = &spec.limits;
+    let memory = limits.memory_bytes.map(signed);
+    let more_binds = nodes.map_or(&[][..], |access| &access.binds);
+    HostConfig {
+        mounts: Some(spec.binds.iter().chain(more_binds).map(mount).collect()),
+        network_mode: Some(
+            match spec.network {
+                Network::None => "none",
+                Network::Host => "host",
+            }
+            .to_owned(),
+        ),
+        // NanoCpus would be refused where it is more than the node has.
+        cpu_period: limits.vcpus.map(|_| CPU_PERIOD),
+        cpu_quota: limits
+            .vcpus
+            .map(|vcpus| (vcpus * CPU_PERIOD as f64).round().max(1000.0) as i64),
+        memory,
+        memory_swap: memory,
+        pids_limit: Some(signed(limits.pids.unwrap_or(DEFAULT_PIDS))),
+        cpuset_cpus: limits.cpuset.clone(),
+        // Output is read as it comes; the daemon's own copy would only fill its disk.
+        log_config: Some(HostConfigLogConfig {
+            typ: Some("none".to_owned()),
+            config: None,
+        }),
+        security_opt: Some(vec!["no-new-privileges".to_owned()]),
+        devices: nodes.map(|access| access.devices.iter().map(device).collect()),
+        group_add: nodes.map(|access| access.groups().iter().map(u32::to_string).collect()),
+        device_requests: match gpus {
+            Gpus::Cdi(names) => Some(vec![DeviceRequest {
+                driver: Some("cdi".to_owned()),
+                device_ids: Some(names.clone()),
+                ..DeviceRequest::default()
+            }]),
+            _ => None,
+        },
+        ..HostConfig::default()
+    }
+}
+
+/// Those of the service itself. Podman would raise them for every container, which even root may not everywhere.
+pub fn limits_of(service: &procfs::process::Limits) -> Vec<ResourcesUlimits> {
+    [
+        ("nofile", service.max_open_files),
+        ("nproc", service.max_processes),
+    ]
+    .map(|(name, limit)| {
+        let most = match limit.hard_limit {
+            LimitValue::Unlimited => -1,
+            LimitValue::Value(most) => signed(most),
+        };
+        ResourcesUlimits {
+            name: Some(name.to_owned()),
+            soft: Some(most),
+            hard: Some(most),
+        }
+    })
+    .into()
+}
+
+/// The daemon lays these over the image's own.
+fn environment(
+    given: &BTreeMap<String, String>,
+    image: &Image,
+    gpus: Option<&GpuAccess>,
+) -> Vec<String> {
+    const LIBRARIES: &str = "LD_LIBRARY_PATH";
+    let mut variables: BTreeMap<String, String> = BTreeMap::new();
+    if let Some(gpus) = gpus {
+        variables.extend(gpus.environment.iter().cloned());
+    }
+    variables.extend(given.iter().map(|(k, v)| (k.clone(), v.clone())));
+    if let Some(dir) = gpus.and_then(|gpus| gpus.library_dir.as_deref()) {
+        let images = image.config.env.iter().filter_map(|v| v.split_once('='));
+        let own = variables
+            .get(LIBRARIES)
+            .cloned()
+            .or_else(|| {
+                let mut all = images.filter(|(name, _)| *name == LIBRARIES);
+                all.next_back().map(|(_, value)| value.to_owned())
+            })
+            .filter(|value| !value.is_empty());
+        let path = own.map_or_else(|| dir.to_owned(), |own| format!("{dir}:{own}"));
+        variables.insert(LIBRARIES.to_owned(), path);
+    }
+    variables
+        .into_iter()
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect()
+}
+
+fn mount(bind: &Bind) -> Mount {
+    Mount {
+        typ: Some(MountType::BIND),
+        source: Some(bind.host.to_string_lossy().into_owned()),
+        target: Some(bind.target.to_string_lossy().into_owned()),
+        read_only: Some(!bind.writable),
+        ..Mount::default()
+    }
+}
+
+fn device(node: &crate::engine::builtin::gpu::DeviceNode) -> DeviceMapping {
+    let path = node.path.to_string_lossy().into_owned();
+    DeviceMapping {
+        path_on_host: Some(path.clone()),
+        path_in_container: Some(path),
+        cgroup_permissions: Some("rw".to_owned()),
+    }
+}
+
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// The granted GPUs by their CDI names, if one of the daemon's directories describes that kind.
+pub fn cdi_names(grant: &GpuGrant, dirs: &[String]) -> Option<Vec<String>> {
+    let kind = match grant.stack {
+        GpuStack::Cuda => "nvidia.com/gpu",
+        GpuStack::Rocm => "amd.com/gpu",
+    };
+    let is_described = dirs
+        .iter()
+        .flat_map(|dir| std::fs::read_dir(Path::new(dir)).into_iter().flatten())
+        .flatten()
+        .any(|entry| std::fs::read_to_string(entry.path()).is_ok_and(|text| text.contains(kind)));
+    is_described.then(|| grant.ids.iter().map(|id| format!("{kind}={id}")).collect())
+}
+
+/// One sentence for each limit that the daemon says it cannot enforce.
+pub fn unenforceable(flavour: Flavour, limits: &Limits, info: &SystemInfo) -> Vec<String> {
+    let name = flavour.name();
+    let is_rootless = info
+        .security_options
+        .iter()
+        .flatten()
+        .any(|option| option.contains("rootless"));
+    let is_v1 = info.cgroup_version == Some(SystemInfoCgroupVersionEnum::_1);
+    let nothing = is_rootless && is_v1;
+    let can = |said: Option<bool>| !nothing && said != Some(false);
+    let mut sentences = Vec::new();
+    let mut missing = |what: String| {
+        let why = if nothing {
+            "it runs without root on cgroup v1"
+        } else {
+            "its control groups lack the controller for it"
+        };
+        sentences.push(format!("{what} cannot be enforced by {name}: {why}"));
+    };
+    if let Some(bytes) = limits.memory_bytes.filter(|_| !can(info.memory_limit)) {
+        missing(format!("the memory limit of {bytes} bytes"));
+    }
+    if let Some(vcpus) = limits.vcpus.filter(|_| !can(info.cpu_cfs_quota)) {
+        missing(format!("the limit of {vcpus} CPUs"));
+    }
+    if let Some(cpus) = limits.cpuset.as_ref().filter(|_| !can(info.cpu_set)) {
+        missing(format!("the restriction to CPUs {cpus}"));
+    }
+    if !can(info.pids_limit) {
+        let most = limits.pids.unwrap_or(DEFAULT_PIDS);
+        missing(format!("the limit of {most} processes"));
+    }
+    sentences
+}

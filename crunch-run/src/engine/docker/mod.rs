@@ -1,0 +1,240 @@
+//! Docker, and podman's service that speaks the same API: containers over a socket of this machine.
+
+mod create;
+mod follow;
+mod handle;
+mod image;
+mod messages;
+mod socket;
+mod stdio;
+
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bollard::errors::Error;
+use bollard::models::{ResourcesUlimits, SystemInfo};
+use bollard::query_parameters::{
+    CreateContainerOptionsBuilder, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder,
+};
+use bollard::{API_DEFAULT_VERSION, Docker};
+use futures_util::future::BoxFuture;
+use tokio::sync::OnceCell;
+
+pub use self::socket::{SocketError, socket};
+
+use self::create::{Facts, LABEL};
+use self::handle::DockerContainer;
+use super::builtin::gpu::{GpuAccess, Machine};
+use super::kept::limits::check as check_limits;
+use super::kept::{check_binds, linker_cache};
+use super::{Container, ContainerSpec, Engine, EngineError, GpuGrant, Limits, Recovered};
+use crate::image::{Image, ImageSource};
+
+/// How long the daemon may take to answer an ordinary question.
+const ANSWER_SECONDS: u64 = 60;
+
+/// Which of the two it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flavour {
+    Docker,
+    Podman,
+}
+
+impl Flavour {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Docker => "docker",
+            Self::Podman => "podman",
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct DockerEngine {
+    flavour: Flavour,
+    socket: PathBuf,
+    /// Where processes that load images find each other.
+    lock_dir: PathBuf,
+    client: OnceCell<Docker>,
+    /// What the daemon says of itself, once asked.
+    info: OnceLock<SystemInfo>,
+}
+
+impl DockerEngine {
+    pub fn new(flavour: Flavour, socket: PathBuf, lock_dir: PathBuf) -> Self {
+        Self {
+            flavour,
+            socket,
+            lock_dir,
+            client: OnceCell::new(),
+            info: OnceLock::new(),
+        }
+    }
+
+    /// The daemon, in the newest version of the API that it knows.
+    async fn client(&self) -> Result<&Docker, EngineError> {
+        self.client
+            .get_or_try_init(async || {
+                let path = self.socket.to_string_lossy();
+                let docker = Docker::connect_with_unix(&path, ANSWER_SECONDS, API_DEFAULT_VERSION)?;
+                let docker = docker.negotiate_version().await?;
+                let info = docker.info().await?;
+                let _ = self.info.set(info);
+                Ok(docker)
+            })
+            .await
+            .map_err(|error| self.failed("it does not say what it can do", error))
+    }
+
+    fn failed(&self, what: &str, error: Error) -> EngineError {
+        EngineError::Io {
+            what: format!(
+                "{} at {}: {what}",
+                self.flavour.name(),
+                self.socket.display()
+            ),
+            source: io::Error::other(error),
+        }
+    }
+
+    async fn create_container(
+        &self,
+        image: &Image,
+        spec: ContainerSpec,
+    ) -> Result<Arc<dyn Container>, EngineError> {
+        check_binds(&spec)?;
+        check_limits(&spec.limits)?;
+        let client = self.client().await?;
+        let gpus = match &spec.gpus {
+            Some(grant) if !grant.ids.is_empty() => self.gpus(grant).await?,
+            _ => create::Gpus::None,
+        };
+        let stdin_is_given = !stdio::is_null(&spec.stdio.stdin);
+        let facts = Facts {
+            image,
+            gpus,
+            stdin_is_given,
+            ulimits: self.ulimits().await,
+        };
+        let name = create::name(&spec.name);
+        let body = create::body(&spec, facts);
+        let options = CreateContainerOptionsBuilder::new().name(&name).build();
+        let about = messages::About::new(image, &spec);
+        let created = client
+            .create_container(Some(options), body)
+            .await
+            .map_err(|error| match about.mistake(&error) {
+                Some(mistake) => mistake.into(),
+                None => self.failed(&format!("container {} cannot be created", spec.name), error),
+            })?;
+        let container =
+            DockerContainer::new(client.clone(), self.flavour, created.id, spec.name, about);
+        container.attach(spec.stdio, stdin_is_given).await?;
+        Ok(Arc::new(container))
+    }
+
+    async fn ulimits(&self) -> Option<Vec<ResourcesUlimits>> {
+        if self.flavour == Flavour::Docker {
+            return None;
+        }
+        let peer = tokio::net::UnixStream::connect(&self.socket).await.ok()?;
+        let service = peer.peer_cred().ok()?.pid()?;
+        let service = procfs::process::Process::new(service).ok()?;
+        Some(create::limits_of(&service.limits().ok()?))
+    }
+
+    async fn gpus(&self, grant: &GpuGrant) -> Result<create::Gpus, EngineError> {
+        let spec_dirs = match self.flavour {
+            Flavour::Docker => self.info.get().and_then(|info| info.cdi_spec_dirs.clone()),
+            // Its Docker-compatible interface takes only device nodes.
+            Flavour::Podman => None,
+        };
+        if let Some(names) = create::cdi_names(grant, &spec_dirs.unwrap_or_default()) {
+            return Ok(create::Gpus::Cdi(names));
+        }
+        let access: GpuAccess = Machine::here(linker_cache().await).access(grant)?;
+        Ok(create::Gpus::Nodes(access))
+    }
+
+    async fn remove_earlier(&self, name: &str) -> Result<Recovered, EngineError> {
+        let client = self.client().await?;
+        let label = format!("{LABEL}={name}");
+        let options = ListContainersOptionsBuilder::new()
+            .all(true)
+            .filters(&HashMap::from([("label", vec![label])]))
+            .build();
+        let what = format!("what an earlier attempt at container {name} left cannot be removed");
+        let found = client
+            .list_containers(Some(options))
+            .await
+            .map_err(|error| self.failed(&what, error))?;
+        let mut removed = Vec::new();
+        for container in found {
+            // An old daemon may not know the filter; nothing without our label is touched.
+            let is_ours = container
+                .labels
+                .as_ref()
+                .is_some_and(|labels| labels.get(LABEL).is_some_and(|uuid| uuid == name));
+            let (true, Some(id)) = (is_ours, container.id) else {
+                continue;
+            };
+            let options = RemoveContainerOptionsBuilder::new().force(true).v(true);
+            match client.remove_container(&id, Some(options.build())).await {
+                Err(error) if !messages::is_gone(&error) => {
+                    return Err(self.failed(&what, error));
+                }
+                _ => removed.push(format!("{} container {id}", self.flavour.name())),
+            }
+        }
+        Ok(Recovered { removed })
+    }
+}
+
+impl Engine for DockerEngine {
+    fn name(&self) -> &'static str {
+        self.flavour.name()
+    }
+
+    fn check(&self) -> Result<(), EngineError> {
+        UnixStream::connect(&self.socket)
+            .map(drop)
+            .map_err(|error| EngineError::Unavailable {
+                engine: self.flavour.name(),
+                reason: socket::advice(self.flavour, &self.socket, &error),
+            })
+    }
+
+    fn unenforceable(&self, limits: &Limits, gpus: Option<&GpuGrant>) -> Vec<String> {
+        let _ = gpus;
+        match self.info.get() {
+            Some(info) => create::unenforceable(self.flavour, limits, info),
+            None => Vec::new(),
+        }
+    }
+
+    fn prepare_image(&self, source: ImageSource) -> BoxFuture<'_, Result<Image, EngineError>> {
+        Box::pin(async move {
+            let client = self.client().await?;
+            image::prepare(client, self.flavour, &self.lock_dir, source).await
+        })
+    }
+
+    fn create<'a>(
+        &'a self,
+        image: &'a Image,
+        spec: ContainerSpec,
+    ) -> BoxFuture<'a, Result<Arc<dyn Container>, EngineError>> {
+        Box::pin(self.create_container(image, spec))
+    }
+
+    fn recover<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Recovered, EngineError>> {
+        Box::pin(self.remove_earlier(name))
+    }
+}
+
+/// How long something that should be done in a moment may take.
+const PATIENCE: Duration = Duration::from_secs(60);

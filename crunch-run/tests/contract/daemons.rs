@@ -1,0 +1,63 @@
+//! Throwaway daemons: each is started once for all tests of this program, and goes when it ends, however it ends.
+
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub struct Daemon {
+    pub socket: PathBuf,
+    /// Its stdin is the daemon's life: the kernel closes it with this process.
+    _starter: Child,
+}
+
+pub fn docker() -> &'static Daemon {
+    static DAEMON: OnceLock<Daemon> = OnceLock::new();
+    DAEMON.get_or_init(|| Daemon::start("docker"))
+}
+
+pub fn podman() -> &'static Daemon {
+    static DAEMON: OnceLock<Daemon> = OnceLock::new();
+    DAEMON.get_or_init(|| Daemon::start("podman"))
+}
+
+impl Daemon {
+    /// `name.sh` beside this file, in a new directory.
+    fn start(name: &str) -> Self {
+        let prefix = format!("cr-{name}-");
+        // Sockets have short names, so it cannot be in the build directory.
+        let dir = tempfile::Builder::new()
+            .prefix(&prefix)
+            .tempdir_in("/tmp")
+            .unwrap()
+            .keep();
+        let script =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/contract/{name}.sh"));
+        let mut starter = Command::new(script)
+            .arg(&dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let socket = dir.join("sock");
+        let deadline = Instant::now() + PATIENCE;
+        while UnixStream::connect(&socket).is_err() {
+            let has_ended = starter.try_wait().unwrap().is_some();
+            assert!(
+                !has_ended && Instant::now() < deadline,
+                "{name} does not start: {}",
+                fs::read_to_string(dir.join("log")).unwrap_or_default()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Self {
+            socket,
+            _starter: starter,
+        }
+    }
+}

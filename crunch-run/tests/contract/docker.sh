@@ -1,0 +1,26 @@
+#!/bin/bash
+# docker.sh DIR: a throwaway dockerd with everything of its own in DIR (a short path: sockets live in it), without
+# systemd, bridge or firewall. It lives as long as stdin is open, then goes with its containers.
+set -eu
+dir=$1
+echo '{}' >"$dir/daemon.json"
+exec 3<&0
+dockerd --config-file="$dir/daemon.json" --data-root="$dir/root" --exec-root="$dir/exec" \
+  --pidfile="$dir/pid" -H "unix://$dir/sock" --exec-opt native.cgroupdriver=cgroupfs \
+  --cgroup-parent="/$(basename "$dir")" --shutdown-timeout=2 \
+  --bridge=none --iptables=false --ip6tables=false --ip-forward=false --ip-masq=false \
+  >"$dir/log" 2>&1 </dev/null 3<&- &
+daemon=$!
+(
+  cat <&3 >/dev/null
+  kill -TERM "$daemon"
+) &
+wait "$daemon" || true
+awk -v d="$dir/" 'index($2, d) == 1 {print $2}' /proc/mounts | sort -r | while read -r mount; do
+  umount -l "$mount" || true
+done
+for group in /sys/fs/cgroup/*/"$(basename "$dir")" /sys/fs/cgroup/"$(basename "$dir")"; do
+  if [ -d "$group" ]; then find "$group" -depth -type d -exec rmdir {} \; ; fi
+done
+[ -e "$dir/root" ] || exit 1
+rm -rf --one-file-system "$dir"

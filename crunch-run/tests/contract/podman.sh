@@ -1,0 +1,22 @@
+#!/bin/bash
+# podman.sh DIR: podman's service with everything of its own in DIR (a short path: sockets live in it).
+# It lives as long as stdin is open, then goes with its containers.
+set -eu
+dir=$1
+# runc: Debian's crun does not know hybrid control groups.
+options=(--root "$dir/root" --runroot "$dir/run" --tmpdir "$dir/tmp" --runtime runc
+  --cgroup-manager cgroupfs --events-backend file)
+exec 3<&0
+podman "${options[@]}" system service --time=0 "unix://$dir/sock" >"$dir/log" 2>&1 </dev/null 3<&- &
+service=$!
+(
+  cat <&3 >/dev/null
+  podman "${options[@]}" rm --all --force --time 0 >>"$dir/log" 2>&1 || true
+  kill -TERM "$service"
+) &
+wait "$service" || true
+awk -v d="$dir/" 'index($2, d) == 1 {print $2}' /proc/mounts | sort -r | while read -r mount; do
+  umount -l "$mount" || true
+done
+[ -e "$dir/sock" ] || exit 1
+rm -rf --one-file-system "$dir"
