@@ -11,6 +11,7 @@ mod daemons;
 mod ends;
 mod engines;
 mod lab;
+mod limits;
 mod records;
 mod streams;
 mod surroundings;
@@ -60,6 +61,14 @@ macro_rules! scenarios {
                 the_hostname_is_its_own,
                 no_network_without_the_api,
                 the_node_s_network_with_the_api,
+            ];
+            limits: [
+                the_memory_limit_kills_and_is_named,
+                exit_0_after_a_child_was_killed_for_memory_is_a_warning,
+                term_is_heard_within_the_grace,
+                who_ignores_term_is_killed,
+                max_run_time_ends_it,
+                what_it_leaves_in_the_background_ends_with_it,
             ];
             records: [
                 logs_are_present_and_stamped,
