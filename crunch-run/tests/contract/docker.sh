@@ -22,5 +22,6 @@ done
 for group in /sys/fs/cgroup/*/"$(basename "$dir")" /sys/fs/cgroup/"$(basename "$dir")"; do
   if [ -d "$group" ]; then find "$group" -depth -type d -exec rmdir {} \; ; fi
 done
+# One that did not start leaves its log.
 [ -e "$dir/root" ] || exit 1
 rm -rf --one-file-system "$dir"

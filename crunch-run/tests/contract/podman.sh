@@ -18,5 +18,6 @@ wait "$service" || true
 awk -v d="$dir/" 'index($2, d) == 1 {print $2}' /proc/mounts | sort -r | while read -r mount; do
   umount -l "$mount" || true
 done
-[ -e "$dir/sock" ] || exit 1
+# One that did not start leaves its log.
+[ -e "$dir/root" ] || exit 1
 rm -rf --one-file-system "$dir"
