@@ -31,6 +31,22 @@ impl Engine {
         }
     }
 
+    /// Scenarios that this engine cannot keep, each of which `docs/engines.md` names.
+    pub fn differs_in(self, scenario: &str) -> bool {
+        let differences: &[&str] = match self {
+            Self::Builtin | Self::Crun | Self::Runc => &[],
+            Self::Apptainer => &[
+                "a_container_sees_only_its_own_processes",
+                "a_user_by_name",
+                "a_user_by_number",
+                "environment_is_what_was_given",
+                "proc_and_sys_are_safe",
+                "the_hostname_is_its_own",
+            ],
+        };
+        differences.contains(&scenario)
+    }
+
     pub fn flags(self) -> Vec<String> {
         let of = |name: &str, socket: &Path| {
             vec![

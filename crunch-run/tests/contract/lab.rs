@@ -25,7 +25,11 @@ pub struct Ended {
 }
 
 /// Plays one scenario with one engine.
-pub async fn play(engine: Engine, scenario: impl AsyncFn(&Lab)) {
+pub async fn play(engine: Engine, name: &str, scenario: impl AsyncFn(&Lab)) {
+    if engine.differs_in(name) {
+        println!("{engine:?} differs here, as docs/engines.md says");
+        return;
+    }
     if !engine.can_run() {
         return;
     }

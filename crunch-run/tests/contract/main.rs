@@ -84,7 +84,7 @@ macro_rules! tests {
         $($(
             #[tokio::test]
             async fn $scenario() {
-                crate::lab::play(ENGINE, crate::$module::$scenario).await;
+                crate::lab::play(ENGINE, stringify!($scenario), crate::$module::$scenario).await;
             }
         )+)+
     };
