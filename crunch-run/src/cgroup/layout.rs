@@ -155,12 +155,20 @@ impl Layout {
 
     /// Where runtimes may make a group called `leaf` that accounts nothing: below hierarchies that only have a
     /// name, as systemd's in v1.
-    pub fn named_dirs(&self, leaf: &str) -> Vec<PathBuf> {
-        self.hierarchies
-            .iter()
-            .filter(|h| h.controllers.iter().any(|c| c.starts_with("name=")))
-            .flat_map(|h| [h.mount.join(leaf), h.own_dir().join(leaf)])
-            .collect()
+    pub fn named_group(&self, leaf: &str) -> Cgroup {
+        let mut group = Cgroup::default();
+        for hierarchy in &self.hierarchies {
+            for name in hierarchy
+                .controllers
+                .iter()
+                .filter(|c| c.starts_with("name="))
+            {
+                group.v1.insert(name.clone(), hierarchy.mount.join(leaf));
+                let below = hierarchy.own_dir().join(leaf);
+                group.v1.insert(format!("{name} below"), below);
+            }
+        }
+        group
     }
 
     /// The group that a container called `leaf` gets.

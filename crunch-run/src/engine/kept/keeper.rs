@@ -340,12 +340,9 @@ impl Keeper {
                 problems.push(error.to_string());
             }
         }
-        for dir in Layout::of_this_process()
-            .map(|layout| layout.named_dirs(&self.plan.leaf))
-            .unwrap_or_default()
-        {
-            // Hardly ever there, and then empty by now.
-            let _ = fs::remove_dir(dir);
+        // Hardly ever there, and then empty by now.
+        if let Ok(layout) = Layout::of_this_process() {
+            let _ = layout.named_group(&self.plan.leaf).remove(REMOVE_PATIENCE);
         }
         if let Some(memory) = &self.made.memory {
             // It goes with this process at the latest.

@@ -144,10 +144,10 @@ pub fn recover(run_dir: &Path, name: &str) -> io::Result<Vec<String>> {
                 }
             }
         }
-        for dir in layout.named_dirs(&file_name.to_string_lossy()) {
-            // Hardly ever there, and then empty by now.
-            let _ = fs::remove_dir(dir);
-        }
+        // Hardly ever there, and then empty by now.
+        let _ = layout
+            .named_group(&file_name.to_string_lossy())
+            .remove(PATIENCE);
         fs::remove_file(&path)?;
     }
     // Groups whose note is gone, say with a cleared /run.
