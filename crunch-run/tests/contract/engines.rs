@@ -34,7 +34,7 @@ impl Engine {
     /// Scenarios that this engine cannot keep, each of which `docs/engines.md` names.
     pub fn differs_in(self, scenario: &str) -> bool {
         let differences: &[&str] = match self {
-            Self::Builtin | Self::Crun | Self::Runc => &[],
+            Self::Builtin | Self::Crun | Self::Runc | Self::Docker | Self::Podman => &[],
             Self::Apptainer => &[
                 "a_container_sees_only_its_own_processes",
                 "a_user_by_name",
