@@ -25,7 +25,8 @@ pub async fn logs_are_present_and_stamped(lab: &Lab) {
 pub async fn the_result_is_written_for_programs(lab: &Lab) {
     let ended = lab.sh("sleep 1; exit 3").await;
     let result: Value = serde_json::from_str(file(&ended.log, "result.json")).unwrap();
-    assert_eq!(result["verdict"], "Complete");
+    assert_eq!(result["verdict"], "exited");
+    assert_eq!(result["state"], "Complete");
     assert_eq!(result["exit_code"], 3);
     assert!(
         result["peak_memory_bytes"].as_u64().unwrap() > 0,

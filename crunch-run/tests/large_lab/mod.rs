@@ -44,8 +44,7 @@ pub struct Captured {
 pub async fn run(script: &str) -> Captured {
     let world = World::new().await;
     let script = format!("echo ready; until [ -e /go/on ]; do sleep 0.05; done; {script}");
-    let mounts =
-        json!({"/out": {"kind": "tmp", "capacity": 1}, "/go": {"kind": "tmp", "capacity": 1}});
+    let mounts = json!({"/out": {"kind": "tmp", "capacity": 1u64 << 40}, "/go": {"kind": "tmp", "capacity": 1u64 << 40}});
     let job = world
         .lock(&["sh", "-c", &script], json!({"mounts": mounts}))
         .await;
