@@ -14,6 +14,8 @@ pub enum Errand {
     Cache,
     /// `crunch-run resume DIR`
     Resume,
+    /// `crunch-run man`: the manual page.
+    Man,
     /// `crunch-run --list`: the containers being run on this node, a line each.
     List,
     /// `crunch-run --kill SIGNAL UUID`
@@ -32,6 +34,7 @@ pub fn asked(arguments: impl IntoIterator<Item = OsString>) -> Result<Option<Err
     match words.first().map(String::as_str) {
         Some("cache") => return Ok(Some(Errand::Cache)),
         Some("resume") => return Ok(Some(Errand::Resume)),
+        Some("man") => return Ok(Some(Errand::Man)),
         _ => {}
     }
     if words
@@ -104,6 +107,7 @@ mod tests {
             ),
             ("cache gc".to_owned(), Some(Errand::Cache)),
             ("resume dir".to_owned(), Some(Errand::Resume)),
+            ("man".to_owned(), Some(Errand::Man)),
             (format!("--detach {uuid}"), None),
             (format!("-- {uuid} --list"), None),
         ] {

@@ -84,6 +84,7 @@ pub struct Flags {
     /// The program of the engine "oci" [default: crun, or else runc]
     #[arg(long, value_name = "PROGRAM")]
     pub oci_runtime: Option<PathBuf>,
+
     /// Socket of the docker or podman service [default: as the environment says, or the usual places]
     #[arg(long, value_name = "PATH")]
     pub docker_socket: Option<PathBuf>,

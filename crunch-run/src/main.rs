@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::Context;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use crunch_run::detach::{DetachError, become_worker, detach, hold};
 use crunch_run::errand::{self, Errand};
 use crunch_run::exit::ExitCode;
@@ -54,9 +54,17 @@ fn run_errand(errand: Errand) -> Done {
     Ok(match errand {
         Errand::Cache => cache::command::run(&cache::command::Flags::try_parse_from(words)?),
         Errand::Resume => resume::run(&resume::Flags::try_parse_from(words)?).map(Into::into),
+        Errand::Man => manual(),
         Errand::List => list(),
         Errand::Kill(signal, uuid) => kill(signal, &uuid),
     })
+}
+
+/// In roff, for man(1).
+fn manual() -> anyhow::Result<std::process::ExitCode> {
+    let page = clap_mangen::Man::new(Flags::command());
+    page.render(&mut std::io::stdout().lock())?;
+    Ok(std::process::ExitCode::SUCCESS)
 }
 
 /// What upstream's prints: a uuid a line, each once.

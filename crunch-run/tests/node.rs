@@ -127,3 +127,22 @@ fn a_wrong_kill_says_what_is_wrong() {
         assert!(said.contains(part), "{said}");
     }
 }
+
+#[test]
+fn the_manual_page_names_every_flag() {
+    let output = crunch_run(&["man"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let page = String::from_utf8(output.stdout).unwrap().replace('\\', "");
+    assert!(
+        page.starts_with(".ie") || page.contains(".TH crunch-run 1"),
+        "{page}"
+    );
+    for flag in [
+        "--runtime-engine",
+        "--cache-size",
+        "--deliver-for",
+        "--stdin-config",
+    ] {
+        assert!(page.contains(flag), "{flag}");
+    }
+}
