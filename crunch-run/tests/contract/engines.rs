@@ -96,8 +96,19 @@ impl Engine {
             .negotiate_version()
             .await
             .unwrap();
-        let all = ListContainersOptionsBuilder::new().all(true).build();
-        let names = client.list_containers(Some(all)).await.unwrap();
+        // Of this one alone: others may be in a state of podman's that is no word of the API.
+        let all = ListContainersOptionsBuilder::new()
+            .all(true)
+            .filters(&[("name", vec![uuid.as_str()])].into())
+            .build();
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        let names = loop {
+            match client.list_containers(Some(all.clone())).await {
+                Ok(names) => break names,
+                Err(error) => assert!(std::time::Instant::now() < until, "{error}"),
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        };
         names
             .into_iter()
             .flat_map(|container| container.names.unwrap_or_default())

@@ -4,7 +4,6 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use bollard::Docker;
-use bollard::errors::Error;
 use bollard::models::ContainerState;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -180,13 +179,11 @@ impl Follower {
 pub async fn state(client: &Docker, id: &str) -> Result<ContainerState, String> {
     match client.inspect_container(id, None).await {
         Ok(found) => Ok(found.state.unwrap_or_default()),
-        // Podman's word "stopped" is none of the API: the end was seen, and how it ended comes next.
-        Err(Error::JsonDataError { message, .. }) if message.contains("`stopped`") => {
-            Ok(ContainerState {
-                running: Some(false),
-                ..ContainerState::default()
-            })
-        }
+        // The end was seen, and how it ended comes next.
+        Err(error) if messages::is_podmans_stopped(&error) => Ok(ContainerState {
+            running: Some(false),
+            ..ContainerState::default()
+        }),
         Err(error) if messages::is_gone(&error) => {
             Err("somebody else removed the container".to_owned())
         }

@@ -108,6 +108,12 @@ pub fn said(error: &Error) -> Option<&str> {
     }
 }
 
+/// Podman's state "stopped", between a container's end and the tidying up after it, is no word of the API, and so is no
+/// answer that has it.
+pub fn is_podmans_stopped(error: &Error) -> bool {
+    matches!(error, Error::JsonDataError { message, .. } if message.contains("`stopped`"))
+}
+
 pub fn is_gone(error: &Error) -> bool {
     is_status(error, 404)
 }

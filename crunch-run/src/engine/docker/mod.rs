@@ -36,6 +36,9 @@ use crate::image::{Image, ImageSource};
 
 /// How long the daemon may take to answer an ordinary question.
 const ANSWER_SECONDS: u64 = 60;
+/// How long podman may need to tidy up after the end of a container.
+const ENDING: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Which of the two it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -168,10 +171,19 @@ impl DockerEngine {
             .filters(&HashMap::from([("label", vec![label])]))
             .build();
         let what = format!("what an earlier attempt at container {name} left cannot be removed");
-        let found = client
-            .list_containers(Some(options))
-            .await
-            .map_err(|error| self.failed(&what, error))?;
+        let until = tokio::time::Instant::now() + ENDING;
+        let found = loop {
+            match client.list_containers(Some(options.clone())).await {
+                // It is just ending, and will have a state with a proper name in a moment.
+                Err(error)
+                    if messages::is_podmans_stopped(&error)
+                        && tokio::time::Instant::now() < until =>
+                {
+                    tokio::time::sleep(LOOK).await;
+                }
+                answer => break answer.map_err(|error| self.failed(&what, error))?,
+            }
+        };
         let mut removed = Vec::new();
         for container in found {
             // An old daemon may not know the filter; nothing without our label is touched.
