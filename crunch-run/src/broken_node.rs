@@ -2,10 +2,13 @@
 //! looks after nodes is told by a hook of theirs, or by a marker file.
 
 use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
 use crate::logs::Journal;
@@ -25,6 +28,8 @@ const SYMPTOMS: [&[&str]; 4] = [
 ];
 /// A hook that does not end is not waited for.
 const HOOK_PATIENCE: Duration = Duration::from_secs(60);
+/// Bytes kept of what a hook says on stdout, and on stderr.
+const HOOK_WORDS: u64 = 8 << 10;
 
 /// Whether an engine's error says that the node is broken.
 pub fn is_symptom(error: &str) -> bool {
@@ -64,23 +69,16 @@ impl Alarm {
 async fn hook(program: &Path, reason: &str, journal: &Journal) {
     let shown = program.display();
     journal.say(format!("Running the broken-node hook {shown}"));
-    let ended = Command::new(program)
-        .arg(reason)
-        // Not its business.
-        .env_remove("ARVADOS_API_TOKEN")
-        .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output();
-    match tokio::time::timeout(HOOK_PATIENCE, ended).await {
-        Ok(Ok(output)) => {
-            for text in [output.stdout, output.stderr] {
+    match tokio::time::timeout(HOOK_PATIENCE, run_hook(program, reason)).await {
+        Ok(Ok((status, words))) => {
+            for text in words {
                 let text = String::from_utf8_lossy(&text);
                 if !text.trim().is_empty() {
                     journal.say(text);
                 }
             }
-            if !output.status.success() {
-                journal.say(format!("The hook failed: {}", output.status));
+            if !status.success() {
+                journal.say(format!("The hook failed: {status}"));
             }
         }
         Ok(Err(error)) => journal.say(format!("The hook {shown} cannot be run: {error}")),
@@ -91,9 +89,46 @@ async fn hook(program: &Path, reason: &str, journal: &Journal) {
     }
 }
 
+/// How it ended, and what it said on stdout and stderr.
+async fn run_hook(program: &Path, reason: &str) -> io::Result<(ExitStatus, [Vec<u8>; 2])> {
+    let mut child = Command::new(program)
+        .arg(reason)
+        // Not its business.
+        .env_remove("ARVADOS_API_TOKEN")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let (stdout, stderr, status) = tokio::join!(first(stdout), first(stderr), child.wait());
+    Ok((status?, [stdout?, stderr?]))
+}
+
+/// The beginning of what it says; the rest is read, so that it can end, and not kept.
+async fn first(from: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>> {
+    let mut words = Vec::new();
+    if let Some(mut from) = from {
+        (&mut from).take(HOOK_WORDS).read_to_end(&mut words).await?;
+        tokio::io::copy(&mut from, &mut tokio::io::sink()).await?;
+    }
+    Ok(words)
+}
+
+/// Its usual place is a directory of everybody's: no link there is followed.
 fn mark(path: &Path, reason: &str, journal: &Journal) {
     let shown = path.display();
-    journal.say(match fs::write(path, format!("{reason}\n")) {
+    let write = || -> io::Result<()> {
+        let mut file = fs::OpenOptions::new()
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .mode(0o644)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(path)?;
+        writeln!(file, "{reason}")
+    };
+    journal.say(match write() {
         Ok(()) => format!(
             "Wrote {shown}, so that nodes like this can be found; remove it when the node is mended"
         ),
@@ -168,5 +203,25 @@ mod tests {
         assert_eq!(fs::read_to_string(marker).unwrap(), "disk full\n");
         let log = said(Alarm::Marker("/no/such/dir/x".into())).await;
         assert!(log.contains("/no/such/dir/x cannot be written: "), "{log}");
+        // Somebody wants another file overwritten.
+        let (link, precious) = (dir.path().join("link"), dir.path().join("precious"));
+        fs::write(&precious, "kept").unwrap();
+        std::os::unix::fs::symlink(&precious, &link).unwrap();
+        let log = said(Alarm::Marker(link)).await;
+        assert!(log.contains("cannot be written: "), "{log}");
+        assert_eq!(fs::read_to_string(precious).unwrap(), "kept");
+    }
+
+    #[tokio::test]
+    async fn of_a_hook_that_talks_too_much_the_beginning_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("hook");
+        let flood = "#!/bin/sh\necho begin; head -c 3000000 /dev/zero | tr '\\0' x\n";
+        fs::write(&program, flood).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
+        let log = said(Alarm::Hook(program)).await;
+        assert!(log.contains("begin\n") && !log.contains("failed"));
+        let most = HOOK_WORDS as usize + 1000;
+        assert!(log.len() < most, "{} bytes", log.len());
     }
 }

@@ -59,40 +59,52 @@ pub fn register(dir: &Path, uuid: &ContainerUuid) -> io::Result<Registered> {
         .recursive(true)
         .mode(0o700)
         .create(dir)?;
-    // In a directory of everybody's, somebody else may have been first.
-    if fs::symlink_metadata(dir)?.uid() != rustix::process::geteuid().as_raw() {
-        return Err(io::Error::other(format!(
-            "{} belongs to another user",
-            dir.display()
-        )));
-    }
+    check_owner(dir)?;
     let pid = std::process::id();
     let path = dir.join(format!("{uuid}.{pid}"));
-    let mut lock = OpenOptions::new()
-        .create(true)
-        .truncate(true)
-        .write(true)
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW)
-        .open(&path)?;
-    flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
     let entry = Entry {
         uuid: uuid.clone(),
         pid,
     };
-    writeln!(lock, "{}", serde_json::to_string(&entry)?)?;
-    Ok(Registered { path, _lock: lock })
+    let text = format!("{}\n", serde_json::to_string(&entry)?);
+    loop {
+        let mut lock = OpenOptions::new()
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(&path)?;
+        flock(&lock, FlockOperation::LockExclusive)?;
+        lock.write_all(text.as_bytes())?;
+        // Whoever made a list between the two calls took it for a note of the past.
+        if path.exists() {
+            return Ok(Registered { path, _lock: lock });
+        }
+    }
+}
+
+/// In a directory of everybody's, somebody else may have been first; signals go only where our own notes say.
+fn check_owner(dir: &Path) -> io::Result<()> {
+    let facts = fs::symlink_metadata(dir)?;
+    if facts.is_dir() && facts.uid() == rustix::process::geteuid().as_raw() {
+        return Ok(());
+    }
+    Err(io::Error::other(format!(
+        "{} is no directory of this user",
+        dir.display()
+    )))
 }
 
 /// Every run that is alive. Notes of the past are removed.
 pub fn list(dir: &Path) -> io::Result<Vec<Entry>> {
     let mut found = Vec::new();
-    let entries = match fs::read_dir(dir) {
-        Ok(entries) => entries,
+    match check_owner(dir) {
+        Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
         Err(error) => return Err(error),
-    };
-    for entry in entries {
+    }
+    for entry in fs::read_dir(dir)? {
         let path = entry?.path();
         let Ok(mut file) = File::open(&path) else {
             continue;
@@ -162,5 +174,27 @@ mod tests {
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
         // Nobody to kill is as good as dead.
         assert!(kill(&dir, &uuid, Signal::TERM).unwrap());
+    }
+
+    #[test]
+    fn what_another_user_wrote_sends_no_signal() {
+        let dir = tempfile::tempdir().unwrap();
+        let uuid = ContainerUuid::generate("zzzzz");
+        let theirs = dir.path().join("theirs");
+        fs::create_dir(&theirs).unwrap();
+        // Only root can give something away.
+        if std::os::unix::fs::chown(&theirs, Some(65534), Some(65534)).is_ok() {
+            for refused in [
+                register(&theirs, &uuid).map(drop),
+                list(&theirs).map(drop),
+                kill(&theirs, &uuid, Signal::TERM).map(drop),
+            ] {
+                let error = refused.unwrap_err().to_string();
+                assert!(error.contains("no directory of this user"), "{error}");
+            }
+        }
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(dir.path(), &link).unwrap();
+        assert!(list(&link).is_err());
     }
 }
