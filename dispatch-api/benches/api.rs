@@ -3,6 +3,7 @@
 //! Prints cycles of lock, Running and Complete per second, with one client and with sixteen, and the time of a
 //! list page of 100 while 100,000 containers are queued.
 
+mod queue;
 #[path = "../tests/api/world.rs"]
 #[allow(dead_code, reason = "the tests use more of their world than this does")]
 mod world;
@@ -79,29 +80,7 @@ async fn fill(world: World) -> World {
         .to_owned();
     let directory = world.directory;
     world.server.stop().await;
-    let database =
-        dispatch_api::db::open(&directory.path().join("state/state.db")).expect("the database");
-    let columns: Vec<&str> = dispatch_api::schema::CONTAINERS
-        .attrs
-        .iter()
-        .map(|attr| attr.name)
-        .collect();
-    let values: Vec<&str> = columns
-        .iter()
-        .map(|name| match *name {
-            "uuid" => "printf('local-dz642-%015d', n)",
-            "priority" => "priority + n % 1000",
-            name => name,
-        })
-        .collect();
-    let copy = format!(
-        "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {QUEUED}) \
-         INSERT INTO containers ({}) SELECT {} FROM numbers, containers WHERE uuid = '{uuid}'",
-        columns.join(", "),
-        values.join(", ")
-    );
-    database.execute_batch(&copy).expect("copies");
-    drop(database);
+    queue::fill(&directory.path().join("state/state.db"), &uuid, QUEUED);
     World::at(directory).await
 }
 

@@ -10,11 +10,12 @@ mod image;
 #[path = "../tests/suite/program.rs"]
 #[allow(dead_code, reason = "the tests use more of it than this does")]
 mod program;
+#[path = "../../dispatch-api/benches/queue/mod.rs"]
+mod queue;
 #[path = "../tests/suite/stack.rs"]
 #[allow(dead_code, reason = "the tests use more of it than this does")]
 mod stack;
 
-use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use program::Program;
@@ -22,8 +23,8 @@ use serde_json::json;
 use stack::Stack;
 use suite_tests::fake_sched::{FakeSched, Settings};
 
-const QUEUED: usize = 100_000;
-const TRACKED: usize = 10_000;
+const QUEUED: u32 = 100_000;
+const TRACKED: u32 = 10_000;
 /// How long the steady state is watched at the usual interval.
 const WATCH: Duration = Duration::from_secs(120);
 /// Changes are asked for again for a minute, and all of these jobs are a change.
@@ -81,12 +82,12 @@ async fn measure() {
     );
     stack::wait_for("all to be submitted", PATIENCE, || {
         std::thread::sleep(Duration::from_secs(1));
-        (submitted() >= TRACKED).then_some(())
+        (submitted() >= TRACKED as usize).then_some(())
     });
     let took = clock.elapsed().as_secs_f64();
     println!(
         "  {TRACKED} submitted in {took:.0} s, {:.0}/s, one sbatch each",
-        TRACKED as f64 / took
+        f64::from(TRACKED) / took
     );
     hurried.terminate(Duration::from_secs(60));
 
@@ -113,28 +114,7 @@ async fn fill(stack: &mut Stack) {
     let (_, pattern) = stack.submit("pattern", "true", json!({})).await;
     assert!(stack.api.terminate(Duration::from_secs(30)).success());
     let database = stack.dir.path().join("state/state.db");
-    let database = dispatch_api::db::open(Path::new(&database)).expect("the database");
-    let columns: Vec<&str> = dispatch_api::schema::CONTAINERS
-        .attrs
-        .iter()
-        .map(|attr| attr.name)
-        .collect();
-    let values: Vec<&str> = columns
-        .iter()
-        .map(|name| match *name {
-            "uuid" => "printf('local-dz642-%015d', n)",
-            "priority" => "priority + n % 1000",
-            name => name,
-        })
-        .collect();
-    let copy = format!(
-        "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {QUEUED}) \
-         INSERT INTO containers ({}) SELECT {} FROM numbers, containers WHERE uuid = '{pattern}'",
-        columns.join(", "),
-        values.join(", ")
-    );
-    database.execute_batch(&copy).expect("copies");
-    drop(database);
+    queue::fill(&database, pattern.as_str(), QUEUED);
     stack.api.start();
     stack::wait_for("dispatch-api to be ready", PATIENCE, || {
         let lines = stack.api.answered();

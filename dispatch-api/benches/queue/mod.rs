@@ -1,0 +1,28 @@
+//! A long queue, put into a server's database behind its back.
+
+use std::path::Path;
+
+/// Copies the container `pattern` so often, with priorities of a thousand kinds. No server may be running on it.
+pub fn fill(database: &Path, pattern: &str, count: u32) {
+    let database = dispatch_api::db::open(database).expect("the database");
+    let columns: Vec<&str> = dispatch_api::schema::CONTAINERS
+        .attrs
+        .iter()
+        .map(|attr| attr.name)
+        .collect();
+    let values: Vec<&str> = columns
+        .iter()
+        .map(|name| match *name {
+            "uuid" => "printf('local-dz642-%015d', n)",
+            "priority" => "priority + n % 1000",
+            name => name,
+        })
+        .collect();
+    let copy = format!(
+        "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {count}) \
+         INSERT INTO containers ({}) SELECT {} FROM numbers, containers WHERE uuid = '{pattern}'",
+        columns.join(", "),
+        values.join(", ")
+    );
+    database.execute_batch(&copy).expect("copies");
+}
