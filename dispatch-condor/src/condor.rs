@@ -11,7 +11,7 @@ use dispatch_core::handover::hand_over;
 use dispatch_core::home::Home;
 use dispatch_core::needs::Fit;
 use dispatch_core::scheduler::{
-    Candidate, Ending, JOB_ENVIRONMENT, Order, Scheduler, SchedulerError, Urgency,
+    Candidate, Ending, JOB_ENVIRONMENT, Order, Scheduler, SchedulerError, StillInUse, Urgency,
 };
 use dispatch_core::world::{Job, JobId};
 
@@ -174,13 +174,14 @@ impl Scheduler for Condor {
                 ..Ending::default()
             };
         }
-        let mut node = None;
+        let (mut node, mut undelivered) = (None, false);
         let reason = match self
             .ads("condor_history", &constraint, &["-limit", "1"])
             .await
         {
             Ok(ads) => {
                 node = ads.first().and_then(Ad::node);
+                undelivered = ads.first().is_some_and(Ad::is_undelivered);
                 ads.first()
                     .map_or_else(|| "HTCondor does not know its job".into(), Ad::verdict)
             }
@@ -191,11 +192,13 @@ impl Scheduler for Condor {
             detail: self.dir(container).last_words_in_time().await,
             node,
             alive: false,
+            undelivered,
         }
     }
 
-    async fn forget(&self, container: &ContainerUuid) {
+    async fn forget(&self, container: &ContainerUuid) -> Result<(), StillInUse> {
         self.dir(container).forget().await;
+        Ok(())
     }
 
     /// Only condor_q tells.

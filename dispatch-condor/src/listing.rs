@@ -66,6 +66,11 @@ impl Ad {
         (self.job_status == 5).then(|| self.hold_reason.as_deref().unwrap_or("no reason given"))
     }
 
+    /// Whether its results are on the node, to be delivered later.
+    pub fn is_undelivered(&self) -> bool {
+        self.has_ended() && self.exit_code == Some(exit_status::UNDELIVERED)
+    }
+
     /// How it ended, in one sentence.
     pub fn verdict(&self) -> String {
         let job = format!("HTCondor job {}.{}", self.cluster_id, self.proc_id);

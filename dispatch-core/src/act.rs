@@ -13,7 +13,7 @@ use crate::attempts::{AttemptToken, Attempts, MintError};
 use crate::events::Event;
 use crate::needs::Needs;
 use crate::plan::{Action, Reason};
-use crate::scheduler::{Order, Scheduler, SchedulerError, Urgency};
+use crate::scheduler::{Order, Scheduler, SchedulerError, StillInUse, Urgency};
 use crate::world::JobId;
 
 /// How long an action's API call may be repeated: the next look plans it again anyway.
@@ -42,6 +42,8 @@ pub enum Outcome {
     NotSubmitted(bool),
     /// A job was told to stop.
     Stopping,
+    /// The job is gone and its results have been waiting on its node, for so long by now.
+    Undelivered(Duration),
     /// The record left Locked or Running; its state now, and whether the attempt's token is ended.
     Released(ContainerState, bool),
     /// The attempt is over, but its token may not be ended yet.
@@ -75,6 +77,15 @@ impl<A: Clone, S> Clone for Hands<A, S> {
             attempts: self.attempts.clone(),
         }
     }
+}
+
+/// An attempt that is over could not be put away.
+#[derive(Debug, thiserror::Error)]
+enum PutAwayError {
+    #[error(transparent)]
+    InUse(#[from] StillInUse),
+    #[error(transparent)]
+    Api(#[from] Error),
 }
 
 /// What to do with what is left of a container's job.
@@ -186,8 +197,10 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
                 }
             },
             Task::Sweep(container, token, leavings) => {
-                if leavings == Leavings::Remove {
-                    self.scheduler.forget(&container).await;
+                if leavings == Leavings::Remove
+                    && let Err(error) = self.scheduler.forget(&container).await
+                {
+                    return Report::failed(&container, error);
                 }
                 match self.attempts.end(&token).await {
                     Ok(()) => Report::new(Outcome::Swept(token), vec![]),
@@ -225,13 +238,18 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
                 reason,
             } => self.unlock(container, attempt, token, reason).await,
             Action::Cancel {
-                container, attempt, ..
-            } => self.cancel(container, attempt, token).await,
+                container,
+                attempt,
+                reason,
+            } => self.cancel(container, attempt, token, reason).await,
             Action::EndAttempt { container, attempt } => {
                 match self.put_away(&container, &attempt).await {
                     Ok(()) => Report::new(Outcome::Ended, vec![]),
                     Err(error) => {
-                        let mut report = Report::failed(&container, &error).after(&error);
+                        let mut report = Report::failed(&container, &error);
+                        if let PutAwayError::Api(error) = &error {
+                            report = report.after(error);
+                        }
                         report.outcome = Outcome::NotEnded;
                         report
                     }
@@ -242,9 +260,13 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
 
     /// Removes what is left of an attempt, its token last: as long as the server has that, the next life of this
     /// dispatcher finds what is left to do. And first of all before the container is locked again.
-    async fn put_away(&self, container: &ContainerUuid, attempt: &TokenUuid) -> Result<(), Error> {
-        self.scheduler.forget(container).await;
-        self.attempts.end(attempt).await
+    async fn put_away(
+        &self,
+        container: &ContainerUuid,
+        attempt: &TokenUuid,
+    ) -> Result<(), PutAwayError> {
+        self.scheduler.forget(container).await?;
+        Ok(self.attempts.end(attempt).await?)
     }
 
     async fn stop(&self, job: &JobId, urgency: Urgency) -> Result<(), SchedulerError> {

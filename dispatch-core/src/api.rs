@@ -53,9 +53,14 @@ pub struct Record {
     pub modified_at: Option<Timestamp>,
     /// Its log collection, where that was asked for.
     pub log: Option<Pdh>,
+    /// Since when its results wait on a node to be delivered, where the record was asked for alone.
+    pub undelivered_since: Option<Timestamp>,
     /// What it asks for.
     pub needs: Needs,
 }
+
+/// Where the dispatcher writes that, in `runtime_status`.
+pub const UNDELIVERED_SINCE: &str = "undeliveredSince";
 
 impl From<Container> for Record {
     fn from(container: Container) -> Self {
@@ -68,6 +73,11 @@ impl From<Container> for Record {
             locked_by: container.locked_by_uuid,
             modified_at: container.modified_at,
             log: container.log,
+            undelivered_since: container
+                .runtime_status
+                .extra
+                .get(UNDELIVERED_SINCE)
+                .and_then(|since| since.as_str()?.parse().ok()),
             needs,
         }
     }

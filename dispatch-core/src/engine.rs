@@ -50,6 +50,8 @@ pub struct Settings {
     pub asked_by_name: usize,
     /// How long crunch-run may take to end when asked, before it is forced.
     pub stop_grace: Duration,
+    /// Results that could not be delivered may wait on their node for so long, before the record is cancelled.
+    pub undelivered_wait: Duration,
     /// An attempt's token outlives the container's run time limit by this; one that is needed longer is renewed.
     pub token_margin: Duration,
     /// Whose token holds the locks.
@@ -71,6 +73,7 @@ impl Default for Settings {
             commands_per_second: 20.0,
             asked_by_name: 500,
             stop_grace: Duration::from_secs(60),
+            undelivered_wait: Duration::from_secs(86400),
             token_margin: Duration::from_secs(14 * 86400),
             token_mode: TokenMode::PerAttempt,
             label: String::new(),

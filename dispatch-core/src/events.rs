@@ -33,6 +33,11 @@ pub enum Event {
         container: ContainerUuid,
         reason: String,
     },
+    /// Its results are on its node and were not delivered; somebody may still do that.
+    ResultsUndelivered {
+        container: ContainerUuid,
+        reason: String,
+    },
     /// A job, or a lock, of a container that is not to run any more was ended.
     CleanedUpContainer {
         container: ContainerUuid,
@@ -60,6 +65,7 @@ impl Event {
             Event::Dispatched { .. } => "dispatched",
             Event::CleanedUpExecutor { .. } => "cleaned_up_crashed_executor",
             Event::CleanedUpContainer { .. } => "cleaned_up_abandoned_container",
+            Event::ResultsUndelivered { .. } => "results_undelivered",
             Event::SubmitFailed { .. } => "submit_failed",
             Event::ActionFailed { .. } => "action_failed",
         }
@@ -74,6 +80,7 @@ impl Event {
             | Event::Dispatched { container, .. }
             | Event::CleanedUpExecutor { container, .. }
             | Event::CleanedUpContainer { container, .. }
+            | Event::ResultsUndelivered { container, .. }
             | Event::SubmitFailed { container, .. }
             | Event::ActionFailed { container, .. } => container,
         }
@@ -95,6 +102,7 @@ impl Event {
                 format!("cleaned up after its executor: {reason}")
             }
             Event::CleanedUpContainer { reason, .. } => format!("ended its job or lock: {reason}"),
+            Event::ResultsUndelivered { reason, .. } => reason.clone(),
             Event::SubmitFailed { error, .. } => format!("could not submit it: {error}"),
             Event::ActionFailed { error, .. } => format!("will be tried again: {error}"),
         }
@@ -107,6 +115,7 @@ impl Event {
             Event::LockFailed { .. }
             | Event::SubmitFailed { .. }
             | Event::ActionFailed { .. }
+            | Event::ResultsUndelivered { .. }
             | Event::CleanedUpExecutor { .. } => {
                 tracing::warn!(%container, event, "{sentence}");
             }

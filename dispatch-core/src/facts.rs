@@ -101,7 +101,7 @@ impl<'a> Facts<'a> {
             Some(Phase::Submitted(at) | Phase::Adopted(at) | Phase::Unclear(at)) => at,
             // Not submitted yet: no listing can speak of it.
             Some(Phase::Locked | Phase::Submitting) => return Presence::Unknown,
-            Some(Phase::Ending) | None => Moment::default(),
+            Some(Phase::Ending | Phase::Undelivered(_)) | None => Moment::default(),
         };
         let agrees =
             |(began, jobs): (Moment, &'a [Job])| began > since && live(jobs).next().is_none();

@@ -12,6 +12,7 @@
 //! | Locked | ours | submitted, adopted | gone | unlock | unlock |
 //! | Running | ours | any | there | wait | stop the job |
 //! | Running | ours | any | gone | cancel the record, with the scheduler's verdict | the same |
+//! | Running | ours | its results are on its node | gone | wait for their delivery; when the time for that is over, cancel | cancel |
 //! | Locked, Running | other | any | there | stop the job: its attempt lost the lock | the same |
 //! | Locked, Running | other | asked for the lock, answer lost | gone, unknown | two minutes later end the attempt | the same |
 //! | Locked, Running | other | any other | gone, unknown | end the attempt | the same |
@@ -119,6 +120,8 @@ pub enum Reason {
     SecondJob,
     /// Two complete listings do not show its job.
     JobGone,
+    /// Its results were on its node, and nobody delivered them in time.
+    Undelivered,
     /// The scheduler refused its job.
     Refused,
     /// The dispatcher ends before it could submit it.
@@ -134,6 +137,7 @@ impl std::fmt::Display for Reason {
             Reason::LockLost => "this attempt does not hold the container's lock",
             Reason::SecondJob => "another job runs the same container",
             Reason::JobGone => "its job is gone",
+            Reason::Undelivered => "its results were not delivered from its node",
             Reason::Refused => "the scheduler refused its job",
             Reason::Draining => "the dispatcher ends before it could submit it",
         })
@@ -201,12 +205,13 @@ fn follow(
         (ContainerState::Queued, _) | (_, Holder::Other | Holder::Nobody) => {
             clear(facts, Reason::LockLost, actions)
         }
-        (_, Holder::Ours(attempt)) => hold(policy, known, facts, attempt, actions),
+        (_, Holder::Ours(attempt)) => hold(now, policy, known, facts, attempt, actions),
     }
 }
 
 /// The rows for a container that `attempt`, one of ours, holds.
 fn hold(
+    now: Moment,
     policy: &Policy,
     known: &Known,
     facts: Facts<'_>,
@@ -237,11 +242,19 @@ fn hold(
         Presence::Unknown => {}
         // Its executor's last word may be in the record by now.
         Presence::Gone if facts.listed().is_none_or(|listed| known.seen < listed) => {}
-        Presence::Gone if running => actions.push(Action::Cancel {
-            container: facts.uuid.clone(),
-            attempt: attempt.clone(),
-            reason: Reason::JobGone,
-        }),
+        Presence::Gone if running => {
+            let reason = match phase {
+                Some(Phase::Undelivered(until)) if known.priority > 0 && now < until => return,
+                Some(Phase::Undelivered(_)) => Reason::Undelivered,
+                _ if known.priority <= 0 => Reason::PriorityZero,
+                _ => Reason::JobGone,
+            };
+            actions.push(Action::Cancel {
+                container: facts.uuid.clone(),
+                attempt: attempt.clone(),
+                reason,
+            });
+        }
         Presence::Gone => actions.push(unlock(Reason::JobGone)),
         Presence::There(_) if known.priority <= 0 => stop_all(facts, Reason::PriorityZero, actions),
         Presence::There(_) => stop_others(facts, attempt, actions),

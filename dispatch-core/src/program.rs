@@ -68,6 +68,9 @@ pub struct Flags {
     /// How long crunch-run may take to end when asked, before it is killed
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
     pub stop_grace: Duration,
+    /// How long results that crunch-run could not deliver may wait on their node, before the record is cancelled
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = time)]
+    pub undelivered_wait: Duration,
     /// Workflow runners that may wait or run at once; they must leave room for the containers they ask for
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub max_supervisors: usize,
@@ -242,6 +245,7 @@ where
         reserve_ram: flags.reserve_extra_ram,
         max_pending: flags.max_pending,
         stop_grace: flags.stop_grace,
+        undelivered_wait: flags.undelivered_wait,
         token_margin: TOKEN_MARGIN,
         label,
         ..Settings::default()

@@ -93,6 +93,8 @@ pub struct Ending {
     pub node: Option<String>,
     /// It has not ended at all: the listings that missed it were wrong.
     pub alive: bool,
+    /// The container ran, and its results are on the node, to be delivered later (crunch-run's exit status 77).
+    pub undelivered: bool,
 }
 
 impl Ending {
@@ -106,6 +108,11 @@ impl Ending {
         }
     }
 }
+
+/// A process still works with what is left of a job: it cannot be removed yet.
+#[derive(Debug, thiserror::Error)]
+#[error("a process still works with what is left of its job")]
+pub struct StillInUse;
 
 /// A scheduler.
 pub trait Scheduler: Send + Sync + 'static {
@@ -147,7 +154,10 @@ pub trait Scheduler: Send + Sync + 'static {
     ) -> impl Future<Output = Ending> + Send;
 
     /// The container needs nothing of us any more: remove what is left of its job.
-    fn forget(&self, container: &ContainerUuid) -> impl Future<Output = ()> + Send;
+    fn forget(
+        &self,
+        container: &ContainerUuid,
+    ) -> impl Future<Output = Result<(), StillInUse>> + Send;
 
     /// Resolves when a job may have ended, so that the next look comes sooner. May never resolve.
     fn wake(&self) -> impl Future<Output = ()> + Send;

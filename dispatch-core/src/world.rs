@@ -136,6 +136,8 @@ pub enum Phase {
     /// It is over, and the server was asked to end its token, without a clear yes so far: it must not be used again,
     /// for that request may still take effect.
     Ending,
+    /// Its job ended with the results on its node; until this moment somebody may deliver them from there.
+    Undelivered(Moment),
     /// Found at this moment after a restart: it may or may not have been submitted before.
     Adopted(Moment),
 }

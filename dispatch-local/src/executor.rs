@@ -1,5 +1,6 @@
 //! Starts `crunch-run --detach` for one job directory.
 
+use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -61,6 +62,14 @@ struct Started {
     pid: u32,
 }
 
+/// What of this process's environment crunch-run gets.
+fn environment() -> impl Iterator<Item = (&'static str, std::ffi::OsString)> {
+    let names = JOB_ENVIRONMENT.iter().chain(&["PATH", "TMPDIR"]);
+    names
+        .chain(fail_points::ENVIRONMENT)
+        .filter_map(|name| Some((*name, std::env::var_os(name)?)))
+}
+
 impl Executor {
     /// Finds crunch-run: where it was said to be, beside this program, or in PATH.
     pub fn find(given: Option<&Path>) -> Option<PathBuf> {
@@ -76,16 +85,11 @@ impl Executor {
 
     /// Starts a job; its pid.
     pub async fn start(&self, dir: &JobDir, notes: &Notes) -> Result<u32, StartError> {
-        let environment = JOB_ENVIRONMENT
-            .iter()
-            .chain(&["PATH", "TMPDIR"])
-            .chain(fail_points::ENVIRONMENT)
-            .filter_map(|name| Some((name, std::env::var_os(name)?)));
         let mut command = Command::new(&self.program);
         command
             .args(self.arguments(dir, notes))
             .env_clear()
-            .envs(environment)
+            .envs(environment())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -123,6 +127,31 @@ impl Executor {
             None => Err(StartError::Unknown(format!(
                 "crunch-run was killed while it started: {words}"
             ))),
+        }
+    }
+
+    /// Delivers what an attempt left in its directory; its exit code, or none if it was killed.
+    pub fn resume(
+        &self,
+        dir: &JobDir,
+    ) -> impl Future<Output = io::Result<Option<i32>>> + Send + use<> {
+        let mut command = Command::new(&self.program);
+        command
+            .arg("resume")
+            .arg(dir.path())
+            .env_clear()
+            .envs(environment())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        async move {
+            // Not killed with this process: it may go on alone, and may be repeated.
+            let output = command.spawn()?.wait_with_output().await?;
+            let words = String::from_utf8_lossy(&output.stderr);
+            for line in words.lines() {
+                tracing::debug!("crunch-run resume: {line}");
+            }
+            Ok(output.status.code())
         }
     }
 

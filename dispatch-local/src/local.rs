@@ -9,7 +9,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::home::Home;
 use dispatch_core::needs::{Amount, Fit, Room};
-use dispatch_core::scheduler::{Candidate, Ending, Order, Scheduler, SchedulerError, Urgency};
+use dispatch_core::scheduler::{
+    Candidate, Ending, Order, Scheduler, SchedulerError, StillInUse, Urgency,
+};
 use dispatch_core::world::{Job, JobId};
 use fail_points::fail_point;
 use rustix::process::Signal;
@@ -22,12 +24,15 @@ use crate::load::{Kind, Load};
 use crate::machine::{Machine, Offer};
 use crate::process::Worker;
 use crate::reservation::Reservation;
+use crate::undelivered::{Deliveries, UNDELIVERED};
 
 const NAME: &str = "local";
 /// An ended job whose final state was recorded is forgotten after this; the dispatcher may still ask how it ended.
 const KEEP_ENDED: Duration = Duration::from_secs(60);
-/// crunch-run's exit code for "ran, results are on this node and undelivered".
-const UNDELIVERED: i32 = 77;
+
+/// How long a crunch-run that has nothing more to say may take to tidy up, and how often it is looked whether it has.
+const TIDY: Duration = Duration::from_secs(5);
+const TIDY_LOOK: Duration = Duration::from_millis(20);
 
 /// The scheduler.
 #[derive(Debug)]
@@ -41,6 +46,7 @@ struct Shared {
     scratch: PathBuf,
     offer: Offer,
     executor: Executor,
+    deliveries: Arc<Deliveries>,
     state: Mutex<State>,
     ended: Notify,
 }
@@ -89,6 +95,7 @@ impl Local {
                 scratch,
                 offer,
                 executor,
+                deliveries: Arc::default(),
                 state: Mutex::new(state),
                 ended: Notify::new(),
             }),
@@ -138,13 +145,16 @@ impl Shared {
                 Sign::Ended(End::Code(0)) if dir.age().is_some_and(|age| age > KEEP_ENDED) => {
                     dir.remove()?
                 }
-                Sign::Ended(_) => jobs.push(Job {
-                    id: job_id(&container, None),
-                    container,
-                    attempt,
-                    ended: true,
-                    node: None,
-                }),
+                Sign::Ended(end) => {
+                    self.deliveries.go_on(&self.executor, &dir, end);
+                    jobs.push(Job {
+                        id: job_id(&container, None),
+                        container,
+                        attempt,
+                        ended: true,
+                        node: None,
+                    });
+                }
             }
         }
         self.learn(alive, began);
@@ -420,7 +430,12 @@ impl Scheduler for Local {
 
     async fn ending(&self, container: &ContainerUuid, _: &TokenUuid) -> Ending {
         let dir = self.shared.dir(container);
-        let reason = match dir.sign() {
+        let sign = dir.sign();
+        let undelivered = match sign {
+            Ok(Sign::Ended(end)) => self.shared.deliveries.may_be_delivered(&dir, end),
+            _ => false,
+        };
+        let reason = match sign {
             Ok(Sign::Ended(end)) => sentence(end, dir.path()),
             Ok(Sign::Alive(_)) => {
                 return Ending {
@@ -433,20 +448,25 @@ impl Scheduler for Local {
         Ending {
             reason,
             detail: dir.last_words(),
+            undelivered,
             ..Ending::default()
         }
     }
 
-    async fn forget(&self, container: &ContainerUuid) {
+    async fn forget(&self, container: &ContainerUuid) -> Result<(), StillInUse> {
         let dir = self.shared.dir(container);
-        let removed = match dir.sign() {
-            // Still tidying up; a later look removes it.
-            Ok(Sign::Alive(_)) => Ok(()),
-            _ => self.shared.clear(&dir),
-        };
-        if let Err(error) = removed {
+        let until = Instant::now() + TIDY;
+        while let Ok(Sign::Alive(_)) = dir.sign() {
+            if Instant::now() > until {
+                return Err(StillInUse);
+            }
+            tokio::time::sleep(TIDY_LOOK).await;
+        }
+        self.shared.deliveries.forget(container);
+        if let Err(error) = self.shared.clear(&dir) {
             tracing::warn!(%container, %error, "could not remove the job's directory");
         }
+        Ok(())
     }
 
     async fn wake(&self) {

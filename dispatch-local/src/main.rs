@@ -9,6 +9,7 @@ mod local;
 mod machine;
 mod process;
 mod reservation;
+mod undelivered;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

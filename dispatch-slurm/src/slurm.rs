@@ -10,7 +10,7 @@ use dispatch_core::handover::hand_over;
 use dispatch_core::home::Home;
 use dispatch_core::needs::Fit;
 use dispatch_core::scheduler::{
-    Candidate, Ending, JOB_ENVIRONMENT, Order, Scheduler, SchedulerError, Urgency,
+    Candidate, Ending, JOB_ENVIRONMENT, Order, Scheduler, SchedulerError, StillInUse, Urgency,
 };
 use dispatch_core::world::{Job, JobId};
 
@@ -178,22 +178,26 @@ impl Scheduler for Slurm {
                 squeue::Ended::unknown(format!("it cannot be told how its job ended: {error}"))
             }
         };
+        let mut undelivered = false;
         if let Some(job) = &ended.failed
             && let Some(status) = self.exit_status(job).await
         {
             let said = exit_status::sentence(status);
             ended.reason = format!("Slurm job {job} ended with exit code {status}: {said}");
+            undelivered = status == exit_status::UNDELIVERED;
         }
         Ending {
             reason: ended.reason,
             detail: self.dir(container).last_words_in_time().await,
             node: ended.node,
             alive: ended.alive,
+            undelivered,
         }
     }
 
-    async fn forget(&self, container: &ContainerUuid) {
+    async fn forget(&self, container: &ContainerUuid) -> Result<(), StillInUse> {
         self.dir(container).forget().await;
+        Ok(())
     }
 
     /// Only squeue tells.

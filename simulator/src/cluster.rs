@@ -6,7 +6,7 @@ use std::time::Duration;
 use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::Scheduler;
 use dispatch_core::needs::Fit;
-use dispatch_core::scheduler::{Candidate, Ending, Order, SchedulerError, Urgency};
+use dispatch_core::scheduler::{Candidate, Ending, Order, SchedulerError, StillInUse, Urgency};
 use dispatch_core::world::{Job, JobId};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep};
@@ -303,7 +303,9 @@ impl Scheduler for Cluster {
         }
     }
 
-    async fn forget(&self, _: &ContainerUuid) {}
+    async fn forget(&self, _: &ContainerUuid) -> Result<(), StillInUse> {
+        Ok(())
+    }
 
     async fn wake(&self) {
         self.wake.notified().await;

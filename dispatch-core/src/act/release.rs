@@ -1,12 +1,14 @@
 //! The end of an attempt that its executor did not record: give the container back, or end it, and say why.
 
+use std::time::Duration;
+
 use arvados_client::records::ContainerState;
 use arvados_client::{ContainerUuid, Token, TokenUuid};
 use fail_points::fail_point;
 use serde_json::json;
 
 use super::{BUDGET, Hands, Outcome, Report};
-use crate::api::{Api, Row};
+use crate::api::{Api, Row, UNDELIVERED_SINCE};
 use crate::attempts::AttemptToken;
 use crate::events::Event;
 use crate::last_log;
@@ -69,14 +71,24 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         container: ContainerUuid,
         attempt: TokenUuid,
         token: Option<AttemptToken>,
+        reason: Reason,
     ) -> Report {
         let ending = self.scheduler.ending(&container, &attempt).await;
         if ending.alive {
             return Report::failed(&container, STILL_THERE);
         }
-        let reason = ending.sentence().to_owned();
+        let token = token.filter(|t| t.uuid == attempt);
+        if let (Reason::JobGone, Some(token)) = (reason, &token)
+            && let Some(report) = self.undelivered(&container, &token.token, &ending).await
+        {
+            return report;
+        }
+        let reason = match reason {
+            Reason::Undelivered => format!("{}; and nobody did so in time", ending.sentence()),
+            _ => ending.sentence().to_owned(),
+        };
         fail_point("dispatcher.before-cancel");
-        let cancelled = match token.filter(|t| t.uuid == attempt) {
+        let cancelled = match token {
             Some(token) => {
                 let log = self.last_log(&container, &ending).await;
                 let mut change = json!({
@@ -108,6 +120,54 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
                 )
             }
             Err(error) => Report::failed(&container, &error).after(&error),
+        }
+    }
+
+    /// Results that are kept on the node may still be delivered, which takes the record as it is and the attempt's
+    /// token. The record says so: a scheduler forgets its jobs, and a dispatcher may be restarted. None: there are no
+    /// such results, or the attempt is over.
+    async fn undelivered(
+        &self,
+        container: &ContainerUuid,
+        by: &Token,
+        ending: &Ending,
+    ) -> Option<Report> {
+        let now = self.api.now();
+        let record = match self.api.record(None, container).await {
+            Ok(Row::Container(record)) => record,
+            // The cancel that follows would do no better.
+            Ok(Row::Unreadable(_, why)) => return Some(Report::failed(container, why)),
+            Err(error) => return Some(Report::failed(container, &error).after(&error)),
+        };
+        if let Some(since) = record.undelivered_since {
+            let waited = now.duration_since(since).unsigned_abs();
+            return Some(Report::new(Outcome::Undelivered(waited), vec![]));
+        }
+        if !ending.undelivered {
+            return None;
+        }
+        let place = ending.node.as_deref().unwrap_or("its node");
+        let reason = ending.sentence();
+        let status = json!({
+            "activity": format!("its results are on {place} and wait for an administrator to deliver them"),
+            "warning": reason,
+            "warningDetail": ending.detail,
+            UNDELIVERED_SINCE: now.to_string(),
+        });
+        let noted = self
+            .api
+            .update(Some(by), container, json!({"runtime_status": status}))
+            .await;
+        match noted {
+            Ok(()) => {
+                let (container, reason) = (container.clone(), reason.to_owned());
+                Some(Report::new(
+                    Outcome::Undelivered(Duration::ZERO),
+                    vec![Event::ResultsUndelivered { container, reason }],
+                ))
+            }
+            Err(error) if error.is_denied() => None,
+            Err(error) => Some(Report::failed(container, &error).after(&error)),
         }
     }
 

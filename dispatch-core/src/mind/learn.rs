@@ -96,6 +96,12 @@ impl Mind {
             }
             Outcome::Ended => self.over(&container),
             Outcome::Stopping => {}
+            Outcome::Undelivered(waited) => {
+                let left = self.settings.undelivered_wait.saturating_sub(waited);
+                if let Some(attempt) = self.world.attempts.get_mut(&container) {
+                    attempt.phase = Phase::Undelivered(Moment(now.0 + left));
+                }
+            }
             Outcome::Failed => {
                 self.resting.insert(container.clone(), Moment(now.0 + REST));
                 let listing = self.world.listing.iter();

@@ -249,6 +249,31 @@ fn every_row_of_the_table() {
             &["cancel JobGone"],
         ),
         (
+            "running, job gone, on hold",
+            with_attempt(world(Running, ours(), 0), submitted),
+            &["cancel PriorityZero"],
+        ),
+        (
+            "running, job gone, its results may still be delivered",
+            with_attempt(world(Running, ours(), 1), Phase::Undelivered(at(11))),
+            &[],
+        ),
+        (
+            "running, job gone, the time for its results is over",
+            with_attempt(world(Running, ours(), 1), Phase::Undelivered(at(10))),
+            &["cancel Undelivered"],
+        ),
+        (
+            "running, job gone, its results may still be delivered, but nobody wants them",
+            with_attempt(world(Running, ours(), 0), Phase::Undelivered(at(11))),
+            &["cancel Undelivered"],
+        ),
+        (
+            "complete, its results were delivered later",
+            with_attempt(world(Complete, ours(), 1), Phase::Undelivered(at(11))),
+            &["end attempt"],
+        ),
+        (
             "running, only one listing since the submission",
             with_attempt(world(Running, ours(), 1), fresh),
             &[],
@@ -413,6 +438,7 @@ fn any_phase() -> impl Strategy<Value = Phase> {
         Just(Phase::Submitting),
         (0u64..12).prop_map(|s| Phase::Submitted(at(s))),
         (0u64..12).prop_map(|s| Phase::Adopted(at(s))),
+        (0u64..12).prop_map(|s| Phase::Undelivered(at(s))),
     ]
 }
 

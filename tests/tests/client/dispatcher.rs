@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use arvados_client::records::ContainerState;
-use arvados_client::{ContainerUuid, Token, TokenUuid};
+use arvados_client::records::{Container, ContainerState};
+use arvados_client::{Client, ContainerUuid, Token, TokenUuid};
 use dispatch_core::needs::Fit;
-use dispatch_core::scheduler::{Candidate, Ending, Order, SchedulerError, Urgency};
+use dispatch_core::scheduler::{Candidate, Ending, Order, SchedulerError, StillInUse, Urgency};
 use dispatch_core::world::{Job, JobId};
 use dispatch_core::{Engine, Health, Scheduler, Settings};
 use serde_json::json;
@@ -31,6 +31,7 @@ struct Scripted {
     manner: Manner,
     jobs: Arc<Mutex<BTreeMap<ContainerUuid, u32>>>,
     tokens: Arc<Mutex<BTreeMap<ContainerUuid, Token>>>,
+    ending: Arc<Mutex<Ending>>,
 }
 
 impl Scripted {
@@ -39,6 +40,7 @@ impl Scripted {
             manner,
             jobs: Arc::default(),
             tokens: Arc::default(),
+            ending: Arc::default(),
         }
     }
 
@@ -112,10 +114,12 @@ impl Scheduler for Scripted {
     }
 
     async fn ending(&self, _: &ContainerUuid, _: &TokenUuid) -> Ending {
-        Ending::default()
+        self.ending.lock().unwrap().clone()
     }
 
-    async fn forget(&self, _: &ContainerUuid) {}
+    async fn forget(&self, _: &ContainerUuid) -> Result<(), StillInUse> {
+        Ok(())
+    }
 
     async fn wake(&self) {
         std::future::pending().await
@@ -127,7 +131,16 @@ fn dispatch(
     world: &World,
     scheduler: &Scripted,
 ) -> (CancellationToken, tokio::task::JoinHandle<()>) {
+    dispatch_with(world, scheduler, Settings::default().undelivered_wait)
+}
+
+fn dispatch_with(
+    world: &World,
+    scheduler: &Scripted,
+    undelivered_wait: Duration,
+) -> (CancellationToken, tokio::task::JoinHandle<()>) {
     let settings = Settings {
+        undelivered_wait,
         poll_interval: Duration::from_millis(200),
         shortest_interval: Duration::from_millis(20),
         reserve_ram: 0,
@@ -269,6 +282,98 @@ async fn a_container_on_hold_gives_its_job_back() {
     run.await.unwrap();
 }
 
+/// Waits for its job, makes the record Running as its executor would, and takes the job away. A client of the attempt.
+async fn run_and_lose(world: &World, scheduler: &Scripted, container: &ContainerUuid) -> Client {
+    let limit = tokio::time::Instant::now() + Duration::from_secs(20);
+    while scheduler.made(container) == 0 {
+        assert!(tokio::time::Instant::now() < limit);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let as_attempt = world.dispatch.with_token(scheduler.token(container));
+    let running = json!({"state": "Running", "log": world.image.clone()});
+    as_attempt
+        .update_container(container, running)
+        .await
+        .unwrap();
+    scheduler.jobs.lock().unwrap().clear();
+    as_attempt
+}
+
+async fn record_when(
+    world: &World,
+    container: &ContainerUuid,
+    done: impl Fn(&Container) -> bool,
+) -> Container {
+    let limit = tokio::time::Instant::now() + Duration::from_secs(20);
+    loop {
+        let record = world.dispatch.container(container).await.unwrap();
+        if done(&record) {
+            break record;
+        }
+        assert!(tokio::time::Instant::now() < limit, "{record:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn undelivered() -> Ending {
+    Ending {
+        reason: "the container ran, and its results are kept".into(),
+        node: Some("n7".into()),
+        undelivered: true,
+        ..Ending::default()
+    }
+}
+
+/// Somebody delivers the results later, when neither this dispatcher nor its scheduler remembers the job.
+#[tokio::test(flavor = "multi_thread")]
+async fn results_that_wait_on_their_node_keep_the_record_as_it_is() {
+    let world = World::new().await;
+    let (_, container) = world.request("kept").await;
+    let scheduler = Scripted::new(Manner::Slow(Duration::ZERO));
+    *scheduler.ending.lock().unwrap() = undelivered();
+    let (stop, run) = dispatch(&world, &scheduler);
+    let as_attempt = run_and_lose(&world, &scheduler, &container).await;
+    let noted = |record: &Container| record.runtime_status.warning.is_some();
+    let record = record_when(&world, &container, noted).await;
+    let activity = record.runtime_status.activity.unwrap();
+    assert!(activity.contains("its results are on n7"), "{activity}");
+    stop.cancel();
+    run.await.unwrap();
+
+    *scheduler.ending.lock().unwrap() = Ending::default();
+    let (stop, run) = dispatch(&world, &scheduler);
+    // Fifteen looks.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let record = world.dispatch.container(&container).await.unwrap();
+    assert_eq!(record.state, ContainerState::Running);
+    let complete = json!({"state": "Complete", "exit_code": 0, "output": world.image.clone()});
+    as_attempt
+        .update_container(&container, complete)
+        .await
+        .unwrap();
+    stop.cancel();
+    run.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn results_that_nobody_delivers_in_time_are_given_up() {
+    let world = World::new().await;
+    let (_, container) = world.request("given up").await;
+    let scheduler = Scripted::new(Manner::Slow(Duration::ZERO));
+    *scheduler.ending.lock().unwrap() = undelivered();
+    let (stop, run) = dispatch_with(&world, &scheduler, Duration::from_secs(2));
+    run_and_lose(&world, &scheduler, &container).await;
+    let noted = |record: &Container| record.runtime_status.warning.is_some();
+    let record = record_when(&world, &container, noted).await;
+    assert_eq!(record.state, ContainerState::Running);
+    let record = record_when(&world, &container, |record| record.state.is_final()).await;
+    assert_eq!(record.state, ContainerState::Cancelled);
+    let why = record.runtime_status.error.unwrap();
+    assert!(why.ends_with("nobody did so in time"), "{why}");
+    stop.cancel();
+    run.await.unwrap();
+}
+
 /// The executor is gone: the record says why, and its log has what it saved last and what the dispatcher knows.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_whose_executor_is_gone_ends_with_a_reason_and_a_log() {
@@ -276,27 +381,8 @@ async fn a_container_whose_executor_is_gone_ends_with_a_reason_and_a_log() {
     let (_, container) = world.request("doomed").await;
     let scheduler = Scripted::new(Manner::Slow(Duration::ZERO));
     let (stop, run) = dispatch(&world, &scheduler);
-    let limit = tokio::time::Instant::now() + Duration::from_secs(20);
-    while scheduler.made(&container) == 0 {
-        assert!(tokio::time::Instant::now() < limit);
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    let saved = world.image.clone();
-    let as_attempt = world.dispatch.with_token(scheduler.token(&container));
-    let running = json!({"state": "Running", "log": saved});
-    as_attempt
-        .update_container(&container, running)
-        .await
-        .unwrap();
-    scheduler.jobs.lock().unwrap().clear();
-    let record = loop {
-        assert!(tokio::time::Instant::now() < limit);
-        let record = world.dispatch.container(&container).await.unwrap();
-        if record.state.is_final() {
-            break record;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    };
+    run_and_lose(&world, &scheduler, &container).await;
+    let record = record_when(&world, &container, |record| record.state.is_final()).await;
     stop.cancel();
     run.await.unwrap();
     assert_eq!(record.state, ContainerState::Cancelled);

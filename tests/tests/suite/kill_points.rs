@@ -96,7 +96,9 @@ async fn local() -> Scene {
     .await;
     let run = stack.run_dir();
     let places = vec![run.join("scratch"), run.clone()];
-    Scene::new(stack, "crunch-run was killed", places).with_cache(run.join("cache"))
+    Scene::new(stack, "crunch-run was killed", places)
+        .with_cache(run.join("cache"))
+        .with_deliveries()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -83,6 +83,41 @@ async fn a_dispatcher_out_of_files_goes_on_when_it_has_some() {
     batch.all_complete_once(&stack).await;
 }
 
+/// The server is away for longer than crunch-run waits for it; the results are on the disk meanwhile, and delivered when
+/// it is back, by nobody's hand.
+#[tokio::test(flavor = "multi_thread")]
+async fn results_that_could_not_be_delivered_are_delivered_later() {
+    let mut stack = Stack::with(|servers, dir| {
+        let run = dir.join("run");
+        let run = run.to_str().unwrap();
+        let args = ["--run-dir", run, "--crunch-run-argument=--deliver-for=1s"];
+        servers.dispatcher("dispatch-local", &args, &[])
+    })
+    .await;
+    let batch = Batch::submit(&stack, 1, 2.0).await;
+    let container = batch.jobs[0].1.clone();
+    stack
+        .wait_until(&container, PATIENCE, |c| c.state == ContainerState::Running)
+        .await;
+    wait_for("its start", PATIENCE, || {
+        (batch.started() == 1).then_some(())
+    });
+    stack.api.kill();
+    let exit = stack.run_dir().join(container.as_str()).join("exit");
+    wait_for("crunch-run to give up", PATIENCE, || {
+        fs::read_to_string(&exit).ok()?.contains("77").then_some(())
+    });
+    stack.api.start();
+    batch.all_complete_once(&stack).await;
+    let record = stack.container(&container).await;
+    assert_eq!(record.lock_count, 1);
+    let status = record.runtime_status;
+    assert_eq!((status.warning, status.activity), (None, None));
+    wait_for("the directory to go", PATIENCE, || {
+        (!exit.parent().unwrap().exists()).then_some(())
+    });
+}
+
 /// libfaketime's offset for processes that read it from this file.
 fn set_clock(file: &Path, offset: &str) {
     let partial = file.with_extension("partial");

@@ -54,6 +54,8 @@ pub struct Scene {
     /// Directories that name the containers they belong to.
     places: Vec<PathBuf>,
     cache: Option<PathBuf>,
+    /// Its dispatcher delivers what a killed crunch-run left.
+    delivers: bool,
     containers: BTreeSet<ContainerUuid>,
 }
 
@@ -67,6 +69,7 @@ impl Scene {
             verdict,
             places,
             cache: None,
+            delivers: false,
             containers: BTreeSet::new(),
         }
     }
@@ -74,6 +77,12 @@ impl Scene {
     /// Where its node keeps unpacked images.
     pub fn with_cache(mut self, cache: PathBuf) -> Self {
         self.cache = Some(cache);
+        self
+    }
+
+    /// Its dispatcher delivers what a killed crunch-run left.
+    pub fn with_deliveries(mut self) -> Self {
+        self.delivers = true;
         self
     }
 
@@ -270,7 +279,12 @@ impl Scene {
         assert!(running <= 1, "{running} times Running: {context}");
         assert_eq!(record.locked_by_uuid, None, "{context}");
         let fatal = deaths.iter().any(|death| {
-            all().any(|point| point.name == death.point && point.fate == Fate::Cancelled)
+            let mut points = all().filter(|point| point.name == death.point);
+            points.any(|point| match point.fate {
+                Fate::Completes => false,
+                Fate::Cancelled => true,
+                Fate::Delivered => !self.delivers,
+            })
         });
         if job.unwanted || fatal {
             assert_eq!(record.state, ContainerState::Cancelled, "{context}");

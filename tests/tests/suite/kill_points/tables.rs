@@ -26,6 +26,9 @@ pub enum Fate {
     Completes,
     /// It is Cancelled, with the reason.
     Cancelled,
+    /// Its results are on the node. It completes where somebody delivers them, as dispatch-local does; else it is
+    /// Cancelled.
+    Delivered,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -53,6 +56,14 @@ const fn fatal(name: &'static str) -> Point {
         name,
         need: Need::Nothing,
         fate: Fate::Cancelled,
+    }
+}
+
+const fn ended(name: &'static str) -> Point {
+    Point {
+        name,
+        need: Need::Nothing,
+        fate: Fate::Delivered,
     }
 }
 
@@ -106,11 +117,11 @@ pub const EXECUTOR: &[Point] = &[
     when("run.stopping", Need::Stop),
     when("run.stopped", Need::Stop),
     fatal("run.command-ended"),
-    fatal("run.before-output"),
-    fatal("run.output-stored"),
-    fatal("run.after-output"),
-    fatal("run.after-last-log"),
-    fatal("run.before-final"),
+    ended("run.before-output"),
+    ended("run.output-stored"),
+    ended("run.after-output"),
+    ended("run.after-last-log"),
+    ended("run.before-final"),
     at("run.after-final"),
     at("run.before-scratch-removed"),
     at("run.before-clean"),
