@@ -1,5 +1,7 @@
 //! Images from archives into the node cache: what is accepted, shared, and refused.
 
+mod image_lab;
+
 use std::fs;
 use std::io::{Cursor, Write};
 use std::path::Path;
@@ -7,67 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crunch_run::image::{Archive, ImageError, ImageSource, ImageStore};
-use sha2::{Digest, Sha256};
-
-fn hex(bytes: &[u8]) -> String {
-    data_encoding::HEXLOWER.encode(&Sha256::digest(bytes))
-}
-
-fn file(tar: &mut tar::Builder<Vec<u8>>, path: &str, content: &[u8]) {
-    let mut header = tar::Header::new_gnu();
-    header.set_size(content.len() as u64);
-    header.set_mode(0o644);
-    // Set by hand, so that names the builder would refuse can be tried.
-    header.as_gnu_mut().unwrap().name[..path.len()].copy_from_slice(path.as_bytes());
-    header.set_cksum();
-    tar.append(&header, content).unwrap();
-}
-
-fn link(tar: &mut tar::Builder<Vec<u8>>, path: &str, target: &str) {
-    let mut header = tar::Header::new_gnu();
-    header.set_entry_type(tar::EntryType::Symlink);
-    header.set_size(0);
-    header.set_mode(0o777);
-    tar.append_link(&mut header, path, target).unwrap();
-}
-
-fn layer(build: impl FnOnce(&mut tar::Builder<Vec<u8>>)) -> Vec<u8> {
-    let mut tar = tar::Builder::new(Vec::new());
-    build(&mut tar);
-    tar.into_inner().unwrap()
-}
-
-/// A docker-archive of one image, and that image's id.
-fn docker_archive(layers: &[Vec<u8>], digests: &[String]) -> (Vec<u8>, String) {
-    let config = serde_json::to_vec(&serde_json::json!({
-        "architecture": "amd64",
-        "os": "linux",
-        "config": {"Env": ["A=1"], "Entrypoint": ["/bin/run"], "Cmd": ["x"], "WorkingDir": "/w", "User": ""},
-        "rootfs": {"type": "layers", "diff_ids": digests.iter().map(|d| format!("sha256:{d}")).collect::<Vec<_>>()},
-    }))
-    .unwrap();
-    let id = hex(&config);
-    let names: Vec<String> = (0..layers.len())
-        .map(|n| format!("{n}/layer.tar"))
-        .collect();
-    let manifest = serde_json::to_vec(&serde_json::json!([
-        {"Config": format!("{id}.json"), "RepoTags": ["t:1"], "Layers": names}
-    ]))
-    .unwrap();
-    let bytes = layer(|tar| {
-        file(tar, &format!("{id}.json"), &config);
-        for (name, content) in names.iter().zip(layers) {
-            file(tar, name, content);
-        }
-        file(tar, "manifest.json", &manifest);
-    });
-    (bytes, format!("sha256:{id}"))
-}
-
-fn archive_of(layers: &[Vec<u8>]) -> (Vec<u8>, String) {
-    let digests: Vec<String> = layers.iter().map(|l| hex(l)).collect();
-    docker_archive(layers, &digests)
-}
+use image_lab::{archive_of, docker_archive, file, hex, layer, link};
 
 fn source(id: Option<&str>, bytes: Vec<u8>, opened: &Arc<AtomicUsize>) -> ImageSource {
     let opened = Arc::clone(opened);

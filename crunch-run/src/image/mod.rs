@@ -4,6 +4,7 @@ mod archive;
 mod error;
 mod layer;
 pub(crate) mod lock;
+mod source;
 mod store;
 
 use std::fs::File;

@@ -58,10 +58,12 @@ impl ImageStore {
             Err(error) => return Err(failed_at(&path)(error)),
         };
         // An unreadable entry is as good as none: the archive says it again.
-        let Ok(entry) = serde_json::from_slice::<Entry>(&text) else {
-            return Ok(None);
-        };
-        self.lease(hex, entry)
+        match serde_json::from_slice::<Entry>(&text) {
+            Ok(entry) if entry.diff_ids.iter().all(|id| digest_hex(id).is_ok()) => {
+                self.lease(hex, entry)
+            }
+            _ => Ok(None),
+        }
     }
 
     /// The image from the cache, or else from its archive.
@@ -161,7 +163,10 @@ impl ImageStore {
                 file.sync_all()?;
                 fs::rename(&partial, &path)
             };
-            write().map_err(failed_at(&path))?;
+            if let Err(error) = write() {
+                let _ = fs::remove_file(&partial);
+                return Err(failed_at(&path)(error));
+            }
         }
         Ok(())
     }
