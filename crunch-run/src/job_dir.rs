@@ -64,6 +64,11 @@ impl JobDir {
         self.path.join("undelivered.json")
     }
 
+    /// Room for what is written last.
+    pub fn reserve(&self) -> PathBuf {
+        self.path.join("reserve")
+    }
+
     pub fn logs(&self) -> PathBuf {
         self.path.join("log")
     }

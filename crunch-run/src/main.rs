@@ -19,7 +19,8 @@ fn main() -> std::process::ExitCode {
     // Before any thread exists: this process may be the small one that keeps a container.
     crunch_run::engine::builtin::helper_main_if_asked();
     let done = match errand::asked(std::env::args_os()) {
-        Ok(None) => Flags::read(std::env::args_os()).map(|flags| start(&flags).map(Into::into)),
+        Ok(None) => Flags::read(std::env::args_os())
+            .map(|flags| start(&flags).or_else(not_on_this_node).map(Into::into)),
         Ok(Some(errand)) => run_errand(errand),
         Err(sentence) => Ok(Err(anyhow::anyhow!(sentence))),
     };
@@ -44,6 +45,21 @@ fn main() -> std::process::ExitCode {
             }
         }
     }
+}
+
+/// Another node may have room where this one has none.
+fn not_on_this_node(error: anyhow::Error) -> anyhow::Result<ExitCode> {
+    use std::io::ErrorKind as K;
+    let is_nodes = error.chain().any(|cause| {
+        cause
+            .downcast_ref::<std::io::Error>()
+            .is_some_and(|error| matches!(error.kind(), K::StorageFull | K::QuotaExceeded))
+    });
+    if !is_nodes {
+        return Err(error);
+    }
+    eprintln!("crunch-run: {error:#}");
+    Ok(ExitCode::NeverRan)
 }
 
 type Done = Result<anyhow::Result<std::process::ExitCode>, clap::Error>;

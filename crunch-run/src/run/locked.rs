@@ -13,6 +13,7 @@ use super::claim::{self, Claim};
 use super::failure::Failure;
 use super::limits;
 use super::prepare::{self, Created, Creation, Fetched, Pumps, Scratch, on_this_node};
+use super::reserve::Reserve;
 use super::spec;
 use crate::engine::{Container, Engine, GpuGrant};
 use crate::exit::ExitCode;
@@ -35,6 +36,7 @@ pub struct Running {
     pub first_log: Pdh,
     /// Statistics of this program itself.
     pub host: Option<Sampler>,
+    pub reserve: Reserve,
 }
 
 impl Attempt<'_> {
@@ -48,7 +50,10 @@ impl Attempt<'_> {
         saver: &Saver,
         host: Option<Sampler>,
     ) -> Result<Running, Failure> {
-        self.describe(claim, scratch)?;
+        self.describe(claim, scratch)
+            .map_err(Failure::on_this_node)?;
+        let reserve = Reserve::take(self.dir)
+            .map_err(|error| on_this_node(self.dir.path(), &error).on_this_node())?;
         let (secret, image) = self.unless_stopped(claim::inputs(claim)).await?;
         self.phases.end("look up");
         fail_point("run.inputs-known");
@@ -115,6 +120,7 @@ impl Attempt<'_> {
                 pumps,
                 first_log,
                 host,
+                reserve,
             }),
             Err(failure) => {
                 self.remove(&*container).await;

@@ -12,6 +12,7 @@ mod locked;
 mod patient;
 mod phases;
 mod prepare;
+mod reserve;
 mod result;
 mod resume;
 mod running;

@@ -15,6 +15,7 @@ use super::left::{Left, Remains};
 use super::limits;
 use super::locked::Running;
 use super::prepare::Scratch;
+use super::reserve;
 use super::result::{self, Facts};
 use super::spec;
 use super::watch::{Watch, Watched};
@@ -105,6 +106,11 @@ impl Attempt<'_> {
             running,
             checkpoints,
         } = ended;
+        if let Some(sentence) = reserve::full(scratch.path()) {
+            self.journal.say(format!("Warning: {sentence}"));
+            status.warn(sentence);
+        }
+        drop(running.reserve);
         self.drain("stdout", running.pumps.stdout).await;
         self.drain("stderr", running.pumps.stderr).await;
         self.say_usage(ending.exit(), &usage, claim);

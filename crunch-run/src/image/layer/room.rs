@@ -7,23 +7,36 @@ use super::problem::Problem;
 
 /// The part of the file system that is left to others, as a divisor.
 const LEFT_TO_OTHERS: u64 = 100;
-/// Between two looks, in bytes and in entries.
+/// Before an entry of this size there is a look.
+const LARGE: u64 = 1 << 20;
+/// Between two looks otherwise, in bytes and in entries.
 const LOOK_BYTES: u64 = 16 << 20;
 const LOOK_ENTRIES: u64 = 1000;
 
 /// What was used since the last look.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Room {
     bytes: u64,
     entries: u64,
+    /// Nothing was unpacked yet, so this layer is not what fills the disk.
+    at_start: bool,
 }
 
 impl Room {
+    /// Looks at once, and then now and then.
+    pub fn new() -> Self {
+        Self {
+            bytes: LOOK_BYTES,
+            entries: 0,
+            at_start: true,
+        }
+    }
+
     /// For one more entry of so many bytes, which its header promises.
     pub fn take(&mut self, dir: impl AsFd, size: u64) -> Result<(), Problem> {
         self.bytes = self.bytes.saturating_add(size);
         self.entries += 1;
-        if self.bytes < LOOK_BYTES && self.entries < LOOK_ENTRIES {
+        if size < LARGE && self.bytes < LOOK_BYTES && self.entries < LOOK_ENTRIES {
             return Ok(());
         }
         (self.bytes, self.entries) = (0, 0);
@@ -32,6 +45,14 @@ impl Room {
         let left = found.f_blocks.saturating_mul(found.f_frsize) / LEFT_TO_OTHERS;
         // Some file systems count no files.
         let few_files = found.f_files > 0 && found.f_favail < found.f_files / LEFT_TO_OTHERS;
+        let at_start = std::mem::replace(&mut self.at_start, false);
+        if at_start && (free < left || few_files) {
+            // In the words by which a node that can run nothing is known.
+            return Err(full(format!(
+                "no space left on device: {free} bytes and {} inodes are free",
+                found.f_favail
+            )));
+        }
         if free < size.saturating_add(left) {
             return Err(full(format!(
                 "not enough free space: {size} bytes are to be unpacked next, {free} are free, and {left} are left to others"
@@ -60,7 +81,7 @@ mod tests {
     fn what_no_disk_can_hold_is_refused_before_a_byte_is_written() {
         let dir = tempfile::tempdir().unwrap();
         let dir = File::open(dir.path()).unwrap();
-        let mut room = Room::default();
+        let mut room = Room::new();
         assert!(room.take(&dir, 100).is_ok());
         for size in [1 << 60, u64::MAX] {
             match room.take(&dir, size) {

@@ -51,7 +51,7 @@ impl<'a> Unpacker<'a> {
             root,
             recent: None,
             times: BTreeMap::new(),
-            room: Room::default(),
+            room: Room::new(),
         })
     }
 

@@ -1,0 +1,305 @@
+//! A full disk at each phase of a run: whose fault that is, what is said of it, and that nothing half-made is left.
+
+mod image_lab;
+mod run_lab;
+mod small_disk;
+
+use std::fs;
+use std::io::Cursor;
+use std::path::{Path, PathBuf};
+
+use arvados_client::records::{Container, ContainerState};
+use crunch_run::image::ImageStore;
+use run_lab::{Finished, Job, World, can_run, file, finish, left_overs, lines};
+use serde_json::{Value, json};
+use small_disk::Disk;
+
+const MIB: u64 = 1 << 20;
+
+/// The program with this cache, of which it may use all.
+async fn run(world: &World, job: &Job, cache: &Path, flags: &[&str]) -> (Finished, Container) {
+    // An attempt that has ended leaves none.
+    run_lab::write_token(&job.dir, &job.token);
+    let mut program = world.program_with_cache(job, cache);
+    program.args(["--cache-size=100%", "--cache-free=0", "--deliver-for=2s"]);
+    program
+        .arg("--broken-node-marker")
+        .arg(world.place().join("broken"));
+    let finished = finish(program.args(flags).spawn().unwrap()).await;
+    assert_eq!(
+        left_overs(&job.uuid),
+        Vec::<PathBuf>::new(),
+        "{}",
+        finished.said
+    );
+    (finished, world.record(job).await)
+}
+
+/// It ended before anything ran, through no fault of the container's.
+fn never_ran((finished, record): (Finished, Container), words: &str) {
+    assert_eq!(finished.code, 75, "{}", finished.said);
+    assert!(finished.said.contains(words), "{words}: {}", finished.said);
+    assert_eq!(record.state, ContainerState::Locked);
+}
+
+fn ran((finished, record): &(Finished, Container), code: i32) {
+    assert_eq!(finished.code, 0, "{}", finished.said);
+    assert_eq!(record.state, ContainerState::Complete, "{}", finished.said);
+    assert_eq!(record.exit_code, Some(code), "{}", finished.said);
+}
+
+/// The same job as a dispatcher would give it to the next crunch-run, with its files on this disk.
+fn on(disk: &Disk, mut job: Job) -> Job {
+    job.dir = disk.path().join("job");
+    fs::create_dir(&job.dir).unwrap();
+    job
+}
+
+fn mounts(more: Value) -> Value {
+    let mut mounts = json!({"/out": {"kind": "tmp", "capacity": 1u64 << 40}});
+    for (name, value) in more.as_object().unwrap() {
+        mounts[name] = value.clone();
+    }
+    json!({"mounts": mounts})
+}
+
+/// All files below a directory, by name, but for locks.
+fn files(dir: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut open = vec![dir.to_owned()];
+    while let Some(dir) = open.pop() {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => open.push(path),
+                false => found.push(path.file_name().unwrap().to_str().unwrap().to_owned()),
+            }
+        }
+    }
+    found.retain(|name| !name.ends_with(".lock") && name != "filler" && name != "swept");
+    found
+}
+
+#[tokio::test]
+async fn the_cache_is_full_while_the_image_is_unpacked() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let disk = Disk::new(16);
+    let cache = disk.path().join("cache");
+    let job = world.lock(&["true"], mounts(json!({}))).await;
+    // Too full for anything: so says the marker for whoever looks after the node.
+    disk.fill(64 << 10);
+    never_ran(
+        run(&world, &job, &cache, &[]).await,
+        "no space left on device",
+    );
+    assert_eq!(files(&cache), [] as [&str; 0]);
+    let marker = world.place().join("broken");
+    assert!(
+        fs::read_to_string(&marker)
+            .unwrap()
+            .contains("no space left")
+    );
+    fs::remove_file(&marker).unwrap();
+    // Not full, and too small for this image: another image may fit.
+    disk.make_room();
+    disk.fill(MIB);
+    never_ran(
+        run(&world, &job, &cache, &[]).await,
+        "not enough free space",
+    );
+    assert_eq!(files(&cache), [] as [&str; 0]);
+    assert!(!marker.exists());
+    disk.make_room();
+    ran(&run(&world, &job, &cache, &[]).await, 0);
+}
+
+#[test]
+fn an_image_that_grows_and_grows_stops_before_the_disk_is_full() {
+    if !can_run() {
+        return;
+    }
+    let disk = Disk::new(64);
+    let store = ImageStore::open(&disk.path().join("cache")).unwrap();
+    let zeros = vec![0; 8 << 20];
+    let bomb = image_lab::layer(|tar| {
+        for number in 0..20 {
+            image_lab::file(tar, &number.to_string(), &zeros);
+        }
+    });
+    let digest = image_lab::hex(&bomb);
+    let (bytes, id) = image_lab::docker_archive(&[image_lab::gzip(&bomb)], &[digest]);
+    assert!(bytes.len() < 2 << 20);
+    let before = disk.free();
+    let error = store.load(&mut Cursor::new(bytes), "image.tar", Some(&id));
+    let error = error.unwrap_err();
+    assert!(
+        error.to_string().contains("not enough free space"),
+        "{error}"
+    );
+    assert!(!error.is_images());
+    // But for a lock file.
+    assert!(disk.free() + (64 << 10) >= before);
+    let (bytes, id) = image_lab::archive_of(&[image_lab::layer(|tar| {
+        image_lab::file(tar, "name", &zeros);
+    })]);
+    store
+        .load(&mut Cursor::new(bytes), "image.tar", Some(&id))
+        .unwrap();
+}
+
+#[tokio::test]
+async fn the_cache_is_full_while_inputs_are_fetched() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let disk = Disk::new(16);
+    let cache = disk.path().join("cache");
+    let job = world.lock(&["true"], mounts(json!({}))).await;
+    ran(&run(&world, &job, &cache, &[]).await, 0);
+    disk.fill(64 << 10);
+    let input = world.collection(&[("big", &vec![b'x'; 4 << 20])]).await;
+    let input = json!({"/in": {"kind": "collection", "portable_data_hash": input}});
+    let script = "wc -c </in/big";
+    let job = world.lock(&["sh", "-c", script], mounts(input)).await;
+    // It costs time, and no container its run.
+    ran(&run(&world, &job, &cache, &[]).await, 0);
+    let log = world.log(&job).await;
+    assert_eq!(lines(file(&log, "stdout.txt")), ["4194304"]);
+    assert_eq!(files(&cache.join("blocks")), [] as [&str; 0]);
+}
+
+#[tokio::test]
+async fn the_scratch_space_is_full_while_inputs_are_fetched() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let (cache, disk) = (tempfile::tempdir().unwrap(), Disk::new(4));
+    let input = world.collection(&[("big", &vec![b'x'; 8 << 20])]).await;
+    let input = json!({"/in": {"kind": "collection", "portable_data_hash": input}});
+    let job = world.lock(&["true"], mounts(input)).await;
+    let scratch = format!("--scratch={}", disk.path().display());
+    let ended = run(&world, &job, cache.path(), &[&scratch]).await;
+    never_ran(ended, "the inputs need 8388608 bytes");
+    assert_eq!(fs::read_dir(disk.path()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_container_that_fills_the_scratch_space_hurts_itself_only() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let (cache, disk) = (tempfile::tempdir().unwrap(), Disk::new(8));
+    let script =
+        "echo before >/out/small; head -c 100000000 /dev/zero >/out/big; echo ended $? >&2; exit 3";
+    let job = world.lock(&["sh", "-c", script], mounts(json!({}))).await;
+    let scratch = format!("--scratch={}", disk.path().display());
+    let ended = run(&world, &job, cache.path(), &[&scratch]).await;
+    ran(&ended, 3);
+    let warning = ended.1.runtime_status.warning.unwrap_or_default();
+    assert!(warning.contains("scratch space was full"), "{warning}");
+    let log = world.log(&job).await;
+    let said = lines(file(&log, "stderr.txt")).join("\n");
+    assert!(said.contains("ended 1"), "{said}");
+    let journal = lines(file(&log, "crunch-run.txt"));
+    assert_eq!(journal.last(), Some(&"Complete"));
+    // What it could write is what it gets.
+    let output = world.output(&job).await;
+    assert_eq!(file(&output, "small"), "before\n");
+    let big = file(&output, "big").len() as u64;
+    assert!((4 * MIB..8 * MIB).contains(&big), "{big}");
+    assert_eq!(fs::read_dir(disk.path()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_container_that_fills_the_disk_of_its_log_still_has_its_verdict_and_the_last_words() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let (cache, disk) = (tempfile::tempdir().unwrap(), Disk::new(8));
+    let script = "head -c 100000000 /dev/zero >/out/big; seq 100000; exit 3";
+    let job = on(
+        &disk,
+        world.lock(&["sh", "-c", script], mounts(json!({}))).await,
+    );
+    let ended = run(&world, &job, cache.path(), &[]).await;
+    ran(&ended, 3);
+    let log = world.log(&job).await;
+    let text = file(&log, "crunch-run.txt");
+    let journal = lines(text);
+    assert_eq!(journal.last(), Some(&"Complete"), "{text}");
+    let says = |words: &str| assert!(text.contains(words), "{words}: {text}");
+    says("Container exited with status code 3");
+    says("scratch space was full");
+    says("The log of stdout is not complete: No space left on device");
+    let result: Value = serde_json::from_str(file(&log, "result.json")).unwrap();
+    assert_eq!(result["exit_code"], 3);
+    let output = world.output(&job).await;
+    assert!(file(&output, "big").len() as u64 > 4 * MIB);
+    assert!(!job.dir.join("reserve").exists());
+}
+
+#[tokio::test]
+async fn the_disk_of_the_log_is_full_from_the_start() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let (cache, disk) = (tempfile::tempdir().unwrap(), Disk::new(4));
+    let job = on(&disk, world.lock(&["true"], mounts(json!({}))).await);
+    let scratch = format!("--scratch={}", world.place().join("scratch").display());
+    for free in [8 << 10, 512 << 10] {
+        // Enough for the token, or for the description of the container too, and not for a run.
+        disk.fill(free);
+        let ended = run(&world, &job, cache.path(), &[&scratch]).await;
+        never_ran(ended, "No space left on device");
+        disk.make_room();
+        assert!(!job.dir.join("reserve").exists());
+    }
+    ran(&run(&world, &job, cache.path(), &[]).await, 0);
+}
+
+#[tokio::test]
+async fn the_block_store_is_full_while_the_output_is_saved() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let cache = tempfile::tempdir().unwrap();
+    let job = world.lock(&["true"], mounts(json!({}))).await;
+    ran(&run(&world, &job, cache.path(), &[]).await, 0);
+    let blocks = world.state().join("blocks");
+    let shards: Vec<_> = fs::read_dir(&blocks).unwrap().flatten().collect();
+    let disk = Disk::over(&blocks, 2);
+    for shard in shards.iter().map(fs::DirEntry::file_name) {
+        fs::create_dir(blocks.join(shard)).unwrap();
+    }
+    let script = "head -c 8000000 /dev/urandom >/out/big; md5sum </out/big >/out/sum";
+    let job = world.lock(&["sh", "-c", script], mounts(json!({}))).await;
+    let (finished, record) = run(&world, &job, cache.path(), &[]).await;
+    assert_eq!(finished.code, 77, "{}", finished.said);
+    assert_eq!(record.state, ContainerState::Running);
+    assert!(
+        finished.said.contains("its output cannot be saved"),
+        "{}",
+        finished.said
+    );
+    // Somebody made room.
+    drop(disk);
+    let mut resume = tokio::process::Command::new(env!("CARGO_BIN_EXE_crunch-run"));
+    resume.arg("resume").arg(&job.dir).env_clear();
+    resume
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped());
+    let finished = finish(resume.spawn().unwrap()).await;
+    let record = world.record(&job).await;
+    ran(&(finished, record), 0);
+    let output = world.output(&job).await;
+    assert!(output.iter().any(|(name, _)| name == "big"));
+}

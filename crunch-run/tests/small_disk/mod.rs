@@ -1,0 +1,72 @@
+//! A disk of a few MiB that a test can fill. Needs root.
+
+// Each test program uses its own part of this.
+#![allow(dead_code)]
+
+use std::ffi::CStr;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use rustix::mount::{MountFlags, UnmountFlags};
+
+/// Unmounted at the end, however that comes about.
+pub struct Disk {
+    path: PathBuf,
+    // Removed after the unmounting.
+    _dir: Option<tempfile::TempDir>,
+}
+
+impl Disk {
+    pub fn new(mib: u64) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut disk = Self::over(dir.path(), mib);
+        disk._dir = Some(dir);
+        disk
+    }
+
+    /// Over a directory, whose content is hidden meanwhile.
+    pub fn over(path: &Path, mib: u64) -> Self {
+        let options = std::ffi::CString::new(format!("size={mib}m,mode=0700")).unwrap();
+        let options: &CStr = &options;
+        rustix::mount::mount("tmpfs", path, "tmpfs", MountFlags::empty(), options).unwrap();
+        Self {
+            path: path.to_owned(),
+            _dir: None,
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Takes everything but so many bytes.
+    pub fn fill(&self, but: u64) {
+        let mut file = fs::File::create(self.filler()).unwrap();
+        let some = [7u8; 4096];
+        while file.write_all(&some).is_ok() {}
+        let size = file.metadata().unwrap().len();
+        file.set_len(size.saturating_sub(but)).unwrap();
+    }
+
+    pub fn make_room(&self) {
+        fs::remove_file(self.filler()).unwrap();
+    }
+
+    pub fn free(&self) -> u64 {
+        let found = rustix::fs::statvfs(&self.path).unwrap();
+        found.f_bavail * found.f_frsize
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.path.join("filler")
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if let Err(error) = rustix::mount::unmount(&self.path, UnmountFlags::DETACH) {
+            eprintln!("{} is still mounted: {error}", self.path.display());
+        }
+    }
+}
