@@ -40,6 +40,16 @@ pub struct Processes {
     pub limit: Option<u64>,
 }
 
+impl Processes {
+    /// What both know of one group, of which either may have been looked at too late.
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            refused: self.refused.max(other.refused),
+            limit: self.limit.or(other.limit),
+        }
+    }
+}
+
 /// Whose figures will do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {

@@ -17,7 +17,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
-use crate::cgroup::Cgroup;
+use crate::cgroup::{Cgroup, Processes};
 use crate::image::{Image, ImageSource};
 pub use error::{EngineError, StartError};
 
@@ -149,6 +149,9 @@ pub struct Exit {
     pub oom_kills: u64,
     /// The highest memory use the kernel saw, in bytes.
     pub peak_memory: Option<u64>,
+    /// Of its own control group, at the end.
+    #[serde(default)]
+    pub processes: Processes,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

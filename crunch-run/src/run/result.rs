@@ -24,6 +24,7 @@ pub struct Facts<'a> {
     pub phases: &'a Phases,
     pub engine: &'a str,
     pub gpus: Option<&'a GpuGrant>,
+    pub refused_processes: u64,
 }
 
 /// Every field is always there, as null where it is not known.
@@ -71,7 +72,7 @@ impl Facts<'_> {
             error: verdict.error.as_ref(),
             warning: verdict.warning.as_ref(),
             oom_kills: exit.map(|exit| exit.oom_kills),
-            refused_processes: usage.process_limit().refused,
+            refused_processes: self.refused_processes,
             wall_seconds: self.phases.seconds_of("command"),
             cpu_seconds: usage.cpu_seconds(),
             peak_memory_bytes: exit.and_then(|exit| exit.peak_memory).or(usage.peak_rss()),
@@ -143,6 +144,7 @@ mod tests {
             phases: &Phases::begin(),
             engine: "builtin",
             gpus: None,
+            refused_processes: 0,
         };
         let result: Value = facts.value();
         let written: Vec<&str> = result

@@ -131,14 +131,17 @@ impl Attempt<'_> {
             ));
         }
         let memory_limit = spec::limits(&claim.record, self.settings).memory_bytes;
+        let at_the_end = ending.exit().map(|exit| exit.processes);
+        let processes = usage.process_limit().or(at_the_end.unwrap_or_default());
         let evidence = Evidence {
             memory_limit,
-            processes: usage.process_limit(),
+            processes,
         };
         let facts = Facts {
             verdict: &verdict::judge(&ending, Output::Unwanted, evidence),
             exit: ending.exit(),
             usage: &usage,
+            refused_processes: processes.refused,
             memory_limit,
             scratch_peak: running.allowance.scratch_at_most().await,
             phases: &self.phases,

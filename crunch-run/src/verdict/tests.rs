@@ -21,6 +21,7 @@ fn exit(status: ExitStatus, oom_kills: u64) -> Exit {
         oom_killed: oom_kills > 0,
         oom_kills,
         peak_memory: Some(64 * MIB),
+        processes: Processes::default(),
     }
 }
 

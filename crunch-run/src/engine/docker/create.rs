@@ -12,6 +12,7 @@ use bollard::models::{
 use procfs::process::LimitValue;
 
 use super::Flavour;
+use super::owner::{self, Owner};
 use crate::engine::builtin::gpu::GpuAccess;
 use crate::engine::kept::spec::DEFAULT_PIDS;
 use crate::engine::{Bind, ContainerSpec, GpuGrant, GpuStack, Limits, Network};
@@ -53,6 +54,14 @@ pub fn body(spec: &ContainerSpec, facts: Facts<'_>) -> ContainerCreateBody {
         Gpus::Nodes(access) => Some(access),
         _ => None,
     };
+    let mut labels = HashMap::from([
+        (LABEL.to_owned(), spec.name.clone()),
+        (SCRATCH_LABEL.to_owned(), scratch),
+    ]);
+    // Without it nobody but the next attempt at this container removes it.
+    if let Ok(owner) = Owner::this_process() {
+        labels.insert(owner::LABEL.to_owned(), owner.to_string());
+    }
     let working_dir = spec.cwd.clone().filter(|cwd| !cwd.is_empty() && cwd != ".");
     ContainerCreateBody {
         image: Some(facts.image.id.clone()),
@@ -60,10 +69,7 @@ pub fn body(spec: &ContainerSpec, facts: Facts<'_>) -> ContainerCreateBody {
         cmd: (!spec.command.is_empty()).then(|| spec.command.clone()),
         working_dir,
         env: Some(environment(&spec.environment, facts.image, nodes)),
-        labels: Some(HashMap::from([
-            (LABEL.to_owned(), spec.name.clone()),
-            (SCRATCH_LABEL.to_owned(), scratch),
-        ])),
+        labels: Some(labels),
         tty: Some(false),
         attach_stdin: Some(facts.stdin_is_given),
         attach_stdout: Some(true),

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use super::messages;
 use super::stdio::Carrier;
-use crate::cgroup::Cgroup;
+use crate::cgroup::{Cgroup, Processes};
 use crate::engine::{Exit, ExitStatus};
 
 /// Between two looks while all is well.
@@ -57,6 +57,7 @@ fn own(mut group: Cgroup, id: &str) -> Cgroup {
 struct Accounts {
     oom_kills: u64,
     peak_memory: Option<u64>,
+    processes: Processes,
 }
 
 impl Accounts {
@@ -67,13 +68,15 @@ impl Accounts {
         self.add(&Self {
             oom_kills: group.oom_kills().unwrap_or_default(),
             peak_memory: group.memory_peak(),
+            processes: group.process_limit(),
         });
     }
 
-    /// Both only ever grow.
+    /// All of them only ever grow.
     fn add(&mut self, other: &Self) {
         self.oom_kills = self.oom_kills.max(other.oom_kills);
         self.peak_memory = self.peak_memory.max(other.peak_memory);
+        self.processes = self.processes.or(other.processes);
     }
 }
 
@@ -144,6 +147,7 @@ impl Follower {
             oom_killed: oom_kills > 0,
             oom_kills,
             peak_memory: accounts.peak_memory,
+            processes: accounts.processes,
         })
     }
 

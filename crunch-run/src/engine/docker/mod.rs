@@ -5,10 +5,11 @@ mod follow;
 mod handle;
 mod image;
 mod messages;
+mod owner;
+mod recover;
 mod socket;
 mod stdio;
 
-use std::collections::HashMap;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -17,28 +18,23 @@ use std::time::Duration;
 
 use bollard::errors::Error;
 use bollard::models::{ResourcesUlimits, SystemInfo};
-use bollard::query_parameters::{
-    CreateContainerOptionsBuilder, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder,
-};
+use bollard::query_parameters::CreateContainerOptionsBuilder;
 use bollard::{API_DEFAULT_VERSION, Docker};
 use futures_util::future::BoxFuture;
 use tokio::sync::OnceCell;
 
 pub use self::socket::{SocketError, socket};
 
-use self::create::{Facts, LABEL};
+use self::create::Facts;
 use self::handle::DockerContainer;
 use super::builtin::gpu::{GpuAccess, Machine};
 use super::kept::limits::check as check_limits;
-use super::kept::{check_binds, linker_cache};
+use super::kept::{check_binds, check_strings, linker_cache};
 use super::{Container, ContainerSpec, Engine, EngineError, GpuGrant, Limits, Recovered};
 use crate::image::{Image, ImageSource};
 
 /// How long the daemon may take to answer an ordinary question.
 const ANSWER_SECONDS: u64 = 60;
-/// How long podman may need to tidy up after the end of a container.
-const ENDING: Duration = Duration::from_secs(30);
-const LOOK: Duration = Duration::from_millis(50);
 
 /// Which of the two it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,6 +106,7 @@ impl DockerEngine {
         spec: ContainerSpec,
     ) -> Result<Arc<dyn Container>, EngineError> {
         check_binds(&spec)?;
+        check_strings(&spec)?;
         check_limits(&spec.limits)?;
         let client = self.client().await?;
         let gpus = match &spec.gpus {
@@ -162,48 +159,6 @@ impl DockerEngine {
         let access: GpuAccess = Machine::here(linker_cache().await).access(grant)?;
         Ok(create::Gpus::Nodes(access))
     }
-
-    async fn remove_earlier(&self, name: &str) -> Result<Recovered, EngineError> {
-        let client = self.client().await?;
-        let label = format!("{LABEL}={name}");
-        let options = ListContainersOptionsBuilder::new()
-            .all(true)
-            .filters(&HashMap::from([("label", vec![label])]))
-            .build();
-        let what = format!("what an earlier attempt at container {name} left cannot be removed");
-        let until = tokio::time::Instant::now() + ENDING;
-        let found = loop {
-            match client.list_containers(Some(options.clone())).await {
-                // It is just ending, and will have a state with a proper name in a moment.
-                Err(error)
-                    if messages::is_podmans_stopped(&error)
-                        && tokio::time::Instant::now() < until =>
-                {
-                    tokio::time::sleep(LOOK).await;
-                }
-                answer => break answer.map_err(|error| self.failed(&what, error))?,
-            }
-        };
-        let mut removed = Vec::new();
-        for container in found {
-            // An old daemon may not know the filter; nothing without our label is touched.
-            let is_ours = container
-                .labels
-                .as_ref()
-                .is_some_and(|labels| labels.get(LABEL).is_some_and(|uuid| uuid == name));
-            let (true, Some(id)) = (is_ours, container.id) else {
-                continue;
-            };
-            let options = RemoveContainerOptionsBuilder::new().force(true).v(true);
-            match client.remove_container(&id, Some(options.build())).await {
-                Err(error) if !messages::is_gone(&error) => {
-                    return Err(self.failed(&what, error));
-                }
-                _ => removed.push(format!("{} container {id}", self.flavour.name())),
-            }
-        }
-        Ok(Recovered { removed })
-    }
 }
 
 impl Engine for DockerEngine {
@@ -244,7 +199,7 @@ impl Engine for DockerEngine {
     }
 
     fn recover<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Recovered, EngineError>> {
-        Box::pin(self.remove_earlier(name))
+        Box::pin(self.remove_left_overs(name))
     }
 }
 

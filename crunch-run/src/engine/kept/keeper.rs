@@ -264,6 +264,7 @@ impl Keeper {
             oom_killed: oom_kills > 0,
             oom_kills,
             peak_memory,
+            processes: group.map(|g| g.process_limit()).unwrap_or_default(),
         }));
     }
 

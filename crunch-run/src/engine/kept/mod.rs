@@ -115,6 +115,7 @@ impl Keeping {
         privileged: bool,
     ) -> Result<Arc<dyn Container>, EngineError> {
         check_binds(&spec)?;
+        check_strings(&spec)?;
         limits::check(&spec.limits)?;
         let gpus = match &spec.gpus {
             Some(grant) if !grant.ids.is_empty() => {
@@ -206,6 +207,23 @@ pub(in crate::engine) fn check_binds(spec: &ContainerSpec) -> Result<(), StartEr
                 target: bind.target.clone(),
             });
         }
+    }
+    Ok(())
+}
+
+/// The kernel takes no argument or variable longer than 32 pages. Runtimes find that out when it is too late to say so.
+pub(in crate::engine) fn check_strings(spec: &ContainerSpec) -> Result<(), StartError> {
+    let most = 32 * procfs::page_size() as usize;
+    // Each has a zero byte at its end.
+    let mut arguments = spec.command.iter().map(|argument| argument.len() + 1);
+    let mut variables = spec
+        .environment
+        .iter()
+        .map(|(name, value)| name.len() + value.len() + 2);
+    if arguments.any(|length| length > most) || variables.any(|length| length > most) {
+        return Err(StartError::ArgumentsTooLong {
+            resolved: spec.command.first().cloned().unwrap_or_default(),
+        });
     }
     Ok(())
 }

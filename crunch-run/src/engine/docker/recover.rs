@@ -1,0 +1,111 @@
+//! Removes what killed attempts left with the daemon.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bollard::Docker;
+use bollard::errors::Error;
+use bollard::models::ContainerSummary;
+use bollard::query_parameters::{ListContainersOptionsBuilder, RemoveContainerOptionsBuilder};
+use tokio::time::Instant;
+
+use super::create::LABEL;
+use super::owner::{self, Owner};
+use super::{DockerEngine, messages};
+use crate::engine::{EngineError, Recovered};
+
+/// How long podman may need to tidy up after the end of a container.
+const ENDING: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(50);
+
+impl DockerEngine {
+    /// Everything of earlier attempts at this container, and whatever container's crunch-run is gone.
+    pub(super) async fn remove_left_overs(&self, name: &str) -> Result<Recovered, EngineError> {
+        let what = format!("what an earlier attempt at container {name} left cannot be removed");
+        let mut removed = Vec::new();
+        // An old daemon may not know the filter; nothing without our label is touched.
+        for found in self.find(&format!("{LABEL}={name}"), ENDING).await? {
+            if label(&found, LABEL) == Some(name)
+                && let Some(id) = found.id
+            {
+                remove(self.client().await?, &id)
+                    .await
+                    .map_err(|error| self.failed(&what, error))?;
+                removed.push(format!("{} container {id}", self.flavour.name()));
+            }
+        }
+        self.remove_orphans(self.client().await?).await;
+        Ok(Recovered { removed })
+    }
+
+    /// Those of other containers: this one need not wait for them, nor fail with them.
+    async fn remove_orphans(&self, client: &Docker) {
+        let found = match self.find(LABEL, Duration::ZERO).await {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::debug!("not looked for what others left: {error}");
+                return;
+            }
+        };
+        for container in found {
+            let owner = label(&container, owner::LABEL).and_then(|text| text.parse::<Owner>().ok());
+            let (Some(uuid), Some(owner), Some(id)) =
+                (label(&container, LABEL), owner, container.id.as_deref())
+            else {
+                continue;
+            };
+            if !owner.is_gone() {
+                continue;
+            }
+            match remove(client, id).await {
+                Ok(()) => tracing::info!(
+                    "container {uuid} was left by a crunch-run that is gone; it is removed"
+                ),
+                Err(error) => tracing::warn!(
+                    "container {uuid} was left by a crunch-run that is gone, and cannot be removed: {error}"
+                ),
+            }
+        }
+    }
+
+    /// All containers with a label, running or not.
+    async fn find(
+        &self,
+        label: &str,
+        patience: Duration,
+    ) -> Result<Vec<ContainerSummary>, EngineError> {
+        let client = self.client().await?;
+        let options = ListContainersOptionsBuilder::new()
+            .all(true)
+            .filters(&HashMap::from([("label", vec![label])]))
+            .build();
+        let until = Instant::now() + patience;
+        loop {
+            match client.list_containers(Some(options.clone())).await {
+                // One is just ending, and will have a state with a proper name in a moment.
+                Err(error) if messages::is_podmans_stopped(&error) && Instant::now() < until => {
+                    tokio::time::sleep(LOOK).await;
+                }
+                answer => {
+                    return answer
+                        .map_err(|error| self.failed("it does not list its containers", error));
+                }
+            }
+        }
+    }
+}
+
+async fn remove(client: &Docker, id: &str) -> Result<(), Error> {
+    let options = RemoveContainerOptionsBuilder::new()
+        .force(true)
+        .v(true)
+        .build();
+    match client.remove_container(id, Some(options)).await {
+        Err(error) if messages::is_gone(&error) => Ok(()),
+        done => done,
+    }
+}
+
+fn label<'a>(container: &'a ContainerSummary, name: &str) -> Option<&'a str> {
+    container.labels.as_ref()?.get(name).map(String::as_str)
+}
