@@ -111,3 +111,36 @@ pub async fn a_user_that_is_not_there(lab: &Lab) {
     let ended = lab.run(&["true"], json!({"container_image": image})).await;
     assert!(ended.refusal().contains("nobody-here"));
 }
+
+pub async fn a_large_environment_arrives(lab: &Lab) {
+    let long = "x".repeat(100_000);
+    let mut given = json!({"LONG": long});
+    for number in 0..300 {
+        given[format!("V{number}")] = json!(number.to_string());
+    }
+    let script = "echo ${#LONG} $V0 $V299; env | grep -c '^V[0-9]*='";
+    let ended = lab.sh_with(script, json!({"environment": given})).await;
+    assert_eq!(ended.stdout(), ["100000 0 299", "300"]);
+}
+
+pub async fn thousands_of_arguments_arrive(lab: &Lab) {
+    let numbers: Vec<String> = (0..5000)
+        .map(|number| format!("argument-{number}"))
+        .collect();
+    let mut command = vec![
+        "sh",
+        "-c",
+        "echo $#; for last; do :; done; echo $1 $last",
+        "sh",
+    ];
+    command.extend(numbers.iter().map(String::as_str));
+    let ended = lab.run(&command, json!({})).await;
+    assert_eq!(ended.stdout(), ["5000", "argument-0 argument-4999"]);
+}
+
+pub async fn an_argument_longer_than_the_kernel_takes(lab: &Lab) {
+    let long = "x".repeat(200_000);
+    let ended = lab.run(&["echo", &long], json!({})).await;
+    let why = ended.refusal();
+    assert!(why.contains("too long for the kernel"), "{why}");
+}

@@ -63,7 +63,7 @@ pub async fn a_file_that_is_not_executable(lab: &Lab) {
 }
 
 /// A program that the kernel does not take, in words that name it.
-fn assert_is_named(lab: &Lab, ended: &Ended, path: &str) {
+pub fn assert_is_named(lab: &Lab, ended: &Ended, path: &str) {
     if lab.engine.finds_bad_programs_late() {
         assert_ne!(ended.code(), 0);
         assert!(ended.stderr().join("\n").contains(path));
@@ -71,4 +71,18 @@ fn assert_is_named(lab: &Lab, ended: &Ended, path: &str) {
     }
     let why = ended.refusal();
     assert!(why.contains(path), "{why}");
+}
+
+pub async fn many_short_children(lab: &Lab) {
+    let ended = lab
+        .sh("for i in $(seq 1000); do (exit 3); done; for i in $(seq 200); do sh -c 'exit 3' & done; wait; echo $?")
+        .await;
+    assert_eq!(ended.stdout(), ["0"]);
+}
+
+pub async fn orphans_are_not_taken_for_the_command(lab: &Lab) {
+    let ended = lab
+        .sh("for i in $(seq 100); do (sh -c 'exit 9' &) ; done; sleep 1; exit 3")
+        .await;
+    assert_eq!(ended.code(), 3);
 }

@@ -44,6 +44,8 @@ impl Engine {
                 "exit_0_after_a_child_was_killed_for_memory_is_a_warning",
                 "proc_and_sys_are_safe",
                 "the_hostname_is_its_own",
+                "the_limit_of_processes_is_kept",
+                "the_number_of_cpus_is_kept",
                 "the_memory_limit_kills_and_is_named",
             ],
         };
@@ -75,6 +77,11 @@ impl Engine {
 
     /// The runtime finds out only when it becomes the command; it says so on stderr, and exits.
     pub fn finds_bad_programs_late(self) -> bool {
+        matches!(self, Self::Docker | Self::Podman)
+    }
+
+    /// A daemon has the containers: they do not end with who made them.
+    pub fn is_a_service(self) -> bool {
         matches!(self, Self::Docker | Self::Podman)
     }
 

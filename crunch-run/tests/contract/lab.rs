@@ -4,7 +4,7 @@ use std::ops::AsyncFn;
 
 use arvados_client::records::{Container, ContainerState};
 use serde_json::{Value, json};
-use tokio::process::Child;
+use tokio::process::{Child, Command};
 
 use crate::engines::Engine;
 use crate::run_lab::{Job, World, engine_lab, finish, lines};
@@ -60,9 +60,13 @@ impl Lab {
     }
 
     pub fn start_job(&self, job: &Job, flags: &[&str]) -> Child {
+        self.program(job, flags).spawn().unwrap()
+    }
+
+    pub fn program(&self, job: &Job, flags: &[&str]) -> Command {
         let mut program = self.world.program(job, flags);
         program.args(self.engine.flags());
-        program.spawn().unwrap()
+        program
     }
 
     /// Waits for the end; the record is final, and nothing is left on the node.
@@ -126,7 +130,7 @@ impl Ended {
         self.lines("crunch-run.txt")
     }
 
-    fn lines(&self, name: &str) -> Vec<&str> {
+    pub fn lines(&self, name: &str) -> Vec<&str> {
         let found = self.log.iter().find(|(path, _)| path == name);
         found.map_or_else(Vec::new, |(_, text)| lines(text))
     }

@@ -1,5 +1,7 @@
 //! What a command may use, and how it is stopped.
 
+use arvados_client::records::ContainerState;
+use crunch_run::cgroup::Cgroup;
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -57,4 +59,74 @@ pub async fn max_run_time_ends_it(lab: &Lab) {
 pub async fn what_it_leaves_in_the_background_ends_with_it(lab: &Lab) {
     let ended = lab.sh("sleep 1000 & (sleep 1000 &) ; echo done").await;
     assert_eq!(ended.stdout(), ["done"]);
+}
+
+pub async fn the_limit_of_processes_is_kept(lab: &Lab) {
+    // It notices, goes on for a while without another process, and fails: who ends at once may have no witness.
+    let script = "mkfifo /tmp/pipe; (for i in $(seq 60); do sleep 1000 & done; echo all); \
+                  read -t 2 nothing <>/tmp/pipe; exit 3";
+    let (job, child) = lab
+        .start(&["sh", "-c", script], json!({}), &["--pids-limit=20"])
+        .await;
+    let ended = lab.end(job, child).await;
+    assert_eq!(ended.code(), 3);
+    assert!(ended.lines("stdout.txt").is_empty());
+    assert!(
+        ended.error().contains("its limit of 20 was reached"),
+        "{}",
+        ended.error()
+    );
+}
+
+pub async fn the_number_of_cpus_is_kept(lab: &Lab) {
+    // What the kernel was told, as any measurement depends on what else the machine does.
+    let name = format!("sleep-{:016x}", fastrand::u64(..));
+    let script = "echo ready; sleep 1000; exit 0";
+    let (job, child) = lab
+        .start(&["sh", "-c", script, &name], json!({}), &["--grace=1s"])
+        .await;
+    lab.world.until_said(&job, "ready").await;
+    let quotas: Vec<f64> = processes_named(&name)
+        .into_iter()
+        .filter_map(|pid| Cgroup::of_process(pid).ok()?.cpu_quota())
+        .collect();
+    signal(&child, Signal::TERM);
+    lab.end(job, child).await;
+    // Those of the engine that have the name in their arguments are outside.
+    assert!(quotas.contains(&1.0), "{quotas:?}");
+}
+
+/// Those that have it as an argument.
+fn processes_named(name: &str) -> Vec<u32> {
+    procfs::process::all_processes()
+        .unwrap()
+        .flatten()
+        .filter(|process| {
+            process
+                .cmdline()
+                .is_ok_and(|words| words.iter().any(|word| word == name))
+        })
+        .map(|process| process.pid() as u32)
+        .collect()
+}
+
+pub async fn priority_0_stops_it(lab: &Lab) {
+    let (job, child) = lab
+        .start(
+            &["sh", "-c", "echo ready; sleep 1000"],
+            json!({}),
+            &["--grace=1s"],
+        )
+        .await;
+    lab.world.until_said(&job, "ready").await;
+    lab.world
+        .user
+        .update_container_request(&job.request, json!({"priority": 0}))
+        .await
+        .unwrap();
+    let ended = lab.end(job, child).await;
+    assert_eq!(ended.record.state, ContainerState::Cancelled);
+    assert_eq!(ended.story().last(), Some(&"Cancelled"));
+    assert!(ended.error().contains("priority"), "{}", ended.error());
+    assert_eq!(ended.lines("stdout.txt"), ["ready"]);
 }

@@ -10,8 +10,11 @@ mod command;
 mod daemons;
 mod ends;
 mod engines;
+mod images;
 mod lab;
+mod leftovers;
 mod limits;
+mod mounts;
 mod records;
 mod streams;
 mod surroundings;
@@ -30,6 +33,8 @@ macro_rules! scenarios {
                 missing_interpreter_is_named,
                 a_file_that_is_no_program,
                 a_file_that_is_not_executable,
+                many_short_children,
+                orphans_are_not_taken_for_the_command,
             ];
             streams: [
                 stdout_and_stderr_are_apart,
@@ -39,6 +44,8 @@ macro_rules! scenarios {
                 binary_output_arrives_byte_for_byte,
                 an_endless_line_is_cut,
                 stdin_is_empty_unless_given,
+                who_closes_its_streams_goes_on,
+                runaway_output_is_capped_and_the_command_goes_on,
             ];
             command: [
                 the_image_s_entrypoint_gets_the_command,
@@ -53,6 +60,9 @@ macro_rules! scenarios {
                 a_user_by_name,
                 a_user_by_number,
                 a_user_that_is_not_there,
+                a_large_environment_arrives,
+                thousands_of_arguments_arrive,
+                an_argument_longer_than_the_kernel_takes,
             ];
             surroundings: [
                 a_container_sees_only_its_own_processes,
@@ -69,6 +79,40 @@ macro_rules! scenarios {
                 who_ignores_term_is_killed,
                 max_run_time_ends_it,
                 what_it_leaves_in_the_background_ends_with_it,
+                the_limit_of_processes_is_kept,
+                the_number_of_cpus_is_kept,
+                priority_0_stops_it,
+            ];
+            mounts: [
+                a_collection_cannot_be_changed,
+                a_writable_collection_is_the_output_as_it_was_left,
+                a_copy_below_the_output_may_be_changed,
+                text_and_json_arrive_as_they_were_given,
+                a_tmp_mount_is_empty_writable_and_no_output,
+                more_than_a_tmp_mount_s_capacity_ends_it,
+                stdin_is_a_file_of_a_collection,
+                stdin_is_the_json_that_was_given,
+                stdin_need_not_be_read,
+                stdout_and_stderr_are_files_of_the_output,
+                a_link_to_a_collection_is_saved_by_reference,
+                odd_names_are_kept_in_the_output,
+                hundreds_of_files_are_saved,
+                files_nobody_may_read_are_saved,
+                any_user_may_write_its_output,
+                secrets_are_in_no_log_and_no_output,
+            ];
+            images: [
+                two_containers_begin_with_the_same_new_image,
+                an_image_is_fetched_only_once,
+                an_image_that_is_no_archive,
+                an_image_archive_that_is_cut_short,
+                an_archive_of_another_image,
+                a_layer_that_is_not_what_its_digest_says,
+                an_image_of_another_architecture,
+            ];
+            leftovers: [
+                what_a_killed_attempt_made_is_removed_by_the_next,
+                the_command_of_a_killed_attempt_does_not_outlive_the_next,
             ];
             records: [
                 logs_are_present_and_stamped,

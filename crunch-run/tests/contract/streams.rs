@@ -71,3 +71,31 @@ pub async fn stdin_is_empty_unless_given(lab: &Lab) {
     let ended = lab.sh("wc -c").await;
     assert_eq!(ended.stdout(), ["0"]);
 }
+
+pub async fn who_closes_its_streams_goes_on(lab: &Lab) {
+    let ended = lab
+        .sh("echo first; exec >&- 2>&-; sleep 2; echo done >/out/file; exit 4")
+        .await;
+    assert_eq!(ended.code(), 4);
+    assert_eq!(ended.lines("stdout.txt"), ["first"]);
+    assert_eq!(file(&ended.output, "file"), "done\n");
+}
+
+pub async fn runaway_output_is_capped_and_the_command_goes_on(lab: &Lab) {
+    let script =
+        "yes 'a line of some length' | head -c 52428800; echo; echo last; echo done >/out/file";
+    let (job, child) = lab
+        .start(&["sh", "-c", script], json!({}), &["--log-limit=1MiB"])
+        .await;
+    let ended = lab.end(job, child).await;
+    let stdout = ended.stdout();
+    let kept = file(&ended.log, "stdout.txt").len();
+    assert!((1 << 19..1 << 21).contains(&kept), "{kept}");
+    assert_eq!(stdout.last(), Some(&"last"));
+    assert!(
+        stdout
+            .iter()
+            .any(|line| line.contains("has reached its limit of 1048576 bytes"))
+    );
+    assert_eq!(file(&ended.output, "file"), "done\n");
+}

@@ -227,6 +227,10 @@ fn output() -> (Output, OwnedFd) {
 }
 
 pub fn busybox_archive(config: serde_json::Value) -> (Vec<u8>, String) {
+    archive(&[busybox_layer()], config)
+}
+
+pub fn busybox_layer() -> Vec<u8> {
     let busybox = ["/bin/busybox", "/usr/bin/busybox"]
         .into_iter()
         .find(|p| Path::new(p).exists())
@@ -276,8 +280,7 @@ pub fn busybox_archive(config: serde_json::Value) -> (Vec<u8>, String) {
             .append_link(&mut header, format!("bin/{applet}"), "busybox")
             .unwrap();
     }
-    let layer = layer.into_inner().unwrap();
-    archive(&[layer], config)
+    layer.into_inner().unwrap()
 }
 
 /// A docker-archive, and the image's id.

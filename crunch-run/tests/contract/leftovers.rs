@@ -1,0 +1,75 @@
+//! What `kill -9` of crunch-run leaves on the node, and who removes it.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use arvados_client::records::ContainerState;
+use rustix::process::Signal;
+use serde_json::json;
+use tokio::process::Child;
+
+use crate::lab::Lab;
+use crate::run_lab::{Job, finish, signal};
+
+/// One that runs until it is told to end: nothing may happen to it.
+async fn bystander(lab: &Lab) -> (Job, Child) {
+    let script = "trap 'exit 5' TERM; echo ready; while :; do sleep 0.1; done";
+    let (job, child) = lab.start(&["sh", "-c", script], json!({}), &[]).await;
+    lab.world.until_said(&job, "ready").await;
+    (job, child)
+}
+
+/// It ran until now.
+async fn dismiss(lab: &Lab, (job, child): (Job, Child)) {
+    assert_eq!(lab.world.record(&job).await.state, ContainerState::Running);
+    assert!(!lab.engine.left_overs(&job.uuid).await.is_empty());
+    signal(&child, Signal::TERM);
+    let ended = lab.end(job, child).await;
+    assert!(ended.error().contains("TERM"), "{}", ended.error());
+}
+
+pub async fn what_a_killed_attempt_made_is_removed_by_the_next(lab: &Lab) {
+    if !fail_points::ENABLED {
+        panic!("this test needs --features fail-points/enabled");
+    }
+    let other = bystander(lab).await;
+    let job = lab.world.lock(&["echo", "well"], json!({})).await;
+    let points = tempfile::tempdir().unwrap();
+    fs::write(points.path().join("run.created"), "1").unwrap();
+    let mut program = lab.program(&job, &[]);
+    program.env(fail_points::VARIABLE, points.path());
+    let killed = program.spawn().unwrap().wait_with_output().await.unwrap();
+    assert_eq!(killed.status.code(), None, "{killed:?}");
+    assert_eq!(lab.world.record(&job).await.state, ContainerState::Locked);
+
+    let child = lab.start_job(&job, &[]);
+    let ended = lab.end(job, child).await;
+    assert_eq!(ended.stdout(), ["well"]);
+    if lab.engine.is_a_service() {
+        let story = ended.story().join("\n");
+        assert!(story.contains("An earlier attempt left"), "{story}");
+    }
+    dismiss(lab, other).await;
+}
+
+pub async fn the_command_of_a_killed_attempt_does_not_outlive_the_next(lab: &Lab) {
+    let other = bystander(lab).await;
+    let (job, mut child) = bystander(lab).await;
+    signal(&child, Signal::KILL);
+    child.wait().await.unwrap();
+    // Of any container: nobody may ever come for this one again.
+    lab.run(&["true"], json!({})).await.code();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let left = lab.engine.left_overs(&job.uuid).await;
+        if left.is_empty() {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{left:?} is left");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    dismiss(lab, other).await;
+    // Its record is not this one's to change.
+    let again = finish(lab.start_job(&job, &[])).await;
+    assert_eq!(again.code, 76, "{}", again.said);
+}
