@@ -124,7 +124,7 @@ pub async fn a_large_environment_arrives(lab: &Lab) {
 }
 
 pub async fn thousands_of_arguments_arrive(lab: &Lab) {
-    let numbers: Vec<String> = (0..5000)
+    let numbers: Vec<String> = (0..20_000)
         .map(|number| format!("argument-{number}"))
         .collect();
     let mut command = vec![
@@ -135,7 +135,7 @@ pub async fn thousands_of_arguments_arrive(lab: &Lab) {
     ];
     command.extend(numbers.iter().map(String::as_str));
     let ended = lab.run(&command, json!({})).await;
-    assert_eq!(ended.stdout(), ["5000", "argument-0 argument-4999"]);
+    assert_eq!(ended.stdout(), ["20000", "argument-0 argument-19999"]);
 }
 
 pub async fn an_argument_longer_than_the_kernel_takes(lab: &Lab) {

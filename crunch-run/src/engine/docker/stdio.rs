@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use bollard::container::{AttachContainerResults, LogOutput};
+use bollard::errors::Error;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
@@ -74,6 +75,11 @@ impl Carrier {
             let read = loop {
                 let (to, piece) = match output.next().await {
                     None => break Ok(()),
+                    // Closed with some of stdin not taken, as podman does for who does not read it: over a local
+                    // socket all output has come before this.
+                    Some(Err(Error::IOError { err })) if is_reset(&err) && stdin_is_given => {
+                        break Ok(());
+                    }
                     Some(Err(error)) => break Err(format!("the connection broke: {error}")),
                     Some(Ok(LogOutput::StdErr { message })) => (To::Stderr, message),
                     Some(Ok(LogOutput::StdOut { message } | LogOutput::StdIn { message })) => {
@@ -116,6 +122,10 @@ impl Carrier {
                 ))
             })
     }
+}
+
+fn is_reset(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::ConnectionReset
 }
 
 /// All of stdin, and then its end, once.

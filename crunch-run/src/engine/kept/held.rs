@@ -36,7 +36,6 @@ impl Held {
             )?;
             let mut setup = serde_json::to_vec(setup)?;
             setup.push(b'\n');
-            ours.write_all(&setup)?;
             unshare(CloneFlags::CLONE_NEWPID)?;
             let holder = Command::new("/proc/self/exe")
                 .arg(HOLDER_ARGUMENT)
@@ -45,6 +44,8 @@ impl Held {
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .spawn()?;
+            // Only now, as there may be more of it than a socket holds.
+            ours.write_all(&setup)?;
             Ok((holder, ours))
         };
         let (holder, words) = spawn().map_err(|e| runtime("its holder", e))?;
