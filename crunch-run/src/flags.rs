@@ -105,6 +105,11 @@ pub struct Flags {
     #[arg(long, value_delimiter = ',', value_name = "IDS")]
     pub gpu_ids: Vec<String>,
 
+    /// Directory with CDI specifications of GPUs; may be given several times, and the last wins [default: /etc/cdi and
+    /// /var/run/cdi]
+    #[arg(long, value_name = "DIR")]
+    pub cdi_spec_dir: Vec<PathBuf>,
+
     /// Limit the container's memory to what it asked for
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = ArgAction::Set, value_name = "BOOL", hide_possible_values = true)]
     pub enable_memory_limit: bool,

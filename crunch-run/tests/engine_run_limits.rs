@@ -5,7 +5,7 @@ mod engine_lab;
 
 use std::fs;
 
-use crunch_run::engine::{EngineError, ExitStatus, GpuGrant, GpuStack, Limits, StartError};
+use crunch_run::engine::{EngineError, ExitStatus, GpuGrant, GpuStack, Limits, StartError, gpu};
 use engine_lab::{Ask, Lab, ask, shell};
 
 const MIB: u64 = 1 << 20;
@@ -176,6 +176,13 @@ impl Drop for FakeNode {
     }
 }
 
+fn granted(id: &str) -> GpuGrant {
+    GpuGrant {
+        stack: GpuStack::Cuda,
+        ids: vec![id.to_owned()],
+    }
+}
+
 #[tokio::test]
 async fn only_granted_gpus_are_seen_and_can_be_opened() {
     let lab = Lab::new();
@@ -186,10 +193,11 @@ async fn only_granted_gpus_are_seen_and_can_be_opened() {
         "ls /dev | grep nvidia; echo $CUDA_VISIBLE_DEVICES; head -c 3 /dev/nvidia97 | wc -c; \
          mknod /dev/mine c 10 229 && cat /dev/mine",
     );
-    asked.gpus = Some(GpuGrant {
-        stack: GpuStack::Cuda,
-        ids: vec![FAKE_GPU.to_string()],
-    });
+    asked.gpus = Some(
+        gpu::access(&granted(&FAKE_GPU.to_string()), &[])
+            .await
+            .unwrap(),
+    );
     let ended = lab.run(asked).await.unwrap();
     assert_eq!(
         ended.stdout,
@@ -207,12 +215,7 @@ async fn only_granted_gpus_are_seen_and_can_be_opened() {
         .unwrap();
     assert_eq!(ended.stdout, "0\nunset\n");
 
-    let mut asked = ask(&["true"]);
-    asked.gpus = Some(GpuGrant {
-        stack: GpuStack::Cuda,
-        ids: vec!["1234".into()],
-    });
-    let error = lab.run(asked).await.err().unwrap();
+    let error = gpu::access(&granted("1234"), &[]).await.unwrap_err();
     assert!(
         error
             .to_string()

@@ -5,6 +5,7 @@ pub mod builtin;
 pub mod choose;
 pub mod docker;
 pub mod error;
+pub mod gpu;
 pub mod kept;
 pub mod oci;
 
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::cgroup::{Cgroup, Processes};
 use crate::image::{Image, ImageSource};
 pub use error::{EngineError, StartError};
+use gpu::GpuAccess;
 
 /// Something that can run containers on this machine.
 pub trait Engine: Send + Sync {
@@ -31,7 +33,7 @@ pub trait Engine: Send + Sync {
 
     /// One sentence for every requested limit or protection that this engine cannot enforce on
     /// this machine. The caller refuses or warns; the engine then runs without that limit.
-    fn unenforceable(&self, limits: &Limits, gpus: Option<&GpuGrant>) -> Vec<String>;
+    fn unenforceable(&self, limits: &Limits, gpus: Option<&GpuAccess>) -> Vec<String>;
 
     /// Makes the image usable, from the node cache if it is there.
     fn prepare_image(&self, source: ImageSource) -> BoxFuture<'_, Result<Image, EngineError>>;
@@ -83,7 +85,7 @@ pub struct ContainerSpec {
     pub binds: Vec<Bind>,
     pub network: Network,
     pub limits: Limits,
-    pub gpus: Option<GpuGrant>,
+    pub gpus: Option<GpuAccess>,
     /// A directory only this attempt uses, mode 0700; the engine keeps its things in one
     /// sub-directory of it and removes that with the container.
     pub scratch: PathBuf,
@@ -131,7 +133,7 @@ pub enum GpuStack {
     Rocm,
 }
 
-/// The GPUs the scheduler gave to this container, by the ids it used (index, or UUID for CUDA).
+/// The GPUs the scheduler gave to this container, by the ids it used: index, UUID, or a full CDI name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuGrant {
     pub stack: GpuStack,

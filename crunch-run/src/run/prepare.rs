@@ -16,7 +16,7 @@ use super::image::ImageFile;
 use super::settings::Settings;
 use super::spec;
 use crate::cache::{self, BlockCache};
-use crate::engine::{Container, ContainerSpec, Engine, GpuGrant, Stdio};
+use crate::engine::{Container, ContainerSpec, Engine, EngineError, GpuGrant, Stdio, gpu};
 use crate::gpus;
 use crate::image::Image;
 use crate::job_dir::{JobDir, make_private};
@@ -177,8 +177,16 @@ pub async fn create(from: Creation<'_>) -> Result<Created, Failure> {
     let env = |name: &str| std::env::var(name).ok();
     let gpus = gpus::grant(&record.runtime_constraints.gpu, settings.gpus.clone(), env)
         .map_err(|error| Failure::NeverRan(error.to_string()))?;
+    let access = match &gpus {
+        Some(grant) => Some(gpu::access(grant, &settings.cdi_dirs).await.map_err(|e| {
+            Failure::of_engine("the container cannot be created", &EngineError::from(e))
+        })?),
+        None => None,
+    };
     let limits = spec::limits(record, settings);
-    for sentence in engine.unenforceable(&limits, gpus.as_ref()) {
+    let remarks = access.iter().flat_map(|access| access.remarks.clone());
+    let unenforceable = engine.unenforceable(&limits, access.as_ref());
+    for sentence in unenforceable.into_iter().chain(remarks) {
         from.journal.say(format!("Warning: {sentence}"));
         from.status.warn(sentence);
     }
@@ -191,7 +199,7 @@ pub async fn create(from: Creation<'_>) -> Result<Created, Failure> {
         binds: fetched.staged.binds.clone(),
         network: spec::network(record, settings),
         limits,
-        gpus: gpus.clone(),
+        gpus: access,
         scratch: scratch.path().to_owned(),
         stdio,
     };

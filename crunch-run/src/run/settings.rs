@@ -8,6 +8,7 @@ use arvados_client::{ContainerUuid, Endpoint, Token};
 
 use crate::broken_node::Alarm;
 use crate::cache::Limits;
+use crate::engine::gpu::CDI_DIRS;
 use crate::engine::{GpuGrant, GpuStack};
 use crate::flags::{EngineChoice, Flags, Networking};
 use crate::logs::Pace;
@@ -30,6 +31,8 @@ pub struct Settings {
     pub docker_socket: Option<PathBuf>,
     pub cpuset: Option<String>,
     pub gpus: Option<GpuGrant>,
+    /// Where CDI specifications are; later ones win.
+    pub cdi_dirs: Vec<PathBuf>,
     pub network_for_all: bool,
     pub limit_memory: bool,
     pub statistics_period: Duration,
@@ -93,6 +96,10 @@ impl Settings {
             docker_socket: flags.docker_socket.clone(),
             cpuset: flags.cpuset.clone(),
             gpus,
+            cdi_dirs: match flags.cdi_spec_dir.as_slice() {
+                [] => CDI_DIRS.map(PathBuf::from).to_vec(),
+                dirs => dirs.to_vec(),
+            },
             network_for_all: flags.container_enable_networking == Networking::Always,
             limit_memory: flags.enable_memory_limit,
             statistics_period: flags.crunchstat_interval,

@@ -10,6 +10,7 @@ mod command;
 mod daemons;
 mod ends;
 mod engines;
+mod gpus;
 mod images;
 mod lab;
 mod leftovers;
@@ -113,6 +114,14 @@ macro_rules! scenarios {
             leftovers: [
                 what_a_killed_attempt_made_is_removed_by_the_next,
                 the_command_of_a_killed_attempt_does_not_outlive_the_next,
+            ];
+            gpus: [
+                the_granted_gpu_is_there_and_the_other_is_not,
+                all_granted_gpus_are_there,
+                without_a_wish_no_gpu_is_seen,
+                a_gpu_the_node_does_not_have_is_refused,
+                too_few_granted_are_refused,
+                a_vendor_s_hook_is_run_or_missed_aloud,
             ];
             records: [
                 logs_are_present_and_stamped,

@@ -51,7 +51,7 @@ pub struct Ask {
     pub binds: Vec<Bind>,
     pub network: Network,
     pub limits: Limits,
-    pub gpus: Option<crunch_run::engine::GpuGrant>,
+    pub gpus: Option<crunch_run::engine::gpu::GpuAccess>,
     pub name: String,
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use pathrs::Root;
 use pathrs::flags::OpenFlags;
 
-use super::Program;
+use super::{Program, dev};
 use crate::engine::kept::held::Held;
 use crate::engine::kept::holder::{Setup, Way};
 use crate::engine::kept::protocol::Plan;
@@ -44,6 +44,7 @@ pub fn build(
         target: node.path.clone(),
         writable: true,
     }));
+    dev::move_nodes(&plan.gpus.devices, &plan.dir)?;
     let way = Way::Command {
         program: program.path.clone(),
         arguments: arguments(plan.privileged, scene, &binds),

@@ -5,6 +5,7 @@
 //! own are in the environment, and a signal that ends the command is told as the exit code 128 + its number.
 
 mod build;
+mod dev;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -16,7 +17,8 @@ use serde::{Deserialize, Serialize};
 pub(in crate::engine) use self::build::build;
 use super::kept::protocol::Runtime;
 use super::kept::{Keeping, Settings, limits, may_mount};
-use super::{Container, ContainerSpec, Engine, EngineError, GpuGrant, Limits, Recovered};
+use super::{Container, ContainerSpec, Engine, EngineError, Limits, Recovered};
+use crate::engine::gpu::{self, GpuAccess};
 use crate::image::{Image, ImageSource, ImageStore};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,6 +97,14 @@ impl ApptainerEngine {
     }
 }
 
+/// Said where the vendor's specification has hooks, which only an OCI runtime runs.
+fn hooks_are_left_out(gpus: Option<&GpuAccess>, engine: &str) -> Option<String> {
+    gpus?
+        .hooks
+        .is_some()
+        .then(|| gpu::hooks_are_left_out(engine))
+}
+
 impl Engine for ApptainerEngine {
     fn name(&self) -> &'static str {
         self.variant.name()
@@ -104,9 +114,11 @@ impl Engine for ApptainerEngine {
         self.find().map(drop)
     }
 
-    fn unenforceable(&self, limits: &Limits, gpus: Option<&GpuGrant>) -> Vec<String> {
+    fn unenforceable(&self, limits: &Limits, gpus: Option<&GpuAccess>) -> Vec<String> {
         if !self.privileged {
-            return limits::unenforceable_at_all(limits, gpus, limits::NO_GROUPS);
+            let mut sentences = limits::unenforceable_at_all(limits, gpus, limits::NO_GROUPS);
+            sentences.extend(hooks_are_left_out(gpus, self.variant.name()));
+            return sentences;
         }
         let why = format!("the {} engine sets none", self.variant.name());
         let mut sentences = limits::unenforceable_at_all(limits, gpus, &why);
@@ -114,6 +126,7 @@ impl Engine for ApptainerEngine {
             "with {} run by root, the container is not kept from changing the node's settings in /proc and /sys",
             self.variant.name()
         ));
+        sentences.extend(hooks_are_left_out(gpus, self.variant.name()));
         sentences
     }
 

@@ -41,7 +41,7 @@ pub fn build(
         cwd: "/",
         identity: &scene.identity,
         binds: &scene.binds,
-        devices: &plan.gpus.devices,
+        gpus: &plan.gpus,
         limits: &plan.limits,
         quota_above: groups.quota_above,
         enforceable: groups.enforceable,

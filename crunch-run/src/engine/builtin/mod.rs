@@ -3,7 +3,6 @@
 
 mod build;
 mod first;
-pub(in crate::engine) mod gpu;
 mod launch;
 
 use std::sync::Arc;
@@ -16,7 +15,7 @@ pub(in crate::engine) use self::launch::{interpreter, is_program};
 use super::kept::protocol::Runtime;
 use super::kept::{Keeping, limits};
 pub use super::kept::{Settings, helper_main_if_asked};
-use super::{Container, ContainerSpec, Engine, EngineError, GpuGrant, Limits, Recovered};
+use super::{Container, ContainerSpec, Engine, EngineError, GpuAccess, Limits, Recovered};
 use crate::cgroup::enforce::Enforceable;
 use crate::cgroup::{Layout, Mode};
 use crate::image::{Image, ImageSource, ImageStore};
@@ -83,7 +82,7 @@ impl Engine for BuiltinEngine {
         }
     }
 
-    fn unenforceable(&self, limits: &Limits, gpus: Option<&GpuGrant>) -> Vec<String> {
+    fn unenforceable(&self, limits: &Limits, gpus: Option<&GpuAccess>) -> Vec<String> {
         limits::unenforceable_here(limits, gpus)
     }
 

@@ -1,7 +1,7 @@
-//! From what a container needs to what the daemon is asked for. Pure, except for a look at CDI files.
+//! From what a container needs to what the daemon is asked for. Pure, except for a look at the daemon's CDI files.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
+use std::path::PathBuf;
 
 use bollard::models::{
     ContainerCreateBody, DeviceMapping, DeviceRequest, HealthConfig, HostConfig,
@@ -13,9 +13,9 @@ use procfs::process::LimitValue;
 
 use super::Flavour;
 use super::owner::{self, Owner};
-use crate::engine::builtin::gpu::GpuAccess;
+use crate::engine::gpu::{DeviceNode, GpuAccess, Registry};
 use crate::engine::kept::spec::DEFAULT_PIDS;
-use crate::engine::{Bind, ContainerSpec, GpuGrant, GpuStack, Limits, Network};
+use crate::engine::{Bind, ContainerSpec, Limits, Network};
 use crate::image::Image;
 
 /// Says whose container it is, and so which one `recover` may remove.
@@ -25,19 +25,40 @@ const SCRATCH_LABEL: &str = "crunch-run.scratch";
 const CPU_PERIOD: i64 = 100_000;
 
 /// How the container gets its GPUs.
-#[derive(Debug)]
-pub enum Gpus {
+#[derive(Debug, Clone, Copy)]
+pub enum Gpus<'a> {
     None,
     /// Names of devices that the daemon looks up in its CDI files.
-    Cdi(Vec<String>),
-    Nodes(GpuAccess),
+    Cdi(&'a [String]),
+    Nodes(&'a GpuAccess),
+}
+
+impl<'a> Gpus<'a> {
+    /// `dirs`: the daemon's own directories with CDI files, none where it has no CDI.
+    pub fn of(access: Option<&'a GpuAccess>, dirs: &[String]) -> Self {
+        let Some(access) = access else {
+            return Self::None;
+        };
+        let dirs: Vec<PathBuf> = dirs.iter().map(PathBuf::from).collect();
+        match Registry::read(&dirs).has_all(&access.cdi_names) {
+            true => Self::Cdi(&access.cdi_names),
+            false => Self::Nodes(access),
+        }
+    }
+
+    fn nodes(self) -> Option<&'a GpuAccess> {
+        match self {
+            Self::Nodes(access) => Some(access),
+            _ => None,
+        }
+    }
 }
 
 /// What is known beside the specification.
 #[derive(Debug)]
 pub struct Facts<'a> {
     pub image: &'a Image,
-    pub gpus: Gpus,
+    pub gpus: Gpus<'a>,
     pub stdin_is_given: bool,
     /// Where the daemon's own idea of them would not do.
     pub ulimits: Option<Vec<ResourcesUlimits>>,
@@ -50,10 +71,7 @@ pub fn name(uuid: &str) -> String {
 
 pub fn body(spec: &ContainerSpec, facts: Facts<'_>) -> ContainerCreateBody {
     let scratch = spec.scratch.to_string_lossy().into_owned();
-    let nodes = match &facts.gpus {
-        Gpus::Nodes(access) => Some(access),
-        _ => None,
-    };
+    let nodes = facts.gpus.nodes();
     let mut labels = HashMap::from([
         (LABEL.to_owned(), spec.name.clone()),
         (SCRATCH_LABEL.to_owned(), scratch),
@@ -83,17 +101,14 @@ pub fn body(spec: &ContainerSpec, facts: Facts<'_>) -> ContainerCreateBody {
         }),
         host_config: Some(HostConfig {
             ulimits: facts.ulimits,
-            ..host_config(spec, &facts.gpus)
+            ..host_config(spec, facts.gpus)
         }),
         ..ContainerCreateBody::default()
     }
 }
 
-fn host_config(spec: &ContainerSpec, gpus: &Gpus) -> HostConfig {
-    let nodes = match gpus {
-        Gpus::Nodes(access) => Some(access),
-        _ => None,
-    };
+fn host_config(spec: &ContainerSpec, gpus: Gpus<'_>) -> HostConfig {
+    let nodes = gpus.nodes();
     let limits = &spec.limits;
     let memory = limits.memory_bytes.map(signed);
     let more_binds = nodes.map_or(&[][..], |access| &access.binds);
@@ -126,7 +141,7 @@ fn host_config(spec: &ContainerSpec, gpus: &Gpus) -> HostConfig {
         device_requests: match gpus {
             Gpus::Cdi(names) => Some(vec![DeviceRequest {
                 driver: Some("cdi".to_owned()),
-                device_ids: Some(names.clone()),
+                device_ids: Some(names.to_vec()),
                 ..DeviceRequest::default()
             }]),
             _ => None,
@@ -196,31 +211,16 @@ fn mount(bind: &Bind) -> Mount {
     }
 }
 
-fn device(node: &crate::engine::builtin::gpu::DeviceNode) -> DeviceMapping {
-    let path = node.path.to_string_lossy().into_owned();
+fn device(node: &DeviceNode) -> DeviceMapping {
     DeviceMapping {
-        path_on_host: Some(path.clone()),
-        path_in_container: Some(path),
-        cgroup_permissions: Some("rw".to_owned()),
+        path_on_host: Some(node.host.to_string_lossy().into_owned()),
+        path_in_container: Some(node.path.to_string_lossy().into_owned()),
+        cgroup_permissions: Some(node.access.clone()),
     }
 }
 
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-/// The granted GPUs by their CDI names, if one of the daemon's directories describes that kind.
-pub fn cdi_names(grant: &GpuGrant, dirs: &[String]) -> Option<Vec<String>> {
-    let kind = match grant.stack {
-        GpuStack::Cuda => "nvidia.com/gpu",
-        GpuStack::Rocm => "amd.com/gpu",
-    };
-    let is_described = dirs
-        .iter()
-        .flat_map(|dir| std::fs::read_dir(Path::new(dir)).into_iter().flatten())
-        .flatten()
-        .any(|entry| std::fs::read_to_string(entry.path()).is_ok_and(|text| text.contains(kind)));
-    is_described.then(|| grant.ids.iter().map(|id| format!("{kind}={id}")).collect())
 }
 
 /// One sentence for each limit that the daemon says it cannot enforce.

@@ -27,10 +27,11 @@ pub use self::socket::{SocketError, socket};
 
 use self::create::Facts;
 use self::handle::DockerContainer;
-use super::builtin::gpu::{GpuAccess, Machine};
+use super::gpu::{self, GpuAccess};
+use super::kept::check_binds;
+use super::kept::check_strings;
 use super::kept::limits::check as check_limits;
-use super::kept::{check_binds, check_strings, linker_cache};
-use super::{Container, ContainerSpec, Engine, EngineError, GpuGrant, Limits, Recovered};
+use super::{Container, ContainerSpec, Engine, EngineError, Limits, Recovered};
 use crate::image::{Image, ImageSource};
 
 /// How long the daemon may take to answer an ordinary question.
@@ -109,14 +110,10 @@ impl DockerEngine {
         check_strings(&spec)?;
         check_limits(&spec.limits)?;
         let client = self.client().await?;
-        let gpus = match &spec.gpus {
-            Some(grant) if !grant.ids.is_empty() => self.gpus(grant).await?,
-            _ => create::Gpus::None,
-        };
         let stdin_is_given = !stdio::is_null(&spec.stdio.stdin);
         let facts = Facts {
             image,
-            gpus,
+            gpus: self.gpus(spec.gpus.as_ref()),
             stdin_is_given,
             ulimits: self.ulimits().await,
         };
@@ -147,17 +144,16 @@ impl DockerEngine {
         Some(create::limits_of(&service.limits().ok()?))
     }
 
-    async fn gpus(&self, grant: &GpuGrant) -> Result<create::Gpus, EngineError> {
-        let spec_dirs = match self.flavour {
-            Flavour::Docker => self.info.get().and_then(|info| info.cdi_spec_dirs.clone()),
+    fn gpus<'a>(&self, access: Option<&'a GpuAccess>) -> create::Gpus<'a> {
+        let dirs = match self.flavour {
+            Flavour::Docker => self
+                .info
+                .get()
+                .and_then(|info| info.cdi_spec_dirs.as_deref()),
             // Its Docker-compatible interface takes only device nodes.
             Flavour::Podman => None,
         };
-        if let Some(names) = create::cdi_names(grant, &spec_dirs.unwrap_or_default()) {
-            return Ok(create::Gpus::Cdi(names));
-        }
-        let access: GpuAccess = Machine::here(linker_cache().await).access(grant)?;
-        Ok(create::Gpus::Nodes(access))
+        create::Gpus::of(access, dirs.unwrap_or_default())
     }
 }
 
@@ -175,12 +171,17 @@ impl Engine for DockerEngine {
             })
     }
 
-    fn unenforceable(&self, limits: &Limits, gpus: Option<&GpuGrant>) -> Vec<String> {
-        let _ = gpus;
-        match self.info.get() {
+    fn unenforceable(&self, limits: &Limits, gpus: Option<&GpuAccess>) -> Vec<String> {
+        let mut sentences = match self.info.get() {
             Some(info) => create::unenforceable(self.flavour, limits, info),
             None => Vec::new(),
+        };
+        if let create::Gpus::Nodes(access) = self.gpus(gpus)
+            && access.hooks.is_some()
+        {
+            sentences.push(gpu::hooks_are_left_out(self.flavour.name()));
         }
+        sentences
     }
 
     fn prepare_image(&self, source: ImageSource) -> BoxFuture<'_, Result<Image, EngineError>> {

@@ -2,7 +2,8 @@
 
 use crate::cgroup::enforce::{Enforceable, parse_cpus};
 use crate::cgroup::{Cgroup, Layout, Mode};
-use crate::engine::{GpuGrant, Limits, StartError};
+use crate::engine::gpu::GpuAccess;
+use crate::engine::{Limits, StartError};
 
 use super::spec::DEFAULT_PIDS;
 
@@ -55,7 +56,7 @@ fn allowed_cpus() -> Option<String> {
 }
 
 /// For containers in control groups of their own.
-pub fn unenforceable_here(limits: &Limits, gpus: Option<&GpuGrant>) -> Vec<String> {
+pub fn unenforceable_here(limits: &Limits, gpus: Option<&GpuAccess>) -> Vec<String> {
     let Ok(layout) = Layout::of_this_process() else {
         return vec![
             "no limit can be enforced: the control groups of this process cannot be read"
@@ -77,7 +78,7 @@ pub fn unenforceable_here(limits: &Limits, gpus: Option<&GpuGrant>) -> Vec<Strin
 pub const NO_GROUPS: &str = "an ordinary user can make no control group here";
 
 /// For containers on which no limit is set.
-pub fn unenforceable_at_all(limits: &Limits, gpus: Option<&GpuGrant>, why: &str) -> Vec<String> {
+pub fn unenforceable_at_all(limits: &Limits, gpus: Option<&GpuAccess>, why: &str) -> Vec<String> {
     let mut all = Vec::new();
     all.extend(
         limits
@@ -106,8 +107,8 @@ pub fn unenforceable_at_all(limits: &Limits, gpus: Option<&GpuGrant>, why: &str)
     sentences
 }
 
-fn has_gpus(gpus: Option<&GpuGrant>) -> bool {
-    gpus.is_some_and(|g| !g.ids.is_empty())
+fn has_gpus(gpus: Option<&GpuAccess>) -> bool {
+    gpus.is_some_and(|gpus| !gpus.devices.is_empty())
 }
 
 fn unenforceable(

@@ -23,7 +23,6 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use rustix::thread::{CapabilitySet, capabilities};
 
@@ -33,12 +32,9 @@ pub use self::process::variable;
 use self::protocol::{KEEPER_ARGUMENT, Plan, Runtime};
 use self::record::{Keeper, Record};
 pub use self::user::Identity;
-use super::builtin::gpu::{GpuAccess, Machine};
 use super::{Container, ContainerSpec, EngineError, Recovered, StartError};
 use crate::cgroup::{Cgroup, Layout};
 use crate::image::{Image, ImageSource, ImageStore};
-
-const LDCONFIG_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Becomes the process that keeps one container, or that a container of another program lives under, and never
 /// returns, if this process was started to be that. Must be called before any thread exists.
@@ -117,12 +113,6 @@ impl Keeping {
         check_binds(&spec)?;
         check_strings(&spec)?;
         limits::check(&spec.limits)?;
-        let gpus = match &spec.gpus {
-            Some(grant) if !grant.ids.is_empty() => {
-                Machine::here(linker_cache().await).access(grant)?
-            }
-            _ => GpuAccess::default(),
-        };
         let attempt = format!("{:08x}", fastrand::u32(..));
         let leaf = record::leaf(&spec.name, &attempt);
         let dir = spec.scratch.join(format!("container-{attempt}"));
@@ -165,7 +155,7 @@ impl Keeping {
             binds: spec.binds,
             network: spec.network,
             limits: spec.limits,
-            gpus,
+            gpus: spec.gpus.unwrap_or_default(),
             dir,
             spare_dir,
             record: record_path,
@@ -226,17 +216,4 @@ pub(in crate::engine) fn check_strings(spec: &ContainerSpec) -> Result<(), Start
         });
     }
     Ok(())
-}
-
-/// What the dynamic linker knows; empty where it cannot be asked.
-pub(in crate::engine) async fn linker_cache() -> String {
-    let ask = tokio::process::Command::new("ldconfig")
-        .arg("-p")
-        .env("PATH", "/sbin:/usr/sbin:/bin:/usr/bin")
-        .kill_on_drop(true)
-        .output();
-    match tokio::time::timeout(LDCONFIG_PATIENCE, ask).await {
-        Ok(Ok(output)) => String::from_utf8_lossy(&output.stdout).into_owned(),
-        _ => String::new(),
-    }
 }

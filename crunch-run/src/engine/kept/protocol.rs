@@ -11,7 +11,7 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::engine::builtin::gpu::GpuAccess;
+use crate::engine::gpu::GpuAccess;
 use crate::engine::{Bind, Exit, Limits, Network, StartError};
 use crate::image::ImageConfig;
 

@@ -15,7 +15,7 @@ use libcontainer::oci_spec::runtime::{
 use super::user::Identity;
 use crate::cgroup::Cgroup;
 use crate::cgroup::enforce::Enforceable;
-use crate::engine::builtin::gpu::DeviceNode;
+use crate::engine::gpu::{DeviceNode, GpuAccess};
 use crate::engine::{Bind, Limits, Network};
 
 /// Enough for any program, and no fork bomb takes the node down.
@@ -35,7 +35,7 @@ pub struct Facts<'a> {
     pub cwd: &'a str,
     pub identity: &'a Identity,
     pub binds: &'a [Bind],
-    pub devices: &'a [DeviceNode],
+    pub gpus: &'a GpuAccess,
     pub limits: &'a Limits,
     /// The quota of the groups above, which a smaller group may not exceed.
     pub quota_above: Option<f64>,
@@ -94,17 +94,18 @@ pub fn describe(facts: &Facts<'_>) -> Result<Spec, OciSpecError> {
     let linux = linux
         .devices(
             facts
+                .gpus
                 .devices
                 .iter()
                 .filter(|_| facts.unprivileged.is_none())
                 .map(|node| {
                     LinuxDeviceBuilder::default()
                         .path(node.path.clone())
-                        .typ(LinuxDeviceType::C)
+                        .typ(device_type(node))
                         .major(i64::from(node.major))
                         .minor(i64::from(node.minor))
                         .file_mode(node.mode)
-                        .uid(0u32)
+                        .uid(node.uid)
                         .gid(node.gid)
                         .build()
                 })
@@ -114,8 +115,11 @@ pub fn describe(facts: &Facts<'_>) -> Result<Spec, OciSpecError> {
         .readonly_paths(get_default_readonly_paths())
         .build()?;
 
-    SpecBuilder::default()
-        .version("1.0.2")
+    let mut spec = SpecBuilder::default();
+    if let Some(hooks) = &facts.gpus.hooks {
+        spec = spec.hooks(hooks.clone());
+    }
+    spec.version("1.0.2")
         .hostname(facts.hostname)
         .root(
             RootBuilder::default()
@@ -127,6 +131,13 @@ pub fn describe(facts: &Facts<'_>) -> Result<Spec, OciSpecError> {
         .mounts(mounts(facts)?)
         .linux(linux)
         .build()
+}
+
+fn device_type(node: &DeviceNode) -> LinuxDeviceType {
+    match node.is_block {
+        true => LinuxDeviceType::B,
+        false => LinuxDeviceType::C,
+    }
 }
 
 fn process(facts: &Facts<'_>) -> Result<libcontainer::oci_spec::runtime::Process, OciSpecError> {
@@ -229,14 +240,14 @@ fn resources(
                 .access("rwm")
                 .build()?,
         ];
-        for node in facts.devices {
+        for node in &facts.gpus.devices {
             rules.push(
                 LinuxDeviceCgroupBuilder::default()
                     .allow(true)
-                    .typ(LinuxDeviceType::C)
+                    .typ(device_type(node))
                     .major(i64::from(node.major))
                     .minor(i64::from(node.minor))
-                    .access("rwm")
+                    .access(node.access.clone())
                     .build()?,
             );
         }
@@ -349,9 +360,9 @@ fn mounts(facts: &Facts<'_>) -> Result<Vec<Mount>, OciSpecError> {
         None => mounts.extend(group_mounts(facts.group)?),
         // No device nodes can be made, but the node's own can be shown.
         Some(_) => {
-            for node in facts.devices {
+            for node in &facts.gpus.devices {
                 mounts.push(bind_mount(
-                    &node.path,
+                    &node.host,
                     &node.path,
                     "rw",
                     &["nosuid", "noexec"],
@@ -469,7 +480,7 @@ mod tests {
                 cwd: "/",
                 identity: &identity,
                 binds: &[],
-                devices: &[],
+                gpus: &GpuAccess::default(),
                 limits: &limits,
                 quota_above: None,
                 enforceable,

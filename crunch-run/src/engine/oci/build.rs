@@ -47,7 +47,7 @@ pub fn build(
         cwd: &scene.cwd,
         identity: &scene.identity,
         binds: &scene.binds,
-        devices: &plan.gpus.devices,
+        gpus: &plan.gpus,
         limits: &plan.limits,
         quota_above: groups.and_then(|g| g.quota_above),
         enforceable: groups.map_or(Enforceable::NOTHING, |g| g.enforceable),

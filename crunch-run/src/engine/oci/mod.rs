@@ -23,7 +23,7 @@ pub(in crate::engine) use self::build::build;
 pub(in crate::engine) use self::bundle::Bundle;
 use super::kept::protocol::Runtime;
 use super::kept::{Keeping, Settings, limits, may_mount};
-use super::{Container, ContainerSpec, Engine, EngineError, GpuGrant, Limits, Recovered};
+use super::{Container, ContainerSpec, Engine, EngineError, GpuAccess, Limits, Recovered};
 use crate::image::{Image, ImageSource, ImageStore};
 
 const NAME: &str = "oci";
@@ -111,7 +111,7 @@ impl Engine for OciEngine {
         self.find().map(drop)
     }
 
-    fn unenforceable(&self, limits: &Limits, gpus: Option<&GpuGrant>) -> Vec<String> {
+    fn unenforceable(&self, limits: &Limits, gpus: Option<&GpuAccess>) -> Vec<String> {
         match self.privileged {
             true => limits::unenforceable_here(limits, gpus),
             false => limits::unenforceable_at_all(limits, gpus, limits::NO_GROUPS),

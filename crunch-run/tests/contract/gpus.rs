@@ -1,0 +1,187 @@
+//! GPUs of a made-up vendor, described by CDI: two devices, of which a container gets the one that was granted.
+
+use std::fs;
+use std::path::PathBuf;
+
+use arvados_client::records::ContainerState;
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+use serde_json::{Value, json};
+use tokio::process::Child;
+
+use crate::engines::Engine;
+use crate::lab::Lab;
+use crate::run_lab::{Finished, Job, finish};
+
+/// What a container can find of the vendor's devices, files and variables.
+const LOOK: &str = "ls /dev | grep fakegpu; for f in /opt/fake/*; do cat $f; done; env | grep FAKE_ | sort; \
+                    head -c 3 /dev/fakegpu0 | wc -c";
+
+/// What schedulers leave in the environment of a job.
+const SCHEDULERS: [&str; 6] = [
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "AMD_VISIBLE_DEVICES",
+    "SLURM_JOB_GPUS",
+    "_CONDOR_AssignedGPUs",
+];
+
+/// Its devices have the numbers of /dev/zero and /dev/full, which any container may open.
+struct Vendor {
+    dir: PathBuf,
+}
+
+impl Vendor {
+    fn new(lab: &Lab) -> Self {
+        let dir = lab.world.place().join("vendor");
+        fs::create_dir_all(dir.join("cdi")).unwrap();
+        for (number, minor) in [(0, 5), (1, 7)] {
+            let path = dir.join(format!("gpu{number}"));
+            let (kind, mode) = (FileType::CharacterDevice, Mode::from_raw_mode(0o666));
+            mknodat(CWD, &path, kind, mode, makedev(1, minor)).unwrap();
+            fs::write(
+                dir.join(format!("driver{number}")),
+                format!("driver {number}\n"),
+            )
+            .unwrap();
+        }
+        fs::write(dir.join("shared"), "shared driver\n").unwrap();
+        let vendor = Self { dir };
+        vendor.describe(json!([]));
+        vendor
+    }
+
+    fn describe(&self, hooks: Value) {
+        let file = |name: &str| self.dir.join(name);
+        let mount = |name: &str| {
+            json!({"hostPath": file(name), "containerPath": format!("/opt/fake/{name}"),
+                   "options": ["ro", "nosuid", "bind"]})
+        };
+        let devices: Vec<Value> = (0..2)
+            .map(|n| {
+                json!({"name": n.to_string(), "containerEdits": {
+                    "env": [format!("FAKE_GPU_{n}=yes")],
+                    "deviceNodes": [{"path": format!("/dev/fakegpu{n}"), "hostPath": file(&format!("gpu{n}"))}],
+                    "mounts": [mount(&format!("driver{n}"))],
+                }})
+            })
+            .collect();
+        let spec = json!({
+            "cdiVersion": "0.6.0", "kind": "lab.example/gpu", "devices": devices,
+            "containerEdits": {"env": ["FAKE_DRIVER=1.0"], "mounts": [mount("shared")], "hooks": hooks},
+        });
+        fs::write(self.dir.join("cdi/vendor.json"), spec.to_string()).unwrap();
+    }
+
+    fn flags(&self, granted: &str) -> Vec<String> {
+        vec![
+            format!("--cdi-spec-dir={}", self.dir.join("cdi").display()),
+            "--gpu-stack=cuda".to_owned(),
+            format!("--gpu-ids={granted}"),
+        ]
+    }
+}
+
+fn wish(count: u32) -> Value {
+    json!({"runtime_constraints": {
+        "vcpus": 1, "ram": 128 << 20, "gpu": {
+            "stack": "cuda", "device_count": count, "driver_version": "1.0", "hardware_target": ["1.0"], "vram": 0,
+        },
+    }})
+}
+
+async fn start(lab: &Lab, script: &str, more: Value, flags: &[String]) -> (Job, Child) {
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    lab.start(&["sh", "-c", script], more, &flags).await
+}
+
+/// It never ran, and may be tried elsewhere.
+async fn refused(lab: &Lab, more: Value, flags: &[String]) -> Finished {
+    let (job, child) = start(lab, "echo ran", more, flags).await;
+    let finished = finish(child).await;
+    assert_eq!(finished.code, 75, "{}", finished.said);
+    assert_eq!(lab.world.record(&job).await.state, ContainerState::Locked);
+    let left = lab.engine.left_overs(&job.uuid).await;
+    assert!(left.is_empty(), "{left:?} is left");
+    finished
+}
+
+pub async fn the_granted_gpu_is_there_and_the_other_is_not(lab: &Lab) {
+    let vendor = Vendor::new(lab);
+    let flags = vendor.flags("lab.example/gpu=0");
+    let (job, child) = start(lab, LOOK, wish(1), &flags).await;
+    let ended = lab.end(job, child).await;
+    assert_eq!(
+        ended.stdout(),
+        [
+            "fakegpu0",
+            "driver 0",
+            "shared driver",
+            "FAKE_DRIVER=1.0",
+            "FAKE_GPU_0=yes",
+            "3"
+        ],
+        "{:?}",
+        ended.stderr()
+    );
+}
+
+pub async fn all_granted_gpus_are_there(lab: &Lab) {
+    let vendor = Vendor::new(lab);
+    let flags = vendor.flags("lab.example/gpu=1,lab.example/gpu=0");
+    let (job, child) = start(lab, "ls /dev | grep fakegpu; ls /opt/fake", wish(2), &flags).await;
+    let ended = lab.end(job, child).await;
+    let expected = ["fakegpu0", "fakegpu1", "driver0", "driver1", "shared"];
+    assert_eq!(ended.stdout(), expected);
+}
+
+pub async fn without_a_wish_no_gpu_is_seen(lab: &Lab) {
+    let vendor = Vendor::new(lab);
+    let script = "ls /dev | grep -c fakegpu; ls /opt/fake 2>/dev/null; \
+                  env | grep -E 'FAKE|CUDA|ROCR|NVIDIA|AMD_|SLURM|CONDOR'; true";
+    let job = lab.world.lock(&["sh", "-c", script], json!({})).await;
+    let flags = vendor.flags("lab.example/gpu=0");
+    let mut program = lab.world.program(&job, &[]);
+    program.args(lab.engine.flags()).args(flags);
+    program.envs(SCHEDULERS.map(|name| (name, "lab.example/gpu=0")));
+    let child = program.spawn().unwrap();
+    assert_eq!(lab.end(job, child).await.stdout(), ["0"]);
+}
+
+pub async fn a_gpu_the_node_does_not_have_is_refused(lab: &Lab) {
+    let vendor = Vendor::new(lab);
+    let finished = refused(lab, wish(1), &vendor.flags("lab.example/gpu=7")).await;
+    for words in [
+        "GPU lab.example/gpu=7 was granted but cannot be given to the container",
+        "they describe lab.example/gpu=0, lab.example/gpu=1",
+    ] {
+        assert!(finished.said.contains(words), "{}", finished.said);
+    }
+}
+
+pub async fn too_few_granted_are_refused(lab: &Lab) {
+    let vendor = Vendor::new(lab);
+    let finished = refused(lab, wish(2), &vendor.flags("lab.example/gpu=0")).await;
+    let words = "asks for 2 GPUs, and the scheduler granted this job 1 (--gpu-ids)";
+    assert!(finished.said.contains(words), "{}", finished.said);
+}
+
+pub async fn a_vendor_s_hook_is_run_or_missed_aloud(lab: &Lab) {
+    let vendor = Vendor::new(lab);
+    let ran = vendor.dir.join("hook-ran");
+    vendor.describe(json!([{
+        "hookName": "createContainer", "path": "/bin/sh",
+        "args": ["sh", "-c", format!("cat >{}", ran.display())],
+    }]));
+    let flags = vendor.flags("lab.example/gpu=0");
+    let (job, child) = start(lab, "ls /dev | grep fakegpu", wish(1), &flags).await;
+    let ended = lab.end(job, child).await;
+    assert_eq!(ended.stdout(), ["fakegpu0"]);
+    let is_said = ended.story().iter().any(|line| line.contains("CDI hooks"));
+    let is_run = match lab.engine {
+        Engine::Builtin | Engine::Crun | Engine::Runc => true,
+        Engine::Apptainer | Engine::Docker | Engine::Podman => false,
+    };
+    assert_eq!(ran.exists(), is_run);
+    assert_eq!(is_said, !is_run, "{:?}", ended.story());
+}
