@@ -1,4 +1,11 @@
-//! Which GPUs this job was granted: by the flags, or by what the scheduler put into the environment. Pure.
+//! Which GPUs this job was granted: by the flags, or by what the scheduler put into the environment; and whether they
+//! are what the container asks for.
+
+mod facts;
+mod needs;
+
+pub use self::facts::{Facts, of_node};
+pub use self::needs::{check, facts_of};
 
 use arvados_client::resources::Gpu;
 
@@ -10,6 +17,9 @@ const CUDA: [&str; 3] = [
     "_CONDOR_AssignedGPUs",
     "SLURM_JOB_GPUS",
 ];
+/// Where Slurm shuts a job off from other devices it numbers those in `CUDA_VISIBLE_DEVICES` anew, from 0. These have
+/// the node's own numbers, by which its device nodes are named.
+const SLURM: [&str; 2] = ["SLURM_STEP_GPUS", "SLURM_JOB_GPUS"];
 const ROCM: [&str; 4] = [
     "ROCR_VISIBLE_DEVICES",
     "AMD_VISIBLE_DEVICES",
@@ -29,6 +39,12 @@ pub enum GpuError {
     },
     #[error("the container asks for GPUs of kind \"{stack}\"; crunch-run knows cuda and rocm")]
     UnknownStack { stack: String },
+    #[error("GPU {id} is not what the container asks for: {wanted}, but {there}")]
+    Unfit {
+        id: String,
+        wanted: String,
+        there: String,
+    },
     #[error(
         "the container asks for {wanted} GPUs, and the scheduler granted this job {granted} ones"
     )]
@@ -63,10 +79,14 @@ pub fn grant(
                 granted: word(granted.stack),
             });
         }
-        Some(granted) => (granted.ids, "--gpu-ids".to_owned()),
+        Some(granted) => (
+            ids(&granted.ids.join(",")).unwrap_or_default(),
+            "--gpu-ids".to_owned(),
+        ),
         None => names
             .iter()
-            .find_map(|name| Some((ids(&env(name)?)?, (*name).to_owned())))
+            .find_map(|name| Some((ids(&env(name)?)?, *name)))
+            .map(|granted| by_the_node_s_numbers(granted, &env))
             .unwrap_or_else(|| {
                 (
                     Vec::new(),
@@ -94,20 +114,39 @@ fn word(stack: GpuStack) -> &'static str {
     }
 }
 
-/// A list like `0,1`, `GPU-uuid`, or HTCondor's `CUDA0,CUDA1`; `None` if it names no device.
+/// The same devices by the numbers they have on the node, where Slurm tells both.
+fn by_the_node_s_numbers(
+    (granted, source): (Vec<String>, &str),
+    env: &impl Fn(&str) -> Option<String>,
+) -> (Vec<String>, String) {
+    let are_numbers = |ids: &[String]| ids.iter().all(|id| id.parse::<u32>().is_ok());
+    if source.starts_with("_CONDOR") || !are_numbers(&granted) {
+        return (granted, source.to_owned());
+    }
+    SLURM
+        .iter()
+        .find_map(|name| Some((ids(&env(name)?)?, (*name).to_owned())))
+        .filter(|(ids, _)| ids.len() == granted.len() && are_numbers(ids))
+        .unwrap_or((granted, source.to_owned()))
+}
+
+/// A list like `0,1`, `GPU-uuid`, or HTCondor's `CUDA0,CUDA1`. `None` if it says nothing; a word for "none" says that
+/// there are no more, as the driver takes it.
 fn ids(list: &str) -> Option<Vec<String>> {
-    let ids: Vec<String> = list
-        .split(',')
-        .map(str::trim)
-        .filter(|id| !id.is_empty() && !matches!(*id, "-1" | "none" | "NoDevFiles" | "void"))
-        .map(|id| {
-            let number = ["CUDA", "OCL"]
-                .iter()
-                .find_map(|kind| id.strip_prefix(kind));
-            number.unwrap_or(id).to_owned()
-        })
-        .collect();
-    (!ids.is_empty()).then_some(ids)
+    let words = list.split(',').map(str::trim).filter(|id| !id.is_empty());
+    let words: Vec<&str> = words.collect();
+    let is_none = |id: &str| {
+        // HTCondor's number for "no GPU".
+        matches!(id, "-1" | "10000")
+            || ["none", "nodevfiles", "void"].contains(&id.to_lowercase().as_str())
+    };
+    let ids = words.iter().take_while(|id| !is_none(id)).map(|id| {
+        let number = ["CUDA", "OCL"]
+            .iter()
+            .find_map(|kind| id.strip_prefix(kind));
+        number.unwrap_or(id).to_string()
+    });
+    (!words.is_empty()).then(|| ids.collect())
 }
 
 #[cfg(test)]
@@ -162,6 +201,69 @@ mod tests {
     }
 
     #[test]
+    fn every_way_in_which_schedulers_say_it() {
+        for (list, expected) in [
+            ("", None),
+            (" , ", None),
+            ("0", Some(&["0"][..])),
+            ("0,1", Some(&["0", "1"])),
+            (" 2 , 3 ", Some(&["2", "3"])),
+            ("GPU-8f2c,GPU-11", Some(&["GPU-8f2c", "GPU-11"])),
+            ("MIG-GPU-8f2c/1/0", Some(&["MIG-GPU-8f2c/1/0"])),
+            ("CUDA0,OCL1", Some(&["0", "1"])),
+            ("nvidia.com/gpu=0", Some(&["nvidia.com/gpu=0"])),
+            ("NoDevFiles", Some(&[])),
+            ("10000", Some(&[])),
+            ("-1", Some(&[])),
+            ("none", Some(&[])),
+            ("void", Some(&[])),
+            // The driver sees nothing beyond the first that it cannot take.
+            ("0,-1,1", Some(&["0"])),
+        ] {
+            let expected = expected.map(|ids| ids.iter().map(|s| (*s).to_owned()).collect());
+            assert_eq!(ids(list), expected, "{list:?}");
+        }
+    }
+
+    #[test]
+    fn slurm_s_own_numbers_are_the_node_s() {
+        for (env, expected) in [
+            (
+                &[("CUDA_VISIBLE_DEVICES", "0"), ("SLURM_JOB_GPUS", "3")][..],
+                &["3"][..],
+            ),
+            (
+                &[
+                    ("CUDA_VISIBLE_DEVICES", "0"),
+                    ("SLURM_JOB_GPUS", "2,3"),
+                    ("SLURM_STEP_GPUS", "3"),
+                ],
+                &["3"],
+            ),
+            // The job's owner has chosen some of them, or named them by what they are everywhere.
+            (
+                &[("CUDA_VISIBLE_DEVICES", "1"), ("SLURM_JOB_GPUS", "2,3")],
+                &["1"],
+            ),
+            (
+                &[("CUDA_VISIBLE_DEVICES", "GPU-aa"), ("SLURM_JOB_GPUS", "3")],
+                &["GPU-aa"],
+            ),
+            (&[("SLURM_JOB_GPUS", "3")], &["3"]),
+            (
+                &[("_CONDOR_AssignedGPUs", "CUDA1"), ("SLURM_JOB_GPUS", "3")],
+                &["1"],
+            ),
+        ] {
+            assert_eq!(
+                granted(&wish("cuda", 1), None, env).unwrap(),
+                expected,
+                "{env:?}"
+            );
+        }
+    }
+
+    #[test]
     fn too_little_is_said() {
         let message = |wish: &Gpu, flags, env: &[(&str, &str)]| {
             granted(wish, flags, env).unwrap_err().to_string()
@@ -170,9 +272,26 @@ mod tests {
             message(&wish("cuda", 2), None, &[("CUDA_VISIBLE_DEVICES", "0")]),
             "the container asks for 2 GPUs, and the scheduler granted this job 1 (CUDA_VISIBLE_DEVICES)"
         );
+        // It is not looked for elsewhere where a scheduler says "none".
+        for none in ["NoDevFiles", "10000"] {
+            let env = [
+                ("CUDA_VISIBLE_DEVICES", none),
+                ("_CONDOR_AssignedGPUs", "CUDA0"),
+            ];
+            assert!(
+                message(&wish("cuda", 1), None, &env)
+                    .ends_with("this job 0 (CUDA_VISIBLE_DEVICES)")
+            );
+        }
+        let words = message(
+            &wish("cuda", 1),
+            Some((GpuStack::Cuda, &["NoDevFiles"][..])),
+            &[],
+        );
+        assert!(words.ends_with("this job 0 (--gpu-ids)"), "{words}");
         assert!(message(&wish("cuda", 1), None, &[]).contains("neither --gpu-ids nor"));
         assert!(message(&wish("tpu", 1), None, &[]).contains("\"tpu\""));
-        let rocm = Some((GpuStack::Rocm, &["0"][..]));
+        let rocm: Option<(GpuStack, &[&str])> = Some((GpuStack::Rocm, &["0"][..]));
         assert!(message(&wish("cuda", 1), rocm, &[]).contains("rocm ones"));
     }
 }

@@ -20,7 +20,7 @@ pub use checkpoint::{Checkpoints, Pace};
 pub use container_json::container_json;
 pub use journal::Journal;
 pub use lines::Stamper;
-pub use node_info::node_info;
+pub use node_info::{gpu_info, node_info};
 pub use pump::{Pump, Pumped};
 pub use saver::{SaveError, Saver};
 pub use stamp::{now, write_stamp};

@@ -6,6 +6,8 @@ use std::path::Path;
 
 use rustix::fs::statvfs;
 
+use crate::gpus::Facts;
+
 /// The whole text; `directories` are those whose file systems matter to the container.
 pub fn node_info(directories: &[&Path]) -> String {
     let mut text = String::from("Host Information\n");
@@ -61,6 +63,29 @@ pub fn node_info(directories: &[&Path]) -> String {
     text
 }
 
+/// A further part, of a container that asked for GPUs: all of this node.
+pub fn gpu_info(gpus: &[Facts]) -> String {
+    let mut text =
+        String::from("\nGPU Information\nIndex UUID Model Driver Interface Target MiB\n");
+    for gpu in gpus {
+        let memory = gpu.memory.map(|bytes| (bytes >> 20).to_string());
+        let fields = [
+            &gpu.uuid,
+            &gpu.model,
+            &gpu.release,
+            &gpu.interface,
+            &gpu.target,
+            &memory,
+        ];
+        let _ = write!(text, "{}", gpu.index);
+        for field in fields {
+            let _ = write!(text, " {}", field.as_deref().unwrap_or("-"));
+        }
+        text.push('\n');
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,5 +103,16 @@ mod tests {
         ] {
             assert!(text.contains(heading), "{heading:?} in {text}");
         }
+    }
+
+    #[test]
+    fn a_gpu_is_a_line() {
+        let gpu = Facts {
+            index: 1,
+            model: Some("NVIDIA H200".into()),
+            memory: Some(5 << 20),
+            ..Facts::default()
+        };
+        assert!(gpu_info(&[gpu]).ends_with("\n1 - NVIDIA H200 - - - 5\n"));
     }
 }

@@ -11,11 +11,12 @@ use serde_json::json;
 use super::Attempt;
 use super::claim::{self, Claim};
 use super::failure::Failure;
+use super::gpus::Given;
 use super::limits;
 use super::prepare::{self, Created, Creation, Fetched, Pumps, Scratch, on_this_node};
 use super::reserve::Reserve;
 use super::spec;
-use crate::engine::{Container, Engine, GpuGrant};
+use crate::engine::{Container, Engine};
 use crate::exit::ExitCode;
 use crate::limits::Allowance;
 use crate::logs::{CONTAINER, NODE, SaveError, Saver, container_json, node_info};
@@ -29,7 +30,7 @@ const LAST_WORDS: Duration = Duration::from_secs(20);
 /// A container whose record says Running.
 pub struct Running {
     pub allowance: Allowance,
-    pub gpus: Option<GpuGrant>,
+    pub gpus: Given,
     pub fetched: Fetched,
     pub container: Arc<dyn Container>,
     pub pumps: Pumps,

@@ -4,6 +4,7 @@ mod archive;
 mod claim;
 mod deliver;
 mod failure;
+mod gpus;
 mod image;
 mod insist;
 mod left;

@@ -12,12 +12,12 @@ use arvados_client::records::Mount;
 
 use super::claim::Claim;
 use super::failure::Failure;
+use super::gpus::{self, Given};
 use super::image::ImageFile;
 use super::settings::Settings;
 use super::spec;
 use crate::cache::{self, BlockCache};
-use crate::engine::{Container, ContainerSpec, Engine, EngineError, GpuGrant, Stdio, gpu};
-use crate::gpus;
+use crate::engine::{Container, ContainerSpec, Engine, Stdio};
 use crate::image::Image;
 use crate::job_dir::{JobDir, make_private};
 use crate::logs::{Journal, LogDir, Pump, STDERR, STDOUT};
@@ -149,7 +149,7 @@ pub struct Pumps {
 pub struct Created {
     pub container: Arc<dyn Container>,
     pub pumps: Pumps,
-    pub gpus: Option<GpuGrant>,
+    pub gpus: Given,
 }
 
 /// What a container is made from.
@@ -174,15 +174,7 @@ pub async fn create(from: Creation<'_>) -> Result<Created, Failure> {
         ..
     } = from;
     let record = &claim.record;
-    let env = |name: &str| std::env::var(name).ok();
-    let gpus = gpus::grant(&record.runtime_constraints.gpu, settings.gpus.clone(), env)
-        .map_err(|error| Failure::NeverRan(error.to_string()))?;
-    let access = match &gpus {
-        Some(grant) => Some(gpu::access(grant, &settings.cdi_dirs).await.map_err(|e| {
-            Failure::of_engine("the container cannot be created", &EngineError::from(e))
-        })?),
-        None => None,
-    };
+    let (access, given) = gpus::find(record, settings, from.logs, from.journal).await?;
     let limits = spec::limits(record, settings);
     let remarks = access.iter().flat_map(|access| access.remarks.clone());
     let unenforceable = engine.unenforceable(&limits, access.as_ref());
@@ -210,7 +202,7 @@ pub async fn create(from: Creation<'_>) -> Result<Created, Failure> {
     Ok(Created {
         container,
         pumps,
-        gpus,
+        gpus: given,
     })
 }
 

@@ -5,8 +5,9 @@ use std::fs;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::gpus::Given;
 use super::phases::Phases;
-use crate::engine::{Exit, ExitStatus, GpuGrant};
+use crate::engine::{Exit, ExitStatus};
 use crate::stats::Summary;
 use crate::verdict::{Class, Kind, Reason, Verdict};
 
@@ -23,7 +24,7 @@ pub struct Facts<'a> {
     pub scratch_peak: u64,
     pub phases: &'a Phases,
     pub engine: &'a str,
-    pub gpus: Option<&'a GpuGrant>,
+    pub gpus: &'a Given,
     pub refused_processes: u64,
 }
 
@@ -52,6 +53,7 @@ struct RunResult<'a> {
     host: String,
     cpu_model: Option<String>,
     gpus: &'a [String],
+    gpu_models: &'a [Option<String>],
     version: &'static str,
 }
 
@@ -89,7 +91,8 @@ impl Facts<'_> {
             cpu_model: fs::read_to_string("/proc/cpuinfo")
                 .ok()
                 .and_then(|text| cpu_model(&text)),
-            gpus: self.gpus.map_or(&[], |gpus| &gpus.ids),
+            gpus: &self.gpus.ids,
+            gpu_models: &self.gpus.models,
             version: env!("CARGO_PKG_VERSION"),
         };
         serde_json::to_value(&result).unwrap_or_default()
@@ -143,7 +146,7 @@ mod tests {
             scratch_peak: 0,
             phases: &Phases::begin(),
             engine: "builtin",
-            gpus: None,
+            gpus: &Given::default(),
             refused_processes: 0,
         };
         let result: Value = facts.value();

@@ -146,7 +146,7 @@ impl Attempt<'_> {
             scratch_peak: running.allowance.scratch_at_most().await,
             phases: &self.phases,
             engine: engine.name(),
-            gpus: running.gpus.as_ref(),
+            gpus: &running.gpus,
         };
         let mut left = Left::new(Remains {
             container: &self.settings.uuid,

@@ -1,6 +1,7 @@
 //! GPUs of a made-up vendor, described by CDI: two devices, of which a container gets the one that was granted.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use arvados_client::records::ContainerState;
@@ -10,7 +11,7 @@ use tokio::process::Child;
 
 use crate::engines::Engine;
 use crate::lab::Lab;
-use crate::run_lab::{Finished, Job, finish};
+use crate::run_lab::{Finished, Job, file, finish};
 
 /// What a container can find of the vendor's devices, files and variables.
 const LOOK: &str = "ls /dev | grep fakegpu; for f in /opt/fake/*; do cat $f; done; env | grep FAKE_ | sort; \
@@ -47,11 +48,11 @@ impl Vendor {
         }
         fs::write(dir.join("shared"), "shared driver\n").unwrap();
         let vendor = Self { dir };
-        vendor.describe(json!([]));
+        vendor.describe("lab.example/gpu", json!([]));
         vendor
     }
 
-    fn describe(&self, hooks: Value) {
+    fn describe(&self, kind: &str, hooks: Value) {
         let file = |name: &str| self.dir.join(name);
         let mount = |name: &str| {
             json!({"hostPath": file(name), "containerPath": format!("/opt/fake/{name}"),
@@ -67,10 +68,24 @@ impl Vendor {
             })
             .collect();
         let spec = json!({
-            "cdiVersion": "0.6.0", "kind": "lab.example/gpu", "devices": devices,
+            "cdiVersion": "0.6.0", "kind": kind, "devices": devices,
             "containerEdits": {"env": ["FAKE_DRIVER=1.0"], "mounts": [mount("shared")], "hooks": hooks},
         });
         fs::write(self.dir.join("cdi/vendor.json"), spec.to_string()).unwrap();
+    }
+
+    /// A program that tells of two GPUs what NVIDIA's would, and a PATH with it.
+    fn path_with_smi(&self) -> String {
+        let script = "#!/bin/sh\ncase \"$*\" in\n\
+                      *COMPUTE*) echo 'CUDA Version : 12.4' ;;\n\
+                      *) echo '0, GPU-aa11, Lab GPU, 550.1, 9.0, 4096'\n\
+                         echo '1, GPU-bb22, Lab GPU Mini, 550.1, 7.5, 2048' ;;\nesac\n";
+        let bin = self.dir.join("bin");
+        fs::create_dir_all(&bin).unwrap();
+        let program = bin.join("nvidia-smi");
+        fs::write(&program, script).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        format!("{}:/usr/local/bin:/usr/bin:/bin:/usr/sbin", bin.display())
     }
 
     fn flags(&self, granted: &str) -> Vec<String> {
@@ -83,9 +98,13 @@ impl Vendor {
 }
 
 fn wish(count: u32) -> Value {
+    wish_for(count, "1.0")
+}
+
+fn wish_for(count: u32, driver: &str) -> Value {
     json!({"runtime_constraints": {
         "vcpus": 1, "ram": 128 << 20, "gpu": {
-            "stack": "cuda", "device_count": count, "driver_version": "1.0", "hardware_target": ["1.0"], "vram": 0,
+            "stack": "cuda", "device_count": count, "driver_version": driver, "hardware_target": ["1.0"], "vram": 0,
         },
     }})
 }
@@ -169,10 +188,13 @@ pub async fn too_few_granted_are_refused(lab: &Lab) {
 pub async fn a_vendor_s_hook_is_run_or_missed_aloud(lab: &Lab) {
     let vendor = Vendor::new(lab);
     let ran = vendor.dir.join("hook-ran");
-    vendor.describe(json!([{
-        "hookName": "createContainer", "path": "/bin/sh",
-        "args": ["sh", "-c", format!("cat >{}", ran.display())],
-    }]));
+    vendor.describe(
+        "lab.example/gpu",
+        json!([{
+            "hookName": "createContainer", "path": "/bin/sh",
+            "args": ["sh", "-c", format!("cat >{}", ran.display())],
+        }]),
+    );
     let flags = vendor.flags("lab.example/gpu=0");
     let (job, child) = start(lab, "ls /dev | grep fakegpu", wish(1), &flags).await;
     let ended = lab.end(job, child).await;
@@ -184,4 +206,34 @@ pub async fn a_vendor_s_hook_is_run_or_missed_aloud(lab: &Lab) {
     };
     assert_eq!(ran.exists(), is_run);
     assert_eq!(is_said, !is_run, "{:?}", ended.story());
+}
+
+pub async fn a_gpu_that_is_not_what_was_asked_for_is_refused(lab: &Lab) {
+    let vendor = Vendor::new(lab);
+    vendor.describe("nvidia.com/gpu", json!([]));
+    let path = vendor.path_with_smi();
+    let ask = async |driver: &str| {
+        let job = lab.world.lock(&["echo", "ran"], wish_for(1, driver)).await;
+        let mut program = lab.world.program(&job, &[]);
+        program.args(lab.engine.flags()).args(vendor.flags("0"));
+        (job, program.env("PATH", &path).spawn().unwrap())
+    };
+    let (job, child) = ask("12.5").await;
+    let finished = finish(child).await;
+    assert_eq!(finished.code, 75, "{}", finished.said);
+    let words = "GPU 0 (Lab GPU) is not what the container asks for: CUDA 12.5 or newer, but its driver is for CUDA 12.4";
+    assert!(finished.said.contains(words), "{}", finished.said);
+    assert_eq!(lab.world.record(&job).await.state, ContainerState::Locked);
+
+    let (job, child) = ask("12.4").await;
+    let ended = lab.end(job, child).await;
+    assert_eq!(ended.stdout(), ["ran"]);
+    let result: Value = serde_json::from_str(file(&ended.log, "result.json")).unwrap();
+    assert_eq!(result["gpus"], json!(["0"]));
+    assert_eq!(result["gpu_models"], json!(["Lab GPU"]));
+    let node = file(&ended.log, "node-info.txt");
+    assert!(
+        node.contains("1 GPU-bb22 Lab GPU Mini 550.1 12.4 7.5 2048\n"),
+        "{node}"
+    );
 }

@@ -122,6 +122,7 @@ macro_rules! scenarios {
                 a_gpu_the_node_does_not_have_is_refused,
                 too_few_granted_are_refused,
                 a_vendor_s_hook_is_run_or_missed_aloud,
+                a_gpu_that_is_not_what_was_asked_for_is_refused,
             ];
             records: [
                 logs_are_present_and_stamped,

@@ -18,6 +18,7 @@ use libcontainer::oci_spec::runtime::Hooks;
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
+pub use self::amd::property;
 pub use self::cdi::Registry;
 use super::{Bind, GpuGrant, GpuStack, StartError};
 
