@@ -19,6 +19,11 @@ test: deps deps-labs
 	cargo test --workspace --lib --bins --tests --locked $(fail_points)
 	cargo test --workspace --doc --locked $(fail_points)
 
+# With a real NVIDIA GPU: containers get the granted one and no other. As root, on a machine that has one.
+.PHONY: test-gpu
+test-gpu: deps
+	cargo test --locked -p crunch-run --features fail-points/enabled --test gpu_real -- --ignored
+
 check: deps
 	cargo fmt --all -- --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
