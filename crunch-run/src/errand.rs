@@ -12,6 +12,8 @@ use crate::flags::normalise;
 pub enum Errand {
     /// `crunch-run cache …`
     Cache,
+    /// `crunch-run check …`
+    Check,
     /// `crunch-run resume DIR`
     Resume,
     /// `crunch-run man`: the manual page.
@@ -33,6 +35,7 @@ pub fn asked(arguments: impl IntoIterator<Item = OsString>) -> Result<Option<Err
         .collect();
     match words.first().map(String::as_str) {
         Some("cache") => return Ok(Some(Errand::Cache)),
+        Some("check") => return Ok(Some(Errand::Check)),
         Some("resume") => return Ok(Some(Errand::Resume)),
         Some("man") => return Ok(Some(Errand::Man)),
         _ => {}
@@ -106,6 +109,7 @@ mod tests {
                 Some(kill(Signal::TERM)),
             ),
             ("cache gc".to_owned(), Some(Errand::Cache)),
+            ("check -offline".to_owned(), Some(Errand::Check)),
             ("resume dir".to_owned(), Some(Errand::Resume)),
             ("man".to_owned(), Some(Errand::Man)),
             (format!("--detach {uuid}"), None),

@@ -3,6 +3,7 @@
 pub mod broken_node;
 pub mod cache;
 pub mod cgroup;
+pub mod check;
 pub mod detach;
 pub mod engine;
 pub mod errand;

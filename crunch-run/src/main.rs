@@ -12,7 +12,7 @@ use crunch_run::job_dir::JobDir;
 use crunch_run::lock_file::LockError;
 use crunch_run::run::{self, Settings};
 use crunch_run::stdin_config::Config;
-use crunch_run::{cache, registry, resume};
+use crunch_run::{cache, check, registry, resume};
 use fail_points::fail_point;
 
 fn main() -> std::process::ExitCode {
@@ -69,6 +69,7 @@ fn run_errand(errand: Errand) -> Done {
     let words = normalise(std::env::args_os()).into_iter().skip(1);
     Ok(match errand {
         Errand::Cache => cache::command::run(&cache::command::Flags::try_parse_from(words)?),
+        Errand::Check => check::run(&check::Flags::try_parse_from(words)?),
         Errand::Resume => resume::run(&resume::Flags::try_parse_from(words)?).map(Into::into),
         Errand::Man => manual(),
         Errand::List => list(),

@@ -108,39 +108,54 @@ pub async fn choose(
             passed_over,
         });
     }
-    for candidate in candidates(
-        rustix::process::geteuid().is_root(),
-        makers.oci_runtime.is_some(),
-    ) {
-        let engine = match makers.make(*candidate) {
-            Ok(engine) => engine,
-            Err(error) => {
-                passed_over.push(error.to_string());
-                continue;
-            }
-        };
-        let is_service = matches!(candidate, EngineChoice::Docker | EngineChoice::Podman);
-        let tried = match is_service {
-            true => engine.check(),
-            false => works(&*engine, scratch).await,
-        };
-        match tried {
-            Ok(()) => {
+    for candidate in order(choice, makers) {
+        match try_out(candidate, makers, scratch).await {
+            Ok(engine) => {
                 return Ok(Chosen {
                     engine,
                     passed_over,
                 });
             }
-            Err(error @ EngineError::Unavailable { .. }) => passed_over.push(error.to_string()),
-            Err(error) => passed_over.push(format!(
-                "the {} engine cannot run containers here: {error}",
-                engine.name()
-            )),
+            Err(error) => passed_over.push(error.to_string()),
         }
     }
     Err(EngineError::None {
         reasons: passed_over,
     })
+}
+
+/// Which engines a choice stands for, best first.
+pub fn order(choice: EngineChoice, makers: &Makers) -> Vec<EngineChoice> {
+    match choice {
+        EngineChoice::Auto => candidates(
+            rustix::process::geteuid().is_root(),
+            makers.oci_runtime.is_some(),
+        )
+        .to_vec(),
+        one => vec![one],
+    }
+}
+
+/// The engine, if it really works here.
+pub async fn try_out(
+    choice: EngineChoice,
+    makers: &Makers,
+    scratch: &Path,
+) -> Result<Box<dyn Engine>, EngineError> {
+    let engine = makers.make(choice)?;
+    let is_service = matches!(choice, EngineChoice::Docker | EngineChoice::Podman);
+    let tried = match is_service {
+        true => engine.check(),
+        false => works(&*engine, scratch).await,
+    };
+    match tried {
+        Ok(()) => Ok(engine),
+        Err(error @ EngineError::Unavailable { .. }) => Err(error),
+        Err(error) => Err(EngineError::Unavailable {
+            engine: engine.name(),
+            reason: error.to_string(),
+        }),
+    }
 }
 
 /// Who names an OCI runtime wants it used.
@@ -183,7 +198,7 @@ async fn trial(engine: &dyn Engine, scratch: &Path) -> Result<Exit, EngineError>
             .map_err(failed)
     };
     let spec = ContainerSpec {
-        name: format!("trial-{}", std::process::id()),
+        name: format!("trial-{}-{}", engine.name(), std::process::id()),
         command: vec!["/bin/true".to_owned()],
         cwd: None,
         environment: BTreeMap::new(),

@@ -103,7 +103,7 @@ impl Engine for BuiltinEngine {
     }
 }
 
-fn kernel_version(release: &str) -> Option<(u32, u32)> {
+pub(crate) fn kernel_version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release
         .split(|c: char| !c.is_ascii_digit())
         .map(|n| n.parse().ok());

@@ -1,0 +1,314 @@
+//! The API server: whether it is given and answers, whether its clock and ours agree, and what the token is.
+
+use std::time::{Duration, Instant};
+
+use arvados_client::records::{Authorization, Discovery};
+use arvados_client::{Client, Endpoint, Error};
+use jiff::Timestamp;
+use jiff::fmt::rfc2822::DateTimeParser;
+
+use super::finding::Finding;
+
+const WHAT: &str = "API server";
+/// One answer may take so long.
+const PATIENCE: Duration = Duration::from_secs(6);
+/// Answers that take longer slow every container down.
+const SLOW: Duration = Duration::from_secs(2);
+/// Signatures and tokens are valid for hours, but logs of several nodes are read side by side.
+const CLOCK_NOTED: i64 = 5;
+/// From here on, what a node says about time is wrong.
+const CLOCK_WRONG: i64 = 300;
+const DISCOVERY: &str = "/discovery/v1/apis/arvados/v1/rest";
+
+/// What the server said, with its clock.
+struct Answer {
+    discovery: Result<Discovery, String>,
+    date: Option<Timestamp>,
+    took: Duration,
+}
+
+/// The findings, and a client where there is one to go on with.
+pub async fn look(endpoint: Endpoint, has_token: bool) -> (Vec<Finding>, Option<Client>) {
+    let endpoint = Endpoint {
+        retry_budget: Duration::ZERO,
+        call_timeout: PATIENCE,
+        ..endpoint
+    };
+    let host = endpoint.host.clone();
+    let insecure = endpoint.insecure;
+    let client = match Client::new(endpoint) {
+        Ok(client) => client,
+        Err(error) => {
+            let mend = "name readable certificates (PEM) in SSL_CERT_FILE or with --ca-certs";
+            return (vec![Finding::fail(WHAT, error.to_string(), mend)], None);
+        }
+    };
+    let answer = match ask(&client, &host).await {
+        Ok(answer) => answer,
+        Err(finding) => return (vec![finding], None),
+    };
+    let mut findings = vec![judge(&host, &answer)];
+    if insecure {
+        findings.push(Finding::warn(
+            WHAT,
+            "ARVADOS_API_HOST_INSECURE is set: any certificate is accepted",
+            "unset it, and name the server's certificate authority in SSL_CERT_FILE",
+        ));
+    }
+    findings.push(clock(answer.date, Timestamp::now()));
+    if answer.discovery.is_err() {
+        return (findings, None);
+    }
+    if !has_token {
+        findings.push(Finding::warn(
+            "token",
+            "none given, so that neither it nor Keep was tried",
+            "give one with --token-file, or in ARVADOS_API_TOKEN",
+        ));
+        return (findings, None);
+    }
+    let token = client.current_token().await;
+    let accepted = token.is_ok();
+    findings.push(judge_token(token, Timestamp::now()));
+    (findings, accepted.then_some(client))
+}
+
+/// Without a token: anybody may read this.
+async fn ask(client: &Client, host: &str) -> Result<Answer, Finding> {
+    let began = Instant::now();
+    let request = client.http().get(format!("https://{host}{DISCOVERY}"));
+    let failed = |words: String, mend: &str| Finding::fail(WHAT, words, mend);
+    let response = match request.timeout(PATIENCE).send().await {
+        Ok(response) => response,
+        Err(error) => {
+            let reasons = reasons(&error);
+            return Err(failed(
+                format!("{host} cannot be reached: {reasons}"),
+                advice(&reasons),
+            ));
+        }
+    };
+    let date = response.headers().get("date").and_then(|value| {
+        let text = value.to_str().ok()?;
+        DateTimeParser::new().parse_timestamp(text).ok()
+    });
+    let status = response.status();
+    let body = response.bytes().await;
+    let discovery = match (status.is_success(), body) {
+        (true, Ok(body)) => serde_json::from_slice(&body)
+            .map_err(|error| format!("it is no JSON as expected ({error})")),
+        (true, Err(error)) => Err(reasons(&error)),
+        (false, _) => Err(format!("the answer is {status}")),
+    };
+    Ok(Answer {
+        discovery,
+        date,
+        took: began.elapsed(),
+    })
+}
+
+/// An error and its causes; the last one says most.
+fn reasons(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut causes = vec![error.to_string()];
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        causes.push(error.to_string());
+        cause = error.source();
+    }
+    causes.dedup();
+    // The first one repeats the address.
+    causes.split_off(usize::from(causes.len() > 1)).join(": ")
+}
+
+fn advice(reasons: &str) -> &'static str {
+    let reasons = reasons.to_ascii_lowercase();
+    let has = |word: &str| reasons.contains(word);
+    if has("certificate") || has("unknownissuer") {
+        return "name the server's certificate authority in SSL_CERT_FILE or with --ca-certs, and check the node's clock";
+    }
+    if has("dns") || has("lookup") || has("name or service") {
+        return "check ARVADOS_API_HOST and the node's name servers";
+    }
+    if has("timed out") || has("unreachable") || has("deadline") {
+        return "open the way from this node to the server: routes, firewalls, proxies";
+    }
+    "check ARVADOS_API_HOST, and that the server is up and reachable from this node"
+}
+
+fn judge(host: &str, answer: &Answer) -> Finding {
+    let milliseconds = answer.took.as_millis();
+    match &answer.discovery {
+        Err(reason) => Finding::fail(
+            WHAT,
+            format!("{host} answers, but its discovery document cannot be read: {reason}"),
+            "check that ARVADOS_API_HOST is an Arvados API server and no other web server",
+        ),
+        Ok(discovery) if discovery.uuid_prefix.is_empty() => Finding::fail(
+            WHAT,
+            format!("{host} answers, but its discovery document names no cluster"),
+            "check that ARVADOS_API_HOST is an Arvados API server and no other web server",
+        ),
+        Ok(_) if answer.took > SLOW => Finding::warn(
+            WHAT,
+            format!("{host} took {milliseconds} ms to answer"),
+            "look at the server's load and at the network in between",
+        ),
+        Ok(discovery) => Finding::ok(
+            WHAT,
+            format!(
+                "{host}, cluster {}, revision {}, answered in {milliseconds} ms",
+                discovery.uuid_prefix, discovery.revision
+            ),
+        ),
+    }
+}
+
+fn clock(server: Option<Timestamp>, ours: Timestamp) -> Finding {
+    let what = "clock";
+    let Some(server) = server else {
+        return Finding::ok(what, "not compared: the server does not tell the time");
+    };
+    let ahead = ours.as_second() - server.as_second();
+    let seconds = ahead.abs();
+    let words = match ahead {
+        0.. => format!("{seconds} s ahead of the API server's"),
+        _ => format!("{seconds} s behind the API server's"),
+    };
+    let mend =
+        "have it set by the network: chronyd or systemd-timesyncd, on this node and on the server";
+    if seconds <= CLOCK_NOTED {
+        return Finding::ok(what, "agrees with the API server's");
+    }
+    if seconds <= CLOCK_WRONG {
+        return Finding::warn(what, words, mend);
+    }
+    Finding::fail(what, words, mend)
+}
+
+fn judge_token(token: Result<Authorization, Error>, now: Timestamp) -> Finding {
+    let what = "token";
+    let token = match token {
+        Ok(token) => token,
+        Err(error) if error.is_denied() => {
+            return Finding::fail(
+                what,
+                format!("not accepted: {error}"),
+                "it is wrong, or has ended: give one that is valid",
+            );
+        }
+        Err(error) => {
+            return Finding::fail(
+                what,
+                format!("cannot be checked: {error}"),
+                "try again when the server answers",
+            );
+        }
+    };
+    let scopes = match token.scopes.as_slice() {
+        [all] if all == "all" => "for everything its user may do".to_owned(),
+        scopes => format!("for {} kinds of calls", scopes.len()),
+    };
+    let uuid = &token.uuid;
+    match token.expires_at {
+        Some(end) if end <= now => Finding::fail(
+            what,
+            format!("{uuid} ended at {end}"),
+            "give one that is valid",
+        ),
+        Some(end) => Finding::ok(what, format!("{uuid}, {scopes}, until {end}")),
+        None => Finding::ok(what, format!("{uuid}, {scopes}, without end")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::finding::Level;
+
+    #[test]
+    fn clocks() {
+        let now: Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
+        let at = |text: &str| DateTimeParser::new().parse_timestamp(text).ok();
+        for (server, level, words) in [
+            (None, Level::Ok, "not compared"),
+            (at("Thu, 01 Jan 2026 12:00:02 GMT"), Level::Ok, "agrees"),
+            (
+                at("Thu, 01 Jan 2026 12:01:00 GMT"),
+                Level::Warn,
+                "60 s behind",
+            ),
+            (
+                at("Thu, 01 Jan 2026 11:50:00 GMT"),
+                Level::Fail,
+                "600 s ahead",
+            ),
+        ] {
+            let finding = clock(server, now);
+            assert_eq!(finding.level, level, "{finding:?}");
+            assert!(finding.finding.contains(words), "{finding:?}");
+        }
+    }
+
+    #[test]
+    fn answers() {
+        let good: Discovery =
+            serde_json::from_value(serde_json::json!({"uuidPrefix": "zzzzz", "revision": "2026"}))
+                .unwrap();
+        let other: Discovery = serde_json::from_value(serde_json::json!({})).unwrap();
+        let quick = Duration::from_millis(20);
+        for (discovery, took, level, words) in [
+            (Ok(good.clone()), quick, Level::Ok, "cluster zzzzz"),
+            (Ok(good), Duration::from_secs(4), Level::Warn, "4000 ms"),
+            (Ok(other), quick, Level::Fail, "no cluster"),
+            (Err("nonsense".to_owned()), quick, Level::Fail, "nonsense"),
+        ] {
+            let answer = Answer {
+                discovery,
+                date: None,
+                took,
+            };
+            let finding = judge("h", &answer);
+            assert_eq!(finding.level, level, "{finding:?}");
+            assert!(finding.finding.contains(words), "{finding:?}");
+        }
+    }
+
+    #[test]
+    fn the_advice_fits_the_reason() {
+        for (reason, words) in [
+            ("invalid peer certificate: UnknownIssuer", "authority"),
+            ("dns error: failed to lookup address", "name servers"),
+            ("operation timed out", "firewalls"),
+            ("Connection refused", "is up"),
+        ] {
+            assert!(advice(reason).contains(words), "{reason}");
+        }
+    }
+
+    #[test]
+    fn tokens() {
+        let now: Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
+        let uuid = arvados_client::TokenUuid::generate("zzzzz");
+        let token = |end: Option<&str>, scopes: &[&str]| -> Authorization {
+            let record = serde_json::json!({"uuid": uuid, "scopes": scopes, "expires_at": end});
+            serde_json::from_value(record).unwrap()
+        };
+        for (record, level, words) in [
+            (token(None, &["all"]), Level::Ok, "everything"),
+            (
+                token(Some("2026-01-02T00:00:00Z"), &["GET /a", "GET /b"]),
+                Level::Ok,
+                "2 kinds of calls",
+            ),
+            (
+                token(Some("2026-01-01T11:00:00Z"), &["all"]),
+                Level::Fail,
+                "ended at",
+            ),
+        ] {
+            let finding = judge_token(Ok(record), now);
+            assert_eq!(finding.level, level, "{finding:?}");
+            assert!(finding.finding.contains(words), "{finding:?}");
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! `crunch-run check` on this machine: with a server and without, with a broken cache, as an ordinary user. What
+//! each finding says in each case is tested beside the code. The server is in this process, on a thread that goes on
+//! while a check is waited for.
+
+mod run_lab;
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use run_lab::World;
+use serde_json::{Value, json};
+
+/// What a check promises.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// The check in a place of its own, which it must leave empty.
+struct Check {
+    place: tempfile::TempDir,
+    command: Command,
+}
+
+impl Check {
+    fn new() -> Self {
+        Self::of(Path::new(env!("CARGO_BIN_EXE_crunch-run")), &[])
+    }
+
+    fn of(program: &Path, before: &[&str]) -> Self {
+        let place = tempfile::tempdir().unwrap();
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let mut words = before.iter().map(std::ffi::OsStr::new);
+        let mut command = match words.next() {
+            Some(first) => {
+                let mut command = Command::new(first);
+                command.args(words).arg(program);
+                command
+            }
+            None => Command::new(program),
+        };
+        command
+            .arg("check")
+            .arg("--cache")
+            .arg(place.path().join("cache"))
+            // However full the disk of this machine is.
+            .args(["--cache-size=100%", "--cache-free=0"])
+            .env_clear()
+            .env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin")
+            .env("TMPDIR", place.path())
+            .current_dir("/");
+        Self { place, command }
+    }
+
+    fn with_server(mut self, world: &World) -> Self {
+        self.command.envs(world.environment());
+        self
+    }
+
+    fn token(mut self, token: &str) -> Self {
+        self.command.env("ARVADOS_API_TOKEN", token);
+        self
+    }
+
+    fn args(mut self, words: &[&str]) -> Self {
+        self.command.args(words);
+        self
+    }
+
+    fn output(mut self) -> Output {
+        let began = Instant::now();
+        let output = self.command.output().unwrap();
+        assert!(began.elapsed() < LONGEST, "{:?}", began.elapsed());
+        let left: Vec<_> = fs::read_dir(self.place.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect();
+        assert!(left.is_empty(), "left behind: {left:?}");
+        output
+    }
+
+    /// The exit status and the object, whose form is checked.
+    fn json(self) -> (i32, Value) {
+        let output = self.args(&["--format=json"]).output();
+        let code = output.status.code().unwrap();
+        let report: Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {output:?}"));
+        let findings = report["findings"].as_array().unwrap();
+        assert!(findings.len() > 10, "{report:#}");
+        let mut fails = false;
+        for finding in findings {
+            let level = finding["level"].as_str().unwrap();
+            assert!(["ok", "warn", "fail"].contains(&level), "{finding}");
+            assert!(finding["what"].as_str().is_some_and(|t| !t.is_empty()));
+            assert!(finding["finding"].as_str().is_some_and(|t| !t.is_empty()));
+            assert_eq!(finding["mend"].is_string(), level != "ok", "{finding}");
+            fails |= level == "fail";
+        }
+        assert_eq!(report["ok"], !fails);
+        assert_eq!(code, if fails { 78 } else { 0 }, "{report:#}");
+        for text in ["host", "version"] {
+            assert!(report[text].is_string());
+        }
+        assert!(report["uid"].is_u64());
+        (code, report)
+    }
+}
+
+/// Level and words of every finding about something.
+fn about<'a>(report: &'a Value, what: &str) -> Vec<(&'a str, &'a str)> {
+    let findings = report["findings"].as_array().unwrap().iter();
+    let found: Vec<_> = findings
+        .filter(|finding| finding["what"] == what)
+        .map(|f| (f["level"].as_str().unwrap(), f["finding"].as_str().unwrap()))
+        .collect();
+    assert!(!found.is_empty(), "nothing about {what}: {report:#}");
+    found
+}
+
+#[track_caller]
+fn says(report: &Value, what: &str, level: &str, words: &str) {
+    let found = about(report, what);
+    let fits = |(l, finding): &(&str, &str)| *l == level && finding.contains(words);
+    assert!(found.iter().any(fits), "{level} {words}: {found:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_with_a_server_is_found_in_order() {
+    if !run_lab::can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let job = world.lock(&["true"], json!({})).await;
+    let secret = job.token.expose().rsplit('/').next().unwrap().to_owned();
+    let check = || Check::new().with_server(&world).token(job.token.expose());
+
+    let (code, report) = check().json();
+    assert_eq!(code, 0, "{report:#}");
+    says(&report, "API server", "ok", "cluster");
+    says(&report, "clock", "ok", "agrees");
+    says(&report, "token", "ok", job.attempt.as_str());
+    says(&report, "Keep", "ok", "services");
+    says(&report, "Keep", "ok", "read again");
+    says(&report, "engine builtin", "ok", "ran a container");
+    says(&report, "engine auto", "ok", "takes builtin");
+    says(&report, "cache", "ok", "will be made");
+    assert!(!report.to_string().contains(&secret));
+
+    let output = check().output();
+    assert!(output.status.success(), "{output:?}");
+    let page = String::from_utf8(output.stdout).unwrap();
+    assert!(page.contains("ok    Keep: a block was stored"), "{page}");
+    assert!(
+        !page.contains("FAIL  ") && !page.contains(&secret),
+        "{page}"
+    );
+
+    let file = world.place().join("token-file");
+    fs::write(&file, job.token.expose()).unwrap();
+    let flag = format!("--token-file={}", file.display());
+    let (_, report) = Check::new().with_server(&world).args(&[&flag]).json();
+    says(&report, "token", "ok", job.attempt.as_str());
+
+    let (code, report) = check().args(&["--offline"]).json();
+    assert_eq!(code, 0);
+    says(&report, "Keep", "ok", "--offline");
+    assert!(!report.to_string().contains("revision"));
+
+    // Nobody's token, and one of nobody.
+    let wrong = format!("v2/{}/wr0ngsecret", job.attempt);
+    let (code, report) = Check::new().with_server(&world).token(&wrong).json();
+    assert_eq!(code, 78);
+    says(&report, "token", "fail", "not accepted");
+    assert!(!report.to_string().contains("wr0ngsecret"));
+    let (code, report) = Check::new().with_server(&world).json();
+    assert_eq!(code, 0);
+    says(&report, "API server", "ok", "cluster");
+    says(&report, "token", "warn", "none given");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_not_to_be_trusted_or_reached_fails() {
+    if !run_lab::can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let another = World::new().await;
+    let other = another.environment()["SSL_CERT_FILE"].clone();
+    let (code, report) = Check::new()
+        .with_server(&world)
+        .token("v2/x/5ecret")
+        .args(&["--ca-certs", &other])
+        .json();
+    assert_eq!(code, 78);
+    says(&report, "API server", "fail", "certificate");
+    assert!(!report.to_string().contains("5ecret"));
+
+    // Nobody listens, and somebody who never answers.
+    let mute = TcpListener::bind("127.0.0.1:0").unwrap();
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap();
+    let host = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
+    let (gone_host, mute_host) = (host(&gone), host(&mute));
+    drop(gone);
+    for (host, words) in [(gone_host, "refused"), (mute_host, "timed out")] {
+        let mut check = Check::new().token("v2/x/5ecret");
+        check.command.env("ARVADOS_API_HOST", &host);
+        let (code, report) = check.json();
+        assert_eq!(code, 78, "{report:#}");
+        says(&report, "API server", "fail", words);
+        assert!(!report.to_string().contains("5ecret"));
+    }
+    let mut check = Check::new();
+    check.command.env("ARVADOS_API_HOST", "a/b");
+    let (_, report) = check.json();
+    says(&report, "API server", "fail", "not an API host");
+    let (code, report) = Check::new().json();
+    assert_eq!(code, 0);
+    says(&report, "API server", "warn", "ARVADOS_API_HOST");
+}
+
+#[test]
+fn a_cache_that_cannot_be_used_fails() {
+    if !run_lab::can_run() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "x").unwrap();
+    let open_to_all = dir.path().join("open");
+    fs::create_dir(&open_to_all).unwrap();
+    fs::set_permissions(&open_to_all, fs::Permissions::from_mode(0o777)).unwrap();
+    let theirs = dir.path().join("theirs");
+    fs::create_dir(&theirs).unwrap();
+    std::os::unix::fs::chown(&theirs, Some(65534), Some(65534)).unwrap();
+    for (path, words) in [
+        (file, "no directory"),
+        (open_to_all, "others could put"),
+        (theirs, "uid 65534"),
+    ] {
+        let path = path.to_str().unwrap();
+        let (code, report) = Check::new().args(&["--offline", "--cache", path]).json();
+        assert_eq!(code, 78, "{report:#}");
+        says(&report, "cache", "fail", words);
+    }
+}
+
+#[test]
+fn an_engine_that_is_asked_for_must_work() {
+    if !run_lab::can_run() {
+        return;
+    }
+    let words = [
+        "--offline",
+        "--runtime-engine=docker",
+        "--docker-socket=/nowhere",
+    ];
+    let (code, report) = Check::new().args(&words).json();
+    assert_eq!(code, 78);
+    says(&report, "engine docker", "fail", "/nowhere");
+    says(&report, "engine builtin", "ok", "ran a container");
+}
+
+#[test]
+fn an_ordinary_user_learns_what_is_different_for_him() {
+    if !run_lab::can_run_with("crun") {
+        return;
+    }
+    // Ours need not be where others may look.
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = dir.path().join("crunch-run");
+    fs::copy(env!("CARGO_BIN_EXE_crunch-run"), &program).unwrap();
+    let nobody = [
+        "setpriv",
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+    ];
+    let check = || Check::of(&program, &nobody).args(&["--offline"]);
+    let (code, report) = check().json();
+    assert_eq!(report["uid"], 65534);
+    assert_eq!(code, 0, "{report:#}");
+    says(&report, "engine builtin", "ok", "needs to be root");
+    says(&report, "engine oci", "ok", "ran a container");
+    assert!(!about(&report, "user namespaces")[0].1.contains("root"));
+    let closed = dir.path().join("closed");
+    fs::create_dir(&closed).unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
+    let cache = closed.join("cache");
+    let (code, report) = check().args(&["--cache", cache.to_str().unwrap()]).json();
+    assert_eq!(code, 78);
+    says(&report, "cache", "fail", "Permission denied");
+}
