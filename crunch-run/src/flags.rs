@@ -77,6 +77,10 @@ pub struct Flags {
     #[arg(long, value_name = "DIR")]
     pub block_dir: Vec<PathBuf>,
 
+    /// How the files of collections come to the container
+    #[arg(long, value_enum, default_value_t = MountMethod::Copy, value_name = "METHOD")]
+    pub mount_method: MountMethod,
+
     /// What runs the container
     #[arg(long, value_enum, default_value_t = EngineChoice::Auto, value_name = "ENGINE")]
     pub runtime_engine: EngineChoice,
@@ -251,6 +255,14 @@ pub enum EngineChoice {
     Docker,
     /// Podman's service, at CONTAINER_HOST or --docker-socket
     Podman,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum MountMethod {
+    /// Fetched whole before it starts, through the node's cache
+    Copy,
+    /// Read when they are needed, through a tree that the program arv-mount serves
+    ArvMount,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

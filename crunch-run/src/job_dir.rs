@@ -73,6 +73,11 @@ impl JobDir {
         self.path.join("log")
     }
 
+    /// Where collections are served, if they are.
+    pub fn keep(&self) -> PathBuf {
+        self.path.join("keep")
+    }
+
     pub fn scratch(&self) -> PathBuf {
         self.path.join("scratch")
     }

@@ -48,6 +48,8 @@ pub enum Cause {
     MaxRunTime(Duration),
     PriorityZero,
     Limit(Overrun),
+    /// The program that served its inputs ended.
+    InputsLost(String),
 }
 
 /// What became of its output.
@@ -273,6 +275,7 @@ impl Cause {
             Self::MaxRunTime(_) => Kind::WallTime,
             Self::PriorityZero => Kind::PriorityZero,
             Self::Limit(overrun) => Kind::of_resource(&overrun.resource),
+            Self::InputsLost(_) => Kind::Lost,
         }
     }
 
@@ -286,6 +289,9 @@ impl Cause {
             Self::MaxRunTime(time) => format!(
                 "maximum run time exceeded: {what} stopped after {} s; ask for more with --time",
                 time.as_secs()
+            ),
+            Self::InputsLost(how) => format!(
+                "{what} stopped because arv-mount, which served its inputs, ended ({how}); see arv-mount.txt in its log"
             ),
             Self::PriorityZero => format!("{what} stopped because its priority was set to 0"),
         }

@@ -226,6 +226,7 @@ async fn a_node_that_fails_is_not_the_users_mistake() {
         client: &world.client,
         blocks: &crunch_run::cache::BlockCache::none(world.keep.clone()),
         scratch: &world.scratch().with_extension("file"),
+        tree: None,
         progress: &|_| {},
     };
     let plan = crunch_run::mounts::plan(&container, &Default::default(), false).unwrap();

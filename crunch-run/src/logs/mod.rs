@@ -32,13 +32,15 @@ pub const STDERR: &str = "stderr.txt";
 pub const STATISTICS: &str = "crunchstat.txt";
 /// The same figures of crunch-run itself.
 pub const HOST_STATISTICS: &str = "hoststat.txt";
+/// What arv-mount said, where it serves collections.
+pub const ARV_MOUNT: &str = "arv-mount.txt";
 pub const NODE: &str = "node-info.txt";
 pub const CONTAINER: &str = "container.json";
 /// The facts of the run, for programs.
 pub const RESULT: &str = "result.json";
 
 /// Everything that goes into the log collection, as far as it exists.
-pub const FILES: [&str; 8] = [
+pub const FILES: [&str; 9] = [
     CONTAINER,
     NODE,
     JOURNAL,
@@ -46,6 +48,7 @@ pub const FILES: [&str; 8] = [
     STDERR,
     STATISTICS,
     HOST_STATISTICS,
+    ARV_MOUNT,
     RESULT,
 ];
 

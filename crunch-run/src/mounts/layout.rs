@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arvados_client::Client;
-use arvados_client::manifest::{Entry, Extent, FileTree, ManifestError};
+use arvados_client::manifest::{Entry, Extent, FileTree, ManifestError, portable_data_hash};
 
 use super::certificates;
 use super::collections::Trees;
@@ -36,6 +36,8 @@ pub struct Layout {
     output: ContainerPath,
     output_dir: PathBuf,
     placed: HashMap<ContainerPath, Placed>,
+    /// Where collections can be bound from by portable data hash.
+    keep_tree: Option<PathBuf>,
     /// Targets with another mount somewhere below them.
     outer: BTreeSet<ContainerPath>,
     /// Parts of collections that are on this node already and can be bound a second time.
@@ -51,6 +53,7 @@ impl Layout {
         plan: Plan,
         trees: Trees,
         scratch: &Path,
+        keep_tree: Option<PathBuf>,
         client: Client,
     ) -> Result<(Staged, Downloads), MountError> {
         let base = scratch.join("mounts");
@@ -61,6 +64,7 @@ impl Layout {
             trees,
             output_dir: base.join("output"),
             base,
+            keep_tree,
             placed: HashMap::new(),
             outer: BTreeSet::new(),
             shared: HashMap::new(),
@@ -142,8 +146,9 @@ impl Layout {
                 // A second mount of the same files needs no second copy, unless one of them gets
                 // mount points of its own.
                 let alone = !self.outer.contains(&target);
-                match self.shared.get(part).filter(|_| alone) {
-                    Some(there) => bound = there.clone(),
+                let there = self.shared.get(part).cloned();
+                match there.or_else(|| self.in_tree(part)).filter(|_| alone) {
+                    Some(there) => bound = there,
                     None => {
                         self.fill(&target, &content, host, access, secret)?;
                         if alone {
@@ -157,6 +162,13 @@ impl Layout {
         let seen = Seen { source, excluded };
         self.view.mounts.insert(target.clone(), seen);
         self.bind(target, bound, is_dir, access)
+    }
+
+    /// Nothing can be mounted inside of that, and an empty collection need not have been saved.
+    fn in_tree(&self, part: &Part) -> Option<PathBuf> {
+        let known = self.trees.get(&part.collection)?;
+        let dir = self.keep_tree.as_ref()?.join(known.hash.as_str());
+        (known.hash != portable_data_hash("")).then(|| dir.join(&part.path))
     }
 
     fn tree(&self, part: &Part) -> Arc<FileTree> {
@@ -435,7 +447,7 @@ mod tests {
         let trees = Trees::from([(hash.to_string(), collections::Content { hash, tree })]);
         let endpoint = Endpoint::new("localhost:1", Token::new("unused")).unwrap();
         let client = Client::new(endpoint).unwrap();
-        let error = Layout::of(plan, trees, scratch.path(), client)
+        let error = Layout::of(plan, trees, scratch.path(), None, client)
             .err()
             .unwrap();
         assert!(

@@ -5,6 +5,7 @@
 //! collections into it and says what is to be bound where. What the container will see at which
 //! path stays known as a [`View`], from which the output is captured later.
 
+pub mod arv_mount;
 mod certificates;
 mod collections;
 mod content;

@@ -31,6 +31,8 @@ pub struct Sources<'a> {
     pub blocks: &'a BlockCache<KeepClient>,
     /// An empty directory that only this attempt uses.
     pub scratch: &'a Path,
+    /// The tree that read-only collections are bound from, by portable data hash; without it they are fetched.
+    pub tree: Option<&'a Path>,
     pub progress: &'a (dyn Fn(Progress) + Send + Sync),
 }
 
@@ -96,7 +98,9 @@ pub async fn stage(plan: Plan, sources: Sources<'_>) -> Result<Staged, MountErro
     let trees = collections::fetch(sources.client, wanted(&plan)).await?;
     let scratch = sources.scratch.to_owned();
     let client = sources.client.clone();
-    let layout = tokio::task::spawn_blocking(move || Layout::of(plan, trees, &scratch, client));
+    let tree = sources.tree.map(Path::to_owned);
+    let layout =
+        tokio::task::spawn_blocking(move || Layout::of(plan, trees, &scratch, tree, client));
     let (staged, downloads) = layout.await.map_err(|_| MountError::Interrupted)??;
     downloads.run(sources.blocks, sources.progress).await?;
     Ok(staged)

@@ -8,7 +8,6 @@ use arvados_client::Pdh;
 use fail_points::fail_point;
 use serde_json::json;
 
-use super::Attempt;
 use super::claim::{self, Claim};
 use super::failure::Failure;
 use super::gpus::Given;
@@ -16,7 +15,8 @@ use super::limits;
 use super::prepare::{self, Created, Creation, Fetched, Pumps, Scratch, on_this_node};
 use super::reserve::Reserve;
 use super::spec;
-use crate::engine::{Container, Engine};
+use super::{Attempt, Means};
+use crate::engine::Container;
 use crate::exit::ExitCode;
 use crate::limits::Allowance;
 use crate::logs::{CONTAINER, NODE, SaveError, Saver, container_json, node_info};
@@ -44,13 +44,17 @@ impl Attempt<'_> {
     /// Fetches, creates and announces; when this returns well, the record is Running.
     pub async fn until_running(
         &self,
-        claim: &Claim,
-        engine: &dyn Engine,
-        scratch: &Scratch,
+        means: Means<'_>,
         status: &Status,
-        saver: &Saver,
         host: Option<Sampler>,
     ) -> Result<Running, Failure> {
+        let Means {
+            claim,
+            engine,
+            scratch,
+            saver,
+            ..
+        } = means;
         self.describe(claim, scratch)
             .map_err(Failure::on_this_node)?;
         let reserve = Reserve::take(self.dir)
@@ -61,15 +65,7 @@ impl Attempt<'_> {
         self.journal
             .say(format!("Fetching inputs and image {}", image.label()));
         let fetched = self
-            .unless_stopped(prepare::fetch(
-                claim,
-                self.settings,
-                engine,
-                scratch,
-                secret,
-                &image,
-                status,
-            ))
+            .unless_stopped(prepare::fetch(means, self.settings, secret, &image, status))
             .await?;
         status.activity(None);
         self.phases.end("inputs and image");

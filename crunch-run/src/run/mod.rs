@@ -33,14 +33,17 @@ pub use self::left::{Left, LeftError};
 pub use self::resume::{Resumption, resume};
 pub use self::settings::{Settings, SettingsError, default_cache, endpoint};
 
+use self::claim::Claim;
 use self::failure::Failure;
 use self::phases::Phases;
 use self::prepare::{Scratch, on_this_node};
 use crate::engine::{Engine, choose};
 use crate::exit::ExitCode;
+use crate::flags::MountMethod;
 use crate::image::ImageStore;
 use crate::job_dir::JobDir;
 use crate::logs::{JOURNAL, Journal, LogDir, Saver};
+use crate::mounts::arv_mount::{ArvMount, Request, Surroundings};
 use crate::signals::{self, Signals};
 use crate::status::Status;
 
@@ -113,6 +116,16 @@ struct Attempt<'a> {
     phases: Phases,
 }
 
+/// What every phase after the claim works with.
+#[derive(Clone, Copy)]
+struct Means<'a> {
+    claim: &'a Claim,
+    engine: &'a dyn Engine,
+    scratch: &'a Scratch,
+    tree: Option<&'a ArvMount>,
+    saver: &'a Arc<Saver>,
+}
+
 impl Attempt<'_> {
     async fn run(self) -> ExitCode {
         self.journal.say(format!(
@@ -157,14 +170,20 @@ impl Attempt<'_> {
                 return self.refuse(failure.on_this_node(), status, &saver).await;
             }
         };
-        let host = self.host_statistics(scratch.path());
-        let code = match self
-            .until_running(&claim, &*engine, &scratch, &status, &saver, host)
-            .await
-        {
-            Ok(running) => {
-                self.to_final_state(running, &claim, &*engine, &scratch, status, &saver)
-                    .await
+        let code = match self.tree(&claim, &*engine, &scratch).await {
+            Ok(tree) => {
+                let means = Means {
+                    claim: &claim,
+                    engine: &*engine,
+                    scratch: &scratch,
+                    tree: tree.as_ref(),
+                    saver: &saver,
+                };
+                let code = self.with_means(means, status).await;
+                if let Some(tree) = tree {
+                    tree.end().await;
+                }
+                code
             }
             Err(failure) => self.refuse(failure, status, &saver).await,
         };
@@ -175,6 +194,49 @@ impl Attempt<'_> {
             tracing::warn!(container = %self.settings.uuid, "{} cannot be removed: {error}", scratch.path().display());
         }
         code
+    }
+
+    async fn with_means(&self, means: Means<'_>, status: Status) -> ExitCode {
+        let host = self.host_statistics(means.scratch.path());
+        match self.until_running(means, &status, host).await {
+            Ok(running) => self.to_final_state(running, means, status).await,
+            Err(failure) => self.refuse(failure, status, means.saver).await,
+        }
+    }
+
+    /// What serves collections, where the flags want that. It is beside the scratch directory, whose files are counted.
+    async fn tree(
+        &self,
+        claim: &Claim,
+        engine: &dyn Engine,
+        scratch: &Scratch,
+    ) -> Result<Option<ArvMount>, Failure> {
+        if self.settings.mount_method == MountMethod::Copy {
+            return Ok(None);
+        }
+        let is_service = matches!(engine.name(), "docker" | "podman");
+        let request = Request {
+            storage_classes: &claim.record.output_storage_classes,
+            constraints: &claim.record.runtime_constraints,
+            statistics_period: self.settings.statistics_period,
+            // Another user of the image is another user of the node where no user namespace is between.
+            allow_other: is_service || rustix::process::geteuid().is_root(),
+            cache_dir: &scratch.path().join("keepcache"),
+        };
+        let place = self.dir.keep();
+        let surroundings = Surroundings {
+            tree: &place,
+            logs: &self.logs,
+            log_limit: self.settings.log_limit,
+            endpoint: claim.container_client.endpoint(),
+        };
+        let starting = async {
+            let tree = ArvMount::start(&request, surroundings).await;
+            tree.map_err(|error| Failure::NeverRan(error.to_string()))
+        };
+        let tree = self.unless_stopped(starting).await?;
+        self.phases.end("arv-mount");
+        Ok(Some(tree))
     }
 
     async fn engine(&self) -> Result<Box<dyn Engine>, Failure> {

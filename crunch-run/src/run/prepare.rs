@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use arvados_client::records::Mount;
 
+use super::Means;
 use super::claim::Claim;
 use super::failure::Failure;
 use super::gpus::{self, Given};
@@ -21,6 +22,7 @@ use crate::engine::{Container, ContainerSpec, Engine, Stdio};
 use crate::image::Image;
 use crate::job_dir::{JobDir, make_private};
 use crate::logs::{Journal, LogDir, Pump, STDERR, STDOUT};
+use crate::mounts::arv_mount::ArvMount;
 use crate::mounts::{self, Progress, Sources, Staged};
 use crate::status::Status;
 
@@ -78,14 +80,19 @@ pub struct Fetched {
 
 /// Inputs and image, at the same time.
 pub async fn fetch(
-    claim: &Claim,
+    means: Means<'_>,
     settings: &Settings,
-    engine: &dyn Engine,
-    scratch: &Scratch,
     secret: BTreeMap<String, Mount>,
     image: &ImageFile,
     status: &Status,
 ) -> Result<Fetched, Failure> {
+    let Means {
+        claim,
+        engine,
+        scratch,
+        tree,
+        ..
+    } = means;
     let plan = mounts::plan(&claim.record, &secret, claim.record.runtime_constraints.api)
         .map_err(|e| Failure::of_mounts(&e))?;
     let files = scratch.path().join("files");
@@ -93,6 +100,7 @@ pub async fn fetch(
     let progress = |progress: Progress| {
         status.activity(Some(transfer("fetching inputs", progress)));
     };
+    let tree = tree.map(ArvMount::by_id);
     let blocks = BlockCache::new(
         claim.container_keep.clone(),
         &settings.cache,
@@ -103,6 +111,7 @@ pub async fn fetch(
         client: &claim.container_client,
         blocks: &blocks,
         scratch: &files,
+        tree: tree.as_deref(),
         progress: &progress,
     };
     sweep_aside(settings);

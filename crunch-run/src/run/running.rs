@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use fail_points::fail_point;
 
-use super::Attempt;
 use super::claim::Claim;
 use super::deliver::{Delivery, Undelivered};
 use super::failure::Failure;
@@ -19,11 +18,13 @@ use super::reserve;
 use super::result::{self, Facts};
 use super::spec;
 use super::watch::{Watch, Watched};
+use super::{Attempt, Means};
 use crate::cgroup::Reach;
 use crate::engine::{Container, Engine, Exit};
 use crate::exit::ExitCode;
 use crate::limits::{Overrun, Watchdog};
 use crate::logs::{Checkpoints, HOST_STATISTICS, Pump, RESULT, STATISTICS, Saver};
+use crate::mounts::arv_mount::ArvMount;
 use crate::mounts::{NotedMounts, Staged};
 use crate::stats::{Sampler, Subject, Summary};
 use crate::status::Status;
@@ -45,12 +46,16 @@ impl Attempt<'_> {
     pub async fn to_final_state(
         &self,
         running: Running,
-        claim: &Claim,
-        engine: &dyn Engine,
-        scratch: &Scratch,
+        means: Means<'_>,
         status: Status,
-        saver: &Arc<Saver>,
     ) -> ExitCode {
+        let Means {
+            claim,
+            engine,
+            scratch,
+            tree,
+            saver,
+        } = means;
         let checkpoints = Checkpoints::start(
             saver.clone(),
             self.client.clone(),
@@ -59,7 +64,7 @@ impl Attempt<'_> {
             self.settings.log_pace,
             self.journal.clone(),
         );
-        let (watched, usage) = self.command(&running, claim, &status).await;
+        let (watched, usage) = self.command(&running, claim, tree, &status).await;
         self.phases.end("command");
         fail_point("run.command-ended");
         let container = running.container.clone();
@@ -221,6 +226,7 @@ impl Attempt<'_> {
         &self,
         running: &Running,
         claim: &Claim,
+        tree: Option<&ArvMount>,
         status: &Status,
     ) -> (Watched, Summary) {
         let container = &*running.container;
@@ -244,6 +250,7 @@ impl Attempt<'_> {
             max_run_time,
             grace: self.settings.grace,
             allowance: &running.allowance,
+            tree,
             signals: &self.signals,
             status,
             journal: &self.journal,

@@ -10,7 +10,7 @@ use crate::broken_node::Alarm;
 use crate::cache::Limits;
 use crate::engine::gpu::CDI_DIRS;
 use crate::engine::{GpuGrant, GpuStack};
-use crate::flags::{EngineChoice, Flags, Networking};
+use crate::flags::{EngineChoice, Flags, MountMethod, Networking};
 use crate::logs::Pace;
 
 #[derive(Debug, Clone)]
@@ -25,6 +25,7 @@ pub struct Settings {
     pub cache_limits: Limits,
     /// Directories with blocks that are not the cache's.
     pub block_dirs: Vec<PathBuf>,
+    pub mount_method: MountMethod,
     pub engine: EngineChoice,
     pub oci_runtime: Option<PathBuf>,
     /// Where the docker or podman service listens, if a flag says so.
@@ -91,6 +92,7 @@ impl Settings {
                 free: flags.cache_free,
             },
             block_dirs: flags.block_dir.clone(),
+            mount_method: flags.mount_method,
             engine: flags.runtime_engine,
             oci_runtime: flags.oci_runtime.clone(),
             docker_socket: flags.docker_socket.clone(),

@@ -11,6 +11,7 @@ use fail_points::fail_point;
 use crate::engine::{Container, Exit};
 use crate::limits::{Allowance, Overrun};
 use crate::logs::Journal;
+use crate::mounts::arv_mount::ArvMount;
 use crate::signals::Signals;
 use crate::status::Status;
 use crate::verdict::{Cause, Ending};
@@ -45,6 +46,8 @@ pub struct Watch<'a> {
     pub max_run_time: Option<Duration>,
     pub grace: Duration,
     pub allowance: &'a Allowance,
+    /// What serves the inputs, where that is a program.
+    pub tree: Option<&'a ArvMount>,
     pub signals: &'a Signals,
     pub status: &'a Status,
     pub journal: &'a Journal,
@@ -70,6 +73,7 @@ impl Watch<'_> {
             asked = self.signals.stop.asked() => Reason::Stop(Cause::Signal(asked.by)),
             limit = self.time_is_over() => Reason::Stop(Cause::MaxRunTime(limit)),
             over = self.too_much_is_used() => Reason::Stop(Cause::Limit(over)),
+            how = self.inputs_are_lost() => Reason::Stop(Cause::InputsLost(how)),
             reason = self.record_says_no() => reason,
             never = self.preemption_notices() => match never {},
         };
@@ -93,6 +97,10 @@ impl Watch<'_> {
                     }
                     Cause::Limit(overrun) => {
                         format!("The container uses {overrun}. Stopping container.")
+                    }
+                    Cause::InputsLost(_) => {
+                        "arv-mount exited while container is still running. Stopping container."
+                            .to_owned()
                     }
                     _ => "The container's priority is 0. Stopping container.".to_owned(),
                 });
@@ -144,6 +152,13 @@ impl Watch<'_> {
     fn warn(&self, sentence: String) {
         self.journal.say(format!("Warning: {sentence}"));
         self.status.warn(sentence);
+    }
+
+    async fn inputs_are_lost(&self) -> String {
+        match self.tree {
+            Some(tree) => tree.died().await,
+            None => std::future::pending().await,
+        }
     }
 
     async fn too_much_is_used(&self) -> Overrun {

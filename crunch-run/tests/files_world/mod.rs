@@ -95,6 +95,7 @@ impl World {
             client: &self.client,
             blocks: &BlockCache::none(self.keep.clone()),
             scratch: &scratch,
+            tree: None,
             progress: &progress,
         };
         let staged = mounts::stage(plan, sources).await?;

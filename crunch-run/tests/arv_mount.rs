@@ -1,0 +1,220 @@
+//! Inputs through the real arv-mount, which a virtual environment has: read when they are needed, and gone with the
+//! container, whatever becomes of either.
+
+mod run_lab;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use arvados_client::records::ContainerState;
+use run_lab::{Job, World, file, finish};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whether FUSE is there. Where the tests must not be skipped, they fail instead.
+fn can_run() -> bool {
+    let has_fuse = Path::new("/dev/fuse").exists();
+    if !has_fuse {
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "these tests need /dev/fuse"
+        );
+        eprintln!("SKIPPED: this test needs /dev/fuse");
+        return false;
+    }
+    run_lab::can_run_with("fusermount")
+}
+
+/// Where arv-mount is; made once per target directory.
+fn bin() -> &'static Path {
+    static BIN: OnceLock<PathBuf> = OnceLock::new();
+    BIN.get_or_init(|| {
+        let venv = Path::new(env!("CARGO_TARGET_TMPDIR")).join("arv-mount");
+        if !venv.join("ready").exists() {
+            run(Command::new("python3")
+                .args(["-m", "venv", "--clear"])
+                .arg(&venv));
+            let pip = ["-m", "pip", "install", "--quiet", "arvados_fuse"];
+            run(Command::new(venv.join("bin/python")).args(pip));
+            fs::write(venv.join("ready"), "").unwrap();
+        }
+        venv.join("bin")
+    })
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().unwrap();
+    assert!(
+        output.status.success(),
+        "{command:?} (contrib/install-deps labs): {output:?}"
+    );
+}
+
+/// crunch-run with arv-mount in its PATH.
+fn program(world: &World, job: &Job) -> tokio::process::Command {
+    let mut program = world.program(job, &["--mount-method=arv-mount"]);
+    let path = format!("{}:/usr/bin:/bin:/usr/sbin", bin().display());
+    program.env("PATH", path);
+    program
+}
+
+/// The pids and arguments of the arv-mounts of this job.
+fn servers(job: &Job) -> Vec<(i32, String)> {
+    let tree = job.dir.join("keep").display().to_string();
+    let mut found = Vec::new();
+    for process in procfs::process::all_processes().unwrap().flatten() {
+        let words = process.cmdline().unwrap_or_default();
+        if words.iter().any(|word| word.ends_with("/arv-mount")) && words.contains(&tree) {
+            found.push((process.pid(), words.join(" ")));
+        }
+    }
+    found
+}
+
+fn assert_nothing_is_left(job: &Job) {
+    assert_eq!(servers(job), []);
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let dir = job.dir.display().to_string();
+    assert!(!mounts.contains(&dir), "{mounts}");
+    assert!(!job.dir.join("keep").exists());
+    assert!(!job.dir.join("scratch").exists());
+    assert_eq!(run_lab::left_overs(&job.uuid), [] as [PathBuf; 0]);
+}
+
+async fn job_with_input(world: &World, script: &str, more: Value) -> Job {
+    let files: [(&str, &[u8]); 2] = [
+        ("a.txt", b"from a tree\n"),
+        ("deep/b.txt", b"further down\n"),
+    ];
+    let input = world.collection(&files).await;
+    let mut request = json!({"mounts": {
+        "/out": {"kind": "tmp", "capacity": 1 << 20},
+        "/in": {"kind": "collection", "portable_data_hash": input},
+        "/b": {"kind": "collection", "portable_data_hash": input, "path": "deep/b.txt"},
+    }});
+    for (name, value) in more.as_object().into_iter().flatten() {
+        request[name] = value.clone();
+    }
+    world.lock(&["sh", "-c", script], request).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn inputs_are_read_through_it() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let script = "cat /in/a.txt /in/deep/b.txt /b; ls /in; ! touch /in/new; grep ' /in fuse' /proc/mounts; \
+                  cat /in/a.txt >/out/copy; ln -s /in/deep /out/link";
+    let more =
+        json!({"runtime_constraints": {"vcpus": 1, "ram": 128 << 20, "keep_cache_ram": 64 << 20}});
+    let job = job_with_input(&world, script, more).await;
+    let finished = finish(program(&world, &job).spawn().unwrap()).await;
+    let record = world.record(&job).await;
+    assert_eq!(record.state, ContainerState::Complete, "{}", finished.said);
+    assert_eq!(record.exit_code, Some(0), "{}", finished.said);
+    let log = world.log(&job).await;
+    let stdout = file(&log, "stdout.txt");
+    for words in ["from a tree", "further down", "deep", "fuse"] {
+        assert!(stdout.contains(words), "{stdout}");
+    }
+    run_lab::lines(file(&log, "arv-mount.txt"));
+    let mut output = world.output(&job).await;
+    output.sort();
+    let expected = [("copy", "from a tree\n"), ("link/b.txt", "further down\n")];
+    assert_eq!(output, expected.map(|(n, t)| (n.to_owned(), t.to_owned())));
+    assert_nothing_is_left(&job);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_container_whose_arv_mount_dies_is_stopped_with_that_reason() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let script = "echo ready; sleep 1000";
+    let job = job_with_input(&world, script, json!({})).await;
+    let child = program(&world, &job).spawn().unwrap();
+    world.until_said(&job, "ready").await;
+    let servers = servers(&job);
+    assert_eq!(servers.len(), 1, "{servers:?}");
+    let (pid, arguments) = &servers[0];
+    assert!(
+        arguments.contains("--foreground --read-write --storage-classes default"),
+        "{arguments}"
+    );
+    let record = world.record(&job).await;
+    assert!(!arguments.contains("v2/"), "{arguments}");
+    assert_eq!(record.state, ContainerState::Running);
+    kill_process(Pid::from_raw(*pid).unwrap(), Signal::KILL).unwrap();
+    let finished = finish(child).await;
+    assert_eq!(finished.code, 0, "{}", finished.said);
+    let record = world.record(&job).await;
+    assert_eq!(record.state, ContainerState::Cancelled);
+    let error = record.runtime_status.error.unwrap();
+    assert!(error.contains("arv-mount"), "{error}");
+    let log = world.log(&job).await;
+    let journal = file(&log, "crunch-run.txt");
+    let words = "arv-mount exited while container is still running. Stopping container.";
+    assert!(journal.contains(words), "{journal}");
+    assert_nothing_is_left(&job);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_the_program_nothing_is_run() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let job = job_with_input(&world, "true", json!({})).await;
+    let mut program = program(&world, &job);
+    program.env("PATH", "/bin");
+    let finished = finish(program.spawn().unwrap()).await;
+    assert_eq!(finished.code, 75, "{}", finished.said);
+    assert!(
+        finished.said.contains("--mount-method=copy"),
+        "{}",
+        finished.said
+    );
+    assert_eq!(world.record(&job).await.state, ContainerState::Locked);
+    assert_nothing_is_left(&job);
+}
+
+/// One that never says that its tree is there, and then ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_arv_mount_that_cannot_begin_says_why_in_the_log() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let job = job_with_input(&world, "true", json!({})).await;
+    let place = world.place().join("stand-in");
+    fs::create_dir(&place).unwrap();
+    let script = place.join("arv-mount");
+    fs::write(
+        &script,
+        "#!/bin/sh\necho no such thing as keep >&2\nexit 3\n",
+    )
+    .unwrap();
+    fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let mut program = program(&world, &job);
+    program.env("PATH", format!("{}:/usr/bin:/bin", place.display()));
+    let began = Instant::now();
+    let finished = finish(program.spawn().unwrap()).await;
+    assert!(began.elapsed() < PATIENCE);
+    assert_eq!(finished.code, 75, "{}", finished.said);
+    assert!(
+        finished.said.contains("exit status: 3"),
+        "{}",
+        finished.said
+    );
+    let log = world.record(&job).await.log.unwrap();
+    let files = world.files(log.as_str()).await;
+    assert!(file(&files, "arv-mount.txt").contains("no such thing"));
+    assert_nothing_is_left(&job);
+}
