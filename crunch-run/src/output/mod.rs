@@ -20,6 +20,7 @@ use arvados_client::manifest::Manifest;
 use arvados_client::records::Container;
 
 pub use error::OutputError;
+pub use glob::Globs;
 
 use self::trees::Trees;
 use crate::mounts::{Progress, Staged};
