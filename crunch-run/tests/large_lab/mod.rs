@@ -11,10 +11,12 @@ use std::time::Duration;
 use arvados_client::manifest::Manifest;
 use arvados_client::records::ContainerState;
 pub use run_lab::can_run;
-use run_lab::{World, finish};
+use run_lab::{World, finish_within};
 use serde_json::json;
 
 pub const MIB: u64 = 1 << 20;
+/// Ten GiB on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(1800);
 /// Makes ten thousand files of about 2 KB.
 pub const MANY: &str = "cd /out; head -c 2000 /dev/zero >/tmp/x; for d in $(seq 100); do mkdir $d; cd $d; \
     for f in $(seq 100); do cat /tmp/x >$f; echo $d $f >>$f; done; cd ..; done";
@@ -68,7 +70,7 @@ pub async fn run(script: &str) -> Captured {
             std::fs::write(dir.join("on"), "").unwrap();
         }
     }
-    let finished = finish(child).await;
+    let finished = finish_within(child, PATIENCE).await;
     assert_eq!(finished.code, 0, "{}", finished.said);
     let record = world.record(&job).await;
     assert_eq!(record.state, ContainerState::Complete, "{}", finished.said);

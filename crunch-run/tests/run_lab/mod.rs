@@ -378,7 +378,11 @@ pub fn lines(text: &str) -> Vec<&str> {
 }
 
 pub async fn finish(child: Child) -> Finished {
-    let output = tokio::time::timeout(PATIENCE, child.wait_with_output())
+    finish_within(child, PATIENCE).await
+}
+
+pub async fn finish_within(child: Child, patience: Duration) -> Finished {
+    let output = tokio::time::timeout(patience, child.wait_with_output())
         .await
         .expect("crunch-run ends")
         .unwrap();

@@ -7,6 +7,8 @@ use super::problem::Problem;
 
 /// The part of the file system that is left to others, as a divisor.
 const LEFT_TO_OTHERS: u64 = 100;
+/// Most images need more than this.
+const FEW: u64 = 1 << 30;
 /// Before an entry of this size there is a look.
 const LARGE: u64 = 1 << 20;
 /// Between two looks otherwise, in bytes and in entries.
@@ -18,8 +20,7 @@ const LOOK_ENTRIES: u64 = 1000;
 pub struct Room {
     bytes: u64,
     entries: u64,
-    /// Nothing was unpacked yet, so this layer is not what fills the disk.
-    at_start: bool,
+    free_at_start: Option<u64>,
 }
 
 impl Room {
@@ -28,7 +29,7 @@ impl Room {
         Self {
             bytes: LOOK_BYTES,
             entries: 0,
-            at_start: true,
+            free_at_start: None,
         }
     }
 
@@ -45,23 +46,17 @@ impl Room {
         let left = found.f_blocks.saturating_mul(found.f_frsize) / LEFT_TO_OTHERS;
         // Some file systems count no files.
         let few_files = found.f_files > 0 && found.f_favail < found.f_files / LEFT_TO_OTHERS;
-        let at_start = std::mem::replace(&mut self.at_start, false);
-        if at_start && (free < left || few_files) {
-            // In the words by which a node that can run nothing is known.
+        let at_start = *self.free_at_start.get_or_insert(free);
+        // Few bytes at the start are this node's fault, and said in the words by which such nodes are known.
+        let what = match at_start < FEW {
+            true => "No space left on device",
+            false => "not enough free space",
+        };
+        if free < size.saturating_add(left) || few_files {
             return Err(full(format!(
-                "no space left on device: {free} bytes and {} inodes are free",
-                found.f_favail
-            )));
-        }
-        if free < size.saturating_add(left) {
-            return Err(full(format!(
-                "not enough free space: {size} bytes are to be unpacked next, {free} are free, and {left} are left to others"
-            )));
-        }
-        if few_files {
-            return Err(full(format!(
-                "not enough free inodes: {} of {} are free",
-                found.f_favail, found.f_files
+                "{what}: {size} bytes are to be unpacked next, {free} bytes and {} inodes are free, and {} % are left to others",
+                found.f_favail,
+                100 / LEFT_TO_OTHERS
             )));
         }
         Ok(())
