@@ -145,7 +145,20 @@ fn entries() -> impl Strategy<Value = Vec<(u8, String, String)>> {
         ".wh..",
         "\u{7f}",
     ]);
-    let path = prop::collection::vec(part, 1..5).prop_map(|parts| parts.join("/"));
+    let odd = prop::collection::vec(part, 1..5).prop_map(|parts| parts.join("/"));
+    // Few names, so that entries meet: a link, and then a path through it.
+    let plain = prop::sample::select(vec![
+        "a",
+        "a",
+        "a/new",
+        "a/victim",
+        "a/.wh.victim",
+        "a/.wh..wh..opq",
+        "b",
+        "b/a",
+        "b/a/new",
+    ]);
+    let path = prop_oneof![3 => plain.prop_map(str::to_owned), 1 => odd];
     let target = prop_oneof![
         path.clone(),
         path.clone().prop_map(|path| format!("../../../{path}")),

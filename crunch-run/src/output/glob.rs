@@ -106,18 +106,29 @@ impl Pattern {
 }
 
 /// The parts between slashes; slashes in character classes do not count, and a pattern with
-/// alternatives is not cut.
+/// alternatives, or with a slash behind a backslash, is not cut.
 fn split(text: &str) -> Option<Vec<&str>> {
     let mut parts = Vec::new();
-    let (mut begin, mut in_class, mut escaped) = (0, false, false);
+    let (mut begin, mut escaped) = (0, false);
+    // Of the class: whether it has anything yet. A bracket that comes first is itself.
+    let mut class: Option<bool> = None;
     for (at, c) in text.char_indices() {
-        match c {
-            _ if escaped => escaped = false,
-            '\\' => escaped = true,
-            '[' => in_class = true,
-            ']' => in_class = false,
-            '{' if !in_class => return None,
-            '/' if !in_class => {
+        if escaped {
+            escaped = false;
+            if c == '/' {
+                return None;
+            }
+            class = class.map(|_| true);
+            continue;
+        }
+        match (c, class) {
+            ('\\', _) => escaped = true,
+            (']', Some(true)) => class = None,
+            ('!' | '^', Some(false)) if text[..at].ends_with('[') => {}
+            (_, Some(_)) => class = Some(true),
+            ('[', None) => class = Some(false),
+            ('{', None) => return None,
+            ('/', None) => {
                 parts.push(&text[begin..at]);
                 begin = at + 1;
             }
@@ -191,6 +202,10 @@ mod tests {
             ("abc/def/ghi", "*c/*f/bar", false),
             ("abc/def/ghi", "abc/d[^/]f/ghi/*", true),
             ("abc/def", "{abc/def,x}/y", true),
+            ("abc", r"*\/a*", true),
+            ("abc", "[]/x]bc/y", false),
+            ("]bc", "[]/x]bc/y", true),
+            ("xbc", "[^]/a]bc/y", true),
             ("", "x", true),
         ];
         for (path, glob, expected) in cases {
@@ -259,7 +274,7 @@ mod properties {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(200))]
+        #![proptest_config(ProptestConfig::with_cases(1000))]
 
         #[test]
         fn a_pattern_matches_what_it_means(pattern in patterns(), path in paths()) {
@@ -279,11 +294,20 @@ mod properties {
             }
         }
 
+        /// The same for whatever people write.
         #[test]
-        fn no_text_is_too_odd_for_a_pattern(text in ".{0,12}", path in "[a-c/]{0,8}") {
+        fn no_text_is_too_odd_for_a_pattern(
+            text in prop_oneof![".{0,12}", r"[ab/*?\[\]!^{},\\-]{0,10}"],
+            path in "[ab\\]\\[/]{0,8}",
+        ) {
             let (globs, _) = Globs::new(&[text]);
-            globs.wants_file(&path);
-            globs.could_want_below(&path);
+            let parts: Vec<&str> = path.split('/').collect();
+            let is_path = parts.iter().all(|part| !part.is_empty());
+            if is_path && (globs.wants_file(&path) || globs.wants_directory(&path)) {
+                for above in 1..parts.len() {
+                    prop_assert!(globs.could_want_below(&parts[..above].join("/")));
+                }
+            }
         }
     }
 }

@@ -93,23 +93,12 @@ pub fn clear(parent: &OwnedFd, name: &OsStr) -> Result<(), Problem> {
     }
 }
 
-/// All of an entry's content, which has `size` bytes by its header.
-pub fn copy(mut from: impl Read, mut to: &File, size: u64) -> Result<(), Problem> {
+pub fn copy(mut from: impl Read, mut to: &File) -> Result<(), Problem> {
     let mut buffer = vec![0u8; COPY_BUFFER];
-    let mut copied = 0;
     loop {
         match from.read(&mut buffer) {
-            Ok(0) if copied < size => {
-                return Err(Problem::Read(io::Error::new(
-                    io::ErrorKind::UnexpectedEof,
-                    "it ends within a file",
-                )));
-            }
             Ok(0) => return Ok(()),
-            Ok(n) => {
-                to.write_all(&buffer[..n]).map_err(Problem::Write)?;
-                copied += n as u64;
-            }
+            Ok(n) => to.write_all(&buffer[..n]).map_err(Problem::Write)?,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(Problem::Read(error)),
         }

@@ -185,7 +185,7 @@ impl<'a> Unpacker<'a> {
                         | OFlags::CLOEXEC,
                     Mode::from_raw_mode(0o600),
                 )?);
-                copy(&mut *entry, &file, size)?;
+                copy(&mut *entry, &file)?;
                 let fd = OwnedFd::from(file);
                 self.finish(&fd, entry, &xattrs)?;
                 rustix::fs::futimens(&fd, &times(entry))?;
