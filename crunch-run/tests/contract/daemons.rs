@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Dropping it ends it.
 pub struct Daemon {
     pub socket: PathBuf,
     /// Its stdin is the daemon's life: the kernel closes it with this process.
@@ -27,7 +28,7 @@ pub fn podman() -> &'static Daemon {
 
 impl Daemon {
     /// `name.sh` beside this file, in a new directory.
-    fn start(name: &str) -> Self {
+    pub fn start(name: &str) -> Self {
         let prefix = format!("cr-{name}-");
         // Sockets have short names, so it cannot be in the build directory.
         let dir = tempfile::Builder::new()

@@ -16,6 +16,13 @@ daemon=$!
   kill -TERM "$daemon"
 ) &
 wait "$daemon" || true
+# Those of a daemon that was killed stay.
+for process in /proc/[0-9]*; do
+  if tr '\0' ' ' <"$process/cmdline" 2>/dev/null | grep -qF -- "containerd-shim-runc-v2 -namespace moby" &&
+    tr '\0' ' ' <"$process/cmdline" 2>/dev/null | grep -qF -- "-address $dir/"; then
+    kill -KILL "${process##*/}" || true
+  fi
+done
 awk -v d="$dir/" 'index($2, d) == 1 {print $2}' /proc/mounts | sort -r | while read -r mount; do
   umount -l "$mount" || true
 done

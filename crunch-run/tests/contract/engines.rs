@@ -6,7 +6,7 @@ use arvados_client::ContainerUuid;
 use bollard::query_parameters::ListContainersOptionsBuilder;
 use bollard::{API_DEFAULT_VERSION, Docker};
 
-use crate::{daemons, run_lab};
+use crate::{daemons, nobody, run_lab};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engine {
@@ -16,6 +16,10 @@ pub enum Engine {
     Apptainer,
     Docker,
     Podman,
+    /// The same as an ordinary user.
+    CrunAsNobody,
+    RuncAsNobody,
+    ApptainerAsNobody,
 }
 
 impl Engine {
@@ -23,9 +27,9 @@ impl Engine {
     pub fn can_run(self) -> bool {
         match self {
             Self::Builtin => run_lab::can_run(),
-            Self::Crun => run_lab::can_run_with("crun"),
-            Self::Runc => run_lab::can_run_with("runc"),
-            Self::Apptainer => run_lab::can_run_with("apptainer"),
+            Self::Crun | Self::CrunAsNobody => run_lab::can_run_with("crun"),
+            Self::Runc | Self::RuncAsNobody => run_lab::can_run_with("runc"),
+            Self::Apptainer | Self::ApptainerAsNobody => run_lab::can_run_with("apptainer"),
             Self::Docker => run_lab::can_run_with("dockerd"),
             Self::Podman => run_lab::can_run_with("podman"),
         }
@@ -33,23 +37,35 @@ impl Engine {
 
     /// Scenarios that this engine cannot keep, each of which `docs/engines.md` names.
     pub fn differs_in(self, scenario: &str) -> bool {
-        let differences: &[&str] = match self {
+        const NO_LIMITS: &[&str] = &[
+            // Without a limit they would take all of the machine's memory.
+            "exit_0_after_a_child_was_killed_for_memory_is_a_warning",
+            "the_memory_limit_kills_and_is_named",
+            "the_limit_of_processes_is_kept",
+            "the_number_of_cpus_is_kept",
+        ];
+        const NOBODYS: &[&str] = &[
+            // Nor does anything count what such a container uses.
+            "logs_are_present_and_stamped",
+            "the_result_is_written_for_programs",
+            "files_nobody_may_read_are_saved",
+        ];
+        const APPTAINERS: &[&str] = &[
+            "a_container_sees_only_its_own_processes",
+            "a_user_by_name",
+            "a_user_by_number",
+            "environment_is_what_was_given",
+            "the_hostname_is_its_own",
+        ];
+        let differences: &[&[&str]] = match self {
             Self::Builtin | Self::Crun | Self::Runc | Self::Docker | Self::Podman => &[],
-            Self::Apptainer => &[
-                "a_container_sees_only_its_own_processes",
-                "a_user_by_name",
-                "a_user_by_number",
-                "environment_is_what_was_given",
-                // Without a limit they would take all of the machine's memory.
-                "exit_0_after_a_child_was_killed_for_memory_is_a_warning",
-                "proc_and_sys_are_safe",
-                "the_hostname_is_its_own",
-                "the_limit_of_processes_is_kept",
-                "the_number_of_cpus_is_kept",
-                "the_memory_limit_kills_and_is_named",
-            ],
+            Self::Apptainer => &[NO_LIMITS, APPTAINERS, &["proc_and_sys_are_safe"]],
+            Self::CrunAsNobody => &[NO_LIMITS, NOBODYS],
+            Self::RuncAsNobody => &[NO_LIMITS, NOBODYS, &["a_user_by_name", "a_user_by_number"]],
+            Self::ApptainerAsNobody => &[NO_LIMITS, NOBODYS, APPTAINERS],
         };
-        differences.contains(&scenario)
+        let mut differences = differences.iter().copied().flatten();
+        differences.any(|name| *name == scenario)
     }
 
     pub fn flags(self) -> Vec<String> {
@@ -63,9 +79,9 @@ impl Engine {
             Self::Docker => return of("docker", &daemons::docker().socket),
             Self::Podman => return of("podman", &daemons::podman().socket),
             Self::Builtin => "--runtime-engine=builtin",
-            Self::Crun => "--oci-runtime=crun",
-            Self::Runc => "--oci-runtime=runc",
-            Self::Apptainer => "--runtime-engine=apptainer",
+            Self::Crun | Self::CrunAsNobody => "--oci-runtime=crun",
+            Self::Runc | Self::RuncAsNobody => "--oci-runtime=runc",
+            Self::Apptainer | Self::ApptainerAsNobody => "--runtime-engine=apptainer",
         };
         vec![flag.to_owned()]
     }
@@ -80,6 +96,13 @@ impl Engine {
         matches!(self, Self::Docker | Self::Podman)
     }
 
+    pub fn is_nobodys(self) -> bool {
+        matches!(
+            self,
+            Self::CrunAsNobody | Self::RuncAsNobody | Self::ApptainerAsNobody
+        )
+    }
+
     /// A daemon has the containers: they do not end with who made them.
     pub fn is_a_service(self) -> bool {
         matches!(self, Self::Docker | Self::Podman)
@@ -88,8 +111,17 @@ impl Engine {
     /// What of this container is still on the node; nothing should be.
     pub async fn left_overs(self, uuid: &ContainerUuid) -> Vec<String> {
         let socket = match self {
-            Self::Builtin | Self::Crun | Self::Runc | Self::Apptainer => {
-                let paths = run_lab::left_overs(uuid);
+            Self::Builtin
+            | Self::Crun
+            | Self::Runc
+            | Self::Apptainer
+            | Self::CrunAsNobody
+            | Self::RuncAsNobody
+            | Self::ApptainerAsNobody => {
+                let paths = match self.is_nobodys() {
+                    true => nobody::left_overs(uuid),
+                    false => run_lab::left_overs(uuid),
+                };
                 return paths
                     .iter()
                     .map(|path| path.display().to_string())

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
 use crate::engines::Engine;
+use crate::nobody;
 use crate::run_lab::{Job, World, engine_lab, finish, lines};
 
 pub struct Lab {
@@ -64,8 +65,11 @@ impl Lab {
     }
 
     pub fn program(&self, job: &Job, flags: &[&str]) -> Command {
-        let mut program = self.world.program(job, flags);
-        program.args(self.engine.flags());
+        let mut program = match self.engine.is_nobodys() {
+            true => nobody::program(&self.world, job),
+            false => self.world.program(job, &[]),
+        };
+        program.args(flags).args(self.engine.flags());
         program
     }
 

@@ -9,6 +9,7 @@ use serde_json::json;
 use tokio::process::Child;
 
 use crate::lab::Lab;
+use crate::nobody;
 use crate::run_lab::{Job, finish, signal};
 
 /// One that runs until it is told to end: nothing may happen to it.
@@ -36,6 +37,10 @@ pub async fn what_a_killed_attempt_made_is_removed_by_the_next(lab: &Lab) {
     let job = lab.world.lock(&["echo", "well"], json!({})).await;
     let points = tempfile::tempdir().unwrap();
     fs::write(points.path().join("run.created"), "1").unwrap();
+    if lab.engine.is_nobodys() {
+        nobody::give(points.path());
+        nobody::give(&points.path().join("run.created"));
+    }
     let mut program = lab.program(&job, &[]);
     program.env(fail_points::VARIABLE, points.path());
     let killed = program.spawn().unwrap().wait_with_output().await.unwrap();

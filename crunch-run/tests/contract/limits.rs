@@ -97,7 +97,7 @@ pub async fn the_number_of_cpus_is_kept(lab: &Lab) {
 }
 
 /// Those that have it as an argument.
-fn processes_named(name: &str) -> Vec<u32> {
+pub fn processes_named(name: &str) -> Vec<u32> {
     procfs::process::all_processes()
         .unwrap()
         .flatten()

@@ -16,7 +16,9 @@ mod lab;
 mod leftovers;
 mod limits;
 mod mounts;
+mod nobody;
 mod records;
+mod services;
 mod streams;
 mod surroundings;
 
@@ -158,5 +160,10 @@ suite!(crun, crate::engines::Engine::Crun);
 suite!(runc, crate::engines::Engine::Runc);
 suite!(apptainer, crate::engines::Engine::Apptainer);
 suite!(docker, crate::engines::Engine::Docker);
-
 suite!(podman, crate::engines::Engine::Podman);
+suite!(crun_as_nobody, crate::engines::Engine::CrunAsNobody);
+suite!(runc_as_nobody, crate::engines::Engine::RuncAsNobody);
+suite!(
+    apptainer_as_nobody,
+    crate::engines::Engine::ApptainerAsNobody
+);

@@ -1,0 +1,101 @@
+//! Docker's daemon and podman's service when they are not there, or not any more.
+
+use std::os::unix::net::UnixListener;
+use std::time::{Duration, Instant};
+
+use arvados_client::records::ContainerState;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+use crate::daemons::Daemon;
+use crate::engines::Engine;
+use crate::limits::processes_named;
+use crate::run_lab::{World, can_run, file, finish, lines};
+
+#[tokio::test]
+async fn docker_is_killed_while_a_command_runs() {
+    is_killed_while_a_command_runs(Engine::Docker, "docker").await;
+}
+
+#[tokio::test]
+async fn podman_s_service_is_killed_while_a_command_runs() {
+    is_killed_while_a_command_runs(Engine::Podman, "podman").await;
+}
+
+async fn is_killed_while_a_command_runs(engine: Engine, name: &str) {
+    if !engine.can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let daemon = Daemon::start(name);
+    let command = format!("sleep-{:016x}", fastrand::u64(..));
+    let job = world
+        .lock(
+            &["sh", "-c", "echo ready; sleep 1000; exit 0", &command],
+            json!({}),
+        )
+        .await;
+    let flags = [
+        format!("--runtime-engine={name}"),
+        format!("--docker-socket={}", daemon.socket.display()),
+    ];
+    let child = world.start(&job, &flags.each_ref().map(String::as_str));
+    world.until_said(&job, "ready").await;
+    world.until_running(&job).await;
+    let peer = tokio::net::UnixStream::connect(&daemon.socket)
+        .await
+        .unwrap();
+    let service = peer.peer_cred().unwrap().pid().unwrap();
+    kill_process(Pid::from_raw(service).unwrap(), Signal::KILL).unwrap();
+
+    let finished = finish(child).await;
+    assert_eq!(finished.code, 0, "{}", finished.said);
+    let record = world.record(&job).await;
+    assert_eq!(record.state, ContainerState::Cancelled);
+    assert_eq!(record.exit_code, None);
+    let error = record.runtime_status.error.unwrap_or_default();
+    assert!(error.contains("the container was lost"), "{error}");
+    let log = world.log(&job).await;
+    assert_eq!(lines(file(&log, "stdout.txt")), ["ready"]);
+    // Without the daemon's help.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !processes_named(&command).is_empty() {
+        assert!(Instant::now() < deadline, "its command still runs");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_socket_without_a_service_ends_the_attempt_and_not_the_container() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let stale = world.place().join("stale");
+    drop(UnixListener::bind(&stale).unwrap());
+    let plain = world.place().join("plain");
+    std::fs::write(&plain, "").unwrap();
+    let missing = world.place().join("missing");
+    for (engine, hint) in [
+        ("docker", "is dockerd running?"),
+        ("podman", "start its service"),
+    ] {
+        for (socket, words) in [
+            (&missing, hint),
+            (&stale, "is its daemon running?"),
+            (&plain, "is its daemon running?"),
+        ] {
+            let job = world.lock(&["true"], json!({})).await;
+            let flags = [
+                format!("--runtime-engine={engine}"),
+                format!("--docker-socket={}", socket.display()),
+            ];
+            let finished = world.run(&job, &flags.each_ref().map(String::as_str)).await;
+            assert_eq!(finished.code, 75, "{}", finished.said);
+            let said = &finished.said;
+            assert!(said.contains(words), "{said}");
+            assert!(said.contains(socket.to_str().unwrap()), "{said}");
+            assert_eq!(world.record(&job).await.state, ContainerState::Locked);
+        }
+    }
+}
