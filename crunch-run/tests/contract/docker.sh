@@ -15,7 +15,10 @@ daemon=$!
   cat <&3 >/dev/null
   kill -TERM "$daemon"
 ) &
+ender=$!
 wait "$daemon" || true
+# The number of one that was killed may be another's by now.
+kill "$ender" 2>/dev/null || true
 # Those of a daemon that was killed stay.
 for process in /proc/[0-9]*; do
   if tr '\0' ' ' <"$process/cmdline" 2>/dev/null | grep -qF -- "containerd-shim-runc-v2 -namespace moby" &&

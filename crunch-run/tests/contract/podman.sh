@@ -11,10 +11,13 @@ podman "${options[@]}" system service --time=0 "unix://$dir/sock" >"$dir/log" 2>
 service=$!
 (
   cat <&3 >/dev/null
-  podman "${options[@]}" rm --all --force --time 0 >>"$dir/log" 2>&1 || true
   kill -TERM "$service"
 ) &
+ender=$!
 wait "$service" || true
+# The number of one that was killed may be another's by now.
+kill "$ender" 2>/dev/null || true
+podman "${options[@]}" rm --all --force --time 0 >>"$dir/log" 2>&1 || true
 awk -v d="$dir/" 'index($2, d) == 1 {print $2}' /proc/mounts | sort -r | while read -r mount; do
   umount -l "$mount" || true
 done

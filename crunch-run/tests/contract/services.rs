@@ -41,7 +41,13 @@ async fn is_killed_while_a_command_runs(engine: Engine, name: &str) {
     ];
     let child = world.start(&job, &flags.each_ref().map(String::as_str));
     world.until_said(&job, "ready").await;
-    world.until_running(&job).await;
+    // The start is over for crunch-run too when it counts what the container uses.
+    let statistics = job.dir.join("log/crunchstat.txt");
+    world
+        .until(&job, "it is watched", |_| {
+            std::fs::read_to_string(&statistics).is_ok_and(|text| text.contains(" mem "))
+        })
+        .await;
     let peer = tokio::net::UnixStream::connect(&daemon.socket)
         .await
         .unwrap();
