@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::claim::{self, Claim};
 use super::failure::Failure;
-use super::gpus::Given;
+use super::gpus::{self, Given};
 use super::limits;
 use super::prepare::{self, Created, Creation, Fetched, Pumps, Scratch, on_this_node};
 use super::reserve::Reserve;
@@ -59,6 +59,15 @@ impl Attempt<'_> {
             .map_err(Failure::on_this_node)?;
         let reserve = Reserve::take(self.dir)
             .map_err(|error| on_this_node(self.dir.path(), &error).on_this_node())?;
+        // Before anything is fetched: a node without the right ones need not be kept busy.
+        let (access, gpus) = self
+            .unless_stopped(gpus::find(
+                &claim.record,
+                self.settings,
+                &self.logs,
+                &self.journal,
+            ))
+            .await?;
         let (secret, image) = self.unless_stopped(claim::inputs(claim)).await?;
         self.phases.end("look up");
         fail_point("run.inputs-known");
@@ -80,6 +89,7 @@ impl Attempt<'_> {
                 engine,
                 scratch,
                 fetched: &fetched,
+                gpus: access,
                 logs: &self.logs,
                 status,
                 journal: &self.journal,
@@ -91,11 +101,7 @@ impl Attempt<'_> {
                 saved.map_err(|error| Failure::NeverRan(error.to_string()))
             }),
         );
-        let Created {
-            container,
-            pumps,
-            gpus,
-        } = created?;
+        let Created { container, pumps } = created?;
         fail_point("run.created");
         let announced = match log {
             Ok(log) => self.announce(log, status).await,

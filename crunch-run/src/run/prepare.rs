@@ -13,11 +13,11 @@ use arvados_client::records::Mount;
 use super::Means;
 use super::claim::Claim;
 use super::failure::Failure;
-use super::gpus::{self, Given};
 use super::image::ImageFile;
 use super::settings::Settings;
 use super::spec;
 use crate::cache::{self, BlockCache};
+use crate::engine::gpu::GpuAccess;
 use crate::engine::{Container, ContainerSpec, Engine, Stdio};
 use crate::image::Image;
 use crate::job_dir::{JobDir, make_private};
@@ -158,7 +158,6 @@ pub struct Pumps {
 pub struct Created {
     pub container: Arc<dyn Container>,
     pub pumps: Pumps,
-    pub gpus: Given,
 }
 
 /// What a container is made from.
@@ -168,6 +167,7 @@ pub struct Creation<'a> {
     pub engine: &'a dyn Engine,
     pub scratch: &'a Scratch,
     pub fetched: &'a Fetched,
+    pub gpus: Option<GpuAccess>,
     pub logs: &'a LogDir,
     pub status: &'a Status,
     pub journal: &'a Journal,
@@ -183,10 +183,9 @@ pub async fn create(from: Creation<'_>) -> Result<Created, Failure> {
         ..
     } = from;
     let record = &claim.record;
-    let (access, given) = gpus::find(record, settings, from.logs, from.journal).await?;
     let limits = spec::limits(record, settings);
-    let remarks = access.iter().flat_map(|access| access.remarks.clone());
-    let unenforceable = engine.unenforceable(&limits, access.as_ref());
+    let remarks = from.gpus.iter().flat_map(|gpus| gpus.remarks.clone());
+    let unenforceable = engine.unenforceable(&limits, from.gpus.as_ref());
     for sentence in unenforceable.into_iter().chain(remarks) {
         from.journal.say(format!("Warning: {sentence}"));
         from.status.warn(sentence);
@@ -200,7 +199,7 @@ pub async fn create(from: Creation<'_>) -> Result<Created, Failure> {
         binds: fetched.staged.binds.clone(),
         network: spec::network(record, settings),
         limits,
-        gpus: access,
+        gpus: from.gpus,
         scratch: scratch.path().to_owned(),
         stdio,
     };
@@ -208,11 +207,7 @@ pub async fn create(from: Creation<'_>) -> Result<Created, Failure> {
         .create(&fetched.image, spec)
         .await
         .map_err(|e| Failure::of_engine("the container cannot be created", &e))?;
-    Ok(Created {
-        container,
-        pumps,
-        gpus: given,
-    })
+    Ok(Created { container, pumps })
 }
 
 /// From and to files where the record asks for that, and otherwise from nothing and to the log.

@@ -170,6 +170,12 @@ pub async fn without_a_wish_no_gpu_is_seen(lab: &Lab) {
 pub async fn a_gpu_the_node_does_not_have_is_refused(lab: &Lab) {
     let vendor = Vendor::new(lab);
     let finished = refused(lab, wish(1), &vendor.flags("lab.example/gpu=7")).await;
+    // The node is not kept busy with inputs for it.
+    assert!(
+        !finished.said.contains("Fetching inputs"),
+        "{}",
+        finished.said
+    );
     for words in [
         "GPU lab.example/gpu=7 was granted but cannot be given to the container",
         "they describe lab.example/gpu=0, lab.example/gpu=1",

@@ -258,3 +258,37 @@ pub fn unenforceable(flavour: Flavour, limits: &Limits, info: &SystemInfo) -> Ve
     }
     sentences
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_is_given_names_only_where_it_knows_all_of_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let spec = r#"{"cdiVersion": "0.6.0", "kind": "lab.example/gpu", "devices": [{"name": "0"}, {"name": "1"}]}"#;
+        std::fs::write(dir.path().join("lab.json"), spec).unwrap();
+        let its_own = [dir.path().to_string_lossy().into_owned()];
+        let access = |names: &[&str]| GpuAccess {
+            cdi_names: names
+                .iter()
+                .map(|n| format!("lab.example/gpu={n}"))
+                .collect(),
+            ..GpuAccess::default()
+        };
+        for (names, dirs, by_name) in [
+            (&["0", "1"][..], &its_own[..], true),
+            (&["0", "2"], &its_own, false),
+            // Its CDI is not switched on.
+            (&["0"], &[], false),
+            // No specification said what belongs to the GPUs.
+            (&[], &its_own, false),
+        ] {
+            let access = access(names);
+            let chosen = Gpus::of(Some(&access), dirs);
+            assert_eq!(matches!(chosen, Gpus::Cdi(_)), by_name, "{names:?}");
+            assert_eq!(chosen.nodes().is_some(), !by_name, "{names:?}");
+        }
+        assert!(matches!(Gpus::of(None, &its_own), Gpus::None));
+    }
+}
