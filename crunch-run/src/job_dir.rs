@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use arvados_client::ContainerUuid;
 
 use crate::exit::ExitCode;
+use crate::registry::Places;
 
 #[derive(Debug, Clone)]
 pub struct JobDir {
@@ -36,6 +37,16 @@ impl JobDir {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    /// For whoever tidies up, should this process be killed.
+    pub fn places(&self, scratch: Option<&Path>) -> Places {
+        let absolute = |path: &Path| path.canonicalize().unwrap_or(path.to_owned());
+        Places {
+            job_dir: self.path.clone(),
+            own: self.own,
+            scratch: scratch.map(absolute),
         }
     }
 

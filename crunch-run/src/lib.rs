@@ -12,6 +12,7 @@ pub mod flags;
 pub mod gpus;
 pub mod image;
 pub mod job_dir;
+mod leavings;
 pub mod limits;
 pub mod lock_file;
 pub mod logs;

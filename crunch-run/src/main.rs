@@ -155,8 +155,12 @@ fn start(flags: &Flags) -> anyhow::Result<ExitCode> {
         None => None,
     };
     // Without it only --list knows less.
-    let _registered = registry::register(&runs(), &flags.uuid)
-        .inspect_err(|error| eprintln!("crunch-run: --list will not show this run: {error}"));
+    let _registered = registry::register(
+        &runs(),
+        &flags.uuid,
+        Some(dir.places(flags.scratch.as_deref())),
+    )
+    .inspect_err(|error| eprintln!("crunch-run: --list will not show this run: {error}"));
     let code = run::to_the_end(&settings, &dir)?;
     fail_point("run.before-clean");
     if let Err(error) = dir.clean(code) {

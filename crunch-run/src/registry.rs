@@ -26,6 +26,19 @@ pub struct Entry {
     pub uuid: ContainerUuid,
     #[serde(rename = "PID")]
     pub pid: u32,
+    /// For whoever tidies up after it, should it be killed.
+    #[serde(default, rename = "Places", skip_serializing_if = "Option::is_none")]
+    pub places: Option<Places>,
+}
+
+/// Where a run has its files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Places {
+    pub job_dir: PathBuf,
+    /// The job directory was made by the run itself, and nobody else will remove it.
+    pub own: bool,
+    /// Where it makes its scratch directory, if not in the job directory.
+    pub scratch: Option<PathBuf>,
 }
 
 /// A run's own entry; gone with it.
@@ -54,17 +67,25 @@ pub fn directory(env: impl Fn(&str) -> Option<String>) -> PathBuf {
 }
 
 /// Puts this process into the list.
-pub fn register(dir: &Path, uuid: &ContainerUuid) -> io::Result<Registered> {
+pub fn register(
+    dir: &Path,
+    uuid: &ContainerUuid,
+    places: Option<Places>,
+) -> io::Result<Registered> {
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(dir)?;
     check_owner(dir)?;
+    // Nobody begins while somebody looks who is dead.
+    let gate = gate(dir)?;
+    flock(&gate, FlockOperation::LockShared)?;
     let pid = std::process::id();
     let path = dir.join(format!("{uuid}.{pid}"));
     let entry = Entry {
         uuid: uuid.clone(),
         pid,
+        places,
     };
     let text = format!("{}\n", serde_json::to_string(&entry)?);
     loop {
@@ -84,6 +105,63 @@ pub fn register(dir: &Path, uuid: &ContainerUuid) -> io::Result<Registered> {
     }
 }
 
+/// The name of no entry.
+const GATE: &str = "gate";
+
+fn gate(dir: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(dir.join(GATE))
+}
+
+/// Runs that were killed, and have left something. While this is held nobody registers, and nobody else has one.
+#[derive(Debug)]
+pub struct Dead {
+    _gate: File,
+    entries: Vec<(PathBuf, Entry)>,
+}
+
+impl Dead {
+    /// `None` if somebody else is at it.
+    pub fn find(dir: &Path) -> io::Result<Option<Self>> {
+        check_owner(dir)?;
+        let gate = gate(dir)?;
+        match flock(&gate, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+        let All {
+            alive,
+            dead: mut entries,
+        } = read_all(dir)?;
+        // Another attempt at the same container is alive, and has tidied up by itself.
+        entries.retain(|(_, dead)| alive.iter().all(|entry| entry.uuid != dead.uuid));
+        Ok(Some(Self {
+            _gate: gate,
+            entries,
+        }))
+    }
+
+    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().map(|(_, entry)| entry)
+    }
+
+    /// Nothing is left of it.
+    pub fn forget(&self, gone: &Entry) -> io::Result<()> {
+        for (path, entry) in &self.entries {
+            if entry == gone {
+                fs::remove_file(path)?;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// In a directory of everybody's, somebody else may have been first; signals go only where our own notes say.
 fn check_owner(dir: &Path) -> io::Result<()> {
     let facts = fs::symlink_metadata(dir)?;
@@ -96,33 +174,55 @@ fn check_owner(dir: &Path) -> io::Result<()> {
     )))
 }
 
-/// Every run that is alive. Notes of the past are removed.
+/// Every run that is alive. Notes of the past that say nothing more are removed.
 pub fn list(dir: &Path) -> io::Result<Vec<Entry>> {
-    let mut found = Vec::new();
     match check_owner(dir) {
         Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
     }
+    let mut found = read_all(dir)?.alive;
+    found.sort_by(|one, other| (&one.uuid, one.pid).cmp(&(&other.uuid, other.pid)));
+    Ok(found)
+}
+
+#[derive(Debug, Default)]
+struct All {
+    alive: Vec<Entry>,
+    /// Those that have left something, with their files.
+    dead: Vec<(PathBuf, Entry)>,
+}
+
+fn read_all(dir: &Path) -> io::Result<All> {
+    let mut all = All::default();
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
+        if path.ends_with(GATE) {
+            continue;
+        }
         let Ok(mut file) = File::open(&path) else {
             continue;
         };
         match flock(&file, FlockOperation::NonBlockingLockShared) {
             Ok(()) => {
-                let _ = fs::remove_file(&path);
+                let mut text = String::new();
+                file.read_to_string(&mut text)?;
+                match serde_json::from_str::<Entry>(&text) {
+                    Ok(entry) if entry.places.is_some() => all.dead.push((path, entry)),
+                    _ => {
+                        let _ = fs::remove_file(&path);
+                    }
+                }
             }
             Err(_) => {
                 let mut text = String::new();
                 file.read_to_string(&mut text)?;
                 // One that begins at this moment has not written its name yet.
-                found.extend(serde_json::from_str::<Entry>(&text));
+                all.alive.extend(serde_json::from_str::<Entry>(&text));
             }
         }
     }
-    found.sort_by(|one, other| (&one.uuid, one.pid).cmp(&(&other.uuid, other.pid)));
-    Ok(found)
+    Ok(all)
 }
 
 /// Sends a signal to every run of a container, and tells whether all of them ended at once. There may be none.
@@ -158,10 +258,11 @@ mod tests {
         let dir = dir.path().join("list");
         assert_eq!(list(&dir).unwrap(), []);
         let uuid = ContainerUuid::generate("zzzzz");
-        let me = register(&dir, &uuid).unwrap();
+        let me = register(&dir, &uuid, None).unwrap();
         let entry = Entry {
             uuid: uuid.clone(),
             pid: std::process::id(),
+            places: None,
         };
         assert_eq!(list(&dir).unwrap(), [entry]);
         // Left by one that was killed.
@@ -171,9 +272,41 @@ mod tests {
         assert!(!dead.exists());
         drop(me);
         assert_eq!(list(&dir).unwrap(), []);
-        assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 1, "the gate");
         // Nobody to kill is as good as dead.
         assert!(kill(&dir, &uuid, Signal::TERM).unwrap());
+    }
+
+    #[test]
+    fn who_was_killed_is_known_to_one_at_a_time_until_nothing_is_left_of_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let uuids = [(); 2].map(|()| ContainerUuid::generate("zzzzz"));
+        let note = |uuid: &ContainerUuid| Entry {
+            uuid: uuid.clone(),
+            pid: 1,
+            places: Some(Places {
+                job_dir: "/nowhere".into(),
+                own: true,
+                scratch: None,
+            }),
+        };
+        for uuid in &uuids {
+            let text = serde_json::to_string(&note(uuid)).unwrap();
+            fs::write(dir.join(format!("{uuid}.1")), text).unwrap();
+        }
+        // Another attempt at one of them lives.
+        let alive = register(dir, &uuids[0], note(&uuids[0]).places).unwrap();
+        assert_eq!(list(dir).unwrap().len(), 1);
+        let dead = Dead::find(dir).unwrap().unwrap();
+        let entries: Vec<_> = dead.entries().cloned().collect();
+        assert_eq!(entries, [note(&uuids[1])]);
+        assert!(Dead::find(dir).unwrap().is_none());
+        dead.forget(&entries[0]).unwrap();
+        drop(dead);
+        assert_eq!(Dead::find(dir).unwrap().unwrap().entries().count(), 0);
+        drop(alive);
+        assert_eq!(Dead::find(dir).unwrap().unwrap().entries().count(), 1);
     }
 
     #[test]
@@ -185,7 +318,7 @@ mod tests {
         // Only root can give something away.
         if std::os::unix::fs::chown(&theirs, Some(65534), Some(65534)).is_ok() {
             for refused in [
-                register(&theirs, &uuid).map(drop),
+                register(&theirs, &uuid, None).map(drop),
                 list(&theirs).map(drop),
                 kill(&theirs, &uuid, Signal::TERM).map(drop),
             ] {

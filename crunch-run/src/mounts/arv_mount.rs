@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use arvados_client::resources::RuntimeConstraints;
 
+pub use mount_point::detach;
 pub use process::{ArvMount, ArvMountError, Surroundings};
 
 /// The name of the program, looked for in PATH.

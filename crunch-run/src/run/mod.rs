@@ -42,6 +42,7 @@ use crate::exit::ExitCode;
 use crate::flags::MountMethod;
 use crate::image::ImageStore;
 use crate::job_dir::JobDir;
+use crate::leavings;
 use crate::logs::{JOURNAL, Journal, LogDir, Saver};
 use crate::mounts::arv_mount::{ArvMount, Request, Surroundings};
 use crate::signals::{self, Signals};
@@ -267,6 +268,9 @@ impl Attempt<'_> {
         for what in recovered.removed {
             self.journal
                 .say(format!("An earlier attempt left {what}; it is removed"));
+        }
+        for sentence in leavings::sweep(engine).await {
+            self.journal.say(sentence);
         }
         Scratch::create(self.settings, self.dir).map_err(|error| {
             on_this_node(

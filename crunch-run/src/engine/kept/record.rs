@@ -130,7 +130,12 @@ pub fn recover(run_dir: &Path, name: &str) -> io::Result<Vec<String>> {
         if !is_ours {
             continue;
         }
-        if let Ok(record) = serde_json::from_slice::<Record>(&fs::read(&path)?) {
+        let text = match fs::read(&path) {
+            // A keeper without its crunch-run tidies up too, perhaps at this moment.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            text => text?,
+        };
+        if let Ok(record) = serde_json::from_slice::<Record>(&text) {
             end_group(&record.group, &mut removed)?;
             if let Some(keeper) = record.keeper
                 && keeper.end()?
@@ -139,7 +144,7 @@ pub fn recover(run_dir: &Path, name: &str) -> io::Result<Vec<String>> {
             }
             for dir in record.dirs {
                 if dir.exists() {
-                    remove_tree(&dir)?;
+                    unless_gone(remove_tree(&dir))?;
                     removed.push(format!("directory {}", dir.display()));
                 }
             }
@@ -148,7 +153,7 @@ pub fn recover(run_dir: &Path, name: &str) -> io::Result<Vec<String>> {
         let _ = layout
             .named_group(&file_name.to_string_lossy())
             .remove(PATIENCE);
-        fs::remove_file(&path)?;
+        unless_gone(fs::remove_file(&path))?;
     }
     // Groups whose note is gone, say with a cleared /run.
     let mut parents: Vec<PathBuf> = layout
@@ -165,6 +170,13 @@ pub fn recover(run_dir: &Path, name: &str) -> io::Result<Vec<String>> {
         }
     }
     Ok(removed)
+}
+
+fn unless_gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
 }
 
 /// Also where directories do not let their owner in, as those that overlayfs works in.

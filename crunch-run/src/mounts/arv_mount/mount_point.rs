@@ -51,7 +51,7 @@ fn is_mounted(path: &Path) -> bool {
 }
 
 /// Takes a tree away at once, even one whose program is gone; who still uses it keeps it until then.
-fn detach(path: &Path) -> io::Result<()> {
+pub fn detach(path: &Path) -> io::Result<()> {
     while is_mounted(path) {
         if rustix::process::geteuid().is_root() {
             unmount(path, UnmountFlags::DETACH)?;

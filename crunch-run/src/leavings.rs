@@ -1,0 +1,174 @@
+//! What crunch-runs of this user that were killed have left on this node: containers, mounts and directories. The
+//! next one, whichever container it runs, takes that away. Results that wait to be delivered stay.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+use arvados_client::ContainerUuid;
+
+use crate::engine::Engine;
+use crate::job_dir::JobDir;
+use crate::lock_file::{LockError, LockFile};
+use crate::mounts::arv_mount::detach;
+use crate::registry::{self, Dead, Entry, Places};
+
+/// Others of this user cannot begin meanwhile, and the next one goes on with it.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A sentence for each thing that was done or could not be.
+pub async fn sweep(engine: &dyn Engine) -> Vec<String> {
+    let dir = registry::directory(|name| std::env::var(name).ok());
+    let dead = match Dead::find(&dir) {
+        Ok(Some(dead)) => dead,
+        Ok(None) => return Vec::new(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
+        Err(error) => return vec![format!("What was left by others is not known: {error}")],
+    };
+    let mut said = Vec::new();
+    let sweeping = async {
+        for entry in dead.entries() {
+            tidy(engine, &dead, entry, &mut said).await;
+        }
+    };
+    if tokio::time::timeout(PATIENCE, sweeping).await.is_err() {
+        said.push("What is left by others takes long to remove; the next run goes on".to_owned());
+    }
+    said
+}
+
+async fn tidy(engine: &dyn Engine, dead: &Dead, entry: &Entry, said: &mut Vec<String>) {
+    let Entry { uuid, .. } = entry;
+    match engine.recover(uuid.as_str()).await {
+        Ok(recovered) => said.extend(
+            recovered
+                .removed
+                .iter()
+                .map(|what| format!("The killed run of {uuid} left {what}; it is removed")),
+        ),
+        Err(error) => {
+            said.push(error.to_string());
+            return;
+        }
+    }
+    let (places, name) = (entry.places.clone(), uuid.clone());
+    let removing = tokio::task::spawn_blocking(move || match &places {
+        Some(places) => remove(places, &name),
+        None => Ok(None),
+    });
+    let removed = removing.await.unwrap_or_else(|e| Err(io::Error::other(e)));
+    match removed.and_then(|sentence| dead.forget(entry).map(|()| sentence)) {
+        Ok(sentence) => said.extend(sentence),
+        Err(error) => said.push(format!(
+            "What the killed run of {uuid} left cannot be removed: {error}"
+        )),
+    }
+}
+
+/// Its files; those in a dispatcher's directory are the dispatcher's.
+fn remove(places: &Places, uuid: &ContainerUuid) -> io::Result<Option<String>> {
+    // Where everybody may write, somebody else may have put something in its place.
+    let is_ours = fs::symlink_metadata(&places.job_dir)
+        .is_ok_and(|facts| facts.is_dir() && facts.uid() == rustix::process::geteuid().as_raw());
+    if !is_ours {
+        return scratch(places, uuid).map(|()| None);
+    }
+    let dir = JobDir::given(&places.job_dir)?;
+    // Somebody may be delivering what it left.
+    let _lock = match LockFile::take(&dir.lock()) {
+        Ok(lock) => lock,
+        Err(LockError::Held { .. }) => return Ok(None),
+        Err(LockError::Io { source, .. }) => return Err(source),
+    };
+    detach(&dir.keep())?;
+    if dir.undelivered().exists() {
+        let place = dir.path().display();
+        return Ok(Some(format!(
+            "The killed run of {uuid} left results; `crunch-run resume {place}` delivers them"
+        )));
+    }
+    scratch(places, uuid)?;
+    if !places.own {
+        return Ok(None);
+    }
+    fs::remove_dir_all(dir.path())?;
+    Ok(Some(format!(
+        "The killed run of {uuid} left {}; it is removed",
+        dir.path().display()
+    )))
+}
+
+fn scratch(places: &Places, uuid: &ContainerUuid) -> io::Result<()> {
+    let Some(parent) = &places.scratch else {
+        return Ok(());
+    };
+    let prefix = format!("crunch-run.{uuid}.");
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(&prefix) {
+            remove_tree(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+fn remove_tree(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_put_in_its_place_is_not_touched() {
+        let top = tempfile::tempdir().unwrap();
+        let (link, target) = (top.path().join("link"), top.path().join("target"));
+        fs::create_dir(&target).unwrap();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        let places = Places {
+            job_dir: link.clone(),
+            own: true,
+            scratch: None,
+        };
+        remove(&places, &ContainerUuid::generate("zzzzz")).unwrap();
+        assert!(target.exists() && link.is_symlink());
+    }
+
+    #[test]
+    fn only_what_nobody_needs_goes() {
+        let top = tempfile::tempdir().unwrap();
+        let uuid = ContainerUuid::generate("zzzzz");
+        let scratch = top.path().join("scratch");
+        for (name, own, undelivered, held, stays) in [
+            ("own", true, false, false, false),
+            ("dispatcher's", false, false, false, true),
+            ("results", true, true, false, true),
+            ("being delivered", true, false, true, true),
+        ] {
+            let dir = top.path().join(name);
+            let ours = scratch.join(format!("crunch-run.{uuid}.1"));
+            let other = scratch.join("crunch-run.zzzzz-dz642-another.1");
+            for dir in [&dir, &ours, &other] {
+                fs::create_dir_all(dir).unwrap();
+            }
+            if undelivered {
+                fs::write(dir.join("undelivered.json"), "{}").unwrap();
+            }
+            let _lock = held.then(|| LockFile::take(&dir.join("lock")).unwrap());
+            let places = Places {
+                job_dir: dir.clone(),
+                own,
+                scratch: Some(scratch.clone()),
+            };
+            remove(&places, &uuid).unwrap();
+            assert_eq!(dir.exists(), stays, "{name}");
+            assert_eq!(ours.exists(), undelivered || held, "{name}");
+            assert!(other.exists());
+        }
+    }
+}
