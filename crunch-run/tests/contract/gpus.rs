@@ -207,8 +207,12 @@ pub async fn a_vendor_s_hook_is_run_or_missed_aloud(lab: &Lab) {
     assert_eq!(ended.stdout(), ["fakegpu0"]);
     let is_said = ended.story().iter().any(|line| line.contains("CDI hooks"));
     let is_run = match lab.engine {
-        Engine::Builtin | Engine::Crun | Engine::Runc => true,
-        Engine::Apptainer | Engine::Docker | Engine::Podman => false,
+        Engine::Builtin
+        | Engine::Crun
+        | Engine::Runc
+        | Engine::CrunAsNobody
+        | Engine::RuncAsNobody => true,
+        Engine::Apptainer | Engine::ApptainerAsNobody | Engine::Docker | Engine::Podman => false,
     };
     assert_eq!(ran.exists(), is_run);
     assert_eq!(is_said, !is_run, "{:?}", ended.story());
