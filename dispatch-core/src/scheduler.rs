@@ -1,5 +1,6 @@
 //! The seam to a scheduler: a few verbs, and errors that say whether anything may have happened.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
 
@@ -109,6 +110,35 @@ impl Ending {
     }
 }
 
+/// What a job waits for in its scheduler.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// Whether it will start.
+    pub outlook: Outlook,
+    /// What it waits for, in words for the user, with the expected start where the scheduler tells.
+    pub words: String,
+}
+
+/// Whether a job that waits will start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outlook {
+    /// Yes, when its turn comes.
+    Passes,
+    /// When somebody has done something about it: released it, raised a limit, repaired a node.
+    NeedsSomebody,
+    /// No: nothing in this scheduler could run it as it is.
+    Never,
+}
+
+/// What the order of the queue should be: a container whose job waits, and its priority.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// The container.
+    pub container: ContainerUuid,
+    /// Its priority at the API server, above 0; up to 60 bits.
+    pub priority: i64,
+}
+
 /// A process still works with what is left of a job: it cannot be removed yet.
 #[derive(Debug, thiserror::Error)]
 #[error("a process still works with what is left of its job")]
@@ -138,6 +168,20 @@ pub trait Scheduler: Send + Sync + 'static {
 
     /// Hands one attempt over.
     fn submit(&self, order: Order) -> impl Future<Output = Result<JobId, SchedulerError>> + Send;
+
+    /// What the jobs of the newest listing wait for, where the scheduler tells.
+    fn waiting(&self) -> BTreeMap<ContainerUuid, Waiting> {
+        BTreeMap::new()
+    }
+
+    /// Puts the waiting jobs in the order of their containers' priorities, as far as the newest listing shows that they are
+    /// not. Called after every look, never twice at once; what fails is tried again by the next call.
+    fn arrange(
+        &self,
+        _wanted: Vec<Wanted>,
+    ) -> impl Future<Output = Result<(), SchedulerError>> + Send {
+        std::future::ready(Ok(()))
+    }
 
     /// Ends a job. A job that is gone already is success.
     fn stop(
