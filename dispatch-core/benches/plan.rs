@@ -75,6 +75,7 @@ fn median(mut work: impl FnMut()) -> Duration {
 fn main() {
     let policy = Policy {
         max_pending: 1000,
+        start_timeout: None,
         max_supervisors: 50,
         may_start: true,
     };

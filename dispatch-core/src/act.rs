@@ -54,6 +54,8 @@ pub enum Outcome {
     Ended,
     /// A token of an earlier attempt is ended.
     Swept(TokenUuid),
+    /// The record says what its job waits for.
+    Told(Arc<str>),
     /// Nothing is known to have changed.
     Failed,
 }
@@ -115,6 +117,15 @@ pub enum Task {
     },
     /// Renew the token of an attempt that goes on.
     Renew(ContainerUuid, AttemptToken),
+    /// Write into the record what its job waits for.
+    Tell {
+        /// The container.
+        container: ContainerUuid,
+        /// Its attempt's token.
+        token: AttemptToken,
+        /// What its users read.
+        words: Arc<str>,
+    },
     /// End the token of an attempt that is over; with what is left of its job, where nothing of the container goes on.
     Sweep(ContainerUuid, TokenUuid, Leavings),
 }
@@ -124,7 +135,9 @@ impl Task {
     pub fn container(&self) -> &ContainerUuid {
         match self {
             Task::Act { action, .. } => action.container(),
-            Task::Renew(container, _) | Task::Sweep(container, ..) => container,
+            Task::Renew(container, _)
+            | Task::Sweep(container, ..)
+            | Task::Tell { container, .. } => container,
         }
     }
 }
@@ -196,6 +209,21 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
                     Report::failed(&container, said).after(&error)
                 }
             },
+            Task::Tell {
+                container,
+                token,
+                words,
+            } => {
+                let change = json!({"runtime_status": {"activity": &*words}});
+                match self
+                    .api
+                    .update(Some(&token.token), &container, change)
+                    .await
+                {
+                    Ok(()) => Report::new(Outcome::Told(words), vec![]),
+                    Err(error) => Report::failed(&container, &error).after(&error),
+                }
+            }
             Task::Sweep(container, token, leavings) => {
                 if leavings == Leavings::Remove
                     && let Err(error) = self.scheduler.forget(&container).await

@@ -63,6 +63,7 @@ mod tests {
     use crate::world::{Attempt, Holder, Moment};
 
     const POLICY: Policy = Policy {
+        start_timeout: None,
         max_pending: 100,
         max_supervisors: 1,
         may_start: true,

@@ -50,6 +50,8 @@ pub struct Settings {
     pub asked_by_name: usize,
     /// How long crunch-run may take to end when asked, before it is forced.
     pub stop_grace: Duration,
+    /// A job that will not start by itself is given up after so long; none: never.
+    pub start_timeout: Option<Duration>,
     /// Results that could not be delivered may wait on their node for so long, before the record is cancelled.
     pub undelivered_wait: Duration,
     /// An attempt's token outlives the container's run time limit by this; one that is needed longer is renewed.
@@ -73,6 +75,7 @@ impl Default for Settings {
             commands_per_second: 20.0,
             asked_by_name: 500,
             stop_grace: Duration::from_secs(60),
+            start_timeout: Some(Duration::from_secs(86400)),
             undelivered_wait: Duration::from_secs(86400),
             token_margin: Duration::from_secs(14 * 86400),
             token_mode: TokenMode::PerAttempt,
@@ -173,6 +176,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
         let mut actions = JoinSet::new();
         let mut sight: Option<JoinHandle<Sight>> = None;
         let mut view: Option<JoinHandle<Result<Look, Error>>> = None;
+        let mut arranging: Option<JoinHandle<Result<(), SchedulerError>>> = None;
         let mut next_look = Instant::now();
         let mut next_act = Instant::now();
         loop {
@@ -189,7 +193,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
                 }
                 Some(seen) = ready(&mut sight) => {
                     sight = None;
-                    view = seen.ok().and_then(|seen| self.heard(seen));
+                    view = seen.ok().and_then(|seen| self.heard(seen, &records));
                     match view {
                         Some(_) => {}
                         None => next_look = Instant::now() + self.pause(),
@@ -198,8 +202,17 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
                 Some(seen) = ready(&mut view) => {
                     view = None;
                     self.saw(seen, &records);
+                    if arranging.is_none() {
+                        arranging = self.arrange();
+                    }
                     next_look = Instant::now() + self.pause();
                     next_act = Instant::now();
+                }
+                Some(arranged) = ready(&mut arranging) => {
+                    arranging = None;
+                    if let Ok(Err(error)) = arranged {
+                        tracing::warn!(%error, "the waiting jobs could not be put in order; it is tried again");
+                    }
                 }
                 () = wake.notified() => {
                     // A server that takes long for a look is not asked for the next one at once.
@@ -219,6 +232,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
         for looking in [
             sight.map(|s| s.abort_handle()),
             view.map(|v| v.abort_handle()),
+            arranging.map(|a| a.abort_handle()),
         ] {
             looking.iter().for_each(|handle| handle.abort());
         }
@@ -282,7 +296,11 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
 
     /// Takes in the first half of a look and begins the other, at the API. None before the tokens of an earlier life
     /// are known: what they hold must not be taken for another's.
-    fn heard(&mut self, seen: Sight) -> Option<JoinHandle<Result<Look, Error>>> {
+    fn heard(
+        &mut self,
+        seen: Sight,
+        records: &mpsc::Sender<Event>,
+    ) -> Option<JoinHandle<Result<Look, Error>>> {
         match seen.found {
             Some(Ok(found)) => {
                 let first = self.swept.replace(Instant::now()).is_none();
@@ -302,6 +320,9 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             Some((began, Ok(jobs))) => {
                 self.health.scheduler_answered();
                 self.mind.listed(began, jobs);
+                let waiting = self.hands.scheduler.waiting();
+                let events = self.mind.waits(self.now(), waiting);
+                self.tell(events, records);
             }
             Some((_, Err(error))) => {
                 self.health.scheduler_failed(&error);
@@ -343,6 +364,13 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             breaker_open: !self.mind.may_start(self.now()),
             shunned: self.mind.shunned(self.now()),
         });
+    }
+
+    /// Begins to put the waiting jobs in order.
+    fn arrange(&self) -> Option<JoinHandle<Result<(), SchedulerError>>> {
+        let wanted = self.mind.wanted();
+        let scheduler = self.hands.scheduler.clone();
+        (!wanted.is_empty()).then(|| tokio::spawn(async move { scheduler.arrange(wanted).await }))
     }
 
     /// Decides, and begins what was decided.

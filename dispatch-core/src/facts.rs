@@ -7,7 +7,7 @@ use std::iter::Peekable;
 
 use arvados_client::ContainerUuid;
 
-use crate::world::{Attempt, Job, Known, Listing, Moment, Phase, World};
+use crate::world::{Attempt, Job, Known, Listing, Moment, Phase, Waits, World};
 
 /// What the scheduler's listings prove about a container's job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +31,8 @@ pub struct Facts<'a> {
     pub in_flight: bool,
     /// Not to be locked before this moment.
     pub retry_at: Option<Moment>,
+    /// What its job waits for.
+    pub waits: Option<&'a Waits>,
     /// Its jobs, ended ones too, and when they were asked for.
     newest: Option<(Moment, &'a [Job])>,
     /// The same of the complete listing before that.
@@ -49,6 +51,7 @@ impl<'a> Facts<'a> {
             attempt: world.attempts.get(uuid),
             in_flight: world.in_flight.contains(uuid),
             retry_at: world.retry_at.get(uuid).copied(),
+            waits: world.waiting.get(uuid),
             newest: jobs(&world.listing),
             previous: jobs(&world.previous),
         }
@@ -59,6 +62,7 @@ impl<'a> Facts<'a> {
         let mut attempts = Beside::new(world.attempts.iter());
         let mut in_flight = Beside::new(world.in_flight.iter().map(|uuid| (uuid, ())));
         let mut retry_at = Beside::new(world.retry_at.iter());
+        let mut waits = Beside::new(world.waiting.iter());
         let beside = |listing: &'a Listing| (listing.began, Beside::new(listing.by_container()));
         let mut newest = world.listing.as_ref().map(beside);
         let mut previous = world.previous.as_ref().map(beside);
@@ -68,6 +72,7 @@ impl<'a> Facts<'a> {
                 attempt: attempts.at(uuid),
                 in_flight: in_flight.at(uuid).is_some(),
                 retry_at: retry_at.at(uuid).copied(),
+                waits: waits.at(uuid),
                 newest: newest
                     .as_mut()
                     .map(|(began, jobs)| (*began, jobs.at(uuid).unwrap_or_default())),

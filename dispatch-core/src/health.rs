@@ -86,7 +86,7 @@ struct Row {
     priority: i64,
     ours: bool,
     /// Why it does not start yet.
-    waits: Option<String>,
+    waits: Option<Arc<str>>,
 }
 
 impl Health {
@@ -176,8 +176,8 @@ impl Health {
             *counts.entry(known.state.to_string()).or_default() += 1;
             let ours = matches!(known.holder, Holder::Ours(_));
             let waits = match &known.fit {
-                Fit::Later(why) | Fit::Never(why) if !ours => Some(why.clone()),
-                _ => None,
+                Fit::Later(why) | Fit::Never(why) if !ours => Some(why.as_str().into()),
+                _ => world.waiting.get(uuid).map(|waits| waits.words.clone()),
             };
             rows.push(Row {
                 container: uuid.clone(),

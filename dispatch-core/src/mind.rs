@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use arvados_client::ContainerUuid;
+use arvados_client::records::ContainerState;
 
 use crate::act::{Leavings, Task};
 use crate::admission;
@@ -12,16 +13,18 @@ use crate::attempts::AttemptToken;
 use crate::backoff::Backoff;
 use crate::engine::Settings;
 use crate::events::Event;
+use crate::facts::Facts;
 use crate::needs::{Fit, Needs};
 use crate::nodes::Nodes;
 use crate::pace::{Pace, Width};
 use crate::plan::{Action, LOST_ANSWER, Policy, Reason, plan};
-use crate::scheduler::{Candidate, Urgency};
+use crate::scheduler::{Candidate, Urgency, Wanted};
 use crate::stopping::Stopping;
-use crate::world::{Job, Listing, Moment, Phase, World};
+use crate::world::{Holder, Job, Known, Listing, Moment, Phase, World};
 
 mod learn;
 mod look;
+mod waits;
 
 /// Actions under way at once, at most.
 const HANDS: usize = 8;
@@ -62,6 +65,7 @@ pub struct Mind {
     unplaceable: BTreeSet<ContainerUuid>,
     width: Width,
     pace: Pace,
+    waits_told: waits::Told,
 }
 
 impl Mind {
@@ -88,6 +92,7 @@ impl Mind {
             nodes: Nodes::default(),
             unplaceable: BTreeSet::new(),
             width: Width::new(HANDS),
+            waits_told: waits::Told::default(),
         }
     }
 
@@ -177,6 +182,7 @@ impl Mind {
         Policy {
             max_pending: self.settings.max_pending,
             max_supervisors: self.settings.max_supervisors,
+            start_timeout: self.settings.start_timeout,
             may_start: self.backoff.is_closed(self.world.now),
         }
     }
@@ -243,7 +249,28 @@ impl Mind {
             self.begin(&task);
             tasks.push(task);
         }
+        let free = hands.saturating_sub(self.world.in_flight.len());
+        for task in self.untold(now, free) {
+            self.begin(&task);
+            tasks.push(task);
+        }
         tasks
+    }
+
+    /// The containers whose jobs should be in the order of their priorities.
+    pub fn wanted(&self) -> Vec<Wanted> {
+        let ours = |known: &Known| {
+            known.state == ContainerState::Locked && matches!(known.holder, Holder::Ours(_))
+        };
+        Facts::of_all(&self.world)
+            .filter(|(known, facts)| {
+                known.priority > 0 && ours(known) && facts.live().next().is_some()
+            })
+            .map(|(known, facts)| Wanted {
+                container: facts.uuid.clone(),
+                priority: known.priority,
+            })
+            .collect()
     }
 
     fn begin(&mut self, task: &Task) {

@@ -9,6 +9,7 @@
 //! | Locked | ours | not submitted, also where the answer to lock was lost | – | submit | unlock |
 //! | Locked | ours | being submitted | – | wait for the answer | the same |
 //! | Locked | ours | submitted, adopted | there | wait | stop the job |
+//! | Locked | ours | submitted, adopted | there, in vain for too long | stop the job | stop the job |
 //! | Locked | ours | submitted, adopted | gone | unlock | unlock |
 //! | Running | ours | any | there | wait | stop the job |
 //! | Running | ours | any | gone | cancel the record, with the scheduler's verdict | the same |
@@ -48,6 +49,8 @@ pub struct Policy {
     pub max_pending: usize,
     /// How many workflow runners may be Locked or Running at once.
     pub max_supervisors: usize,
+    /// A job that will not start by itself is stopped after so long; none: never.
+    pub start_timeout: Option<Duration>,
     /// False while the circuit breaker is open, or the program is draining: nothing new is locked or submitted.
     pub may_start: bool,
 }
@@ -120,6 +123,8 @@ pub enum Reason {
     SecondJob,
     /// Two complete listings do not show its job.
     JobGone,
+    /// Its job waited for too long for something that does not come by itself.
+    InVain,
     /// Its results were on its node, and nobody delivered them in time.
     Undelivered,
     /// The scheduler refused its job.
@@ -137,6 +142,7 @@ impl std::fmt::Display for Reason {
             Reason::LockLost => "this attempt does not hold the container's lock",
             Reason::SecondJob => "another job runs the same container",
             Reason::JobGone => "its job is gone",
+            Reason::InVain => "its job cannot start as things are, and has waited long enough",
             Reason::Undelivered => "its results were not delivered from its node",
             Reason::Refused => "the scheduler refused its job",
             Reason::Draining => "the dispatcher ends before it could submit it",
@@ -257,7 +263,19 @@ fn hold(
         }
         Presence::Gone => actions.push(unlock(Reason::JobGone)),
         Presence::There(_) if known.priority <= 0 => stop_all(facts, Reason::PriorityZero, actions),
+        Presence::There(_) if !running && is_over(now, policy, facts) => {
+            stop_all(facts, Reason::InVain, actions)
+        }
         Presence::There(_) => stop_others(facts, attempt, actions),
+    }
+}
+
+/// Its job has waited in vain for too long.
+fn is_over(now: Moment, policy: &Policy, facts: Facts<'_>) -> bool {
+    let since = facts.waits.and_then(|waits| waits.in_vain_since);
+    match (since, policy.start_timeout) {
+        (Some(since), Some(most)) => now.since(since) >= most,
+        _ => false,
     }
 }
 

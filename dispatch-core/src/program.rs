@@ -68,6 +68,9 @@ pub struct Flags {
     /// How long crunch-run may take to end when asked, before it is killed
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
     pub stop_grace: Duration,
+    /// How long a job may wait that needs somebody's help to start, or can never start; 0 is for ever
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = time)]
+    pub start_timeout: Duration,
     /// How long results that crunch-run could not deliver may wait on their node, before the record is cancelled
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = time)]
     pub undelivered_wait: Duration,
@@ -246,6 +249,7 @@ where
         max_pending: flags.max_pending,
         stop_grace: flags.stop_grace,
         undelivered_wait: flags.undelivered_wait,
+        start_timeout: Some(flags.start_timeout).filter(|time| !time.is_zero()),
         token_margin: TOKEN_MARGIN,
         label,
         ..Settings::default()

@@ -1,6 +1,7 @@
 //! Everything a plan is made from, as values.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arvados_client::records::ContainerState;
@@ -151,6 +152,15 @@ pub struct Attempt {
     pub phase: Phase,
 }
 
+/// What a job waits for in its scheduler.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waits {
+    /// In words for the user.
+    pub words: Arc<str>,
+    /// Since when it is known that it will not start by itself.
+    pub in_vain_since: Option<Moment>,
+}
+
 /// What is known at the moment of planning.
 #[derive(Debug, Clone, Default)]
 pub struct World {
@@ -164,6 +174,8 @@ pub struct World {
     pub listing: Option<Listing>,
     /// The complete listing before that.
     pub previous: Option<Listing>,
+    /// What the jobs of the newest listing wait for, where the scheduler tells.
+    pub waiting: BTreeMap<ContainerUuid, Waits>,
     /// Attempts that have a token.
     pub attempts: BTreeMap<ContainerUuid, Attempt>,
     /// Containers not to be locked again before this moment, after a failure.

@@ -88,6 +88,7 @@ impl Mind {
                 self.resting.insert(container, Moment(now.0 + REST));
             }
             Outcome::Renewed(token) => drop(self.tokens.insert(container, token)),
+            Outcome::Told(words) => self.told(container, words),
             Outcome::Swept(token) => {
                 if let Some(tokens) = self.left_over.get_mut(&container) {
                     tokens.retain(|(known, _)| known.uuid != token);

@@ -6,11 +6,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::needs::Needs;
-use crate::world::{Attempt, Job, Listing, Moment};
+use crate::world::{Attempt, Job, Listing, Moment, Waits};
 
 const POLICY: Policy = Policy {
     max_pending: 10,
     max_supervisors: 5,
+    start_timeout: Some(Duration::from_secs(3)),
     may_start: true,
 };
 
@@ -74,6 +75,15 @@ fn with_job(mut world: World, job: Job) -> World {
     let listing = world.listing.take().unwrap();
     let jobs = listing.jobs().cloned().chain([job]).collect();
     world.listing = Some(Listing::new(listing.began, jobs));
+    world
+}
+
+fn waits_in_vain(mut world: World, since: u64) -> World {
+    let waits = Waits {
+        words: "somebody holds it".into(),
+        in_vain_since: Some(at(since)),
+    };
+    world.waiting.insert(uuid(1), waits);
     world
 }
 
@@ -205,6 +215,33 @@ fn every_row_of_the_table() {
         (
             "locked, job there",
             with_job(with_attempt(world(Locked, ours(), 1), submitted), job(1, 1)),
+            &[],
+        ),
+        (
+            "locked, job there, in vain",
+            waits_in_vain(
+                with_job(with_attempt(world(Locked, ours(), 1), submitted), job(1, 1)),
+                8,
+            ),
+            &[],
+        ),
+        (
+            "locked, job there, in vain for too long",
+            waits_in_vain(
+                with_job(with_attempt(world(Locked, ours(), 1), submitted), job(1, 1)),
+                7,
+            ),
+            &["stop 1.1 InVain"],
+        ),
+        (
+            "running by now, though the listing still shows it waiting",
+            waits_in_vain(
+                with_job(
+                    with_attempt(world(Running, ours(), 1), submitted),
+                    job(1, 1),
+                ),
+                7,
+            ),
             &[],
         ),
         (

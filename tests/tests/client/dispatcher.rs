@@ -7,7 +7,9 @@ use std::time::Duration;
 use arvados_client::records::{Container, ContainerState};
 use arvados_client::{Client, ContainerUuid, Token, TokenUuid};
 use dispatch_core::needs::Fit;
-use dispatch_core::scheduler::{Candidate, Ending, Order, SchedulerError, StillInUse, Urgency};
+use dispatch_core::scheduler::{
+    Candidate, Ending, Order, Outlook, SchedulerError, StillInUse, Urgency, Waiting, Wanted,
+};
 use dispatch_core::world::{Job, JobId};
 use dispatch_core::{Engine, Health, Scheduler, Settings};
 use serde_json::json;
@@ -32,6 +34,10 @@ struct Scripted {
     jobs: Arc<Mutex<BTreeMap<ContainerUuid, u32>>>,
     tokens: Arc<Mutex<BTreeMap<ContainerUuid, Token>>>,
     ending: Arc<Mutex<Ending>>,
+    /// What every job waits for.
+    waiting: Arc<Mutex<Option<Waiting>>>,
+    /// The last order it was asked for.
+    wanted: Arc<Mutex<Vec<Wanted>>>,
 }
 
 impl Scripted {
@@ -41,6 +47,8 @@ impl Scripted {
             jobs: Arc::default(),
             tokens: Arc::default(),
             ending: Arc::default(),
+            waiting: Arc::default(),
+            wanted: Arc::default(),
         }
     }
 
@@ -105,6 +113,17 @@ impl Scheduler for Scripted {
         }
     }
 
+    fn waiting(&self) -> BTreeMap<ContainerUuid, Waiting> {
+        let (jobs, waiting) = (self.jobs.lock().unwrap(), self.waiting.lock().unwrap());
+        let each = |waiting: &Waiting| jobs.keys().map(|c| (c.clone(), waiting.clone())).collect();
+        waiting.as_ref().map(each).unwrap_or_default()
+    }
+
+    async fn arrange(&self, wanted: Vec<Wanted>) -> Result<(), SchedulerError> {
+        *self.wanted.lock().unwrap() = wanted;
+        Ok(())
+    }
+
     async fn stop(&self, job: &JobId, _: Urgency) -> Result<(), SchedulerError> {
         self.jobs
             .lock()
@@ -131,16 +150,15 @@ fn dispatch(
     world: &World,
     scheduler: &Scripted,
 ) -> (CancellationToken, tokio::task::JoinHandle<()>) {
-    dispatch_with(world, scheduler, Settings::default().undelivered_wait)
+    dispatch_with(world, scheduler, Settings::default())
 }
 
 fn dispatch_with(
     world: &World,
     scheduler: &Scripted,
-    undelivered_wait: Duration,
+    settings: Settings,
 ) -> (CancellationToken, tokio::task::JoinHandle<()>) {
     let settings = Settings {
-        undelivered_wait,
         poll_interval: Duration::from_millis(200),
         shortest_interval: Duration::from_millis(20),
         reserve_ram: 0,
@@ -148,7 +166,7 @@ fn dispatch_with(
         stop_grace: Duration::from_secs(5),
         token_margin: Duration::from_secs(4),
         label: "test".into(),
-        ..Settings::default()
+        ..settings
     };
     let health = Health::new(Duration::from_secs(60), None);
     let engine = Engine::new(
@@ -282,6 +300,52 @@ async fn a_container_on_hold_gives_its_job_back() {
     run.await.unwrap();
 }
 
+/// Who asks why it does not start reads it in the record; and its job is not left to wait for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_job_waits_for_is_told_and_what_is_in_vain_is_given_up() {
+    let world = World::new().await;
+    let containers = queue(&world, 2).await;
+    let scheduler = Scripted::new(Manner::Slow(Duration::ZERO));
+    let waits = |outlook, words: &str| {
+        let words = words.to_owned();
+        *scheduler.waiting.lock().unwrap() = Some(Waiting { outlook, words });
+    };
+    waits(Outlook::Passes, "waits for its turn");
+    let settings = Settings {
+        start_timeout: Some(Duration::from_secs(3)),
+        ..Settings::default()
+    };
+    let (stop, run) = dispatch_with(&world, &scheduler, settings);
+    for container in &containers {
+        let told = |record: &Container| {
+            record.runtime_status.activity.as_deref() == Some("waits for its turn")
+        };
+        record_when(&world, container, told).await;
+    }
+    let wanted = scheduler.wanted.lock().unwrap().clone();
+    let asked: Vec<_> = wanted.iter().map(|wanted| &wanted.container).collect();
+    let mut sorted: Vec<_> = containers.iter().collect();
+    sorted.sort();
+    assert_eq!(asked, sorted);
+    assert!(wanted.iter().all(|wanted| wanted.priority > 1 << 50));
+    // Longer than the time-out: it is not for those whose turn comes.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(scheduler.made(&containers[0]), 1);
+    waits(Outlook::NeedsSomebody, "an administrator holds it");
+    for container in &containers {
+        let told = |record: &Container| {
+            record.runtime_status.activity.as_deref() == Some("an administrator holds it")
+        };
+        record_when(&world, container, told).await;
+    }
+    for container in &containers {
+        let record = record_when(&world, container, |c| c.lock_count == 2).await;
+        assert!(record.state != ContainerState::Cancelled, "{record:?}");
+    }
+    stop.cancel();
+    run.await.unwrap();
+}
+
 /// Waits for its job, makes the record Running as its executor would, and takes the job away. A client of the attempt.
 async fn run_and_lose(world: &World, scheduler: &Scripted, container: &ContainerUuid) -> Client {
     let limit = tokio::time::Instant::now() + Duration::from_secs(20);
@@ -361,7 +425,11 @@ async fn results_that_nobody_delivers_in_time_are_given_up() {
     let (_, container) = world.request("given up").await;
     let scheduler = Scripted::new(Manner::Slow(Duration::ZERO));
     *scheduler.ending.lock().unwrap() = undelivered();
-    let (stop, run) = dispatch_with(&world, &scheduler, Duration::from_secs(2));
+    let settings = Settings {
+        undelivered_wait: Duration::from_secs(2),
+        ..Settings::default()
+    };
+    let (stop, run) = dispatch_with(&world, &scheduler, settings);
     run_and_lose(&world, &scheduler, &container).await;
     let noted = |record: &Container| record.runtime_status.warning.is_some();
     let record = record_when(&world, &container, noted).await;
