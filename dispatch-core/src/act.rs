@@ -6,6 +6,7 @@ use std::time::Duration;
 use arvados_client::records::ContainerState;
 use arvados_client::{ContainerUuid, Error, TokenUuid};
 use fail_points::fail_point;
+use futures_util::future::join_all;
 use serde_json::json;
 
 use crate::api::{Api, Row};
@@ -112,9 +113,9 @@ pub enum Task {
         needs: Needs,
         /// How a stop is meant.
         urgency: Urgency,
-        /// Nodes to leave out.
-        avoid: Vec<String>,
     },
+    /// Hand attempts to the scheduler, all at once.
+    Submit(Vec<Submission>),
     /// Renew the token of an attempt that goes on.
     Renew(ContainerUuid, AttemptToken),
     /// Write into the record what its job waits for.
@@ -130,14 +131,40 @@ pub enum Task {
     Sweep(ContainerUuid, TokenUuid, Leavings),
 }
 
+/// One attempt to be handed over.
+#[derive(Debug)]
+pub struct Submission {
+    /// The container.
+    pub container: ContainerUuid,
+    /// The token of the attempt that holds its lock.
+    pub token: AttemptToken,
+    /// What the container needs.
+    pub needs: Needs,
+    /// Nodes to leave out.
+    pub avoid: Vec<String>,
+}
+
+impl Submission {
+    fn order(&self) -> Order {
+        Order {
+            container: self.container.clone(),
+            attempt: self.token.uuid.clone(),
+            token: self.token.token.clone(),
+            needs: self.needs.clone(),
+            avoid: self.avoid.clone(),
+        }
+    }
+}
+
 impl Task {
-    /// The container it is about.
-    pub fn container(&self) -> &ContainerUuid {
+    /// The containers it is about: one, but for a batch.
+    pub fn containers(&self) -> Vec<&ContainerUuid> {
         match self {
-            Task::Act { action, .. } => action.container(),
+            Task::Act { action, .. } => vec![action.container()],
+            Task::Submit(batch) => batch.iter().map(|one| &one.container).collect(),
             Task::Renew(container, _)
             | Task::Sweep(container, ..)
-            | Task::Tell { container, .. } => container,
+            | Task::Tell { container, .. } => vec![container],
         }
     }
 }
@@ -187,54 +214,71 @@ impl Report {
 }
 
 impl<A: Api, S: Scheduler> Hands<A, S> {
-    /// Carries out one task.
-    pub async fn carry_out(&self, task: Task) -> Report {
-        match task {
+    /// Carries out one task; what came of it for each of its containers.
+    pub async fn carry_out(&self, task: Task) -> Vec<(ContainerUuid, Report)> {
+        let (container, report) = match task {
+            Task::Submit(batch) => return self.submit(batch).await,
             Task::Act {
                 action,
                 token,
                 needs,
                 urgency,
-                avoid,
-            } => match (action, token) {
-                (Action::Submit { container, attempt }, Some(token)) if token.uuid == attempt => {
-                    self.submit(container, token, needs, avoid).await
-                }
-                (action, token) => self.act(action, token, needs, urgency).await,
-            },
-            Task::Renew(container, token) => match self.attempts.renew(&token).await {
-                Ok(token) => Report::new(Outcome::Renewed(token), vec![]),
-                Err(error) => {
-                    let said = format!("the token of its attempt could not be renewed: {error}");
-                    Report::failed(&container, said).after(&error)
-                }
-            },
+            } => {
+                let container = action.container().clone();
+                (container, self.act(action, token, needs, urgency).await)
+            }
+            Task::Renew(container, token) => {
+                let report = self.renew(&container, &token).await;
+                (container, report)
+            }
             Task::Tell {
                 container,
                 token,
                 words,
             } => {
-                let change = json!({"runtime_status": {"activity": &*words}});
-                match self
-                    .api
-                    .update(Some(&token.token), &container, change)
-                    .await
-                {
-                    Ok(()) => Report::new(Outcome::Told(words), vec![]),
-                    Err(error) => Report::failed(&container, &error).after(&error),
-                }
+                let report = self.tell(&container, &token, words).await;
+                (container, report)
             }
             Task::Sweep(container, token, leavings) => {
-                if leavings == Leavings::Remove
-                    && let Err(error) = self.scheduler.forget(&container).await
-                {
-                    return Report::failed(&container, error);
-                }
-                match self.attempts.end(&token).await {
-                    Ok(()) => Report::new(Outcome::Swept(token), vec![]),
-                    Err(error) => Report::failed(&container, &error).after(&error),
-                }
+                let report = self.sweep(&container, token, leavings).await;
+                (container, report)
             }
+        };
+        vec![(container, report)]
+    }
+
+    async fn renew(&self, container: &ContainerUuid, token: &AttemptToken) -> Report {
+        match self.attempts.renew(token).await {
+            Ok(token) => Report::new(Outcome::Renewed(token), vec![]),
+            Err(error) => {
+                let said = format!("the token of its attempt could not be renewed: {error}");
+                Report::failed(container, said).after(&error)
+            }
+        }
+    }
+
+    async fn tell(&self, container: &ContainerUuid, by: &AttemptToken, words: Arc<str>) -> Report {
+        let change = json!({"runtime_status": {"activity": &*words}});
+        match self.api.update(Some(&by.token), container, change).await {
+            Ok(()) => Report::new(Outcome::Told(words), vec![]),
+            Err(error) => Report::failed(container, &error).after(&error),
+        }
+    }
+
+    async fn sweep(
+        &self,
+        container: &ContainerUuid,
+        token: TokenUuid,
+        leavings: Leavings,
+    ) -> Report {
+        if leavings == Leavings::Remove
+            && let Err(error) = self.scheduler.forget(container).await
+        {
+            return Report::failed(container, error);
+        }
+        match self.attempts.end(&token).await {
+            Ok(()) => Report::new(Outcome::Swept(token), vec![]),
+            Err(error) => Report::failed(container, &error).after(&error),
         }
     }
 
@@ -371,24 +415,34 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         Report::new(outcome, vec![told]).after(&error)
     }
 
-    async fn submit(
-        &self,
-        container: ContainerUuid,
-        token: AttemptToken,
-        needs: Needs,
-        avoid: Vec<String>,
-    ) -> Report {
-        let order = Order {
-            avoid,
-            container: container.clone(),
-            attempt: token.uuid.clone(),
-            token: token.token.clone(),
-            needs,
-        };
+    async fn submit(&self, batch: Vec<Submission>) -> Vec<(ContainerUuid, Report)> {
+        let orders = batch.iter().map(Submission::order).collect();
         fail_point("dispatcher.before-submit");
-        let submitted = self.scheduler.submit(order).await;
+        let mut answers = self.scheduler.submit_all(orders).await.into_iter();
         fail_point("dispatcher.after-submit");
-        let error = match submitted {
+        let answered = batch.into_iter().map(|submission| {
+            let container = submission.container.clone();
+            // Of what was not answered nothing is known.
+            let answer = answers.next().unwrap_or(Err(SchedulerError::Ambiguous {
+                scheduler: self.scheduler.name(),
+                container: container.clone(),
+                detail: "it gave no answer for this one".into(),
+            }));
+            async move { (container, self.submitted(submission, answer).await) }
+        });
+        join_all(answered).await
+    }
+
+    /// What follows from the scheduler's answer.
+    async fn submitted(
+        &self,
+        submission: Submission,
+        answer: Result<JobId, SchedulerError>,
+    ) -> Report {
+        let Submission {
+            container, token, ..
+        } = submission;
+        let error = match answer {
             Ok(job) => {
                 return Report::new(
                     Outcome::Submitted,

@@ -84,6 +84,9 @@ impl Default for Settings {
     }
 }
 
+/// What came of a task, for each of its containers.
+type Reports = Vec<(ContainerUuid, Report)>;
+
 /// A dispatcher.
 pub struct Engine<A, S> {
     hands: Hands<A, S>,
@@ -127,6 +130,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             settings.max_supervisors = settings.max_supervisors.min(half);
             settings.commands_per_second = 0.0;
         }
+        let scheduler_batch = scheduler.batch();
         let attempts = Attempts::new(
             api.clone(),
             format!("{}-{}", scheduler.name(), settings.label),
@@ -141,7 +145,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
                 scheduler: Arc::new(scheduler),
                 attempts,
             },
-            mind: Mind::new(settings),
+            mind: Mind::new(settings, scheduler_batch),
             health,
             audit,
             started: Instant::now(),
@@ -374,21 +378,20 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
     }
 
     /// Decides, and begins what was decided.
-    fn act(&mut self, actions: &mut JoinSet<(ContainerUuid, Report)>) {
+    fn act(&mut self, actions: &mut JoinSet<Reports>) {
         let attempts = self.hands.attempts.clone();
         for task in self.mind.decide(self.now(), |token| attempts.is_due(token)) {
             let hands = self.hands.clone();
-            let container = task.container().clone();
-            actions.spawn(async move { (container, hands.carry_out(task).await) });
+            actions.spawn(async move { hands.carry_out(task).await });
         }
     }
 
     fn finish(
         &mut self,
-        done: Result<(ContainerUuid, Report), tokio::task::JoinError>,
+        done: Result<Reports, tokio::task::JoinError>,
         records: &mpsc::Sender<Event>,
     ) {
-        if let Ok((container, report)) = done {
+        for (container, report) in done.into_iter().flatten() {
             self.tell(report.events, records);
             self.mind
                 .learn(self.now(), container, report.outcome, report.hints);
@@ -397,8 +400,9 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
 
     async fn give_back(&mut self, records: &mpsc::Sender<Event>) {
         for task in self.mind.farewell() {
-            let report = self.hands.carry_out(task).await;
-            self.tell(report.events, records);
+            for (_, report) in self.hands.carry_out(task).await {
+                self.tell(report.events, records);
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use arvados_client::ContainerUuid;
 use arvados_client::records::ContainerState;
 
-use crate::act::{Leavings, Task};
+use crate::act::{Leavings, Submission, Task};
 use crate::admission;
 use crate::attempts::AttemptToken;
 use crate::backoff::Backoff;
@@ -22,9 +22,12 @@ use crate::scheduler::{Candidate, Urgency, Wanted};
 use crate::stopping::Stopping;
 use crate::world::{Holder, Job, Known, Listing, Moment, Phase, World};
 
+mod batches;
 mod learn;
 mod look;
 mod waits;
+
+use batches::Batches;
 
 /// Actions under way at once, at most.
 const HANDS: usize = 8;
@@ -66,12 +69,14 @@ pub struct Mind {
     width: Width,
     pace: Pace,
     waits_told: waits::Told,
+    batches: Batches,
 }
 
 impl Mind {
-    /// One that knows nothing yet.
-    pub fn new(settings: Settings) -> Self {
+    /// One that knows nothing yet, of a scheduler that takes so many attempts at once.
+    pub fn new(settings: Settings, batch: usize) -> Self {
         Self {
+            batches: Batches::new(batch),
             backoff: Backoff::new(settings.retry_period),
             pace: Pace::new(settings.commands_per_second, BURST),
             settings,
@@ -195,8 +200,11 @@ impl Mind {
         let policy = self.policy();
         let mut begun: BTreeSet<ContainerUuid> = BTreeSet::new();
         let mut tasks = Vec::new();
+        let mut batch = Vec::new();
+        let mut starting = false;
+        let free = hands.saturating_sub(self.batches.hands(self.world.in_flight.len()));
         for action in plan(&self.world, &policy) {
-            if self.world.in_flight.len() + begun.len() >= hands {
+            if tasks.len() >= free {
                 break;
             }
             let container = action.container();
@@ -208,9 +216,21 @@ impl Mind {
                 continue;
             }
             let commands = !matches!(action, Action::Start { .. } | Action::EndAttempt { .. });
-            if commands && self.pace.wait(now) > Duration::ZERO {
+            let submission = self.submission(&action, now);
+            let joins = submission.is_some() && !batch.is_empty();
+            if commands && !joins && self.pace.wait(now) > Duration::ZERO {
                 continue;
             }
+            if let Some(submission) = submission {
+                begun.insert(container.clone());
+                batch.push(submission);
+                if self.batches.is_full(&batch) && self.batches.goes(now, &batch, starting) {
+                    self.pace.take(now);
+                    tasks.push(Task::Submit(std::mem::take(&mut batch)));
+                }
+                continue;
+            }
+            starting |= matches!(action, Action::Start { .. });
             let urgency = match &action {
                 Action::StopJob { job, reason, .. } => {
                     let grace = self.settings.stop_grace;
@@ -229,27 +249,25 @@ impl Mind {
             tasks.push(Task::Act {
                 token: self.tokens.get(container).cloned(),
                 needs: known.map(|k| k.needs.clone()).unwrap_or_default(),
-                avoid: match action {
-                    Action::Submit { .. } if !self.unplaceable.contains(container) => {
-                        self.nodes.shunned(now).map(str::to_owned).collect()
-                    }
-                    _ => Vec::new(),
-                },
                 urgency,
                 action,
             });
+        }
+        if !batch.is_empty() && tasks.len() < free && self.batches.goes(now, &batch, starting) {
+            self.pace.take(now);
+            tasks.push(Task::Submit(batch));
         }
         for task in &tasks {
             self.begin(task);
         }
         for task in self.upkeep(now, due) {
-            if self.world.in_flight.len() >= hands {
+            if self.batches.hands(self.world.in_flight.len()) >= hands {
                 break;
             }
             self.begin(&task);
             tasks.push(task);
         }
-        let free = hands.saturating_sub(self.world.in_flight.len());
+        let free = hands.saturating_sub(self.batches.hands(self.world.in_flight.len()));
         for task in self.untold(now, free) {
             self.begin(&task);
             tasks.push(task);
@@ -274,19 +292,33 @@ impl Mind {
     }
 
     fn begin(&mut self, task: &Task) {
-        let container = task.container();
-        self.touched.insert(container.clone());
-        self.world.in_flight.insert(container.clone());
-        let submits = matches!(
-            task,
-            Task::Act {
-                action: Action::Submit { .. },
-                ..
+        self.batches.begin(task);
+        for container in task.containers() {
+            self.touched.insert(container.clone());
+            self.world.in_flight.insert(container.clone());
+            let submits = matches!(task, Task::Submit(_));
+            if let (true, Some(attempt)) = (submits, self.world.attempts.get_mut(container)) {
+                attempt.phase = Phase::Submitting;
             }
-        );
-        if let (true, Some(attempt)) = (submits, self.world.attempts.get_mut(container)) {
-            attempt.phase = Phase::Submitting;
         }
+    }
+
+    /// What the scheduler is given for this action; none if it is no submission, or its token is not known.
+    fn submission(&self, action: &Action, now: Moment) -> Option<Submission> {
+        let Action::Submit { container, attempt } = action else {
+            return None;
+        };
+        let token = self.tokens.get(container)?;
+        let avoid = match self.unplaceable.contains(container) {
+            true => Vec::new(),
+            false => self.nodes.shunned(now).map(str::to_owned).collect(),
+        };
+        (token.uuid == *attempt).then(|| Submission {
+            container: container.clone(),
+            token: token.clone(),
+            needs: self.world.containers[container].needs.clone(),
+            avoid,
+        })
     }
 
     fn is_busy(&self, container: &ContainerUuid, now: Moment) -> bool {
@@ -329,7 +361,7 @@ impl Mind {
         let mut seen = BTreeSet::new();
         renew
             .chain(sweep)
-            .filter(|task| seen.insert(task.container().clone()))
+            .filter(|task| seen.insert(task.containers()[0].clone()))
             .collect()
     }
 
@@ -345,7 +377,6 @@ impl Mind {
                 token: self.tokens.get(container).cloned(),
                 needs: Needs::default(),
                 urgency: Urgency::Ask,
-                avoid: Vec::new(),
                 action: Action::Unlock {
                     container: container.clone(),
                     attempt: attempt.token.clone(),

@@ -169,6 +169,25 @@ pub trait Scheduler: Send + Sync + 'static {
     /// Hands one attempt over.
     fn submit(&self, order: Order) -> impl Future<Output = Result<JobId, SchedulerError>> + Send;
 
+    /// How many attempts can be handed over at once; more than 1 where that is cheaper than one by one.
+    fn batch(&self) -> usize {
+        1
+    }
+
+    /// Hands several attempts over, at most [`batch`](Self::batch). One answer each, in their order.
+    fn submit_all(
+        &self,
+        orders: Vec<Order>,
+    ) -> impl Future<Output = Vec<Result<JobId, SchedulerError>>> + Send {
+        async {
+            let mut answers = Vec::with_capacity(orders.len());
+            for order in orders {
+                answers.push(self.submit(order).await);
+            }
+            answers
+        }
+    }
+
     /// What the jobs of the newest listing wait for, where the scheduler tells.
     fn waiting(&self) -> BTreeMap<ContainerUuid, Waiting> {
         BTreeMap::new()

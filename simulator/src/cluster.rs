@@ -295,6 +295,14 @@ impl Scheduler for Cluster {
         Ok(())
     }
 
+    /// One dispatcher hands over in batches, another one by one.
+    fn batch(&self) -> usize {
+        match self.label % 2 {
+            0 => 5,
+            _ => 1,
+        }
+    }
+
     async fn ending(&self, container: &ContainerUuid, _: &TokenUuid) -> Ending {
         self.world.get().tally.commands += 1;
         Ending {

@@ -26,6 +26,7 @@ impl Mind {
             );
         }
         self.world.in_flight.remove(&container);
+        self.batches.end(&container);
         match outcome {
             Outcome::Locked(token) => {
                 if let Some(known) = self.world.containers.get_mut(&container) {
