@@ -62,7 +62,7 @@ pub fn directory(env: impl Fn(&str) -> Option<String>) -> PathBuf {
     }
     match env("XDG_RUNTIME_DIR").filter(|dir| dir.starts_with('/')) {
         Some(dir) => PathBuf::from(dir).join("crunch-run"),
-        None => std::env::temp_dir().join(format!("crunch-run-{}", uid.as_raw())),
+        None => std::env::temp_dir().join(format!("crunch-run-list-{}", uid.as_raw())),
     }
 }
 
@@ -193,11 +193,18 @@ struct All {
     dead: Vec<(PathBuf, Entry)>,
 }
 
+/// Named like a run: what else is there is none of ours.
+fn is_entry(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.and_then(|name| name.rsplit_once('.'))
+        .is_some_and(|(uuid, pid)| ContainerUuid::parse(uuid).is_ok() && pid.parse::<u32>().is_ok())
+}
+
 fn read_all(dir: &Path) -> io::Result<All> {
     let mut all = All::default();
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
-        if path.ends_with(GATE) {
+        if !is_entry(&path) {
             continue;
         }
         let Ok(mut file) = File::open(&path) else {
@@ -265,6 +272,8 @@ mod tests {
             places: None,
         };
         assert_eq!(list(&dir).unwrap(), [entry]);
+        let anothers = dir.join(format!("crunch-run-{uuid}-1"));
+        fs::write(&anothers, "{}").unwrap();
         // Left by one that was killed.
         let dead = dir.join(format!("{uuid}.1"));
         fs::write(&dead, format!("{{\"UUID\":\"{uuid}\",\"PID\":1}}")).unwrap();
@@ -272,6 +281,7 @@ mod tests {
         assert!(!dead.exists());
         drop(me);
         assert_eq!(list(&dir).unwrap(), []);
+        fs::remove_file(anothers).expect("it is no entry");
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 1, "the gate");
         // Nobody to kill is as good as dead.
         assert!(kill(&dir, &uuid, Signal::TERM).unwrap());
