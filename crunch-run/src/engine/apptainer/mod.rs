@@ -45,6 +45,20 @@ impl Variant {
     }
 }
 
+/// Whether this is one of the processes it keeps beside the command, or the one that holds its namespaces for us.
+pub(in crate::engine) fn is_own(pid: u32) -> bool {
+    let program = |pid: &str| std::fs::read_link(format!("/proc/{pid}/exe"));
+    match program(&pid.to_string()) {
+        Ok(path) if program("self").is_ok_and(|own| own == path) => true,
+        Ok(path) => path
+            .file_name()
+            .is_some_and(|name| name == "starter" || name == "starter-suid"),
+        // One that runs with more rights than ours keeps that to itself.
+        Err(_) => std::fs::read_to_string(format!("/proc/{pid}/comm"))
+            .is_ok_and(|name| matches!(name.trim_end(), "starter" | "starter-suid" | "appinit")),
+    }
+}
+
 /// One of them on this node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {

@@ -286,7 +286,7 @@ impl Keeper {
         if let Some(members) = self.members()
             && !grace.is_zero()
         {
-            members.signal(Signal::TERM);
+            members.ask(Signal::TERM, |pid| self.plan.runtime.is_own(pid));
         }
         self.go_on_stopping();
     }
@@ -306,8 +306,9 @@ impl Keeper {
                 .all(|other| *other as i32 == pid.as_raw_nonzero().get())
         };
         // The first process of a pid namespace never gets a signal it has no handler for, so
-        // waiting for it would be in vain.
-        let in_vain = || alone() && !handles_term(pid);
+        // waiting for it would be in vain. One that only holds the command is about to tell how that ended.
+        let holds = self.plan.runtime.is_own(pid.as_raw_nonzero().get() as u32);
+        let in_vain = || !holds && alone() && !handles_term(pid);
         if Instant::now() >= by || in_vain() {
             members.signal(Signal::KILL);
             // The kernel takes the rest of the pid namespace along.

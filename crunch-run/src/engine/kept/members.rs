@@ -29,11 +29,27 @@ impl Members<'_> {
     }
 
     pub fn signal(&self, signal: Signal) {
-        for pid in self.processes() {
-            if let Some(pid) = Pid::from_raw(pid as i32) {
-                // One that is gone by now needs no signal.
-                let _ = kill_process(pid, signal);
-            }
+        send(&self.processes(), signal);
+    }
+
+    /// To those alone that `is_runtimes` does not know for the runtime's own, which would pass the signal on, to a command
+    /// that may be gone by then. To all, where there are no others.
+    pub fn ask(&self, signal: Signal, is_runtimes: impl Fn(u32) -> bool) {
+        let all = self.processes();
+        let commands: Vec<u32> = all
+            .iter()
+            .copied()
+            .filter(|pid| !is_runtimes(*pid))
+            .collect();
+        send(if commands.is_empty() { &all } else { &commands }, signal);
+    }
+}
+
+fn send(processes: &[u32], signal: Signal) {
+    for pid in processes {
+        if let Some(pid) = Pid::from_raw(*pid as i32) {
+            // One that is gone by now needs no signal.
+            let _ = kill_process(pid, signal);
         }
     }
 }
@@ -69,6 +85,13 @@ mod tests {
             assert!(std::time::Instant::now() < deadline);
             std::thread::yield_now();
         }
+        // Only one of them is asked: the other would wait for ever.
+        Members::Tree(first).ask(Signal::TERM, |pid| pid == shell.id());
+        while Members::Tree(first).processes().len() > 1 {
+            assert!(std::time::Instant::now() < deadline);
+            std::thread::yield_now();
+        }
+        assert!(shell.try_wait().unwrap().is_none());
         Members::Tree(first).signal(Signal::KILL);
         shell.wait().unwrap();
         assert_eq!(Members::Tree(first).processes().len(), 1);

@@ -83,6 +83,16 @@ pub enum Runtime {
     Apptainer(crate::engine::apptainer::Program),
 }
 
+impl Runtime {
+    /// Whether a process of the container belongs to what runs it, and not to its command.
+    pub fn is_own(&self, pid: u32) -> bool {
+        match self {
+            Self::Library | Self::Oci(_) => false,
+            Self::Apptainer(_) => crate::engine::apptainer::is_own(pid),
+        }
+    }
+}
+
 /// Passes the container's stdin, stdout and stderr.
 pub fn send_stdio(to: impl AsFd, stdio: [BorrowedFd<'_>; 3]) -> io::Result<()> {
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
