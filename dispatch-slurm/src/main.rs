@@ -1,9 +1,15 @@
 //! dispatch-slurm: hands containers to Slurm, one job each.
 
+mod accounting;
+mod capacity;
+mod ending;
+mod nice;
+mod nodes;
 mod slurm;
 mod squeue;
 mod submission;
 mod template;
+mod waiting;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -34,6 +40,9 @@ struct Flags {
     /// Argument of sbatch for containers that ask for GPUs
     #[arg(long = "sbatch-gpu-argument", value_name = "ARG", allow_hyphen_values = true, default_values = GPU_ARGUMENTS)]
     gpu_arguments: Vec<String>,
+    /// How far apart waiting jobs are put in Slurm's priority: more means fewer changes, less means lower nice values
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    priority_spread: i64,
     #[command(flatten)]
     common: program::Flags,
 }
@@ -51,7 +60,9 @@ fn main() -> ExitCode {
         settings.check()?;
         let home = Home::take(&flags.shared_dir)?;
         let label = home.label()?;
-        let slurm = Slurm::new(settings, home, label.clone(), flags.common.command_timeout);
+        let patience = flags.common.command_timeout;
+        let slurm =
+            Slurm::new(settings, home, label.clone(), patience).spread(flags.priority_spread);
         slurm.check().await?;
         Ok((slurm, label))
     })

@@ -1,24 +1,34 @@
-//! Slurm as a scheduler: sbatch, squeue, scancel.
+//! Slurm as a scheduler: sbatch, squeue, scontrol, scancel, and sinfo and sacct where they tell something.
 
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::attempt_dir::AttemptDir;
 use dispatch_core::command::{Command, Failure};
-use dispatch_core::exit_status;
 use dispatch_core::handover::hand_over;
 use dispatch_core::home::Home;
 use dispatch_core::needs::Fit;
 use dispatch_core::scheduler::{
     Candidate, Ending, JOB_ENVIRONMENT, Order, Scheduler, SchedulerError, StillInUse, Urgency,
+    Waiting, Wanted,
 };
 use dispatch_core::world::{Job, JobId};
 
-use crate::squeue::{self, ENDING, LISTING};
+use crate::accounting::{Accounting, user_name};
+use crate::capacity::Asked;
+use crate::ending::{self, Ended, IN_SQUEUE};
+use crate::nice::{self, Change};
+use crate::nodes::Nodes;
+use crate::squeue::{self, LISTING, Row, TIME_FORMAT};
 use crate::submission::Settings;
 use crate::template::Values;
+use crate::waiting::waiting;
 
 const NAME: &str = "slurm";
+/// How far apart waiting jobs are put in Slurm's priority, where the admin does not say.
+const SPREAD: i64 = 10;
 
 /// The scheduler.
 #[derive(Debug)]
@@ -30,6 +40,18 @@ pub struct Slurm {
     label: String,
     /// How long a command may take.
     patience: Duration,
+    /// See [`Slurm::spread`].
+    spread: i64,
+    accounting: Accounting,
+    nodes: Nodes,
+    /// The newest listing.
+    queue: Mutex<Vec<Row>>,
+    /// Which attempt of a container had which job: accounting need not know attempts.
+    jobs: Mutex<BTreeMap<ContainerUuid, (TokenUuid, String)>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn no_answer(detail: String) -> SchedulerError {
@@ -43,11 +65,22 @@ impl Slurm {
     /// Slurm as the commands in PATH know it.
     pub fn new(settings: Settings, shared: Home, label: String, patience: Duration) -> Self {
         Self {
+            nodes: Nodes::new(Asked::by(&settings.arguments, &settings.gpu_arguments)),
             patience,
             settings,
             shared,
             label,
+            spread: SPREAD,
+            accounting: Accounting::default(),
+            queue: Mutex::default(),
+            jobs: Mutex::default(),
         }
+    }
+
+    /// With waiting jobs so far apart in Slurm's priority; below 1 means the usual.
+    pub fn spread(mut self, spread: i64) -> Self {
+        self.spread = if spread < 1 { SPREAD } else { spread };
+        self
     }
 
     /// Whether squeue answers; the error is for the admin, at the start.
@@ -62,8 +95,12 @@ impl Slurm {
     async fn squeue(&self, more: &[&str]) -> Result<String, SchedulerError> {
         let user = rustix::process::getuid().as_raw().to_string();
         let arguments = ["--noheader", "--all", "--user", &user];
-        let command = Command::new("squeue").patience(self.patience);
-        let command = command.args(arguments).args(more);
+        let (variable, format) = TIME_FORMAT;
+        let command = Command::new("squeue")
+            .patience(self.patience)
+            .envs([(variable.into(), format.into())])
+            .args(arguments)
+            .args(more);
         let answer = command
             .succeed()
             .await
@@ -112,24 +149,87 @@ impl Slurm {
         hand_over(NAME, order, &dir, command, ";").await
     }
 
+    /// What Slurm's own memory and its accounts know of the end of an attempt's job.
+    async fn ended(
+        &self,
+        container: &ContainerUuid,
+        attempt: &TokenUuid,
+    ) -> Result<Option<Ended>, SchedulerError> {
+        let name = format!("--name={container}");
+        let query = ["--states=all", "--sort=i", &name, "--format", IN_SQUEUE];
+        let listing = self.squeue(&query).await;
+        let known = listing.as_deref().ok();
+        let known = known.and_then(|listing| ending::in_squeue(listing, attempt));
+        if known.as_ref().is_some_and(Ended::is_alive) {
+            return Ok(known);
+        }
+        let booked = self.accounts(container, attempt, known.as_ref()).await;
+        let Some(mut ended) = known.or(booked.clone()) else {
+            return listing.map(|_| None);
+        };
+        if let Some(booked) = booked {
+            ended.status = booked.status;
+            ended.cancelled_by = booked.cancelled_by;
+        }
+        if ended.asks_for_status() && ended.status.is_none() {
+            ended.status = self.exit_status(&ended.job).await;
+        }
+        Ok(Some(ended))
+    }
+
+    /// Accounts may lag behind: what they show as running says nothing.
+    async fn accounts(
+        &self,
+        container: &ContainerUuid,
+        attempt: &TokenUuid,
+        known: Option<&Ended>,
+    ) -> Option<Ended> {
+        let answer = self.accounting.ask(container).await?;
+        let noted = locked(&self.jobs).get(container).cloned();
+        let noted = noted.filter(|(of, _)| of == attempt).map(|(_, job)| job);
+        let job = known.map(|known| known.job.clone()).or(noted);
+        let booked = ending::in_sacct(&answer, attempt, job.as_deref())?;
+        (!booked.is_alive()).then_some(booked)
+    }
+
     /// The exit status of a job that failed, while Slurm remembers it.
     async fn exit_status(&self, job: &str) -> Option<i64> {
         let command = Command::new("scontrol").patience(self.patience);
         let arguments = ["--oneliner", "show", "job", job];
         let answer = command.args(arguments).succeed().await.ok()?;
-        squeue::exit_status(&answer.output)
+        ending::exit_status(&answer.output)
+    }
+
+    /// Which jobs these attempts have.
+    fn remember(&self, rows: &[Row]) {
+        let mut jobs = locked(&self.jobs);
+        for row in rows {
+            if let Some(attempt) = &row.attempt {
+                let job = (attempt.clone(), row.id.clone());
+                jobs.insert(row.container.clone(), job);
+            }
+        }
+    }
+
+    /// The newest listing as it is after `changes`, so that they are not made again before the next one.
+    fn note(&self, changes: &[Change]) {
+        let nice: BTreeMap<&str, i64> = changes
+            .iter()
+            .map(|change| (change.job.as_str(), change.nice))
+            .collect();
+        for row in locked(&self.queue).iter_mut() {
+            if let Some(nice) = nice.get(row.id.as_str()) {
+                row.standing.priority += row.standing.nice - nice;
+                row.standing.nice = *nice;
+            }
+        }
     }
 
     async fn scancel(&self, arguments: &[&str]) -> Result<(), SchedulerError> {
         let command = Command::new("scancel").patience(self.patience);
         match command.args(arguments).succeed().await {
             Ok(_) => Ok(()),
-            // Gone already.
-            Err(Failure::Said(said))
-                if said.contains("Invalid job id") || said.contains("already complet") =>
-            {
-                Ok(())
-            }
+            Err(Failure::Said(said)) if nothing_to_stop(&said) => Ok(()),
             Err(failure) => Err(no_answer(failure.to_string())),
         }
     }
@@ -140,20 +240,67 @@ impl Scheduler for Slurm {
         NAME
     }
 
-    /// Slurm queues what does not fit now, and says why; how much it is given at once is `max_pending`'s matter.
+    /// Slurm queues what does not fit now, and says why; how much it is given at once is `max_pending`'s matter. What no
+    /// node could ever run is not given to it.
     fn admit(&self, candidates: &[Candidate], _started: &[Candidate]) -> Vec<Fit> {
-        candidates.iter().map(|_| Fit::Now).collect()
+        candidates
+            .iter()
+            .map(|candidate| self.nodes.fit(&candidate.needs))
+            .collect()
     }
 
     async fn list(&self) -> Result<Vec<Job>, SchedulerError> {
-        let listing = self.squeue(&["--format", LISTING]).await?;
+        let listing = self.squeue(&["--array", "--format", LISTING]).await?;
         let rows =
             squeue::parse(&listing, &self.label).map_err(|error| no_answer(error.to_string()))?;
-        Ok(rows.iter().map(squeue::Row::job).collect())
+        self.remember(&rows);
+        let jobs = rows.iter().map(Row::job).collect();
+        *locked(&self.queue) = rows;
+        self.nodes.look(self.patience).await;
+        Ok(jobs)
     }
 
     async fn submit(&self, order: Order) -> Result<JobId, SchedulerError> {
-        self.sbatch(&order).await
+        let submitted = self.sbatch(&order).await;
+        match &submitted {
+            Ok(job) => {
+                let job = (order.attempt, job.0.clone());
+                locked(&self.jobs).insert(order.container, job);
+            }
+            Err(_) => self.nodes.doubt(),
+        }
+        submitted
+    }
+
+    fn waiting(&self) -> BTreeMap<ContainerUuid, Waiting> {
+        let queue = locked(&self.queue);
+        let waits = queue
+            .iter()
+            .filter_map(|row| Some((row.container.clone(), waiting(row)?)));
+        waits.collect()
+    }
+
+    /// All changes go to one `scontrol`: a process for each would take ten times as long.
+    async fn arrange(&self, wanted: Vec<Wanted>) -> Result<(), SchedulerError> {
+        let changes = nice::changes(&locked(&self.queue), &wanted, self.spread);
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let updates: String = changes
+            .iter()
+            .map(|change| format!("update JobId={} Nice={}\n", change.job, change.nice))
+            .collect();
+        let command = Command::new("scontrol").patience(self.patience);
+        let answer = command.input(updates).succeed().await;
+        // Whatever it did, the next listing shows it.
+        self.note(&changes);
+        match answer {
+            Ok(_) => Ok(()),
+            Err(Failure::Said(said)) if nice::is_only_of_gone_jobs(&said) => Ok(()),
+            Err(failure) => Err(no_answer(format!(
+                "its jobs could not be put in order: {failure}"
+            ))),
+        }
     }
 
     async fn stop(&self, job: &JobId, urgency: Urgency) -> Result<(), SchedulerError> {
@@ -168,34 +315,36 @@ impl Scheduler for Slurm {
     }
 
     async fn ending(&self, container: &ContainerUuid, attempt: &TokenUuid) -> Ending {
-        let name = format!("--name={container}");
-        let listing = self
-            .squeue(&["--states=all", "--sort=i", &name, "--format", ENDING])
-            .await;
-        let mut ended = match listing {
-            Ok(listing) => squeue::ending(&listing, attempt),
-            Err(error) => {
-                squeue::Ended::unknown(format!("it cannot be told how its job ended: {error}"))
+        let detail = self.dir(container).last_words_in_time().await;
+        let (reason, ended) = match self.ended(container, attempt).await {
+            Ok(Some(ended)) => {
+                let user = match ended.cancelled_by {
+                    Some(uid) => Some(user_name(uid).await),
+                    None => None,
+                };
+                (ended.sentence(user.as_deref()), ended)
             }
+            Ok(None) => (
+                "Slurm does not know its job any more (it forgets ended jobs after MinJobAge)"
+                    .to_owned(),
+                Ended::default(),
+            ),
+            Err(error) => (
+                format!("it cannot be told how its job ended: {error}"),
+                Ended::default(),
+            ),
         };
-        let mut undelivered = false;
-        if let Some(job) = &ended.failed
-            && let Some(status) = self.exit_status(job).await
-        {
-            let said = exit_status::sentence(status);
-            ended.reason = format!("Slurm job {job} ended with exit code {status}: {said}");
-            undelivered = status == exit_status::UNDELIVERED;
-        }
         Ending {
-            reason: ended.reason,
-            detail: self.dir(container).last_words_in_time().await,
+            reason,
+            detail,
+            alive: !ended.state.is_empty() && ended.is_alive(),
+            undelivered: ended.is_undelivered(),
             node: ended.node,
-            alive: ended.alive,
-            undelivered,
         }
     }
 
     async fn forget(&self, container: &ContainerUuid) -> Result<(), StillInUse> {
+        locked(&self.jobs).remove(container);
         self.dir(container).forget().await;
         Ok(())
     }
@@ -204,4 +353,15 @@ impl Scheduler for Slurm {
     async fn wake(&self) {
         std::future::pending().await
     }
+}
+
+/// Whether the job is gone already; or suspended, when no signal reaches it: what is left is to force it when its time is
+/// over.
+fn nothing_to_stop(said: &str) -> bool {
+    const NOTHING: [&str; 3] = [
+        "Invalid job id",
+        "already complet",
+        "can not be altered now",
+    ];
+    NOTHING.iter().any(|nothing| said.contains(nothing))
 }

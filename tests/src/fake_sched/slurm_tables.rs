@@ -144,7 +144,7 @@ fn node(state: &State, letter: char) -> Option<String> {
         'c' => cpus.to_string(),
         'C' => format!("{used}/{}/0/{cpus}", cpus - used),
         'm' => state.settings.memory.to_string(),
-        'd' => "0".into(),
+        'd' => "100000".into(),
         'G' | 'f' => "(null)".into(),
         _ => return None,
     })

@@ -100,6 +100,7 @@ fn heading(letter: char) -> &'static str {
         'Q' => "PRIORITY",
         'y' => "NICE",
         'N' => "NODELIST",
+        'S' => "START_TIME",
         _ => "?",
     }
 }
@@ -117,6 +118,9 @@ fn cell(job: &Job, letter: char) -> String {
         'Q' => (4_294_900_000 - job.nice).to_string(),
         'y' => job.nice.to_string(),
         'N' => job.node.clone().unwrap_or_default(),
+        'S' => job
+            .started
+            .map_or_else(|| "N/A".into(), |at| format!("{at:.0}")),
         _ => String::new(),
     }
 }

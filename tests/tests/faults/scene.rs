@@ -60,7 +60,7 @@ impl Kind {
     /// Among the arguments of a listing, and not of a question about one ended job.
     pub fn listing(self) -> &'static str {
         match self {
-            Kind::Slurm => "%N|%j",
+            Kind::Slurm => "%r|%j",
             _ => "ContainerDispatcher",
         }
     }

@@ -127,7 +127,12 @@ async fn gives_back(kind: Kind, min_job_age: f64, accounting: bool, says: &str) 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_job_that_is_forgotten_within_two_seconds() {
     let says = "Slurm does not know its job any more";
-    gives_back(Kind::Slurm, 0.0, true, says).await;
+    gives_back(Kind::Slurm, 0.0, false, says).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn accounting_remembers_a_job_that_is_forgotten() {
+    gives_back(Kind::Slurm, 0.0, true, "ended with exit code 75").await;
 }
 
 /// What it ended with is told by `scontrol`, which needs no accounting.
@@ -142,6 +147,7 @@ async fn a_job_cannot_be_shown() {
     let say = "slurm_load_jobs error: Socket timed out on send/recv operation".into();
     let fault = Fault::Refuse { status: 1, say };
     scene.fake.faults([Rule::every("scontrol", fault)]);
+    scene.fake.change(|state| state.settings.accounting = false);
     let container = scene.submit().await;
     let id = scene.job(&container).await.id;
     scene.looks(1).await;
