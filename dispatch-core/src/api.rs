@@ -19,7 +19,7 @@ use crate::last_log::{self, LastLogError};
 use crate::needs::Needs;
 
 /// The columns a dispatcher needs.
-const COLUMNS: [&str; 9] = [
+const COLUMNS: [&str; 10] = [
     "uuid",
     "state",
     "priority",
@@ -27,6 +27,7 @@ const COLUMNS: [&str; 9] = [
     "runtime_constraints",
     "scheduling_parameters",
     "mounts",
+    "container_image",
     "created_at",
     "modified_at",
 ];

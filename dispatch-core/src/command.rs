@@ -138,6 +138,12 @@ impl Command {
         self
     }
 
+    /// Without this variable of ours.
+    pub fn without(mut self, name: &str) -> Self {
+        self.environment.retain(|(key, _)| key != name);
+        self
+    }
+
     /// With this on its stdin.
     pub fn input(mut self, text: impl Into<Vec<u8>>) -> Self {
         self.input = text.into();
@@ -279,6 +285,13 @@ mod tests {
             matches!(missing, CommandError::NotStarted { .. }),
             "{missing}"
         );
+    }
+
+    #[tokio::test]
+    async fn a_command_goes_without_what_is_not_for_it() {
+        let own = sh("echo ${OWN-gone}").envs([("OWN".into(), "there".into())]);
+        assert_eq!(own.clone().run().await.unwrap().output, "there\n");
+        assert_eq!(own.without("OWN").run().await.unwrap().output, "gone\n");
     }
 
     #[tokio::test]

@@ -2,10 +2,12 @@
 //!
 //! Exit status: 0 after a drain, 78 when it cannot start as configured, 1 for anything else.
 
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use arvados_client::endpoint::EndpointError;
@@ -17,9 +19,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::attempts::TokenMode;
 use crate::audit::Audit;
+use crate::config::{self, Config};
 use crate::engine::{Engine, Settings};
 use crate::health::Health;
-use crate::scheduler::Scheduler;
+use crate::scheduler::{JOB_ENVIRONMENT, Scheduler};
 
 /// `EX_CONFIG` of sysexits.h: what systemd's `RestartPreventExitStatus=` is told.
 const EXIT_CONFIG: u8 = 78;
@@ -107,6 +110,24 @@ pub struct Flags {
     /// How much is logged: error, warn, info, debug, or a filter like dispatch_core=debug
     #[arg(long, value_name = "FILTER", default_value = "info")]
     pub log_level: String,
+    /// What the configuration file says, for programs that read one
+    #[arg(skip)]
+    pub config: Option<Arc<Config>>,
+}
+
+impl Flags {
+    /// The variables that jobs get, by the configuration file or else as we have them ourselves; no token is among them.
+    pub fn job_environment(&self) -> BTreeMap<String, String> {
+        let value = |key: &str| {
+            config::variable(key, self.config.as_deref(), None, |key| {
+                std::env::var(key).ok()
+            })
+        };
+        JOB_ENVIRONMENT
+            .iter()
+            .filter_map(|key| Some(((*key).to_owned(), value(key)?)))
+            .collect()
+    }
 }
 
 /// Why a dispatcher did not start.
@@ -175,7 +196,8 @@ where
     }
 }
 
-fn refuse(why: &str) -> ExitCode {
+/// Ends a program that cannot start as configured.
+pub fn refuse(why: &str) -> ExitCode {
     eprintln!("{}: {why}", program_name());
     ExitCode::from(EXIT_CONFIG)
 }
@@ -192,6 +214,9 @@ where
     S: Scheduler,
     F: AsyncFnOnce() -> Result<(S, String), Box<dyn std::error::Error + Send + Sync>>,
 {
+    for warning in flags.config.iter().flat_map(|config| &config.warnings) {
+        tracing::warn!("configuration: {warning}");
+    }
     let client = Client::new(endpoint(&flags)?).map_err(StartError::Client)?;
     let listener = match flags.health_listen {
         None => None,
@@ -266,14 +291,16 @@ where
     Ok(())
 }
 
-fn endpoint(flags: &Flags) -> Result<Endpoint, StartError> {
+/// The API server by flags, configuration file and environment.
+pub fn endpoint(flags: &Flags) -> Result<Endpoint, StartError> {
     let token = match &flags.token_file {
         None => None,
         Some(path) => Some(read_token(path)?),
     };
-    let endpoint = Endpoint::from_lookup(|key| match (key, &token) {
-        ("ARVADOS_API_TOKEN", Some(token)) => Some(token.expose().to_owned()),
-        _ => std::env::var(key).ok().filter(|value| !value.is_empty()),
+    let endpoint = Endpoint::from_lookup(|key| {
+        config::variable(key, flags.config.as_deref(), token.as_ref(), |key| {
+            std::env::var(key).ok()
+        })
     })?;
     Ok(endpoint)
 }

@@ -1,0 +1,160 @@
+//! Flags over the configuration file: what the file says is the default of the flag that says the same.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches};
+
+use super::{Config, ConfigError};
+
+/// The flag of programs that read the file.
+#[derive(Debug, Clone, Args)]
+#[group(skip)]
+pub struct Flag {
+    /// Arvados configuration file (YAML); a flag beats what it says
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// What the file says that a flag says too.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Given {
+    /// The flag's name in the program.
+    pub flag: &'static str,
+    /// Where in the file, below the cluster.
+    pub key: &'static str,
+    /// As one would write it behind the flag.
+    pub values: Vec<String>,
+}
+
+/// Where the value of a flag comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// The command line.
+    Flag,
+    /// This key of the file.
+    File(&'static str),
+    /// Nobody set it.
+    Default,
+}
+
+/// Where the values of flags come from.
+#[derive(Debug, Clone, Default)]
+pub struct Origins {
+    matches: ArgMatches,
+    file: BTreeMap<&'static str, &'static str>,
+}
+
+impl Origins {
+    /// Of the flag of this name in the program.
+    pub fn of(&self, flag: &str) -> Origin {
+        let set = self.matches.try_contains_id(flag).unwrap_or(false)
+            && self.matches.value_source(flag) == Some(ValueSource::CommandLine);
+        match (set, self.file.get(flag)) {
+            (true, _) => Origin::Flag,
+            (false, Some(key)) => Origin::File(key),
+            (false, None) => Origin::Default,
+        }
+    }
+}
+
+/// The program's flags, with what the file that `--config` names says in place of those that are not given. `given` is
+/// how the program understands the file. A flag that is wrong ends the program, as ever.
+pub fn parse<F: CommandFactory + FromArgMatches>(
+    arguments: impl IntoIterator<Item = OsString>,
+    given: impl Fn(&Config) -> Vec<Given>,
+) -> Result<(F, Origins, Option<Config>), ConfigError> {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let matches = F::command().get_matches_from(&arguments);
+    let Some(path) = matches.get_one::<PathBuf>("config") else {
+        return Ok((made(&matches), of(matches, Vec::new()), None));
+    };
+    let config = Config::read(path)?;
+    let given = given(&config);
+    let command = given.iter().fold(F::command(), |command, given| {
+        // clap keeps defaults for as long as the program runs.
+        let values: Vec<&'static str> = given.values.iter().map(|v| &*v.clone().leak()).collect();
+        command.mut_arg(given.flag, |flag| flag.default_values(values))
+    });
+    let matches = command.get_matches_from(&arguments);
+    Ok((made(&matches), of(matches, given), Some(config)))
+}
+
+fn made<F: FromArgMatches>(matches: &ArgMatches) -> F {
+    F::from_arg_matches(matches).unwrap_or_else(|error| error.exit())
+}
+
+fn of(matches: ArgMatches, given: Vec<Given>) -> Origins {
+    Origins {
+        matches,
+        file: given.into_iter().map(|g| (g.flag, g.key)).collect(),
+    }
+}
+
+impl Config {
+    /// What the file says to every dispatcher.
+    pub fn common(&self) -> Vec<Given> {
+        let containers = &self.cluster.containers;
+        let reserve = containers.reserve_extra_ram.map(|bytes| Given {
+            flag: "reserve_extra_ram",
+            key: "Containers.ReserveExtraRAM",
+            values: vec![bytes.to_string()],
+        });
+        let retry = containers.min_retry_period.map(|period| Given {
+            flag: "min_retry_period",
+            key: "Containers.MinRetryPeriod",
+            values: vec![format!("{}ms", period.as_millis())],
+        });
+        reserve.into_iter().chain(retry).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::time::Duration;
+
+    use clap::Parser;
+
+    use super::*;
+    use crate::program;
+
+    #[derive(Debug, Parser)]
+    struct Flags {
+        #[command(flatten)]
+        file: Flag,
+        #[command(flatten)]
+        common: program::Flags,
+    }
+
+    #[test]
+    fn a_flag_beats_the_file_and_the_file_the_default() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let text =
+            "Clusters: {zzzzz: {Containers: {ReserveExtraRAM: 1KiB, MinRetryPeriod: 1m30s}}}";
+        file.write_all(text.as_bytes()).unwrap();
+        let path = file.path().to_str().unwrap();
+        let parsed = |more: &[&str]| {
+            let all = ["x"].iter().chain(more).map(OsString::from);
+            parse::<Flags>(all, Config::common).unwrap()
+        };
+        let (flags, origins, config) = parsed(&["--config", path, "--min-retry-period=5s"]);
+        assert_eq!(flags.common.reserve_extra_ram, 1024);
+        assert_eq!(flags.common.min_retry_period, Duration::from_secs(5));
+        assert_eq!(flags.file.config, config.map(|config| config.path));
+        assert_eq!(
+            origins.of("reserve_extra_ram"),
+            Origin::File("Containers.ReserveExtraRAM")
+        );
+        assert_eq!(origins.of("min_retry_period"), Origin::Flag);
+        assert_eq!(origins.of("max_pending"), Origin::Default);
+        let (flags, _, _) = parsed(&["--config", path]);
+        assert_eq!(flags.common.min_retry_period, Duration::from_secs(90));
+        let (flags, origins, config) = parsed(&[]);
+        assert_eq!(flags.common.min_retry_period, Duration::from_secs(2));
+        assert!(config.is_none() && flags.file.config.is_none());
+        assert_eq!(origins.of("reserve_extra_ram"), Origin::Default);
+    }
+}

@@ -1,0 +1,125 @@
+use super::*;
+
+const FULL: &str = r#"
+Clusters:
+  zzzzz:
+    SystemRootToken: "rootsecretrootsecret"
+    ManagementToken: other
+    PostgreSQL: {Connection: {host: db}}
+    Services:
+      Controller: {ExternalURL: "https://api.example:443/", InternalURLs: {}}
+      Keepstore:
+    TLS: {Insecure: true}
+    API: {MaxItemsPerResponse: 1000}
+    Containers:
+      CrunchRunCommand: /usr/bin/crunch-run
+      CrunchRunArgumentsList: [--cgroup-parent-subsystem=memory]
+      RuntimeEngine: singularity
+      ReserveExtraRAM: 550MiB
+      MinRetryPeriod: 1m30s
+      DispatchPrivateKey: none
+      CloudVMs: {Enable: false}
+      Colour: blue
+      SLURM:
+        PrioritySpread: 42
+        SbatchArgumentsList: ["--job-name=%U", "--mem=%M"]
+        SbatchGPUArgumentsList:
+        SbatchEnvironmentVariables: {SAMPLE: "", ARVADOS_KEEP_SERVICES: "u1 u2"}
+        Account: {"*": lab, gpu: lab-gpu}
+        QOS: high
+        SbatchArgumentList: []
+    InstanceTypes:
+      SAMPLE: {VCPUs: 0}
+      a1.small: {ProviderType: a1, VCPUs: 2, RAM: 256MB, IncludedScratch: 10G, AddedScratch: 1G, Price: 0.04}
+      g1: {VCPUs: 8, RAM: 1024000000, Scratch: 1e9, Price: 2, Preemptible: true, GPU: {Stack: rocm, DriverVersion: "6.0", HardwareTarget: gfx1100, DeviceCount: 2, VRAM: 16GiB}}
+      c1: {CUDA: {DriverVersion: "11.0", HardwareCapability: "9.0", DeviceCount: 1}}
+"#;
+
+#[test]
+fn everything_that_dispatchers_read_is_read() {
+    let config = Config::of(FULL).unwrap();
+    assert_eq!(config.id, "zzzzz");
+    let containers = &config.cluster.containers;
+    assert_eq!(containers.reserve_extra_ram, Some(550 << 20));
+    assert_eq!(containers.min_retry_period, Some(Duration::from_secs(90)));
+    assert_eq!(containers.runtime_engine.as_deref(), Some("singularity"));
+    let slurm = &containers.slurm;
+    assert_eq!(slurm.priority_spread, Some(42));
+    assert_eq!(slurm.sbatch_gpu_arguments_list, None);
+    assert_eq!(slurm.sbatch_arguments_list.as_ref().unwrap().len(), 2);
+    assert_eq!(slurm.account["gpu"], "lab-gpu");
+    assert_eq!(slurm.qos["*"], "high");
+    assert!(slurm.reservation.is_empty());
+    let token = config.cluster.system_root_token.as_ref().unwrap();
+    assert_eq!(token.expose(), "rootsecretrootsecret");
+    assert!(!format!("{config:?}").contains("rootsecret"));
+
+    let types = config.instance_types();
+    let names: Vec<&str> = types.iter().map(|t| t.name.as_str()).collect();
+    assert_eq!(names, ["a1.small", "c1", "g1"]);
+    assert_eq!((types[0].cpus, types[0].ram), (2, 256_000_000));
+    assert_eq!(
+        (types[0].scratch, types[2].scratch),
+        (11_000_000_000, 1_000_000_000)
+    );
+    assert_eq!((types[2].gpu.vram, types[2].preemptible), (16 << 30, true));
+    assert_eq!(types[1].gpu.stack, "cuda");
+    assert_eq!(
+        config.warnings,
+        [
+            "Clusters.zzzzz.Containers.Colour is not known, and has no effect",
+            "Clusters.zzzzz.Containers.SLURM.SbatchArgumentList is not known; is SbatchArgumentsList meant?",
+        ]
+    );
+}
+
+#[test]
+fn what_is_wrong_is_told_with_its_place() {
+    #[rustfmt::skip]
+    let rows = [
+        ("Containers: {SLURM: {PrioritySpread: wide}}", "Clusters.zzzzz.Containers.SLURM.PrioritySpread: invalid type"),
+        ("Containers: {SLURM: {SbatchArgumentsList: --mem=%M}}", "Clusters.zzzzz.Containers.SLURM.SbatchArgumentsList: invalid type"),
+        ("Containers: {SLURM: {SbatchArgumentsList: [a, [b]]}}", "Clusters.zzzzz.Containers.SLURM.SbatchArgumentsList[1]: invalid type"),
+        ("Containers: {SLURM: {Account: [a]}}", "a map from partition to text"),
+        ("Containers: {ReserveExtraRAM: much}", "Containers.ReserveExtraRAM: invalid value: string \"much\", expected a size"),
+        ("Containers: {ReserveExtraRAM: -1}", "expected a size"),
+        ("Containers: {MinRetryPeriod: 10}", "expected a time with its unit"),
+        ("TLS: {Insecure: perhaps}", "Clusters.zzzzz.TLS.Insecure: invalid type"),
+        ("InstanceTypes: {a1: {VCPUs: -1}}", "Clusters.zzzzz.InstanceTypes.a1.VCPUs: invalid type"),
+        ("SystemRootToken: [5ecret]", "SystemRootToken is not text"),
+    ];
+    for (text, expected) in rows {
+        let error = Config::of(&format!("Clusters: {{zzzzz: {{{text}}}}}")).unwrap_err();
+        assert!(error.contains(expected), "{text}: {error}");
+        assert!(!error.contains("5ecret"), "{error}");
+    }
+    for text in ["", "{}", "Clusters: {}", "Clusters: {aaaaa: {}, bbbbb: {}}"] {
+        let error = Config::of(text).unwrap_err();
+        assert!(error.contains("exactly one cluster"), "{text}: {error}");
+    }
+    assert!(Config::of("Clusters: {zzzzz: ").is_err());
+    let error = Config::read(Path::new("/no/such/file")).unwrap_err();
+    assert!(error.to_string().contains("/no/such/file"), "{error}");
+}
+
+#[test]
+fn empty_sections_are_as_none() {
+    let config = Config::of(
+        "Clusters: {zzzzz: {Containers: , TLS: , Services: {Controller: }, InstanceTypes: , SystemRootToken: ''}}",
+    )
+    .unwrap();
+    assert!(config.cluster.system_root_token.is_none());
+    assert!(config.instance_types().is_empty());
+    assert_eq!(config.cluster.services.controller.external_url, None);
+}
+
+#[test]
+fn a_token_that_everybody_can_read_is_warned_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.yml");
+    std::fs::write(&path, "Clusters: {zzzzz: {SystemRootToken: root}}").unwrap();
+    for (mode, warnings) in [(0o644, 1), (0o640, 0)] {
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        assert_eq!(Config::read(&path).unwrap().warnings.len(), warnings);
+    }
+}
