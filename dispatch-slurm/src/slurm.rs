@@ -11,8 +11,7 @@ use dispatch_core::handover::hand_over;
 use dispatch_core::home::Home;
 use dispatch_core::needs::Fit;
 use dispatch_core::scheduler::{
-    Candidate, Ending, JOB_ENVIRONMENT, Order, Scheduler, SchedulerError, StillInUse, Urgency,
-    Waiting, Wanted,
+    Candidate, Ending, Order, Scheduler, SchedulerError, StillInUse, Urgency, Waiting, Wanted,
 };
 use dispatch_core::world::{Job, JobId};
 
@@ -21,10 +20,11 @@ use crate::capacity::Asked;
 use crate::ending::{self, Ended, IN_SQUEUE};
 use crate::nice::{self, Change};
 use crate::nodes::Nodes;
+use crate::settings::Settings;
 use crate::squeue::{self, LISTING, Row, TIME_FORMAT};
-use crate::submission::Settings;
-use crate::template::Values;
+use crate::submission;
 use crate::waiting::waiting;
+use crate::wake::Bell;
 
 const NAME: &str = "slurm";
 /// How far apart waiting jobs are put in Slurm's priority, where the admin does not say.
@@ -48,6 +48,8 @@ pub struct Slurm {
     queue: Mutex<Vec<Row>>,
     /// Which attempt of a container had which job: accounting need not know attempts.
     jobs: Mutex<BTreeMap<ContainerUuid, (TokenUuid, String)>>,
+    /// Rung by epilogs.
+    bell: Bell,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -68,6 +70,7 @@ impl Slurm {
             nodes: Nodes::new(Asked::by(&settings.arguments, &settings.gpu_arguments)),
             patience,
             settings,
+            bell: Bell::in_directory(shared.path()),
             shared,
             label,
             spread: SPREAD,
@@ -120,31 +123,33 @@ impl Slurm {
             detail,
         };
         let dir = self.dir(&container);
-        let values = Values {
-            container: &container,
-            needs: &order.needs,
-        };
+        let comment = squeue::comment(&order.attempt, &self.label);
         let arguments = self
             .settings
-            .sbatch(
-                values,
-                &squeue::comment(&order.attempt, &self.label),
-                &dir.output_file(),
-                &order.avoid,
-            )
+            .sbatch(submission::Job {
+                container: &container,
+                needs: &order.needs,
+                comment: &comment,
+                output: &dir.output_file(),
+                avoid: &order.avoid,
+            })
             .map_err(|error| refused(error.to_string()))?;
         let script = self
             .settings
             .script(&container, &dir.token_file_of(&order.attempt))
             .map_err(|error| refused(error.to_string()))?;
-        let environment = JOB_ENVIRONMENT
+        let fail_points = fail_points::ENVIRONMENT
             .iter()
-            .chain(fail_points::ENVIRONMENT)
             .filter_map(|name| Some((name.into(), std::env::var_os(name)?)));
+        let environment = self.settings.environment.iter();
+        // sbatch gives its own environment to the job. To have it give a part makes the node look for the rest in a
+        // login shell; so there is no more in it than is for the job, and our TMPDIR is not a node's.
         let command = Command::new("sbatch")
             .patience(self.patience)
-            .args(arguments)
-            .envs(environment)
+            .args(arguments.into_iter().map(|argument| argument.text))
+            .without("TMPDIR")
+            .envs(environment.map(|(name, value)| (name.into(), value.into())))
+            .envs(fail_points)
             .input(script);
         hand_over(NAME, order, &dir, command, ";").await
     }
@@ -243,10 +248,11 @@ impl Scheduler for Slurm {
     /// Slurm queues what does not fit now, and says why; how much it is given at once is `max_pending`'s matter. What no
     /// node could ever run is not given to it.
     fn admit(&self, candidates: &[Candidate], _started: &[Candidate]) -> Vec<Fit> {
-        candidates
-            .iter()
-            .map(|candidate| self.nodes.fit(&candidate.needs))
-            .collect()
+        let fit = |candidate: &Candidate| match self.settings.fit(&candidate.needs) {
+            Fit::Now => self.nodes.fit(&candidate.needs),
+            other => other,
+        };
+        candidates.iter().map(fit).collect()
     }
 
     async fn list(&self) -> Result<Vec<Job>, SchedulerError> {
@@ -349,9 +355,9 @@ impl Scheduler for Slurm {
         Ok(())
     }
 
-    /// Only squeue tells.
+    /// Only squeue tells; an epilog says when to ask.
     async fn wake(&self) {
-        std::future::pending().await
+        self.bell.rung().await
     }
 }
 

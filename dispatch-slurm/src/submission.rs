@@ -5,73 +5,176 @@ use std::path::Path;
 use arvados_client::ContainerUuid;
 use dispatch_core::needs::Needs;
 
+use crate::settings::{PerPartition, Settings};
 use crate::template::{TemplateError, Values, render};
 
 /// Arguments for every container, where the admin gives none.
-pub const ARGUMENTS: [&str; 6] = [
+pub const ARGUMENTS: [&str; 5] = [
     "--job-name=%U",
     "--mem=%M",
     "--cpus-per-task=%C",
     "--tmp=%T",
-    "--time=%W",
     "--partition=%P",
 ];
 /// More for those that ask for GPUs.
 pub const GPU_ARGUMENTS: [&str; 1] = ["--gpus=%G"];
 
-/// What the admin set.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// Templates for every container.
-    pub arguments: Vec<String>,
-    /// Templates for those that ask for GPUs.
-    pub gpu_arguments: Vec<String>,
-    /// crunch-run and its arguments, as on the nodes.
-    pub crunch_run: Vec<String>,
+/// An argument of sbatch, and why it is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Argument {
+    /// As it is given.
+    pub text: String,
+    /// Why.
+    pub from: Source,
+}
+
+/// Why there is an argument.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// It is always there, for this reason.
+    Always(&'static str),
+    /// The admin's flag, or what stands for it, with this template or value.
+    Set {
+        /// Name of the flag in the program.
+        flag: &'static str,
+        /// What was set.
+        value: String,
+    },
+}
+
+/// What an attempt gives to its job.
+#[derive(Debug, Clone, Copy)]
+pub struct Job<'a> {
+    /// Which container.
+    pub container: &'a ContainerUuid,
+    /// What it needs.
+    pub needs: &'a Needs,
+    /// By which the job is found again.
+    pub comment: &'a str,
+    /// For what crunch-run says.
+    pub output: &'a Path,
+    /// Nodes to leave out.
+    pub avoid: &'a [String],
+}
+
+/// Why a container cannot be submitted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SubmissionError {
+    /// A template.
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+    /// There are kinds of nodes, and it fits none.
+    #[error(transparent)]
+    NoneSuits(#[from] dispatch_core::instance_types::NoneSuits),
 }
 
 impl Settings {
-    /// Whether every template can be rendered; the error is for the admin, at the start.
-    pub fn check(&self) -> Result<(), TemplateError> {
-        let (container, needs) = (ContainerUuid::generate("zzzzz"), Needs::default());
+    /// The arguments of sbatch. The job's name and comment are ours: by them it is found again. Of the rest, what the
+    /// admin's list says holds.
+    pub fn sbatch(&self, job: Job<'_>) -> Result<Vec<Argument>, SubmissionError> {
+        let needs = job.needs;
         let values = Values {
-            container: &container,
-            needs: &needs,
+            container: job.container,
+            needs,
+            instance_type: self.instance_type(needs)?,
         };
-        self.arguments
-            .iter()
-            .chain(&self.gpu_arguments)
-            .try_for_each(|argument| render(argument, values).map(drop))
+        let gpus: &[String] = if needs.gpus > 0 {
+            &self.gpu_arguments
+        } else {
+            &[]
+        };
+        let lists = [("arguments", &self.arguments[..]), ("gpu_arguments", gpus)];
+        let mut admins = Vec::new();
+        for (flag, list) in lists {
+            for template in list {
+                if let Some(text) = render(template, values)? {
+                    admins.push(set(flag, template, text));
+                }
+            }
+        }
+        let mut arguments = vec![
+            always("--nice=10000", "leaves room to raise its priority"),
+            always("--no-requeue", "a new attempt is a new job"),
+            always("--parsable", "its number is read"),
+        ];
+        let mut ours = vec![
+            always("--open-mode=append", "keeps what was said before"),
+            // %j and the like are sbatch's own patterns in this one.
+            always(
+                format!(
+                    "--output={}",
+                    job.output.to_string_lossy().replace('%', "%%")
+                ),
+                "what crunch-run says is read here",
+            ),
+            always("--chdir=/", "a directory that is everywhere"),
+        ];
+        if !job.avoid.is_empty() {
+            ours.push(always(
+                format!("--exclude={}", job.avoid.join(",")),
+                "its earlier attempts failed there",
+            ));
+        }
+        ours.extend(self.time(needs));
+        if self.warning_seconds > 0 {
+            let seconds = self.warning_seconds;
+            let text = format!("--signal=B:TERM@{seconds}");
+            ours.push(set("warn_before_end", &format!("{seconds}s"), text));
+        }
+        for (flag, option, per_partition) in self.keys() {
+            let template = per_partition.value(&needs.partitions);
+            if let Some(template) = template.filter(|template| !template.is_empty())
+                && let Some(value) = render(template, values)?
+            {
+                ours.push(set(flag, template, format!("{option}={value}")));
+            }
+        }
+        for text in self.cluster_arguments() {
+            ours.push(set(
+                "clusters",
+                self.clusters.as_deref().unwrap_or_default(),
+                text,
+            ));
+        }
+        ours.retain(|our| {
+            !admins
+                .iter()
+                .any(|theirs| says_the_same(&theirs.text, &our.text))
+        });
+        arguments.extend(ours);
+        arguments.extend(admins);
+        let name = format!("--job-name={}", job.container);
+        arguments.push(always(name, "it is found again by it"));
+        let comment = format!("--comment={}", job.comment);
+        arguments.push(always(
+            comment,
+            "attempt and dispatcher: it is found again by it",
+        ));
+        Ok(arguments)
     }
 
-    /// The arguments of sbatch. The job's name and comment are ours: by them it is found again.
-    pub fn sbatch(
-        &self,
-        values: Values<'_>,
-        comment: &str,
-        output: &Path,
-        avoid: &[String],
-    ) -> Result<Vec<String>, TemplateError> {
-        let mut arguments = vec![
-            "--parsable".to_owned(),
-            "--no-requeue".to_owned(),
-            "--nice=10000".to_owned(),
-            "--open-mode=append".to_owned(),
-            // %j and the like are sbatch's own patterns in this one.
-            format!("--output={}", output.to_string_lossy().replace('%', "%%")),
-            "--chdir=/".to_owned(),
-        ];
-        // An admin's own comes later and replaces it.
-        if !avoid.is_empty() {
-            arguments.push(format!("--exclude={}", avoid.join(",")));
-        }
-        let gpus = self.gpu_arguments.iter().filter(|_| values.needs.gpus > 0);
-        for template in self.arguments.iter().chain(gpus) {
-            arguments.extend(render(template, values)?);
-        }
-        arguments.push(format!("--job-name={}", values.container));
-        arguments.push(format!("--comment={comment}"));
-        Ok(arguments)
+    /// Slurm kills at its limit, so it is longer than the container's own.
+    fn time(&self, needs: &Needs) -> Option<Argument> {
+        let seconds = needs.max_run_time?;
+        let minutes = seconds.div_ceil(60).saturating_add(self.staging_minutes);
+        let value = format!(
+            "max_run_time of {seconds} s, and {} min",
+            self.staging_minutes
+        );
+        Some(set(
+            "staging_allowance",
+            &value,
+            format!("--time={minutes}"),
+        ))
+    }
+
+    fn keys(&self) -> [(&'static str, &'static str, &PerPartition); 4] {
+        [
+            ("account", "--account", &self.account),
+            ("qos", "--qos", &self.qos),
+            ("reservation", "--reservation", &self.reservation),
+            ("constraint", "--constraint", &self.constraint),
+        ]
     }
 
     /// The job script. crunch-run takes the place of the shell, so that signals to the batch step reach it.
@@ -90,77 +193,42 @@ impl Settings {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The options of ours that have a short form too.
+const SHORT: [(&str, &str); 8] = [
+    ("--output", "-o"),
+    ("--chdir", "-D"),
+    ("--exclude", "-x"),
+    ("--time", "-t"),
+    ("--account", "-A"),
+    ("--qos", "-q"),
+    ("--constraint", "-C"),
+    ("--clusters", "-M"),
+];
 
-    fn settings() -> Settings {
-        let owned = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect();
-        Settings {
-            arguments: owned(&ARGUMENTS),
-            gpu_arguments: owned(&GPU_ARGUMENTS),
-            crunch_run: owned(&["/opt/it's/crunch-run", "--runtime-engine=auto"]),
-        }
-    }
+/// Whether the admin's argument is about what ours is about.
+fn says_the_same(theirs: &str, ours: &str) -> bool {
+    let option = |text: &str| text.split('=').next().unwrap_or_default().to_owned();
+    let ours = option(ours);
+    let short = SHORT.iter().find(|(long, _)| *long == ours);
+    option(theirs) == ours || short.is_some_and(|(_, short)| theirs.starts_with(short))
+}
 
-    #[test]
-    fn a_plain_container() {
-        let container = ContainerUuid::parse("zzzzz-dz642-queuedcontainer").unwrap();
-        let needs = Needs {
-            cpus: 2,
-            ram: 1 << 30,
-            gpus: 1,
-            ..Needs::default()
-        };
-        let values = Values {
-            container: &container,
-            needs: &needs,
-        };
-        let arguments = settings()
-            .sbatch(
-                values,
-                "attempt label",
-                Path::new("/shared/100%/output.log"),
-                &["n1".into(), "n2".into()],
-            )
-            .unwrap();
-        assert_eq!(
-            arguments,
-            [
-                "--parsable",
-                "--no-requeue",
-                "--nice=10000",
-                "--open-mode=append",
-                "--output=/shared/100%%/output.log",
-                "--chdir=/",
-                "--exclude=n1,n2",
-                "--job-name=zzzzz-dz642-queuedcontainer",
-                "--mem=1024",
-                "--cpus-per-task=2",
-                "--tmp=0",
-                "--gpus=1",
-                "--job-name=zzzzz-dz642-queuedcontainer",
-                "--comment=attempt label",
-            ]
-        );
-        let script = settings()
-            .script(&container, Path::new("/shared/my dir/token"))
-            .unwrap();
-        assert_eq!(
-            script,
-            "#!/bin/sh\nexec \"/opt/it's/crunch-run\" '--runtime-engine=auto' --token-file '/shared/my dir/token' zzzzz-dz642-queuedcontainer\n"
-        );
-    }
-
-    #[test]
-    fn a_wrong_template_is_found_at_the_start() {
-        let mut settings = settings();
-        assert_eq!(settings.check(), Ok(()));
-        settings.gpu_arguments.push("--gres=%Z".into());
-        let error = settings.check().unwrap_err().to_string();
-        assert!(
-            error.contains("%Z") && error.contains("--gres=%Z"),
-            "{error}"
-        );
+fn always(text: impl Into<String>, why: &'static str) -> Argument {
+    Argument {
+        text: text.into(),
+        from: Source::Always(why),
     }
 }
+
+fn set(flag: &'static str, value: &str, text: String) -> Argument {
+    Argument {
+        text,
+        from: Source::Set {
+            flag,
+            value: value.to_owned(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -5,23 +5,22 @@
 //! | `%U` | container uuid |
 //! | `%C` | CPUs |
 //! | `%M` | MiB of memory, cache and crunch-run's reserve included |
-//! | `%T` | MiB of scratch space |
+//! | `%T` | MiB of disk: `tmp` mounts, a guess at the image, and the cache of inputs |
 //! | `%G` | GPUs |
-//! | `%W` | minutes of run time; an argument with it is left out where there is no limit |
+//! | `%W` | minutes of the run time limit; an argument with it is left out where there is no limit |
 //! | `%P` | partitions, joined by commas; an argument with it is left out where none is asked for |
+//! | `%I` | the cheapest instance type that suits; empty where none are configured |
 //! | `%%` | `%` |
 
 use arvados_client::ContainerUuid;
 use dispatch_core::needs::Needs;
 
 const MIB: u64 = 1 << 20;
-/// Minutes added to a container's run time limit for fetching inputs and saving results: Slurm kills at its limit.
-const STAGING_MINUTES: u64 = 60;
 
 /// A `%` and a letter that means nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown substitution {token} in the sbatch argument {argument:?}; known are %U %C %M %T %G %W %P %%"
+    "unknown substitution {token} in the sbatch argument {argument:?}; known are %U %C %M %T %G %W %P %I %%"
 )]
 pub struct TemplateError {
     token: String,
@@ -35,6 +34,8 @@ pub struct Values<'a> {
     pub container: &'a ContainerUuid,
     /// `%C %M %T %G %W %P`
     pub needs: &'a Needs,
+    /// `%I`
+    pub instance_type: &'a str,
 }
 
 /// One argument; none if it speaks of something that the container does not ask for.
@@ -52,17 +53,15 @@ pub fn render(argument: &str, values: Values<'_>) -> Result<Option<String>, Temp
             Some('U') => rendered.push_str(values.container.as_str()),
             Some('C') => rendered.push_str(&needs.cpus.to_string()),
             Some('M') => rendered.push_str(&needs.ram.div_ceil(MIB).to_string()),
-            Some('T') => rendered.push_str(&needs.scratch.div_ceil(MIB).to_string()),
+            Some('T') => rendered.push_str(&needs.disk().div_ceil(MIB).to_string()),
             Some('G') => rendered.push_str(&needs.gpus.to_string()),
             Some('W') => match needs.max_run_time {
-                Some(seconds) => {
-                    let minutes = seconds.div_ceil(60).saturating_add(STAGING_MINUTES);
-                    rendered.push_str(&minutes.to_string());
-                }
+                Some(seconds) => rendered.push_str(&seconds.div_ceil(60).to_string()),
                 None => return Ok(None),
             },
             Some('P') if needs.partitions.is_empty() => return Ok(None),
             Some('P') => rendered.push_str(&needs.partitions.join(",")),
+            Some('I') => rendered.push_str(values.instance_type),
             other => {
                 return Err(TemplateError {
                     token: other.map_or_else(|| "%".into(), |c| format!("%{c}")),
@@ -99,12 +98,14 @@ mod tests {
             (&needs, "--job-name=%U", Ok(Some("--job-name=zzzzz-dz642-queuedcontainer"))),
             (&needs, "--mem=%M", Ok(Some("--mem=11701"))),
             (&needs, "-c%C/%T/%G", Ok(Some("-c4/45777/2"))),
-            (&needs, "--time=%W", Ok(Some("--time=62"))),
+            (&needs, "--time=%W", Ok(Some("--time=2"))),
             (&needs, "--partition=%P", Ok(Some("--partition=a,b"))),
             (&needs, "100%%", Ok(Some("100%"))),
             (&bare, "--time=%W", Ok(None)),
             (&bare, "--partition=%P", Ok(None)),
+            (&needs, "-C%I", Ok(Some("-Ca1"))),
             (&bare, "--x=%J", Err("%J")),
+            (&bare, "--bad% template", Err("% ")),
             (&bare, "100%", Err("%")),
         ];
         for (needs, argument, expected) in rows {
@@ -113,6 +114,7 @@ mod tests {
                 Values {
                     container: &container,
                     needs,
+                    instance_type: "a1",
                 },
             );
             let got = got.map_err(|error| error.token);

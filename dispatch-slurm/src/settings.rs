@@ -1,0 +1,244 @@
+//! What the admin set, by flags or in the configuration file.
+
+use std::collections::BTreeMap;
+
+use arvados_client::ContainerUuid;
+use dispatch_core::config::{Config, Given};
+use dispatch_core::instance_types::{InstanceType, NoneSuits, cheapest};
+use dispatch_core::needs::{Fit, Needs};
+
+use crate::template::{TemplateError, Values, render};
+
+/// The partition that stands for any that is not named.
+const ANY: &str = "*";
+
+/// What the admin set.
+#[derive(Debug, Clone, Default)]
+pub struct Settings {
+    /// Templates for every container.
+    pub arguments: Vec<String>,
+    /// Templates for those that ask for GPUs.
+    pub gpu_arguments: Vec<String>,
+    /// crunch-run and its arguments, as on the nodes.
+    pub crunch_run: Vec<String>,
+    /// Who pays.
+    pub account: PerPartition,
+    /// Quality of service.
+    pub qos: PerPartition,
+    /// Reservation.
+    pub reservation: PerPartition,
+    /// Features of nodes.
+    pub constraint: PerPartition,
+    /// Which cluster of a federation.
+    pub clusters: Option<String>,
+    /// For sbatch, and so for the job.
+    pub environment: BTreeMap<String, String>,
+    /// Kinds of nodes; none: there are no kinds.
+    pub types: Vec<InstanceType>,
+    /// Minutes for fetching inputs and saving results, on top of a run time limit.
+    pub staging_minutes: u64,
+    /// Seconds before its end at which a job is told; 0: it is not.
+    pub warning_seconds: u64,
+}
+
+/// A template for each partition.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PerPartition(BTreeMap<String, String>);
+
+impl PerPartition {
+    /// From `VALUE` and `PARTITION:VALUE`; the later of two for one partition holds.
+    pub fn of(given: &[String]) -> Self {
+        Self(given.iter().map(|text| split(text)).collect())
+    }
+
+    /// For a container that may run in these partitions: sbatch takes one, so the first decides.
+    pub fn value(&self, partitions: &[String]) -> Option<&str> {
+        let named = partitions.first().and_then(|first| self.0.get(first));
+        named.or_else(|| self.0.get(ANY)).map(String::as_str)
+    }
+
+    fn templates(&self) -> impl Iterator<Item = &String> {
+        self.0.values()
+    }
+}
+
+/// What is before a colon is a partition only if it could be one's name: constraints have colons of their own.
+fn split(text: &str) -> (String, String) {
+    let is_name = |name: &str| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+        name == ANY || (!name.is_empty() && name.chars().all(plain))
+    };
+    match text.split_once(':') {
+        Some((partition, value)) if is_name(partition) => (partition.into(), value.into()),
+        _ => (ANY.into(), text.into()),
+    }
+}
+
+impl Settings {
+    /// Whether every template can be rendered; the error is for the admin, at the start.
+    pub fn check(&self) -> Result<(), TemplateError> {
+        let (container, needs) = (ContainerUuid::generate("zzzzz"), Needs::default());
+        let values = Values {
+            container: &container,
+            needs: &needs,
+            instance_type: "",
+        };
+        let keys = [
+            &self.account,
+            &self.qos,
+            &self.reservation,
+            &self.constraint,
+        ];
+        keys.into_iter()
+            .flat_map(PerPartition::templates)
+            .chain(&self.arguments)
+            .chain(&self.gpu_arguments)
+            .try_for_each(|argument| render(argument, values).map(drop))
+    }
+
+    /// The name of the cheapest kind of node for it; empty where there are no kinds.
+    pub fn instance_type(&self, needs: &Needs) -> Result<&str, NoneSuits> {
+        match self.types.is_empty() {
+            true => Ok(""),
+            false => cheapest(&self.types, needs).map(|kind| kind.name.as_str()),
+        }
+    }
+
+    /// Whether any kind of node would do. Slurm queues what does not fit now.
+    pub fn fit(&self, needs: &Needs) -> Fit {
+        match self.instance_type(needs) {
+            Ok(_) => Fit::Now,
+            Err(none) => Fit::Never(none.to_string()),
+        }
+    }
+
+    /// What every Slurm command is told where another cluster than this machine's own is meant.
+    pub fn cluster_arguments(&self) -> Vec<String> {
+        let clusters = self.clusters.iter();
+        clusters
+            .map(|names| format!("--clusters={names}"))
+            .collect()
+    }
+}
+
+/// What the configuration file says, by our flags.
+pub fn given(config: &Config) -> Vec<Given> {
+    let containers = &config.cluster.containers;
+    let slurm = &containers.slurm;
+    let list = |flag, key, values: &Option<Vec<String>>| {
+        let values = values.clone()?;
+        Some(Given { flag, key, values })
+    };
+    let map = |flag, key, values: &BTreeMap<String, String>| {
+        let values: Vec<String> = values.iter().map(|(p, v)| format!("{p}:{v}")).collect();
+        (!values.is_empty()).then_some(Given { flag, key, values })
+    };
+    #[rustfmt::skip]
+    let ours = [
+        list("arguments", "Containers.SLURM.SbatchArgumentsList", &slurm.sbatch_arguments_list),
+        list("gpu_arguments", "Containers.SLURM.SbatchGPUArgumentsList", &slurm.sbatch_gpu_arguments_list),
+        list("priority_spread", "Containers.SLURM.PrioritySpread", &slurm.priority_spread.map(|spread| vec![spread.to_string()])),
+        list("clusters", "Containers.SLURM.Clusters", &slurm.clusters.clone().map(|names| vec![names])),
+        map("account", "Containers.SLURM.Account", &slurm.account),
+        map("qos", "Containers.SLURM.QOS", &slurm.qos),
+        map("reservation", "Containers.SLURM.Reservation", &slurm.reservation),
+        map("constraint", "Containers.SLURM.Constraint", &slurm.constraint),
+        crunch_run(config),
+    ];
+    ours.into_iter().flatten().chain(config.common()).collect()
+}
+
+/// The command with its arguments, and the engine behind them.
+fn crunch_run(config: &Config) -> Option<Given> {
+    let containers = &config.cluster.containers;
+    let command = containers.crunch_run_command.as_deref();
+    let arguments = containers.crunch_run_arguments_list.as_deref();
+    let engine = containers.runtime_engine.as_deref();
+    if command.is_none() && arguments.is_none() && engine.is_none() {
+        return None;
+    }
+    let engine = engine.map(|engine| format!("--runtime-engine={engine}"));
+    let words = [command.unwrap_or("crunch-run")]
+        .into_iter()
+        .chain(arguments.unwrap_or_default().iter().map(String::as_str))
+        .chain(engine.as_deref());
+    // A NUL cannot be in a command, and is not in YAML.
+    let quoted = shlex::try_join(words).ok()?;
+    Some(Given {
+        flag: "crunch_run",
+        key: "Containers.CrunchRunCommand, CrunchRunArgumentsList, RuntimeEngine",
+        values: vec![quoted],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owned(list: &[&str]) -> Vec<String> {
+        list.iter().map(|s| (*s).to_owned()).collect()
+    }
+
+    #[test]
+    fn a_value_is_for_its_partition_or_for_all_others() {
+        let given = PerPartition::of(&owned(&["lab", "gpu:lab-gpu", "a b:c", "*:other"]));
+        #[rustfmt::skip]
+        let rows = [
+            (&[][..], Some("other")),
+            (&["gpu"], Some("lab-gpu")),
+            (&["gpu", "cpu"], Some("lab-gpu")),
+            (&["cpu", "gpu"], Some("other")),
+        ];
+        for (partitions, expected) in rows {
+            assert_eq!(given.value(&owned(partitions)), expected, "{partitions:?}");
+        }
+        let one = PerPartition::of(&owned(&["gpu:x"]));
+        assert_eq!(one.value(&owned(&["cpu"])), None);
+        let constraint = PerPartition::of(&owned(&["[rack1&(a:b)]"]));
+        assert_eq!(constraint.value(&[]), Some("[rack1&(a:b)]"));
+    }
+
+    #[test]
+    fn a_wrong_template_is_found_at_the_start() {
+        let mut settings = Settings::default();
+        assert_eq!(settings.check(), Ok(()));
+        settings.gpu_arguments.push("--gres=%Z".into());
+        let error = settings.check().unwrap_err().to_string();
+        assert!(
+            error.contains("%Z") && error.contains("--gres=%Z"),
+            "{error}"
+        );
+        let settings = Settings {
+            constraint: PerPartition::of(&owned(&["instancetype=%Y"])),
+            ..Settings::default()
+        };
+        assert!(settings.check().unwrap_err().to_string().contains("%Y"));
+    }
+
+    #[test]
+    fn the_file_says_what_flags_say() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let text = "Clusters: {zzzzz: {Containers: {CrunchRunCommand: x-crunch-run, CrunchRunArgumentsList: ['--a=b c'],
+            RuntimeEngine: podman, MinRetryPeriod: 13s, SLURM: {SbatchGPUArgumentsList: [], Account: {gpu: x, '*': y},
+            Clusters: 'a,b'}}}}";
+        std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+        let given = given(&Config::read(file.path()).unwrap());
+        let said: Vec<_> = given
+            .iter()
+            .map(|given| (given.flag, given.values.join(" ")))
+            .collect();
+        assert_eq!(
+            said,
+            [
+                ("gpu_arguments", String::new()),
+                ("clusters", "a,b".to_owned()),
+                ("account", "*:y gpu:x".to_owned()),
+                (
+                    "crunch_run",
+                    "x-crunch-run '--a=b c' '--runtime-engine=podman'".to_owned()
+                ),
+                ("min_retry_period", "13000ms".to_owned()),
+            ]
+        );
+    }
+}
