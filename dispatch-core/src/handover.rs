@@ -38,8 +38,8 @@ pub async fn hand_over(
     }
 }
 
-/// Sites print greetings and warnings before the answer.
-fn job_number(output: &str, separator: &str) -> String {
+/// The job's id in a submit command's answer. Sites print greetings and warnings before it.
+pub fn job_number(output: &str, separator: &str) -> String {
     let last = output.lines().rfind(|line| !line.trim().is_empty());
     let id = last.and_then(|line| line.split(separator).next());
     id.unwrap_or_default().trim().to_owned()

@@ -2,7 +2,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -13,6 +13,17 @@ pub enum HomeError {
     /// Another dispatcher.
     #[error("another dispatcher uses the directory {}", .0.display())]
     Taken(PathBuf),
+    /// Another user's.
+    #[error(
+        "the directory {} belongs to the user with uid {owner}: run this as the user of the dispatcher",
+        path.display()
+    )]
+    NotYours {
+        /// Which.
+        path: PathBuf,
+        /// Whose.
+        owner: u32,
+    },
     /// The file system.
     #[error("cannot use the directory {}: {source}", path.display())]
     Unusable {
@@ -27,7 +38,7 @@ pub enum HomeError {
 #[derive(Debug)]
 pub struct Home {
     path: PathBuf,
-    _lock: File,
+    _lock: Option<File>,
 }
 
 impl Home {
@@ -38,9 +49,22 @@ impl Home {
             .open(path.join("dispatcher.lock"))
             .map_err(unusable(&path))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self { path, _lock: lock }),
+            Ok(()) => Ok(Self {
+                path,
+                _lock: Some(lock),
+            }),
             Err(rustix::io::Errno::WOULDBLOCK) => Err(HomeError::Taken(path)),
             Err(error) => Err(unusable(&path)(error.into())),
+        }
+    }
+
+    /// To look at, while a dispatcher may use it: as the user whose it is, for to others it says nothing.
+    pub fn visit(path: &Path) -> Result<Self, HomeError> {
+        let path = path.canonicalize().map_err(unusable(path))?;
+        let owner = path.metadata().map_err(unusable(&path))?.uid();
+        match owner == rustix::process::geteuid().as_raw() {
+            true => Ok(Self { path, _lock: None }),
+            false => Err(HomeError::NotYours { path, owner }),
         }
     }
 
@@ -54,17 +78,18 @@ impl Home {
         make(&given.unwrap_or_else(|| self.path.join(name)))
     }
 
+    /// [`Self::label`], if a dispatcher was ever here.
+    pub fn known_label(&self) -> Option<String> {
+        let label = fs::read_to_string(self.path.join("label")).ok();
+        label.filter(|text| text.len() >= 16)
+    }
+
     /// The name by which attempt tokens are known as this dispatcher's: of this directory, not of this process.
     pub fn label(&self) -> Result<String, HomeError> {
-        let file = self.path.join("label");
-        let read = || {
-            fs::read_to_string(&file)
-                .ok()
-                .filter(|text| text.len() >= 16)
-        };
-        if let Some(label) = read() {
+        if let Some(label) = self.known_label() {
             return Ok(label);
         }
+        let file = self.path.join("label");
         let label = format!("{:016x}", fastrand::u64(..));
         let fresh = self.path.join("label.new");
         let write = || -> io::Result<()> {
@@ -107,7 +132,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("run");
         let first = Home::take(&path).unwrap();
+        let visitor = Home::visit(&path).unwrap();
+        assert_eq!(visitor.known_label(), None);
         let label = first.label().unwrap();
+        assert_eq!(visitor.known_label().as_ref(), Some(&label));
         assert!(matches!(Home::take(&path), Err(HomeError::Taken(_))));
         drop(first);
         assert_eq!(Home::take(&path).unwrap().label().unwrap(), label);

@@ -12,6 +12,7 @@ pub mod attempt_dir;
 pub mod attempts;
 pub mod audit;
 pub mod backoff;
+pub mod check;
 pub mod command;
 pub mod config;
 pub mod engine;

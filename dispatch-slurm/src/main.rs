@@ -2,7 +2,11 @@
 
 mod accounting;
 mod capacity;
+mod check;
+mod dry_run;
 mod ending;
+mod errand;
+mod explain;
 mod flags;
 mod nice;
 mod nodes;
@@ -24,11 +28,14 @@ use slurm::Slurm;
 
 fn main() -> ExitCode {
     let parsed = config::parse::<Flags>(std::env::args_os(), settings::given);
-    let (mut flags, _origins, config) = match parsed {
+    let (mut flags, origins, config) = match parsed {
         Ok(parsed) => parsed,
         Err(error) => return program::refuse(&error.to_string()),
     };
     flags.common.config = config.map(Into::into);
+    if let Some(errand) = flags.errand() {
+        return errand::run(&flags, &origins, &errand);
+    }
     program::run(flags.common.clone(), async || {
         let settings = flags.settings()?;
         let home = Home::take(&flags.shared_dir)?;

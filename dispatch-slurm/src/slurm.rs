@@ -88,6 +88,7 @@ impl Slurm {
 
     /// Whether squeue answers; the error is for the admin, at the start.
     pub async fn check(&self) -> Result<(), SchedulerError> {
+        self.bell.hang();
         self.list().await.map(drop)
     }
 
@@ -138,19 +139,8 @@ impl Slurm {
             .settings
             .script(&container, &dir.token_file_of(&order.attempt))
             .map_err(|error| refused(error.to_string()))?;
-        let fail_points = fail_points::ENVIRONMENT
-            .iter()
-            .filter_map(|name| Some((name.into(), std::env::var_os(name)?)));
-        let environment = self.settings.environment.iter();
-        // sbatch gives its own environment to the job. To have it give a part makes the node look for the rest in a
-        // login shell; so there is no more in it than is for the job, and our TMPDIR is not a node's.
-        let command = Command::new("sbatch")
-            .patience(self.patience)
-            .args(arguments.into_iter().map(|argument| argument.text))
-            .without("TMPDIR")
-            .envs(environment.map(|(name, value)| (name.into(), value.into())))
-            .envs(fail_points)
-            .input(script);
+        let command = self.settings.command(arguments, script);
+        let command = command.patience(self.patience);
         hand_over(NAME, order, &dir, command, ";").await
     }
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use arvados_client::ContainerUuid;
+use dispatch_core::command::Command;
 use dispatch_core::needs::Needs;
 
 use crate::settings::{PerPartition, Settings};
@@ -175,6 +176,22 @@ impl Settings {
             ("reservation", "--reservation", &self.reservation),
             ("constraint", "--constraint", &self.constraint),
         ]
+    }
+
+    /// sbatch with these arguments, and this script on its stdin.
+    pub fn command(&self, arguments: Vec<Argument>, script: String) -> Command {
+        let fail_points = fail_points::ENVIRONMENT
+            .iter()
+            .filter_map(|name| Some((name.into(), std::env::var_os(name)?)));
+        let environment = self.environment.iter();
+        // sbatch gives its own environment to the job. To have it give a part makes the node look for the rest in a
+        // login shell; so there is no more in it than is for the job, and our TMPDIR is not a node's.
+        Command::new("sbatch")
+            .args(arguments.into_iter().map(|argument| argument.text))
+            .without("TMPDIR")
+            .envs(environment.map(|(name, value)| (name.into(), value.into())))
+            .envs(fail_points)
+            .input(script)
     }
 
     /// The job script. crunch-run takes the place of the shell, so that signals to the batch step reach it.

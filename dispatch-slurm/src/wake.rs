@@ -21,19 +21,23 @@ pub struct Bell {
 }
 
 impl Bell {
-    /// In the shared directory; made if need be. Where it cannot be made nobody rings it.
+    /// In the shared directory.
     pub fn in_directory(shared: &Path) -> Self {
         let file = shared.join("ended");
+        let seen = Mutex::new(time(&file).ok());
+        Self { file, seen }
+    }
+
+    /// Makes the file, for epilogs to find. Where it cannot be made nobody rings.
+    pub fn hang(&self) {
         let made = OpenOptions::new()
             .append(true)
             .create(true)
             .mode(0o600)
-            .open(&file);
+            .open(&self.file);
         if let Err(error) = made {
-            tracing::warn!(file = %file.display(), %error, "no epilog can tell that a job has ended");
+            tracing::warn!(file = %self.file.display(), %error, "no epilog can tell that a job has ended");
         }
-        let seen = Mutex::new(time(&file).ok());
-        Self { file, seen }
     }
 
     /// Resolves once it has been rung since this was last asked. Given up half-way, it misses nothing.
@@ -69,6 +73,8 @@ mod tests {
     async fn each_touch_rings_once() {
         let dir = tempfile::tempdir().unwrap();
         let bell = Bell::in_directory(dir.path());
+        bell.hang();
+        bell.rung().await;
         let file = File::open(dir.path().join("ended")).unwrap();
         let silent = |bell: &Bell| !bell.is_new(time(&bell.file).unwrap());
         assert!(silent(&bell));

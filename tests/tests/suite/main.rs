@@ -17,6 +17,7 @@ mod program;
 mod sdk;
 mod secrets;
 mod slurm;
+mod slurm_setup;
 mod stack;
 mod starts;
 mod up;

@@ -1,0 +1,240 @@
+//! Why a container runs, or does not: what the record, its lock and Slurm say, in one answer.
+
+use std::fmt::Write;
+
+use arvados_client::records::{Container, ContainerState};
+use dispatch_core::needs::Fit;
+use dispatch_core::scheduler::Waiting;
+use dispatch_core::world::Job;
+use serde::Serialize;
+
+/// What is known.
+#[derive(Debug)]
+pub struct Facts {
+    /// Its record.
+    pub container: Container,
+    /// Whether the token that holds its lock is of this dispatcher.
+    pub held_by_us: bool,
+    /// Its jobs in Slurm that are this dispatcher's, or why that is not known.
+    pub jobs: Result<Vec<Job>, String>,
+    /// What its job waits for.
+    pub waiting: Option<Waiting>,
+    /// How the job of the attempt that holds the lock ended, where it is gone.
+    pub ended: Option<String>,
+    /// Whether it could start here.
+    pub fit: Fit,
+}
+
+/// The answer.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct Explanation {
+    /// State and priority.
+    pub record: String,
+    /// Who has it.
+    pub lock: String,
+    /// What Slurm has of it.
+    pub slurm: String,
+    /// Why it is as it is, and what happens next.
+    pub why: String,
+}
+
+/// From what is known. Pure.
+pub fn explain(facts: &Facts) -> Explanation {
+    let container = &facts.container;
+    let (state, priority) = (&container.state, container.priority);
+    let lock = match (&container.locked_by_uuid, facts.held_by_us) {
+        (None, _) => "nobody holds it".to_owned(),
+        (Some(token), true) => format!("{token}, an attempt of this dispatcher"),
+        (Some(token), false) => format!("{token}, not of this dispatcher"),
+    };
+    Explanation {
+        record: format!(
+            "{state}, priority {priority}, locked {} times",
+            container.lock_count
+        ),
+        lock,
+        slurm: slurm(facts),
+        why: why(facts),
+    }
+}
+
+fn slurm(facts: &Facts) -> String {
+    let jobs = match &facts.jobs {
+        Ok(jobs) => jobs,
+        Err(error) => return error.clone(),
+    };
+    let one = |job: &Job| {
+        let place = job.node.as_deref().map(|node| format!(" on {node}"));
+        let ended = if job.ended { ", ended" } else { "" };
+        format!("job {}{}{ended}", job.id.0, place.unwrap_or_default())
+    };
+    match (jobs.as_slice(), &facts.ended) {
+        ([], None) => "no job of it".to_owned(),
+        ([], Some(ended)) => format!("no job of it any more; {ended}"),
+        (jobs, _) => jobs.iter().map(one).collect::<Vec<_>>().join("; "),
+    }
+}
+
+fn why(facts: &Facts) -> String {
+    use ContainerState as State;
+    let container = &facts.container;
+    let status = &container.runtime_status;
+    let said = |text: &Option<String>, else_said: &str| {
+        text.clone().unwrap_or_else(|| else_said.to_owned())
+    };
+    let Ok(jobs) = &facts.jobs else {
+        return "Slurm does not answer, so that nothing is done until it does".to_owned();
+    };
+    let job = jobs.iter().find(|job| !job.ended);
+    match (&container.state, facts.held_by_us, job) {
+        (State::Complete, ..) => match container.exit_code {
+            Some(code) => format!("it has ended, with exit code {code}"),
+            None => "it has ended".to_owned(),
+        },
+        (State::Cancelled, ..) => {
+            let reason = said(&status.error, "its record does not say why");
+            format!("it was cancelled: {reason}")
+        }
+        (State::Unknown(state), ..) => {
+            format!("its state {state:?} is not known here; it is left alone")
+        }
+        (_, _, Some(job)) if container.priority == 0 => {
+            format!("nobody wants it any more (priority 0): job {} is being stopped", job.id.0)
+        }
+        (State::Queued, ..) if container.priority == 0 => {
+            "nobody wants it now: its priority is 0; raise that of its request".to_owned()
+        }
+        (State::Queued, _, Some(job)) => format!(
+            "job {} is left over from an earlier attempt; it starts again when that has ended",
+            job.id.0
+        ),
+        (State::Queued, _, None) => match &facts.fit {
+            Fit::Never(why) => format!("it cannot run here, though another dispatcher may run it: {why}"),
+            Fit::Later(why) => format!("it is not handed to Slurm yet: {why}"),
+            Fit::Now => "it is taken, highest priority first, as soon as fewer than --max-pending wait in Slurm; \
+                if none of ours wait there, see that dispatch-slurm runs, and what its log says of this container"
+                .to_owned(),
+        },
+        (_, false, _) => "another dispatcher has it, or an earlier one with another --shared-dir".to_owned(),
+        (State::Locked, true, Some(job)) => match (&facts.waiting, &job.node) {
+            (Some(waiting), _) => format!("job {} waits in Slurm: {}", job.id.0, waiting.words),
+            (None, None) => format!("job {} waits in Slurm; squeue --start --job={} tells more", job.id.0, job.id.0),
+            (None, Some(node)) => {
+                let activity = said(&status.activity, "it prepares its start");
+                format!("job {} has started on {node}: {activity}", job.id.0)
+            }
+        },
+        (State::Locked, true, None) => {
+            "it is about to be submitted, or its job has ended and it is given back at the next look".to_owned()
+        }
+        (State::Running, true, Some(job)) => {
+            let activity = said(&status.activity, "its command runs");
+            format!("it runs as job {}: {activity}", job.id.0)
+        }
+        (State::Running, true, None) => {
+            "its job is gone without a final word: the record is cancelled at the next look, or waits for results on its node"
+                .to_owned()
+        }
+    }
+}
+
+impl Explanation {
+    /// For people.
+    pub fn text(&self) -> String {
+        let mut page = String::new();
+        let lines = [
+            ("record", &self.record),
+            ("lock", &self.lock),
+            ("slurm", &self.slurm),
+            ("why", &self.why),
+        ];
+        for (what, words) in lines {
+            // A string never refuses to be written to.
+            let _ = writeln!(page, "{what:<6}  {words}");
+        }
+        page
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dispatch_core::scheduler::Outlook;
+    use dispatch_core::world::JobId;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn facts(record: Value, held_by_us: bool, jobs: &[(&str, Option<&str>)]) -> Facts {
+        let mut all = json!({"uuid": "zzzzz-dz642-queuedcontainer", "priority": 7});
+        for (key, value) in record.as_object().unwrap() {
+            all[key] = value.clone();
+        }
+        let container: Container = serde_json::from_value(all).unwrap();
+        let job = |(id, node): &(&str, Option<&str>)| Job {
+            id: JobId((*id).to_owned()),
+            container: container.uuid.clone(),
+            attempt: None,
+            ended: false,
+            node: node.map(str::to_owned),
+        };
+        Facts {
+            jobs: Ok(jobs.iter().map(job).collect()),
+            container,
+            held_by_us,
+            waiting: None,
+            ended: None,
+            fit: Fit::Now,
+        }
+    }
+
+    #[test]
+    fn every_state_has_its_reason() {
+        let locked = "zzzzz-gj3su-000000000000000";
+        #[rustfmt::skip]
+        let rows = [
+            (facts(json!({"state": "Complete", "exit_code": 3}), false, &[]), "with exit code 3"),
+            (facts(json!({"state": "Cancelled", "runtime_status": {"error": "no disk"}}), false, &[]), "it was cancelled: no disk"),
+            (facts(json!({"state": "Odd"}), false, &[]), "left alone"),
+            (facts(json!({"state": "Queued", "priority": 0}), false, &[]), "its priority is 0"),
+            (facts(json!({"state": "Running", "priority": 0}), true, &[("3", None)]), "job 3 is being stopped"),
+            (facts(json!({"state": "Queued"}), false, &[]), "--max-pending"),
+            (facts(json!({"state": "Queued"}), false, &[("3", None)]), "left over"),
+            (facts(json!({"state": "Locked", "locked_by_uuid": locked}), false, &[]), "another dispatcher"),
+            (facts(json!({"state": "Locked", "locked_by_uuid": locked}), true, &[("3", None)]), "waits in Slurm"),
+            (facts(json!({"state": "Locked", "locked_by_uuid": locked}), true, &[("3", Some("n1"))]), "job 3 has started on n1"),
+            (facts(json!({"state": "Locked", "locked_by_uuid": locked}), true, &[]), "about to be submitted"),
+            (facts(json!({"state": "Running", "locked_by_uuid": locked, "runtime_status": {"activity": "saving"}}), true, &[("3", None)]), "it runs as job 3: saving"),
+            (facts(json!({"state": "Running", "locked_by_uuid": locked}), true, &[]), "its job is gone"),
+        ];
+        for (n, (facts, words)) in rows.iter().enumerate() {
+            let got = explain(facts).why;
+            assert!(got.contains(words), "row {n}: {got}");
+        }
+    }
+
+    #[test]
+    fn what_slurm_says_is_told() {
+        let mut facts = facts(json!({"state": "Queued"}), false, &[]);
+        facts.fit = Fit::Never("too large".into());
+        assert!(explain(&facts).why.ends_with("too large"));
+        facts.ended = Some("it was lost".into());
+        assert_eq!(explain(&facts).slurm, "no job of it any more; it was lost");
+        facts.jobs = Err("no answer".into());
+        let told = explain(&facts);
+        assert_eq!(told.slurm, "no answer");
+        assert!(told.why.contains("does not answer"));
+        assert!(told.text().starts_with("record  Queued, priority 7"));
+    }
+
+    #[test]
+    fn a_job_that_waits_says_for_what() {
+        let locked = "zzzzz-gj3su-000000000000000";
+        let record = json!({"state": "Locked", "locked_by_uuid": locked});
+        let mut facts = facts(record, true, &[("3", None)]);
+        facts.waiting = Some(Waiting {
+            outlook: Outlook::Passes,
+            words: "for free nodes".into(),
+        });
+        assert_eq!(explain(&facts).why, "job 3 waits in Slurm: for free nodes");
+    }
+}
