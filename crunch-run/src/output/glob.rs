@@ -73,6 +73,8 @@ impl Globs {
 
 impl Pattern {
     fn new(text: &str) -> Result<Self, String> {
+        // First, as it says of all of it whether it is too long.
+        let whole = matcher(text)?;
         let directory = text.strip_suffix("/**").map(matcher).transpose()?;
         let parts = split(text).map(|parts| {
             let part = |part: &&str| match *part {
@@ -82,7 +84,7 @@ impl Pattern {
             parts.iter().map(part).collect::<Result<Vec<_>, _>>()
         });
         Ok(Self {
-            whole: matcher(text)?,
+            whole,
             directory,
             // If a part is no pattern of its own, the whole pattern still is one.
             parts: parts.and_then(Result::ok),
@@ -215,6 +217,33 @@ mod tests {
                 "{glob} {path}"
             );
         }
+    }
+
+    /// The time grows with the pattern times the path, as `regex` promises; so a pattern has a greatest size.
+    #[test]
+    fn no_pattern_takes_long_for_the_longest_path() {
+        let path = format!("{}b", "a/".repeat(2000));
+        for (text, is_too_long) in [
+            ("**/".repeat(5000) + "x", false),
+            ("**/*/".repeat(400), false),
+            ("{a,*,*/}".repeat(300), false),
+            ("*a".repeat(50_000), true),
+            ("**/*/".repeat(50_000), true),
+            ("{*,*/}".repeat(50_000), true),
+        ] {
+            let (globs, misunderstood) = Globs::new(std::slice::from_ref(&text));
+            let (said, text) = (misunderstood.concat(), &text[..12]);
+            assert_eq!(said.ends_with("it is too long"), is_too_long, "{text}");
+            let begun = std::time::Instant::now();
+            globs.wants_file(&path);
+            globs.wants_directory(&path);
+            globs.could_want_below(&path);
+            assert!(begun.elapsed().as_secs() < 20, "{text}");
+        }
+        let many = format!("{{{}}}", "some/file-of-some-name.txt,".repeat(500));
+        assert!(globs(&many).wants_file("some/file-of-some-name.txt"));
+        assert!(globs("**/**/a/**/**/**/b").wants_file("x/a/b"));
+        assert!(!globs("**/**/a/**/**/**/b").wants_file("x/a/xb"));
     }
 
     #[test]

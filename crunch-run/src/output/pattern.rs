@@ -4,7 +4,11 @@
 use std::iter::Peekable;
 use std::str::Chars;
 
-use regex::Regex;
+use regex::{Regex, RegexBuilder};
+
+/// Of one pattern, in bytes: the time it takes to match grows with this and with the length of the path. Some thousand
+/// `?`, or ten times as many plain characters, are within it.
+const MOST_MEMORY: usize = 4 << 20;
 
 /// `*` and `?` stay within a name, `**` as a whole part is any depth, `[…]` and `{…,…}` choose, `\` takes the next
 /// character as it is.
@@ -26,6 +30,7 @@ pub fn regex(text: &str) -> Result<Regex, String> {
                 match rest.peek() {
                     Some('/') if was_begin && stars == 2 => {
                         rest.next();
+                        pass_over_more(&mut rest);
                         begins_part = true;
                         regex += "(?:.*/)?";
                     }
@@ -59,7 +64,22 @@ pub fn regex(text: &str) -> Result<Regex, String> {
         return Err("a { is not closed".to_owned());
     }
     regex += r")\z";
-    Regex::new(&regex).map_err(|error| error.to_string().replace('\n', " "))
+    let compiled = RegexBuilder::new(&regex).size_limit(MOST_MEMORY).build();
+    compiled.map_err(|error| match error {
+        regex::Error::CompiledTooBig(_) => "it is too long".to_owned(),
+        other => other.to_string().replace('\n', " "),
+    })
+}
+
+/// Any depth and once more any depth is any depth.
+fn pass_over_more(rest: &mut Peekable<Chars<'_>>) {
+    loop {
+        let mut ahead = rest.clone();
+        if !"**/".chars().all(|c| ahead.next() == Some(c)) {
+            return;
+        }
+        *rest = ahead;
+    }
 }
 
 /// What is between brackets; never a slash.
