@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::Context;
-use clap::{CommandFactory, Parser};
+use clap::Parser;
 use crunch_run::detach::{DetachError, become_worker, detach, hold};
 use crunch_run::errand::{self, Errand};
 use crunch_run::exit::ExitCode;
@@ -11,8 +11,9 @@ use crunch_run::flags::{Flags, normalise};
 use crunch_run::job_dir::JobDir;
 use crunch_run::lock_file::LockError;
 use crunch_run::run::{self, Settings};
+use crunch_run::sentence::sentence;
 use crunch_run::stdin_config::Config;
-use crunch_run::{cache, check, registry, resume};
+use crunch_run::{cache, check, manual, registry, resume};
 use fail_points::fail_point;
 
 fn main() -> std::process::ExitCode {
@@ -27,7 +28,7 @@ fn main() -> std::process::ExitCode {
     match done {
         Ok(Ok(code)) => code,
         Ok(Err(error)) => {
-            eprintln!("crunch-run: {error:#}");
+            eprintln!("crunch-run: {}", sentence(&error));
             let held = error
                 .downcast_ref()
                 .is_some_and(|e| matches!(e, DetachError::Lock(LockError::Held { .. })));
@@ -58,7 +59,7 @@ fn not_on_this_node(error: anyhow::Error) -> anyhow::Result<ExitCode> {
     if !is_nodes {
         return Err(error);
     }
-    eprintln!("crunch-run: {error:#}");
+    eprintln!("crunch-run: {}", sentence(&error));
     Ok(ExitCode::NeverRan)
 }
 
@@ -77,10 +78,8 @@ fn run_errand(errand: Errand) -> Done {
     })
 }
 
-/// In roff, for man(1).
 fn manual() -> anyhow::Result<std::process::ExitCode> {
-    let page = clap_mangen::Man::new(Flags::command());
-    page.render(&mut std::io::stdout().lock())?;
+    manual::write(&mut std::io::stdout().lock())?;
     Ok(std::process::ExitCode::SUCCESS)
 }
 

@@ -142,7 +142,16 @@ fn the_manual_page_names_every_flag() {
         "--cache-size",
         "--deliver-for",
         "--stdin-config",
+        // Of what else the program does.
+        "--offline",
+        "--json",
+        "<DIR>",
     ] {
         assert!(page.contains(flag), "{flag}");
     }
+    for section in ["RESUME", "CHECK", "CACHE LS", "CACHE GC", "CACHE VERIFY"] {
+        let section = format!(".SH CRUNCH-RUN {section}\n");
+        assert!(page.contains(&section), "{section}");
+    }
+    assert_eq!(page.matches(".TH ").count(), 1);
 }
