@@ -153,6 +153,14 @@ pub async fn inputs(claim: &Claim) -> Result<(BTreeMap<String, Mount>, ImageFile
 
 #[cfg(test)]
 mod tests {
+    use arvados_client::api::NewToken;
+    use arvados_client::keep::{BlockStore, Locator};
+    use arvados_client::{Endpoint, scopes};
+    use dispatch_api::{Options, Server};
+    use serde_json::json;
+    use wiremock::matchers::method;
+    use wiremock::{Mock, MockServer, ResponseTemplate};
+
     use super::*;
 
     #[test]
@@ -183,5 +191,75 @@ mod tests {
         }
         let on_hold = guard(&record("Locked", Some(&own), 0), &locked, &own);
         assert!(matches!(on_hold, Err(Failure::NeverRan(_))));
+    }
+
+    /// The user of a server, and a container of his that is locked by the client beside it.
+    async fn locked(server: &Server, keep: &str, more: serde_json::Value) -> (Client, Container) {
+        let ready = serde_json::to_value(server.ready()).unwrap();
+        let client = |token: Token| {
+            let mut endpoint = Endpoint::new(ready["host"].as_str().unwrap(), token).unwrap();
+            endpoint.ca_file = Some(ready["certificate"].as_str().unwrap().into());
+            endpoint.keep_services = vec![keep.to_owned()];
+            Client::new(endpoint).unwrap()
+        };
+        let of = |who: &str| {
+            let path = ready["tokens"][who].as_str().unwrap();
+            client(Token::new(std::fs::read_to_string(path).unwrap()))
+        };
+        let (user, dispatch) = (of("user"), of("dispatch"));
+        let image = user.create_collection(json!({"manifest_text": ""}));
+        let mut request = json!({
+            "state": "Committed", "priority": 1, "command": ["true"], "output_path": "/out", "cwd": ".",
+            "container_image": image.await.unwrap().portable_data_hash,
+            "mounts": {"/out": {"kind": "tmp", "capacity": 1}},
+            "runtime_constraints": {"vcpus": 1, "ram": 1 << 28},
+        });
+        for (name, value) in more.as_object().unwrap() {
+            request[name] = value.clone();
+        }
+        let request = user.create_container_request(request).await.unwrap();
+        let uuid = request.container_uuid.unwrap();
+        let wanted = NewToken {
+            scopes: scopes::attempt(&uuid, "test"),
+            expires_at: jiff::Timestamp::now() + Duration::from_secs(3600),
+        };
+        let made = dispatch.create_token(&wanted).await.unwrap();
+        let attempt = client(made.token().unwrap());
+        attempt.lock_container(&uuid, "").await.unwrap();
+        (attempt, user.container(&uuid).await.unwrap())
+    }
+
+    #[tokio::test]
+    async fn the_output_goes_to_its_storage_classes_and_the_log_where_the_site_has_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options::new(dir.path().join("state"));
+        let server = Server::start(&options).await.unwrap();
+        let stores = MockServer::start().await;
+        let reply = ResponseTemplate::new(200)
+            .set_body_string(format!("{}\n", Locator::of(b"foo")))
+            .insert_header("X-Keep-Replicas-Stored", "2")
+            .insert_header("X-Keep-Storage-Classes-Confirmed", "hot=2, archive=2");
+        Mock::given(method("PUT"))
+            .respond_with(reply)
+            .mount(&stores)
+            .await;
+        let classes = json!({"output_storage_classes": ["hot", "archive"]});
+        let (client, record) = locked(&server, &stores.uri(), classes).await;
+        let patience = Duration::from_secs(10);
+        let claim = claim(&client, &record.uuid, ContainerState::Locked, patience);
+        let claim = claim.await.unwrap();
+        for keep in [&claim.container_keep, &claim.keep] {
+            keep.put("foo".into()).await.unwrap();
+        }
+        let asked: Vec<Option<String>> = stores
+            .received_requests()
+            .await
+            .unwrap()
+            .iter()
+            .map(|request| request.headers.get("X-Keep-Storage-Classes"))
+            .map(|classes| Some(classes?.to_str().ok()?.to_owned()))
+            .collect();
+        assert_eq!(asked, [Some("hot, archive".to_owned()), None]);
+        server.stop().await;
     }
 }

@@ -149,7 +149,7 @@ impl Delivery<'_> {
             Err(GaveUp::Final(error)) => return Err(Undelivered::NotOurs(error.to_string())),
         };
         fail_points::fail_point("run.output-stored");
-        let collection = self.output_collection(&manifest.to_string());
+        let collection = output_collection(&self.claim.record, &manifest.to_string());
         let made = self
             .insistence
             .on("Saving the output collection", || async {
@@ -175,17 +175,6 @@ impl Delivery<'_> {
             ))),
             Err(GaveUp::Final(error)) => Err(Undelivered::NotOurs(error.to_string())),
         }
-    }
-
-    /// Made in the trash: the API server copies it from there for everybody who asked for the container.
-    fn output_collection(&self, manifest: &str) -> Value {
-        let record = &self.claim.record;
-        json!({
-            "name": format!("output for {}", record.uuid),
-            "manifest_text": manifest,
-            "is_trashed": true,
-            "storage_classes_desired": record.output_storage_classes,
-        })
     }
 
     /// The whole log. Without it the record still gets its final state.
@@ -302,6 +291,16 @@ impl Delivery<'_> {
     }
 }
 
+/// Made in the trash: the API server copies it from there for everybody who asked for the container.
+fn output_collection(record: &Record, manifest: &str) -> Value {
+    json!({
+        "name": format!("output for {}", record.uuid),
+        "manifest_text": manifest,
+        "is_trashed": true,
+        "storage_classes_desired": record.output_storage_classes,
+    })
+}
+
 fn unsaved(error: &OutputError) -> Undelivered {
     Undelivered::TooLong(format!("its output cannot be saved: {error}"))
 }
@@ -316,5 +315,25 @@ fn sorted(error: Error) -> Trouble<Error> {
         Trouble::Final(error)
     } else {
         Trouble::Later(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_output_is_to_be_kept_in_its_storage_classes() {
+        let record: Record = serde_json::from_value(json!({
+            "uuid": "zzzzz-dz642-0123456789abcde", "output_storage_classes": ["hot", "archive"],
+        }))
+        .unwrap();
+        let collection = output_collection(&record, "");
+        assert_eq!(
+            collection["storage_classes_desired"],
+            json!(["hot", "archive"])
+        );
+        assert_eq!(collection["name"], "output for zzzzz-dz642-0123456789abcde");
+        assert_eq!(collection["is_trashed"], true);
     }
 }
