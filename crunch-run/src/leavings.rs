@@ -9,17 +9,72 @@ use std::time::Duration;
 
 use arvados_client::ContainerUuid;
 
-use crate::engine::Engine;
+use crate::engine::choose::Makers;
+use crate::engine::{Engine, EngineError};
 use crate::job_dir::JobDir;
 use crate::lock_file::{LockError, LockFile};
 use crate::mounts::arv_mount::detach;
 use crate::registry::{self, Dead, Entry, Places};
+use crate::run::Left;
 
 /// Others of this user cannot begin meanwhile, and the next one goes on with it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Another engine than this run's may hang, and this run does not need it.
+const OTHER_ENGINES_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What asks the engines of runs that are gone.
+#[derive(Clone, Copy)]
+pub struct Sweeper<'a> {
+    /// The one of this run.
+    pub engine: &'a dyn Engine,
+    pub makers: &'a Makers,
+}
+
+impl Sweeper<'_> {
+    /// Removes what earlier attempts at the container that begins left with other engines than this run's.
+    pub async fn earlier_attempts(self, uuid: &ContainerUuid) -> Vec<String> {
+        let dir = registry::directory(|name| std::env::var(name).ok());
+        let mut said = Vec::new();
+        for entry in registry::killed(&dir, uuid).unwrap_or_default() {
+            match self.recover_elsewhere(&entry).await {
+                Ok(removed) => said.extend(
+                    removed
+                        .iter()
+                        .map(|what| format!("An earlier attempt left {what}; it is removed")),
+                ),
+                Err(error) => said.push(error.to_string()),
+            }
+        }
+        said
+    }
+
+    /// With this run's engine, which may have run it too, and with the one that is known to have.
+    async fn recover(self, entry: &Entry) -> Result<Vec<String>, EngineError> {
+        let mut removed = self.engine.recover(entry.uuid.as_str()).await?.removed;
+        removed.extend(self.recover_elsewhere(entry).await?);
+        Ok(removed)
+    }
+
+    async fn recover_elsewhere(self, entry: &Entry) -> Result<Vec<String>, EngineError> {
+        let noted = entry.engine.as_ref();
+        let Some(noted) = noted.filter(|noted| **noted != self.engine.note()) else {
+            return Ok(Vec::new());
+        };
+        let engine = self.makers.noted(noted);
+        let recovering = engine.recover(entry.uuid.as_str());
+        match tokio::time::timeout(OTHER_ENGINES_PATIENCE, recovering).await {
+            Ok(recovered) => Ok(recovered?.removed),
+            Err(_) => Err(EngineError::Io {
+                what: format!("what {} has of {} is not known", noted.name, entry.uuid),
+                source: io::ErrorKind::TimedOut.into(),
+            }),
+        }
+    }
+}
+
 /// A sentence for each thing that was done or could not be.
-pub async fn sweep(engine: &dyn Engine) -> Vec<String> {
+pub async fn sweep(sweeper: Sweeper<'_>) -> Vec<String> {
     let dir = registry::directory(|name| std::env::var(name).ok());
     let dead = match Dead::find(&dir) {
         Ok(Some(dead)) => dead,
@@ -30,7 +85,7 @@ pub async fn sweep(engine: &dyn Engine) -> Vec<String> {
     let mut said = Vec::new();
     let sweeping = async {
         for entry in dead.entries() {
-            tidy(engine, &dead, entry, &mut said).await;
+            tidy(sweeper, &dead, entry, &mut said).await;
         }
     };
     if tokio::time::timeout(PATIENCE, sweeping).await.is_err() {
@@ -39,12 +94,11 @@ pub async fn sweep(engine: &dyn Engine) -> Vec<String> {
     said
 }
 
-async fn tidy(engine: &dyn Engine, dead: &Dead, entry: &Entry, said: &mut Vec<String>) {
+async fn tidy(sweeper: Sweeper<'_>, dead: &Dead, entry: &Entry, said: &mut Vec<String>) {
     let Entry { uuid, .. } = entry;
-    match engine.recover(uuid.as_str()).await {
-        Ok(recovered) => said.extend(
-            recovered
-                .removed
+    match sweeper.recover(entry).await {
+        Ok(removed) => said.extend(
+            removed
                 .iter()
                 .map(|what| format!("The killed run of {uuid} left {what}; it is removed")),
         ),
@@ -83,7 +137,7 @@ fn remove(places: &Places, uuid: &ContainerUuid) -> io::Result<Option<String>> {
         Err(LockError::Io { source, .. }) => return Err(source),
     };
     detach(&dir.keep())?;
-    if dir.undelivered().exists() {
+    if has_results(&dir) {
         let place = dir.path().display();
         return Ok(Some(format!(
             "The killed run of {uuid} left results; `crunch-run resume {place}` delivers them"
@@ -98,6 +152,15 @@ fn remove(places: &Places, uuid: &ContainerUuid) -> io::Result<Option<String>> {
         "The killed run of {uuid} left {}; it is removed",
         dir.path().display()
     )))
+}
+
+/// What cannot be understood may be results as well.
+fn has_results(dir: &JobDir) -> bool {
+    match Left::read(dir) {
+        Ok(Some(left)) => left.recorded.is_none(),
+        Ok(None) => false,
+        Err(_) => true,
+    }
 }
 
 fn scratch(places: &Places, uuid: &ContainerUuid) -> io::Result<()> {

@@ -154,13 +154,14 @@ fn start(flags: &Flags) -> anyhow::Result<ExitCode> {
         None => None,
     };
     // Without it only --list knows less.
-    let _registered = registry::register(
+    let registered = registry::register(
         &runs(),
         &flags.uuid,
         Some(dir.places(flags.scratch.as_deref())),
     )
-    .inspect_err(|error| eprintln!("crunch-run: --list will not show this run: {error}"));
-    let code = run::to_the_end(&settings, &dir)?;
+    .inspect_err(|error| eprintln!("crunch-run: --list will not show this run: {error}"))
+    .ok();
+    let code = run::to_the_end(&settings, &dir, registered.as_ref())?;
     fail_point("run.before-clean");
     if let Err(error) = dir.clean(code) {
         eprintln!("crunch-run: {} is not clean: {error}", dir.path().display());

@@ -6,7 +6,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,8 @@ use arvados_client::ContainerUuid;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde::{Deserialize, Serialize};
+
+use crate::engine::EngineNote;
 
 /// How long a process may take to end after a signal, before it counts as alive.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -29,6 +31,9 @@ pub struct Entry {
     /// For whoever tidies up after it, should it be killed.
     #[serde(default, rename = "Places", skip_serializing_if = "Option::is_none")]
     pub places: Option<Places>,
+    /// What runs its container, from when that is known on.
+    #[serde(default, rename = "Engine", skip_serializing_if = "Option::is_none")]
+    pub engine: Option<EngineNote>,
 }
 
 /// Where a run has its files.
@@ -45,7 +50,25 @@ pub struct Places {
 #[derive(Debug)]
 pub struct Registered {
     path: PathBuf,
-    _lock: File,
+    entry: Entry,
+    /// Held as long as this is.
+    file: File,
+}
+
+impl Registered {
+    /// Before the engine makes anything.
+    pub fn note_engine(&self, engine: EngineNote) -> io::Result<()> {
+        let entry = Entry {
+            engine: Some(engine),
+            ..self.entry.clone()
+        };
+        // More text than there was, in one piece: whoever is killed here leaves the one or the other.
+        self.file.write_all_at(line(&entry)?.as_bytes(), 0)
+    }
+}
+
+fn line(entry: &Entry) -> io::Result<String> {
+    Ok(format!("{}\n", serde_json::to_string(entry)?))
 }
 
 impl Drop for Registered {
@@ -86,8 +109,9 @@ pub fn register(
         uuid: uuid.clone(),
         pid,
         places,
+        engine: None,
     };
-    let text = format!("{}\n", serde_json::to_string(&entry)?);
+    let text = line(&entry)?;
     loop {
         let mut lock = OpenOptions::new()
             .create(true)
@@ -100,7 +124,11 @@ pub fn register(
         lock.write_all(text.as_bytes())?;
         // Whoever made a list between the two calls took it for a note of the past.
         if path.exists() {
-            return Ok(Registered { path, _lock: lock });
+            return Ok(Registered {
+                path,
+                entry,
+                file: lock,
+            });
         }
     }
 }
@@ -184,6 +212,13 @@ pub fn list(dir: &Path) -> io::Result<Vec<Entry>> {
     let mut found = read_all(dir)?.alive;
     found.sort_by(|one, other| (&one.uuid, one.pid).cmp(&(&other.uuid, other.pid)));
     Ok(found)
+}
+
+/// The runs of one container that were killed. Whoever begins with it asks their engines at once.
+pub fn killed(dir: &Path, uuid: &ContainerUuid) -> io::Result<Vec<Entry>> {
+    check_owner(dir)?;
+    let dead = read_all(dir)?.dead.into_iter().map(|(_, entry)| entry);
+    Ok(dead.filter(|entry| entry.uuid == *uuid).collect())
 }
 
 #[derive(Debug, Default)]
@@ -270,6 +305,7 @@ mod tests {
             uuid: uuid.clone(),
             pid: std::process::id(),
             places: None,
+            engine: None,
         };
         assert_eq!(list(&dir).unwrap(), [entry]);
         let anothers = dir.join(format!("crunch-run-{uuid}-1"));
@@ -300,6 +336,7 @@ mod tests {
                 own: true,
                 scratch: None,
             }),
+            engine: None,
         };
         for uuid in &uuids {
             let text = serde_json::to_string(&note(uuid)).unwrap();
@@ -317,6 +354,37 @@ mod tests {
         assert_eq!(Dead::find(dir).unwrap().unwrap().entries().count(), 0);
         drop(alive);
         assert_eq!(Dead::find(dir).unwrap().unwrap().entries().count(), 1);
+    }
+
+    #[test]
+    fn a_killed_run_is_known_by_its_container_and_with_its_engine() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let (uuid, other) = (
+            ContainerUuid::generate("zzzzz"),
+            ContainerUuid::generate("zzzzz"),
+        );
+        let places = Places {
+            job_dir: "/nowhere".into(),
+            own: false,
+            scratch: None,
+        };
+        let engine = EngineNote {
+            name: "docker".to_owned(),
+            socket: Some("/run/docker.sock".into()),
+        };
+        let run = register(dir, &uuid, Some(places)).unwrap();
+        run.note_engine(engine.clone()).unwrap();
+        assert_eq!(list(dir).unwrap()[0].engine, Some(engine.clone()));
+        assert_eq!(killed(dir, &uuid).unwrap(), []);
+        // As the kernel does it.
+        let Registered { path, .. } = &run;
+        let kept = dir.join(format!("{uuid}.1"));
+        fs::copy(path, &kept).unwrap();
+        let found = killed(dir, &uuid).unwrap();
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].engine, Some(engine));
+        assert_eq!(killed(dir, &other).unwrap(), []);
     }
 
     #[test]

@@ -64,6 +64,11 @@ pub fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
     let Some(left) = Left::read(&dir)? else {
         return nothing_left(&dir);
     };
+    let scratch = dir.path().join(&left.scratch);
+    if left.recorded.is_some() {
+        tidy(&dir, &scratch).with_context(|| format!("{place} is not clean"))?;
+        return nothing_left(&dir);
+    }
     let token_file = flags
         .token_file
         .clone()
@@ -75,7 +80,6 @@ pub fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
     };
     let certificates = flags.ca_certs.as_deref();
     let endpoint = endpoint(token_file.as_deref(), certificates, flags.deliver_for, &env)?;
-    let scratch = dir.path().join(&left.scratch);
     let code = resume(Resumption {
         dir: dir.clone(),
         left,

@@ -1,15 +1,22 @@
 //! `kill -9` of crunch-run at every step of a run, by its fail points: whatever it leaves on the node, the next
-//! crunch-run of the same user takes away, whichever container that one runs.
+//! crunch-run of the same user takes away, whichever container that one runs, and with whichever engine.
 
+#[path = "contract/daemons.rs"]
+mod daemons;
 mod run_lab;
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
+use arvados_client::ContainerUuid;
 use arvados_client::records::ContainerState;
-use run_lab::{Job, World, can_run, finish};
+use bollard::query_parameters::ListContainersOptionsBuilder;
+use bollard::{API_DEFAULT_VERSION, Docker};
+use crunch_run::lock_file::LockFile;
+use run_lab::{Job, World, can_run, can_run_with, finish};
 use serde_json::json;
 use tokio::process::Command;
 
@@ -35,10 +42,70 @@ const STEPS: [&str; 17] = [
 ];
 /// From here on there are results, which wait for `crunch-run resume`.
 const FIRST_WITH_RESULTS: &str = "run.before-output";
-/// From here on they are delivered, and the attempt's token has ended with the container.
-const FIRST_DELIVERED: &str = "run.after-final";
+/// They are delivered, the attempt's token has ended with the container, and nobody has noted that yet.
+const DELIVERED_UNNOTED: &str = "run.after-final";
 
 const FEATURE: &str = "--features fail-points/enabled";
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Engine {
+    Builtin,
+    Crun,
+    Docker,
+}
+
+impl Engine {
+    fn can_run(self) -> bool {
+        match self {
+            Self::Builtin => can_run(),
+            Self::Crun => can_run_with("crun"),
+            Self::Docker => can_run_with("dockerd"),
+        }
+    }
+
+    fn flags(self) -> Vec<String> {
+        match self {
+            Self::Builtin => vec!["--runtime-engine=builtin".to_owned()],
+            Self::Crun => vec!["--oci-runtime=crun".to_owned()],
+            Self::Docker => vec![
+                "--runtime-engine=docker".to_owned(),
+                format!("--docker-socket={}", daemons::docker().socket.display()),
+            ],
+        }
+    }
+
+    /// Of this container, with this engine, on this node.
+    async fn left_overs(self, uuid: &ContainerUuid) -> Vec<String> {
+        if self != Self::Docker {
+            let paths = run_lab::left_overs(uuid);
+            return paths
+                .iter()
+                .map(|path| path.display().to_string())
+                .collect();
+        }
+        let socket = daemons::docker().socket.to_string_lossy();
+        let client = Docker::connect_with_unix(&socket, 60, API_DEFAULT_VERSION).unwrap();
+        let client = client.negotiate_version().await.unwrap();
+        let of_this = ListContainersOptionsBuilder::new()
+            .all(true)
+            .filters(&[("name", vec![uuid.as_str()])].into())
+            .build();
+        let found = client.list_containers(Some(of_this)).await.unwrap();
+        found.into_iter().filter_map(|found| found.id).collect()
+    }
+}
+
+/// How a dispatcher or a scheduler starts it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Start {
+    /// Its directory is its own, in TMPDIR.
+    Foreground,
+    /// The directory is the dispatcher's.
+    JobDir,
+    /// The same, in the background.
+    Detached,
+}
 
 struct Place {
     dir: tempfile::TempDir,
@@ -51,27 +118,49 @@ impl Place {
         path
     }
 
-    /// In the foreground, as a scheduler starts it: its directory is its own, in TMPDIR.
-    fn program(&self, world: &World, job: &Job) -> Command {
+    fn program(&self, world: &World, job: &Job, engine: Engine, start: Start) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_crunch-run"));
+        match start {
+            Start::Foreground => &mut command,
+            Start::JobDir => command.arg("--job-dir").arg(&job.dir),
+            Start::Detached => command.arg("--detach").arg("--job-dir").arg(&job.dir),
+        }
+        .arg("--token-file")
+        .arg(job.dir.join("token"))
+        .arg("--cache")
+        .arg(Path::new(env!("CARGO_TARGET_TMPDIR")).join("run-cache"))
+        .args(engine.flags())
+        .args(["--cache-size=100%", "--cache-free=0"])
+        .arg(job.uuid.as_str())
+        .env_clear()
+        .envs(world.environment())
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .env("TMPDIR", self.path("tmp"))
+        .env(fail_points::VARIABLE, self.path("points"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
         command
-            .arg("--token-file")
-            .arg(job.dir.join("token"))
-            .arg("--cache")
-            .arg(Path::new(env!("CARGO_TARGET_TMPDIR")).join("run-cache"))
-            .args(["--runtime-engine=builtin", "--cache-size=100%"])
-            .arg("--cache-free=0")
-            .arg(job.uuid.as_str())
-            .env_clear()
-            .envs(world.environment())
-            .env("PATH", "/usr/bin:/bin")
-            .env("TMPDIR", self.path("tmp"))
-            .env(fail_points::VARIABLE, self.path("points"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true);
-        command
+    }
+
+    /// Runs the job until it dies at this step.
+    async fn kill_at(&self, step: &str, world: &World, job: &Job, engine: Engine, start: Start) {
+        let point = self.path("points").join(step);
+        fs::write(&point, "1").unwrap();
+        let child = self.program(world, job, engine, start).spawn().unwrap();
+        let output = child.wait_with_output().await.unwrap();
+        if start != Start::Detached {
+            assert_eq!(output.status.signal(), Some(9), "{step}: {output:?}");
+            return;
+        }
+        assert!(output.status.success(), "{step}: {output:?}");
+        until(&format!("{step}: its worker is dead"), async || {
+            LockFile::take(&job.dir.join("lock")).is_ok()
+        })
+        .await;
+        assert!(!point.exists(), "{step}: it did not come there");
+        assert!(!job.dir.join("exit").exists(), "{step}");
     }
 
     fn in_tmp(&self) -> Vec<PathBuf> {
@@ -80,9 +169,20 @@ impl Place {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_next_run_takes_away_what_a_killed_one_left() {
-    if !can_run() {
+async fn until(what: &str, holds: impl AsyncFn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds().await {
+        assert!(Instant::now() < deadline, "not: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// A test at a time: one of them would take away what another one has left, and only then look for it.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+/// One run dies at every step, and the next one is of another container.
+async fn is_taken_away(killed: Engine, start: Start, next: Engine) {
+    if !killed.can_run() || !next.can_run() {
         return;
     }
     if !fail_points::ENABLED {
@@ -93,6 +193,7 @@ async fn the_next_run_takes_away_what_a_killed_one_left() {
         eprintln!("SKIPPED: this test needs {FEATURE}");
         return;
     }
+    let _alone = ALONE.lock().await;
     let world = World::new().await;
     let place = Place {
         dir: tempfile::tempdir().unwrap(),
@@ -101,48 +202,48 @@ async fn the_next_run_takes_away_what_a_killed_one_left() {
         let job = world
             .lock(&["sh", "-c", "echo said; echo x >/out/x"], json!({}))
             .await;
-        let point = place.path("points").join(step);
-        fs::write(&point, "1").unwrap();
-        let killed = place.program(&world, &job).spawn().unwrap();
-        let output = killed.wait_with_output().await.unwrap();
-        assert_eq!(output.status.signal(), Some(9), "{step}: {output:?}");
+        place.kill_at(step, &world, &job, killed, start).await;
 
-        let next = world.lock(&["true"], json!({})).await;
-        let finished = finish(place.program(&world, &next).spawn().unwrap()).await;
+        let after = world.lock(&["true"], json!({})).await;
+        let program = place
+            .program(&world, &after, next, Start::Foreground)
+            .spawn();
+        let finished = finish(program.unwrap()).await;
         assert_eq!(finished.code, 0, "{step}: {}", finished.said);
-        let record = world.record(&next).await;
+        let record = world.record(&after).await;
         assert_eq!(record.state, ContainerState::Complete, "{step}");
-        assert_eq!(run_lab::left_overs(&job.uuid), [] as [PathBuf; 0], "{step}");
+        // Another crunch-run of this machine may be at it just now.
+        until(&format!("{step}: nothing is left"), async || {
+            killed.left_overs(&job.uuid).await.is_empty()
+        })
+        .await;
 
-        let left = place.in_tmp();
+        let story = world.log(&after).await;
+        let left = match start {
+            Start::Foreground => place.in_tmp(),
+            Start::JobDir | Start::Detached => {
+                assert_eq!(place.in_tmp(), [] as [PathBuf; 0], "{step}");
+                let has_results = job.dir.join("undelivered.json").exists();
+                has_results.then(|| job.dir.clone()).into_iter().collect()
+            }
+        };
         match left.as_slice() {
-            [] => {}
+            [] => assert!(
+                !is_from(step, FIRST_WITH_RESULTS)
+                    || (start == Start::Foreground && is_after(step, DELIVERED_UNNOTED)),
+                "{step}: the results are gone"
+            ),
             // The results are all that is left, and not for long.
             [dir] if dir.join("undelivered.json").exists() => {
                 assert!(is_from(step, FIRST_WITH_RESULTS), "{step}: {dir:?}");
-                let mut resume = Command::new(env!("CARGO_BIN_EXE_crunch-run"));
-                resume
-                    .arg("resume")
-                    .arg(dir)
-                    .env_clear()
-                    .stdout(Stdio::piped())
-                    .stderr(Stdio::piped());
-                let finished = finish(resume.spawn().unwrap()).await;
-                let code = if is_from(step, FIRST_DELIVERED) {
-                    76
-                } else {
-                    0
-                };
-                assert_eq!(finished.code, code, "{step}: {}", finished.said);
+                let code = if step == DELIVERED_UNNOTED { 76 } else { 0 };
+                resume(step, dir, code).await;
                 fs::remove_dir_all(dir).unwrap();
             }
-            left => {
-                let log = world.log(&next).await;
-                panic!(
-                    "{step}: {left:?}\n{}",
-                    run_lab::file(&log, "crunch-run.txt")
-                );
-            }
+            left => panic!(
+                "{step}: {left:?}\n{}",
+                run_lab::file(&story, "crunch-run.txt")
+            ),
         }
         if is_from(step, FIRST_WITH_RESULTS) {
             let record = world.record(&job).await;
@@ -154,7 +255,84 @@ async fn the_next_run_takes_away_what_a_killed_one_left() {
     }
 }
 
+async fn resume(step: &str, dir: &Path, code: i32) {
+    let mut resume = Command::new(env!("CARGO_BIN_EXE_crunch-run"));
+    resume
+        .arg("resume")
+        .arg(dir)
+        .env_clear()
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let finished = finish(resume.spawn().unwrap()).await;
+    assert_eq!(finished.code, code, "{step}: {}", finished.said);
+}
+
 fn is_from(step: &str, first: &str) -> bool {
     let at = |name: &str| STEPS.iter().position(|known| *known == name);
     at(step) >= at(first)
+}
+
+fn is_after(step: &str, last: &str) -> bool {
+    is_from(step, last) && step != last
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_next_run_takes_away_what_a_killed_one_left() {
+    is_taken_away(Engine::Builtin, Start::Foreground, Engine::Builtin).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_crun_had_is_found_by_a_run_with_docker() {
+    is_taken_away(Engine::Crun, Start::Foreground, Engine::Docker).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_docker_has_is_found_by_a_run_without_it() {
+    is_taken_away(Engine::Docker, Start::JobDir, Engine::Builtin).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_in_the_background_leaves_no_more() {
+    is_taken_away(Engine::Builtin, Start::Detached, Engine::Crun).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_in_the_background_leaves_no_more_with_docker() {
+    is_taken_away(Engine::Docker, Start::Detached, Engine::Docker).await;
+}
+
+/// The next attempt at the same container does not run beside the one that was killed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_attempt_ends_what_the_first_left_with_another_engine() {
+    if !Engine::Docker.can_run() || !can_run() {
+        return;
+    }
+    if !fail_points::ENABLED {
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "this test needs {FEATURE}"
+        );
+        eprintln!("SKIPPED: this test needs {FEATURE}");
+        return;
+    }
+    let _alone = ALONE.lock().await;
+    let world = World::new().await;
+    let place = Place {
+        dir: tempfile::tempdir().unwrap(),
+    };
+    let job = world.lock(&["echo", "well"], json!({})).await;
+    place
+        .kill_at("run.created", &world, &job, Engine::Docker, Start::JobDir)
+        .await;
+    assert_eq!(Engine::Docker.left_overs(&job.uuid).await.len(), 1);
+    let program = place.program(&world, &job, Engine::Builtin, Start::JobDir);
+    let finished = finish({ program }.spawn().unwrap()).await;
+    assert_eq!(finished.code, 0, "{}", finished.said);
+    let log = world.log(&job).await;
+    let story = run_lab::file(&log, "crunch-run.txt");
+    assert!(
+        story.contains("An earlier attempt left docker container"),
+        "{story}"
+    );
+    assert_eq!(Engine::Docker.left_overs(&job.uuid).await, [] as [&str; 0]);
 }

@@ -374,13 +374,25 @@ async fn an_attempt_killed_after_its_final_update_changes_nothing_more() {
         return;
     }
     let world = World::new().await;
-    for point in ["run.after-final", "run.before-clean"] {
+    // In the moment before the answer is noted, nobody on this node knows what became of it.
+    for (point, code) in [("run.after-final", 76), ("run.before-clean", 0)] {
         let job = killed_at(&world, point).await;
         assert_delivered(&world, &job).await;
         let record = world.record(&job).await;
         let finished = resume(&job.dir).await;
-        assert_eq!(finished.code, 76, "{point}: {}", finished.said);
+        assert_eq!(finished.code, code, "{point}: {}", finished.said);
         assert_eq!(world.record(&job).await, record);
+        if code == 0 {
+            assert_eq!(names(&job.dir), ["exit", "lock"]);
+            continue;
+        }
+        // But whoever may read the record can tell.
+        let token = job.dir.join("mine");
+        fs::write(&token, world.user.endpoint().token.expose()).unwrap();
+        let flags = ["--token-file", token.to_str().unwrap()];
+        let finished = finish(start(&job.dir, &flags)).await;
+        assert_eq!(finished.code, 0, "{point}: {}", finished.said);
+        assert_eq!(names(&job.dir), ["exit", "lock", "mine"]);
     }
 }
 

@@ -17,7 +17,9 @@ use super::builtin::BuiltinEngine;
 use super::docker::{DockerEngine, Flavour, socket};
 use super::kept::Settings;
 use super::oci::OciEngine;
-use super::{Bind, ContainerSpec, Engine, EngineError, Exit, ExitStatus, Limits, Network, Stdio};
+use super::{
+    Bind, ContainerSpec, Engine, EngineError, EngineNote, Exit, ExitStatus, Limits, Network, Stdio,
+};
 use crate::flags::EngineChoice;
 use crate::image::{Image, ImageConfig, ImageStore};
 
@@ -76,6 +78,18 @@ impl Makers {
         })
     }
 
+    /// The engine of a run that is gone, as far as `recover` needs it: what is no service has one place for its notes.
+    pub fn noted(&self, note: &EngineNote) -> Box<dyn Engine> {
+        let flavour = match note.name == Flavour::Podman.name() {
+            true => Flavour::Podman,
+            false => Flavour::Docker,
+        };
+        match &note.socket {
+            Some(socket) => Box::new(self.service_at(flavour, socket.clone())),
+            None => Box::new(BuiltinEngine::new(self.store.clone(), Settings::default())),
+        }
+    }
+
     fn service(&self, flavour: Flavour) -> Result<DockerEngine, EngineError> {
         let env = |name: &str| std::env::var(name).ok();
         let socket = match &self.docker_socket {
@@ -87,9 +101,13 @@ impl Makers {
                 })?
             }
         };
+        Ok(self.service_at(flavour, socket))
+    }
+
+    fn service_at(&self, flavour: Flavour, socket: PathBuf) -> DockerEngine {
         // Every engine keeps its locks or layers there.
         let locks = self.store.dir().to_owned();
-        Ok(DockerEngine::new(flavour, socket, locks))
+        DockerEngine::new(flavour, socket, locks)
     }
 }
 

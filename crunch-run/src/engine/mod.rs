@@ -48,6 +48,23 @@ pub trait Engine: Send + Sync {
 
     /// Finds and removes whatever an earlier, killed attempt at this container left on this node.
     fn recover<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Recovered, EngineError>>;
+
+    /// How somebody else finds this engine again.
+    fn note(&self) -> EngineNote {
+        EngineNote {
+            name: self.name().to_owned(),
+            socket: None,
+        }
+    }
+}
+
+/// Which engine ran a container, for whoever tidies up after it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EngineNote {
+    pub name: String,
+    /// Where a service listens; the others keep their notes of what exists in one place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket: Option<PathBuf>,
 }
 
 /// One created container. All verbs may be called from several tasks and are safe to cancel.

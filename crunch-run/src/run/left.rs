@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use arvados_client::records::ContainerState;
 use arvados_client::{ContainerUuid, Endpoint, Pdh, TokenUuid};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -40,6 +41,9 @@ pub struct Left {
     pub first_log: Pdh,
     /// The log that goes with the verdict.
     pub log: Option<Pdh>,
+    /// What the record says, once the API server has answered the final update: nothing is left to deliver then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recorded: Option<ContainerState>,
     /// result.json, but for the verdict.
     result: Value,
 }
@@ -111,6 +115,7 @@ impl Left {
             verdict: None,
             first_log: facts.first_log.clone(),
             log: None,
+            recorded: None,
             result: facts.result,
         }
     }

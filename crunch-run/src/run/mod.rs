@@ -42,15 +42,20 @@ use crate::exit::ExitCode;
 use crate::flags::MountMethod;
 use crate::image::ImageStore;
 use crate::job_dir::JobDir;
-use crate::leavings;
+use crate::leavings::{self, Sweeper};
 use crate::logs::{JOURNAL, Journal, LogDir, Saver};
 use crate::mounts::arv_mount::{ArvMount, Request, Surroundings};
+use crate::registry::Registered;
 use crate::signals::{self, Signals};
 use crate::status::Status;
 
 /// Runs the container that the settings name, in a runtime of its own.
-pub fn to_the_end(settings: &Settings, dir: &JobDir) -> io::Result<ExitCode> {
-    in_runtime(|signals| run(settings, dir, signals))
+pub fn to_the_end(
+    settings: &Settings,
+    dir: &JobDir,
+    registered: Option<&Registered>,
+) -> io::Result<ExitCode> {
+    in_runtime(|signals| run(settings, dir, registered, signals))
 }
 
 fn in_runtime<F: Future<Output = ExitCode>>(
@@ -75,7 +80,12 @@ fn in_runtime<F: Future<Output = ExitCode>>(
     code
 }
 
-async fn run(settings: &Settings, dir: &JobDir, signals: Signals) -> ExitCode {
+async fn run(
+    settings: &Settings,
+    dir: &JobDir,
+    registered: Option<&Registered>,
+    signals: Signals,
+) -> ExitCode {
     let journal = LogDir::create(&dir.logs()).and_then(|logs| {
         dir.forget_undelivered()?;
         let journal = Journal::new(logs.open(JOURNAL)?, settings.uuid.clone());
@@ -98,6 +108,7 @@ async fn run(settings: &Settings, dir: &JobDir, signals: Signals) -> ExitCode {
     let attempt = Attempt {
         settings,
         dir,
+        registered,
         signals,
         logs,
         journal,
@@ -110,6 +121,8 @@ async fn run(settings: &Settings, dir: &JobDir, signals: Signals) -> ExitCode {
 struct Attempt<'a> {
     settings: &'a Settings,
     dir: &'a JobDir,
+    /// Where others see what this run has on the node.
+    registered: Option<&'a Registered>,
     signals: Signals,
     logs: LogDir,
     journal: Journal,
@@ -159,14 +172,14 @@ impl Attempt<'_> {
             claim.record.uuid.clone(),
             self.logs.clone(),
         ));
-        let engine = match self.engine().await {
-            Ok(engine) => engine,
-            Err(failure) => {
-                return self.refuse(failure.on_this_node(), status, &saver).await;
-            }
+        let prepared = async {
+            let makers = self.makers()?;
+            let engine = self.engine(&makers).await?;
+            let scratch = self.scratch(&*engine, &makers).await?;
+            Ok::<_, Failure>((engine, scratch))
         };
-        let scratch = match self.scratch(&*engine).await {
-            Ok(scratch) => scratch,
+        let (engine, scratch) = match prepared.await {
+            Ok(prepared) => prepared,
             Err(failure) => {
                 return self.refuse(failure.on_this_node(), status, &saver).await;
             }
@@ -240,15 +253,18 @@ impl Attempt<'_> {
         Ok(Some(tree))
     }
 
-    async fn engine(&self) -> Result<Box<dyn Engine>, Failure> {
+    fn makers(&self) -> Result<choose::Makers, Failure> {
         let store = ImageStore::open(&self.settings.cache)
             .map_err(|error| Failure::NeverRan(error.to_string()))?;
-        let makers = choose::Makers {
+        Ok(choose::Makers {
             store,
             oci_runtime: self.settings.oci_runtime.clone(),
             docker_socket: self.settings.docker_socket.clone(),
-        };
-        let chosen = choose::choose(self.settings.engine, &makers, self.dir.path())
+        })
+    }
+
+    async fn engine(&self, makers: &choose::Makers) -> Result<Box<dyn Engine>, Failure> {
+        let chosen = choose::choose(self.settings.engine, makers, self.dir.path())
             .await
             .map_err(|error| Failure::NeverRan(error.to_string()))?;
         for reason in chosen.passed_over {
@@ -260,7 +276,17 @@ impl Attempt<'_> {
     }
 
     /// A clean place; whatever an earlier attempt left on this node is gone.
-    async fn scratch(&self, engine: &dyn Engine) -> Result<Scratch, Failure> {
+    async fn scratch(
+        &self,
+        engine: &dyn Engine,
+        makers: &choose::Makers,
+    ) -> Result<Scratch, Failure> {
+        let noted = self.registered.map(|run| run.note_engine(engine.note()));
+        if let Some(Err(error)) = noted {
+            self.journal.say(format!(
+                "Should this run be killed, only one with the same engine tidies up after it: {error}"
+            ));
+        }
         let recovered = engine
             .recover(self.settings.uuid.as_str())
             .await
@@ -269,7 +295,9 @@ impl Attempt<'_> {
             self.journal
                 .say(format!("An earlier attempt left {what}; it is removed"));
         }
-        for sentence in leavings::sweep(engine).await {
+        let sweeper = Sweeper { engine, makers };
+        let earlier = sweeper.earlier_attempts(&self.settings.uuid).await;
+        for sentence in earlier.into_iter().chain(leavings::sweep(sweeper).await) {
             self.journal.say(sentence);
         }
         Scratch::create(self.settings, self.dir).map_err(|error| {

@@ -175,6 +175,9 @@ impl Resumed {
         self.write_down(&left)?;
         let update = verdict.update(words, Some(&log));
         let state = delivery.record(&verdict, update).await?;
+        left.recorded = Some(state.clone());
+        // It is removed in a moment, unless this process is killed.
+        let _ = left.write(&self.resumption.dir);
         self.journal.say(format!("The record says {state}"));
         Ok(())
     }

@@ -213,6 +213,9 @@ impl Attempt<'_> {
         fail_point("run.after-final");
         match recorded {
             Ok(state) => {
+                // The attempt's token has ended with that, so nobody could ask any more.
+                left.recorded = Some(state.clone());
+                self.note(&left);
                 self.journal
                     .say(format!("The record says {state}. {}", self.phases.line()));
                 ExitCode::Recorded

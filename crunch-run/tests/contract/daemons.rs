@@ -1,5 +1,8 @@
 //! Throwaway daemons: each is started once for all tests of this program, and goes when it ends, however it ends.
 
+// Each test program uses its own part of this.
+#![allow(dead_code)]
+
 use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};

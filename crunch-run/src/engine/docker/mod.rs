@@ -31,7 +31,7 @@ use super::gpu::{self, GpuAccess};
 use super::kept::check_binds;
 use super::kept::check_strings;
 use super::kept::limits::check as check_limits;
-use super::{Container, ContainerSpec, Engine, EngineError, Limits, Recovered};
+use super::{Container, ContainerSpec, Engine, EngineError, EngineNote, Limits, Recovered};
 use crate::image::{Image, ImageSource};
 
 /// How long the daemon may take to answer an ordinary question.
@@ -201,6 +201,13 @@ impl Engine for DockerEngine {
 
     fn recover<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Recovered, EngineError>> {
         Box::pin(self.remove_left_overs(name))
+    }
+
+    fn note(&self) -> EngineNote {
+        EngineNote {
+            name: self.flavour.name().to_owned(),
+            socket: Some(self.socket.clone()),
+        }
     }
 }
 
