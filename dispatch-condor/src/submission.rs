@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use arvados_client::{ContainerUuid, TokenUuid};
-use dispatch_core::attempt_dir::token_name;
+use dispatch_core::attempt_dir::token_name_of;
 use dispatch_core::needs::Needs;
 
 /// The attribute of a job that names its container.
@@ -39,29 +39,56 @@ pub struct Settings {
     pub lines: Vec<String>,
 }
 
-/// One attempt.
+/// What all jobs of one description share.
 #[derive(Debug, Clone, Copy)]
-pub struct Attempt<'a> {
-    /// Its container.
-    pub container: &'a ContainerUuid,
-    /// Its name.
-    pub attempt: &'a TokenUuid,
+pub struct Common<'a> {
     /// The dispatcher's.
     pub label: &'a str,
-    /// Machines it must not run on.
+    /// Machines they must not run on.
     pub avoid: &'a [String],
-    /// What it needs.
-    pub needs: &'a Needs,
-    /// Its directory on the submit machine, with the file `token` in it.
-    pub dir: &'a Path,
-    /// Variables of the job, none of them secret.
+    /// They have a limit of run time.
+    pub limited: bool,
+    /// Variables of the jobs, none of them secret.
     pub environment: &'a [(String, String)],
 }
 
+/// One job of a description.
+#[derive(Debug, Clone, Copy)]
+pub struct Item<'a> {
+    /// Its container.
+    pub container: &'a ContainerUuid,
+    /// Its attempt.
+    pub attempt: &'a TokenUuid,
+    /// What it needs.
+    pub needs: &'a Needs,
+    /// Its directory on the submit machine, with the token's file in it.
+    pub dir: &'a Path,
+}
+
+/// The variables of an item, in the order of its fields. The last takes the rest of the line, whatever is in it.
+const ITEM: &str =
+    "ContainerName,AttemptName,JobCpus,JobMemory,JobDisk,JobGpus,JobSeconds,JobDirectory";
+
+impl Item<'_> {
+    fn item(&self) -> Result<String, Unwritable> {
+        let needs = self.needs;
+        Ok(format!(
+            "{},{},{},{},{},{},{},{}",
+            self.container,
+            self.attempt,
+            needs.cpus,
+            needs.ram.div_ceil(MIB),
+            needs.scratch.div_ceil(KIB).max(1),
+            needs.gpus,
+            needs.max_run_time.unwrap_or(0).saturating_add(STAGING),
+            line("the job's directory", &self.dir.to_string_lossy())?,
+        ))
+    }
+}
+
 impl Settings {
-    /// The description of one job.
-    pub fn describe(&self, attempt: Attempt<'_>) -> Result<String, Unwritable> {
-        let Attempt { needs, dir, .. } = attempt;
+    /// The description of jobs that differ in what has a name of its own here, and in nothing else.
+    pub fn describe(&self, common: &Common<'_>, jobs: &[Item<'_>]) -> Result<String, Unwritable> {
         let (program, more) = self
             .crunch_run
             .split_first()
@@ -70,14 +97,13 @@ impl Settings {
             });
         let mut arguments: Vec<&str> = more.iter().map(String::as_str).collect();
         // Relative: transferred into the job's own directory.
-        let token = token_name(attempt.attempt);
-        arguments.extend(["--token-file", &token, attempt.container.as_str()]);
-        let variables: Vec<String> = attempt
+        let token = token_name_of("$(AttemptName)");
+        arguments.extend(["--token-file", &token, "$(ContainerName)"]);
+        let variables: Vec<String> = common
             .environment
             .iter()
             .map(|(name, value)| format!("{name}={}", quoted_word(value)))
             .collect();
-        let dir = line("the shared directory", &dir.to_string_lossy())?;
         let mut lines = vec![
             "universe = vanilla".to_owned(),
             format!("executable = {}", line("crunch-run's path", program)?),
@@ -96,17 +122,17 @@ impl Settings {
             "should_transfer_files = YES".to_owned(),
             "when_to_transfer_output = ON_EXIT".to_owned(),
             "transfer_output_files = \"\"".to_owned(),
-            format!("transfer_input_files = {dir}/{token}"),
-            format!("output = {dir}/output.log"),
-            format!("error = {dir}/output.log"),
-            format!("log = {dir}/events.log"),
-            format!("request_cpus = {}", needs.cpus),
-            format!("request_memory = {}", needs.ram.div_ceil(MIB)),
-            format!("request_disk = {}", needs.scratch.div_ceil(KIB).max(1)),
-            format!("request_gpus = {}", needs.gpus),
-            format!("+{CONTAINER} = \"{}\"", attempt.container),
-            format!("+{ATTEMPT} = \"{}\"", attempt.attempt),
-            format!("+{DISPATCHER} = \"{}\"", attempt.label),
+            format!("transfer_input_files = $(JobDirectory)/{token}"),
+            "output = $(JobDirectory)/output.log".to_owned(),
+            "error = $(JobDirectory)/output.log".to_owned(),
+            "log = $(JobDirectory)/events.log".to_owned(),
+            "request_cpus = $(JobCpus)".to_owned(),
+            "request_memory = $(JobMemory)".to_owned(),
+            "request_disk = $(JobDisk)".to_owned(),
+            "request_gpus = $(JobGpus)".to_owned(),
+            format!("+{CONTAINER} = \"$(ContainerName)\""),
+            format!("+{ATTEMPT} = \"$(AttemptName)\""),
+            format!("+{DISPATCHER} = \"{}\"", common.label),
             "notification = never".to_owned(),
             // One attempt is one start: what follows an eviction or a lost node is decided here, not there.
             "max_retries = 0".to_owned(),
@@ -119,19 +145,20 @@ impl Settings {
             "want_graceful_removal = true".to_owned(),
             "job_max_vacate_time = 60".to_owned(),
         ];
-        if !attempt.avoid.is_empty() {
-            lines.push(requirements(attempt.avoid));
+        if !common.avoid.is_empty() {
+            lines.push(requirements(common.avoid));
         }
-        if let Some(limit) = needs.max_run_time {
-            lines.push(format!(
-                "allowed_execute_duration = {}",
-                limit.saturating_add(STAGING)
-            ));
+        if common.limited {
+            lines.push("allowed_execute_duration = $(JobSeconds)".to_owned());
         }
         for given in &self.lines {
             lines.push(line("a submit line", given)?);
         }
-        lines.push("queue 1".to_owned());
+        lines.push(format!("queue {ITEM} from ("));
+        for job in jobs {
+            lines.push(job.item()?);
+        }
+        lines.push(")".to_owned());
         Ok(lines.join("\n") + "\n")
     }
 }
@@ -170,15 +197,19 @@ mod tests {
     use super::*;
 
     fn describe(settings: &Settings, needs: &Needs) -> Result<String, Unwritable> {
-        settings.describe(Attempt {
+        let common = Common {
+            label: "me",
+            avoid: &["n1.example".into(), "n2".into()],
+            limited: needs.max_run_time.is_some(),
+            environment: &[("ARVADOS_API_HOST".into(), "api.example:443".into())],
+        };
+        let job = Item {
             container: &ContainerUuid::parse("zzzzz-dz642-queuedcontainer").unwrap(),
             attempt: &TokenUuid::parse("zzzzz-gj3su-000000000000000").unwrap(),
-            label: "me",
             needs,
-            avoid: &["n1.example".into(), "n2".into()],
-            dir: Path::new("/home/me/jobs/1"),
-            environment: &[("ARVADOS_API_HOST".into(), "api.example:443".into())],
-        })
+            dir: Path::new("/home/me, too/jobs/1"),
+        };
+        settings.describe(&common, &[job, job])
     }
 
     fn settings(lines: &[&str]) -> Settings {
@@ -200,23 +231,24 @@ mod tests {
         let text = describe(&settings(&["+Group = \"a\""]), &needs).unwrap();
         for line in [
             "executable = /opt/crunch-run",
-            r#"arguments = "'--it''s ""so""' '--token-file' 'token-zzzzz-gj3su-000000000000000' 'zzzzz-dz642-queuedcontainer'""#,
+            r#"arguments = "'--it''s ""so""' '--token-file' 'token-$(AttemptName)' '$(ContainerName)'""#,
             r#"environment = "ARVADOS_API_HOST='api.example:443'""#,
-            "transfer_input_files = /home/me/jobs/1/token-zzzzz-gj3su-000000000000000",
+            "transfer_input_files = $(JobDirectory)/token-$(AttemptName)",
             r#"requirements = TARGET.Machine =!= "n1.example" && TARGET.Machine =!= "n2""#,
-            "request_cpus = 2",
-            "request_memory = 1025",
-            "request_disk = 3",
-            "request_gpus = 0",
-            "+ContainerUUID = \"zzzzz-dz642-queuedcontainer\"",
-            "+AttemptUUID = \"zzzzz-gj3su-000000000000000\"",
+            "request_cpus = $(JobCpus)",
+            "request_memory = $(JobMemory)",
+            "request_disk = $(JobDisk)",
+            "request_gpus = $(JobGpus)",
+            "+ContainerUUID = \"$(ContainerName)\"",
+            "+AttemptUUID = \"$(AttemptName)\"",
             "+ContainerDispatcher = \"me\"",
-            "allowed_execute_duration = 3660",
+            "allowed_execute_duration = $(JobSeconds)",
+            "zzzzz-dz642-queuedcontainer,zzzzz-gj3su-000000000000000,2,1025,3,0,3660,/home/me, too/jobs/1",
             "+Group = \"a\"",
         ] {
             assert!(text.lines().any(|l| l == line), "{line}\nis not in\n{text}");
         }
-        assert!(text.ends_with("queue 1\n"));
+        assert!(text.ends_with("/jobs/1\n)\n"), "{text}");
     }
 
     #[test]

@@ -148,6 +148,11 @@ impl AttemptDir {
 
 /// The name of the file with the token of `attempt`.
 pub fn token_name(attempt: &TokenUuid) -> String {
+    token_name_of(attempt.as_str())
+}
+
+/// The same, where a scheduler puts the attempt's name in.
+pub fn token_name_of(attempt: &str) -> String {
     format!("token-{attempt}")
 }
 

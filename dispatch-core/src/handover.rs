@@ -1,8 +1,8 @@
-//! Handing one attempt to a scheduler by its submit command: the token into its file, the command, and what its
-//! answer proves.
+//! Handing attempts to a scheduler by its submit command: the token into its file, the command, and what its answer
+//! proves.
 
 use crate::attempt_dir::AttemptDir;
-use crate::command::Command;
+use crate::command::{Command, Failure};
 use crate::scheduler::{Order, SchedulerError};
 use crate::world::JobId;
 
@@ -14,27 +14,51 @@ pub async fn hand_over(
     command: Command,
     separator: &str,
 ) -> Result<JobId, SchedulerError> {
-    let container = order.container.clone();
-    let refused = |detail: String| SchedulerError::Refused {
-        scheduler,
-        container: order.container.clone(),
-        detail,
-    };
+    prepare(scheduler, order, dir).await?;
+    let submitted = submit(command).await;
+    submitted
+        .map(|output| JobId(job_number(&output, separator)))
+        .map_err(|failure| failed(scheduler, order, &failure))
+}
+
+/// Writes the attempt's token where its job finds it.
+pub async fn prepare(
+    scheduler: &'static str,
+    order: &Order,
+    dir: &AttemptDir,
+) -> Result<(), SchedulerError> {
     let (attempt, token) = (order.attempt.clone(), order.token.clone());
     dir.in_time(move |dir| dir.create_for(&attempt, &token))
         .await
-        .map_err(|error| refused(format!("cannot write {}: {error}", dir.path().display())))?;
+        .map_err(|error| SchedulerError::Refused {
+            scheduler,
+            container: order.container.clone(),
+            detail: format!("cannot write {}: {error}", dir.path().display()),
+        })
+}
+
+/// Runs a submit command; what it answered.
+pub async fn submit(command: Command) -> Result<String, Failure> {
     let answer = command.succeed().await;
     fail_points::fail_point("dispatcher.command-answered");
-    match answer {
-        Ok(answer) => Ok(JobId(job_number(&answer.output, separator))),
-        Err(failure) if failure.is_not_started() => Err(refused(failure.to_string())),
-        // Whatever it says, a job may have been made: the next listings tell.
-        Err(failure) => Err(SchedulerError::Ambiguous {
+    Ok(answer?.output)
+}
+
+/// What the failure of a submit command says of one of its orders.
+pub fn failed(scheduler: &'static str, order: &Order, failure: &Failure) -> SchedulerError {
+    let (container, detail) = (order.container.clone(), failure.to_string());
+    match failure.is_not_started() {
+        true => SchedulerError::Refused {
             scheduler,
             container,
-            detail: failure.to_string(),
-        }),
+            detail,
+        },
+        // Whatever it says, a job may have been made: the next listings tell.
+        false => SchedulerError::Ambiguous {
+            scheduler,
+            container,
+            detail,
+        },
     }
 }
 

@@ -134,29 +134,56 @@ impl Description {
     }
 }
 
+/// A description of one job for each item of `queue A,B from ( … )`; the description itself, where there is none.
+fn each_item(text: &str) -> Vec<String> {
+    let lines: Vec<&str> = text.lines().collect();
+    let from = |line: &&str| line.starts_with("queue ") && line.ends_with(" from (");
+    let Some(at) = lines.iter().position(from) else {
+        return vec![text.to_owned()];
+    };
+    let names = lines[at].trim_start_matches("queue ");
+    let names: Vec<&str> = names.trim_end_matches(" from (").split(',').collect();
+    let items = lines[at + 1..].iter().take_while(|line| **line != ")");
+    items
+        .map(|item| {
+            let mut one = lines[..at].join("\n") + "\nqueue 1\n";
+            for (name, value) in names.iter().zip(item.splitn(names.len(), ',')) {
+                one = one.replace(&format!("$({})", name.trim()), value.trim());
+            }
+            one
+        })
+        .collect()
+}
+
 /// Takes jobs.
 pub fn condor_submit(order: Order<'_>) -> std::io::Result<Reply> {
     let options = match options::condor(order.name, order.arguments, OPTIONS) {
         Ok(options) => options,
         Err(reply) => return Ok(reply),
     };
-    let read = Description::read(order.input).and_then(|d| Ok((d.plan()?, d)));
-    let (plan, description) = match read {
-        Ok(read) => read,
+    let read: Result<Vec<(Plan, Description)>, String> = each_item(order.input)
+        .iter()
+        .map(|text| Description::read(text).and_then(|d| Ok((d.plan()?, d))))
+        .collect();
+    let jobs: Vec<(Plan, Description)> = match read {
+        Ok(jobs) if !jobs.is_empty() => jobs,
+        Ok(_) => return Ok(Reply::failed(1, "ERROR: no jobs are queued")),
         Err(error) => return Ok(Reply::failed(1, &format!("ERROR: {error}"))),
     };
     let (cluster, runs) = order.store.add(|cluster| {
-        let jobs = (0..description.count).map(|process| job(&description, cluster, process));
-        jobs.collect()
+        let jobs = jobs.iter().enumerate();
+        jobs.map(|(process, (_, description))| job(description, cluster, process))
+            .collect()
     })?;
-    for process in 0..description.count {
+    for (process, (plan, _)) in jobs.iter().enumerate() {
         let id = format!("{cluster}.{process}");
-        keeper::prepare(order.store, &id, &plan)?;
+        keeper::prepare(order.store, &id, plan)?;
         if runs {
             keeper::start(order.store, &std::env::current_exe()?, &id)?;
         }
     }
-    let last = description.count - 1;
+    let last = jobs.len() - 1;
+    let description = &jobs[0].1;
     let mut reply = Reply::says(match options.has("terse") {
         true => format!("{cluster}.0 - {cluster}.{last}\n"),
         false => format!(
