@@ -3,12 +3,12 @@
 use std::error::Error;
 use std::process::ExitCode;
 
-use arvados_client::{Client, ContainerUuid, scopes};
+use arvados_client::{Client, ContainerUuid};
 use dispatch_core::Api;
 use dispatch_core::config::Origins;
 use dispatch_core::home::Home;
 use dispatch_core::needs::Needs;
-use dispatch_core::program;
+use dispatch_core::program::{self, TokenModeName};
 use dispatch_core::scheduler::{Candidate, Scheduler};
 
 use crate::check::check;
@@ -94,13 +94,16 @@ async fn facts(
         needs: Needs::of(&container).and_ram(flags.common.reserve_extra_ram),
     };
     let holder = container.locked_by_uuid.clone();
+    let own = match flags.common.token_mode {
+        TokenModeName::Shared => Some(client.own_token().await?.uuid),
+        TokenModeName::PerAttempt => None,
+    };
     let tokens = client.tokens().await?;
-    let ours = holder.filter(|holder| {
-        tokens
-            .iter()
-            .any(|token| token.uuid == *holder && scopes::is_labelled(&token.scopes, &label))
-    });
     let slurm = Slurm::new(settings, home, label, flags.common.command_timeout);
+    let ours = holder.filter(|holder| {
+        let attempt = tokens.iter().find(|token| token.uuid == *holder);
+        own.as_ref() == Some(holder) || attempt.is_some_and(|token| slurm.minted(&token.scopes))
+    });
     let jobs = slurm.list().await.map_err(|error| error.to_string());
     let jobs = jobs.map(|mut jobs| {
         jobs.retain(|job| job.container == *uuid);

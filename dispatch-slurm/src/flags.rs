@@ -57,7 +57,7 @@ pub struct Flags {
     #[arg(long, value_name = "TIME", default_value = "2m", value_parser = program::time)]
     pub warn_before_end: Duration,
     /// Only show what sbatch would be told for this container, and where each value comes from
-    #[arg(long, value_name = "UUID", value_parser = ContainerUuid::parse, conflicts_with = "errand")]
+    #[arg(long, value_name = "UUID", value_parser = ContainerUuid::parse)]
     pub dry_run: Option<ContainerUuid>,
     /// How --dry-run, explain and check answer
     #[arg(long, value_name = "FORMAT", default_value = "text", global = true)]

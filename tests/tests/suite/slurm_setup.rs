@@ -271,11 +271,9 @@ async fn it_is_explained_why_a_container_runs_or_does_not() {
 
     let all = json!({"runtime_constraints": {"vcpus": 4, "ram": 32 << 20}});
     let holder = site.running("holder", all.clone()).await;
-    assert!(
-        site.why(&holder).contains("it runs as job "),
-        "{}",
-        site.why(&holder)
-    );
+    let told = site.answer(&["explain", holder.as_str()]);
+    let why = told["why"].as_str().unwrap();
+    assert!(why.contains("it runs as job "), "{told}");
     let (request, behind) = site.stack.submit("behind", "true", all).await;
     site.wait_for_why(&behind, "waits in Slurm").await;
     assert_eq!(
@@ -289,12 +287,7 @@ async fn it_is_explained_why_a_container_runs_or_does_not() {
         .update_container_request(&request, hold)
         .await
         .unwrap();
-    site.stack.end(&behind, PATIENCE).await;
-    assert!(
-        site.why(&behind).starts_with("it was cancelled"),
-        "{}",
-        site.why(&behind)
-    );
+    site.wait_for_why(&behind, "nobody wants it now").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -427,7 +420,7 @@ async fn no_secret_is_in_slurm_or_in_a_process() {
     for (program, args) in [
         ("scontrol", &["show", "job", "--details", &id][..]),
         ("scontrol", &["write", "batch_script", &id, "-"]),
-        ("squeue", &["--Format=All", "--jobs", &id]),
+        ("squeue", &["--format=%all", "--jobs", &id]),
         ("squeue", &["--json"]),
     ] {
         let shown = site.lab.ask(program, args);
