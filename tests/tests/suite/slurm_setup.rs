@@ -26,6 +26,26 @@ fn shared(dir: &Path) -> PathBuf {
     dir.join("shared")
 }
 
+/// A PATH with a squeue that writes a line for each time it is asked.
+fn counting_squeue(dir: &Path) -> String {
+    use std::os::unix::fs::PermissionsExt;
+    let path = std::env::var("PATH").unwrap();
+    let mut places = std::env::split_paths(&path).map(|place| place.join("squeue"));
+    let real = places.find(|file| file.is_file()).unwrap();
+    let bin = dir.join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    let asked = dir.join("squeue-was-asked");
+    let script = format!(
+        "#!/bin/sh\necho >> {}\nexec {} \"$@\"\n",
+        asked.display(),
+        real.display()
+    );
+    let wrapper = bin.join("squeue");
+    std::fs::write(&wrapper, script).unwrap();
+    std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755)).unwrap();
+    format!("{}:{path}", bin.display())
+}
+
 /// What a site sets, in the file's own words.
 fn configuration(ready: &Value) -> Value {
     let token = std::fs::read_to_string(ready["tokens"]["dispatch"].as_str().unwrap()).unwrap();
@@ -57,7 +77,8 @@ impl Site {
         all.extend(slurm);
         let lab = Lab::up("slurm", &all);
         let stack = Stack::with(|servers, dir| {
-            let path = dir.join("config.yml");
+            let (path, own) = (dir.join("config.yml"), dir.join("tmp"));
+            std::fs::create_dir(&own).unwrap();
             let text = configuration(&servers.ready).to_string();
             std::fs::write(&path, text).unwrap();
             let (path, shared) = (path.to_str().unwrap(), shared(dir));
@@ -69,7 +90,8 @@ impl Site {
                 ("SSL_CERT_FILE", certificate),
                 ("SLURM_CONF", lab.variable("SLURM_CONF")),
                 // A node has its own.
-                ("TMPDIR", "/no/such/directory"),
+                ("TMPDIR", own.to_str().unwrap()),
+                ("PATH", &counting_squeue(dir)),
             ];
             Program::new("dispatch-slurm", &dir.join("dispatcher"), &args, &env)
         })
@@ -126,6 +148,21 @@ impl Site {
         let runs = |c: &arvados_client::records::Container| c.state == ContainerState::Running;
         self.stack.wait_until(&container, PATIENCE, runs).await;
         container
+    }
+
+    /// Until the service has not asked squeue for longer than it ever waits when it expects something.
+    async fn silence(&self) {
+        let asked = self.stack.dir.path().join("squeue-was-asked");
+        let count = || std::fs::metadata(&asked).unwrap().len();
+        let until = Instant::now() + PATIENCE;
+        let (mut last, mut since) = (count(), Instant::now());
+        while since.elapsed() < Duration::from_secs(5) {
+            assert!(Instant::now() < until, "squeue is asked all the time");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            if count() != last {
+                (last, since) = (count(), Instant::now());
+            }
+        }
     }
 
     fn job(&self, container: &ContainerUuid) -> String {
@@ -245,7 +282,7 @@ async fn a_dry_run_shows_what_slurm_then_has() {
     );
     assert!(has("SITE_MARK=here") && has(&host), "{environment}");
     assert!(
-        !has("TMPDIR=/no/such") && !has("ARVADOS_API_TOKEN"),
+        !has(&format!("TMPDIR={}", site.stack.dir.path().display())) && !has("ARVADOS_API_TOKEN"),
         "{environment}"
     );
     assert!(
@@ -375,6 +412,7 @@ async fn an_epilog_tells_at_once_that_a_job_has_ended() {
     ];
     let site = Site::up(&["-x", &line], &flags).await;
     let container = site.running("killed", json!({})).await;
+    site.silence().await;
     let (pid, _) = executor(&container);
     let pid = rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap();
     let killed = Instant::now();
