@@ -123,3 +123,16 @@ fn a_token_that_everybody_can_read_is_warned_of() {
         assert_eq!(Config::read(&path).unwrap().warnings.len(), warnings);
     }
 }
+
+#[test]
+fn the_sample_is_read_without_a_warning() {
+    let config = Config::of(include_str!("../../../contrib/slurm/config.yml")).unwrap();
+    assert_eq!(config.warnings, [""; 0]);
+    let list = config
+        .cluster
+        .containers
+        .slurm
+        .sbatch_arguments_list
+        .unwrap();
+    assert_eq!(list.len(), 4);
+}
