@@ -211,6 +211,12 @@ impl Slurm {
         }
     }
 
+    fn is_suspended(&self, job: &JobId) -> bool {
+        let queue = locked(&self.queue);
+        let row = queue.iter().find(|row| row.id == job.0);
+        row.is_some_and(|row| matches!(row.state.as_str(), "SUSPENDED" | "STOPPED"))
+    }
+
     /// The newest listing as it is after `changes`, so that they are not made again before the next one.
     fn note(&self, changes: &[Change]) {
         let nice: BTreeMap<&str, i64> = changes
@@ -229,7 +235,7 @@ impl Slurm {
         let command = Command::new("scancel").patience(self.patience);
         match command.args(arguments).succeed().await {
             Ok(_) => Ok(()),
-            Err(Failure::Said(said)) if nothing_to_stop(&said) => Ok(()),
+            Err(Failure::Said(said)) if is_gone(&said) => Ok(()),
             Err(failure) => Err(no_answer(failure.to_string())),
         }
     }
@@ -307,6 +313,8 @@ impl Scheduler for Slurm {
     async fn stop(&self, job: &JobId, urgency: Urgency) -> Result<(), SchedulerError> {
         match urgency {
             Urgency::Force => self.scancel(&[&job.0]).await,
+            // No signal reaches it, and scancel tries for a minute and a half: it is forced when its time is over.
+            Urgency::Ask if self.is_suspended(job) => Ok(()),
             Urgency::Ask => {
                 // A pending job has no process to ask. If it starts between the two, the signal finds it.
                 self.scancel(&["--state=PENDING", &job.0]).await?;
@@ -356,13 +364,7 @@ impl Scheduler for Slurm {
     }
 }
 
-/// Whether the job is gone already; or suspended, when no signal reaches it: what is left is to force it when its time is
-/// over.
-fn nothing_to_stop(said: &str) -> bool {
-    const NOTHING: [&str; 3] = [
-        "Invalid job id",
-        "already complet",
-        "can not be altered now",
-    ];
-    NOTHING.iter().any(|nothing| said.contains(nothing))
+/// Whether the job is gone already.
+fn is_gone(said: &str) -> bool {
+    said.contains("Invalid job id") || said.contains("already complet")
 }

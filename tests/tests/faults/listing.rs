@@ -169,7 +169,7 @@ async fn names_that_are_not_text_hide_nothing() {
 
 fn flood(kind: Kind, bytes: usize) -> Fault {
     let line = match kind {
-        Kind::Slurm => format!("99|RUNNING|(null)|n9|{}", "somebody else's ".repeat(50)),
+        Kind::Slurm => format!("@99|RUNNING|(null)|n9|{}", "somebody else's ".repeat(50)),
         _ => String::new(),
     };
     Fault::Flood { bytes, line }
