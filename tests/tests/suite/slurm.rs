@@ -1,65 +1,22 @@
 //! dispatch-slurm on a real Slurm: slurmctld and slurmd on loopback.
 
-use std::path::Path;
 use std::time::Duration;
 
-use arvados_client::ContainerUuid;
 use arvados_client::records::ContainerState;
+use rustix::process::{Signal, kill_process};
 use serde_json::json;
 
-use crate::lab::Lab;
-use crate::program::binary;
-use crate::stack::{Stack, complete};
+use crate::slurm_lab::{Cluster, PATIENCE, crunch_run_of};
+use crate::stack::complete;
 
-const PATIENCE: Duration = Duration::from_secs(90);
-
-/// `kill -9` of the crunch-run of this container.
-fn kill_process_of(container: &ContainerUuid) {
-    let of_container = |process: &Path| {
-        let command = std::fs::read(process.join("cmdline")).unwrap_or_default();
-        let words: Vec<&[u8]> = command.split(|byte| *byte == 0).collect();
-        words.contains(&container.as_str().as_bytes()) && words[0].ends_with(b"crunch-run")
-    };
-    let process = std::fs::read_dir("/proc")
-        .unwrap()
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .find(|path| of_container(path))
-        .expect("a crunch-run of the container");
-    let pid: i32 = process
-        .file_name()
-        .unwrap()
-        .to_str()
-        .unwrap()
-        .parse()
-        .unwrap();
-    let pid = rustix::process::Pid::from_raw(pid).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-}
-
-async fn stack(lab: &Lab) -> Stack {
-    let crunch_run = binary("crunch-run");
-    let slurm_conf = lab.variable("SLURM_CONF").to_owned();
-    Stack::with(|servers, dir| {
-        let shared = dir.join("shared");
-        let args = [
-            "--shared-dir",
-            shared.to_str().unwrap(),
-            "--crunch-run",
-            crunch_run.to_str().unwrap(),
-        ];
-        servers.dispatcher("dispatch-slurm", &args, &[("SLURM_CONF", &slurm_conf)])
-    })
-    .await
-}
-
-fn lab() -> Lab {
-    Lab::up("slurm", &["-n", "1", "-c", "4", "-m", "4000", "-N"])
+fn cluster() -> Cluster {
+    Cluster::up(&["-n", "1", "-c", "4", "-m", "4000"])
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn containers_run_as_slurm_jobs_also_over_a_killed_dispatcher() {
-    let lab = lab();
-    let mut stack = stack(&lab).await;
+    let cluster = cluster();
+    let mut stack = cluster.stack(&[]).await;
     let mut jobs = Vec::new();
     for n in 0..6 {
         let script = format!("sleep 1; echo done {n} > result");
@@ -85,8 +42,8 @@ async fn containers_run_as_slurm_jobs_also_over_a_killed_dispatcher() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_slurm_ends_or_a_user_stops_is_told_truthfully_and_shows_no_secret() {
-    let lab = lab();
-    let stack = stack(&lab).await;
+    let cluster = cluster();
+    let (lab, stack) = (&cluster.lab, cluster.stack(&[]).await);
     let (_, doomed) = stack.submit("doomed", "sleep 1000", json!({})).await;
     let (request, stopped) = stack.submit("stopped", "sleep 1000", json!({})).await;
     for container in [&doomed, &stopped] {
@@ -117,7 +74,8 @@ async fn a_job_that_slurm_ends_or_a_user_stops_is_told_truthfully_and_shows_no_s
         assert!(!shown.contains(&secret), "the token is in: {shown}");
     }
     // crunch-run has no chance to say anything.
-    kill_process_of(&doomed);
+    let executor = crunch_run_of(&doomed).expect("a crunch-run of the container");
+    kill_process(executor, Signal::KILL).unwrap();
     let record = stack.end(&doomed, PATIENCE).await;
     assert_eq!(record.state, ContainerState::Cancelled);
     let why = record.runtime_status.error.unwrap_or_default();

@@ -1,0 +1,255 @@
+//! dispatch-slurm while a real Slurm has its troubles, or its administrator does something.
+
+use arvados_client::ContainerUuid;
+use arvados_client::records::{Container, ContainerState};
+use rustix::process::{Signal, test_kill_process};
+use serde_json::{Value, json};
+
+use crate::batch::Batch;
+use crate::slurm_lab::{Cluster, PATIENCE, crunch_run_of};
+use crate::stack::{Stack, complete, wait_for};
+
+async fn submit(stack: &Stack, name: &str, script: &str, more: Value) -> ContainerUuid {
+    stack.submit(name, script, more).await.1
+}
+
+async fn running(stack: &Stack, container: &ContainerUuid) {
+    let is_running = |c: &Container| c.state == ContainerState::Running;
+    stack.wait_until(container, PATIENCE, is_running).await;
+}
+
+/// Its record is Cancelled, and says this.
+async fn cancelled(stack: &Stack, container: &ContainerUuid, says: &str) {
+    let record = stack.end(container, PATIENCE).await;
+    assert_eq!(record.state, ContainerState::Cancelled);
+    let why = record.runtime_status.error.unwrap_or_default();
+    assert!(why.contains(says), "{why}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_controller_that_is_away_for_a_while_changes_nothing() {
+    let cluster = Cluster::up(&["-n", "1", "-c", "4", "-m", "4000"]);
+    let stack = cluster.stack(&["--command-timeout", "3s"]).await;
+    let mut batch = Batch::submit(&stack, 3, 6.0).await;
+    wait_for("a start", PATIENCE, || (batch.started() > 0).then_some(()));
+    // Killed at once it would forget jobs that it has not yet written down.
+    cluster.end("slurmctld", Signal::TERM);
+    for _ in 0..3 {
+        batch.add(&stack, 0.1).await;
+    }
+    wait_for("the dispatcher to miss it", PATIENCE, || {
+        let said = stack.dispatcher.said();
+        said.contains("the scheduler's listing failed")
+            .then_some(())
+    });
+    cluster.start_controller();
+    batch.all_complete_once(&stack).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drained_node_is_waited_for_and_the_job_is_there_once() {
+    let cluster = Cluster::up(&["-n", "1", "-c", "4", "-m", "4000"]);
+    let stack = cluster.stack(&[]).await;
+    cluster.control(&["update", "NodeName=n1", "State=DRAIN", "Reason=test"]);
+    let container = submit(&stack, "later", "true", json!({})).await;
+    let job = cluster.job(&container);
+    wait_for("Slurm to say why", PATIENCE, || {
+        cluster.tell(&job, "%r").contains("DRAINED").then_some(())
+    });
+    cluster.control(&["update", "NodeName=n1", "State=RESUME"]);
+    let record = stack.end(&container, PATIENCE).await;
+    assert_eq!(complete(&record).lock_count, 1);
+}
+
+/// The node is lost to Slurm, while its job still runs there: its attempt is over, and its token with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_whose_node_is_lost_ends_and_so_does_what_runs_there() {
+    let cluster = Cluster::up(&["-n", "1", "-c", "4", "-m", "4000", "-x", "SlurmdTimeout=5"]);
+    let stack = cluster.stack(&[]).await;
+    let container = submit(&stack, "lost", "sleep 1000", json!({})).await;
+    running(&stack, &container).await;
+    let executor = crunch_run_of(&container).expect("a crunch-run of the container");
+    cluster.end("slurmd.n1", Signal::KILL);
+    cancelled(&stack, &container, "was lost with its node").await;
+    wait_for("what runs there to end", PATIENCE, || {
+        test_kill_process(executor).is_err().then_some(())
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_administrator_does_to_a_job_is_respected() {
+    let cluster = Cluster::up(&["-n", "1", "-c", "4", "-m", "4000"]);
+    let stack = cluster.stack(&["--stop-grace", "3s"]).await;
+    let full = json!({"runtime_constraints": {"vcpus": 4, "ram": 32 << 20}});
+    let (request, first) = stack.submit("first", "sleep 1000", full.clone()).await;
+    running(&stack, &first).await;
+
+    // Held and released: it waits, and then it runs.
+    let held = submit(&stack, "held", "true", full.clone()).await;
+    let job = cluster.job(&held);
+    cluster.control(&["hold", &job]);
+    // Cancelled while it waits: the container goes back to the queue, and is tried again.
+    let again = submit(&stack, "again", "true", full).await;
+    let cancelled_job = cluster.job(&again);
+    cluster.lab.ask("scancel", &[&cancelled_job]);
+    stack
+        .wait_until(&again, PATIENCE, |c| c.lock_count > 1)
+        .await;
+
+    // A job that was asked to end while it is suspended hears nothing; it is ended all the same.
+    let job_of_first = cluster.job(&first);
+    cluster.control(&["suspend", &job_of_first]);
+    stack
+        .user
+        .update_container_request(&request, json!({"priority": 0}))
+        .await
+        .unwrap();
+    let record = stack.end(&first, PATIENCE).await;
+    assert_eq!(record.state, ContainerState::Cancelled);
+    wait_for("its crunch-run to end", PATIENCE, || {
+        crunch_run_of(&first).is_none().then_some(())
+    });
+
+    complete(&stack.end(&again, PATIENCE).await);
+    assert!(
+        cluster.tell(&job, "%r").contains("JobHeld"),
+        "it was released by nobody"
+    );
+    cluster.control(&["release", &job]);
+    let record = stack.end(&held, PATIENCE).await;
+    assert_eq!(complete(&record).lock_count, 1);
+}
+
+/// What no node has stays in the queue, and is not given to Slurm; what sbatch refuses neither fails nor is lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_slurm_cannot_run_waits_in_the_queue() {
+    let cluster = Cluster::up(&["-n", "1", "-c", "4", "-m", "4000"]);
+    let stack = cluster.stack(&[]).await;
+    let large = json!({"runtime_constraints": {"vcpus": 5, "ram": 32 << 20}});
+    let large = submit(&stack, "large", "true", large).await;
+    let elsewhere = json!({"scheduling_parameters": {"partitions": ["nosuch"]}});
+    let elsewhere = submit(&stack, "elsewhere", "true", elsewhere).await;
+    let small = submit(&stack, "small", "true", json!({})).await;
+    complete(&stack.end(&small, PATIENCE).await);
+    for container in [&large, &elsewhere] {
+        let record = stack.container(container).await;
+        assert_eq!(
+            (record.state, record.lock_count),
+            (ContainerState::Queued, 0)
+        );
+    }
+    for words in [
+        "5 CPUs, where the most that one node gives is 4",
+        "no partition nosuch",
+    ] {
+        wait_for("the words", PATIENCE, || {
+            stack.dispatcher.said().contains(words).then_some(())
+        });
+    }
+}
+
+/// What Slurm granted is what crunch-run is told: each of two jobs on one node has a GPU of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_job_is_told_of_the_gpus_it_was_granted() {
+    let cluster = Cluster::up(&["-n", "1", "-c", "4", "-m", "4000", "-g", "2"]);
+    let place = tempfile::tempdir().unwrap();
+    let notes = place.path().join("notes");
+    // In place of crunch-run: writes down what it is told, and waits to be ended.
+    let script = format!(
+        "echo $SLURM_JOB_ID $SLURM_JOB_GPUS $CUDA_VISIBLE_DEVICES >>{}; exec sleep 1000",
+        notes.display()
+    );
+    let command = shlex::try_join(["sh", "-c", &script]).unwrap();
+    let stack = cluster.stack(&["--crunch-run", &command]).await;
+    let gpu = json!({"stack": "cuda", "device_count": 1, "driver_version": "11.0", "hardware_target": ["9.0"], "vram": 1 << 20});
+    let needs = json!({"runtime_constraints": {"vcpus": 1, "ram": 32 << 20, "gpu": gpu}});
+    let mut granted = Vec::new();
+    for name in ["one", "other"] {
+        submit(&stack, name, "true", needs.clone()).await;
+    }
+    let lines = wait_for("both to start", PATIENCE, || {
+        let notes = std::fs::read_to_string(&notes).ok()?;
+        let lines: Vec<String> = notes.lines().map(str::to_owned).collect();
+        (lines.len() == 2).then_some(lines)
+    });
+    for line in lines {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [job, gpus, visible] = words[..] else {
+            panic!("{line}");
+        };
+        let shown = cluster
+            .lab
+            .ask("scontrol", &["show", "job", "--details", job]);
+        assert!(shown.contains(&format!("IDX:{gpus}")), "{gpus}: {shown}");
+        assert_eq!(gpus, visible);
+        granted.push(gpus.to_owned());
+    }
+    granted.sort();
+    assert_eq!(granted, ["0", "1"]);
+}
+
+/// Two dispatchers of one user at one Slurm and one API server: each container runs once.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_dispatchers_leave_each_others_jobs_alone() {
+    let cluster = Cluster::up(&["-n", "1", "-c", "4", "-m", "4000"]);
+    let mut other = None;
+    let stack = Stack::with(|servers, dir| {
+        other = Some(cluster.dispatcher(servers, &dir.join("shared-2"), &[]));
+        cluster.dispatcher(servers, &dir.join("shared"), &[])
+    })
+    .await;
+    other.as_mut().unwrap().start();
+    let batch = Batch::submit(&stack, 16, 0.5).await;
+    batch.all_complete_once(&stack).await;
+    for (_, container) in &batch.jobs {
+        assert_eq!(stack.container(container).await.lock_count, 1);
+    }
+}
+
+/// The queue is turned round: Slurm's order follows in few commands, also of the 60 bits of the API's priorities.
+#[tokio::test(flavor = "multi_thread")]
+async fn waiting_jobs_stand_in_the_order_of_their_containers() {
+    let cluster = Cluster::up(&["-n", "1", "-c", "1", "-m", "4000"]);
+    let stack = cluster.stack(&[]).await;
+    let first = submit(&stack, "first", "sleep 1000", json!({})).await;
+    running(&stack, &first).await;
+    let mut queue = Vec::new();
+    for n in 0..10 {
+        let priority = json!({"priority": 500 - n});
+        queue.push(stack.submit(&format!("n{n}"), "true", priority).await);
+    }
+    let order = |queue: &[(_, ContainerUuid)]| -> Vec<String> {
+        queue
+            .iter()
+            .map(|(_, container)| container.to_string())
+            .collect()
+    };
+    let in_slurm = || -> Vec<String> {
+        let query = [
+            "--noheader",
+            "--states=PENDING",
+            "--sort=-p,i",
+            "--format=%j",
+        ];
+        let answer = cluster.lab.ask("squeue", &query);
+        answer.lines().map(|line| line.trim().to_owned()).collect()
+    };
+    wait_for("the order", PATIENCE, || {
+        (in_slurm() == order(&queue)).then_some(())
+    });
+    for (n, (request, _)) in queue.iter().enumerate() {
+        let change = json!({"priority": 500 + n});
+        stack
+            .user
+            .update_container_request(request, change)
+            .await
+            .unwrap();
+    }
+    queue.reverse();
+    wait_for("the other order", PATIENCE, || {
+        (in_slurm() == order(&queue)).then_some(())
+    });
+    // The first of them is not held back behind other users' jobs.
+    let top = cluster.job(&queue[0].1);
+    assert_eq!(cluster.tell(&top, "%y"), "0");
+}

@@ -1,0 +1,136 @@
+//! A throwaway Slurm whose daemons can be killed and started again, and dispatch-slurm on it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use arvados_client::ContainerUuid;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::lab::Lab;
+use crate::program::{Program, binary};
+use crate::stack::{Servers, Stack, wait_for};
+
+/// How long anything may take that is not slow on purpose.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+
+pub struct Cluster {
+    pub lab: Lab,
+}
+
+impl Cluster {
+    pub fn up(args: &[&str]) -> Self {
+        let mut all = vec!["-N"];
+        all.extend(args);
+        Self {
+            lab: Lab::up("slurm", &all),
+        }
+    }
+
+    fn dir(&self) -> PathBuf {
+        let conf = Path::new(self.lab.variable("SLURM_CONF"));
+        conf.parent().unwrap().to_owned()
+    }
+
+    /// The process of a daemon that the lab started, or this did after it: `slurmctld`, `slurmd.n1`.
+    fn process(&self, daemon: &str) -> Pid {
+        let pids = fs::read_to_string(self.dir().join("pids")).unwrap();
+        let line = pids
+            .lines()
+            .rfind(|line| line.ends_with(&format!(" {daemon}")));
+        let pid = line.unwrap().split(' ').next().unwrap().parse().unwrap();
+        Pid::from_raw(pid).unwrap()
+    }
+
+    /// Ends a daemon; it is gone afterwards.
+    pub fn end(&self, daemon: &str, signal: Signal) {
+        let process = self.process(daemon);
+        kill_process(process, signal).unwrap();
+        wait_for("a daemon to be gone", PATIENCE, || {
+            let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
+            // A zombie is gone; whoever started it collects it.
+            (!stat.is_ok_and(|stat| !stat.contains(") Z "))).then_some(())
+        });
+    }
+
+    /// Starts the controller again; the lab ends it with the others.
+    pub fn start_controller(&self) {
+        let dir = self.dir();
+        // As the lab starts its daemons: nobody's child, so that nobody need wait for it.
+        let script = "setsid \"$0\" -D >/dev/null 2>&1 </dev/null & echo $!";
+        let output = Command::new("bash")
+            .args(["-c", script])
+            .arg(dir.join("bin/slurmctld"))
+            .env("SLURM_CONF", self.lab.variable("SLURM_CONF"))
+            .stderr(Stdio::inherit())
+            .output()
+            .unwrap();
+        let pid = String::from_utf8(output.stdout).unwrap().trim().to_owned();
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let started = stat.split(' ').nth(21).unwrap();
+        let mut pids = fs::read_to_string(dir.join("pids")).unwrap();
+        pids.push_str(&format!("{pid} {started} slurmctld\n"));
+        fs::write(dir.join("pids"), pids).unwrap();
+    }
+
+    /// Jobs of a container that are not over.
+    pub fn jobs(&self, container: &ContainerUuid) -> Vec<String> {
+        let name = container.as_str();
+        let query = ["--noheader", "--array", "--format=%i", "--name", name];
+        let answer = self.lab.ask("squeue", &query);
+        answer.lines().map(|line| line.trim().to_owned()).collect()
+    }
+
+    /// How many jobs are not over.
+    pub fn all_jobs(&self) -> usize {
+        let answer = self.lab.ask("squeue", &["--noheader", "--format=%i"]);
+        answer.lines().count()
+    }
+
+    /// The one job of a container, as soon as there is one.
+    pub fn job(&self, container: &ContainerUuid) -> String {
+        wait_for("its job", PATIENCE, || self.jobs(container).pop())
+    }
+
+    /// What squeue says of a job, by a format.
+    pub fn tell(&self, job: &str, format: &str) -> String {
+        let format = format!("--format={format}");
+        let query = ["--noheader", "--states=all", "--jobs", job, &format];
+        self.lab.ask("squeue", &query).trim().to_owned()
+    }
+
+    /// `scontrol` with these words.
+    pub fn control(&self, words: &[&str]) {
+        self.lab.ask("scontrol", words);
+    }
+
+    /// The servers and dispatch-slurm with `more` arguments.
+    pub async fn stack(&self, more: &[&str]) -> Stack {
+        Stack::with(|servers, dir| self.dispatcher(servers, &dir.join("shared"), more)).await
+    }
+
+    /// One dispatch-slurm.
+    pub fn dispatcher(&self, servers: &Servers, shared: &Path, more: &[&str]) -> Program {
+        let crunch_run = binary("crunch-run");
+        let mut args = vec!["--shared-dir", shared.to_str().unwrap()];
+        args.extend(["--crunch-run", crunch_run.to_str().unwrap()]);
+        args.extend(more);
+        let conf = self.lab.variable("SLURM_CONF");
+        servers.dispatcher("dispatch-slurm", &args, &[("SLURM_CONF", conf)])
+    }
+}
+
+/// The process of a container's crunch-run, if there is one.
+pub fn crunch_run_of(container: &ContainerUuid) -> Option<Pid> {
+    let of_container = |process: &Path| {
+        let command = fs::read(process.join("cmdline")).unwrap_or_default();
+        let words: Vec<&[u8]> = command.split(|byte| *byte == 0).collect();
+        words.contains(&container.as_str().as_bytes()) && words[0].ends_with(b"crunch-run")
+    };
+    let process = fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|path| of_container(path))?;
+    Pid::from_raw(process.file_name()?.to_str()?.parse().ok()?)
+}
