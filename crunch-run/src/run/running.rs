@@ -26,7 +26,7 @@ use crate::limits::{Overrun, Watchdog};
 use crate::logs::{Checkpoints, HOST_STATISTICS, Pump, RESULT, STATISTICS, Saver};
 use crate::mounts::arv_mount::ArvMount;
 use crate::mounts::{NotedMounts, Staged};
-use crate::stats::{Sampler, Subject, Summary};
+use crate::stats::{Sampler, Source, Subject, Summary, Tree};
 use crate::status::Status;
 use crate::verdict::{self, Cause, Ending, Evidence, Kind, Output, Verdict};
 
@@ -297,9 +297,12 @@ impl Attempt<'_> {
                 return None;
             }
         };
+        let source = match running.container.cgroup() {
+            Some(group) => Source::Group(group, Reach::Own),
+            None => Source::Processes(Tree::below(running.container.pid()?)?),
+        };
         let subject = Subject {
-            group: running.container.cgroup()?,
-            reach: Reach::Own,
+            source,
             pid: running.container.pid(),
             scratch: running.fetched.staged.output_dir.clone(),
             memory_limit: claim.record.runtime_constraints.ram,

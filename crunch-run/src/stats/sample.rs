@@ -4,9 +4,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::Instant;
 
-use crate::cgroup::Processes;
+use crate::cgroup::{Cgroup, Processes, Reach};
 
-use super::{Block, Cpu, Disk, Interval, Memory, Network, Subject, process_memory};
+use super::tree::{Counted, TreeUse};
+use super::{Block, Cpu, Disk, Interval, Memory, Network, Source, Subject, process_memory};
+
+/// The kernel counts what a process reads and writes, and not where.
+const ALL_DEVICES: &str = "0:0";
 
 /// Everything that was found at one moment.
 #[derive(Debug, Clone)]
@@ -25,31 +29,18 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Reads the control group, the network of its first process, and the file system of the scratch directory.
-    pub fn take(subject: &Subject) -> Self {
-        let (group, reach) = (&subject.group, subject.reach);
-        let memory = group.memory(reach).unwrap_or_default();
+    /// Reads the control group or the processes, the network of the first one, and the file system of the scratch
+    /// directory.
+    pub fn take(subject: &mut Subject) -> Self {
+        let used = match &mut subject.source {
+            Source::Group(group, reach) => Used::by_group(group, *reach),
+            Source::Processes(tree) => Used::by_tree(&tree.look()),
+        };
         Self {
             taken: Instant::now(),
-            memory: Memory {
-                cache: memory.cache,
-                swap: memory.swap,
-                pgmajfault: memory.pgmajfault,
-                rss: memory.rss,
-            },
-            cpu: group.cpu(reach).map(|used| Cpu {
-                user: used.user,
-                system: used.system,
-                cpus: group.cpus(),
-            }),
-            blocks: group
-                .block_io(reach)
-                .into_iter()
-                .map(|io| {
-                    let (written, read) = (io.written, io.read);
-                    (io.device, Block { written, read })
-                })
-                .collect(),
+            memory: used.memory,
+            cpu: used.cpu,
+            blocks: used.blocks,
             networks: subject
                 .pid
                 .and_then(|pid| fs::read_to_string(format!("/proc/{pid}/net/dev")).ok())
@@ -68,7 +59,7 @@ impl Sample {
                 .iter()
                 .filter_map(|(name, pid)| Some((*name, resident(*pid)?)))
                 .collect(),
-            process_limit: group.process_limit(),
+            process_limit: used.process_limit,
         }
     }
 
@@ -95,6 +86,81 @@ impl Sample {
             lines.push(disk.line(since(seconds, before.and_then(|b| b.disk))));
         }
         lines
+    }
+}
+
+/// What depends on who tells it.
+struct Used {
+    memory: Memory,
+    cpu: Option<Cpu>,
+    blocks: BTreeMap<String, Block>,
+    process_limit: Processes,
+}
+
+impl Used {
+    fn by_group(group: &Cgroup, reach: Reach) -> Self {
+        Self {
+            memory: Memory::of_group(group, reach),
+            cpu: group.cpu(reach).map(|used| Cpu {
+                user: used.user,
+                system: used.system,
+                cpus: group.cpus(),
+            }),
+            blocks: group
+                .block_io(reach)
+                .into_iter()
+                .map(|io| {
+                    let (written, read) = (io.written, io.read);
+                    (io.device, Block { written, read })
+                })
+                .collect(),
+            process_limit: group.process_limit(),
+        }
+    }
+
+    fn by_tree(used: &TreeUse) -> Self {
+        let Counted {
+            user_seconds,
+            system_seconds,
+            written,
+            read,
+            ..
+        } = used.counted;
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            memory: Memory::of_tree(used),
+            cpu: Some(Cpu {
+                user: user_seconds,
+                system: system_seconds,
+                cpus: cpus as f64,
+            }),
+            blocks: [(ALL_DEVICES.to_owned(), Block { written, read })].into(),
+            process_limit: Processes::default(),
+        }
+    }
+}
+
+impl Memory {
+    pub fn of_group(group: &Cgroup, reach: Reach) -> Self {
+        let memory = group.memory(reach).unwrap_or_default();
+        Self {
+            cache: memory.cache,
+            swap: memory.swap,
+            pgmajfault: memory.pgmajfault,
+            rss: memory.rss,
+        }
+    }
+
+    pub fn of_tree(used: &TreeUse) -> Self {
+        let Some(memory) = used.memory else {
+            return Self::default();
+        };
+        Self {
+            cache: None,
+            swap: Some(memory.swap),
+            pgmajfault: Some(used.counted.page_faults),
+            rss: Some(memory.rss),
+        }
     }
 }
 
@@ -130,7 +196,7 @@ fn networks(text: &str) -> BTreeMap<String, Network> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cgroup::{Cgroup, Reach};
+    use crate::stats::Tree;
     use std::time::Duration;
 
     #[test]
@@ -188,15 +254,14 @@ mod tests {
     #[test]
     fn this_very_process_can_be_looked_at() {
         let own = std::process::id();
-        let subject = Subject {
-            group: Cgroup::of_process(own).unwrap(),
-            reach: Reach::Around,
+        let mut subject = Subject {
+            source: Source::Group(Cgroup::of_process(own).unwrap(), Reach::Around),
             pid: Some(own),
             scratch: "/".into(),
             memory_limit: 0,
             processes: vec![("crunch-run", own), ("gone", u32::MAX)],
         };
-        let sample = Sample::take(&subject);
+        let sample = Sample::take(&mut subject);
         assert!(sample.disk.is_some_and(|d| d.total > 0));
         // A process that is not there is left out.
         let [(name, bytes)] = sample.processes[..] else {
@@ -207,5 +272,12 @@ mod tests {
         let lines = sample.lines(None);
         let said = format!("procmem {bytes} crunch-run");
         assert!(lines.contains(&said), "{lines:?}");
+
+        // The same without a control group.
+        subject.source = Source::Processes(Tree::below(own).unwrap());
+        let lines = Sample::take(&mut subject).lines(None);
+        for (line, words) in lines.iter().zip(["mem ", "procmem ", "cpu ", "blkio:0:0 "]) {
+            assert!(line.starts_with(words), "{lines:?}");
+        }
     }
 }

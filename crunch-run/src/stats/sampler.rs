@@ -1,4 +1,4 @@
-//! Looks at a control group now and then and writes crunchstat.txt (the container) or hoststat.txt (this program).
+//! Looks at what a container uses now and then and writes crunchstat.txt (the container) or hoststat.txt (this program).
 
 use std::fs::File;
 use std::io::Write;
@@ -9,19 +9,20 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::{MemoryThresholds, Sample, Summary};
+use super::{Memory, MemoryThresholds, Sample, Summary, Tree};
 use crate::cgroup::{Cgroup, Reach};
 use crate::logs::{Journal, write_stamp};
 
 /// Memory is looked at this often, so that a short peak is seen.
 const MEMORY_LOOK: Duration = Duration::from_secs(1);
+/// For many or large processes a look takes long: it rests for so many times that.
+const IDLE_SHARE: u32 = 50;
 const THRESHOLDS: [u64; 3] = [90, 95, 99];
 
 /// What to look at.
 #[derive(Debug)]
 pub struct Subject {
-    pub group: Cgroup,
-    pub reach: Reach,
+    pub source: Source,
     pub pid: Option<u32>,
     pub scratch: PathBuf,
     /// Bytes asked for; 0 is no limit.
@@ -30,13 +31,20 @@ pub struct Subject {
     pub processes: Vec<(&'static str, u32)>,
 }
 
+/// Who tells what is used.
+#[derive(Debug)]
+pub enum Source {
+    Group(Cgroup, Reach),
+    /// There is no control group of its own.
+    Processes(Tree),
+}
+
 impl Subject {
     /// What this program and those it shares a control group with need.
     pub fn this_program(scratch: PathBuf) -> std::io::Result<Self> {
         let own = std::process::id();
         Ok(Self {
-            group: Cgroup::of_process(own)?,
-            reach: Reach::Around,
+            source: Source::Group(Cgroup::of_process(own)?, Reach::Around),
             pid: Some(own),
             scratch,
             memory_limit: 0,
@@ -93,8 +101,9 @@ impl Watch {
     async fn until(&mut self, mut stopped: oneshot::Receiver<()>, period: Duration) {
         let period = period.max(Duration::from_millis(100));
         let mut next_sample = Instant::now() + period;
+        let mut pause = MEMORY_LOOK;
         loop {
-            let wake = next_sample.min(Instant::now() + MEMORY_LOOK);
+            let wake = next_sample.min(Instant::now() + pause);
             tokio::select! {
                 _ = &mut stopped => return,
                 () = tokio::time::sleep_until(wake) => {}
@@ -103,18 +112,26 @@ impl Watch {
                 self.sample();
                 next_sample = Instant::now() + period;
             } else {
+                let begun = Instant::now();
                 self.look_at_memory();
+                pause = MEMORY_LOOK.max(begun.elapsed() * IDLE_SHARE);
             }
         }
     }
 
     /// Says where the figures come from; tools pass over notices.
     fn introduce(&mut self) {
-        let dirs = self.subject.group.dirs();
-        let mut lines: Vec<String> = dirs
-            .iter()
-            .map(|dir| format!("notice: reading stats from {}", dir.display()))
-            .collect();
+        let mut lines: Vec<String> = match &self.subject.source {
+            Source::Group(group, _) => group
+                .dirs()
+                .iter()
+                .map(|dir| format!("notice: reading stats from {}", dir.display()))
+                .collect(),
+            Source::Processes(tree) => vec![format!(
+                "notice: reading stats of process {} and those below it: there is no control group of its own",
+                tree.first()
+            )],
+        };
         let scratch = self.subject.scratch.display();
         lines.push(format!("notice: monitoring temp dir {scratch}"));
         self.write(&lines);
@@ -134,7 +151,7 @@ impl Watch {
     }
 
     fn sample(&mut self) {
-        let sample = Sample::take(&self.subject);
+        let sample = Sample::take(&mut self.subject);
         self.write(&sample.lines(self.before.as_ref()));
         self.judge(sample.memory.rss);
         self.summary.add(sample.clone());
@@ -142,16 +159,12 @@ impl Watch {
     }
 
     fn look_at_memory(&mut self) {
-        let Some(memory) = self.subject.group.memory(self.subject.reach) else {
-            return;
+        let memory = match &mut self.subject.source {
+            Source::Group(group, reach) => Memory::of_group(group, *reach),
+            Source::Processes(tree) => Memory::of_tree(&tree.look()),
         };
         self.judge(memory.rss);
-        self.summary.peak_memory(super::Memory {
-            cache: memory.cache,
-            swap: memory.swap,
-            pgmajfault: memory.pgmajfault,
-            rss: memory.rss,
-        });
+        self.summary.peak_memory(memory);
     }
 
     fn judge(&mut self, rss: Option<u64>) {

@@ -44,12 +44,7 @@ impl Engine {
             "the_limit_of_processes_is_kept",
             "the_number_of_cpus_is_kept",
         ];
-        const NOBODYS: &[&str] = &[
-            // Nor does anything count what such a container uses.
-            "logs_are_present_and_stamped",
-            "the_result_is_written_for_programs",
-            "files_nobody_may_read_are_saved",
-        ];
+        const NOBODYS: &[&str] = &["files_nobody_may_read_are_saved"];
         const APPTAINERS: &[&str] = &[
             "a_container_sees_only_its_own_processes",
             "a_user_by_name",
