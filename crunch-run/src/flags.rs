@@ -1,15 +1,17 @@
 //! The command line: our flags, and those of upstream's crunch-run, which schedulers' configurations name.
 
+mod choices;
+
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use arvados_client::ContainerUuid;
 use bytesize::ByteSize;
-use clap::{ArgAction, Parser, ValueEnum};
+use clap::{ArgAction, Parser};
 
+pub use self::choices::{EngineChoice, GpuStackFlag, MountMethod, Networking};
 use crate::cache::{Limits, Share};
-use crate::engine::GpuStack;
 
 /// What `--help` says below the flags; `exit.rs` is the other place that knows.
 const EXIT_STATUS: &str = "\
@@ -236,55 +238,6 @@ impl Obsolete {
         .filter(|(_, given)| *given)
         .map(|(name, _)| format!("flag --{name} is obsolete and does nothing here"))
         .collect()
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum EngineChoice {
-    /// The best that works on this node
-    Auto,
-    /// The OCI runtime inside this program; needs root
-    Builtin,
-    /// An OCI runtime by command: crun or runc
-    Oci,
-    /// Apptainer by command
-    Apptainer,
-    /// Singularity by command
-    Singularity,
-    /// Docker's daemon, at DOCKER_HOST or --docker-socket
-    Docker,
-    /// Podman's service, at CONTAINER_HOST or --docker-socket
-    Podman,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum MountMethod {
-    /// Fetched whole before it starts, through the node's cache
-    Copy,
-    /// Read when they are needed, through a tree that the program arv-mount serves
-    ArvMount,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Networking {
-    /// Only for containers with runtime_constraints.API
-    Default,
-    /// For every container
-    Always,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum GpuStackFlag {
-    Cuda,
-    Rocm,
-}
-
-impl From<GpuStackFlag> for GpuStack {
-    fn from(flag: GpuStackFlag) -> Self {
-        match flag {
-            GpuStackFlag::Cuda => Self::Cuda,
-            GpuStackFlag::Rocm => Self::Rocm,
-        }
     }
 }
 

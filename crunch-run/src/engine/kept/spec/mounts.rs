@@ -1,0 +1,130 @@
+//! What is mounted in the container: the kernel's own file systems as Docker has them, and the binds asked for.
+
+use std::path::Path;
+
+use libcontainer::oci_spec::OciSpecError;
+use libcontainer::oci_spec::runtime::{Mount, MountBuilder};
+
+use super::{Facts, Unprivileged};
+use crate::cgroup::Cgroup;
+use crate::engine::{Bind, Network};
+
+pub fn mounts(facts: &Facts<'_>) -> Result<Vec<Mount>, OciSpecError> {
+    let mount = |destination: &str, typ: &str, options: &[&str]| {
+        MountBuilder::default()
+            .destination(destination)
+            .typ(typ)
+            .source(typ)
+            .options(options.iter().map(|o| (*o).to_owned()).collect::<Vec<_>>())
+            .build()
+    };
+    // Docker's 64 MiB are too little for programs that share data between processes; what is used
+    // counts against the memory limit anyway.
+    let shm_size = facts
+        .limits
+        .memory_bytes
+        .map(|bytes| format!("size={bytes}"));
+    let mut shm = vec!["nosuid", "noexec", "nodev", "mode=1777"];
+    shm.extend(shm_size.as_deref());
+
+    let mut terminals = vec![
+        "nosuid",
+        "noexec",
+        "newinstance",
+        "ptmxmode=0666",
+        "mode=0620",
+    ];
+    if facts.unprivileged.is_none() {
+        terminals.push("gid=5");
+    }
+    let quiet = ["nosuid", "noexec", "nodev"];
+    let system = match facts.unprivileged {
+        // The kernel shows a new one only to those who own the network it tells of.
+        Some(Unprivileged {
+            network: Network::Host,
+            ..
+        }) => bind_mount(Path::new("/sys"), Path::new("/sys"), "ro", &quiet)?,
+        _ => mount("/sys", "sysfs", &["nosuid", "noexec", "nodev", "ro"])?,
+    };
+
+    let mut mounts = vec![
+        mount("/proc", "proc", &quiet)?,
+        mount(
+            "/dev",
+            "tmpfs",
+            &["nosuid", "strictatime", "mode=755", "size=65536k"],
+        )?,
+        mount("/dev/pts", "devpts", &terminals)?,
+        system,
+        mount("/dev/mqueue", "mqueue", &["nosuid", "noexec", "nodev"])?,
+        mount("/dev/shm", "tmpfs", &shm)?,
+    ];
+    match facts.unprivileged {
+        None => mounts.extend(group_mounts(facts.group)?),
+        // No device nodes can be made, but the node's own can be shown.
+        Some(_) => {
+            for node in &facts.gpus.devices {
+                mounts.push(bind_mount(
+                    &node.host,
+                    &node.path,
+                    "rw",
+                    &["nosuid", "noexec"],
+                )?);
+            }
+        }
+    }
+
+    let mut binds: Vec<&Bind> = facts.binds.iter().collect();
+    // A mount inside another one comes after it.
+    binds.sort_by_key(|bind| bind.target.components().count());
+    for bind in binds {
+        mounts.push(bind_mount(
+            &bind.host,
+            &bind.target,
+            if bind.writable { "rw" } else { "ro" },
+            &["nodev"],
+        )?);
+    }
+    Ok(mounts)
+}
+
+/// Its own control group, read-only: many programs look there for how much they may use.
+fn group_mounts(group: &Cgroup) -> Result<Vec<Mount>, OciSpecError> {
+    let quiet = ["nosuid", "noexec", "nodev"];
+    let here = Path::new("/sys/fs/cgroup");
+    if let Some(dir) = &group.v2 {
+        return Ok(vec![bind_mount(dir, here, "ro", &quiet)?]);
+    }
+    let mut mounts = vec![
+        MountBuilder::default()
+            .destination(here)
+            .typ("tmpfs")
+            .source("tmpfs")
+            .options(
+                ["nosuid", "noexec", "nodev", "mode=755", "size=64k"]
+                    .map(str::to_owned)
+                    .to_vec(),
+            )
+            .build()?,
+    ];
+    for (controller, dir) in &group.v1 {
+        mounts.push(bind_mount(dir, &here.join(controller), "ro", &quiet)?);
+    }
+    Ok(mounts)
+}
+
+fn bind_mount(
+    host: &Path,
+    target: &Path,
+    access: &str,
+    more: &[&str],
+) -> Result<Mount, OciSpecError> {
+    let mut options = vec!["rbind", "rprivate", access];
+    options.extend(more);
+    MountBuilder::default()
+        .destination(target)
+        .typ("bind")
+        .source(host)
+        .options(options.into_iter().map(str::to_owned).collect::<Vec<_>>())
+        .build()
+}
