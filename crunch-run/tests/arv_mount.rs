@@ -218,3 +218,47 @@ async fn an_arv_mount_that_cannot_begin_says_why_in_the_log() {
     assert!(file(&files, "arv-mount.txt").contains("no such thing"));
     assert_nothing_is_left(&job);
 }
+
+/// A stand-in that has a tree without anything in it, and the words of one whose server fails.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_arv_mount_could_not_do_is_a_warning_while_the_command_runs() {
+    if !run_lab::can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let job = world.lock(&["sleep", "1000"], json!({})).await;
+    let place = world.place().join("stand-in");
+    fs::create_dir(&place).unwrap();
+    let script = place.join("arv-mount");
+    let text = r#"#!/bin/sh
+for tree; do :; done
+case " $* " in *" --unmount "*)
+  rm -r "$tree/by_id"
+  exec kill "$(cat "$tree.pid")" ;;
+esac
+echo $$ >"$tree.pid"
+mkdir "$tree/by_id"
+echo "Test: Keep write error: I am a teapot" >&2
+echo >"$tree/by_id/README"
+exec sleep 1000
+"#;
+    fs::write(&script, text).unwrap();
+    fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let mut program = world.program(&job, &["--mount-method=arv-mount", "--grace=0s"]);
+    program.env("PATH", format!("{}:/usr/bin:/bin", place.display()));
+    let child = program.spawn().unwrap();
+    let said = "arv-mount: Test: Keep write error: I am a teapot";
+    let record = world
+        .until(&job, "it is warned of", |record| {
+            let warning = record.runtime_status.warning.as_deref();
+            warning.is_some_and(|text| text.contains(said))
+        })
+        .await;
+    assert_eq!(record.state, ContainerState::Running);
+    run_lab::signal(&child, Signal::TERM);
+    let finished = finish(child).await;
+    assert_eq!(finished.code, 0, "{}", finished.said);
+    let log = world.log(&job).await;
+    assert!(file(&log, "crunch-run.txt").contains(said));
+    assert!(file(&log, "arv-mount.txt").contains("I am a teapot"));
+}

@@ -8,6 +8,7 @@ mod lines;
 mod node_info;
 mod pump;
 mod saver;
+mod scanner;
 mod stamp;
 
 use std::fs::{self, File};
@@ -23,6 +24,7 @@ pub use lines::Stamper;
 pub use node_info::{gpu_info, node_info};
 pub use pump::{Pump, Pumped};
 pub use saver::{SaveError, Saver};
+pub use scanner::Scanner;
 pub use stamp::{now, write_stamp};
 
 /// What crunch-run did and found.

@@ -29,13 +29,22 @@ pub struct Pump {
 impl Pump {
     /// A pipe's writing end for the container, and the pump that empties it into `log`.
     pub fn start(log: File, limit: u64) -> io::Result<(OwnedFd, Self)> {
+        Self::start_heard(log, limit, |_| {})
+    }
+
+    /// The same, and `hear` gets what comes as well.
+    pub fn start_heard(
+        log: File,
+        limit: u64,
+        hear: impl FnMut(&[u8]) + Send + 'static,
+    ) -> io::Result<(OwnedFd, Self)> {
         let (reading, writing) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let (tell, done) = oneshot::channel();
         std::thread::Builder::new()
             .name("log".to_owned())
             .spawn(move || {
                 // Nobody waits any more when the container's end could not be seen in time.
-                let _ = tell.send(carry(reading.into(), log, limit));
+                let _ = tell.send(carry(reading.into(), log, limit, hear));
             })?;
         Ok((writing, Self { done }))
     }
@@ -57,7 +66,7 @@ impl Pump {
     }
 }
 
-fn carry(mut pipe: File, log: File, limit: u64) -> Pumped {
+fn carry(mut pipe: File, log: File, limit: u64, mut hear: impl FnMut(&[u8])) -> Pumped {
     let mut stamper = Stamper::default();
     let mut log = Capped::new(BufWriter::with_capacity(READ_SIZE, log), limit);
     let mut buffer = vec![0; READ_SIZE];
@@ -67,6 +76,7 @@ fn carry(mut pipe: File, log: File, limit: u64) -> Pumped {
         match pipe.read(&mut buffer) {
             Ok(0) => break,
             Ok(count) => {
+                hear(&buffer[..count]);
                 lines.clear();
                 stamper.feed(&buffer[..count], write_stamp, &mut lines);
                 // After a failure the pipe is still emptied: the container must not block on it.

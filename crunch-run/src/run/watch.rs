@@ -76,6 +76,7 @@ impl Watch<'_> {
             how = self.inputs_are_lost() => Reason::Stop(Cause::InputsLost(how)),
             reason = self.record_says_no() => reason,
             never = self.preemption_notices() => match never {},
+            never = self.trouble_with_inputs() => match never {},
         };
         match reason {
             Reason::Stop(Cause::Signal(name)) => {
@@ -159,6 +160,14 @@ impl Watch<'_> {
             Some(tree) => tree.died().await,
             None => std::future::pending().await,
         }
+    }
+
+    /// The container may go on without what it could not have.
+    async fn trouble_with_inputs(&self) -> Infallible {
+        if let Some(tree) = self.tree {
+            self.warn(format!("arv-mount: {}", tree.trouble().await));
+        }
+        std::future::pending().await
     }
 
     async fn too_much_is_used(&self) -> Overrun {

@@ -12,7 +12,7 @@ use tokio::sync::{Notify, watch};
 
 use super::mount_point::MountPoint;
 use super::{BY_ID, PROGRAM, Request, UNMOUNT_SECONDS, arguments, unmount_arguments};
-use crate::logs::{ARV_MOUNT, LogDir, Pump};
+use crate::logs::{ARV_MOUNT, LogDir, Pump, Scanner};
 
 /// How long its tree may take to be there; a busy server makes it wait.
 const READY: Duration = Duration::from_secs(120);
@@ -20,6 +20,12 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Longer than its own patience.
 const UNMOUNTED: Duration = Duration::from_secs(UNMOUNT_SECONDS as u64 + 1);
 const LAST_LINES: Duration = Duration::from_secs(5);
+/// Upstream warns of the same.
+const TROUBLE: &[&str] = &[
+    "Keep write error",
+    "Block not found error",
+    "Unhandled exception during FUSE operation",
+];
 
 /// Why there is no tree. The node or the server is at fault.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +65,8 @@ pub struct ArvMount {
     point: MountPoint,
     /// How it ended.
     ended: watch::Receiver<Option<String>>,
+    /// The first line of its log that tells of what the container may have noticed as well.
+    trouble: watch::Receiver<Option<String>>,
     pump: Option<Pump>,
 }
 
@@ -79,10 +87,18 @@ impl ArvMount {
         };
         let point = MountPoint::make(at.tree).map_err(failed_at(at.tree))?;
         crate::job_dir::make_private(request.cache_dir).map_err(failed_at(request.cache_dir))?;
+        let (tell_trouble, trouble) = watch::channel(None);
+        let mut scanner = Scanner::new(TROUBLE);
         let (writing, pump) = at
             .logs
             .open(ARV_MOUNT)
-            .and_then(|file| Pump::start(file, at.log_limit))
+            .and_then(|file| {
+                Pump::start_heard(file, at.log_limit, move |bytes| {
+                    if let Some(line) = scanner.feed(bytes) {
+                        tell_trouble.send_replace(Some(line));
+                    }
+                })
+            })
             .map_err(failed_at(&at.logs.file(ARV_MOUNT)))?;
         let also = writing.try_clone().map_err(ArvMountError::Start)?;
         let mut command = Command::new(PROGRAM);
@@ -111,6 +127,7 @@ impl ArvMount {
             kill: KillOnDrop(kill),
             point,
             ended,
+            trouble,
             pump: Some(pump),
         };
         mount.ready().await?;
@@ -146,6 +163,17 @@ impl ArvMount {
         how.ok()
             .and_then(|how| how.clone())
             .unwrap_or_else(|| "nobody waits for it".to_owned())
+    }
+
+    /// Waits for it to say that it could not serve something, and gives that line.
+    pub async fn trouble(&self) -> String {
+        let mut trouble = self.trouble.clone();
+        let line = trouble.wait_for(Option::is_some).await;
+        match line.ok().and_then(|line| line.clone()) {
+            Some(line) => line,
+            // It says nothing any more.
+            None => std::future::pending().await,
+        }
     }
 
     /// Has it let go of its tree; kills it if it does not. Its last words are in the log then.
