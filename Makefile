@@ -40,6 +40,14 @@ FROM ?= 1
 sim: deps
 	cargo run --release --locked -p simulator -- --seeds $(SEEDS) --from $(FROM) $(SIM_FLAGS)
 
+# Manifests, images and patterns that nobody would write, with a nightly compiler: fuzz/README.md.
+FUZZ_SECONDS ?= 60
+.PHONY: fuzz
+fuzz: deps
+	fuzz/run manifest -max_total_time=$(FUZZ_SECONDS) -max_len=2000
+	fuzz/run output_glob -max_total_time=$(FUZZ_SECONDS) -max_len=20000 -timeout=20
+	fuzz/run image -max_total_time=$(FUZZ_SECONDS) -max_len=20000
+
 # A throwaway Slurm cluster or HTCondor pool on loopback, to try things on; prints the lines to source.
 lab-slurm: deps-labs
 	bash tests/lab/slurm-up $(LAB)/slurm
