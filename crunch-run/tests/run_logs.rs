@@ -76,11 +76,17 @@ async fn statistics_and_the_closing_lines_are_those_that_tools_parse() {
     assert_eq!(story.last(), Some(&"Complete"));
 }
 
-/// The log that the record names now.
+/// The log that the record names now. While a newer one is being saved, for a moment it names the one before.
 async fn saved(world: &World, job: &Job) -> Vec<(String, String)> {
-    let record = world.record(job).await;
-    let log = record.log.expect("a log since before Running");
-    world.files(&log.to_string()).await
+    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    loop {
+        let record = world.record(job).await;
+        let log = record.log.expect("a log since before Running").to_string();
+        if world.user.collection(&log).await.is_ok() {
+            return world.files(&log).await;
+        }
+        assert!(std::time::Instant::now() < deadline, "{log} is not there");
+    }
 }
 
 /// Waits until the saved log of the running container has these words in its stdout.

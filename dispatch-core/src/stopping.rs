@@ -22,6 +22,8 @@ pub struct Stopping(BTreeMap<JobId, Stage>);
 struct Stage {
     /// When a stop was first planned.
     first: Moment,
+    /// When that was first tried.
+    begun: Option<Moment>,
     /// When it was asked to stop.
     asked: Option<Moment>,
     /// When it was last forced.
@@ -39,16 +41,23 @@ impl Stopping {
     ) -> Option<Urgency> {
         let stage = self.0.entry(job.clone()).or_insert(Stage {
             first: now,
+            begun: None,
             asked: None,
             forced: None,
         });
-        let Some(asked) = stage.asked else {
-            let tidying = reason == Reason::ContainerFinal && now.since(stage.first) < TIDYING;
-            if tidying {
-                return None;
+        let asked = match (stage.asked, stage.begun) {
+            (Some(asked), _) => asked,
+            // Where no request is ever taken, as of a job that is suspended, only force is left.
+            (None, Some(begun)) if now.since(begun) > grace => begun,
+            _ => {
+                let tidying = reason == Reason::ContainerFinal && now.since(stage.first) < TIDYING;
+                if tidying {
+                    return None;
+                }
+                stage.begun.get_or_insert(now);
+                stage.asked = Some(now);
+                return Some(Urgency::Ask);
             }
-            stage.asked = Some(now);
-            return Some(Urgency::Ask);
         };
         let due = now.since(asked) > grace && stage.forced.is_none_or(|at| now.since(at) > REPEAT);
         due.then(|| {
@@ -104,6 +113,9 @@ mod tests {
         assert_eq!(next(&mut stopping, 30), Some(Urgency::Ask));
         stopping.failed(&JobId("1".into()));
         assert_eq!(next(&mut stopping, 32), Some(Urgency::Ask));
+        stopping.failed(&JobId("1".into()));
+        let late = next(&mut stopping, 61);
+        assert_eq!(late, Some(Urgency::Force), "nobody ever took the request");
         stopping.prune(&[]);
         assert_eq!(next(&mut stopping, 100), None, "another job of that name");
     }
