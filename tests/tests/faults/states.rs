@@ -225,7 +225,7 @@ async fn a_job_number_is_used_again() {
     .await;
 }
 
-/// One listing an interval however many jobs wait, one submission each, and nothing else.
+/// One listing an interval however many jobs wait, one submission each or fewer, and nothing else.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_are_few_however_many_jobs_wait() {
     both(|kind| async move {
@@ -249,7 +249,12 @@ async fn calls_are_few_however_many_jobs_wait() {
         // The interval is 400 ms; the first may have been due already.
         let due = begun.elapsed().as_millis() / 400 + 1;
         assert!(calls.len() as u128 <= due, "{} of {due}", calls.len());
-        assert_eq!(scene.fake.count(kind.submits()), containers.len());
+        let submits = scene.fake.count(kind.submits());
+        match kind {
+            Kind::Slurm | Kind::Local => assert_eq!(submits, containers.len()),
+            // Those that were locked together go together.
+            Kind::Condor => assert!((1..containers.len()).contains(&submits), "{submits}"),
+        }
         assert!(scene.stack.dispatcher.is_running());
     })
     .await;
