@@ -31,7 +31,7 @@ check: deps
 # Figures, not pass or fail.
 bench: deps deps-labs
 	cargo build --release --workspace --bins --locked
-	cargo bench --locked --workspace --bench suite --bench scale --bench engine --bench parts --bench capture --bench api --bench plan
+	cargo bench --locked --workspace --bench suite --bench scale --bench engine --bench overhead --bench parts --bench capture --bench api --bench plan
 
 # Dispatchers in a simulated world full of faults. A seed that fails fails again: make sim SEEDS=1 FROM=42
 SEEDS ?= 100

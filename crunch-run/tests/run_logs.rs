@@ -82,8 +82,8 @@ async fn saved(world: &World, job: &Job) -> Vec<(String, String)> {
     loop {
         let record = world.record(job).await;
         let log = record.log.expect("a log since before Running").to_string();
-        if world.user.collection(&log).await.is_ok() {
-            return world.files(&log).await;
+        if let Ok(found) = world.user.collection(&log).await {
+            return world.files_in(&found.manifest_text).await;
         }
         assert!(std::time::Instant::now() < deadline, "{log} is not there");
     }

@@ -341,7 +341,11 @@ impl World {
 
     pub async fn files(&self, collection: &str) -> Vec<(String, String)> {
         let found = self.user.collection(collection).await.unwrap();
-        let manifest = Manifest::parse(&found.manifest_text).unwrap();
+        self.files_in(&found.manifest_text).await
+    }
+
+    pub async fn files_in(&self, manifest: &str) -> Vec<(String, String)> {
+        let manifest = Manifest::parse(manifest).unwrap();
         let mut files = Vec::new();
         for file in manifest.files() {
             let reader = FileReader::new(self.keep.clone(), &file.extents);
