@@ -143,7 +143,7 @@ impl Shared {
                     });
                 }
                 Sign::Ended(End::Code(0)) if dir.age().is_some_and(|age| age > KEEP_ENDED) => {
-                    dir.remove()?
+                    self.clear(&dir)?
                 }
                 Sign::Ended(end) => {
                     self.deliveries.go_on(&self.executor, &dir, end);

@@ -108,8 +108,8 @@ impl Shared {
                 tracing::warn!(container = %dir.container, kept = %kept.display(), "undelivered results were kept");
                 Ok(())
             }
-            // A crunch-run that was killed could not tidy up its scratch space.
-            Ok(Sign::Ended(End::Killed | End::Restarted)) => {
+            // A crunch-run that was killed could not tidy up its scratch space, whatever a later one noted as the end.
+            Ok(Sign::Ended(_)) => {
                 self.executor.clear_scratch(&dir.container)?;
                 dir.remove()
             }
