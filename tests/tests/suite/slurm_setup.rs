@@ -57,9 +57,10 @@ async fn a_dry_run_shows_what_slurm_then_has() {
     // 3601 s are 61 minutes, and an hour for staging.
     assert_eq!(value("--time"), "121");
     assert_eq!(value("--mem"), "582");
+    // What Slurm has is soon another: the queue is put in order.
+    assert_eq!(value("--nice"), "10000");
     for (field, expected) in [
         ("JobName=", value("--job-name")),
-        ("Nice=", value("--nice")),
         ("Requeue=", "0".to_owned()),
         ("TimeLimit=", "02:01:00".to_owned()),
         ("MinMemoryNode=", format!("{}M", value("--mem"))),
