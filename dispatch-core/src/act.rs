@@ -258,7 +258,16 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
     }
 
     async fn tell(&self, container: &ContainerUuid, by: &AttemptToken, words: Arc<str>) -> Report {
-        let change = json!({"runtime_status": {"activity": &*words}});
+        // What became of an earlier attempt stays: an update replaces all of it.
+        let record = match self.api.record(Some(&by.token), container).await {
+            Ok(Row::Container(record)) if record.state == ContainerState::Locked => record,
+            // It does not wait any more, or it is not known to.
+            Ok(_) => return Report::new(Outcome::Told(words), vec![]),
+            Err(error) => return Report::failed(container, &error).after(&error),
+        };
+        let mut status = record.status.map(|status| *status).unwrap_or_default();
+        status.activity = Some(words.to_string());
+        let change = json!({"runtime_status": status});
         match self.api.update(Some(&by.token), container, change).await {
             Ok(()) => Report::new(Outcome::Told(words), vec![]),
             Err(error) => Report::failed(container, &error).after(&error),

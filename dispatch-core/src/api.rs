@@ -8,7 +8,7 @@ use std::time::Duration;
 use arvados_client::api::NewToken;
 use arvados_client::client::Call;
 use arvados_client::filter::Query;
-use arvados_client::records::{Authorization, Container, ContainerState};
+use arvados_client::records::{Authorization, Container, ContainerState, RuntimeStatus};
 use arvados_client::{Client, ContainerUuid, Error, Pdh, Token, TokenUuid};
 use jiff::Timestamp;
 use serde::Serialize;
@@ -54,14 +54,22 @@ pub struct Record {
     pub modified_at: Option<Timestamp>,
     /// Its log collection, where that was asked for.
     pub log: Option<Pdh>,
-    /// Since when its results wait on a node to be delivered, where the record was asked for alone.
-    pub undelivered_since: Option<Timestamp>,
+    /// What its users read, where the record was asked for alone and has any. An update replaces all of it.
+    pub status: Option<Box<RuntimeStatus>>,
     /// What it asks for.
     pub needs: Needs,
 }
 
 /// Where the dispatcher writes that, in `runtime_status`.
 pub const UNDELIVERED_SINCE: &str = "undeliveredSince";
+
+impl Record {
+    /// Since when its results wait on a node to be delivered.
+    pub fn undelivered_since(&self) -> Option<Timestamp> {
+        let since = self.status.as_ref()?.extra.get(UNDELIVERED_SINCE)?;
+        since.as_str()?.parse().ok()
+    }
+}
 
 impl From<Container> for Record {
     fn from(container: Container) -> Self {
@@ -74,11 +82,8 @@ impl From<Container> for Record {
             locked_by: container.locked_by_uuid,
             modified_at: container.modified_at,
             log: container.log,
-            undelivered_since: container
-                .runtime_status
-                .extra
-                .get(UNDELIVERED_SINCE)
-                .and_then(|since| since.as_str()?.parse().ok()),
+            status: (container.runtime_status != RuntimeStatus::default())
+                .then(|| Box::new(container.runtime_status)),
             needs,
         }
     }

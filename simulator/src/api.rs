@@ -125,7 +125,7 @@ fn row(uuid: &ContainerUuid, record: &Record) -> Row {
         locked_by: record.locked_by.clone(),
         modified_at: Some(record.modified_at),
         log: None,
-        undelivered_since: None,
+        status: None,
         needs: Needs {
             cpus: 1,
             ..Needs::default()

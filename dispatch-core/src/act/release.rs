@@ -139,7 +139,7 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
             Ok(Row::Unreadable(_, why)) => return Some(Report::failed(container, why)),
             Err(error) => return Some(Report::failed(container, &error).after(&error)),
         };
-        if let Some(since) = record.undelivered_since {
+        if let Some(since) = record.undelivered_since() {
             let waited = now.duration_since(since).unsigned_abs();
             return Some(Report::new(Outcome::Undelivered(waited), vec![]));
         }
@@ -148,12 +148,14 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         }
         let place = ending.node.as_deref().unwrap_or("its node");
         let reason = ending.sentence();
-        let status = json!({
-            "activity": format!("its results are on {place} and wait for an administrator to deliver them"),
-            "warning": reason,
-            "warningDetail": ending.detail,
-            UNDELIVERED_SINCE: now.to_string(),
-        });
+        let mut status = record.status.map(|status| *status).unwrap_or_default();
+        status.activity = Some(format!(
+            "its results are on {place} and wait for an administrator to deliver them"
+        ));
+        status.warning = Some(reason.to_owned());
+        status.warning_detail = Some(ending.detail.clone());
+        let since = now.to_string().into();
+        status.extra.insert(UNDELIVERED_SINCE.to_owned(), since);
         let noted = self
             .api
             .update(Some(by), container, json!({"runtime_status": status}))
