@@ -14,6 +14,9 @@ pub const UNDELIVERED: i32 = 77;
 /// Between the end of one try and the next. A try itself waits for the API server for minutes.
 const REST: Duration = Duration::from_secs(60);
 
+/// So many at once: after a long outage there may be many, and all of them read the disk.
+const AT_ONCE: usize = 4;
+
 /// How far the tries are, by container.
 #[derive(Debug, Default)]
 pub struct Deliveries(Mutex<BTreeMap<ContainerUuid, Try>>);
@@ -72,6 +75,10 @@ impl Deliveries {
 
     fn begin(&self, container: &ContainerUuid) -> bool {
         let mut tries = self.tries();
+        let under_way = tries.values().filter(|t| matches!(t, Try::UnderWay));
+        if under_way.count() >= AT_ONCE {
+            return false;
+        }
         let due = match tries.get(container) {
             None => true,
             Some(Try::UnderWay | Try::Never) => false,
@@ -135,5 +142,7 @@ mod tests {
         assert!(ended(Instant::now().checked_sub(REST).unwrap()));
         deliveries.forget(&container);
         assert!(!deliveries.begin(&container), "it is under way");
+        let others = || deliveries.begin(&ContainerUuid::generate("zzzzz"));
+        assert_eq!((0..10).filter(|_| others()).count(), AT_ONCE - 1);
     }
 }
