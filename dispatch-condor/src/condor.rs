@@ -1,6 +1,7 @@
 //! HTCondor as a scheduler: condor_submit, condor_q, condor_rm, condor_history.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arvados_client::{ContainerUuid, TokenUuid};
@@ -20,6 +21,7 @@ use crate::submission::{ATTEMPT, CONTAINER, Common, DISPATCHER, Item, Settings, 
 const NAME: &str = "condor";
 /// Jobs of one submission, at most.
 const BATCH: usize = 500;
+const MOST_SUSPECTS: usize = 10 * BATCH;
 
 /// The scheduler.
 #[derive(Debug)]
@@ -30,6 +32,8 @@ pub struct Condor {
     label: String,
     /// How long a command may take.
     patience: Duration,
+    /// Containers of a submission that failed: one of them may be what HTCondor does not take, so each goes alone.
+    suspects: Mutex<BTreeSet<ContainerUuid>>,
 }
 
 fn no_answer(detail: String) -> SchedulerError {
@@ -47,7 +51,12 @@ impl Condor {
             settings,
             jobs,
             label,
+            suspects: Mutex::default(),
         }
+    }
+
+    fn suspects(&self) -> MutexGuard<'_, BTreeSet<ContainerUuid>> {
+        self.suspects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether condor_q answers; the error is for the admin, at the start.
@@ -136,11 +145,29 @@ impl Condor {
                 (0..orders.len()).map(id).collect()
             }
             Err(failure) => {
+                if orders.len() > 1 {
+                    let containers = orders.iter().map(|order| order.container.clone());
+                    let mut suspects = self.suspects();
+                    // Some of them may never come again.
+                    if suspects.len() > MOST_SUSPECTS {
+                        suspects.clear();
+                    }
+                    suspects.extend(containers);
+                }
                 let failed = |order: &&Order| Err(handover::failed(NAME, order, &failure));
                 orders.iter().map(failed).collect()
             }
         }
     }
+}
+
+/// What orders must have in common to go together.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Kind<'a> {
+    avoid: &'a [String],
+    limited: bool,
+    /// A suspect goes with nobody.
+    alone: Option<ContainerUuid>,
 }
 
 fn refused(order: &Order, detail: String) -> SchedulerError {
@@ -185,12 +212,16 @@ impl Scheduler for Condor {
 
     async fn submit_all(&self, orders: Vec<Order>) -> Vec<Result<JobId, SchedulerError>> {
         let mut answers: Vec<Option<Result<JobId, SchedulerError>>> = Vec::new();
-        let mut alike: BTreeMap<(&[String], bool), Vec<usize>> = BTreeMap::new();
+        let mut alike: BTreeMap<Kind<'_>, Vec<usize>> = BTreeMap::new();
         for (n, order) in orders.iter().enumerate() {
             let prepared = handover::prepare(NAME, order, &self.dir(&order.container)).await;
             answers.push(prepared.err().map(Err));
             if answers[n].is_none() {
-                let kind = (&order.avoid[..], order.needs.max_run_time.is_some());
+                let kind = Kind {
+                    avoid: &order.avoid,
+                    limited: order.needs.max_run_time.is_some(),
+                    alone: self.suspects().take(&order.container),
+                };
                 alike.entry(kind).or_default().push(n);
             }
         }

@@ -170,6 +170,14 @@ pub fn condor_submit(order: Order<'_>) -> std::io::Result<Reply> {
         Ok(_) => return Ok(Reply::failed(1, "ERROR: no jobs are queued")),
         Err(error) => return Ok(Reply::failed(1, &format!("ERROR: {error}"))),
     };
+    let most = order.store.read_rest()?.settings.most_cpus;
+    let cpus = |description: &Description| description.line("request_cpus")?.parse::<i64>().ok();
+    if let Some(most) = most
+        && jobs.iter().any(|(_, d)| cpus(d).is_some_and(|n| n > most))
+    {
+        let why = "ERROR: Failed to commit job submission into the queue.\nERROR: more CPUs than may be asked for";
+        return Ok(Reply::failed(1, why));
+    }
     let (cluster, runs) = order.store.add(|cluster| {
         let jobs = jobs.iter().enumerate();
         jobs.map(|(process, (_, description))| job(description, cluster, process))

@@ -40,6 +40,8 @@ pub struct Settings {
     pub cpus: u64,
     /// MiB, of the one node.
     pub memory: u64,
+    /// `condor_submit` takes none of a submission with a job that asks for more, as `SUBMIT_REQUIREMENTS` may have it.
+    pub most_cpus: Option<i64>,
 }
 
 impl Default for Settings {
@@ -50,6 +52,7 @@ impl Default for Settings {
             accounting: true,
             cpus: 4,
             memory: 16_000,
+            most_cpus: None,
         }
     }
 }

@@ -3,7 +3,9 @@
 use arvados_client::records::ContainerState;
 use suite_tests::fake_sched::{Fault, Rule};
 
-use crate::scene::{Kind, PATIENCE, both, running};
+use serde_json::json;
+
+use crate::scene::{Kind, PATIENCE, both, held, running};
 
 /// The first submission goes wrong; the container ends well after so many locks and submissions.
 async fn first_goes_wrong(kind: Kind, fault: Fault, locks: u64, says: &str) {
@@ -127,4 +129,31 @@ async fn it_is_not_installed_for_a_while() {
             .await;
     })
     .await;
+}
+
+/// HTCondor takes all jobs of a submission or none: one that it never takes must not hold up those that came with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_is_never_taken_does_not_hold_up_the_others() {
+    let scene = held(Kind::Condor).up().await;
+    scene
+        .fake
+        .change(|state| state.settings.most_cpus = Some(2));
+    let greedy = json!({"runtime_constraints": {"vcpus": 3, "ram": 32 << 20}});
+    let mut requested = Vec::new();
+    for n in 0..4 {
+        if n == 1 {
+            requested.push(scene.request("true", greedy.clone()).await.1);
+        } else {
+            requested.push(scene.submit().await);
+        }
+    }
+    for (n, container) in requested.iter().enumerate() {
+        if n != 1 {
+            scene.job(container).await;
+        }
+    }
+    scene.says("more CPUs than may be asked for").await;
+    let jobs = scene.fake.jobs();
+    assert!(jobs.iter().all(|job| job.name != requested[1].as_str()));
+    assert_eq!(jobs.len(), 3);
 }
