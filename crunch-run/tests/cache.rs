@@ -11,13 +11,6 @@ use run_lab::{World, finish, signal};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-/// However full the disk of the machine is that runs this test.
-fn program(world: &World, job: &run_lab::Job, cache: &Path) -> tokio::process::Command {
-    let mut program = world.program_with_cache(job, cache);
-    program.args(["--cache-size=100%", "--cache-free=0"]);
-    program
-}
-
 fn cache_command(cache: &Path, words: &[&str]) -> Output {
     std::process::Command::new(env!("CARGO_BIN_EXE_crunch-run"))
         .arg("cache")
@@ -64,7 +57,7 @@ async fn inputs_come_once_and_the_cache_can_be_looked_at_and_emptied() {
     }});
     let run = async |more: Value| {
         let job = world.lock(&["cat", "/in/a/text"], more).await;
-        let program = program(&world, &job, &cache).spawn().unwrap();
+        let program = world.program_with_cache(&job, &cache).spawn().unwrap();
         let finished = finish(program).await;
         (world.record(&job).await, finished)
     };
@@ -101,7 +94,7 @@ async fn inputs_come_once_and_the_cache_can_be_looked_at_and_emptied() {
 
     // What a container uses stays.
     let job = world.lock(&["sleep", "1000"], json!({})).await;
-    let running = program(&world, &job, &cache).spawn().unwrap();
+    let running = world.program_with_cache(&job, &cache).spawn().unwrap();
     world.until_running(&job).await;
     assert_eq!(kinds(&cache), [("layer".to_owned(), true)]);
     let text = said(&cache_command(&cache, &["gc", "--cache-size", "0"]));
@@ -141,7 +134,7 @@ async fn a_server_on_this_node_is_read_without_asking_it() {
         "/in": {"kind": "collection", "portable_data_hash": input},
     }});
     let job = world.lock(&["cat", "/in/text"], more).await;
-    let mut program = program(&world, &job, cache.path());
+    let mut program = world.program_with_cache(&job, cache.path());
     program.arg("--block-dir").arg(world.state().join("blocks"));
     let finished = finish(program.spawn().unwrap()).await;
     let record = world.record(&job).await;

@@ -16,13 +16,13 @@ use small_disk::Disk;
 
 const MIB: u64 = 1 << 20;
 
-/// The program with this cache, of which it may use all.
+/// The program with this cache.
 async fn run(world: &World, job: &Job, cache: &Path, flags: &[&str]) -> (Finished, Container) {
     // An attempt that has ended leaves none.
     run_lab::write_token(&job.dir, &job.token);
     let mut program = world.program_with_cache(job, cache);
-    program.args(["--cache-size=100%", "--cache-free=0", "--deliver-for=2s"]);
     program
+        .arg("--deliver-for=2s")
         .arg("--broken-node-marker")
         .arg(world.place().join("broken"));
     let finished = finish(program.args(flags).spawn().unwrap()).await;

@@ -281,8 +281,10 @@ fn is_at(file: &File, path: &Path) -> bool {
 
 pub(super) fn space(dir: &Path) -> io::Result<Space> {
     let found = rustix::fs::statvfs(dir)?;
+    // As df counts it: what is reserved for others is no part of what can be used.
+    let usable = (found.f_blocks.saturating_sub(found.f_bfree)).saturating_add(found.f_bavail);
     Ok(Space {
-        total: found.f_blocks.saturating_mul(found.f_frsize),
+        total: usable.saturating_mul(found.f_frsize),
         free: found.f_bavail.saturating_mul(found.f_frsize),
     })
 }

@@ -250,6 +250,8 @@ impl World {
             .arg(job.dir.join("token"))
             .arg("--cache")
             .arg(cache)
+            // How full the machine under test is must not matter.
+            .args(["--cache-size=100%", "--cache-free=0"])
             .arg(job.uuid.as_str())
             .env_clear()
             .env("ARVADOS_API_HOST", self.ready["host"].as_str().unwrap())
