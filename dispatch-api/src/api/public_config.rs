@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::app::App;
+use crate::blocks::STORAGE_CLASS;
 use crate::db::list::MAX_PAGE;
 use crate::edge::MAX_API_BODY;
 
@@ -34,7 +35,7 @@ pub fn public_config(app: &App, host: &str) -> Value {
             "WebDAV": {"ExternalURL": ""},
             "Workbench2": {"ExternalURL": ""},
         },
-        "StorageClasses": {"default": {"Default": true, "Priority": 0}},
+        "StorageClasses": {STORAGE_CLASS: {"Default": true, "Priority": 0}},
         "Users": {"AnonymousUserToken": ""},
     })
 }

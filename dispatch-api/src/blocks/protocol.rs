@@ -8,6 +8,7 @@ use http::{Method, StatusCode};
 use tokio_util::io::ReaderStream;
 
 use crate::app::App;
+use crate::blocks::STORAGE_CLASS;
 use crate::collection::content::{SIGNATURE_TTL, now_unix};
 use crate::error::{ApiError, Result};
 
@@ -39,7 +40,10 @@ pub fn put(app: &App, name: &str, token: &str, data: &Bytes) -> Result<Response>
     );
     Ok(reply(StatusCode::OK)
         .header("x-keep-replicas-stored", "1")
-        .header("x-keep-storage-classes-confirmed", "default=1")
+        .header(
+            "x-keep-storage-classes-confirmed",
+            format!("{STORAGE_CLASS}=1"),
+        )
         .header("content-type", "text/plain")
         .body(Body::from(format!("{locator}\n")))
         .unwrap_or_default())

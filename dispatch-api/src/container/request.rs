@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::{constraints, mounts, outcome, priority, spec};
 use crate::api::changes;
 use crate::auth::{Caller, Identity, permission};
+use crate::blocks::STORAGE_CLASS;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
 use crate::schema::{CONTAINER_REQUESTS, CONTAINERS, humanise};
@@ -217,17 +218,25 @@ fn check_priority(request: &Record) -> Result<()> {
 
 /// Checks that a request must pass to be committed.
 fn check_complete(request: &Record) -> Result<()> {
-    let mut blank = Vec::new();
+    let mut wrong = Vec::new();
     if request.get("command").as_array().is_none_or(Vec::is_empty) {
-        blank.push("Command can't be blank".to_owned());
+        wrong.push("Command can't be blank".to_owned());
     }
     for name in ["container_image", "output_path", "cwd"] {
         if request.some_text(name).is_none() {
-            blank.push(format!("{} can't be blank", humanise(name)));
+            wrong.push(format!("{} can't be blank", humanise(name)));
         }
     }
-    if !blank.is_empty() {
-        return Err(ApiError::Invalid(blank));
+    let classes = request.get("output_storage_classes").as_array();
+    let classes = classes.into_iter().flatten().filter_map(Value::as_str);
+    // Otherwise the container would run, and its output could not be saved.
+    for class in classes.filter(|class| *class != STORAGE_CLASS) {
+        wrong.push(format!(
+            "Output storage classes: there is no {class:?} here, only {STORAGE_CLASS:?}"
+        ));
+    }
+    if !wrong.is_empty() {
+        return Err(ApiError::Invalid(wrong));
     }
     constraints::runtime(request.get("runtime_constraints"), true)?;
     mounts::check(

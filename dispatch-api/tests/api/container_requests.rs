@@ -61,6 +61,10 @@ async fn what_cannot_run_is_refused_with_a_sentence_that_names_it() {
         (json!({"runtime_constraints": {"ram": 1}}), "vcpus"),
         (json!({"output_path": "/elsewhere"}), "/elsewhere"),
         (
+            json!({"output_storage_classes": ["default", "archive"]}),
+            "archive",
+        ),
+        (
             json!({"mounts": {"/out": {"kind": "tmp"}, "/in": {"kind": "collection", "uuid": "local-4zz18-aaaaaaaaaaaaaaa"}}}),
             "local-4zz18-aaaaaaaaaaaaaaa",
         ),
