@@ -99,7 +99,12 @@ fn engines(world: &World, root: &Path) -> Vec<Row> {
                 "docker" => command.args(["-H", &socket]),
                 _ => command.args(["--remote", "--url", &socket]),
             };
-            command.args(["run", "--rm", "--network=none", &image, "/bin/true"]);
+            command.args(["run", "--rm", "--network=none"]);
+            if name == "podman" {
+                // Its own defaults are more than a machine without CAP_SYS_RESOURCE allows.
+                command.args(["--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024"]);
+            }
+            command.args([&image, "/bin/true"]);
             command
         };
         Row {
@@ -127,14 +132,19 @@ fn engines(world: &World, root: &Path) -> Vec<Row> {
             reference: oci("runc"),
         },
         Row {
+            name: "found by trial (runc run)",
+            flags: vec!["--runtime-engine=auto".into()],
+            reference: oci("runc"),
+        },
+        Row {
             // By itself it refuses machines with both kinds of control groups.
             name: "crun (runc run)",
-            flags: vec!["--oci-runtime=crun".into()],
+            flags: vec!["--runtime-engine=oci".into(), "--oci-runtime=crun".into()],
             reference: oci("runc"),
         },
         Row {
             name: "runc",
-            flags: vec!["--oci-runtime=runc".into()],
+            flags: vec!["--runtime-engine=oci".into(), "--oci-runtime=runc".into()],
             reference: oci("runc"),
         },
         Row {

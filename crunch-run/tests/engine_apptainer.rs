@@ -396,7 +396,7 @@ async fn limits_are_named() {
             memory_bytes: Some(32 << 20),
             ..Limits::default()
         };
-        let sentences = lab.engine.unenforceable(&limits, None);
+        let sentences = lab.engine.unenforceable(&limits, None).await;
         assert!(
             sentences[0].contains("33554432 bytes is left to the scheduler"),
             "{sentences:?}"

@@ -457,7 +457,7 @@ async fn limits_hold_for_root_and_are_named_for_others() {
     for lab in labs() {
         let mut asked = shell("dd if=/dev/zero of=/dev/null bs=200M count=1; exit 5");
         asked.limits.memory_bytes = Some(32 << 20);
-        let sentences = lab.engine.unenforceable(&asked.limits, None);
+        let sentences = lab.engine.unenforceable(&asked.limits, None).await;
         if !is_root() {
             assert!(
                 sentences[0].contains("33554432 bytes is left to the scheduler"),

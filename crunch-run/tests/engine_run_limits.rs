@@ -110,7 +110,7 @@ async fn cpus_processes_and_shared_memory_are_limited() {
         ended.stderr
     );
     assert!(ended.stderr.contains("fork"), "{}", ended.stderr);
-    assert!(lab.engine.unenforceable(&limits, None).is_empty());
+    assert!(lab.engine.unenforceable(&limits, None).await.is_empty());
 }
 
 #[tokio::test]

@@ -73,18 +73,18 @@ async fn try_one(choice: EngineChoice, makers: &Makers, scratch: &Path) -> Resul
     }
     Ok(Works {
         took: began.elapsed(),
-        lacks: lacks(&*engine),
+        lacks: lacks(&*engine).await,
     })
 }
 
-fn lacks(engine: &dyn Engine) -> Vec<String> {
+async fn lacks(engine: &dyn Engine) -> Vec<String> {
     let limits = Limits {
         vcpus: Some(1.0),
         memory_bytes: Some(1 << 30),
         pids: None,
         cpuset: None,
     };
-    engine.unenforceable(&limits, None)
+    engine.unenforceable(&limits, None).await
 }
 
 fn is_service(choice: EngineChoice) -> bool {

@@ -33,7 +33,11 @@ pub trait Engine: Send + Sync {
 
     /// One sentence for every requested limit or protection that this engine cannot enforce on
     /// this machine. The caller refuses or warns; the engine then runs without that limit.
-    fn unenforceable(&self, limits: &Limits, gpus: Option<&GpuAccess>) -> Vec<String>;
+    fn unenforceable<'a>(
+        &'a self,
+        limits: &'a Limits,
+        gpus: Option<&'a GpuAccess>,
+    ) -> BoxFuture<'a, Vec<String>>;
 
     /// Makes the image usable, from the node cache if it is there.
     fn prepare_image(&self, source: ImageSource) -> BoxFuture<'_, Result<Image, EngineError>>;

@@ -185,11 +185,6 @@ pub async fn create(from: Creation<'_>) -> Result<Created, Failure> {
     let record = &claim.record;
     let limits = spec::limits(record, settings);
     let remarks = from.gpus.iter().flat_map(|gpus| gpus.remarks.clone());
-    let unenforceable = engine.unenforceable(&limits, from.gpus.as_ref());
-    for sentence in unenforceable.into_iter().chain(remarks) {
-        from.journal.say(format!("Warning: {sentence}"));
-        from.status.warn(sentence);
-    }
     let (stdio, pumps) = stdio(&fetched.staged, from.logs, settings.log_limit)?;
     let spec = ContainerSpec {
         name: record.uuid.to_string(),
@@ -198,15 +193,22 @@ pub async fn create(from: Creation<'_>) -> Result<Created, Failure> {
         environment: spec::environment(record, claim.container_client.endpoint()),
         binds: fetched.staged.binds.clone(),
         network: spec::network(record, settings),
-        limits,
-        gpus: from.gpus,
+        limits: limits.clone(),
+        gpus: from.gpus.clone(),
         scratch: scratch.path().to_owned(),
         stdio,
     };
-    let container = engine
-        .create(&fetched.image, spec)
-        .await
-        .map_err(|e| Failure::of_engine("the container cannot be created", &e))?;
+    // Both may have to ask a service that takes its time.
+    let (unenforceable, container) = tokio::join!(
+        engine.unenforceable(&limits, from.gpus.as_ref()),
+        engine.create(&fetched.image, spec)
+    );
+    for sentence in unenforceable.into_iter().chain(remarks) {
+        from.journal.say(format!("Warning: {sentence}"));
+        from.status.warn(sentence);
+    }
+    let container =
+        container.map_err(|e| Failure::of_engine("the container cannot be created", &e))?;
     Ok(Created { container, pumps })
 }
 

@@ -109,6 +109,23 @@ impl ApptainerEngine {
             ))),
         }
     }
+
+    /// What no control group of ours holds.
+    fn lacks(&self, limits: &Limits, gpus: Option<&GpuAccess>) -> Vec<String> {
+        if !self.privileged {
+            let mut sentences = limits::unenforceable_at_all(limits, gpus, limits::NO_GROUPS);
+            sentences.extend(hooks_are_left_out(gpus, self.variant.name()));
+            return sentences;
+        }
+        let why = format!("the {} engine sets none", self.variant.name());
+        let mut sentences = limits::unenforceable_at_all(limits, gpus, &why);
+        sentences.push(format!(
+            "with {} run by root, the container is not kept from changing the node's settings in /proc and /sys",
+            self.variant.name()
+        ));
+        sentences.extend(hooks_are_left_out(gpus, self.variant.name()));
+        sentences
+    }
 }
 
 /// Said where the vendor's specification has hooks, which only an OCI runtime runs.
@@ -128,20 +145,12 @@ impl Engine for ApptainerEngine {
         self.find().map(drop)
     }
 
-    fn unenforceable(&self, limits: &Limits, gpus: Option<&GpuAccess>) -> Vec<String> {
-        if !self.privileged {
-            let mut sentences = limits::unenforceable_at_all(limits, gpus, limits::NO_GROUPS);
-            sentences.extend(hooks_are_left_out(gpus, self.variant.name()));
-            return sentences;
-        }
-        let why = format!("the {} engine sets none", self.variant.name());
-        let mut sentences = limits::unenforceable_at_all(limits, gpus, &why);
-        sentences.push(format!(
-            "with {} run by root, the container is not kept from changing the node's settings in /proc and /sys",
-            self.variant.name()
-        ));
-        sentences.extend(hooks_are_left_out(gpus, self.variant.name()));
-        sentences
+    fn unenforceable<'a>(
+        &'a self,
+        limits: &'a Limits,
+        gpus: Option<&'a GpuAccess>,
+    ) -> BoxFuture<'a, Vec<String>> {
+        Box::pin(std::future::ready(self.lacks(limits, gpus)))
     }
 
     fn prepare_image(&self, source: ImageSource) -> BoxFuture<'_, Result<Image, EngineError>> {

@@ -82,8 +82,13 @@ impl Engine for BuiltinEngine {
         }
     }
 
-    fn unenforceable(&self, limits: &Limits, gpus: Option<&GpuAccess>) -> Vec<String> {
-        limits::unenforceable_here(limits, gpus)
+    fn unenforceable<'a>(
+        &'a self,
+        limits: &'a Limits,
+        gpus: Option<&'a GpuAccess>,
+    ) -> BoxFuture<'a, Vec<String>> {
+        let sentences = limits::unenforceable_here(limits, gpus);
+        Box::pin(std::future::ready(sentences))
     }
 
     fn prepare_image(&self, source: ImageSource) -> BoxFuture<'_, Result<Image, EngineError>> {

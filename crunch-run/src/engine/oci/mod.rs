@@ -111,11 +111,16 @@ impl Engine for OciEngine {
         self.find().map(drop)
     }
 
-    fn unenforceable(&self, limits: &Limits, gpus: Option<&GpuAccess>) -> Vec<String> {
-        match self.privileged {
+    fn unenforceable<'a>(
+        &'a self,
+        limits: &'a Limits,
+        gpus: Option<&'a GpuAccess>,
+    ) -> BoxFuture<'a, Vec<String>> {
+        let sentences = match self.privileged {
             true => limits::unenforceable_here(limits, gpus),
             false => limits::unenforceable_at_all(limits, gpus, limits::NO_GROUPS),
-        }
+        };
+        Box::pin(std::future::ready(sentences))
     }
 
     fn prepare_image(&self, source: ImageSource) -> BoxFuture<'_, Result<Image, EngineError>> {
