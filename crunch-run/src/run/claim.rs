@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use arvados_client::client::Call;
-use arvados_client::keep::{KeepClient, KeepOptions};
+use arvados_client::keep::{KeepClient, KeepOptions, Service};
 use arvados_client::records::{Container, ContainerState, Mount};
 use arvados_client::{Client, ContainerUuid, Error, Token, TokenUuid};
 use serde_json::Value;
@@ -70,26 +70,37 @@ pub async fn claim(
         .ok_or_else(|| {
             Failure::NeverRan("the API server did not tell the container's token".to_owned())
         })?;
-    let keep_as = |token: Token, options: KeepOptions| {
-        KeepClient::new(
-            client.http().clone(),
-            token,
-            services.services().to_vec(),
-            options,
-        )
-    };
-    let output_options = KeepOptions {
-        storage_classes: record.output_storage_classes.clone(),
-        ..options.clone()
-    };
+    let (keep, container_keep) = keeps(client, &token, &record, services.services(), options);
     Ok(Claim {
-        keep: keep_as(client.endpoint().token.clone(), options),
-        container_client: client.with_token(token.clone()),
-        container_keep: keep_as(token, output_options),
+        keep,
+        container_client: client.with_token(token),
+        container_keep,
         record,
         raw,
         own_token,
     })
+}
+
+/// Keep for the attempt, and for the container, whose output has storage classes.
+fn keeps(
+    client: &Client,
+    containers: &Token,
+    record: &Container,
+    services: &[Service],
+    options: KeepOptions,
+) -> (KeepClient, KeepClient) {
+    let keep_as = |token: &Token, options: KeepOptions| {
+        let (http, services) = (client.http().clone(), services.to_vec());
+        KeepClient::new(http, token.clone(), services, options)
+    };
+    let output = KeepOptions {
+        storage_classes: record.output_storage_classes.clone(),
+        ..options.clone()
+    };
+    (
+        keep_as(&client.endpoint().token, options),
+        keep_as(containers, output),
+    )
 }
 
 async fn own_token(client: &Client) -> Result<TokenUuid, Failure> {
@@ -238,17 +249,25 @@ mod tests {
         let reply = ResponseTemplate::new(200)
             .set_body_string(format!("{}\n", Locator::of(b"foo")))
             .insert_header("X-Keep-Replicas-Stored", "2")
-            .insert_header("X-Keep-Storage-Classes-Confirmed", "hot=2, archive=2");
+            .insert_header(
+                "X-Keep-Storage-Classes-Confirmed",
+                "hot=2, archive=2, default=2",
+            );
         Mock::given(method("PUT"))
             .respond_with(reply)
             .mount(&stores)
             .await;
-        let classes = json!({"output_storage_classes": ["hot", "archive"]});
-        let (client, record) = locked(&server, &stores.uri(), classes).await;
+        let (client, mut record) = locked(&server, &stores.uri(), json!({})).await;
         let patience = Duration::from_secs(10);
         let claim = claim(&client, &record.uuid, ContainerState::Locked, patience);
         let claim = claim.await.unwrap();
-        for keep in [&claim.container_keep, &claim.keep] {
+        // As of another server: this one has but one class.
+        record.output_storage_classes = vec!["hot".into(), "archive".into()];
+        let token = &claim.container_client.endpoint().token;
+        let services = client.keep(KeepOptions::default()).await.unwrap();
+        let options = KeepOptions::default();
+        let (ours, output) = keeps(&client, token, &record, services.services(), options);
+        for keep in [output, ours, claim.container_keep, claim.keep] {
             keep.put("foo".into()).await.unwrap();
         }
         let asked: Vec<Option<String>> = stores
@@ -259,7 +278,8 @@ mod tests {
             .map(|request| request.headers.get("X-Keep-Storage-Classes"))
             .map(|classes| Some(classes?.to_str().ok()?.to_owned()))
             .collect();
-        assert_eq!(asked, [Some("hot, archive".to_owned()), None]);
+        let [both, default] = ["hot, archive", "default"].map(|text| Some(text.to_owned()));
+        assert_eq!(asked, [both, None, default, None]);
         server.stop().await;
     }
 }
