@@ -54,6 +54,7 @@ pub enum Command {
     Info(commands::info::Info),
     Image(commands::image::Image),
     Explain(commands::explain::Explain),
+    Demand(commands::demand::Demand),
     Env(commands::env::Env),
     Completions(commands::documents::Completions),
     Man(commands::documents::Man),

@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+pub mod demand;
 pub mod documents;
 pub mod env;
 pub mod explain;
@@ -41,6 +42,7 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Get(get) => get::run(get, &session()?, out).await?,
         Command::Put(put) => put::run(put, &session()?, out).await?,
         Command::Kill(kill) => kill::run(kill, &session()?, out).await?,
+        Command::Demand(demand) => demand::run(demand, &session()?, out).await?,
         Command::Info(_) => info::run(&session()?, out).await?,
         Command::Image(image) => image::run(image, &session()?, out).await?,
         Command::Explain(explain) => explain::run(explain, &session()?, out).await?,

@@ -11,6 +11,7 @@ mod kills;
 mod lab;
 mod left;
 mod neighbours;
+mod overseer;
 mod points;
 mod process_faults;
 mod program;
