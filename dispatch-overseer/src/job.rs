@@ -22,4 +22,6 @@ pub struct Job {
     pub started_at: Option<u64>,
     /// The mark of the command it was submitted with.
     pub mark: String,
+    /// Why it will not start by itself, where that is so.
+    pub held: Option<String>,
 }

@@ -1,5 +1,6 @@
 //! The loop: read the file, list the jobs, decide, act. What an act did the next listing tells.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -153,6 +154,7 @@ fn now() -> u64 {
 struct Said {
     file: Option<String>,
     listing: Option<String>,
+    held: BTreeSet<String>,
     look: String,
 }
 
@@ -181,7 +183,24 @@ impl Said {
         }
     }
 
+    fn held(&mut self, jobs: &[Job]) {
+        let held = jobs
+            .iter()
+            .filter_map(|job| Some((job, job.held.as_ref()?)));
+        for (job, reason) in held.clone() {
+            if !self.held.contains(&job.id) {
+                tracing::warn!(
+                    job = job.id,
+                    reason,
+                    "a job is held: release it, or remove it"
+                );
+            }
+        }
+        self.held = held.map(|(job, _)| job.id.clone()).collect();
+    }
+
     fn look(&mut self, view: &View<'_>, plan: &Plan) {
+        self.held(view.jobs.unwrap_or_default());
         let demand = match view.standing {
             Standing::Unread => "not read yet".to_owned(),
             Standing::Stale => "stale".to_owned(),

@@ -52,6 +52,7 @@ fn jobs(letters: &str) -> Vec<Job> {
         } else {
             mark.clone()
         },
+        held: None,
     };
     letters.chars().enumerate().map(job).collect()
 }
@@ -301,7 +302,7 @@ proptest! {
             for _ in 0..plan.start {
                 last_start = Some(now);
                 number += 1;
-                jobs.push(Job { id: number.to_string(), state: State::Idle, started_at: None, mark: demand.command().mark() });
+                jobs.push(Job { id: number.to_string(), state: State::Idle, started_at: None, mark: demand.command().mark(), held: None });
             }
             prop_assert!(jobs.len() <= (max as usize).max(letters.len()));
             let mut room = slots.saturating_sub(jobs.iter().filter(|job| job.state == State::Busy).count());

@@ -98,7 +98,8 @@ impl Condor {
 
 /// A text in a submit description as it stands: a dollar begins a macro there.
 fn literal(what: &str, text: &str) -> Result<String, String> {
-    // These are filled in when the job is matched, and nothing protects them from it.
+    // Filled in when the job is matched, and nothing protects two of them in a row from it: of $(DOLLAR)$(DOLLAR) the
+    // second is taken for such a name.
     if text.contains("$$") {
         return Err(format!(
             "{what} {text:?} holds $$, which HTCondor would fill in"
@@ -129,20 +130,13 @@ fn job(ad: Ad) -> Option<Job> {
         1 => State::Idle,
         3 => State::Leaving,
         4 => return None,
-        5 => {
-            let reason = ad.hold_reason.as_deref().unwrap_or("no reason given");
-            tracing::warn!(
-                job = id,
-                reason,
-                "the job is held: release it, or remove it"
-            );
-            State::Idle
-        }
+        5 => State::Idle,
         _ => State::Busy,
     };
     Some(Job {
         id,
         started_at: ad.job_current_start_date.filter(|_| state != State::Idle),
+        held: (ad.job_status == 5).then(|| ad.hold_reason.unwrap_or_default()),
         state,
         mark: ad.mark,
     })
@@ -234,11 +228,11 @@ mod tests {
 
     #[test]
     fn a_description_takes_words_as_they_are() {
-        let worker = worker(&["it's \"so\"", "$(ENV)", "$ENV(HOME)", ""]);
+        let worker = worker(&["it's \"so\"", "$(ENV)", "$ENV(HOME)", "$ $", ""]);
         let text = condor(&["+Group = \"a\""]).describe(3, &worker).unwrap();
         for line in [
             "executable = /opt/ping",
-            r#"arguments = "'it''s ""so""' '$(DOLLAR)(ENV)' '$(DOLLAR)ENV(HOME)' ''""#,
+            r#"arguments = "'it''s ""so""' '$(DOLLAR)(ENV)' '$(DOLLAR)ENV(HOME)' '$(DOLLAR) $(DOLLAR)' ''""#,
             "transfer_input_files = /l/a.so,/l/b c.so",
             "output = /home/me/$(DOLLAR)x/$(Cluster).$(Process).log",
             "request_cpus = 2",

@@ -65,6 +65,7 @@ impl Local {
                     state: State::Busy,
                     started_at: notes.as_ref().map(|notes| notes.started_at),
                     mark: notes.map(|notes| notes.mark).unwrap_or_default(),
+                    held: None,
                 });
             } else {
                 over.push(dir);

@@ -1,4 +1,7 @@
-//! Worker jobs in Slurm: one `sbatch` for all that are started together, found again by name and comment.
+//! Worker jobs in Slurm, found again by name and comment.
+//!
+//! One `sbatch` each, and no arrays: the waiting elements of an array are one record to Slurm, and `scancel --state=PENDING`
+//! of one of them (22.05) takes them all.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,7 +32,7 @@ impl Slurm {
         format!("dispatch-worker-{}", self.label)
     }
 
-    fn arguments(&self, count: u32, mark: &str) -> Vec<String> {
+    fn arguments(&self, mark: &str) -> Vec<String> {
         let mut arguments = vec![
             "--parsable".to_owned(),
             // A worker that was lost is wanted again only if the file says so.
@@ -47,9 +50,6 @@ impl Slurm {
         // Last, so that they hold: by these it is found again.
         arguments.push(format!("--job-name={}", self.name()));
         arguments.push(format!("--comment={mark}"));
-        if count > 1 {
-            arguments.push(format!("--array=1-{count}"));
-        }
         arguments
     }
 }
@@ -90,6 +90,7 @@ fn parse(listing: &str) -> Result<Vec<Job>, Unknown> {
             started_at: start.parse().ok().filter(|_| state != State::Idle),
             state,
             mark: mark.to_owned(),
+            held: None,
         }))
     };
     if !listing.is_empty() && !listing.ends_with('\n') {
@@ -100,12 +101,8 @@ fn parse(listing: &str) -> Result<Vec<Job>, Unknown> {
         .map(row)
         .filter_map(Result::transpose)
         .collect::<Result<_, _>>()?;
-    // "9", "12_3": oldest first.
-    let number = |text: &str| text.parse::<u64>().unwrap_or_default();
-    jobs.sort_by_key(|job| match job.id.split_once('_') {
-        Some((array, element)) => (number(array), number(element)),
-        None => (number(&job.id), 0),
-    });
+    // Oldest first.
+    jobs.sort_by_key(|job| job.id.parse::<u64>().unwrap_or_default());
     Ok(jobs)
 }
 
@@ -128,7 +125,7 @@ impl Workers for Slurm {
             .patience(self.patience)
             // Otherwise its times are local, and do not say where.
             .envs([("SLURM_TIME_FORMAT".into(), "%s".into())])
-            .args(["--noheader", "--all", "--array", "--format=%i|%T|%S|%k"])
+            .args(["--noheader", "--all", "--format=%i|%T|%S|%k"])
             .args([format!("--user={user}"), format!("--name={}", self.name())]);
         let answer = command
             .succeed()
@@ -142,13 +139,16 @@ impl Workers for Slurm {
     }
 
     async fn start(&self, count: u32, worker: &Worker) -> Result<(), StartError> {
+        // A job gets the environment of its sbatch, and our TMPDIR is not a node's.
         let command = Command::new("sbatch")
             .patience(self.patience)
-            // A job gets the environment of its sbatch, and our TMPDIR is not a node's.
             .without("TMPDIR")
-            .args(self.arguments(count, &worker.mark()))
+            .args(self.arguments(&worker.mark()))
             .input(script(worker)?);
-        command.succeed().await.map(drop).map_err(not_submitted)
+        for _ in 0..count {
+            command.clone().succeed().await.map_err(not_submitted)?;
+        }
+        Ok(())
     }
 
     async fn stop(&self, jobs: &[String]) -> Result<(), Unknown> {
@@ -204,18 +204,17 @@ mod tests {
             },
             more: vec!["--partition=p".into(), "--job-name=x".into()],
         };
-        let arguments = slurm.arguments(3, "mark").join(" ");
+        let arguments = slurm.arguments("mark").join(" ");
         assert_eq!(
             arguments,
             "--parsable --no-requeue --cpus-per-task=2 --mem=512M --chdir=/ --output=/shared/100%%/%j.log \
-             --partition=p --job-name=x --job-name=dispatch-worker-0123 --comment=mark --array=1-3"
+             --partition=p --job-name=x --job-name=dispatch-worker-0123 --comment=mark"
         );
-        assert!(!slurm.arguments(1, "mark").join(" ").contains("--array"));
     }
 
     #[test]
     fn a_listing_is_read_whole_or_not() {
-        let listing = "12_10|PENDING|1700000099|m\n12_9|RUNNING|1700000000|m\n9|COMPLETING|1700000001|o\n\
+        let listing = "12|PENDING|1700000099|m\n11|RUNNING|1700000000|m\n9|COMPLETING|1700000001|o\n\
                        10|CONFIGURING|N/A|m|x\n8|FAILED|1|m\n";
         let jobs = parse(listing).unwrap();
         let short: Vec<_> = jobs
@@ -234,13 +233,13 @@ mod tests {
             [
                 ("9", State::Leaving, Some(1_700_000_001), "o"),
                 ("10", State::Busy, None, "m|x"),
-                ("12_9", State::Busy, Some(1_700_000_000), "m"),
-                ("12_10", State::Idle, None, "m"),
+                ("11", State::Busy, Some(1_700_000_000), "m"),
+                ("12", State::Idle, None, "m"),
             ]
         );
         assert_eq!(parse("").unwrap(), []);
         for bad in [
-            "12_10|PENDING|1|m",
+            "12|PENDING|1|m",
             "12|PENDING|1\n",
             "x|PENDING|1|m\n",
             "1||1|m\n",

@@ -1,0 +1,284 @@
+//! What an overseer does when its scheduler's commands fail, hang, or are cut short by its own death. The commands are
+//! shell scripts that keep a queue in a file.
+
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+
+use demand::{Demand, Status, Worker, to_lisp};
+use rustix::process::{Pid, Signal, kill_process};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const SQUEUE: &str = r#"
+if [ -e squeue-fails ]; then echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1; fi
+if [ -e squeue-hangs ]; then exec sleep 1000; fi
+if [ -e squeue-lies ]; then echo "slurm_load_jobs error: x" >&2; exit 0; fi
+cat queue"#;
+
+const SBATCH: &str = r#"
+cat >script
+echo "$(date +%s.%N) $$" >>sbatch.calls
+if [ -e sbatch-hangs ]; then exec sleep 1000; fi
+if [ -e sbatch-fails ]; then echo "sbatch: error: no such partition" >&2; exit 1; fi
+for word in "$@"; do
+    case $word in --comment=*) mark=${word#--comment=} ;; esac
+done
+number=$(wc -l <sbatch.calls)
+echo "$number|PENDING|N/A|$mark" >>queue
+echo "$number""#;
+
+const SCANCEL: &str = r#"
+echo "$@" >>scancel.calls
+shift
+for job in "$@"; do echo "^$job|"; done >gone
+grep -v -f gone queue >queue.new || true
+mv queue.new queue"#;
+
+struct Scene {
+    dir: tempfile::TempDir,
+    flags: Vec<String>,
+    overseer: Option<Child>,
+}
+
+impl Scene {
+    fn new(more: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, script) in [("squeue", SQUEUE), ("sbatch", SBATCH), ("scancel", SCANCEL)] {
+            let file = dir.path().join(name);
+            let text = format!(
+                "#!/bin/sh\ncd {}\n{}\n",
+                dir.path().display(),
+                script.trim()
+            );
+            fs::write(&file, text).unwrap();
+            fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
+        }
+        File::create(dir.path().join("queue")).unwrap();
+        let place = dir.path().display();
+        let line = format!(
+            "--scheduler slurm --file {place}/demand --dir {place}/home --interval 100ms --cool-down 1ms {more}"
+        );
+        Self {
+            dir,
+            flags: line.split_whitespace().map(str::to_owned).collect(),
+            overseer: None,
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dispatch-overseer"));
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.path("log"));
+        let path = std::env::var("PATH").unwrap();
+        command
+            .args(&self.flags)
+            .env("PATH", format!("{}:{path}", self.dir.path().display()))
+            .stdin(Stdio::null())
+            .stderr(log.unwrap());
+        command
+    }
+
+    fn start(&mut self) {
+        self.overseer = Some(self.command().spawn().unwrap());
+    }
+
+    fn kill(&mut self) {
+        let mut child = self.overseer.take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    fn want(&self, needed: u32, status: Status) {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let demand = Demand {
+            status,
+            written_at: now.unwrap().as_secs(),
+            member_id: "m".into(),
+            update_interval: 300,
+            needed,
+            worker: Worker {
+                program: "/w".into(),
+                libraries: vec![],
+                arguments: vec![],
+            },
+        };
+        fs::write(self.path("demand.new"), to_lisp(&demand)).unwrap();
+        fs::rename(self.path("demand.new"), self.path("demand")).unwrap();
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
+    fn wait_for(&self, what: &str, mut done: impl FnMut() -> bool) {
+        let until = Instant::now() + PATIENCE;
+        while !done() {
+            assert!(
+                Instant::now() < until,
+                "waited for {what}:\n{}",
+                self.read("log")
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn wait_for_words(&self, words: &str) {
+        self.wait_for(words, || self.read("log").contains(words));
+    }
+
+    fn wait_for_calls(&self, count: usize) -> Vec<(f64, i32)> {
+        self.wait_for("calls of sbatch", || self.calls().len() >= count);
+        self.calls()
+    }
+
+    /// When sbatch was called, and its processes.
+    fn calls(&self) -> Vec<(f64, i32)> {
+        let text = self.read("sbatch.calls");
+        // The last line may be half written.
+        let lines = text
+            .split_inclusive('\n')
+            .filter(|line| line.ends_with('\n'));
+        let call = |line: &str| {
+            let (at, pid) = line.trim().split_once(' ').unwrap();
+            (at.parse().unwrap(), pid.parse().unwrap())
+        };
+        lines.map(call).collect()
+    }
+
+    fn jobs(&self) -> usize {
+        self.read("queue").lines().count()
+    }
+
+    fn set(&self, name: &str) {
+        File::create(self.path(name)).unwrap();
+    }
+
+    fn unset(&self, name: &str) {
+        fs::remove_file(self.path(name)).unwrap();
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        if self.overseer.is_some() {
+            self.kill();
+        }
+    }
+}
+
+#[test]
+fn a_submission_without_an_answer_is_waited_out() {
+    let mut scene = Scene::new("--command-timeout 500ms --doubt 4s");
+    scene.set("sbatch-hangs");
+    scene.want(5, Status::InProgress);
+    scene.start();
+    scene.wait_for_words("jobs may or may not have been started");
+    scene.wait_for_words("those of a start without a clear answer may still come");
+    scene.unset("sbatch-hangs");
+    let calls = scene.wait_for_calls(2);
+    // Times are whole seconds there.
+    assert!(calls[1].0 - calls[0].0 >= 3.0, "{calls:?}");
+    scene.wait_for("the jobs", || scene.jobs() == 5);
+}
+
+#[test]
+fn one_whose_overseer_was_killed_meanwhile_too() {
+    let mut scene = Scene::new("--doubt 4s");
+    scene.set("sbatch-hangs");
+    scene.want(5, Status::InProgress);
+    scene.start();
+    let calls = scene.wait_for_calls(1);
+    scene.kill();
+    scene.unset("sbatch-hangs");
+    scene.start();
+    scene.wait_for_words("those of a start without a clear answer may still come");
+    // It comes late, as from a slow controller: the new overseer must not have asked again.
+    assert_eq!(scene.calls().len(), 1);
+    let late = (1..=5).map(|n| format!("{n}|RUNNING|{}|x\n", u32::MAX));
+    let late: String = late.collect();
+    fs::write(scene.path("queue"), late).unwrap();
+    scene.wait_for_words("wanted: 5 more; jobs: 0 idle, 5 busy, 0 leaving");
+    assert_eq!(scene.calls().len(), 1, "{}", scene.read("log"));
+    kill_process(Pid::from_raw(calls[0].1).unwrap(), Signal::KILL).unwrap();
+}
+
+#[test]
+fn nothing_is_done_while_jobs_cannot_be_listed() {
+    let mut scene = Scene::new("--command-timeout 500ms");
+    scene.set("squeue-fails");
+    scene.want(3, Status::InProgress);
+    scene.start();
+    scene.wait_for_words("Unable to contact slurm controller");
+    scene.set("squeue-hangs");
+    scene.unset("squeue-fails");
+    scene.wait_for_words("squeue did not end within");
+    scene.set("squeue-lies");
+    scene.unset("squeue-hangs");
+    scene.wait_for_words("error: x");
+    assert!(scene.calls().is_empty());
+    scene.unset("squeue-lies");
+    scene.wait_for("the jobs", || scene.jobs() == 3);
+    scene.set("squeue-fails");
+    scene.want(0, Status::Finished);
+    scene.wait_for_words("wanted: finished; jobs: not known");
+    assert_eq!(scene.read("scancel.calls"), "");
+    scene.unset("squeue-fails");
+    let mut overseer = scene.overseer.take().unwrap();
+    assert_eq!(overseer.wait().unwrap().code(), Some(0));
+    assert_eq!(scene.jobs(), 0);
+}
+
+#[test]
+fn a_hundred_and_then_none() {
+    let mut scene = Scene::new("--max 2000");
+    scene.want(100, Status::InProgress);
+    scene.start();
+    scene.wait_for("a hundred", || scene.jobs() == 100);
+    assert!(scene.read("script").ends_with("\nexec /w\n"));
+    scene.want(0, Status::InProgress);
+    scene.wait_for("none", || scene.jobs() == 0);
+    let calls = scene.read("scancel.calls");
+    assert!(calls.starts_with("--state=PENDING 100 99 "), "{calls}");
+    assert_eq!((scene.calls().len(), calls.lines().count()), (100, 1));
+}
+
+#[test]
+fn a_new_master_has_new_workers_and_a_signal_leaves_them() {
+    let mut scene = Scene::new("");
+    scene.want(2, Status::InProgress);
+    scene.start();
+    scene.wait_for("two", || scene.jobs() == 2);
+    // As a master that was restarted elsewhere: the two would knock at the old one's door.
+    let text = scene
+        .read("demand")
+        .replace("(:slave-arguments ())", "(:slave-arguments (\"new\"))");
+    fs::write(scene.path("demand"), text).unwrap();
+    scene.wait_for("two others", || {
+        let queue = scene.read("queue");
+        queue.lines().map(|line| &line[..1]).eq(["3", "4"])
+    });
+    let overseer = scene.overseer.as_ref().unwrap();
+    kill_process(Pid::from_child(overseer), Signal::TERM).unwrap();
+    let mut overseer = scene.overseer.take().unwrap();
+    assert_eq!(overseer.wait().unwrap().code(), Some(0));
+    assert_eq!(scene.jobs(), 2);
+    assert_eq!(scene.read("scancel.calls").lines().count(), 1);
+}
+
+#[test]
+fn one_overseer_at_a_time() {
+    let mut scene = Scene::new("");
+    scene.start();
+    scene.wait_for_words("there is no");
+    let second = scene.command().status().unwrap();
+    assert_eq!(second.code(), Some(78));
+}
