@@ -57,10 +57,10 @@ lab-condor: deps-labs
 	@echo "# end it with: bash tests/lab/condor-down $(LAB)/condor"
 
 install: deps
-	cargo build --release --locked -p dispatch-cli -p dispatch-api -p dispatch-local -p dispatch-slurm -p dispatch-condor -p crunch-run
+	cargo build --release --locked -p dispatch-cli -p dispatch-api -p dispatch-local -p dispatch-slurm -p dispatch-condor -p dispatch-overseer -p crunch-run
 	install -d $(DESTDIR)$(prefix)/bin
 	install -m 755 target/release/dispatch target/release/dispatch-api target/release/dispatch-local \
-	  target/release/dispatch-slurm target/release/dispatch-condor target/release/crunch-run $(DESTDIR)$(prefix)/bin
+	  target/release/dispatch-slurm target/release/dispatch-condor target/release/dispatch-overseer target/release/crunch-run $(DESTDIR)$(prefix)/bin
 
 deps:
 	contrib/install-deps
