@@ -1,5 +1,6 @@
 //! The `dispatch` command as people use it, against the embedded server in this process.
 
+mod demand;
 mod files;
 mod images;
 mod jobs;
