@@ -8,7 +8,7 @@ use crate::auth::Caller;
 use crate::auth::attempt::{AttemptKey, Override};
 use crate::clock;
 use crate::db::rows;
-use crate::error::Result;
+use crate::error::{ApiError, Result};
 use crate::events::Event;
 use crate::record::Record;
 use crate::schema::{self, Resource};
@@ -62,6 +62,12 @@ pub struct Effects {
 }
 
 impl Effects {
+    /// As it was when it had so many of each.
+    fn cut(&mut self, (events, overrides): (usize, usize)) {
+        self.events.truncate(events);
+        self.overrides.truncate(overrides);
+    }
+
     pub fn absorb(&mut self, later: Effects) {
         self.events.extend(later.events);
         self.overrides.extend(later.overrides);
@@ -87,6 +93,26 @@ impl<'a> Tx<'a> {
 
     pub fn into_effects(self) -> Effects {
         self.effects.into_inner()
+    }
+
+    /// Does a part of the write wholly or not at all. What was refused takes nothing else with it.
+    pub fn apart<T>(&self, part: impl FnOnce() -> Result<T>) -> Result<T> {
+        let before = {
+            let effects = self.effects.borrow();
+            (effects.events.len(), effects.overrides.len())
+        };
+        self.conn.execute_batch("SAVEPOINT part")?;
+        let done = part();
+        match &done {
+            Ok(_) => self.conn.execute_batch("RELEASE part")?,
+            // The transaction may be gone, and the write fails as a whole.
+            Err(ApiError::DiskFull) => {}
+            Err(_) => {
+                self.conn.execute_batch("ROLLBACK TO part; RELEASE part")?;
+                self.effects.borrow_mut().cut(before);
+            }
+        }
+        done
     }
 
     pub fn fetch(&self, resource: &Resource, uuid: &str) -> Result<Option<Record>> {

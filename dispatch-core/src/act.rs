@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use serde_json::json;
 
 use crate::api::{Api, Row};
-use crate::attempts::{AttemptToken, Attempts, MintError};
+use crate::attempts::{AttemptToken, Attempts};
 use crate::events::Event;
 use crate::needs::Needs;
 use crate::plan::{Action, Reason};
@@ -21,6 +21,7 @@ use crate::world::JobId;
 const BUDGET: Duration = Duration::from_secs(15);
 
 mod release;
+mod start;
 
 /// What an action saw. The engine learns from it as from a look.
 #[derive(Debug)]
@@ -39,6 +40,8 @@ pub enum Outcome {
     Submitted,
     /// The scheduler may have the job.
     SubmitUnclear,
+    /// The scheduler does not have it, and is to be asked again, for this one alone.
+    NotTogether,
     /// The scheduler does not have it, and the container is not locked any more; whether the attempt's token is ended.
     NotSubmitted(bool),
     /// A job was told to stop.
@@ -114,6 +117,8 @@ pub enum Task {
         /// How a stop is meant.
         urgency: Urgency,
     },
+    /// Mint a token and lock with it, for many containers at once.
+    Start(Vec<Start>),
     /// Hand attempts to the scheduler, all at once.
     Submit(Vec<Submission>),
     /// Renew the token of an attempt that goes on.
@@ -129,6 +134,17 @@ pub enum Task {
     },
     /// End the token of an attempt that is over; with what is left of its job, where nothing of the container goes on.
     Sweep(ContainerUuid, TokenUuid, Leavings),
+}
+
+/// A container to be started together with others.
+#[derive(Debug)]
+pub struct Start {
+    /// The container.
+    pub container: ContainerUuid,
+    /// The version seen.
+    pub etag: String,
+    /// Its run time limit in seconds.
+    pub max_run_time: Option<u64>,
 }
 
 /// One attempt to be handed over.
@@ -161,6 +177,7 @@ impl Task {
     pub fn containers(&self) -> Vec<&ContainerUuid> {
         match self {
             Task::Act { action, .. } => vec![action.container()],
+            Task::Start(batch) => batch.iter().map(|one| &one.container).collect(),
             Task::Submit(batch) => batch.iter().map(|one| &one.container).collect(),
             Task::Renew(container, _)
             | Task::Sweep(container, ..)
@@ -185,6 +202,8 @@ pub struct Report {
 pub struct Hints {
     /// The server asked for less.
     pub overloaded: bool,
+    /// The server does not take many at once.
+    pub one_by_one: bool,
     /// The container came to nothing on this node before it ran.
     pub failed_on: Option<String>,
 }
@@ -217,6 +236,7 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
     /// Carries out one task; what came of it for each of its containers.
     pub async fn carry_out(&self, task: Task) -> Vec<(ContainerUuid, Report)> {
         let (container, report) = match task {
+            Task::Start(batch) => return self.start_all(batch).await,
             Task::Submit(batch) => return self.submit(batch).await,
             Task::Act {
                 action,
@@ -357,73 +377,6 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         stopped
     }
 
-    async fn start(
-        &self,
-        container: ContainerUuid,
-        etag: &str,
-        needs: &Needs,
-        earlier: Option<AttemptToken>,
-    ) -> Report {
-        let again = earlier.is_some();
-        let token = match earlier {
-            Some(token) => Ok(token),
-            None => self.attempts.mint(&container, needs.max_run_time).await,
-        };
-        let token = match token {
-            Ok(token) => token,
-            Err(error) => {
-                let outcome = match &error {
-                    MintError::NotAllowed(_) => Outcome::MayNotMint,
-                    MintError::Api(_) => Outcome::NotLocked,
-                };
-                let told = Event::LockFailed {
-                    container,
-                    error: error.to_string(),
-                };
-                let report = Report::new(outcome, vec![told]);
-                return match &error {
-                    MintError::Api(error) => report.after(error),
-                    MintError::NotAllowed(_) => report,
-                };
-            }
-        };
-        let mut locked = self.api.lock(&token.token, &container, etag).await;
-        fail_point("dispatcher.after-lock");
-        // This request, or an earlier one with the same token, may have taken effect, or may still: the record tells.
-        let unclear = again || locked.as_ref().is_err_and(Error::is_ambiguous);
-        if locked.is_err()
-            && unclear
-            && let Ok(Row::Container(record)) =
-                self.api.record(Some(&token.token), &container).await
-            && record.locked_by.as_ref() == Some(&token.uuid)
-        {
-            locked = Ok(());
-        }
-        let error = match locked {
-            Ok(()) => {
-                let event = Event::DecidedToRun {
-                    container,
-                    attempt: token.uuid.clone(),
-                };
-                return Report::new(Outcome::Locked(token), vec![event]);
-            }
-            Err(error) => error,
-        };
-        let told = Event::LockFailed {
-            container,
-            error: error.to_string(),
-        };
-        let outcome = match unclear {
-            // Should a lost request take effect after all, only this token can undo it: it must live until then.
-            true => Outcome::LockUnclear(token),
-            false => match self.attempts.end(&token.uuid).await {
-                Ok(()) => Outcome::NotLocked,
-                Err(_) => Outcome::NotLockedWith(token),
-            },
-        };
-        Report::new(outcome, vec![told]).after(&error)
-    }
-
     async fn submit(&self, batch: Vec<Submission>) -> Vec<(ContainerUuid, Report)> {
         let orders = batch.iter().map(Submission::order).collect();
         fail_point("dispatcher.before-submit");
@@ -460,6 +413,10 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
             }
             Err(error) => error,
         };
+        if matches!(error, SchedulerError::NotTogether { .. }) {
+            tracing::debug!(%container, %error, "it is submitted alone");
+            return Report::new(Outcome::NotTogether, vec![]);
+        }
         let told = Event::SubmitFailed {
             container: container.clone(),
             error: error.to_string(),

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arvados_client::api::NewToken;
+use arvados_client::api::{Each, NewToken, WantedLock};
 use arvados_client::client::Call;
 use arvados_client::filter::Query;
 use arvados_client::records::{Authorization, Container, ContainerState, RuntimeStatus};
@@ -160,6 +160,22 @@ pub trait Api: Clone + Send + Sync + 'static {
     /// A new token for the dispatcher's user.
     fn mint(&self, new: &NewToken) -> impl Future<Output = Result<Authorization, Error>> + Send;
 
+    /// How many tokens are made, or locks asked for, in one call: by the two calls below; 1: the server has none such.
+    fn bulk(&self) -> impl Future<Output = Result<usize, Error>> + Send;
+
+    /// [`mint`](Self::mint) of many, each answered by itself. An error of the call as a whole says of each what that of
+    /// a single call would.
+    fn mint_all(
+        &self,
+        new: &[NewToken],
+    ) -> impl Future<Output = Result<Each<Authorization>, Error>> + Send;
+
+    /// [`lock`](Self::lock) of many, as `mint_all`.
+    fn lock_all(
+        &self,
+        wanted: &[WantedLock],
+    ) -> impl Future<Output = Result<Each<()>, Error>> + Send;
+
     /// Moves a token's end.
     fn renew(
         &self,
@@ -299,6 +315,19 @@ impl Api for Client {
 
     async fn mint(&self, new: &NewToken) -> Result<Authorization, Error> {
         self.create_token(new).await
+    }
+
+    async fn bulk(&self) -> Result<usize, Error> {
+        Ok(self.discovery().await?.bulk())
+    }
+
+    async fn mint_all(&self, new: &[NewToken]) -> Result<Each<Authorization>, Error> {
+        self.create_tokens(new).await
+    }
+
+    async fn lock_all(&self, wanted: &[WantedLock]) -> Result<Each<()>, Error> {
+        let locked = self.lock_containers(wanted).await?;
+        Ok(locked.into_iter().map(|one| one.map(drop)).collect())
     }
 
     async fn renew(&self, token: &TokenUuid, end: Timestamp) -> Result<(), Error> {

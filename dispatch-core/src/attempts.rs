@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use arvados_client::api::NewToken;
+use arvados_client::api::{Each, NewToken};
 use arvados_client::records::Authorization;
 use arvados_client::{ContainerUuid, Error, Token, TokenUuid, scopes};
 use fail_points::fail_point;
@@ -102,18 +102,36 @@ impl<A: Api> Attempts<A> {
         if let (TokenMode::Shared(_), Some(own)) = (&self.mode, self.own.get()) {
             return Ok(own.clone());
         }
-        let expires_at = self.api.now() + lifetime(max_run_time, self.margin);
-        let scopes = scopes::attempt(container, &self.label);
+        let new = self.new_token(container, max_run_time);
         fail_point("dispatcher.before-mint");
-        let made = self.api.mint(&NewToken { scopes, expires_at }).await;
+        let made = self.api.mint(&new).await;
         fail_point("dispatcher.after-mint");
-        let made = made.map_err(|error| match error.is_denied() {
-            true => MintError::NotAllowed(error.to_string()),
-            false => MintError::Api(error),
-        })?;
-        attempt(&made).ok_or_else(|| {
-            MintError::NotAllowed("the server did not show the new token's secret".into())
-        })
+        made_attempt(made)
+    }
+
+    /// The same for many, by one call.
+    pub async fn mint_all(
+        &self,
+        wanted: &[(&ContainerUuid, Option<u64>)],
+    ) -> Result<Vec<Result<AttemptToken, MintError>>, Error> {
+        if let (TokenMode::Shared(_), Some(own)) = (&self.mode, self.own.get()) {
+            return Ok(wanted.iter().map(|_| Ok(own.clone())).collect());
+        }
+        let new = wanted
+            .iter()
+            .map(|(uuid, limit)| self.new_token(uuid, *limit));
+        let new: Vec<NewToken> = new.collect();
+        fail_point("dispatcher.before-mint");
+        let made: Result<Each<Authorization>, Error> = self.api.mint_all(&new).await;
+        fail_point("dispatcher.after-mint");
+        Ok(made?.into_iter().map(made_attempt).collect())
+    }
+
+    fn new_token(&self, container: &ContainerUuid, max_run_time: Option<u64>) -> NewToken {
+        NewToken {
+            scopes: scopes::attempt(container, &self.label),
+            expires_at: self.api.now() + lifetime(max_run_time, self.margin),
+        }
     }
 
     /// Ends a token.
@@ -146,6 +164,16 @@ impl<A: Api> Attempts<A> {
             .filter_map(|token| Some((scopes::attempt_container(&token.scopes)?, attempt(&token)?)))
             .collect())
     }
+}
+
+fn made_attempt(made: Result<Authorization, Error>) -> Result<AttemptToken, MintError> {
+    let made = made.map_err(|error| match error.is_denied() {
+        true => MintError::NotAllowed(error.to_string()),
+        false => MintError::Api(error),
+    })?;
+    attempt(&made).ok_or_else(|| {
+        MintError::NotAllowed("the server did not show the new token's secret".into())
+    })
 }
 
 fn attempt(token: &Authorization) -> Option<AttemptToken> {

@@ -111,6 +111,8 @@ pub struct Engine<A, S> {
 /// before it went is known when it is missed.
 struct Sight {
     found: Option<Result<Vec<(ContainerUuid, AttemptToken)>, Error>>,
+    /// How many the server takes in one call, if it was asked and said so.
+    bulk: Option<usize>,
     /// When the scheduler was asked, and its answer, if it was time for that.
     listing: Option<(Moment, Result<Vec<Job>, SchedulerError>)>,
 }
@@ -130,7 +132,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             settings.max_supervisors = settings.max_supervisors.min(half);
             settings.commands_per_second = 0.0;
         }
-        let scheduler_batch = scheduler.batch();
+        let batching = scheduler.batching();
         let attempts = Attempts::new(
             api.clone(),
             format!("{}-{}", scheduler.name(), settings.label),
@@ -145,7 +147,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
                 scheduler: Arc::new(scheduler),
                 attempts,
             },
-            mind: Mind::new(settings, scheduler_batch),
+            mind: Mind::new(settings, batching),
             health,
             audit,
             started: Instant::now(),
@@ -265,9 +267,12 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
         let due = self.swept.is_none_or(|at| at.elapsed() >= SWEEP);
         let (hands, started) = (self.hands.clone(), self.started);
         tokio::spawn(async move {
-            let found = match due {
-                true => Some(hands.attempts.recover().await),
-                false => None,
+            let (found, bulk) = match due {
+                true => {
+                    let found = hands.attempts.recover().await;
+                    (Some(found), hands.api.bulk().await.ok())
+                }
+                false => (None, None),
             };
             let listing = match list {
                 true => {
@@ -276,7 +281,11 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
                 }
                 false => None,
             };
-            Sight { found, listing }
+            Sight {
+                found,
+                bulk,
+                listing,
+            }
         })
     }
 
@@ -318,6 +327,9 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
                 tracing::warn!(%error, "cannot look for attempts of an earlier run; nothing is started before that");
             }
             None => {}
+        }
+        if let Some(most) = seen.bulk {
+            self.mind.takes_at_once(most);
         }
         match seen.listing {
             None => {}

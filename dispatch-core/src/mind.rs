@@ -7,7 +7,7 @@ use std::time::Duration;
 use arvados_client::ContainerUuid;
 use arvados_client::records::ContainerState;
 
-use crate::act::{Leavings, Submission, Task};
+use crate::act::{Leavings, Task};
 use crate::admission;
 use crate::attempts::AttemptToken;
 use crate::backoff::Backoff;
@@ -17,12 +17,13 @@ use crate::facts::Facts;
 use crate::needs::{Fit, Needs};
 use crate::nodes::Nodes;
 use crate::pace::{Pace, Width};
-use crate::plan::{Action, LOST_ANSWER, Policy, Reason, plan};
-use crate::scheduler::{Candidate, Urgency, Wanted};
+use crate::plan::{Action, LOST_ANSWER, Policy, Reason};
+use crate::scheduler::{Batching, Candidate, Urgency, Wanted};
 use crate::stopping::Stopping;
 use crate::world::{Holder, Job, Known, Listing, Moment, Phase, World};
 
 mod batches;
+mod decide;
 mod learn;
 mod look;
 mod waits;
@@ -73,10 +74,10 @@ pub struct Mind {
 }
 
 impl Mind {
-    /// One that knows nothing yet, of a scheduler that takes so many attempts at once.
-    pub fn new(settings: Settings, batch: usize) -> Self {
+    /// One that knows nothing yet, of a scheduler that takes attempts together like this.
+    pub fn new(settings: Settings, batching: Batching) -> Self {
         Self {
-            batches: Batches::new(batch),
+            batches: Batches::new(batching),
             backoff: Backoff::new(settings.retry_period),
             pace: Pace::new(settings.commands_per_second, BURST),
             settings,
@@ -104,6 +105,11 @@ impl Mind {
     /// What is known of containers and jobs.
     pub fn world(&self) -> &World {
         &self.world
+    }
+
+    /// The API server takes so many in one call; 1: each by itself.
+    pub fn takes_at_once(&mut self, most: usize) {
+        self.batches.take_locks(most);
     }
 
     /// Whether new containers are let through; false while submissions keep coming to nothing.
@@ -197,69 +203,12 @@ impl Mind {
     pub fn decide(&mut self, now: Moment, due: impl Fn(&AttemptToken) -> bool) -> Vec<Task> {
         self.world.now = now;
         let hands = self.width.hands();
-        let policy = self.policy();
-        let mut begun: BTreeSet<ContainerUuid> = BTreeSet::new();
-        let mut tasks = Vec::new();
-        let mut batch = Vec::new();
-        let mut starting = false;
         let free = hands.saturating_sub(self.batches.hands(self.world.in_flight.len()));
-        for action in plan(&self.world, &policy) {
-            if tasks.len() >= free {
-                break;
-            }
-            let container = action.container();
-            let rests = self
-                .resting
-                .get(container)
-                .is_some_and(|until| *until > now);
-            if rests || begun.contains(container) {
-                continue;
-            }
-            let commands = !matches!(action, Action::Start { .. } | Action::EndAttempt { .. });
-            let submission = self.submission(&action, now);
-            let joins = submission.is_some() && !batch.is_empty();
-            if commands && !joins && self.pace.wait(now) > Duration::ZERO {
-                continue;
-            }
-            if let Some(submission) = submission {
-                begun.insert(container.clone());
-                batch.push(submission);
-                if self.batches.is_full(&batch) && self.batches.goes(now, &batch, starting) {
-                    self.pace.take(now);
-                    tasks.push(Task::Submit(std::mem::take(&mut batch)));
-                }
-                continue;
-            }
-            starting |= matches!(action, Action::Start { .. });
-            let urgency = match &action {
-                Action::StopJob { job, reason, .. } => {
-                    let grace = self.settings.stop_grace;
-                    self.stopping.next(job, *reason, grace, now)
-                }
-                _ => Some(Urgency::Ask),
-            };
-            let Some(urgency) = urgency else {
-                continue;
-            };
-            if commands {
-                self.pace.take(now);
-            }
-            begun.insert(container.clone());
-            let known = self.world.containers.get(container);
-            tasks.push(Task::Act {
-                token: self.tokens.get(container).cloned(),
-                needs: known.map(|k| k.needs.clone()).unwrap_or_default(),
-                urgency,
-                action,
-            });
-        }
-        if !batch.is_empty() && tasks.len() < free && self.batches.goes(now, &batch, starting) {
-            self.pace.take(now);
-            tasks.push(Task::Submit(batch));
-        }
+        let tasks = self.planned(now, free);
         for task in &tasks {
             self.begin(task);
         }
+        let mut tasks = tasks;
         for task in self.upkeep(now, due) {
             if self.batches.hands(self.world.in_flight.len()) >= hands {
                 break;
@@ -292,7 +241,9 @@ impl Mind {
     }
 
     fn begin(&mut self, task: &Task) {
-        self.batches.begin(task);
+        let containers = &self.world.containers;
+        let shape = |container: &ContainerUuid| containers.get(container).map(|k| &k.needs);
+        self.batches.begin(task, shape);
         for container in task.containers() {
             self.touched.insert(container.clone());
             self.world.in_flight.insert(container.clone());
@@ -301,24 +252,6 @@ impl Mind {
                 attempt.phase = Phase::Submitting;
             }
         }
-    }
-
-    /// What the scheduler is given for this action; none if it is no submission, or its token is not known.
-    fn submission(&self, action: &Action, now: Moment) -> Option<Submission> {
-        let Action::Submit { container, attempt } = action else {
-            return None;
-        };
-        let token = self.tokens.get(container)?;
-        let avoid = match self.unplaceable.contains(container) {
-            true => Vec::new(),
-            false => self.nodes.shunned(now).map(str::to_owned).collect(),
-        };
-        (token.uuid == *attempt).then(|| Submission {
-            container: container.clone(),
-            token: token.clone(),
-            needs: self.world.containers[container].needs.clone(),
-            avoid,
-        })
     }
 
     fn is_busy(&self, container: &ContainerUuid, now: Moment) -> bool {

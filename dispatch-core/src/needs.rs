@@ -5,7 +5,7 @@ use arvados_client::records::{Container, MountKind};
 use serde::Serialize;
 
 /// What one container takes, all of it: with its cache and the executor's own memory.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Needs {
     /// Whole CPUs.
     pub cpus: u32,
@@ -34,7 +34,7 @@ pub struct Needs {
 }
 
 /// What each GPU must be able to do.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct GpuModel {
     /// Lowest version of the driver, `X.Y`; empty: any.
     pub driver_version: String,

@@ -71,6 +71,16 @@ pub enum SchedulerError {
         /// What was seen.
         detail: String,
     },
+    /// It was not accepted together with others, for certain; by itself it may be. The attempt goes on.
+    #[error("{scheduler} did not take {container} together with others: {detail}")]
+    NotTogether {
+        /// Which.
+        scheduler: &'static str,
+        /// Whose job.
+        container: ContainerUuid,
+        /// What was seen.
+        detail: String,
+    },
     /// The job may or may not have been accepted.
     #[error("it is not known whether {scheduler} accepted the job of {container}: {detail}")]
     Ambiguous {
@@ -144,6 +154,23 @@ pub struct Wanted {
 #[error("a process still works with what is left of its job")]
 pub struct StillInUse;
 
+/// Which attempts a scheduler takes together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Batching {
+    /// So many at most.
+    pub most: usize,
+    /// Only those of equal needs, and from so many on; none: any.
+    pub alike: Option<usize>,
+}
+
+impl Batching {
+    /// One by one.
+    pub const SINGLE: Self = Self {
+        most: 1,
+        alike: None,
+    };
+}
+
 /// A scheduler.
 pub trait Scheduler: Send + Sync + 'static {
     /// Its name in logs and labels.
@@ -174,7 +201,21 @@ pub trait Scheduler: Send + Sync + 'static {
         1
     }
 
-    /// Hands several attempts over, at most [`batch`](Self::batch). One answer each, in their order.
+    /// From how many on attempts go together where they must have equal needs for that; none: any may.
+    fn alike(&self) -> Option<usize> {
+        None
+    }
+
+    /// Both, as one rule.
+    fn batching(&self) -> Batching {
+        Batching {
+            most: self.batch(),
+            alike: self.alike(),
+        }
+    }
+
+    /// Hands several attempts over, at most [`batch`](Self::batch) and of equal needs where [`alike`](Self::alike) says so. One
+    /// answer each, in their order.
     fn submit_all(
         &self,
         orders: Vec<Order>,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use arvados_client::api::NewToken;
+use arvados_client::api::{Each, NewToken, WantedLock};
 use arvados_client::records::{Authorization, ContainerState};
 use arvados_client::{ContainerUuid, Error, Token, TokenUuid};
 use dispatch_core::Api;
@@ -216,6 +216,34 @@ impl Api for SimApi {
         let (user, new) = (self.user, new.clone());
         self.call("mint", move |world| {
             Ok(world.mint(user, &new.scopes, new.expires_at))
+        })
+        .await
+    }
+
+    async fn bulk(&self) -> Result<usize, Error> {
+        self.call("discovery", |world| Ok(world.bulk)).await
+    }
+
+    async fn mint_all(&self, new: &[NewToken]) -> Result<Each<Authorization>, Error> {
+        let (user, new) = (self.user, new.to_vec());
+        self.call("mint of many", move |world| {
+            world.has_bulk(new.len())?;
+            let made = new
+                .iter()
+                .map(|new| Ok(world.mint(user, &new.scopes, new.expires_at)));
+            Ok(made.collect())
+        })
+        .await
+    }
+
+    async fn lock_all(&self, wanted: &[WantedLock]) -> Result<Each<()>, Error> {
+        let wanted = wanted.to_vec();
+        self.call("lock of many", move |world| {
+            world.has_bulk(wanted.len())?;
+            let locked = wanted
+                .iter()
+                .map(|lock| world.lock(&Who::of(&lock.by), &lock.uuid, &lock.etag));
+            Ok(locked.collect())
         })
         .await
     }

@@ -257,6 +257,27 @@ impl Scheduler for Cluster {
         }
     }
 
+    /// Some batches are not taken as such; else each is handed over by itself.
+    async fn submit_all(&self, orders: Vec<Order>) -> Vec<Result<JobId, SchedulerError>> {
+        let apart = {
+            let mut world = self.world.get();
+            let most = world.faults.not_together;
+            orders.len() > 1 && world.happens(most)
+        };
+        let mut answers = Vec::with_capacity(orders.len());
+        for order in orders {
+            answers.push(match apart {
+                true => Err(SchedulerError::NotTogether {
+                    scheduler: NAME,
+                    container: order.container,
+                    detail: "simulated".into(),
+                }),
+                false => self.submit(order).await,
+            });
+        }
+        answers
+    }
+
     async fn stop(&self, job: &JobId, urgency: Urgency) -> Result<(), SchedulerError> {
         let (fails, time) = {
             let mut world = self.world.get();
@@ -301,6 +322,10 @@ impl Scheduler for Cluster {
             0 => 5,
             _ => 1,
         }
+    }
+
+    fn alike(&self) -> Option<usize> {
+        self.world.get().alike.then_some(3)
     }
 
     async fn ending(&self, container: &ContainerUuid, _: &TokenUuid) -> Ending {

@@ -40,6 +40,8 @@ pub struct Faults {
     pub submit_lost: f64,
     /// It says something unclear and takes the job up to a minute later.
     pub submit_late: f64,
+    /// It does not take a batch as such.
+    pub not_together: f64,
     /// A stop is not taken.
     pub stop_fails: f64,
     /// Executors that die before they started their container.
@@ -52,6 +54,8 @@ pub struct Faults {
     pub whims: f64,
     /// Times the API is away, a minute.
     pub outages: f64,
+    /// A call for many is refused though the server announced it, as after its downgrade.
+    pub no_bulk: f64,
 }
 
 /// The server drops a request it has not carried out by then.
@@ -76,12 +80,14 @@ impl Faults {
             submit_swallowed: upto(0.5),
             submit_lost: upto(0.5),
             submit_late: upto(0.3),
+            not_together: upto(0.5),
             stop_fails: upto(0.5),
             stillborn: upto(0.3),
             kills: upto(10.0),
             restarts: upto(1.0),
             whims: upto(30.0),
             outages: upto(0.2),
+            no_bulk: upto(0.5),
         }
     }
 }

@@ -79,6 +79,18 @@ impl World {
         made
     }
 
+    /// Whether the server takes so many in one call.
+    pub fn has_bulk(&mut self, items: usize) -> Result<(), Error> {
+        let no_bulk = self.faults.no_bulk;
+        if self.bulk == 1 || self.happens(no_bulk) {
+            return Err(refuse(404, "path not found"));
+        }
+        match items > self.bulk {
+            true => Err(refuse(422, "too many items")),
+            false => Ok(()),
+        }
+    }
+
     pub fn lock(&mut self, who: &Who, uuid: &ContainerUuid, etag: &str) -> Result<(), Error> {
         self.admit(who, uuid)?;
         let state = self.state(uuid)?;

@@ -93,6 +93,10 @@ pub struct World {
     pub rng: Rng,
     pub began: Instant,
     pub faults: Faults,
+    /// The server takes so many in one call; 1: it has no such calls.
+    pub bulk: usize,
+    /// Schedulers take only equal ones together.
+    pub alike: bool,
     pub broken: Option<Broken>,
     pub containers: BTreeMap<ContainerUuid, Record>,
     /// Queued containers with a priority above 0, in the order of the queue.
@@ -128,7 +132,11 @@ impl Shared {
 impl World {
     pub fn new(mut rng: Rng, broken: Option<Broken>, trace: bool) -> Self {
         let faults = Faults::draw(&mut rng);
+        let bulk = [1, 3, 100][rng.usize(..3)];
+        let alike = rng.bool();
         Self {
+            bulk,
+            alike,
             rng,
             began: Instant::now(),
             faults,

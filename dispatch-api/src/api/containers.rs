@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use fail_points::fail_point;
 
-use super::{Call, Reply, changes, resource};
+use super::{Call, Reply, bulk, changes, resource};
 use crate::auth::permission;
 use crate::container::{constraints, lifecycle, priority, reuse, spec};
 use crate::db::rows;
@@ -23,6 +23,7 @@ pub fn route(call: &Call, verb: &str, rest: &[&str]) -> Result<Reply> {
         }
         ("PUT", [uuid]) => update(call, uuid),
         ("DELETE", [uuid]) => delete(call, uuid),
+        ("POST", ["bulk_lock"]) => bulk::lock_containers(call),
         ("POST", [uuid, "lock"]) => {
             let (who, uuid, etag) = (call.who.clone(), (*uuid).to_owned(), call.if_match.clone());
             fail_point("api.lock.accepted");
@@ -52,7 +53,7 @@ pub fn route(call: &Call, verb: &str, rest: &[&str]) -> Result<Reply> {
 }
 
 /// Lock and unlock answer with these attributes and no others.
-fn lock_reply(container: &Record) -> Reply {
+pub(super) fn lock_reply(container: &Record) -> Reply {
     let body: Value = ["uuid", "locked_by_uuid", "priority", "state", "auth_uuid"]
         .into_iter()
         .map(|name| (name.to_owned(), container.get(name).clone()))

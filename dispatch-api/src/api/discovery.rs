@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::bulk;
 use crate::app::App;
 use crate::collection::content::SIGNATURE_TTL;
 use crate::collection::store::TRASH_LIFETIME;
@@ -26,6 +27,7 @@ const CONTAINER_EXTRAS: &[Extra] = &[
     ),
     ("secret_mounts", "GET", "containers/{uuid}/secret_mounts"),
     ("current", "GET", "containers/current"),
+    (BULK_LOCK, "POST", "containers/bulk_lock"),
 ];
 const REQUEST_EXTRAS: &[Extra] = &[(
     "container_status",
@@ -36,7 +38,13 @@ const COLLECTION_EXTRAS: &[Extra] = &[
     ("trash", "POST", "collections/{uuid}/trash"),
     ("untrash", "POST", "collections/{uuid}/untrash"),
 ];
-const TOKEN_EXTRAS: &[Extra] = &[("current", "GET", "api_client_authorizations/current")];
+const TOKEN_EXTRAS: &[Extra] = &[
+    ("current", "GET", "api_client_authorizations/current"),
+    (BULK_CREATE, "POST", "api_client_authorizations/bulk_create"),
+];
+/// Extensions of ours: `docs/bulk.md`.
+const BULK_CREATE: &str = "bulk_create";
+const BULK_LOCK: &str = "bulk_lock";
 const USER_EXTRAS: &[Extra] = &[
     ("current", "GET", "users/current"),
     ("system", "GET", "users/system"),
@@ -321,6 +329,19 @@ fn method(
         "response": {"$ref": returns},
         "scopes": ["https://api.arvados.org/auth/arvados"],
     });
+    if matches!(name, BULK_CREATE | BULK_LOCK) {
+        described["description"] = format!(
+            "An extension of dispatch-api: {name} of up to {} {}, each answered by itself.",
+            bulk::MOST,
+            resource.table
+        )
+        .into();
+        described["maxItems"] = bulk::MOST.into();
+        described["parameters"] = json!({});
+        described["response"] = json!({});
+        described["request"] =
+            json!({"required": true, "properties": {"items": {"type": "array"}}});
+    }
     if matches!(name, "create" | "update") {
         described["request"] = json!({
             "required": name == "create",

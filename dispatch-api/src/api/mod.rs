@@ -1,5 +1,6 @@
 //! The routes under `/arvados/v1`, one module per resource.
 
+pub mod bulk;
 pub mod changes;
 mod collections;
 mod container_requests;

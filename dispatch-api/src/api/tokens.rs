@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use fail_points::fail_point;
 
-use super::{Call, Reply, changes, resource};
+use super::{Call, Reply, bulk, changes, resource};
 use crate::auth::attempt::Claims;
 use crate::auth::{Caller, lifetime, permission, scope};
 use crate::clock;
@@ -27,6 +27,7 @@ pub fn route(call: &Call, verb: &str, rest: &[&str]) -> Result<Reply> {
             fail_point("api.token-create.before-answer");
             made
         }
+        ("POST", ["bulk_create"]) => return bulk::create_tokens(call),
         ("GET", ["current"]) => current(call)?,
         ("GET", [uuid]) => resource::get(call, &TOKENS, uuid)?,
         ("PUT", [uuid]) => {
@@ -64,7 +65,7 @@ fn current(call: &Call) -> Result<Record> {
     Ok(record)
 }
 
-fn create(
+pub(super) fn create(
     tx: &Tx<'_>,
     who: &Caller,
     attributes: &Map<String, Value>,

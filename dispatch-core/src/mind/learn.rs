@@ -25,6 +25,9 @@ impl Mind {
                 "several containers came to nothing on this node before they ran: it gets no new ones for an hour"
             );
         }
+        if hints.one_by_one {
+            self.takes_at_once(1);
+        }
         self.world.in_flight.remove(&container);
         self.batches.end(&container);
         match outcome {
@@ -61,6 +64,14 @@ impl Mind {
             Outcome::SubmitUnclear => {
                 self.submitted(&container, now);
                 self.unclear.insert(container);
+            }
+            Outcome::NotTogether => {
+                if let Some(attempt) = self.world.attempts.get_mut(&container)
+                    && attempt.phase == Phase::Submitting
+                {
+                    attempt.phase = Phase::Locked;
+                }
+                self.batches.goes_alone(container);
             }
             Outcome::NotSubmitted(ended) => {
                 self.refused(now);
@@ -172,5 +183,6 @@ impl Mind {
         self.tokens.remove(container);
         self.world.containers.remove(container);
         self.unclear.remove(container);
+        self.batches.forget(container);
     }
 }

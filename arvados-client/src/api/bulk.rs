@@ -1,0 +1,139 @@
+//! Calls for many records at once, where a server has them: an extension that Arvados itself does not know.
+
+use serde::de::Error as _;
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use super::NewToken;
+use crate::client::{Call, Client};
+use crate::error::{ApiError, Error, StatusCode};
+use crate::ids::ContainerUuid;
+use crate::records::{Authorization, Discovery, LockReply};
+use crate::token::Token;
+
+/// A lock to be asked for.
+#[derive(Debug, Clone)]
+pub struct WantedLock {
+    /// The token that is to hold it.
+    pub by: Token,
+    /// Of which container.
+    pub uuid: ContainerUuid,
+    /// The version that was seen.
+    pub etag: String,
+}
+
+/// What came of each item, in the order of the items.
+pub type Each<T> = Vec<Result<T, Error>>;
+
+impl Discovery {
+    /// How many items the server takes in one call, by its own word; 1: it has no such calls.
+    pub fn bulk(&self) -> usize {
+        let most = |resource: &str, method: &str| {
+            let methods = self.extra.get("resources")?.get(resource)?.get("methods")?;
+            methods.get(method)?.get("maxItems")?.as_u64()
+        };
+        let tokens = most("api_client_authorizations", "bulk_create");
+        let locks = most("containers", "bulk_lock");
+        let both = tokens.zip(locks).map(|(tokens, locks)| tokens.min(locks));
+        usize::try_from(both.unwrap_or(1)).unwrap_or(1).max(1)
+    }
+}
+
+#[derive(Deserialize)]
+struct Answers {
+    items: Vec<Answer>,
+}
+
+/// One item's: a record, or a refusal.
+#[derive(Deserialize)]
+struct Answer {
+    #[serde(default)]
+    record: Option<Value>,
+    #[serde(default)]
+    status: u16,
+    #[serde(default)]
+    errors: Vec<String>,
+}
+
+impl Client {
+    /// Makes tokens for the same user. An error of the call as a whole says as much of each as that of a single call.
+    pub async fn create_tokens(&self, new: &[NewToken]) -> Result<Each<Authorization>, Error> {
+        let items = new
+            .iter()
+            .map(|new| json!({"scopes": new.scopes, "expires_at": new.expires_at.to_string()}));
+        self.bulk("api_client_authorizations/bulk_create", items.collect())
+            .await
+    }
+
+    /// Queued → Locked, each for its own token, if the record is still the one seen.
+    pub async fn lock_containers(&self, wanted: &[WantedLock]) -> Result<Each<LockReply>, Error> {
+        let items = wanted.iter().map(|lock| {
+            let mut item = json!({"uuid": lock.uuid, "token": lock.by.expose()});
+            if !lock.etag.is_empty() {
+                item["etag"] = lock.etag.as_str().into();
+            }
+            item
+        });
+        self.bulk("containers/bulk_lock", items.collect()).await
+    }
+
+    async fn bulk<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        items: Vec<Value>,
+    ) -> Result<Each<T>, Error> {
+        let asked = items.len();
+        let answers: Answers = self.send(Call::post(path, json!({"items": items}))).await?;
+        let unreadable = |source| Error::Undecodable {
+            host: self.endpoint().host.clone(),
+            call: format!("POST {path}"),
+            source,
+        };
+        let got = answers.items.len();
+        if got != asked {
+            let text = format!("{got} answers to {asked} items");
+            return Err(unreadable(serde_json::Error::custom(text)));
+        }
+        let each = answers.items.into_iter().map(|answer| match answer.record {
+            Some(record) => serde_json::from_value(record).map_err(unreadable),
+            None => Err(Error::Api(ApiError {
+                // What is no status is nothing that can be relied on.
+                status: StatusCode::from_u16(answer.status)
+                    .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
+                messages: answer.errors,
+                request_id: path.to_owned(),
+                retry_after: None,
+            })),
+        });
+        Ok(each.collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_server_that_has_both_calls_is_asked_for_many() {
+        let methods = |tokens: Value, locks: Value| -> Discovery {
+            let document = json!({"resources": {
+                "api_client_authorizations": {"methods": tokens},
+                "containers": {"methods": locks},
+            }});
+            serde_json::from_value(document).unwrap()
+        };
+        let create = json!({"bulk_create": {"maxItems": 250}});
+        let lock = json!({"bulk_lock": {"maxItems": 100}});
+        #[rustfmt::skip]
+        let rows = [
+            (methods(create.clone(), lock.clone()), 100),
+            (methods(create, json!({})), 1),
+            (methods(json!({"create": {}}), lock), 1),
+            (serde_json::from_value(json!({"resources": []})).unwrap(), 1),
+            (serde_json::from_value(json!({})).unwrap(), 1),
+        ];
+        for (document, most) in rows {
+            assert_eq!(document.bulk(), most, "{:?}", document.extra);
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! From the plan to tasks: what can go together does, and nobody is asked for more than he may be.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use arvados_client::{ContainerUuid, TokenUuid};
+
+use super::Mind;
+use super::batches::Shape;
+use crate::act::{Start, Submission, Task};
+use crate::attempts::AttemptToken;
+use crate::plan::{Action, plan};
+use crate::scheduler::Urgency;
+use crate::world::Moment;
+
+/// Calls for many locks under way at once: the server writes one after the other, and hands must be left for what is
+/// locked.
+const LOCK_CALLS: usize = 2;
+
+/// What is decided on the way through the plan.
+#[derive(Default)]
+struct Decided {
+    tasks: Vec<Task>,
+    /// Containers with something decided for them.
+    begun: BTreeSet<ContainerUuid>,
+    /// To be locked together.
+    starts: Vec<Start>,
+    /// Shapes of what is about to be locked.
+    starting: BTreeSet<Shape>,
+    /// To be submitted, by shape.
+    submissions: BTreeMap<Shape, Vec<(ContainerUuid, TokenUuid)>>,
+}
+
+impl Mind {
+    /// The tasks of the plan, as many as hands are free and the scheduler may be asked.
+    pub(super) fn planned(&mut self, now: Moment, free: usize) -> Vec<Task> {
+        let policy = self.policy();
+        let mut decided = Decided::default();
+        let mut lock_calls = LOCK_CALLS.saturating_sub(self.batches.lock_calls());
+        for action in plan(&self.world, &policy) {
+            if decided.tasks.len() >= free {
+                break;
+            }
+            let container = action.container();
+            let resting = self.resting.get(container);
+            if resting.is_some_and(|until| *until > now) || decided.begun.contains(container) {
+                continue;
+            }
+            let token = self.tokens.get(container);
+            let known = self.world.containers.get(container);
+            let shape = || known.map_or(0, |known| self.batches.shape(container, &known.needs));
+            match &action {
+                Action::Submit { container, attempt }
+                    if token.is_some_and(|token| token.uuid == *attempt) =>
+                {
+                    let shape = shape();
+                    let alike = decided.submissions.entry(shape).or_default();
+                    alike.push((container.clone(), attempt.clone()));
+                    decided.begun.insert(container.clone());
+                    if self.batches.is_full(alike.len()) && self.pace.wait(now) == Duration::ZERO {
+                        let batch = decided.submissions.remove(&shape).unwrap_or_default();
+                        self.pace.take(now);
+                        decided.tasks.push(self.handover(now, batch));
+                    }
+                    continue;
+                }
+                Action::Start { container, etag } => {
+                    decided.starting.insert(shape());
+                    // One that was asked for before is asked for again with its token.
+                    if self.batches.locks() > 1 && token.is_none() {
+                        if lock_calls == 0 {
+                            continue;
+                        }
+                        decided.begun.insert(container.clone());
+                        decided.starts.push(Start {
+                            container: container.clone(),
+                            etag: etag.clone(),
+                            max_run_time: known.and_then(|known| known.needs.max_run_time),
+                        });
+                        if decided.starts.len() >= self.batches.locks() {
+                            lock_calls -= 1;
+                            let starts = std::mem::take(&mut decided.starts);
+                            decided.tasks.push(Task::Start(starts));
+                        }
+                        continue;
+                    }
+                }
+                _ => {}
+            }
+            let commands = !matches!(action, Action::Start { .. } | Action::EndAttempt { .. });
+            if commands && self.pace.wait(now) > Duration::ZERO {
+                continue;
+            }
+            let urgency = match &action {
+                Action::StopJob { job, reason, .. } => {
+                    let grace = self.settings.stop_grace;
+                    self.stopping.next(job, *reason, grace, now)
+                }
+                _ => Some(Urgency::Ask),
+            };
+            let Some(urgency) = urgency else {
+                continue;
+            };
+            if commands {
+                self.pace.take(now);
+            }
+            decided.begun.insert(container.clone());
+            decided.tasks.push(Task::Act {
+                token: token.cloned(),
+                needs: known.map(|known| known.needs.clone()).unwrap_or_default(),
+                urgency,
+                action,
+            });
+        }
+        if decided.tasks.len() < free && !decided.starts.is_empty() {
+            let starts = std::mem::take(&mut decided.starts);
+            decided.tasks.push(Task::Start(starts));
+        }
+        self.submit(now, free, &mut decided);
+        decided.tasks
+    }
+
+    /// Adds the submissions that go now, together where that is worth it.
+    fn submit(&mut self, now: Moment, free: usize, decided: &mut Decided) {
+        let shapes = std::mem::take(&mut decided.submissions);
+        self.batches.keep_holding(shapes.keys());
+        for (shape, batch) in shapes {
+            let starting = decided.starting.contains(&shape);
+            if !self.batches.goes(now, batch.len(), shape, starting) {
+                continue;
+            }
+            let together = self.batches.is_worth_it(batch.len());
+            let size = if together { self.batches.most() } else { 1 };
+            let mut rest = batch.into_iter();
+            while rest.len() > 0 {
+                if decided.tasks.len() >= free || self.pace.wait(now) > Duration::ZERO {
+                    return;
+                }
+                self.pace.take(now);
+                let part = rest.by_ref().take(size).collect();
+                decided.tasks.push(self.handover(now, part));
+                self.batches.went(shape);
+            }
+        }
+    }
+
+    fn handover(&self, now: Moment, batch: Vec<(ContainerUuid, TokenUuid)>) -> Task {
+        let submissions = batch.into_iter().filter_map(|(container, attempt)| {
+            let token = self.tokens.get(&container);
+            let token = token.filter(|token| token.uuid == attempt)?;
+            Some(self.submission(container, token, now))
+        });
+        Task::Submit(submissions.collect())
+    }
+
+    /// What the scheduler is given.
+    fn submission(
+        &self,
+        container: ContainerUuid,
+        token: &AttemptToken,
+        now: Moment,
+    ) -> Submission {
+        let known = self.world.containers.get(&container);
+        let avoid = match self.unplaceable.contains(&container) {
+            true => Vec::new(),
+            false => self.nodes.shunned(now).map(str::to_owned).collect(),
+        };
+        Submission {
+            needs: known.map(|known| known.needs.clone()).unwrap_or_default(),
+            token: token.clone(),
+            container,
+            avoid,
+        }
+    }
+}
