@@ -67,7 +67,7 @@ pub fn in_sacct(answer: &str, attempt: &TokenUuid, job: Option<&str>) -> Option<
 
 fn is_of(fields: &[&str], attempt: &TokenUuid) -> bool {
     let comment = fields.get(4).copied().unwrap_or_default();
-    comment.split(' ').next() == Some(attempt.as_str())
+    comment.split([' ', ',']).next() == Some(attempt.as_str())
 }
 
 fn node(list: &str) -> Option<String> {

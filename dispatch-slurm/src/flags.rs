@@ -47,6 +47,9 @@ pub struct Flags {
     /// How far apart waiting jobs are put in Slurm's priority: more means fewer changes, less means lower nice values
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub priority_spread: i64,
+    /// Whether many equal containers go out as one job array
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub arrays: Arrays,
     /// Clusters to submit to, where it is not this machine's own
     #[arg(long, value_name = "NAMES")]
     pub clusters: Option<String>,
@@ -75,6 +78,15 @@ pub enum Format {
     Text,
     /// One JSON object.
     Json,
+}
+
+/// Whether there are job arrays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Arrays {
+    /// Never: one job each.
+    Off,
+    /// Of eight or more containers that wait at the same time and get the same arguments of sbatch.
+    Auto,
 }
 
 /// What is done instead of dispatching; with the service's flags before it, and as its user.
@@ -135,6 +147,7 @@ impl Flags {
             constraint: PerPartition::of(&self.constraint),
             clusters: self.clusters.clone(),
             environment,
+            arrays: self.arrays == Arrays::Auto,
             types: config
                 .map(config::Config::instance_types)
                 .unwrap_or_default(),

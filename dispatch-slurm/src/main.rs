@@ -1,6 +1,7 @@
 //! dispatch-slurm: hands containers to Slurm, one job each.
 
 mod accounting;
+mod arrays;
 mod capacity;
 mod check;
 mod dry_run;

@@ -33,6 +33,8 @@ pub struct Settings {
     pub clusters: Option<String>,
     /// For sbatch, and so for the job.
     pub environment: BTreeMap<String, String>,
+    /// Equal containers go out as arrays.
+    pub arrays: bool,
     /// Kinds of nodes; none: there are no kinds.
     pub types: Vec<InstanceType>,
     /// Minutes for fetching inputs and saving results, on top of a run time limit.

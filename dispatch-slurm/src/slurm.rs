@@ -1,7 +1,7 @@
 //! Slurm as a scheduler: sbatch, squeue, scontrol, scancel, and sinfo and sacct where they tell something.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use arvados_client::{ContainerUuid, TokenUuid, scopes};
@@ -16,6 +16,7 @@ use dispatch_core::scheduler::{
 use dispatch_core::world::{Job, JobId};
 
 use crate::accounting::{Accounting, user_name};
+use crate::arrays::{Arrays, LEAST};
 use crate::capacity::Asked;
 use crate::ending::{self, Ended, IN_SQUEUE};
 use crate::nice::{self, Change};
@@ -25,6 +26,8 @@ use crate::squeue::{self, LISTING, Row, TIME_FORMAT};
 use crate::submission;
 use crate::waiting::waiting;
 use crate::wake::Bell;
+
+mod together;
 
 const NAME: &str = "slurm";
 /// How far apart waiting jobs are put in Slurm's priority, where the admin does not say.
@@ -50,6 +53,9 @@ pub struct Slurm {
     jobs: Mutex<BTreeMap<ContainerUuid, (TokenUuid, String)>>,
     /// Rung by epilogs.
     bell: Bell,
+    arrays: Arrays,
+    /// How many elements one may have; known to the service only, which alone makes and ends arrays.
+    elements: OnceLock<usize>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -77,6 +83,8 @@ impl Slurm {
             accounting: Accounting::default(),
             queue: Mutex::default(),
             jobs: Mutex::default(),
+            arrays: Arrays::default(),
+            elements: OnceLock::new(),
         }
     }
 
@@ -89,6 +97,7 @@ impl Slurm {
     /// Whether squeue answers; the error is for the admin, at the start.
     pub async fn check(&self) -> Result<(), SchedulerError> {
         self.bell.hang();
+        let _ = self.elements.set(self.array_limit().await);
         self.list().await.map(drop)
     }
 
@@ -257,12 +266,19 @@ impl Scheduler for Slurm {
     }
 
     async fn list(&self) -> Result<Vec<Job>, SchedulerError> {
+        let asked = self.arrays.now();
         let listing = self.squeue(&["--array", "--format", LISTING]).await?;
         let rows =
             squeue::parse(&listing, &self.label).map_err(|error| no_answer(error.to_string()))?;
         self.remember(&rows);
         let jobs = rows.iter().map(Row::job).collect();
         *locked(&self.queue) = rows;
+        if self.elements.get().is_some() {
+            let nameless = self.arrays.abandoned(&listing, &self.label, &asked);
+            if !nameless.is_empty() {
+                self.cancel_nameless(&nameless).await;
+            }
+        }
         self.nodes.look(self.patience).await;
         Ok(jobs)
     }
@@ -277,6 +293,22 @@ impl Scheduler for Slurm {
             Err(_) => self.nodes.doubt(),
         }
         submitted
+    }
+
+    fn batch(&self) -> usize {
+        let elements = self.elements.get().copied();
+        elements.filter(|most| *most >= LEAST).unwrap_or(1)
+    }
+
+    fn alike(&self) -> Option<usize> {
+        (self.batch() > 1).then_some(LEAST)
+    }
+
+    async fn submit_all(&self, orders: Vec<Order>) -> Vec<Result<JobId, SchedulerError>> {
+        match <[Order; 1]>::try_from(orders) {
+            Ok([order]) => vec![self.submit(order).await],
+            Err(orders) => self.submit_together(orders).await,
+        }
     }
 
     fn waiting(&self) -> BTreeMap<ContainerUuid, Waiting> {

@@ -69,6 +69,11 @@ pub fn comment(attempt: &TokenUuid, label: &str) -> String {
     format!("{attempt} {label}")
 }
 
+/// The same where it must be one word: `scontrol` keeps quotes in what it reads.
+pub fn comment_without_space(attempt: &TokenUuid, label: &str) -> String {
+    format!("{attempt},{label}")
+}
+
 /// All rows of the dispatcher `label` in a listing in the format [`LISTING`]. Other jobs, also those of another
 /// dispatcher of the same user, are none of its business.
 pub fn parse(listing: &str, label: &str) -> Result<Vec<Row>, Unreadable> {
@@ -93,10 +98,11 @@ fn row(line: &str, label: &str) -> Result<Option<Row>, Unreadable> {
     if damaged || !id.starts_with(|c: char| c.is_ascii_digit()) || state.is_empty() {
         return Err(unreadable());
     }
-    let (attempt, by) = comment.split_once(' ').unwrap_or_default();
+    let (attempt, by) = comment.split_once([' ', ',']).unwrap_or_default();
     if by != label {
         // What looks like a foreign row with a row of ours behind its line break has lost the mark between them.
-        let swallowed = line.contains(&format!(" {label}|"));
+        let of = |before: char| line.contains(&format!("{before}{label}|"));
+        let swallowed = of(' ') || of(',');
         return if swallowed {
             Err(unreadable())
         } else {

@@ -50,7 +50,14 @@ async fn measure() {
         let with = |more: &[&str]| {
             let shared = dir.join("shared");
             let mut args = vec!["--shared-dir", shared.to_str().unwrap()];
-            args.extend(["--max-pending", &max_pending, "--log-level", "info"]);
+            args.extend([
+                "--max-pending",
+                &max_pending,
+                "--log-level",
+                "info",
+                "--arrays",
+                "off",
+            ]);
             args.extend(more);
             servers.dispatcher("dispatch-slurm", &args, &env)
         };

@@ -39,13 +39,19 @@ const OPTIONS: &[&str] = &[
     "export=",
     "signal=",
     "a:array=",
+    "b:begin=",
     "d:dependency=",
     "reservation=",
     "test-only",
     "Q:quiet",
 ];
 
-/// Takes a job.
+/// Why a job waits that is to begin later.
+pub const BEGIN: &str = "BeginTime";
+/// `MaxArraySize` is one more.
+const LAST_ELEMENT: u64 = 1000;
+
+/// Takes a job, or an array of jobs.
 pub fn sbatch(order: Order<'_>) -> std::io::Result<Reply> {
     let options = match options::slurm(order.name, order.arguments, OPTIONS) {
         Ok(options) => options,
@@ -62,42 +68,65 @@ pub fn sbatch(order: Order<'_>) -> std::io::Result<Reply> {
         .iter()
         .map(|(name, value)| (name.clone(), value.as_str().into()))
         .collect();
+    let numbers = match options.value("array").map(elements) {
+        None => vec![None],
+        Some(Some(last)) => (0..=last).map(Some).collect(),
+        Some(None) => {
+            let say = "sbatch: error: Batch job submission failed: Invalid job array specification";
+            return Ok(Reply::failed(1, say));
+        }
+    };
+    let later = options.has("begin");
     let (id, runs) = order.store.add(|id| {
         let text = |name: &str| options.value(name).map(str::to_owned);
-        vec![Job {
-            id: id.to_string(),
+        let job = |number: &Option<u64>| Job {
+            id: job_id(id, *number),
             name: text("job-name").unwrap_or_else(|| "sbatch".into()),
             comment: text("comment"),
             user: rustix::process::getuid().as_raw(),
             state: "PENDING".into(),
-            reason: "None".into(),
+            reason: if later { BEGIN } else { "None" }.into(),
             nice: text("nice").and_then(|n| n.parse().ok()).unwrap_or(0),
             partition: text("partition").unwrap_or_else(|| "debug".into()),
-            options: given,
+            options: given.clone(),
             submitted: now(),
             ..Job::default()
-        }]
+        };
+        numbers.iter().map(job).collect()
     })?;
-    let id = id.to_string();
-    let script = keeper::directory(order.store, &id).join("script");
     let path = |name: &str| options.value(name).map(|text| text.replace("%%", "%"));
-    let plan = Plan {
-        program: interpreter(order.input),
-        arguments: vec![script.to_string_lossy().into_owned()],
-        environment: std::env::vars().collect(),
-        transfer: None,
-        directory: Path::new(&path("chdir").unwrap_or_else(|| "/".into())).to_owned(),
-        output: PathBuf::from(path("output").unwrap_or_else(|| format!("slurm-{id}.out"))),
-    };
-    keeper::prepare(order.store, &id, &plan)?;
-    fs::write(&script, order.input)?;
-    if runs && !options.has("hold") {
-        keeper::start(order.store, &std::env::current_exe()?, &id)?;
+    for number in &numbers {
+        let job = job_id(id, *number);
+        let script = keeper::directory(order.store, &job).join("script");
+        let task = number.map(|n| ("SLURM_ARRAY_TASK_ID".to_owned(), n.to_string()));
+        let plan = Plan {
+            program: interpreter(order.input),
+            arguments: vec![script.to_string_lossy().into_owned()],
+            environment: std::env::vars().chain(task).collect(),
+            transfer: None,
+            directory: Path::new(&path("chdir").unwrap_or_else(|| "/".into())).to_owned(),
+            output: PathBuf::from(path("output").unwrap_or_else(|| format!("slurm-{job}.out"))),
+        };
+        keeper::prepare(order.store, &job, &plan)?;
+        fs::write(&script, order.input)?;
+        if runs && !options.has("hold") && !later {
+            keeper::start(order.store, &std::env::current_exe()?, &job)?;
+        }
     }
     Ok(Reply::says(match options.has("parsable") {
         true => format!("{id}\n"),
         false => format!("Submitted batch job {id}\n"),
     }))
+}
+
+/// The last number of `0-N`, which is all that is asked for here.
+fn elements(array: &str) -> Option<u64> {
+    let last = array.strip_prefix("0-")?.parse().ok()?;
+    (last <= LAST_ELEMENT).then_some(last)
+}
+
+fn job_id(id: u64, number: Option<u64>) -> String {
+    number.map_or_else(|| id.to_string(), |number| format!("{id}_{number}"))
 }
 
 fn interpreter(script: &str) -> PathBuf {

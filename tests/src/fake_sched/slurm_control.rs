@@ -3,6 +3,7 @@
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::options::{self, Options};
+use super::sbatch::BEGIN;
 use super::squeue::is_known;
 use super::state::{Job, State};
 use super::{Order, Reply, keeper};
@@ -113,9 +114,10 @@ pub fn scontrol(order: Order<'_>) -> std::io::Result<Reply> {
             .collect(),
     };
     let mut reply = Reply::default();
+    let mut begun = Vec::new();
     order.store.change(|state| {
         for command in &commands {
-            match control(state, command) {
+            match control(state, command, &mut begun) {
                 Ok(text) => reply.output.extend(text.into_bytes()),
                 Err(text) => {
                     reply.status = 1;
@@ -125,14 +127,18 @@ pub fn scontrol(order: Order<'_>) -> std::io::Result<Reply> {
             }
         }
     })?;
+    for job in begun {
+        keeper::start(order.store, &std::env::current_exe()?, &job)?;
+    }
     Ok(reply)
 }
 
-fn control(state: &mut State, command: &[&str]) -> Result<String, String> {
+/// `begun`: jobs that may be run from now on.
+fn control(state: &mut State, command: &[&str], begun: &mut Vec<String>) -> Result<String, String> {
     match command {
         ["ping"] => Ok("Slurmctld(primary) at localhost is UP\n".into()),
         ["show", "config"] => Ok(format!(
-            "MinJobAge               = {:.0} sec\nSLURM_VERSION           = 22.05.8\n",
+            "MinJobAge               = {:.0} sec\nMaxArraySize            = 1001\nSLURM_VERSION           = 22.05.8\n",
             state.settings.min_job_age
         )),
         ["show", "job"] => {
@@ -150,19 +156,24 @@ fn control(state: &mut State, command: &[&str]) -> Result<String, String> {
         },
         ["hold", ids] => each(state, ids, |job| job.reason = "JobHeldUser".into()),
         ["release", ids] => each(state, ids, |job| job.reason = "None".into()),
-        ["update", changes @ ..] => update(state, changes),
+        ["update", changes @ ..] => update(state, changes, begun),
         other => Err(format!("invalid keyword: {}", other.join(" "))),
     }
 }
 
-fn update(state: &mut State, changes: &[&str]) -> Result<String, String> {
+fn update(state: &mut State, changes: &[&str], begun: &mut Vec<String>) -> Result<String, String> {
+    let runs = state.settings.run_jobs;
     let mut jobs = None;
-    let mut nice = None;
+    let (mut nice, mut name, mut comment) = (None, None, None);
+    let mut begins = false;
     for change in changes {
         let (key, value) = change.split_once('=').unwrap_or((change, ""));
         match key.to_ascii_lowercase().as_str() {
             "jobid" | "job" => jobs = Some(value),
             "nice" => nice = value.parse::<i64>().ok(),
+            "jobname" | "name" => name = Some(value),
+            "comment" => comment = Some(value),
+            "starttime" if value == "now" => begins = true,
             _ => {
                 return Err(format!(
                     "Update of this parameter is not supported: {change}"
@@ -170,10 +181,21 @@ fn update(state: &mut State, changes: &[&str]) -> Result<String, String> {
             }
         }
     }
-    match (jobs, nice) {
-        (Some(jobs), Some(nice)) => each(state, jobs, |job| job.nice = nice),
-        _ => Err("No changes specified".into()),
-    }
+    let changed = nice.is_some() || name.is_some() || comment.is_some() || begins;
+    let (Some(jobs), true) = (jobs, changed) else {
+        return Err("No changes specified".into());
+    };
+    each(state, jobs, |job| {
+        job.nice = nice.unwrap_or(job.nice);
+        job.name = name.map_or_else(|| job.name.clone(), str::to_owned);
+        job.comment = comment.map(str::to_owned).or(job.comment.take());
+        if begins && job.is_pending() && job.reason == BEGIN {
+            job.reason = "None".into();
+            if runs {
+                begun.push(job.id.clone());
+            }
+        }
+    })
 }
 
 fn each(state: &mut State, ids: &str, mut change: impl FnMut(&mut Job)) -> Result<String, String> {
