@@ -1,0 +1,484 @@
+//! What dispatch-slurm does with a real Slurm: `make bench-slurm` prints these figures, every ratio from the same run.
+//!
+//! 1. 1,000 equal containers and 1,000 unequal ones: from the start of the dispatcher, or from their release while it is
+//!    idle, until squeue shows a job of each; beside bare `sbatch`, one after the other and eight at a time. With arrays
+//!    and without.
+//! 2. 20 containers, one by one: from Queued to submitted.
+//! 3. 1,000 pending and 100 running: commands, processor time, memory.
+//! 4. The priorities of 500 pending ones reversed: looks and `scontrol` processes until they stand as they should.
+//! 5. A job's end: until the dispatcher has seen it, by polling and with the epilog's bell.
+//!
+//! The jobs are no crunch-run: they sleep. `BENCH_SLURM=bulk,idle` runs only these of bulk, idle, steady, order, end.
+
+#[path = "../tests/suite/image.rs"]
+mod image;
+#[path = "../tests/suite/lab.rs"]
+mod lab;
+#[path = "../tests/suite/program.rs"]
+#[allow(dead_code, reason = "the tests use more of it than this does")]
+mod program;
+#[path = "../tests/suite/stack.rs"]
+#[allow(dead_code, reason = "the tests use more of it than this does")]
+mod stack;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use arvados_client::records::ContainerState;
+use arvados_client::{ContainerRequestUuid, ContainerUuid};
+use futures_util::{StreamExt, stream};
+use lab::Lab;
+use serde_json::{Value, json};
+use stack::Stack;
+
+const MANY: usize = 1000;
+const RUNNING: usize = 100;
+const ORDERED: usize = 500;
+const SINGLES: usize = 20;
+const ENDS: usize = 5;
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Changes are asked for again for a minute.
+const CALM: Duration = Duration::from_secs(70);
+const WATCH: Duration = Duration::from_secs(60);
+/// The usual one, and what an admin sets who wants no limit.
+const INTERVAL: &str = "10s";
+
+type Made = (ContainerRequestUuid, ContainerUuid);
+
+fn main() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let chosen = std::env::var("BENCH_SLURM").unwrap_or("bulk,idle,steady,order,end".into());
+    let chosen: Vec<&str> = chosen.split(',').collect();
+    runtime.block_on(async {
+        if chosen.contains(&"bulk") {
+            bulk().await;
+        }
+        if chosen.contains(&"idle") {
+            idle().await;
+        }
+        if chosen.contains(&"steady") || chosen.contains(&"order") {
+            steady(&chosen).await;
+        }
+        if chosen.contains(&"end") {
+            end().await;
+        }
+    });
+}
+
+/// A cluster, the servers, and dispatch-slurm on them.
+struct Site {
+    lab: Lab,
+    stack: Stack,
+    /// Where commands of the scheduler are written down.
+    calls: PathBuf,
+}
+
+impl Site {
+    async fn up(more: &[&str]) -> Self {
+        let lab = Lab::up(
+            "slurm",
+            &["-N", "-n", "1", "-c", "200", "-m", "100000", "-q", "4"],
+        );
+        let mut calls = PathBuf::new();
+        let stack = Stack::with(|servers, dir| {
+            calls = dir.join("calls");
+            let job = script(
+                &dir.join("job"),
+                &format!(
+                    "while [ ! -e {}/end-$3 ]; do sleep 0.05; done",
+                    dir.display()
+                ),
+            );
+            let shared = dir.join("shared");
+            let mut args = vec!["--shared-dir", shared.to_str().unwrap()];
+            args.extend(["--crunch-run", job.to_str().unwrap()]);
+            args.extend(["--max-pending", "5000", "--log-level", "info"]);
+            args.extend(more);
+            let path = listening(dir, &calls);
+            let conf = lab.variable("SLURM_CONF");
+            let env = [("SLURM_CONF", conf), ("PATH", path.as_str())];
+            servers.dispatcher("dispatch-slurm", &args, &env)
+        })
+        .await;
+        Self { lab, stack, calls }
+    }
+
+    /// Requests of so many containers that wait for ever, or run.
+    async fn make(&self, count: usize, more: impl Fn(usize) -> Value) -> Vec<Made> {
+        let made = (0..count).map(|n| {
+            let more = more(n);
+            async move { self.stack.submit(&n.to_string(), "true", more).await }
+        });
+        let made: Vec<_> = made.collect();
+        stream::iter(made).buffered(8).collect().await
+    }
+
+    /// The names of the jobs in the queue.
+    fn names(&self) -> BTreeSet<String> {
+        let listing = self
+            .lab
+            .ask("squeue", &["--noheader", "--array", "--format=%j"]);
+        listing.lines().map(|line| line.trim().to_owned()).collect()
+    }
+
+    /// Until each of these has a job; how long it took since `began`.
+    fn present(&self, wanted: &[Made], began: Instant) -> Duration {
+        stack::wait_for("a job of each", PATIENCE, || {
+            std::thread::sleep(Duration::from_millis(50));
+            let names = self.names();
+            let all = wanted.iter().all(|(_, uuid)| names.contains(uuid.as_str()));
+            all.then(|| began.elapsed())
+        })
+    }
+
+    /// Nobody wants them any more; until no job is left.
+    async fn clear(&self, made: &[Made]) {
+        let zero = made.iter().map(|(request, _)| async move {
+            let zero = json!({"priority": 0});
+            self.stack
+                .user
+                .update_container_request(request, zero)
+                .await
+        });
+        let zero: Vec<_> = zero.collect();
+        let mut zero = stream::iter(zero).buffer_unordered(8);
+        while let Some(done) = zero.next().await {
+            done.expect("a priority");
+        }
+        self.lab.ask("scancel", &["--user", "root"]);
+        stack::wait_for("an empty queue", PATIENCE, || {
+            self.names().is_empty().then_some(())
+        });
+    }
+
+    /// How often each command was called so far.
+    fn count(&self, name: &str) -> usize {
+        let text = fs::read_to_string(&self.calls).unwrap_or_default();
+        text.lines().filter(|line| *line == name).count()
+    }
+
+    fn all_calls(&self) -> usize {
+        let text = fs::read_to_string(&self.calls).unwrap_or_default();
+        text.lines().count()
+    }
+}
+
+/// For ever, for the nodes of that partition are down.
+fn ghost(n: usize) -> Value {
+    json!({"scheduling_parameters": {"partitions": ["ghost"]}, "runtime_constraints": {
+        "vcpus": 1, "ram": (32 + n as u64) << 20,
+    }})
+}
+
+fn script(path: &Path, text: &str) -> PathBuf {
+    fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    path.to_owned()
+}
+
+/// A PATH in which each of Slurm's commands but sbatch leaves a line first; a shell before sbatch would be half of its
+/// time.
+fn listening(dir: &Path, calls: &Path) -> String {
+    let own = std::env::var("PATH").unwrap();
+    let bin = dir.join("listening");
+    fs::create_dir_all(&bin).unwrap();
+    for name in ["squeue", "scontrol", "scancel", "sinfo", "sacct"] {
+        let real = std::env::split_paths(&own)
+            .map(|dir| dir.join(name))
+            .find(|p| p.is_file());
+        if let Some(real) = real {
+            let text = format!(
+                "echo {name} >>{}\nexec {} \"$@\"",
+                calls.display(),
+                real.display()
+            );
+            script(&bin.join(name), &text);
+        }
+    }
+    format!("{}:{own}", bin.display())
+}
+
+/// So many bare jobs a second, one after the other or so many at a time.
+fn bare(site: &Site, abreast: usize) -> f64 {
+    let job = script(&site.stack.dir.path().join("bare"), "exec sleep 1000");
+    let began = Instant::now();
+    let status = Command::new("sh")
+        .args(["-c", "seq \"$1\" | xargs -P\"$2\" -I@ sbatch --quiet --parsable --job-name=bare@ --comment=bare \
+                      --partition=ghost --mem=100 --output=/dev/null --nice=10000 --no-requeue --chdir=/ \"$3\" >/dev/null", "sh"])
+        .args([&MANY.to_string(), &abreast.to_string(), job.to_str().unwrap()])
+        .env("SLURM_CONF", site.lab.variable("SLURM_CONF"))
+        .status()
+        .unwrap();
+    let rate = MANY as f64 / began.elapsed().as_secs_f64();
+    assert!(status.success());
+    site.lab.ask("scancel", &["--user", "root"]);
+    stack::wait_for("an empty queue", PATIENCE, || {
+        site.names().is_empty().then_some(())
+    });
+    rate
+}
+
+async fn bulk() {
+    for arrays in ["auto", "off"] {
+        let unhindered = [
+            "--scheduler-rate",
+            "0",
+            "--poll-interval",
+            INTERVAL,
+            "--arrays",
+            arrays,
+        ];
+        let mut site = Site::up(&unhindered).await;
+        let (sequential, abreast) = (bare(&site, 1), bare(&site, 8));
+        println!(
+            "{MANY} bare jobs: sbatch one after the other {sequential:.0}/s, eight at a time {abreast:.0}/s"
+        );
+        for (kind, spread) in [("equal", 0), ("unequal", 1)] {
+            assert!(site.stack.dispatcher.terminate(PATIENCE).success());
+            let made = site.make(MANY, |n| ghost(n * spread)).await;
+            let began = Instant::now();
+            site.stack.dispatcher.start();
+            let started = site.present(&made, began);
+            site.clear(&made).await;
+            let held = site.make(MANY, |n| {
+                let mut held = ghost(n * spread);
+                held["priority"] = 0.into();
+                held
+            });
+            let held = held.await;
+            let began = Instant::now();
+            let released = held.iter().map(|(request, _)| {
+                let user = &site.stack.user;
+                async move {
+                    user.update_container_request(request, json!({"priority": 500}))
+                        .await
+                }
+            });
+            let released: Vec<_> = released.collect();
+            let mut releasing = stream::iter(released).buffer_unordered(16);
+            while let Some(done) = releasing.next().await {
+                done.expect("a priority");
+            }
+            let releasing = began.elapsed();
+            let idle = site.present(&held, began);
+            site.clear(&held).await;
+            let rate = MANY as f64 / started.as_secs_f64();
+            let (than, bare) = match kind {
+                "equal" => ("sequential sbatch", sequential),
+                _ => ("xargs -P8 sbatch", abreast),
+            };
+            println!(
+                "{MANY} {kind}, arrays {arrays}: all in squeue {:.2} s after the dispatcher's start, {rate:.0}/s, \
+                 vs {than}: {:.2}; released in {:.2} s while it was idle: {:.2} s",
+                started.as_secs_f64(),
+                rate / bare,
+                releasing.as_secs_f64(),
+                idle.as_secs_f64()
+            );
+        }
+    }
+}
+
+async fn idle() {
+    let site = Site::up(&["--poll-interval", INTERVAL]).await;
+    let mut times = Vec::new();
+    for n in 0..SINGLES {
+        let began = Instant::now();
+        let made = [site.stack.submit(&n.to_string(), "true", ghost(n)).await];
+        let name = format!("--name={}", made[0].1);
+        stack::wait_for("its job", PATIENCE, || {
+            let jobs = site
+                .lab
+                .ask("squeue", &["--noheader", &name, "--format=%i"]);
+            (!jobs.is_empty()).then_some(())
+        });
+        times.push(began.elapsed().as_secs_f64() * 1e3);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    times.sort_by(f64::total_cmp);
+    println!(
+        "{SINGLES} single containers, the request's making included: p50 {:.0} ms, largest {:.0} ms",
+        times[SINGLES / 2],
+        times[SINGLES - 1]
+    );
+}
+
+async fn steady(chosen: &[&str]) {
+    let site = Site::up(&["--poll-interval", INTERVAL, "--max-supervisors", "5000"]).await;
+    let running = site.make(RUNNING, |_| json!({})).await;
+    let pending = site.make(MANY, ghost_of_one_kind).await;
+    let all: Vec<Made> = running.iter().chain(&pending).cloned().collect();
+    let took = site.present(&all, Instant::now());
+    println!(
+        "{MANY} to wait and {RUNNING} to run, at the usual rate of commands: {:.1} s",
+        took.as_secs_f64()
+    );
+    if chosen.contains(&"steady") {
+        tokio::time::sleep(CALM).await;
+        watch(&site).await;
+    }
+    if chosen.contains(&"order") {
+        let some = &pending[..ORDERED];
+        for reversed in [false, true] {
+            order(&site, some, reversed).await;
+        }
+    }
+    site.clear(&all).await;
+}
+
+fn ghost_of_one_kind(_: usize) -> Value {
+    ghost(0)
+}
+
+/// Prints what the dispatcher takes while nothing changes.
+async fn watch(site: &Site) {
+    let pid = site.stack.dispatcher.pid().expect("it runs");
+    let (listings, all) = (site.count("squeue"), site.all_calls());
+    let (own, commands) = processor_time(pid);
+    let began = Instant::now();
+    let mut memory = 0.0_f64;
+    while began.elapsed() < WATCH {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        memory = memory.max(resident(pid));
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    let (own_then, commands_then) = processor_time(pid);
+    let listings = site.count("squeue") - listings;
+    println!(
+        "nothing changes for {seconds:.0} s, a look each {INTERVAL}: {listings} squeue, {} other commands; {:.2} % of a \
+         processor, {:.2} % for its commands; {memory:.1} MiB",
+        site.all_calls() - all - listings,
+        100.0 * (own_then - own) / seconds,
+        100.0 * (commands_then - commands) / seconds
+    );
+}
+
+/// Gives them priorities, and prints what it takes until Slurm has them in that order.
+async fn order(site: &Site, some: &[Made], reversed: bool) {
+    let (looks, changes) = (site.count("squeue"), site.count("scontrol"));
+    let began = Instant::now();
+    let set = some.iter().enumerate().map(|(n, (request, _))| {
+        let priority = 1 + if reversed { ORDERED - n } else { n };
+        let change = json!({"priority": priority});
+        async move {
+            site.stack
+                .user
+                .update_container_request(request, change)
+                .await
+        }
+    });
+    let set: Vec<_> = set.collect();
+    let mut setting = stream::iter(set).buffer_unordered(16);
+    while let Some(done) = setting.next().await {
+        done.expect("a priority");
+    }
+    let given = began.elapsed();
+    stack::wait_for("the order", PATIENCE, || {
+        std::thread::sleep(Duration::from_millis(100));
+        let query = [
+            "--noheader",
+            "--array",
+            "--partition=ghost",
+            "--format=%Q %j",
+        ];
+        let listing = site.lab.ask("squeue", &query);
+        let of = |line: &str| {
+            let (priority, name) = line.trim().split_once(' ')?;
+            Some((name.to_owned(), priority.parse::<i64>().ok()?))
+        };
+        let known: std::collections::BTreeMap<String, i64> =
+            listing.lines().filter_map(of).collect();
+        let ranks: Option<Vec<i64>> = some
+            .iter()
+            .map(|(_, c)| known.get(c.as_str()).copied())
+            .collect();
+        let rises = |pair: &[i64]| {
+            if reversed {
+                pair[0] > pair[1]
+            } else {
+                pair[0] < pair[1]
+            }
+        };
+        ranks?.windows(2).all(rises).then_some(())
+    });
+    println!(
+        "the priorities of {ORDERED} {}, in {:.2} s: in order after {:.2} s, {} looks, {} scontrol",
+        if reversed { "reversed" } else { "set" },
+        given.as_secs_f64(),
+        began.elapsed().as_secs_f64(),
+        site.count("squeue") - looks,
+        site.count("scontrol") - changes
+    );
+}
+
+async fn end() {
+    for bell in [false, true] {
+        let site = Site::up(&["--poll-interval", INTERVAL, "--min-retry-period", "600s"]).await;
+        let made = site.make(ENDS, |_| json!({})).await;
+        let mut times = Vec::new();
+        for (_, container) in made {
+            let running = || {
+                let name = format!("--name={container}");
+                let query = ["--noheader", "--states=RUNNING", &name, "--format=%i"];
+                (!site.lab.ask("squeue", &query).is_empty()).then_some(())
+            };
+            stack::wait_for("a running job", PATIENCE, running);
+            // What was submitted is confirmed by then.
+            tokio::time::sleep(Duration::from_secs(7)).await;
+            fs::write(site.stack.dir.path().join(format!("end-{container}")), "").unwrap();
+            stack::wait_for("its end", PATIENCE, || running().is_none().then_some(()));
+            let began = Instant::now();
+            if bell {
+                fs::write(site.stack.dir.path().join("shared/ended"), "").unwrap();
+            }
+            // It never said that it ran: its record goes back to the queue.
+            let given_back =
+                |c: &arvados_client::records::Container| c.state == ContainerState::Queued;
+            site.stack
+                .wait_until(&container, PATIENCE, given_back)
+                .await;
+            times.push(began.elapsed().as_secs_f64());
+        }
+        times.sort_by(f64::total_cmp);
+        println!(
+            "a job that ends without a word, {}: its container given back {:.1} s later, at most {:.1} s",
+            if bell {
+                "the bell rung"
+            } else {
+                "a look each 10 s"
+            },
+            times[ENDS / 2],
+            times[ENDS - 1]
+        );
+    }
+}
+
+/// Seconds of a process so far, and of its children that have ended.
+fn processor_time(pid: u32) -> (f64, f64) {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+    let fields: Vec<&str> = stat
+        .rsplit_once(')')
+        .expect("a name")
+        .1
+        .split_whitespace()
+        .collect();
+    // utime, stime, cutime and cstime are the fields 14 to 17 of proc(5); the third comes first here.
+    let ticks = |n: usize| fields[n - 3].parse::<f64>().expect("a number");
+    let second = rustix::param::clock_ticks_per_second() as f64;
+    (
+        (ticks(14) + ticks(15)) / second,
+        (ticks(16) + ticks(17)) / second,
+    )
+}
+
+/// MiB.
+fn resident(pid: u32) -> f64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let kib = line.expect("VmRSS").split_whitespace().nth(1).unwrap();
+    kib.parse::<f64>().expect("a number") / 1024.0
+}
