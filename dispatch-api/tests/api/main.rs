@@ -1,6 +1,7 @@
 //! The server driven over HTTPS, as its clients drive it.
 
 mod blocks;
+mod bulk;
 mod collections;
 mod container_requests;
 mod containers;
