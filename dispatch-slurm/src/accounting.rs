@@ -27,13 +27,13 @@ pub struct Accounting {
 
 impl Accounting {
     /// What it knows of all jobs of a container, in the format [`IN_SACCT`].
-    pub async fn ask(&self, container: &ContainerUuid) -> Option<String> {
+    pub async fn ask(&self, sacct: Command, container: &ContainerUuid) -> Option<String> {
         let rests = *self.rests.lock().unwrap_or_else(PoisonError::into_inner);
         if rests.is_some_and(|until| Instant::now() < until) {
             return None;
         }
         let arguments = ["--noheader", "--parsable2", "--allocations", SINCE];
-        let command = Command::new("sacct").patience(PATIENCE).args(arguments);
+        let command = sacct.patience(PATIENCE).args(arguments);
         let more = [
             format!("--name={container}"),
             format!("--format={IN_SACCT}"),

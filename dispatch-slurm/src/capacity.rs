@@ -4,6 +4,8 @@
 
 use dispatch_core::needs::{Fit, Needs};
 
+use crate::squeue::without_heading;
+
 const MIB: u64 = 1 << 20;
 
 /// Partition, CPUs, MiB of memory, MiB of scratch space, time limit, GRES. One line for each kind of node in each
@@ -56,7 +58,7 @@ impl Asked {
 impl Capacity {
     /// From the answer of `sinfo`; none if it cannot be read, or says nothing.
     pub fn parse(answer: &str) -> Option<Self> {
-        let kinds = answer
+        let kinds = without_heading(answer)
             .lines()
             .filter(|line| !line.trim().is_empty())
             .map(kind)

@@ -125,9 +125,8 @@ async fn squeue(slurm: &Slurm) -> Finding {
 }
 
 async fn partitions(settings: &Settings) -> Finding {
-    let arguments = ["--noheader".to_owned(), "--format=%R|%a|%D|%l".to_owned()];
-    let arguments = arguments.into_iter().chain(settings.cluster_arguments());
-    match Command::new("sinfo").args(arguments).succeed().await {
+    let arguments = ["--noheader", "--format=%R|%a|%D|%l"];
+    match settings.client("sinfo").args(arguments).succeed().await {
         Ok(answer) => judge_partitions(&answer.output),
         Err(error) => Finding::fail(
             "partitions",

@@ -50,8 +50,8 @@ pub struct Flags {
     /// Whether many equal containers go out as one job array
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub arrays: Arrays,
-    /// Clusters to submit to, where it is not this machine's own
-    #[arg(long, value_name = "NAMES")]
+    /// Cluster to submit to, where it is not this machine's own
+    #[arg(long, value_name = "NAME")]
     pub clusters: Option<String>,
     /// Time for fetching inputs and saving results, on top of a container's run time limit
     #[arg(long, value_name = "TIME", default_value = "60m", value_parser = program::time)]

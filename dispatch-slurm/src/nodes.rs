@@ -65,14 +65,14 @@ impl Nodes {
         self.known().in_doubt = true;
     }
 
-    /// Asks again if what is known is old.
-    pub async fn look(&self, patience: Duration) {
+    /// Asks `sinfo` again if what is known is old.
+    pub async fn look(&self, sinfo: Command, patience: Duration) {
         if !self.known().is_due() {
             return;
         }
         let arguments = ["--noheader", "--all", "--exact", "--format", FORMAT];
-        let command = Command::new("sinfo").patience(patience.min(PATIENCE));
-        let answer = command.args(arguments).succeed().await;
+        let sinfo = sinfo.patience(patience.min(PATIENCE));
+        let answer = sinfo.args(arguments).succeed().await;
         let capacity = match &answer {
             Ok(answer) => Capacity::parse(&answer.output),
             Err(_) => None,

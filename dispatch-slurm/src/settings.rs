@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use arvados_client::ContainerUuid;
+use dispatch_core::command::Command;
 use dispatch_core::config::{Config, Given};
 use dispatch_core::instance_types::{InstanceType, NoneSuits, cheapest};
 use dispatch_core::needs::{Fit, Needs};
@@ -29,7 +30,7 @@ pub struct Settings {
     pub reservation: PerPartition,
     /// Features of nodes.
     pub constraint: PerPartition,
-    /// Which cluster of a federation.
+    /// Which cluster, where it is not this machine's own.
     pub clusters: Option<String>,
     /// For sbatch, and so for the job.
     pub environment: BTreeMap<String, String>,
@@ -76,9 +77,28 @@ fn split(text: &str) -> (String, String) {
     }
 }
 
+/// Why the settings cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsError {
+    /// A template.
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+    /// Several clusters.
+    #[error(
+        "--clusters={0} is not the name of one cluster: run a dispatch-slurm with a --shared-dir of its own for each"
+    )]
+    Clusters(String),
+}
+
 impl Settings {
     /// Whether every template can be rendered; the error is for the admin, at the start.
-    pub fn check(&self) -> Result<(), TemplateError> {
+    pub fn check(&self) -> Result<(), SettingsError> {
+        // Numbers of jobs are those of one cluster, and `all` are as many as there are.
+        if let Some(name) = &self.clusters
+            && (name.is_empty() || name == "all" || name.contains(','))
+        {
+            return Err(SettingsError::Clusters(name.clone()));
+        }
         let (container, needs) = (ContainerUuid::generate("zzzzz"), Needs::default());
         let values = Values {
             container: &container,
@@ -95,7 +115,8 @@ impl Settings {
             .flat_map(PerPartition::templates)
             .chain(&self.arguments)
             .chain(&self.gpu_arguments)
-            .try_for_each(|argument| render(argument, values).map(drop))
+            .try_for_each(|argument| render(argument, values).map(drop))?;
+        Ok(())
     }
 
     /// The name of the cheapest kind of node for it; empty where there are no kinds.
@@ -116,10 +137,13 @@ impl Settings {
 
     /// What every Slurm command is told where another cluster than this machine's own is meant.
     pub fn cluster_arguments(&self) -> Vec<String> {
-        let clusters = self.clusters.iter();
-        clusters
-            .map(|names| format!("--clusters={names}"))
-            .collect()
+        let cluster = self.clusters.iter();
+        cluster.map(|name| format!("--clusters={name}")).collect()
+    }
+
+    /// One of Slurm's commands, about the cluster that is meant: another one has other jobs under the same numbers.
+    pub fn client(&self, program: &str) -> Command {
+        Command::new(program).args(self.cluster_arguments())
     }
 }
 
@@ -215,6 +239,23 @@ mod tests {
             ..Settings::default()
         };
         assert!(settings.check().unwrap_err().to_string().contains("%Y"));
+    }
+
+    #[test]
+    fn every_command_is_about_the_cluster_that_is_meant() {
+        let named = |name: &str| Settings {
+            clusters: Some(name.into()),
+            ..Settings::default()
+        };
+        let east = format!("{:?}", named("east").client("scancel").args(["12"]));
+        assert!(east.contains(r#"["--clusters=east", "12"]"#), "{east}");
+        let own = format!("{:?}", Settings::default().client("scancel"));
+        assert!(!own.contains("--clusters"), "{own}");
+        assert_eq!(named("east").check(), Ok(()));
+        for several in ["east,west", "all", ""] {
+            let error = named(several).check().unwrap_err().to_string();
+            assert!(error.contains("of its own for each"), "{error}");
+        }
     }
 
     #[test]

@@ -110,12 +110,16 @@ impl Slurm {
         AttemptDir::of(self.shared.path(), container)
     }
 
+    fn client(&self, program: &str) -> Command {
+        self.settings.client(program).patience(self.patience)
+    }
+
     async fn squeue(&self, more: &[&str]) -> Result<String, SchedulerError> {
         let user = rustix::process::getuid().as_raw().to_string();
         let arguments = ["--noheader", "--all", "--user", &user];
         let (variable, format) = TIME_FORMAT;
-        let command = Command::new("squeue")
-            .patience(self.patience)
+        let command = self
+            .client("squeue")
             .envs([(variable.into(), format.into())])
             .args(arguments)
             .args(more);
@@ -193,7 +197,8 @@ impl Slurm {
         attempt: &TokenUuid,
         known: Option<&Ended>,
     ) -> Option<Ended> {
-        let answer = self.accounting.ask(container).await?;
+        let sacct = self.settings.client("sacct");
+        let answer = self.accounting.ask(sacct, container).await?;
         let noted = locked(&self.jobs).get(container).cloned();
         let noted = noted.filter(|(of, _)| of == attempt).map(|(_, job)| job);
         let job = known.map(|known| known.job.clone()).or(noted);
@@ -203,7 +208,7 @@ impl Slurm {
 
     /// The exit status of a job that failed, while Slurm remembers it.
     async fn exit_status(&self, job: &str) -> Option<i64> {
-        let command = Command::new("scontrol").patience(self.patience);
+        let command = self.client("scontrol");
         let arguments = ["--oneliner", "show", "job", job];
         let answer = command.args(arguments).succeed().await.ok()?;
         ending::exit_status(&answer.output)
@@ -241,8 +246,7 @@ impl Slurm {
     }
 
     async fn scancel(&self, arguments: &[&str]) -> Result<(), SchedulerError> {
-        let command = Command::new("scancel").patience(self.patience);
-        match command.args(arguments).succeed().await {
+        match self.client("scancel").args(arguments).succeed().await {
             Ok(_) => Ok(()),
             Err(Failure::Said(said)) if is_gone(&said) => Ok(()),
             Err(failure) => Err(no_answer(failure.to_string())),
@@ -279,7 +283,8 @@ impl Scheduler for Slurm {
                 self.cancel_nameless(&nameless).await;
             }
         }
-        self.nodes.look(self.patience).await;
+        let sinfo = self.settings.client("sinfo");
+        self.nodes.look(sinfo, self.patience).await;
         Ok(jobs)
     }
 
@@ -329,7 +334,7 @@ impl Scheduler for Slurm {
             .iter()
             .map(|change| format!("update JobId={} Nice={}\n", change.job, change.nice))
             .collect();
-        let command = Command::new("scontrol").patience(self.patience);
+        let command = self.client("scontrol");
         let answer = command.input(updates).succeed().await;
         // Whatever it did, the next listing shows it.
         self.note(&changes);

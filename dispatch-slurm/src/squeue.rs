@@ -77,6 +77,7 @@ pub fn comment_without_space(attempt: &TokenUuid, label: &str) -> String {
 /// All rows of the dispatcher `label` in a listing in the format [`LISTING`]. Other jobs, also those of another
 /// dispatcher of the same user, are none of its business.
 pub fn parse(listing: &str, label: &str) -> Result<Vec<Row>, Unreadable> {
+    let listing = without_heading(listing);
     if listing.is_empty() {
         return Ok(Vec::new());
     }
@@ -87,6 +88,14 @@ pub fn parse(listing: &str, label: &str) -> Result<Vec<Row>, Unreadable> {
     let body = body.strip_prefix('@').ok_or_else(head)?;
     let rows = body.split("\n@").map(|line| row(line, label));
     rows.filter_map(Result::transpose).collect()
+}
+
+/// Asked for a cluster by name, Slurm's commands may begin with that name, whatever they are told of headers.
+pub fn without_heading(answer: &str) -> &str {
+    match answer.split_once('\n') {
+        Some((first, rest)) if first.starts_with("CLUSTER: ") => rest,
+        _ => answer,
+    }
 }
 
 fn row(line: &str, label: &str) -> Result<Option<Row>, Unreadable> {
@@ -186,6 +195,9 @@ mod tests {
         assert_eq!(rows[1].standing.priority, 4_294_891_760);
         assert_eq!(rows[1].reason, "ReqNodeNotAvail, UnavailableNodes:q[1-2]");
         assert!(parse("", "me").unwrap().is_empty());
+        assert!(parse("CLUSTER: east\n", "me").unwrap().is_empty());
+        let named = format!("CLUSTER: east\n{listing}");
+        assert_eq!(parse(&named, "me").unwrap(), rows);
         let ended = format!("@9|COMPLETED|{ATTEMPT} me||0|1|N/A|None|{UUID}\n");
         assert!(parse(&ended, "me").unwrap()[0].job().ended);
     }

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use arvados_client::ContainerUuid;
 use dispatch_core::check::Finding;
-use dispatch_core::command::Command;
 use dispatch_core::handover::job_number;
 use dispatch_core::needs::Needs;
 
@@ -161,8 +160,7 @@ async fn watch(
 }
 
 async fn cancel(settings: &Settings, job: &str) -> Result<(), String> {
-    let arguments = settings.cluster_arguments().into_iter();
-    let command = Command::new("scancel").args(arguments.chain([job.to_owned()]));
+    let command = settings.client("scancel").args([job]);
     command.succeed().await.map_err(|error| error.to_string())?;
     let began = Instant::now();
     loop {
@@ -197,9 +195,8 @@ impl State {
 /// None: Slurm does not know it any more.
 async fn state(settings: &Settings, job: &str) -> Result<Option<State>, String> {
     let arguments = ["--noheader", "--all", "--states=all", "--format=%T|%r|%N"];
-    let arguments = arguments.into_iter().map(str::to_owned);
-    let arguments = arguments.chain(settings.cluster_arguments());
-    let command = Command::new("squeue").args(arguments.chain([format!("--jobs={job}")]));
+    let command = settings.client("squeue").args(arguments);
+    let command = command.args([format!("--jobs={job}")]);
     match command.succeed().await {
         Ok(answer) => {
             let line = answer.output.lines().rfind(|line| line.contains('|'));

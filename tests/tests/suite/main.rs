@@ -18,6 +18,7 @@ mod program;
 mod sdk;
 mod secrets;
 mod slurm;
+mod slurm_accounts;
 mod slurm_campaign;
 mod slurm_faults;
 mod slurm_lab;

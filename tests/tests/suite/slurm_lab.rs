@@ -28,6 +28,19 @@ impl Cluster {
         }
     }
 
+    /// One with accounts. None where slurmdbd and MariaDB are not installed; a test that counts must have them.
+    pub fn with_accounts(args: &[&str]) -> Option<Self> {
+        let programs = ["/usr/sbin/slurmdbd", "/usr/sbin/mariadbd"];
+        if let Some(absent) = programs.iter().find(|file| !Path::new(file).is_file()) {
+            assert!(std::env::var_os("CI").is_none(), "no {absent}");
+            eprintln!("skipped: no {absent} (contrib/install-deps labs)");
+            return None;
+        }
+        let mut all = vec!["-d"];
+        all.extend(args);
+        Some(Self::up(&all))
+    }
+
     fn dir(&self) -> PathBuf {
         let conf = Path::new(self.lab.variable("SLURM_CONF"));
         conf.parent().unwrap().to_owned()
@@ -72,6 +85,13 @@ impl Cluster {
         let mut pids = fs::read_to_string(dir.join("pids")).unwrap();
         pids.push_str(&format!("{pid} {started} slurmctld\n"));
         fs::write(dir.join("pids"), pids).unwrap();
+    }
+
+    /// As Slurm's accounts know it.
+    pub fn name(&self) -> String {
+        let config = self.lab.ask("scontrol", &["show", "config"]);
+        let line = config.lines().find(|line| line.starts_with("ClusterName"));
+        line.unwrap().split('=').nth(1).unwrap().trim().to_owned()
     }
 
     /// Jobs of a container that are not over.

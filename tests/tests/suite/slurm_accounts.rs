@@ -1,0 +1,97 @@
+//! dispatch-slurm on a real Slurm that keeps accounts: slurmdbd with a MariaDB of its own.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use arvados_client::records::ContainerState;
+use arvados_client::{ContainerRequestUuid, ContainerUuid};
+use rustix::process::{Signal, kill_process};
+use serde_json::json;
+
+use crate::program::binary;
+use crate::slurm_lab::{Cluster, PATIENCE, crunch_run_of};
+use crate::stack::{Stack, complete, wait_for};
+
+const SMALL: [&str; 6] = ["-n", "1", "-c", "2", "-m", "4000"];
+const COMMANDS: [&str; 6] = ["sbatch", "squeue", "scancel", "scontrol", "sinfo", "sacct"];
+
+async fn running(stack: &Stack, name: &str) -> (ContainerRequestUuid, ContainerUuid) {
+    let (request, container) = stack.submit(name, "sleep 1000", json!({})).await;
+    stack
+        .wait_until(&container, PATIENCE, |c| c.state == ContainerState::Running)
+        .await;
+    (request, container)
+}
+
+/// A PATH with Slurm's commands that write down how they are called.
+fn noting(dir: &Path, notes: &Path) -> String {
+    let path = std::env::var("PATH").unwrap();
+    let bin = dir.join("bin");
+    fs::create_dir(&bin).unwrap();
+    for name in COMMANDS {
+        let mut places = std::env::split_paths(&path).map(|place| place.join(name));
+        let real = places.find(|file| file.is_file()).unwrap();
+        let (notes, real) = (notes.display(), real.display());
+        let script = format!("#!/bin/sh\necho \"{name} $*\" >>{notes}\nexec {real} \"$@\"\n");
+        fs::write(bin.join(name), script).unwrap();
+        fs::set_permissions(bin.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    format!("{}:{path}", bin.display())
+}
+
+/// A command that is not told would look at, or end, another cluster's job of the same number.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_command_is_told_of_the_cluster_that_is_meant() {
+    let Some(cluster) = Cluster::with_accounts(&SMALL) else {
+        return;
+    };
+    let place = tempfile::tempdir().unwrap();
+    let notes = place.path().join("notes");
+    let path = noting(place.path(), &notes);
+    let told = format!("--clusters={}", cluster.name());
+    let stack = Stack::with(|servers, dir| {
+        let (shared, crunch_run) = (dir.join("shared"), binary("crunch-run"));
+        let args = [
+            "--shared-dir",
+            shared.to_str().unwrap(),
+            "--crunch-run",
+            crunch_run.to_str().unwrap(),
+            &told,
+        ];
+        let env = [
+            ("SLURM_CONF", cluster.lab.variable("SLURM_CONF")),
+            ("PATH", &path),
+        ];
+        servers.dispatcher("dispatch-slurm", &args, &env)
+    })
+    .await;
+    let (_, killed) = running(&stack, "killed").await;
+    let (request, stopped) = running(&stack, "stopped").await;
+    let (_, waits) = stack.submit("waits", "true", json!({})).await;
+    let job = cluster.job(&waits);
+    wait_for("its place in the queue", PATIENCE, || {
+        (cluster.tell(&job, "%y") == "0").then_some(())
+    });
+    kill_process(crunch_run_of(&killed).unwrap(), Signal::KILL).unwrap();
+    stack.end(&killed, PATIENCE).await;
+    let hold = json!({"priority": 0});
+    stack
+        .user
+        .update_container_request(&request, hold)
+        .await
+        .unwrap();
+    stack.end(&stopped, PATIENCE).await;
+    complete(&stack.end(&waits, PATIENCE).await);
+
+    let notes = fs::read_to_string(&notes).unwrap();
+    let calls = notes.lines().filter(|line| !line.ends_with("--version"));
+    for name in COMMANDS {
+        let of_it = |line: &&str| line.split(' ').next() == Some(name);
+        let calls: Vec<&str> = calls.clone().filter(of_it).collect();
+        assert!(!calls.is_empty(), "{name} was not called: {notes}");
+        for call in calls {
+            assert!(call.contains(&told), "{call}");
+        }
+    }
+}
