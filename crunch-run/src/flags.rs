@@ -26,6 +26,7 @@ After 77, `crunch-run resume DIR` on the same node delivers what is in the job d
 
 Signals:
   TERM, INT  stop the container; a second one does so at once
+  XCPU       the same, because the time of its job is nearly over
   USR1       save the logs now
   USR2       the node will be taken away soon: tell the user, and save the logs";
 

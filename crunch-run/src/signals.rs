@@ -3,8 +3,12 @@
 use std::io;
 use std::sync::Arc;
 
+use nix::sys::signal::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, watch};
+
+/// A scheduler sends it before the time of a job is over; no other tells that from a wish to end the job.
+pub const TIME_OVER: &str = "XCPU";
 
 /// How often, and last by which signal, we were asked to stop.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -62,6 +66,7 @@ pub fn listen() -> io::Result<Signals> {
         (SignalKind::terminate(), "TERM"),
         (SignalKind::interrupt(), "INT"),
         (SignalKind::quit(), "QUIT"),
+        (SignalKind::from_raw(Signal::SIGXCPU as i32), TIME_OVER),
     ] {
         let (mut heard, tell) = (signal(kind)?, tell.clone());
         tokio::spawn(async move {

@@ -15,6 +15,7 @@ use crate::broken_node;
 use crate::cgroup::Processes;
 use crate::engine::{Exit, ExitStatus};
 use crate::limits::Overrun;
+use crate::signals;
 pub use kind::{Class, Kind};
 
 /// How the command's run ended.
@@ -271,6 +272,7 @@ pub fn how(exit: &Exit) -> String {
 impl Cause {
     fn kind(&self) -> Kind {
         match self {
+            Self::Signal(signals::TIME_OVER) => Kind::WallTime,
             Self::Signal(_) => Kind::Stopped,
             Self::MaxRunTime(_) => Kind::WallTime,
             Self::PriorityZero => Kind::PriorityZero,
@@ -284,6 +286,10 @@ impl Cause {
             Self::Limit(overrun) => format!(
                 "{what} stopped because it used {overrun}; {}",
                 overrun.advice()
+            ),
+            Self::Signal(signals::TIME_OVER) => format!(
+                "the time limit of its job was reached: {what} stopped (signal {}); ask for more with --time, or for a partition that gives more",
+                signals::TIME_OVER
             ),
             Self::Signal(name) => format!("{what} stopped on request (signal {name})"),
             Self::MaxRunTime(time) => format!(

@@ -119,7 +119,8 @@ impl Settings {
         ours.extend(self.time(needs));
         if self.warning_seconds > 0 {
             let seconds = self.warning_seconds;
-            let text = format!("--signal=B:TERM@{seconds}");
+            // Not TERM: the record is to say that the time was over, not that somebody wanted it to end.
+            let text = format!("--signal=B:XCPU@{seconds}");
             ours.push(set("warn_before_end", &format!("{seconds}s"), text));
         }
         for (flag, option, per_partition) in self.keys() {

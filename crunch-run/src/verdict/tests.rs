@@ -89,6 +89,14 @@ fn endings_and_their_verdicts() {
             "it was stopped on request (signal TERM)",
         ),
         (
+            stopped(Cause::Signal("XCPU")),
+            Output::Unwanted,
+            Cancelled,
+            Some(137),
+            Kind::WallTime,
+            "the time limit of its job was reached: it was stopped (signal XCPU); ask for more with --time, or for a partition that gives more",
+        ),
+        (
             stopped(Cause::MaxRunTime(Duration::from_secs(5))),
             Output::Unwanted,
             Cancelled,

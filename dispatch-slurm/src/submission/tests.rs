@@ -181,7 +181,7 @@ fn what_the_admin_does_not_say_is_said_for_him() {
             "--chdir=/",
             "--exclude=n1,n2",
             "--time=62",
-            "--signal=B:TERM@120",
+            "--signal=B:XCPU@120",
             "--account=lab-gpu",
             "--qos=high",
             "--reservation=now",

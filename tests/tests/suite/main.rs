@@ -22,6 +22,7 @@ mod slurm_accounts;
 mod slurm_campaign;
 mod slurm_faults;
 mod slurm_lab;
+mod slurm_limits;
 mod slurm_setup;
 mod stack;
 mod starts;

@@ -1,0 +1,55 @@
+//! Containers that use more time or memory than Slurm gives their jobs: the record says so, whoever ends them.
+
+use std::fs;
+
+use arvados_client::ContainerUuid;
+use arvados_client::records::{Container, ContainerState};
+use serde_json::{Value, json};
+
+use crate::slurm_lab::{Cluster, PATIENCE, crunch_run_of};
+use crate::stack::Stack;
+
+const NODE: [&str; 6] = ["-n", "1", "-c", "4", "-m", "4000"];
+
+async fn running(stack: &Stack, script: &str, more: Value) -> ContainerUuid {
+    let (_, container) = stack.submit("limited", script, more).await;
+    let runs = |c: &Container| c.state == ContainerState::Running;
+    stack.wait_until(&container, PATIENCE, runs).await;
+    container
+}
+
+/// It is Cancelled; why.
+async fn why(stack: &Stack, container: &ContainerUuid) -> String {
+    let record = stack.end(container, PATIENCE).await;
+    assert_eq!(record.state, ContainerState::Cancelled, "{record:?}");
+    record.runtime_status.error.unwrap_or_default()
+}
+
+/// Slurm warns, as it looks every half a minute, and crunch-run ends the container and says why.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_that_is_warned_of_the_end_of_its_time_says_so() {
+    let cluster = Cluster::up(&NODE);
+    // Two minutes for the job, of which all are the last two.
+    let stack = cluster.stack(&["--staging-allowance", "1m"]).await;
+    let limit = json!({"scheduling_parameters": {"max_run_time": 60}});
+    let container = running(&stack, "sleep 1000", limit).await;
+    let why = why(&stack, &container).await;
+    assert!(
+        why.contains("the time limit of its job was reached"),
+        "{why}"
+    );
+}
+
+/// Without a warning, and with a command that does not listen, Slurm ends crunch-run too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_slurm_ends_at_its_time_limit_is_told_so() {
+    let cluster = Cluster::up(&NODE);
+    let more = ["--warn-before-end", "0s", "--staging-allowance", "1m"];
+    let stack = cluster.stack(&more).await;
+    let limit = json!({"scheduling_parameters": {"max_run_time": 60}});
+    let container = running(&stack, "trap '' TERM; while :; do sleep 1; done", limit).await;
+    let job = cluster.job(&container);
+    cluster.control(&["update", &format!("JobId={job}"), "EndTime=now+1"]);
+    let why = why(&stack, &container).await;
+    assert!(why.contains("reached its time limit in Slurm"), "{why}");
+}
