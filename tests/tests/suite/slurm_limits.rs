@@ -53,3 +53,26 @@ async fn a_job_that_slurm_ends_at_its_time_limit_is_told_so() {
     let why = why(&stack, &container).await;
     assert!(why.contains("reached its time limit in Slurm"), "{why}");
 }
+
+/// Slurm gives the job less than the container may have. Whom the kernel ends is its own choice: the command, of which
+/// crunch-run tells, or crunch-run, of which Slurm does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_over_its_memory_is_told_so_whichever_process_the_kernel_ends() {
+    let cluster = Cluster::up(&["-n", "1", "-c", "4", "-m", "4000", "-C", "-p", "mem"]);
+    let stack = cluster.stack(&["--sbatch-argument=--mem=150"]).await;
+    let large = json!({"runtime_constraints": {"vcpus": 1, "ram": 1 << 30}});
+    let grows = "sleep 3; dd if=/dev/zero of=/dev/null bs=400M count=1 && sleep 1000";
+    let command = running(&stack, grows, large.clone()).await;
+    let record = stack.end(&command, PATIENCE).await;
+    let why = record.runtime_status.error.unwrap_or_default();
+    assert!(why.contains("memory"), "{:?}: {why}", record.state);
+
+    let executor = running(&stack, grows, large).await;
+    let process = crunch_run_of(&executor).unwrap().as_raw_nonzero();
+    fs::write(format!("/proc/{process}/oom_score_adj"), "1000").unwrap();
+    let why = self::why(&stack, &executor).await;
+    assert!(
+        why.contains("was killed by Slurm for using more memory than it was given"),
+        "{why}"
+    );
+}
