@@ -208,6 +208,10 @@ impl Health {
         [("API server", &facts.api), ("scheduler", &facts.scheduler)]
             .into_iter()
             .find_map(|(name, side)| {
+                // Since its start nobody could have counted on it: what it waits for is said at once.
+                if let (None, Some(why)) = (side.answered, &side.failure) {
+                    return Some(format!("the {name} has not answered yet: {why}"));
+                }
                 let age = side.answered.unwrap_or(self.started).elapsed();
                 (age > self.too_old).then(|| {
                     let why = side.failure.as_deref().unwrap_or("no answer yet");

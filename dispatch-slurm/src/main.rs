@@ -15,6 +15,7 @@ mod settings;
 mod slurm;
 mod squeue;
 mod submission;
+mod start;
 mod template;
 mod waiting;
 mod wake;

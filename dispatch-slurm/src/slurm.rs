@@ -23,6 +23,7 @@ use crate::nice::{self, Change};
 use crate::nodes::Nodes;
 use crate::settings::Settings;
 use crate::squeue::{self, LISTING, Row, TIME_FORMAT};
+use crate::start::{self, Unusable};
 use crate::submission;
 use crate::waiting::waiting;
 use crate::wake::Bell;
@@ -94,11 +95,10 @@ impl Slurm {
         self
     }
 
-    /// Whether squeue answers; the error is for the admin, at the start.
-    pub async fn check(&self) -> Result<(), SchedulerError> {
+    /// Whether Slurm can be used at all, at the start. Whether it answers, the first listing tells.
+    pub async fn check(&self) -> Result<(), Unusable> {
         self.bell.hang();
-        let _ = self.elements.set(self.array_limit().await);
-        self.list().await.map(drop)
+        start::check().await
     }
 
     /// Whether a token with these scopes is of an attempt of this dispatcher.

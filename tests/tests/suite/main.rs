@@ -20,6 +20,7 @@ mod secrets;
 mod slurm;
 mod slurm_accounts;
 mod slurm_campaign;
+mod slurm_controller;
 mod slurm_faults;
 mod slurm_lab;
 mod slurm_limits;
