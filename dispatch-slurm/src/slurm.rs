@@ -1,7 +1,7 @@
 //! Slurm as a scheduler: sbatch, squeue, scontrol, scancel, and sinfo and sacct where they tell something.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arvados_client::{ContainerUuid, TokenUuid, scopes};
@@ -30,6 +30,8 @@ use crate::wake::Bell;
 
 mod together;
 
+use self::together::Elements;
+
 const NAME: &str = "slurm";
 /// How far apart waiting jobs are put in Slurm's priority, where the admin does not say.
 const SPREAD: i64 = 10;
@@ -55,8 +57,7 @@ pub struct Slurm {
     /// Rung by epilogs.
     bell: Bell,
     arrays: Arrays,
-    /// How many elements one may have; known to the service only, which alone makes and ends arrays.
-    elements: OnceLock<usize>,
+    elements: Mutex<Elements>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -85,7 +86,7 @@ impl Slurm {
             queue: Mutex::default(),
             jobs: Mutex::default(),
             arrays: Arrays::default(),
-            elements: OnceLock::new(),
+            elements: Mutex::new(Elements::NotOurs),
         }
     }
 
@@ -98,6 +99,7 @@ impl Slurm {
     /// Whether Slurm can be used at all, at the start. Whether it answers, the first listing tells.
     pub async fn check(&self) -> Result<(), Unusable> {
         self.bell.hang();
+        *locked(&self.elements) = Elements::Unasked;
         start::check().await
     }
 
@@ -277,7 +279,12 @@ impl Scheduler for Slurm {
         self.remember(&rows);
         let jobs = rows.iter().map(Row::job).collect();
         *locked(&self.queue) = rows;
-        if self.elements.get().is_some() {
+        let elements = *locked(&self.elements);
+        if elements == Elements::Unasked {
+            let asked = self.array_limit().await;
+            *locked(&self.elements) = asked;
+        }
+        if elements != Elements::NotOurs {
             let nameless = self.arrays.abandoned(&listing, &self.label, &asked);
             if !nameless.is_empty() {
                 self.cancel_nameless(&nameless).await;
@@ -301,8 +308,10 @@ impl Scheduler for Slurm {
     }
 
     fn batch(&self) -> usize {
-        let elements = self.elements.get().copied();
-        elements.filter(|most| *most >= LEAST).unwrap_or(1)
+        match *locked(&self.elements) {
+            Elements::AtMost(most) if most >= LEAST => most,
+            Elements::AtMost(_) | Elements::NotOurs | Elements::Unasked => 1,
+        }
     }
 
     fn alike(&self) -> Option<usize> {

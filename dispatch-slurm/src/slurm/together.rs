@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use dispatch_core::command::Command;
 use dispatch_core::handover;
 use dispatch_core::scheduler::{Order, SchedulerError};
 use dispatch_core::world::JobId;
@@ -133,7 +132,7 @@ impl Slurm {
         for (count, input) in arrays::updates(&job, &elements, &self.label) {
             let first = answers.len();
             let part = orders.iter().skip(first).take(count).enumerate();
-            let scontrol = Command::new("scontrol").patience(self.patience);
+            let scontrol = self.settings.client("scontrol").patience(self.patience);
             match scontrol.input(input).succeed().await {
                 Ok(_) => answers.extend(part.map(|(n, order)| {
                     let id = format!("{job}_{}", first + n);
@@ -170,19 +169,29 @@ impl Slurm {
     }
 
     /// How many elements an array may have; none, or too few: there are no arrays.
-    pub(super) async fn array_limit(&self) -> usize {
+    pub(super) async fn array_limit(&self) -> Elements {
         if !self.settings.arrays || !arrays::may_be(&self.settings) {
-            return 0;
+            return Elements::AtMost(0);
         }
-        let command = Command::new("scontrol").patience(self.patience);
+        let command = self.settings.client("scontrol").patience(self.patience);
         match command.args(["show", "config"]).succeed().await {
-            Ok(answer) => arrays::largest(&answer.output),
+            Ok(answer) => Elements::AtMost(arrays::largest(&answer.output)),
             Err(error) => {
-                tracing::warn!(%error, "Slurm does not tell how large an array may be; none is submitted");
-                0
+                tracing::warn!(%error, "Slurm does not tell how large an array may be; none is submitted yet");
+                Elements::Unasked
             }
         }
     }
+}
+
+/// How many elements an array may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Elements {
+    /// Nobody's matter but the service's, which alone makes and ends arrays.
+    NotOurs,
+    /// Slurm has not answered yet.
+    Unasked,
+    AtMost(usize),
 }
 
 fn refused(order: &Order, detail: String) -> SchedulerError {
