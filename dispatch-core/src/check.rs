@@ -1,13 +1,16 @@
-//! What the check of a dispatcher's set-up found, and how that is shown to people and to programs; `api.rs` beside is
-//! the part that all dispatchers have in common.
+//! What the check of a dispatcher's set-up found, and how that is shown to people and to programs; beside
+//! are the parts that dispatchers have in common.
 
 mod api;
+mod machine;
+pub mod submit_test;
 
 use std::fmt::Write;
 
 use serde::Serialize;
 
 pub use api::look as api;
+pub use machine::{commands, directory, set_up};
 
 /// How much it matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -19,7 +19,7 @@ use serde::Deserialize;
 
 use crate::instance_types::{self, InstanceType};
 
-pub use flags::{Flag, Given, Origin, Origins, parse};
+pub use flags::{Flag, Given, Origin, Origins, list, one, parse};
 pub use server::variable;
 pub use values::SAMPLE;
 
@@ -129,6 +129,9 @@ pub struct Containers {
     /// Slurm.
     #[serde(rename = "SLURM", deserialize_with = "values::or_default")]
     pub slurm: Slurm,
+    /// Ours: HTCondor.
+    #[serde(deserialize_with = "values::or_default")]
+    pub condor: Condor,
 }
 
 /// `Containers.SLURM`.
@@ -158,6 +161,31 @@ pub struct Slurm {
     pub constraint: BTreeMap<String, String>,
     /// Ours: which cluster of a federation.
     pub clusters: Option<String>,
+}
+
+/// `Containers.Condor`, all of it ours.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct Condor {
+    /// Templates of lines of a submit description.
+    pub submit_lines: Option<Vec<String>>,
+    /// More for containers with GPUs.
+    #[serde(rename = "GPUSubmitLines")]
+    pub gpu_submit_lines: Option<Vec<String>>,
+    /// Who pays.
+    pub accounting_group: Option<String>,
+    /// For whom.
+    pub accounting_group_user: Option<String>,
+    /// What a job takes of what is counted.
+    pub concurrency_limits: Option<String>,
+    /// Which machines will do.
+    pub requirements: Option<String>,
+    /// Which of them are best.
+    pub rank: Option<String>,
+    /// For the job.
+    pub environment_variables: Option<BTreeMap<String, String>>,
+    /// crunch-run travels with each job.
+    pub transfer_crunch_run: Option<bool>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

@@ -1,6 +1,6 @@
 //! Kinds of nodes an admin has named (`InstanceTypes`), and the cheapest one that suits a container. Pure.
 
-use crate::needs::Needs;
+use crate::needs::{Fit, Needs};
 
 /// Of the memory a kind of node is said to have, containers get this share at most: the rest is the system's.
 const USABLE_RAM_PERCENT: u128 = 95;
@@ -59,6 +59,22 @@ pub fn cheapest<'a>(
         types: types.len(),
         wanted: wanted(needs),
     })
+}
+
+/// The name of the cheapest that suits; empty where there are no kinds of nodes.
+pub fn name_for<'a>(types: &'a [InstanceType], needs: &Needs) -> Result<&'a str, NoneSuits> {
+    match types.is_empty() {
+        true => Ok(""),
+        false => cheapest(types, needs).map(|kind| kind.name.as_str()),
+    }
+}
+
+/// Whether any kind of node would do, for a scheduler that queues what does not fit now.
+pub fn fit(types: &[InstanceType], needs: &Needs) -> Fit {
+    match name_for(types, needs) {
+        Ok(_) => Fit::Now,
+        Err(none) => Fit::Never(none.to_string()),
+    }
 }
 
 impl InstanceType {

@@ -2,12 +2,9 @@
 
 mod submit_test;
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use dispatch_core::check::{Finding, Report};
+use dispatch_core::check::{self, Finding, Report};
 use dispatch_core::command::Command;
 use dispatch_core::home::Home;
 use dispatch_core::program;
@@ -17,7 +14,9 @@ use rustix::fs::statfs;
 use crate::flags::Flags;
 use crate::settings::Settings;
 use crate::slurm::Slurm;
+use submit_test::Trial;
 
+const SHARED: &str = "shared directory";
 /// What it runs.
 const COMMANDS: [&str; 5] = ["sbatch", "squeue", "scancel", "scontrol", "sinfo"];
 /// squeue slower than this holds every look up.
@@ -32,70 +31,30 @@ const LOCAL: [(i64, &str); 5] = [
 ];
 
 /// Looks at everything, and with `test` submits a job that is cancelled again; it may wait so long for its start.
-pub async fn check(flags: &Flags, settings: Settings, test: Option<Duration>) -> Report {
-    let mut findings = Vec::new();
-    let config = flags.common.config.iter();
-    for warning in config.flat_map(|config| &config.warnings) {
-        let mend = "correct it in the configuration file, or take it out";
-        findings.push(Finding::warn("configuration", warning, mend));
+pub async fn check(flags: &Flags, settings: &Settings, test: Option<Duration>) -> Report {
+    let common = &flags.common;
+    let mut findings = check::set_up(common);
+    let mend = "install Slurm's client commands on this machine, in PATH";
+    findings.extend(check::commands(&COMMANDS, "--version", mend).await);
+    let (place, home) = check::directory(SHARED, &flags.shared_dir);
+    findings.push(place);
+    if test.is_none() {
+        findings.extend(home.as_ref().and_then(local));
     }
-    if rustix::process::geteuid().is_root() {
-        let mend = "run the service as a user of its own, and this check too";
-        findings.push(Finding::warn(
-            "user",
-            "this is root; any user who may submit jobs will do",
-            mend,
-        ));
-    }
-    findings.extend(commands().await);
-    let (place, home) = shared_directory(&flags.shared_dir, test.is_some());
-    findings.extend(place);
-    findings.push(partitions(&settings).await);
+    findings.push(partitions(settings).await);
     if let Some(home) = home {
         let label = home.known_label().unwrap_or_default();
         let directory = home.path().to_owned();
-        let slurm = Slurm::new(settings.clone(), home, label, flags.common.command_timeout);
+        let slurm = Slurm::new(settings.clone(), home, label, common.command_timeout);
         let squeue = squeue(&slurm).await;
         let answers = squeue.mend.is_none();
         findings.push(squeue);
         if let Some(patience) = test.filter(|_| answers) {
-            findings.push(submit_test::run(&settings, &directory, patience).await);
+            findings.push(check::submit_test::run(&Trial(settings), &directory, patience).await);
         }
     }
-    findings.extend(dispatch_core::check::api(program::endpoint(&flags.common)).await);
+    findings.extend(check::api(program::endpoint(common)).await);
     Report::new(findings)
-}
-
-async fn commands() -> Vec<Finding> {
-    let mut versions = Vec::new();
-    let mut findings = Vec::new();
-    for name in COMMANDS {
-        match Command::new(name).args(["--version"]).succeed().await {
-            Ok(answer) => versions.push((name, answer.output.trim().to_owned())),
-            Err(error) => {
-                let mend = "install Slurm's client commands on this machine, in PATH";
-                findings.push(Finding::fail("commands", format!("{name}: {error}"), mend));
-            }
-        }
-    }
-    let Some((_, version)) = versions.first() else {
-        return findings;
-    };
-    match versions.iter().find(|(_, other)| other != version) {
-        None => {
-            let names: Vec<&str> = versions.iter().map(|(name, _)| *name).collect();
-            findings.push(Finding::ok(
-                "commands",
-                format!("{} of {version}", names.join(", ")),
-            ));
-        }
-        Some((name, other)) => findings.push(Finding::warn(
-            "commands",
-            format!("{} is of {version}, {name} of {other}", versions[0].0),
-            "let PATH name one Slurm's commands first",
-        )),
-    }
-    findings
 }
 
 async fn squeue(slurm: &Slurm) -> Finding {
@@ -165,53 +124,15 @@ fn judge_partitions(listing: &str) -> Finding {
     }
 }
 
-/// The directory, made if need be as the service makes it. Whether nodes see it, only a job can tell.
-fn shared_directory(path: &Path, tested: bool) -> (Vec<Finding>, Option<Home>) {
-    let what = "shared directory";
-    let failed = |error: &dyn std::error::Error, mend: &str| {
-        (vec![Finding::fail(what, error.to_string(), mend)], None)
-    };
-    let own = "make it for the service's user alone: install -d -m 700 -o USER DIR";
-    // It may be the first time; a service that runs holds it.
-    if !path.exists()
-        && let Err(error) = Home::take(path)
-    {
-        return failed(&error, own);
-    }
-    let home = match Home::visit(path) {
-        Ok(home) => home,
-        Err(error) => return failed(&error, own),
-    };
-    let trial = home.path().join(".check");
-    if let Err(error) = fs::write(&trial, "").and_then(|()| fs::remove_file(&trial)) {
-        return failed(&error, own);
-    }
-    let shown = home.path().display();
-    let mut findings = Vec::new();
-    let mode = home
-        .path()
-        .metadata()
-        .map(|m| m.permissions().mode() & 0o777);
-    match mode {
-        Ok(mode) if mode & 0o077 != 0 => findings.push(Finding::warn(
-            what,
-            format!(
-                "{shown} is open to others (mode {mode:o}); each job's own directory in it is not"
-            ),
-            format!("chmod 700 {shown}"),
-        )),
-        _ => findings.push(Finding::ok(what, format!("{shown} can be written to"))),
-    }
-    let kind = statfs(home.path()).ok();
-    let local = kind.and_then(|kind| LOCAL.iter().find(|(magic, _)| *magic == kind.f_type));
-    if let Some((_, name)) = local.filter(|_| !tested) {
-        findings.push(Finding::warn(
-            what,
-            format!("is on {name}: nodes see it only if this machine exports it"),
-            "take one that all nodes see at the same place; check --submit-test shows whether they do",
-        ));
-    }
-    (findings, Some(home))
+/// Whether nodes see the directory, only a job can tell; that it is on a file system of one machine can be seen.
+fn local(home: &Home) -> Option<Finding> {
+    let kind = statfs(home.path()).ok()?;
+    let (_, name) = LOCAL.iter().find(|(magic, _)| *magic == kind.f_type)?;
+    Some(Finding::warn(
+        SHARED,
+        format!("is on {name}: nodes see it only if this machine exports it"),
+        "take one that all nodes see at the same place; check --submit-test shows whether they do",
+    ))
 }
 
 #[cfg(test)]
@@ -232,19 +153,5 @@ mod tests {
             let finding = judge_partitions(listing);
             assert_eq!((finding.level, finding.finding.as_str()), (level, words));
         }
-    }
-
-    #[test]
-    fn a_directory_is_for_its_user_alone() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("shared");
-        let (findings, home) = shared_directory(&path, true);
-        assert!(home.is_some());
-        assert_eq!(findings[0].level, Level::Ok, "{findings:?}");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        let (findings, _) = shared_directory(&path, true);
-        assert!(findings[0].finding.contains("mode 755"), "{findings:?}");
-        let (findings, home) = shared_directory(Path::new("/proc/none"), true);
-        assert!(home.is_none() && findings[0].level == Level::Fail);
     }
 }

@@ -4,9 +4,8 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use arvados_client::ContainerUuid;
-use clap::{Parser, Subcommand, ValueEnum};
-use dispatch_core::{config, program};
+use clap::{Parser, ValueEnum};
+use dispatch_core::{config, errand, program};
 
 use crate::settings::{PerPartition, Settings};
 use crate::submission::{ARGUMENTS, GPU_ARGUMENTS};
@@ -59,25 +58,10 @@ pub struct Flags {
     /// How long before the end of its time a job is told to stop and save what it has; 0s: it is not told
     #[arg(long, value_name = "TIME", default_value = "2m", value_parser = program::time)]
     pub warn_before_end: Duration,
-    /// Only show what sbatch would be told for this container, and where each value comes from
-    #[arg(long, value_name = "UUID", value_parser = ContainerUuid::parse)]
-    pub dry_run: Option<ContainerUuid>,
-    /// How --dry-run, explain and check answer
-    #[arg(long, value_name = "FORMAT", default_value = "text", global = true)]
-    pub format: Format,
+    #[command(flatten)]
+    pub errands: errand::Flags,
     #[command(flatten)]
     pub common: program::Flags,
-    #[command(subcommand)]
-    pub errand: Option<Errand>,
-}
-
-/// How an errand answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// For people.
-    Text,
-    /// One JSON object.
-    Json,
 }
 
 /// Whether there are job arrays.
@@ -89,40 +73,7 @@ pub enum Arrays {
     Auto,
 }
 
-/// What is done instead of dispatching; with the service's flags before it, and as its user.
-#[derive(Debug, Clone, Subcommand)]
-pub enum Errand {
-    /// What `--dry-run` does.
-    #[command(skip)]
-    DryRun {
-        /// For this one.
-        container: ContainerUuid,
-    },
-    /// Tell why a container runs, or does not
-    Explain {
-        /// Which
-        #[arg(value_name = "UUID", value_parser = ContainerUuid::parse)]
-        container: ContainerUuid,
-    },
-    /// Look whether everything needed is there, and what to do about what is not; exit status 78 if something fails
-    Check {
-        /// Also submit a job, see it start, and cancel it
-        #[arg(long)]
-        submit_test: bool,
-        /// How long that job may take to start
-        #[arg(long, value_name = "TIME", default_value = "60s", value_parser = program::time)]
-        wait: Duration,
-    },
-}
-
 impl Flags {
-    /// What to do instead of dispatching.
-    pub fn errand(&self) -> Option<Errand> {
-        let dry_run = self.dry_run.clone();
-        let dry_run = dry_run.map(|container| Errand::DryRun { container });
-        dry_run.or_else(|| self.errand.clone())
-    }
-
     /// What the admin set, checked.
     pub fn settings(&self) -> Result<Settings, Box<dyn Error + Send + Sync>> {
         let config = self.common.config.as_deref();

@@ -2,29 +2,28 @@
 
 mod accounting;
 mod arrays;
+mod beside;
 mod capacity;
 mod check;
 mod dry_run;
 mod ending;
-mod errand;
-mod explain;
 mod flags;
 mod nice;
 mod nodes;
 mod settings;
 mod slurm;
 mod squeue;
-mod submission;
 mod start;
-mod template;
+mod submission;
 mod waiting;
 mod wake;
 
 use std::process::ExitCode;
 
 use dispatch_core::home::Home;
-use dispatch_core::{config, program};
+use dispatch_core::{config, errand, program};
 
+use beside::Program;
 use flags::Flags;
 use slurm::Slurm;
 
@@ -35,8 +34,9 @@ fn main() -> ExitCode {
         Err(error) => return program::refuse(&error.to_string()),
     };
     flags.common.config = config.map(Into::into);
-    if let Some(errand) = flags.errand() {
-        return errand::run(&flags, &origins, &errand);
+    if let Some(errand) = flags.errands.errand() {
+        let program = Program::new(&flags, &origins);
+        return errand::run(&errand, flags.errands.format, program);
     }
     program::run(flags.common.clone(), async || {
         let settings = flags.settings()?;

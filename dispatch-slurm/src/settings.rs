@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 
 use arvados_client::ContainerUuid;
 use dispatch_core::command::Command;
-use dispatch_core::config::{Config, Given};
-use dispatch_core::instance_types::{InstanceType, NoneSuits, cheapest};
+use dispatch_core::config::{Config, Given, list, one};
+use dispatch_core::instance_types::{InstanceType, NoneSuits, fit, name_for};
 use dispatch_core::needs::{Fit, Needs};
-
-use crate::template::{TemplateError, Values, render};
+use dispatch_core::template::{TemplateError, Values, render};
 
 /// The partition that stands for any that is not named.
 const ANY: &str = "*";
@@ -121,18 +120,12 @@ impl Settings {
 
     /// The name of the cheapest kind of node for it; empty where there are no kinds.
     pub fn instance_type(&self, needs: &Needs) -> Result<&str, NoneSuits> {
-        match self.types.is_empty() {
-            true => Ok(""),
-            false => cheapest(&self.types, needs).map(|kind| kind.name.as_str()),
-        }
+        name_for(&self.types, needs)
     }
 
     /// Whether any kind of node would do. Slurm queues what does not fit now.
     pub fn fit(&self, needs: &Needs) -> Fit {
-        match self.instance_type(needs) {
-            Ok(_) => Fit::Now,
-            Err(none) => Fit::Never(none.to_string()),
-        }
+        fit(&self.types, needs)
     }
 
     /// What every Slurm command is told where another cluster than this machine's own is meant.
@@ -151,50 +144,23 @@ impl Settings {
 pub fn given(config: &Config) -> Vec<Given> {
     let containers = &config.cluster.containers;
     let slurm = &containers.slurm;
-    let list = |flag, key, values: &Option<Vec<String>>| {
-        let values = values.clone()?;
-        Some(Given { flag, key, values })
-    };
     let map = |flag, key, values: &BTreeMap<String, String>| {
         let values: Vec<String> = values.iter().map(|(p, v)| format!("{p}:{v}")).collect();
         (!values.is_empty()).then_some(Given { flag, key, values })
     };
     #[rustfmt::skip]
     let ours = [
-        list("arguments", "Containers.SLURM.SbatchArgumentsList", &slurm.sbatch_arguments_list),
-        list("gpu_arguments", "Containers.SLURM.SbatchGPUArgumentsList", &slurm.sbatch_gpu_arguments_list),
-        list("priority_spread", "Containers.SLURM.PrioritySpread", &slurm.priority_spread.map(|spread| vec![spread.to_string()])),
-        list("clusters", "Containers.SLURM.Clusters", &slurm.clusters.clone().map(|names| vec![names])),
+        list("arguments", "Containers.SLURM.SbatchArgumentsList", slurm.sbatch_arguments_list.clone()),
+        list("gpu_arguments", "Containers.SLURM.SbatchGPUArgumentsList", slurm.sbatch_gpu_arguments_list.clone()),
+        one("priority_spread", "Containers.SLURM.PrioritySpread", slurm.priority_spread.map(|spread| spread.to_string())),
+        one("clusters", "Containers.SLURM.Clusters", slurm.clusters.clone()),
         map("account", "Containers.SLURM.Account", &slurm.account),
         map("qos", "Containers.SLURM.QOS", &slurm.qos),
         map("reservation", "Containers.SLURM.Reservation", &slurm.reservation),
         map("constraint", "Containers.SLURM.Constraint", &slurm.constraint),
-        crunch_run(config),
+        config.crunch_run("crunch-run"),
     ];
     ours.into_iter().flatten().chain(config.common()).collect()
-}
-
-/// The command with its arguments, and the engine behind them.
-fn crunch_run(config: &Config) -> Option<Given> {
-    let containers = &config.cluster.containers;
-    let command = containers.crunch_run_command.as_deref();
-    let arguments = containers.crunch_run_arguments_list.as_deref();
-    let engine = containers.runtime_engine.as_deref();
-    if command.is_none() && arguments.is_none() && engine.is_none() {
-        return None;
-    }
-    let engine = engine.map(|engine| format!("--runtime-engine={engine}"));
-    let words = [command.unwrap_or("crunch-run")]
-        .into_iter()
-        .chain(arguments.unwrap_or_default().iter().map(String::as_str))
-        .chain(engine.as_deref());
-    // A NUL cannot be in a command, and is not in YAML.
-    let quoted = shlex::try_join(words).ok()?;
-    Some(Given {
-        flag: "crunch_run",
-        key: "Containers.CrunchRunCommand, CrunchRunArgumentsList, RuntimeEngine",
-        values: vec![quoted],
-    })
 }
 
 #[cfg(test)]

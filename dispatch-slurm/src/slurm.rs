@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use arvados_client::{ContainerUuid, TokenUuid, scopes};
+use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::attempt_dir::AttemptDir;
 use dispatch_core::command::{Command, Failure};
 use dispatch_core::handover::hand_over;
@@ -101,11 +101,6 @@ impl Slurm {
         self.bell.hang();
         *locked(&self.elements) = Elements::Unasked;
         start::check().await
-    }
-
-    /// Whether a token with these scopes is of an attempt of this dispatcher.
-    pub fn minted(&self, token_scopes: &[String]) -> bool {
-        scopes::is_labelled(token_scopes, &format!("{NAME}-{}", self.label))
     }
 
     fn dir(&self, container: &ContainerUuid) -> AttemptDir {

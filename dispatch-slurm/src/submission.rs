@@ -4,10 +4,11 @@ use std::path::Path;
 
 use arvados_client::ContainerUuid;
 use dispatch_core::command::Command;
+use dispatch_core::dry_run::Source;
 use dispatch_core::needs::Needs;
+use dispatch_core::template::{TemplateError, Values, render};
 
 use crate::settings::{PerPartition, Settings};
-use crate::template::{TemplateError, Values, render};
 
 /// Arguments for every container, where the admin gives none.
 pub const ARGUMENTS: [&str; 5] = [
@@ -27,20 +28,6 @@ pub struct Argument {
     pub text: String,
     /// Why.
     pub from: Source,
-}
-
-/// Why there is an argument.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
-    /// It is always there, for this reason.
-    Always(&'static str),
-    /// The admin's flag, or what stands for it, with this template or value.
-    Set {
-        /// Name of the flag in the program.
-        flag: &'static str,
-        /// What was set.
-        value: String,
-    },
 }
 
 /// What an attempt gives to its job.

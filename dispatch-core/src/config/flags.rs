@@ -44,6 +44,8 @@ pub enum Origin {
 #[derive(Debug, Clone, Default)]
 pub struct Origins {
     matches: ArgMatches,
+    /// What flags are called on the command line.
+    names: BTreeMap<String, String>,
     file: BTreeMap<&'static str, &'static str>,
 }
 
@@ -58,6 +60,16 @@ impl Origins {
             (false, None) => Origin::Default,
         }
     }
+
+    /// Where `value` of that flag comes from, in words.
+    pub fn words(&self, flag: &str, value: &str) -> String {
+        let name = self.names.get(flag).map_or(flag, String::as_str);
+        match self.of(flag) {
+            Origin::Flag => format!("--{name}: {value}"),
+            Origin::File(key) => format!("{key}: {value}"),
+            Origin::Default => format!("default of --{name}: {value}"),
+        }
+    }
 }
 
 /// The program's flags, with what the file that `--config` names says in place of those that are not given. `given` is
@@ -69,7 +81,7 @@ pub fn parse<F: CommandFactory + FromArgMatches>(
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let matches = F::command().get_matches_from(&arguments);
     let Some(path) = matches.get_one::<PathBuf>("config") else {
-        return Ok((made(&matches), of(matches, Vec::new()), None));
+        return Ok((made(&matches), of::<F>(matches, Vec::new()), None));
     };
     let config = Config::read(path)?;
     let given = given(&config);
@@ -79,15 +91,19 @@ pub fn parse<F: CommandFactory + FromArgMatches>(
         command.mut_arg(given.flag, |flag| flag.default_values(values))
     });
     let matches = command.get_matches_from(&arguments);
-    Ok((made(&matches), of(matches, given), Some(config)))
+    Ok((made(&matches), of::<F>(matches, given), Some(config)))
 }
 
 fn made<F: FromArgMatches>(matches: &ArgMatches) -> F {
     F::from_arg_matches(matches).unwrap_or_else(|error| error.exit())
 }
 
-fn of(matches: ArgMatches, given: Vec<Given>) -> Origins {
+fn of<F: CommandFactory>(matches: ArgMatches, given: Vec<Given>) -> Origins {
+    let command = F::command();
+    let flags = command.get_arguments();
+    let names = flags.filter_map(|flag| Some((flag.get_id().to_string(), flag.get_long()?.into())));
     Origins {
+        names: names.collect(),
         matches,
         file: given.into_iter().map(|g| (g.flag, g.key)).collect(),
     }
@@ -109,6 +125,40 @@ impl Config {
         });
         reserve.into_iter().chain(retry).collect()
     }
+
+    /// crunch-run's command with its arguments, and the engine behind them; `program` where the file names none.
+    pub fn crunch_run(&self, program: &str) -> Option<Given> {
+        let containers = &self.cluster.containers;
+        let command = containers.crunch_run_command.as_deref();
+        let arguments = containers.crunch_run_arguments_list.as_deref();
+        let engine = containers.runtime_engine.as_deref();
+        if command.is_none() && arguments.is_none() && engine.is_none() {
+            return None;
+        }
+        let engine = engine.map(|engine| format!("--runtime-engine={engine}"));
+        let words = [command.unwrap_or(program)]
+            .into_iter()
+            .chain(arguments.unwrap_or_default().iter().map(String::as_str))
+            .chain(engine.as_deref());
+        // A NUL cannot be in a command, and is not in YAML.
+        let quoted = shlex::try_join(words).ok()?;
+        Some(Given {
+            flag: "crunch_run",
+            key: "Containers.CrunchRunCommand, CrunchRunArgumentsList, RuntimeEngine",
+            values: vec![quoted],
+        })
+    }
+}
+
+/// What a setting that holds one text says, if it is set.
+pub fn one(flag: &'static str, key: &'static str, value: Option<String>) -> Option<Given> {
+    list(flag, key, value.map(|value| vec![value]))
+}
+
+/// What a setting that holds a list says, if it is set.
+pub fn list(flag: &'static str, key: &'static str, values: Option<Vec<String>>) -> Option<Given> {
+    let values = values?;
+    Some(Given { flag, key, values })
 }
 
 #[cfg(test)]
@@ -150,6 +200,13 @@ mod tests {
         );
         assert_eq!(origins.of("min_retry_period"), Origin::Flag);
         assert_eq!(origins.of("max_pending"), Origin::Default);
+        for (flag, words) in [
+            ("reserve_extra_ram", "Containers.ReserveExtraRAM: 1"),
+            ("min_retry_period", "--min-retry-period: 1"),
+            ("max_pending", "default of --max-pending: 1"),
+        ] {
+            assert_eq!(origins.words(flag, "1"), words);
+        }
         let (flags, _, _) = parsed(&["--config", path]);
         assert_eq!(flags.common.min_retry_period, Duration::from_secs(90));
         let (flags, origins, config) = parsed(&[]);

@@ -6,7 +6,8 @@
 use serde_ignored::Path;
 
 /// Sections of which we read everything there is, but for the named.
-const WHOLE: [(&str, &[&str]); 3] = [
+const WHOLE: [(&str, &[&str]); 4] = [
+    ("Containers.Condor.", &[]),
     ("Containers.SLURM.", &["Managed"]),
     ("InstanceTypes.*.", &["ProviderType", "Name", "Service"]),
     (
@@ -40,7 +41,7 @@ const WHOLE: [(&str, &[&str]); 3] = [
 ];
 
 /// What we read, below `Clusters.ID.`.
-const KNOWN: [&str; 34] = [
+const KNOWN: [&str; 44] = [
     "SystemRootToken",
     "Services",
     "Services.Controller",
@@ -63,6 +64,16 @@ const KNOWN: [&str; 34] = [
     "Containers.SLURM.Reservation",
     "Containers.SLURM.Constraint",
     "Containers.SLURM.Clusters",
+    "Containers.Condor",
+    "Containers.Condor.SubmitLines",
+    "Containers.Condor.GPUSubmitLines",
+    "Containers.Condor.AccountingGroup",
+    "Containers.Condor.AccountingGroupUser",
+    "Containers.Condor.ConcurrencyLimits",
+    "Containers.Condor.Requirements",
+    "Containers.Condor.Rank",
+    "Containers.Condor.EnvironmentVariables",
+    "Containers.Condor.TransferCrunchRun",
     "InstanceTypes",
     "InstanceTypes.*.VCPUs",
     "InstanceTypes.*.RAM",
@@ -143,6 +154,8 @@ mod tests {
             ("Clusters.zzzzz.Containers.Colour", Some("Clusters.zzzzz.Containers.Colour is not known, and has no effect")),
             ("Clusters.zzzzz.Containers.SLURM.Managed", None),
             ("Clusters.zzzzz.Containers.SLURM.SbatchArguments", Some("Clusters.zzzzz.Containers.SLURM.SbatchArguments is not known, and has no effect")),
+            ("Clusters.zzzzz.Containers.Condor.SubmitLine", Some("Clusters.zzzzz.Containers.Condor.SubmitLine is not known; is SubmitLines meant?")),
+            ("Clusters.zzzzz.Containers.Condor.Colour", Some("Clusters.zzzzz.Containers.Condor.Colour is not known, and has no effect")),
             ("Clusters.zzzzz.InstanceTypes.a1.ProviderType", None),
             ("Clusters.zzzzz.InstanceTypes.a1.VCPU", Some("Clusters.zzzzz.InstanceTypes.a1.VCPU is not known; is VCPUs meant?")),
             ("Clusters.zzzzz.Services.Keepstore", None),

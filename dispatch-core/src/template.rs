@@ -1,4 +1,4 @@
-//! sbatch's arguments from templates, with the substitutions of `Containers.SLURM.SbatchArgumentsList`.
+//! Templates of what a scheduler is told, with the substitutions of `Containers.SLURM.SbatchArgumentsList`.
 //!
 //! | token | value |
 //! |---|---|
@@ -7,24 +7,23 @@
 //! | `%M` | MiB of memory, cache and crunch-run's reserve included |
 //! | `%T` | MiB of disk: `tmp` mounts, a guess at the image, and the cache of inputs |
 //! | `%G` | GPUs |
-//! | `%W` | minutes of the run time limit; an argument with it is left out where there is no limit |
-//! | `%P` | partitions, joined by commas; an argument with it is left out where none is asked for |
+//! | `%W` | minutes of the run time limit; what has it is left out where there is no limit |
+//! | `%P` | partitions, joined by commas; what has it is left out where none is asked for |
 //! | `%I` | the cheapest instance type that suits; empty where none are configured |
 //! | `%%` | `%` |
 
 use arvados_client::ContainerUuid;
-use dispatch_core::needs::Needs;
+
+use crate::needs::Needs;
 
 const MIB: u64 = 1 << 20;
 
 /// A `%` and a letter that means nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "unknown substitution {token} in the sbatch argument {argument:?}; known are %U %C %M %T %G %W %P %I %%"
-)]
+#[error("unknown substitution {token} in {template:?}; known are %U %C %M %T %G %W %P %I %%")]
 pub struct TemplateError {
     token: String,
-    argument: String,
+    template: String,
 }
 
 /// What is substituted.
@@ -38,39 +37,70 @@ pub struct Values<'a> {
     pub instance_type: &'a str,
 }
 
-/// One argument; none if it speaks of something that the container does not ask for.
-pub fn render(argument: &str, values: Values<'_>) -> Result<Option<String>, TemplateError> {
-    let needs = values.needs;
-    let mut rendered = String::with_capacity(argument.len());
-    let mut characters = argument.chars();
+/// What a letter stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Value {
+    /// This.
+    Is(String),
+    /// Something that the container does not ask for.
+    NotAsked,
+    /// Nothing.
+    Unknown,
+}
+
+impl Values<'_> {
+    /// What this letter stands for.
+    pub fn of(self, letter: char) -> Value {
+        let needs = self.needs;
+        Value::Is(match letter {
+            'U' => self.container.to_string(),
+            'C' => needs.cpus.to_string(),
+            'M' => needs.ram.div_ceil(MIB).to_string(),
+            'T' => needs.disk().div_ceil(MIB).to_string(),
+            'G' => needs.gpus.to_string(),
+            'W' => match needs.max_run_time {
+                Some(seconds) => seconds.div_ceil(60).to_string(),
+                None => return Value::NotAsked,
+            },
+            'P' if needs.partitions.is_empty() => return Value::NotAsked,
+            'P' => needs.partitions.join(","),
+            'I' => self.instance_type.to_owned(),
+            _ => return Value::Unknown,
+        })
+    }
+}
+
+/// One text; none if it speaks of something that the container does not ask for.
+pub fn render(template: &str, values: Values<'_>) -> Result<Option<String>, TemplateError> {
+    fill(template, |letter| values.of(letter))
+}
+
+/// The same, where letters stand for what `value` says.
+pub fn fill(
+    template: &str,
+    value: impl Fn(char) -> Value,
+) -> Result<Option<String>, TemplateError> {
+    let mut filled = String::with_capacity(template.len());
+    let mut characters = template.chars();
     while let Some(c) = characters.next() {
         if c != '%' {
-            rendered.push(c);
+            filled.push(c);
             continue;
         }
-        match characters.next() {
-            Some('%') => rendered.push('%'),
-            Some('U') => rendered.push_str(values.container.as_str()),
-            Some('C') => rendered.push_str(&needs.cpus.to_string()),
-            Some('M') => rendered.push_str(&needs.ram.div_ceil(MIB).to_string()),
-            Some('T') => rendered.push_str(&needs.disk().div_ceil(MIB).to_string()),
-            Some('G') => rendered.push_str(&needs.gpus.to_string()),
-            Some('W') => match needs.max_run_time {
-                Some(seconds) => rendered.push_str(&seconds.div_ceil(60).to_string()),
-                None => return Ok(None),
-            },
-            Some('P') if needs.partitions.is_empty() => return Ok(None),
-            Some('P') => rendered.push_str(&needs.partitions.join(",")),
-            Some('I') => rendered.push_str(values.instance_type),
-            other => {
+        let letter = characters.next();
+        match letter.map_or(Value::Unknown, &value) {
+            _ if letter == Some('%') => filled.push('%'),
+            Value::Is(text) => filled.push_str(&text),
+            Value::NotAsked => return Ok(None),
+            Value::Unknown => {
                 return Err(TemplateError {
-                    token: other.map_or_else(|| "%".into(), |c| format!("%{c}")),
-                    argument: argument.to_owned(),
+                    token: letter.map_or_else(|| "%".into(), |c| format!("%{c}")),
+                    template: template.to_owned(),
                 });
             }
         }
     }
-    Ok(Some(rendered))
+    Ok(Some(filled))
 }
 
 #[cfg(test)]

@@ -1,21 +1,37 @@
-//! Why a container runs, or does not: what the record, its lock and Slurm say, in one answer.
+//! Why a container runs, or does not: what the record, its lock and the scheduler say, in one answer.
 
 use std::fmt::Write;
 
 use arvados_client::records::{Container, ContainerState};
-use dispatch_core::needs::Fit;
-use dispatch_core::scheduler::Waiting;
-use dispatch_core::world::Job;
 use serde::Serialize;
+
+use crate::needs::Fit;
+use crate::scheduler::Waiting;
+use crate::world::Job;
+
+/// How a dispatcher and its scheduler are called.
+#[derive(Debug, Clone, Copy)]
+pub struct Names {
+    /// The scheduler.
+    pub scheduler: &'static str,
+    /// The dispatcher's program.
+    pub program: &'static str,
+    /// Its flag for its directory.
+    pub directory: &'static str,
+    /// The command that tells more of a job that waits, before the job's number.
+    pub ask: &'static str,
+}
 
 /// What is known.
 #[derive(Debug)]
 pub struct Facts {
+    /// Whose facts.
+    pub names: Names,
     /// Its record.
     pub container: Container,
     /// Whether the token that holds its lock is of this dispatcher.
     pub held_by_us: bool,
-    /// Its jobs in Slurm that are this dispatcher's, or why that is not known.
+    /// Its jobs in the scheduler that are this dispatcher's, or why that is not known.
     pub jobs: Result<Vec<Job>, String>,
     /// What its job waits for.
     pub waiting: Option<Waiting>,
@@ -23,6 +39,8 @@ pub struct Facts {
     pub ended: Option<String>,
     /// Whether it could start here.
     pub fit: Fit,
+    /// What the scheduler itself has to say about its job.
+    pub analysis: Option<String>,
 }
 
 /// The answer.
@@ -32,10 +50,13 @@ pub struct Explanation {
     pub record: String,
     /// Who has it.
     pub lock: String,
-    /// What Slurm has of it.
-    pub slurm: String,
+    /// What the scheduler has of it.
+    pub jobs: String,
     /// Why it is as it is, and what happens next.
     pub why: String,
+    /// What the scheduler itself has to say about its job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub analysis: Option<String>,
 }
 
 /// From what is known. Pure.
@@ -53,12 +74,13 @@ pub fn explain(facts: &Facts) -> Explanation {
             container.lock_count
         ),
         lock,
-        slurm: slurm(facts),
+        jobs: jobs(facts),
         why: why(facts),
+        analysis: facts.analysis.clone(),
     }
 }
 
-fn slurm(facts: &Facts) -> String {
+fn jobs(facts: &Facts) -> String {
     let jobs = match &facts.jobs {
         Ok(jobs) => jobs,
         Err(error) => return error.clone(),
@@ -77,13 +99,19 @@ fn slurm(facts: &Facts) -> String {
 
 fn why(facts: &Facts) -> String {
     use ContainerState as State;
+    let Names {
+        scheduler,
+        program,
+        directory,
+        ask,
+    } = facts.names;
     let container = &facts.container;
     let status = &container.runtime_status;
     let said = |text: &Option<String>, else_said: &str| {
         text.clone().unwrap_or_else(|| else_said.to_owned())
     };
     let Ok(jobs) = &facts.jobs else {
-        return "Slurm does not answer, so that nothing is done until it does".to_owned();
+        return format!("{scheduler} does not answer, so that nothing is done until it does");
     };
     let job = jobs.iter().find(|job| !job.ended);
     match (&container.state, facts.held_by_us, job) {
@@ -110,15 +138,16 @@ fn why(facts: &Facts) -> String {
         ),
         (State::Queued, _, None) => match &facts.fit {
             Fit::Never(why) => format!("it cannot run here, though another dispatcher may run it: {why}"),
-            Fit::Later(why) => format!("it is not handed to Slurm yet: {why}"),
-            Fit::Now => "it is taken, highest priority first, as soon as fewer than --max-pending wait in Slurm; \
-                if none of ours wait there, see that dispatch-slurm runs, and what its log says of this container"
-                .to_owned(),
+            Fit::Later(why) => format!("it is not handed to {scheduler} yet: {why}"),
+            Fit::Now => format!(
+                "it is taken, highest priority first, as soon as fewer than --max-pending wait in {scheduler}; \
+                if none of ours wait there, see that {program} runs, and what its log says of this container"
+            ),
         },
-        (_, false, _) => "another dispatcher has it, or an earlier one with another --shared-dir".to_owned(),
+        (_, false, _) => format!("another dispatcher has it, or an earlier one with another {directory}"),
         (State::Locked, true, Some(job)) => match (&facts.waiting, &job.node) {
-            (Some(waiting), _) => format!("job {} waits in Slurm: {}", job.id.0, waiting.words),
-            (None, None) => format!("job {} waits in Slurm; squeue --start --job={} tells more", job.id.0, job.id.0),
+            (Some(waiting), _) => format!("job {} waits in {scheduler}: {}", job.id.0, waiting.words),
+            (None, None) => format!("job {} waits in {scheduler}; {ask}{} tells more", job.id.0, job.id.0),
             (None, Some(node)) => {
                 let activity = said(&status.activity, "it prepares its start");
                 format!("job {} has started on {node}: {activity}", job.id.0)
@@ -145,12 +174,15 @@ impl Explanation {
         let lines = [
             ("record", &self.record),
             ("lock", &self.lock),
-            ("slurm", &self.slurm),
+            ("jobs", &self.jobs),
             ("why", &self.why),
         ];
         for (what, words) in lines {
             // A string never refuses to be written to.
             let _ = writeln!(page, "{what:<6}  {words}");
+        }
+        for line in self.analysis.iter().flat_map(|analysis| analysis.lines()) {
+            let _ = writeln!(page, "        {line}");
         }
         page
     }
@@ -158,11 +190,18 @@ impl Explanation {
 
 #[cfg(test)]
 mod tests {
-    use dispatch_core::scheduler::Outlook;
-    use dispatch_core::world::JobId;
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::scheduler::Outlook;
+    use crate::world::JobId;
+
+    const NAMES: Names = Names {
+        scheduler: "Slurm",
+        program: "dispatch-slurm",
+        directory: "--shared-dir",
+        ask: "squeue --start --job=",
+    };
 
     fn facts(record: Value, held_by_us: bool, jobs: &[(&str, Option<&str>)]) -> Facts {
         let mut all = json!({"uuid": "zzzzz-dz642-queuedcontainer", "priority": 7});
@@ -178,6 +217,8 @@ mod tests {
             node: node.map(str::to_owned),
         };
         Facts {
+            names: NAMES,
+            analysis: None,
             jobs: Ok(jobs.iter().map(job).collect()),
             container,
             held_by_us,
@@ -218,10 +259,10 @@ mod tests {
         facts.fit = Fit::Never("too large".into());
         assert!(explain(&facts).why.ends_with("too large"));
         facts.ended = Some("it was lost".into());
-        assert_eq!(explain(&facts).slurm, "no job of it any more; it was lost");
+        assert_eq!(explain(&facts).jobs, "no job of it any more; it was lost");
         facts.jobs = Err("no answer".into());
         let told = explain(&facts);
-        assert_eq!(told.slurm, "no answer");
+        assert_eq!(told.jobs, "no answer");
         assert!(told.why.contains("does not answer"));
         assert!(told.text().starts_with("record  Queued, priority 7"));
     }

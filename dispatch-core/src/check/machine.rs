@@ -1,0 +1,128 @@
+//! The machine that a dispatcher runs on: its user, the scheduler's commands, the directory of its jobs.
+
+use std::error::Error;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use super::Finding;
+use crate::command::Command;
+use crate::home::Home;
+use crate::program::Flags;
+
+/// What can be told of flags, configuration file and user alone.
+pub fn set_up(flags: &Flags) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for warning in flags.config.iter().flat_map(|config| &config.warnings) {
+        let mend = "correct it in the configuration file, or take it out";
+        findings.push(Finding::warn("configuration", warning, mend));
+    }
+    if rustix::process::geteuid().is_root() {
+        let mend = "run the service as a user of its own, and this check too";
+        findings.push(Finding::warn(
+            "user",
+            "this is root; any user who may submit jobs will do",
+            mend,
+        ));
+    }
+    findings
+}
+
+/// Whether these commands are there, and of one version, which `argument` makes them print on one line.
+pub async fn commands(names: &[&str], argument: &str, mend: &str) -> Vec<Finding> {
+    let mut versions = Vec::new();
+    let mut findings = Vec::new();
+    for name in names {
+        match Command::new(name).args([argument]).succeed().await {
+            Ok(answer) => {
+                let first = answer.output.trim().lines().next().unwrap_or_default();
+                versions.push((name, first.to_owned()));
+            }
+            Err(error) => {
+                findings.push(Finding::fail("commands", format!("{name}: {error}"), mend))
+            }
+        }
+    }
+    let Some((first, version)) = versions.first() else {
+        return findings;
+    };
+    match versions.iter().find(|(_, other)| other != version) {
+        None => {
+            let names: Vec<&str> = versions.iter().map(|(name, _)| **name).collect();
+            findings.push(Finding::ok(
+                "commands",
+                format!("{} of {version}", names.join(", ")),
+            ));
+        }
+        Some((name, other)) => findings.push(Finding::warn(
+            "commands",
+            format!("{first} is of {version}, {name} of {other}"),
+            "let PATH name those of one installation first",
+        )),
+    }
+    findings
+}
+
+/// The directory of the jobs, called `what`, made if need be as the service makes it.
+pub fn directory(what: &'static str, path: &Path) -> (Finding, Option<Home>) {
+    let failed = |error: &dyn Error| {
+        let own = "make it for the service's user alone: install -d -m 700 -o USER DIR";
+        (Finding::fail(what, error.to_string(), own), None)
+    };
+    // It may be the first time; a service that runs holds it.
+    if !path.exists()
+        && let Err(error) = Home::take(path)
+    {
+        return failed(&error);
+    }
+    let home = match Home::visit(path) {
+        Ok(home) => home,
+        Err(error) => return failed(&error),
+    };
+    let trial = home.path().join(".check");
+    if let Err(error) = fs::write(&trial, "").and_then(|()| fs::remove_file(&trial)) {
+        return failed(&error);
+    }
+    let shown = home.path().display();
+    let metadata = home.path().metadata();
+    let finding = match metadata.map(|m| m.permissions().mode() & 0o777) {
+        Ok(mode) if mode & 0o077 != 0 => Finding::warn(
+            what,
+            format!(
+                "{shown} is open to others (mode {mode:o}); each job's own directory in it is not"
+            ),
+            format!("chmod 700 {shown}"),
+        ),
+        _ => Finding::ok(what, format!("{shown} can be written to")),
+    };
+    (finding, Some(home))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::Level;
+
+    #[test]
+    fn a_directory_is_for_its_user_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("jobs");
+        let (finding, home) = directory("jobs", &path);
+        assert!(home.is_some());
+        assert_eq!(finding.level, Level::Ok, "{finding:?}");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        let (finding, _) = directory("jobs", &path);
+        assert!(finding.finding.contains("mode 755"), "{finding:?}");
+        let (finding, home) = directory("jobs", Path::new("/proc/none"));
+        assert!(home.is_none() && finding.level == Level::Fail);
+    }
+
+    #[tokio::test]
+    async fn commands_are_of_one_version() {
+        let found = commands(&["true", "false-there-is-none"], "--version", "install it").await;
+        let levels: Vec<Level> = found.iter().map(|finding| finding.level).collect();
+        assert_eq!(levels, [Level::Fail, Level::Ok], "{found:?}");
+        let found = commands(&["true", "cat"], "--version", "install it").await;
+        assert_eq!(found[0].level, Level::Warn, "{found:?}");
+    }
+}

@@ -1,0 +1,242 @@
+//! What a dispatcher's program does beside its service, for people: show a submission, explain a container, check the
+//! set-up.
+
+use std::error::Error;
+use std::future::Future;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use arvados_client::records::Container;
+use arvados_client::{Client, ContainerUuid, scopes};
+use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
+
+use crate::api::Api;
+use crate::check::Report;
+use crate::explain::{Explanation, Facts, Names, explain};
+use crate::home::Home;
+use crate::needs::{Fit, Needs};
+use crate::program::{self, TokenModeName};
+use crate::scheduler::{Candidate, Scheduler};
+use crate::world::{Job, JobId};
+
+/// Flags of programs that do errands.
+#[derive(Debug, Clone, Args)]
+#[group(skip)]
+pub struct Flags {
+    /// Only show what the scheduler would be told for this container, and where each value comes from
+    #[arg(long, value_name = "UUID", value_parser = ContainerUuid::parse)]
+    pub dry_run: Option<ContainerUuid>,
+    /// How --dry-run, explain and check answer
+    #[arg(long, value_name = "FORMAT", default_value = "text", global = true)]
+    pub format: Format,
+    #[command(subcommand)]
+    pub errand: Option<Errand>,
+}
+
+/// How an errand answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// One JSON object.
+    Json,
+}
+
+/// What is done instead of dispatching; with the service's flags before it, and as its user.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Errand {
+    /// What `--dry-run` does.
+    #[command(skip)]
+    DryRun {
+        /// For this one.
+        container: ContainerUuid,
+    },
+    /// Tell why a container runs, or does not
+    Explain {
+        /// Which
+        #[arg(value_name = "UUID", value_parser = ContainerUuid::parse)]
+        container: ContainerUuid,
+    },
+    /// Look whether everything needed is there, and what to do about what is not; exit status 78 if something fails
+    Check {
+        /// Also submit a job, see it start, and remove it
+        #[arg(long)]
+        submit_test: bool,
+        /// How long that job may take to start
+        #[arg(long, value_name = "TIME", default_value = "60s", value_parser = program::time)]
+        wait: Duration,
+    },
+}
+
+impl Flags {
+    /// What to do instead of dispatching.
+    pub fn errand(&self) -> Option<Errand> {
+        let dry_run = self.dry_run.clone();
+        let dry_run = dry_run.map(|container| Errand::DryRun { container });
+        dry_run.or_else(|| self.errand.clone())
+    }
+}
+
+/// An answer for people.
+pub trait Page: Serialize {
+    /// Lines that end.
+    fn text(&self) -> String;
+}
+
+impl Page for Report {
+    fn text(&self) -> String {
+        self.text()
+    }
+}
+
+impl Page for Explanation {
+    fn text(&self) -> String {
+        self.text()
+    }
+}
+
+/// What errands need of a program: its settings, checked.
+pub trait Program {
+    /// Its scheduler.
+    type Scheduler: Scheduler;
+
+    /// How things are called there.
+    const NAMES: Names;
+
+    /// What every dispatcher is told.
+    fn common(&self) -> &program::Flags;
+
+    /// The directory of its jobs.
+    fn directory(&self) -> &Path;
+
+    /// What the scheduler would be told for this record.
+    fn dry_run(&self, container: &Container, home: &Home) -> Result<impl Page, Box<dyn Error>>;
+
+    /// The scheduler, to ask it.
+    fn scheduler(&self, home: Home, label: String) -> Self::Scheduler;
+
+    /// What the scheduler itself has to say about a job, where it is asked for that.
+    fn analysis(&self, _job: &JobId) -> impl Future<Output = Option<String>> {
+        std::future::ready(None)
+    }
+
+    /// Looks at everything; with `test` also at a job of its own, which may take so long to start.
+    fn check(&self, test: Option<Duration>) -> impl Future<Output = Report>;
+}
+
+/// Does it, and prints the answer. 78: the check found something that fails, or this could not be done.
+pub fn run<P: Program, E: std::fmt::Display>(
+    errand: &Errand,
+    format: Format,
+    program: Result<P, E>,
+) -> ExitCode {
+    let program = match program {
+        Ok(program) => program,
+        Err(error) => return program::refuse(&error.to_string()),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let answer = match runtime {
+        Ok(runtime) => runtime.block_on(answer(&program, errand, format)),
+        Err(error) => Err(error.into()),
+    };
+    match answer {
+        Ok((page, true)) => {
+            print!("{page}");
+            ExitCode::SUCCESS
+        }
+        Ok((page, false)) => {
+            print!("{page}");
+            program::refuse("the check found something that fails")
+        }
+        Err(error) => program::refuse(&error.to_string()),
+    }
+}
+
+async fn answer<P: Program>(
+    program: &P,
+    errand: &Errand,
+    format: Format,
+) -> Result<(String, bool), Box<dyn Error>> {
+    Ok(match errand {
+        Errand::DryRun { container } => {
+            let record = client(program)?.container(container).await?;
+            let home = Home::visit(program.directory())?;
+            (shown(&program.dry_run(&record, &home)?, format)?, true)
+        }
+        Errand::Explain { container } => {
+            let told = explain(&facts(program, container).await?);
+            (shown(&told, format)?, true)
+        }
+        Errand::Check { submit_test, wait } => {
+            let report = program.check(submit_test.then_some(*wait)).await;
+            (shown(&report, format)?, report.ok)
+        }
+    })
+}
+
+fn shown(page: &impl Page, format: Format) -> serde_json::Result<String> {
+    match format {
+        Format::Text => Ok(page.text()),
+        Format::Json => serde_json::to_string(page).map(|text| text + "\n"),
+    }
+}
+
+fn client<P: Program>(program: &P) -> Result<Client, Box<dyn Error>> {
+    Ok(Client::new(program::endpoint(program.common())?)?)
+}
+
+async fn facts<P: Program>(program: &P, uuid: &ContainerUuid) -> Result<Facts, Box<dyn Error>> {
+    let common = program.common();
+    let client = client(program)?;
+    let container = client.container(uuid).await?;
+    let home = Home::visit(program.directory())?;
+    let label = home.known_label().unwrap_or_default();
+    let candidate = Candidate {
+        container: uuid.clone(),
+        needs: Needs::of(&container).and_ram(common.reserve_extra_ram),
+    };
+    let holder = container.locked_by_uuid.clone();
+    let own = match common.token_mode {
+        TokenModeName::Shared => Some(client.own_token().await?.uuid),
+        TokenModeName::PerAttempt => None,
+    };
+    let tokens = client.tokens().await?;
+    let scheduler = program.scheduler(home, label.clone());
+    let minter = format!("{}-{label}", scheduler.name());
+    let ours = holder.filter(|holder| {
+        let attempt = tokens.iter().find(|token| token.uuid == *holder);
+        own.as_ref() == Some(holder)
+            || attempt.is_some_and(|token| scopes::is_labelled(&token.scopes, &minter))
+    });
+    let jobs = scheduler.list().await.map_err(|error| error.to_string());
+    let jobs = jobs.map(|mut jobs| {
+        jobs.retain(|job| job.container == *uuid);
+        jobs
+    });
+    let ended = match (&ours, &jobs) {
+        (Some(attempt), Ok(jobs)) if jobs.is_empty() => {
+            Some(scheduler.ending(uuid, attempt).await.reason).filter(|reason| !reason.is_empty())
+        }
+        _ => None,
+    };
+    let analysis = match jobs.iter().flatten().find(|job: &&Job| !job.ended) {
+        Some(job) => program.analysis(&job.id).await,
+        None => None,
+    };
+    let waiting = scheduler.waiting().remove(uuid);
+    let mut fits = scheduler.admit(&[candidate], &[]);
+    Ok(Facts {
+        names: P::NAMES,
+        container,
+        held_by_us: ours.is_some(),
+        jobs,
+        waiting,
+        ended,
+        fit: fits.pop().unwrap_or(Fit::Now),
+        analysis,
+    })
+}
