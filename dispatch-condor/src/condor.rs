@@ -9,14 +9,16 @@ use dispatch_core::attempt_dir::AttemptDir;
 use dispatch_core::command::{Command, Failure};
 use dispatch_core::handover;
 use dispatch_core::home::Home;
+use dispatch_core::instance_types::fit;
 use dispatch_core::needs::Fit;
 use dispatch_core::scheduler::{
-    Candidate, Ending, JOB_ENVIRONMENT, Order, Scheduler, SchedulerError, StillInUse, Urgency,
+    Candidate, Ending, Order, Scheduler, SchedulerError, StillInUse, Urgency,
 };
 use dispatch_core::world::{Job, JobId};
 
+use crate::lines::Asks;
 use crate::listing::{self, Ad, COLUMNS};
-use crate::submission::{ATTEMPT, CONTAINER, Common, DISPATCHER, Item, Settings, Unwritable};
+use crate::submission::{ATTEMPT, CONTAINER, Common, DISPATCHER, DescriptionError, Item, Settings};
 
 const NAME: &str = "condor";
 /// Jobs of one submission, at most.
@@ -97,28 +99,18 @@ impl Condor {
         })
     }
 
-    fn describe(&self, orders: &[&Order]) -> Result<String, Unwritable> {
-        let environment: Vec<(String, String)> = JOB_ENVIRONMENT
-            .iter()
-            .filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)))
-            .collect();
+    fn describe(&self, orders: &[&Order]) -> Result<String, DescriptionError> {
         let first = orders.first();
         let common = Common {
             label: &self.label,
             avoid: first.map_or(&[], |order| &order.avoid),
-            limited: first.is_some_and(|order| order.needs.max_run_time.is_some()),
-            environment: &environment,
+            asks: first.map_or_else(Asks::default, |order| Asks::of(&order.needs)),
         };
         let dirs: Vec<AttemptDir> = orders.iter().map(|o| self.dir(&o.container)).collect();
         let jobs: Vec<Item<'_>> = orders
             .iter()
             .zip(&dirs)
-            .map(|(order, dir)| Item {
-                container: &order.container,
-                attempt: &order.attempt,
-                needs: &order.needs,
-                dir: dir.path(),
-            })
+            .map(|(order, dir)| item(order, dir))
             .collect();
         self.settings.describe(&common, &jobs)
     }
@@ -165,9 +157,18 @@ impl Condor {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Kind<'a> {
     avoid: &'a [String],
-    limited: bool,
+    asks: Asks,
     /// A suspect goes with nobody.
     alone: Option<ContainerUuid>,
+}
+
+fn item<'a>(order: &'a Order, dir: &'a AttemptDir) -> Item<'a> {
+    Item {
+        container: &order.container,
+        attempt: &order.attempt,
+        needs: &order.needs,
+        dir: dir.path(),
+    }
 }
 
 fn refused(order: &Order, detail: String) -> SchedulerError {
@@ -185,7 +186,10 @@ impl Scheduler for Condor {
 
     /// HTCondor queues what does not fit now; how much it is given at once is `max_pending`'s matter.
     fn admit(&self, candidates: &[Candidate], _started: &[Candidate]) -> Vec<Fit> {
-        candidates.iter().map(|_| Fit::Now).collect()
+        let candidates = candidates.iter();
+        candidates
+            .map(|candidate| fit(&self.settings.types, &candidate.needs))
+            .collect()
     }
 
     async fn list(&self) -> Result<Vec<Job>, SchedulerError> {
@@ -214,12 +218,16 @@ impl Scheduler for Condor {
         let mut answers: Vec<Option<Result<JobId, SchedulerError>>> = Vec::new();
         let mut alike: BTreeMap<Kind<'_>, Vec<usize>> = BTreeMap::new();
         for (n, order) in orders.iter().enumerate() {
-            let prepared = handover::prepare(NAME, order, &self.dir(&order.container)).await;
-            answers.push(prepared.err().map(Err));
+            let dir = self.dir(&order.container);
+            let ready = match self.settings.item(&item(order, &dir)) {
+                Ok(_) => handover::prepare(NAME, order, &dir).await,
+                Err(error) => Err(refused(order, error.to_string())),
+            };
+            answers.push(ready.err().map(Err));
             if answers[n].is_none() {
                 let kind = Kind {
                     avoid: &order.avoid,
-                    limited: order.needs.max_run_time.is_some(),
+                    asks: Asks::of(&order.needs),
                     alone: self.suspects().take(&order.container),
                 };
                 alike.entry(kind).or_default().push(n);

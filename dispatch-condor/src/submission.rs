@@ -1,11 +1,17 @@
 //! What condor_submit is told, as a submit description. Formats: condor_submit(1). No secret is in it: the token
 //! travels as a transferred file.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::attempt_dir::token_name_of;
+use dispatch_core::instance_types::{InstanceType, NoneSuits, name_for};
 use dispatch_core::needs::Needs;
+use dispatch_core::template::{Value, Values};
+
+use crate::lines::{self, Asks, Line, Lines};
+use crate::quote::{self, Unwritable};
 
 /// The attribute of a job that names its container.
 pub const CONTAINER: &str = "ContainerUUID";
@@ -15,28 +21,38 @@ pub const ATTEMPT: &str = "AttemptUUID";
 pub const DISPATCHER: &str = "ContainerDispatcher";
 /// Seconds that a job may be held before it started: for an admin to release it.
 const HELD: u64 = 300;
-/// Seconds added to a container's run time limit: fetching inputs and saving results counts for HTCondor.
-const STAGING: u64 = 3600;
-const MIB: u64 = 1 << 20;
 const KIB: u64 = 1 << 10;
+/// Variable of jobs that names a file.
+const CERTIFICATE: &str = "SSL_CERT_FILE";
 
-/// A text that a submit description cannot hold.
+/// Why a job cannot be described.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{what} cannot be written into a submit description, it holds a line break or a NUL: {text:?}"
-)]
-pub struct Unwritable {
-    what: &'static str,
-    text: String,
+pub enum DescriptionError {
+    /// A text.
+    #[error(transparent)]
+    Unwritable(#[from] Unwritable),
+    /// There are kinds of nodes, and it fits none.
+    #[error(transparent)]
+    NoneSuits(#[from] NoneSuits),
 }
 
 /// What the admin set.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Settings {
     /// crunch-run as on the execution nodes, an absolute path, and its arguments.
     pub crunch_run: Vec<String>,
-    /// Lines added to every description.
-    pub lines: Vec<String>,
+    /// It is a file of this machine and travels with each job, and so does the certificate in [`Self::environment`].
+    pub transfer: bool,
+    /// Lines of every description, or of those of jobs that ask for something.
+    pub lines: Lines,
+    /// Variables of the jobs, none of them secret.
+    pub environment: BTreeMap<String, String>,
+    /// Kinds of nodes; none: there are no kinds.
+    pub types: Vec<InstanceType>,
+    /// Seconds for fetching inputs and saving results, on top of a run time limit.
+    pub staging: u64,
+    /// Seconds that crunch-run has to end when asked.
+    pub grace: u64,
 }
 
 /// What all jobs of one description share.
@@ -46,10 +62,8 @@ pub struct Common<'a> {
     pub label: &'a str,
     /// Machines they must not run on.
     pub avoid: &'a [String],
-    /// They have a limit of run time.
-    pub limited: bool,
-    /// Variables of the jobs, none of them secret.
-    pub environment: &'a [(String, String)],
+    /// What they ask for.
+    pub asks: Asks,
 }
 
 /// One job of a description.
@@ -65,64 +79,119 @@ pub struct Item<'a> {
     pub dir: &'a Path,
 }
 
-/// The variables of an item, in the order of its fields. The last takes the rest of the line, whatever is in it.
-const ITEM: &str =
-    "ContainerName,AttemptName,JobCpus,JobMemory,JobDisk,JobGpus,JobSeconds,JobDirectory";
-
-impl Item<'_> {
-    fn item(&self) -> Result<String, Unwritable> {
-        let needs = self.needs;
-        Ok(format!(
-            "{},{},{},{},{},{},{},{}",
-            self.container,
-            self.attempt,
-            needs.cpus,
-            needs.ram.div_ceil(MIB),
-            needs.scratch.div_ceil(KIB).max(1),
-            needs.gpus,
-            needs.max_run_time.unwrap_or(0).saturating_add(STAGING),
-            line("the job's directory", &self.dir.to_string_lossy())?,
-        ))
-    }
-}
+/// Macros beside those of [`lines::MACROS`]: three more fields of an item, of which the last takes the rest of the line,
+/// whatever is in it, and two that a field may hold.
+pub const MACROS: [&str; 6] = [
+    "AttemptName",
+    "JobDisk",
+    "JobSeconds",
+    "JobDirectory",
+    "Comma",
+    "Nothing",
+];
 
 impl Settings {
+    /// Whether jobs can be described; the error is for the admin, at the start.
+    pub fn check(&self) -> Result<(), DescriptionError> {
+        let common = Common {
+            label: "",
+            avoid: &[],
+            asks: Asks::default(),
+        };
+        Ok(self.lines(&common).map(drop)?)
+    }
+
     /// The description of jobs that differ in what has a name of its own here, and in nothing else.
-    pub fn describe(&self, common: &Common<'_>, jobs: &[Item<'_>]) -> Result<String, Unwritable> {
-        let (program, more) = self
-            .crunch_run
-            .split_first()
-            .map_or(("crunch-run", &[][..]), |(first, rest)| {
-                (first.as_str(), rest)
-            });
-        let mut arguments: Vec<&str> = more.iter().map(String::as_str).collect();
-        // Relative: transferred into the job's own directory.
-        let token = token_name_of("$(AttemptName)");
-        arguments.extend(["--token-file", &token, "$(ContainerName)"]);
-        let variables: Vec<String> = common
+    pub fn describe(
+        &self,
+        common: &Common<'_>,
+        jobs: &[Item<'_>],
+    ) -> Result<String, DescriptionError> {
+        let lines = self.lines(common)?;
+        let mut lines: Vec<String> = lines.into_iter().map(|line| line.text).collect();
+        lines.push(queue());
+        for job in jobs {
+            lines.push(self.item(job)?);
+        }
+        lines.push(")".to_owned());
+        Ok(lines.join("\n") + "\n")
+    }
+
+    /// What is of one job only.
+    pub fn item(&self, job: &Item<'_>) -> Result<String, DescriptionError> {
+        let needs = job.needs;
+        let values = Values {
+            container: job.container,
+            needs,
+            instance_type: name_for(&self.types, needs)?,
+        };
+        let mut fields = Vec::new();
+        for (letter, _) in lines::MACROS {
+            let value = match values.of(letter) {
+                Value::Is(value) => value,
+                Value::NotAsked | Value::Unknown => String::new(),
+            };
+            fields.push(quote::item("what a container asks for", &value)?);
+        }
+        fields.push(job.attempt.to_string());
+        fields.push(needs.disk().div_ceil(KIB).max(1).to_string());
+        let seconds = needs.max_run_time.unwrap_or(0).saturating_add(self.staging);
+        fields.push(seconds.to_string());
+        let dir = job.dir.to_string_lossy();
+        fields.push(quote::listed_path("the job's directory", &dir)?);
+        Ok(fields.join(","))
+    }
+
+    /// What of the jobs' environment is a file that travels with them, and its name there.
+    fn certificate(&self) -> Option<(&str, &str)> {
+        let path = self
             .environment
-            .iter()
-            .map(|(name, value)| format!("{name}={}", quoted_word(value)))
-            .collect();
+            .get(CERTIFICATE)
+            .filter(|_| self.transfer)?;
+        Some((path, Path::new(path).file_name()?.to_str()?))
+    }
+
+    fn environment(&self) -> Result<String, Unwritable> {
+        let here = self.certificate().map(|(_, name)| name);
+        let variables = self.environment.iter().map(|(name, value)| {
+            let value = here.filter(|_| name == CERTIFICATE).unwrap_or(value);
+            quote::variable(name, value)
+        });
+        Ok(quote::list(&variables.collect::<Result<Vec<_>, _>>()?))
+    }
+
+    fn arguments(&self, token: &str) -> Result<String, Unwritable> {
+        let theirs = self.crunch_run.iter().skip(1);
+        let theirs = theirs.map(|word| quote::word("an argument of crunch-run", word));
+        let mut words = theirs.collect::<Result<Vec<_>, _>>()?;
+        // Relative: transferred into the job's own directory.
+        words.extend(["--token-file", token, "$(ContainerName)"].map(quote::of_ours));
+        Ok(quote::list(&words))
+    }
+
+    /// All but the items.
+    pub fn lines(&self, common: &Common<'_>) -> Result<Vec<Line>, Unwritable> {
+        let program = self.crunch_run.first().map_or("crunch-run", String::as_str);
+        let token = token_name_of("$(AttemptName)");
+        let mut files = format!("$(JobDirectory)/{token}");
+        if let Some((path, _)) = self.certificate() {
+            files += ", ";
+            files += &quote::listed_path("the certificate's path", path)?;
+        }
         let mut lines = vec![
             "universe = vanilla".to_owned(),
-            format!("executable = {}", line("crunch-run's path", program)?),
-            "transfer_executable = false".to_owned(),
             format!(
-                "arguments = {}",
-                line("an argument of crunch-run", &argument_list(&arguments))?
+                "executable = {}",
+                quote::path("crunch-run's path", program)?
             ),
-            format!(
-                "environment = {}",
-                line(
-                    "a variable",
-                    &format!("\"{}\"", variables.join(" ").replace('"', "\"\""))
-                )?
-            ),
+            format!("transfer_executable = {}", self.transfer),
+            format!("arguments = {}", self.arguments(&token)?),
+            format!("environment = {}", self.environment()?),
+            "Comma = ,".to_owned(),
             "should_transfer_files = YES".to_owned(),
             "when_to_transfer_output = ON_EXIT".to_owned(),
             "transfer_output_files = \"\"".to_owned(),
-            format!("transfer_input_files = $(JobDirectory)/{token}"),
+            format!("transfer_input_files = {files}"),
             "output = $(JobDirectory)/output.log".to_owned(),
             "error = $(JobDirectory)/output.log".to_owned(),
             "log = $(JobDirectory)/events.log".to_owned(),
@@ -143,27 +212,26 @@ impl Settings {
             // Ask crunch-run first, and give it time to save what there is.
             "kill_sig = SIGTERM".to_owned(),
             "want_graceful_removal = true".to_owned(),
-            "job_max_vacate_time = 60".to_owned(),
+            format!("job_max_vacate_time = {}", self.grace),
         ];
         if !common.avoid.is_empty() {
             lines.push(requirements(common.avoid));
         }
-        if common.limited {
+        if common.asks.limit {
             lines.push("allowed_execute_duration = $(JobSeconds)".to_owned());
         }
-        for given in &self.lines {
-            lines.push(line("a submit line", given)?);
-        }
-        lines.push(format!("queue {ITEM} from ("));
-        for job in jobs {
-            lines.push(job.item()?);
-        }
-        lines.push(")".to_owned());
-        Ok(lines.join("\n") + "\n")
+        Ok(self.lines.over(lines, common.asks))
     }
 }
 
-/// Any machine but these. An admin's own line comes later and replaces it.
+/// The line before the items.
+pub fn queue() -> String {
+    let filled = lines::MACROS.iter().map(|(_, name)| *name);
+    let fields: Vec<&str> = filled.chain(MACROS.into_iter().take(4)).collect();
+    format!("queue {} from (", fields.join(","))
+}
+
+/// Any machine but these.
 fn requirements(avoid: &[String]) -> String {
     let apart: Vec<String> = avoid
         .iter()
@@ -172,50 +240,40 @@ fn requirements(avoid: &[String]) -> String {
     format!("requirements = {}", apart.join(" && "))
 }
 
-/// The "new" syntax of arguments: all in double quotes, words with single ones.
-fn argument_list(words: &[&str]) -> String {
-    let words: Vec<String> = words.iter().map(|word| quoted_word(word)).collect();
-    format!("\"{}\"", words.join(" ").replace('"', "\"\""))
-}
-
-fn quoted_word(word: &str) -> String {
-    format!("'{}'", word.replace('\'', "''"))
-}
-
-fn line(what: &'static str, text: &str) -> Result<String, Unwritable> {
-    match text.contains(['\n', '\r', '\0']) {
-        true => Err(Unwritable {
-            what,
-            text: text.to_owned(),
-        }),
-        false => Ok(text.to_owned()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn describe(settings: &Settings, needs: &Needs) -> Result<String, Unwritable> {
+    fn describe(settings: &Settings, needs: &Needs) -> Result<String, DescriptionError> {
         let common = Common {
             label: "me",
             avoid: &["n1.example".into(), "n2".into()],
-            limited: needs.max_run_time.is_some(),
-            environment: &[("ARVADOS_API_HOST".into(), "api.example:443".into())],
+            asks: Asks::of(needs),
         };
         let job = Item {
             container: &ContainerUuid::parse("zzzzz-dz642-queuedcontainer").unwrap(),
             attempt: &TokenUuid::parse("zzzzz-gj3su-000000000000000").unwrap(),
             needs,
-            dir: Path::new("/home/me, too/jobs/1"),
+            dir: Path::new("/home/me too/$(x)/1"),
         };
         settings.describe(&common, &[job, job])
     }
 
-    fn settings(lines: &[&str]) -> Settings {
+    fn settings(given: &[&str]) -> Settings {
+        let mut lines = Lines::default();
+        for line in given {
+            lines.add("lines", line, false).unwrap();
+        }
         Settings {
-            crunch_run: vec!["/opt/crunch-run".into(), "--it's \"so\"".into()],
-            lines: lines.iter().map(|s| (*s).to_owned()).collect(),
+            crunch_run: vec!["/opt/crunch-run".into(), "--it's \"so\" $(x)".into()],
+            lines,
+            environment: BTreeMap::from([
+                ("ARVADOS_API_HOST".into(), "api.example:443".into()),
+                ("SSL_CERT_FILE".into(), "/etc/our ca.pem".into()),
+            ]),
+            staging: 3600,
+            grace: 60,
+            ..Settings::default()
         }
     }
 
@@ -231,8 +289,9 @@ mod tests {
         let text = describe(&settings(&["+Group = \"a\""]), &needs).unwrap();
         for line in [
             "executable = /opt/crunch-run",
-            r#"arguments = "'--it''s ""so""' '--token-file' 'token-$(AttemptName)' '$(ContainerName)'""#,
-            r#"environment = "ARVADOS_API_HOST='api.example:443'""#,
+            r#"arguments = "'--it''s ""so"" $(DOLLAR)(x)' '--token-file' 'token-$(AttemptName)' '$(ContainerName)'""#,
+            r#"environment = "ARVADOS_API_HOST='api.example:443' SSL_CERT_FILE='/etc/our ca.pem'""#,
+            "transfer_executable = false",
             "transfer_input_files = $(JobDirectory)/token-$(AttemptName)",
             r#"requirements = TARGET.Machine =!= "n1.example" && TARGET.Machine =!= "n2""#,
             "request_cpus = $(JobCpus)",
@@ -243,20 +302,45 @@ mod tests {
             "+AttemptUUID = \"$(AttemptName)\"",
             "+ContainerDispatcher = \"me\"",
             "allowed_execute_duration = $(JobSeconds)",
-            "zzzzz-dz642-queuedcontainer,zzzzz-gj3su-000000000000000,2,1025,3,0,3660,/home/me, too/jobs/1",
+            "zzzzz-dz642-queuedcontainer,2,1025,1,0,1,$(Nothing),$(Nothing),zzzzz-gj3su-000000000000000,3,3660,/home/me too/$(DOLLAR)(x)/1",
             "+Group = \"a\"",
         ] {
             assert!(text.lines().any(|l| l == line), "{line}\nis not in\n{text}");
         }
-        assert!(text.ends_with("/jobs/1\n)\n"), "{text}");
+        assert!(text.ends_with("/1\n)\n"), "{text}");
     }
 
     #[test]
-    fn nothing_can_add_a_line_of_its_own() {
-        let error = describe(&settings(&["a = 1\nqueue 100"]), &Needs::default()).unwrap_err();
-        assert!(
-            error.to_string().starts_with("a submit line cannot be"),
-            "{error}"
-        );
+    fn where_nothing_is_shared_crunch_run_and_the_certificate_travel() {
+        let settings = Settings {
+            transfer: true,
+            ..settings(&[])
+        };
+        let text = describe(&settings, &Needs::default()).unwrap();
+        for line in [
+            "transfer_executable = true",
+            "transfer_input_files = $(JobDirectory)/token-$(AttemptName), /etc/our ca.pem",
+            r#"environment = "ARVADOS_API_HOST='api.example:443' SSL_CERT_FILE='our ca.pem'""#,
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line}\nis not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_container_cannot_write_into_the_description() {
+        for partition in ["a b", "x\n)\nqueue 100", "$(HOME)", "\""] {
+            let needs = Needs {
+                partitions: vec![partition.to_owned()],
+                ..Needs::default()
+            };
+            let error = describe(&settings(&["+Queue = \"%P\""]), &needs).unwrap_err();
+            assert!(error.to_string().contains("letters"), "{error}");
+        }
+        let needs = Needs {
+            partitions: vec!["a".into(), "b".into()],
+            ..Needs::default()
+        };
+        let text = describe(&settings(&["+Queue = \"%P\""]), &needs).unwrap();
+        assert!(text.contains(",a$(Comma)b,"), "{text}");
     }
 }
