@@ -1,12 +1,9 @@
-//! What HTCondor itself says of why a job does not run: `condor_q -better-analyze`, without what is of no use.
+//! What HTCondor itself says of why a job does not run: of the pages of `condor_q -better-analyze`, what tells something.
 
 use std::time::Duration;
 
 use dispatch_core::command::Command;
 use dispatch_core::world::JobId;
-
-/// It writes pages.
-const LONGEST: usize = 40;
 
 /// Of this job; none where it is not told.
 pub async fn of(job: &JobId, patience: Duration) -> Option<String> {
@@ -16,22 +13,81 @@ pub async fn of(job: &JobId, patience: Duration) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Without headers, empty lines, and the requirements that are quoted before they are analysed.
+/// The conditions that no slot meets, the hold, the last match, and how many machines there are for it.
 fn trimmed(text: &str) -> String {
+    const TOLD: [&str; 6] = [
+        "Job is ",
+        "Hold reason:",
+        "No successful match",
+        "Last ",
+        "Reason for last match failure:",
+        "Run analysis summary",
+    ];
     let mut lines = Vec::new();
-    let mut quoting = false;
-    for line in text.lines().map(str::trim_end) {
-        let of_note = !line.is_empty() && !line.starts_with("--");
-        if line.contains("Requirements expression for job") {
-            quoting = line.ends_with("is");
-        }
-        if !line.starts_with(' ') && !line.contains("Requirements expression") {
-            quoting = false;
-        }
-        if of_note && !quoting {
-            lines.push(line);
+    for line in text.lines().map(str::trim) {
+        let row = line.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+        let mut words = line.splitn(2, ' ');
+        let count = words.next().and_then(|word| word.parse::<u64>().ok());
+        if let Some((_, row)) = row {
+            if let Some(condition) = row.trim().strip_prefix("0 ") {
+                lines.push(format!("no slot meets: {}", condition.trim()));
+            }
+        } else if TOLD.iter().any(|words| line.contains(words)) || count.is_some_and(|n| n > 0) {
+            // Behind the job's number, which is known.
+            let told = line.split_once(":  ").map_or(line, |(_, told)| told);
+            lines.push(told.to_owned());
         }
     }
-    lines.truncate(LONGEST);
     lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_tells_something_is_kept() {
+        let text = r#"
+
+-- Schedd: pool.example : <127.0.0.1:45591?...
+The Requirements expression for job 1.000 is
+
+    (TARGET.Arch == "X86_64") && (TARGET.Cpus >= RequestCpus)
+
+Job 1.000 defines the following attributes:
+
+    RequestCpus = 64
+
+The Requirements expression for job 1.000 reduces to these conditions:
+
+         Slots
+Step    Matched  Condition
+-----  --------  ---------
+[0]           2  TARGET.Arch == "X86_64"
+[7]           0  TARGET.Cpus >= RequestCpus
+
+No successful match recorded.
+Reason for last match failure: no match found 
+
+001.000:  Run analysis summary ignoring user priority.  Of 1 machines,
+      1 are rejected by your job's requirements
+      0 are able to run your job
+
+WARNING:  Be advised:
+   No machines matched the jobs's constraints
+"#;
+        assert_eq!(
+            trimmed(text),
+            "no slot meets: TARGET.Cpus >= RequestCpus\nNo successful match recorded.\n\
+             Reason for last match failure: no match found\n\
+             Run analysis summary ignoring user priority.  Of 1 machines,\n\
+             1 are rejected by your job's requirements"
+        );
+        let held = "001.001:  Job is held.\n\nHold reason: via condor_hold (by user me)\n";
+        assert_eq!(
+            trimmed(held),
+            "Job is held.\nHold reason: via condor_hold (by user me)"
+        );
+        assert_eq!(trimmed(""), "");
+    }
 }

@@ -3,6 +3,7 @@
 mod bad_input;
 mod batch;
 mod condor;
+mod condor_setup;
 mod crunchstat;
 mod docs;
 mod image;

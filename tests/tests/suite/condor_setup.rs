@@ -1,0 +1,533 @@
+//! dispatch-condor as a pool's owner sets it up: by a configuration file, on a real pool whose nodes share no files with
+//! the submit machine, with its check, its dry run and its explanations.
+
+use std::time::Duration;
+
+use arvados_client::records::ContainerState;
+use serde_json::{Value, json};
+
+use crate::secrets::{Secrets, files, found_in, processes, secret};
+use crate::stack::{client, wait_for};
+
+mod site;
+
+use site::{Site, jobs, value};
+
+const PATIENCE: Duration = Duration::from_secs(90);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dry_run_shows_what_htcondor_then_has() {
+    let site = Site::up(&[]).await;
+    let more = json!({
+        "scheduling_parameters": {"max_run_time": 3601, "partitions": ["main", "old"]},
+    });
+    let (container, notes) = site.started("shown", more).await;
+    let shown = site.answer(&["--dry-run", container.as_str()]);
+    let (_, ad) = site.job(&container);
+    let attempt = site.stack.container(&container).await.locked_by_uuid;
+    let attempt = attempt.unwrap().to_string();
+
+    // What condor_submit makes of the description is what the job has.
+    let user = site.lab.variable("CONDOR_LAB_USER").to_owned();
+    let read = |description: &str| {
+        let description = description.replace("ATTEMPT", &attempt);
+        let args = ["-dry-run:full", "-", "-"];
+        let output = site.run_as(&user, "condor_submit", &args, &description);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}\n{description}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let job = text.split("\n\n").find(|job| job.contains("Cmd = "));
+        job.unwrap().to_owned()
+    };
+    let expected = read(shown["description"].as_str().unwrap());
+    // Of this submission alone, or changed since by the queue and the job's start.
+    const OWN: [&str; 16] = [
+        "ClusterId",
+        "ProcId",
+        "QDate",
+        "EnteredCurrentStatus",
+        "JobSubmitFile",
+        "JobSubmitMethod",
+        "Owner",
+        "JobStatus",
+        "CurrentHosts",
+        "NumJobStarts",
+        "DiskUsage",
+        "ImageSize",
+        "Iwd",
+        "TransferInputSizeMB",
+        "JobPrio",
+        "User",
+    ];
+    let mut compared = 0;
+    for line in expected.lines() {
+        let Some((name, told)) = line.split_once(" = ") else {
+            continue;
+        };
+        if OWN.contains(&name) || name.starts_with("Cumulative") || name.starts_with("Committed") {
+            continue;
+        }
+        assert_eq!(value(&ad, name), Some(told), "{name} in {ad}");
+        compared += 1;
+    }
+    assert!(compared > 40, "{expected}");
+    for (name, told) in [
+        ("SiteSize", "\"1/582/0/small\""),
+        ("SiteQueue", "\"main,old\""),
+        ("SiteMinutes", "61"),
+        ("AcctGroup", "\"lab\""),
+        ("ConcurrencyLimits", "\"licence:2\""),
+        ("Rank", "Memory"),
+        ("RequestMemory", "582"),
+        ("AllowedExecuteDuration", "7201"),
+        ("TransferExecutable", "true"),
+    ] {
+        let got = value(&ad, name).unwrap_or("true");
+        assert_eq!(got, told, "{name} in {ad}");
+    }
+
+    // The page for people is a description too.
+    let page = site.errand(&["--dry-run", container.as_str()]);
+    let page = String::from_utf8(page.stdout).unwrap();
+    assert_eq!(
+        read(&page)
+            .lines()
+            .filter(|l| !l.contains("QDate") && !l.contains("EnteredCurrent"))
+            .collect::<Vec<_>>(),
+        expected
+            .lines()
+            .filter(|l| !l.contains("QDate") && !l.contains("EnteredCurrent"))
+            .collect::<Vec<_>>()
+    );
+    let from = |text: &str| {
+        let mut lines = shown["lines"].as_array().unwrap().iter();
+        let found = lines.find(|line| line["value"].as_str().unwrap().starts_with(text));
+        found.unwrap()["from"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(from("rank ="), "Containers.Condor.Rank: Memory");
+    assert_eq!(
+        from("+SiteMinutes"),
+        "Containers.Condor.SubmitLines: +SiteMinutes = %W"
+    );
+    assert!(from("job_max_vacate_time").starts_with("default of --stop-grace"));
+    assert!(from("executable").contains("CrunchRunCommand"));
+
+    // What arrived on the node is what was written.
+    for line in [
+        "user nobody",
+        "SITE_MARK=here it's \"quoted\" $(HOME)",
+        "SSL_CERT_FILE=certificate.pem",
+        &format!(
+            "argument --mark=it's \"one\" $(HOME) word --token-file token-{attempt} {container}"
+        ),
+        &format!("file 600 token-{attempt}"),
+        "file 600 certificate.pem",
+    ] {
+        assert!(
+            notes.lines().any(|l| l == line),
+            "{line:?} is not in {notes}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_explained_why_a_job_runs_waits_or_is_held() {
+    let site = Site::up(&[]).await;
+    let large = json!({"runtime_constraints": {"vcpus": 9, "ram": 32 << 20}});
+    let (_, large) = site.stack.submit("large", "true", large).await;
+    let why = |uuid: &arvados_client::ContainerUuid| {
+        let told = site.answer(&["explain", uuid.as_str()]);
+        (told["why"].as_str().unwrap().to_owned(), told)
+    };
+    assert!(
+        why(&large).0.contains("none of the 1 instance types"),
+        "{:?}",
+        why(&large)
+    );
+
+    let all = json!({"runtime_constraints": {"vcpus": 4, "ram": 32 << 20}});
+    let (holder, _) = site.started("holder", all.clone()).await;
+    let started = wait_for("the start to be told", PATIENCE, || {
+        let (why, _) = why(&holder);
+        why.contains("has started on").then_some(why)
+    });
+    assert!(started.contains("127-0-0-1"), "{started}");
+
+    let (_, behind) = site.stack.submit("behind", "true", all).await;
+    let (job, _) = site.job(&behind);
+    let told = wait_for("the analysis", PATIENCE, || {
+        let (why, told) = why(&behind);
+        let analysis = told["analysis"].as_str()?.to_owned();
+        assert!(
+            why.contains(&format!("job {job} waits in HTCondor")),
+            "{told}"
+        );
+        analysis.contains("match").then_some(analysis)
+    });
+    assert!(told.contains("Run analysis summary"), "{told}");
+
+    site.lab.ask(
+        "condor_hold",
+        &["-reason", "the licence server is down", &job],
+    );
+    let held = wait_for("the hold", PATIENCE, || {
+        let (_, told) = why(&behind);
+        let text = told.to_string();
+        text.contains("the licence server is down").then_some(text)
+    });
+    assert!(held.contains("Hold reason"), "{held}");
+    let page = String::from_utf8(site.errand(&["explain", behind.as_str()]).stdout).unwrap();
+    assert!(
+        page.contains("\n        Hold reason: the licence server is down"),
+        "{page}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_check_finds_what_works_and_what_does_not() {
+    let site = Site::up(&[]).await;
+    let findings = |report: &Value, what: &str| -> Vec<String> {
+        let all = report["findings"].as_array().unwrap().iter();
+        let about = all.filter(|finding| finding["what"] == what);
+        about
+            .map(|f| format!("{}: {}", f["level"], f["finding"]))
+            .collect()
+    };
+    let failed = |more: &[&str]| -> Value {
+        let more: Vec<&str> = ["--format", "json"].iter().chain(more).copied().collect();
+        let output = site.errand(&more);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(78), "{said}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    // The real one, from a directory that the job's user cannot enter.
+    let crunch_run = site.own("crunch-run");
+    let crunch_run = crunch_run.to_str().unwrap();
+    let report = site.answer(&["--crunch-run", crunch_run, "check", "--submit-test"]);
+    assert_eq!(report["ok"], true, "{report}");
+    let test = findings(&report, "submit test");
+    assert!(test[0].contains("ran crunch-run "), "{test:?}");
+    assert!(
+        findings(&report, "slots")[0].contains("of 4 CPUs, 8192 MiB, 0 GPUs"),
+        "{report}"
+    );
+    assert!(
+        findings(&report, "submit lines")[0].contains("condor_submit takes them"),
+        "{report}"
+    );
+    assert_eq!(findings(&report, "files sent").len(), 2, "{report}");
+    assert!(
+        findings(&report, "dispatch token")
+            .iter()
+            .any(|f| f.contains("may make and end tokens")),
+        "{report}"
+    );
+    assert_eq!(
+        site.lab
+            .ask("condor_q", &["-all", "-af", "ClusterId"])
+            .trim(),
+        ""
+    );
+    let left = std::fs::read_dir(jobs(site.stack.dir.path())).unwrap();
+    let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+    assert!(
+        !left
+            .iter()
+            .any(|name| name.to_string_lossy().contains("check")),
+        "{left:?}"
+    );
+
+    let report = failed(&[
+        "--crunch-run",
+        "/no/such/crunch-run",
+        "check",
+        "--submit-test",
+    ]);
+    assert!(
+        findings(&report, "files sent")[0].contains("/no/such/crunch-run"),
+        "{report}"
+    );
+    assert!(
+        findings(&report, "submit test")[0].starts_with("\"fail\""),
+        "{report}"
+    );
+
+    let report = failed(&["--submit-line", "request_memory = what is this", "check"]);
+    assert!(
+        findings(&report, "submit lines")[0].starts_with("\"fail\""),
+        "{report}"
+    );
+
+    let token = site.own("wrong-token");
+    std::fs::write(&token, "wrongwrongwrong").unwrap();
+    std::fs::set_permissions(&token, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    let report = failed(&["--token-file", token.to_str().unwrap(), "check"]);
+    assert!(
+        findings(&report, "dispatch token")[0].contains("it is wrong"),
+        "{report}"
+    );
+
+    let output = site.errand(&["--submit-line", "+OnExitRemove = true", "check"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("OnExitRemove is not for the site to set"),
+        "{said}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_shared_file_system_the_executor_needs_to_travel() {
+    let site = Site::up(&[]).await;
+    let crunch_run = site.own("crunch-run");
+    let crunch_run = crunch_run.to_str().unwrap();
+    // Its directory is closed to the job's user: where it does not travel, the job cannot start.
+    let config = std::fs::read_to_string(site.own("config.yml")).unwrap();
+    let config = config.replace("\"TransferCrunchRun\":true", "\"TransferCrunchRun\":false");
+    std::fs::write(site.own("config.yml"), config).unwrap();
+    let more = [
+        "--format",
+        "json",
+        "--crunch-run",
+        crunch_run,
+        "check",
+        "--submit-test",
+    ];
+    let output = site.errand(&more);
+    assert_eq!(output.status.code(), Some(78));
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        said.contains("\"level\":\"fail\",\"what\":\"submit test\""),
+        "{said}"
+    );
+    assert!(said.contains("was held"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_secret_is_in_htcondor_or_in_a_process() {
+    let site = Site::up(&[]).await;
+    let (container, notes) = site.started("secretive", json!({})).await;
+    let dir = site.stack.dir.path();
+    let mut secrets = Secrets::new();
+    for who in ["dispatch", "root", "user"] {
+        let token = std::fs::read_to_string(site.stack.ready["tokens"][who].as_str().unwrap());
+        secrets.insert(format!("{who} token"), secret(&token.unwrap()));
+    }
+    let attempt = site
+        .stack
+        .container(&container)
+        .await
+        .locked_by_uuid
+        .unwrap();
+    let file = jobs(dir)
+        .join(container.as_str())
+        .join(format!("token-{attempt}"));
+    let token = std::fs::read_to_string(&file).unwrap();
+    secrets.insert("attempt token".to_owned(), secret(&token));
+    let as_attempt =
+        client(&site.stack.ready, "user").with_token(arvados_client::Token::new(token.trim()));
+    assert_eq!(
+        as_attempt.container(&container).await.unwrap().uuid,
+        container
+    );
+    // The search finds it where it is: the job has read it.
+    assert_eq!(
+        found_in(&secrets, notes.as_bytes()).as_deref(),
+        Some("attempt token")
+    );
+    std::fs::remove_file(site::notes(dir).join(container.as_str())).unwrap();
+
+    // As a user who has nothing to do with it.
+    let pool = std::path::Path::new(site.lab.variable("CONDOR_LAB_DIR")).to_owned();
+    let other = "daemon";
+    let ask = |program: &str, args: &[&str]| {
+        let output = site.run_as(other, program, args, "");
+        let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(
+            found_in(&secrets, &output.stdout),
+            None,
+            "{program} {args:?}"
+        );
+        assert_eq!(
+            found_in(&secrets, &output.stderr),
+            None,
+            "{program} {args:?}"
+        );
+        shown
+    };
+    let shown = ask("condor_q", &["-all", "-long"]);
+    assert!(
+        shown.contains(container.as_str()) && shown.contains("SITE_MARK"),
+        "{shown}"
+    );
+    ask("condor_status", &["-long"]);
+    ask("condor_status", &["-schedd", "-long"]);
+    // The job runs as nobody in its directory, with the token in it; others do not get in.
+    let execute = pool.join("execute");
+    let kept = files(&execute);
+    let holds =
+        |path: &std::path::PathBuf| found_in(&secrets, &std::fs::read(path).unwrap_or_default());
+    assert_eq!(
+        kept.iter().filter_map(holds).collect::<Vec<_>>(),
+        ["attempt token"],
+        "{kept:?}"
+    );
+    let places = [
+        execute.to_str().unwrap(),
+        pool.to_str().unwrap(),
+        dir.to_str().unwrap(),
+    ];
+    for place in places {
+        for secret in secrets.values() {
+            let found = ask(
+                "grep",
+                &[
+                    "--recursive",
+                    "--files-with-matches",
+                    "--text",
+                    secret,
+                    place,
+                ],
+            );
+            assert_eq!(found, "", "of {place}");
+        }
+    }
+    let mark = ask(
+        "grep",
+        &[
+            "--recursive",
+            "--files-with-matches",
+            "--text",
+            "MARK=",
+            pool.to_str().unwrap(),
+        ],
+    );
+    assert!(
+        !mark.is_empty(),
+        "the search as {other} finds nothing at all"
+    );
+
+    let mut seen = 0;
+    for (pid, _, command, environment) in processes() {
+        assert_eq!(found_in(&secrets, &command), None, "argv of {pid}");
+        assert_eq!(
+            found_in(&secrets, &environment),
+            None,
+            "environment of {pid}"
+        );
+        seen += usize::from(String::from_utf8_lossy(&environment).contains("SITE_MARK=here"));
+    }
+    assert!(seen > 0, "the job's process was not looked at");
+    for shown in [
+        &["--dry-run", container.as_str()][..],
+        &["--format", "json", "--dry-run", container.as_str()],
+        &["explain", container.as_str()],
+        &["check"],
+    ] {
+        let output = site.errand(shown);
+        for text in [&output.stdout, &output.stderr] {
+            assert_eq!(found_in(&secrets, text), None, "{shown:?}");
+        }
+    }
+
+    // Ended, it is in HTCondor's history and event logs.
+    let (job, _) = site.job(&container);
+    site.lab.ask("condor_rm", &[&job]);
+    let history = wait_for("its history", PATIENCE, || {
+        let constraint = format!("ContainerUUID == \"{container}\"");
+        let shown = ask("condor_history", &["-long", "-constraint", &constraint]);
+        shown.contains(container.as_str()).then_some(shown)
+    });
+    assert!(history.contains("SITE_MARK"), "{history}");
+    for file in files(&pool) {
+        let content = std::fs::read(&file).unwrap_or_default();
+        // A next attempt may have begun, with a token of its own.
+        assert_eq!(found_in(&secrets, &content), None, "{}", file.display());
+    }
+    let log = site.stack.dispatcher.said();
+    assert!(log.contains(container.as_str()));
+    assert_eq!(found_in(&secrets, log.as_bytes()), None);
+}
+
+/// As `contrib/condor/dispatch-condor.sub` has it, with this machine's paths.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_dispatcher_can_be_a_job_itself_and_leaves_its_jobs_alone() {
+    let mut site = Site::up(&[]).await;
+    site.stack.dispatcher.terminate(PATIENCE);
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap();
+    let sample = std::fs::read_to_string(root.join("contrib/condor/dispatch-condor.sub")).unwrap();
+    let own = site.own("");
+    let own = own.to_str().unwrap().trim_end_matches('/');
+    let path = site.lab.path();
+    let path = path.split_once(':').unwrap().1;
+    let mut description = String::new();
+    for line in sample.lines() {
+        let line = match line.split_once('=').map(|(key, _)| key.trim()) {
+            Some("home") => format!("home = {own}"),
+            Some("program") => format!("program = {own}/dispatch-condor"),
+            Some("environment") => format!(
+                "environment = \"PATH='{path}' CONDOR_CONFIG='{}' SSL_CERT_FILE='{own}/certificate.pem'\"",
+                site.lab.variable("CONDOR_CONFIG")
+            ),
+            _ => line.to_owned(),
+        };
+        description += &line;
+        description.push('\n');
+    }
+    let user = site.lab.variable("CONDOR_LAB_USER").to_owned();
+    let submit = || {
+        let output = site.run_as(&user, "condor_submit", &["-terse", "-"], &description);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        let answer = String::from_utf8(output.stdout).unwrap();
+        answer.split(' ').next().unwrap().to_owned()
+    };
+    let service = submit();
+    let (request, container) = site.stack.submit("of a job", "true", json!({})).await;
+    site.notes(&container).await;
+    let (job, _) = site.job(&container);
+    site.lab.ask("condor_rm", &[&service]);
+    wait_for("the dispatcher to leave", PATIENCE, || {
+        let args = [
+            "-all",
+            "-constraint",
+            "DispatchCondor =?= true",
+            "-af",
+            "ClusterId",
+        ];
+        site.lab
+            .ask("condor_q", &args)
+            .trim()
+            .is_empty()
+            .then_some(())
+    });
+    let log = std::fs::read_to_string(site.own("dispatch-condor.log")).unwrap();
+    assert!(log.contains("stopped; jobs were left running"), "{log}");
+    assert_eq!(site.job(&container).0, job);
+    let state = site.stack.container(&container).await.state;
+    assert_eq!(state, ContainerState::Locked);
+    // Submitted again, it takes the job up, and ends it when nobody wants it any more.
+    let again = submit();
+    let hold = json!({"priority": 0});
+    let requests = &site.stack.user;
+    requests
+        .update_container_request(&request, hold)
+        .await
+        .unwrap();
+    wait_for("the job to be taken up, and ended", PATIENCE, || {
+        let args = [
+            "-all",
+            "-constraint",
+            "ContainerUUID =!= undefined",
+            "-af",
+            "ClusterId",
+        ];
+        site.lab
+            .ask("condor_q", &args)
+            .trim()
+            .is_empty()
+            .then_some(())
+    });
+    site.lab.ask("condor_rm", &[&again]);
+}
