@@ -16,18 +16,12 @@ use dispatch_core::scheduler::Scheduler;
 
 use crate::condor::Condor;
 use crate::flags::Flags;
-use crate::lines::Asks;
-use crate::submission::{Common, Item, Settings};
+use crate::lines::{self, Asks};
+use crate::submission::{self, Common, Item, Settings};
 use submit_test::Trial;
 
-/// What it runs.
-const COMMANDS: [&str; 5] = [
-    "condor_submit",
-    "condor_q",
-    "condor_rm",
-    "condor_history",
-    "condor_status",
-];
+/// What it runs that tells its version; condor_submit is tried otherwise, and condor_history is of the same package.
+const COMMANDS: [&str; 3] = ["condor_q", "condor_rm", "condor_status"];
 /// condor_q slower than this holds every look up.
 const SLOW: Duration = Duration::from_secs(5);
 const SCHEDD: &str = "see that condor_schedd runs on this machine and this user may ask it: condor_ping -type SCHEDD READ WRITE";
@@ -213,12 +207,17 @@ async fn description(settings: &Settings, home: Option<&Home>) -> Finding {
     }
 }
 
-/// What condor_submit warns of.
+/// What condor_submit warns of, but for macros of ours that no line of this site has a use for.
 fn complaint(said: &str) -> Option<String> {
-    let warnings: Vec<&str> = said
-        .lines()
-        .filter(|line| line.contains("WARNING"))
-        .collect();
+    let own = lines::MACROS.iter().map(|(_, name)| *name);
+    let own: Vec<&str> = own.chain(submission::MACROS).collect();
+    let is_own = |line: &str| {
+        let named = line.split('\'').nth(1).unwrap_or_default();
+        let name = named.split(' ').next().unwrap_or_default();
+        line.contains("unused") && own.contains(&name)
+    };
+    let warnings = said.lines().filter(|line| line.contains("WARNING"));
+    let warnings: Vec<&str> = warnings.filter(|line| !is_own(line)).collect();
     (!warnings.is_empty()).then(|| warnings.join("; "))
 }
 
@@ -239,5 +238,17 @@ mod tests {
             let finding = judge_slots(listing);
             assert_eq!((finding.level, finding.finding.as_str()), (level, words));
         }
+    }
+
+    #[test]
+    fn what_condor_submit_warns_of_is_told() {
+        let ours = "WARNING: the Queue variable 'JobScratch' was unused by condor_submit. Is it a typo?\n\
+            WARNING: the line 'Comma = ,' was unused by condor_submit. Is it a typo?\n";
+        assert_eq!(complaint(ours), None);
+        let theirs = "WARNING: the line 'Rnak = Memory' was unused by condor_submit. Is it a typo?";
+        assert_eq!(
+            complaint(&format!("{ours}{theirs}\n")).as_deref(),
+            Some(theirs)
+        );
     }
 }

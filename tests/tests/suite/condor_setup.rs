@@ -252,7 +252,10 @@ async fn the_check_finds_what_works_and_what_does_not() {
         "{report}"
     );
 
-    let report = failed(&["--submit-line", "request_memory = what is this", "check"]);
+    let report = site.answer(&["--submit-line", "Rnak = Memory", "check"]);
+    let told = findings(&report, "submit lines");
+    assert!(told[0].contains("'Rnak = Memory' was unused"), "{told:?}");
+    let report = failed(&["--submit-line", "+SiteNote = a b c", "check"]);
     assert!(
         findings(&report, "submit lines")[0].starts_with("\"fail\""),
         "{report}"

@@ -73,7 +73,7 @@ fn configuration(ready: &Value, dir: &Path, executor: &Path) -> Value {
                 "SubmitLines": ["+SiteSize = \"%C/%M/%G/%I\"", "+SiteQueue = \"%P\"", "+SiteMinutes = %W"],
                 "AccountingGroup": "lab",
                 "ConcurrencyLimits": "licence:2",
-                "Requirements": "TARGET.Memory > 0",
+                "Requirements": "TARGET.HasFileTransfer",
                 "Rank": "Memory",
                 "EnvironmentVariables": {"SITE_NOTES": notes(dir), "SITE_MARK": "here it's \"quoted\" $(HOME)"},
                 "TransferCrunchRun": true,
