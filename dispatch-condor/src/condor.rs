@@ -1,41 +1,58 @@
-//! HTCondor as a scheduler: condor_submit, condor_q, condor_rm, condor_history.
+//! HTCondor as a scheduler: condor_submit, condor_q, condor_prio, condor_rm, and condor_status and condor_history where
+//! they tell something.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::attempt_dir::AttemptDir;
 use dispatch_core::command::{Command, Failure};
-use dispatch_core::handover;
 use dispatch_core::home::Home;
 use dispatch_core::instance_types::fit;
 use dispatch_core::needs::Fit;
 use dispatch_core::scheduler::{
-    Candidate, Ending, Order, Scheduler, SchedulerError, StillInUse, Urgency,
+    Candidate, Ending, Order, Scheduler, SchedulerError, StillInUse, Urgency, Waiting, Wanted,
 };
 use dispatch_core::world::{Job, JobId};
 
-use crate::lines::Asks;
+use crate::ending;
+use crate::events::EventLog;
 use crate::listing::{self, Ad, COLUMNS};
-use crate::submission::{ATTEMPT, CONTAINER, Common, DISPATCHER, DescriptionError, Item, Settings};
+use crate::pool::Pool;
+use crate::prio;
+use crate::submission::{ATTEMPT, CONTAINER, DISPATCHER, Settings};
+use crate::waiting;
 
-const NAME: &str = "condor";
+pub const NAME: &str = "condor";
 /// Jobs of one submission, at most.
-const BATCH: usize = 500;
-const MOST_SUSPECTS: usize = 10 * BATCH;
+pub const BATCH: usize = 500;
+/// Changes of order at once, at most: each takes a command. The rest follows with the next listing.
+const CHANGES: usize = 40;
+/// Between two listings at least, and so many times what the last one took: HTCondor is to have other work.
+const GAP: Duration = Duration::from_millis(300);
+const GAP_PER_LISTING: u32 = 10;
 
 /// The scheduler.
 #[derive(Debug)]
 pub struct Condor {
-    settings: Settings,
-    jobs: Home,
+    pub(crate) settings: Settings,
+    pub(crate) jobs: Home,
     /// Tells our jobs from those of another dispatcher of the same user.
-    label: String,
+    pub(crate) label: String,
     /// How long a command may take.
-    patience: Duration,
+    pub(crate) patience: Duration,
     /// Containers of a submission that failed: one of them may be what HTCondor does not take, so each goes alone.
-    suspects: Mutex<BTreeSet<ContainerUuid>>,
+    pub(crate) suspects: Mutex<BTreeSet<ContainerUuid>>,
+    pub(crate) events: EventLog,
+    pub(crate) pool: Pool,
+    /// The newest listing, and how long it took.
+    queue: Mutex<(Vec<Ad>, Duration)>,
+}
+
+pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn no_answer(detail: String) -> SchedulerError {
@@ -51,22 +68,25 @@ impl Condor {
         Self {
             patience,
             settings,
+            events: EventLog::in_directory(jobs.path()),
             jobs,
             label,
             suspects: Mutex::default(),
+            pool: Pool::default(),
+            queue: Mutex::default(),
         }
-    }
-
-    fn suspects(&self) -> MutexGuard<'_, BTreeSet<ContainerUuid>> {
-        self.suspects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether condor_q answers; the error is for the admin, at the start.
     pub async fn check(&self) -> Result<(), SchedulerError> {
+        if let Err(error) = self.events.open() {
+            let log = self.events.path().display();
+            tracing::warn!(%log, %error, "HTCondor cannot tell when a job has ended");
+        }
         self.list().await.map(drop)
     }
 
-    fn dir(&self, container: &ContainerUuid) -> AttemptDir {
+    pub(crate) fn dir(&self, container: &ContainerUuid) -> AttemptDir {
         AttemptDir::of(self.jobs.path(), container)
     }
 
@@ -99,83 +119,23 @@ impl Condor {
         })
     }
 
-    fn describe(&self, orders: &[&Order]) -> Result<String, DescriptionError> {
-        let first = orders.first();
-        let common = Common {
-            label: &self.label,
-            avoid: first.map_or(&[], |order| &order.avoid),
-            asks: first.map_or_else(Asks::default, |order| Asks::of(&order.needs)),
-        };
-        let dirs: Vec<AttemptDir> = orders.iter().map(|o| self.dir(&o.container)).collect();
-        let jobs: Vec<Item<'_>> = orders
-            .iter()
-            .zip(&dirs)
-            .map(|(order, dir)| item(order, dir))
-            .collect();
-        self.settings.describe(&common, &jobs)
-    }
-
-    /// Hands over, by one command, orders that one description can hold, with their tokens in place.
-    async fn submit_alike(&self, orders: &[&Order]) -> Vec<Result<JobId, SchedulerError>> {
-        let description = match self.describe(orders) {
-            Ok(description) => description,
-            Err(error) => {
-                let refused = |order: &&Order| Err(refused(order, error.to_string()));
-                return orders.iter().map(refused).collect();
-            }
-        };
-        let command = Command::new("condor_submit")
-            .patience(self.patience)
-            .args(["-terse", "-"])
-            .input(description);
-        match handover::submit(command).await {
-            Ok(output) => {
-                // "7.0 - 7.4": one cluster, its processes in the order of the items.
-                let first = handover::job_number(&output, " - ");
-                let cluster = first.split('.').next().unwrap_or_default();
-                let id = |n: usize| Ok(JobId(format!("{cluster}.{n}")));
-                (0..orders.len()).map(id).collect()
-            }
-            Err(failure) => {
-                if orders.len() > 1 {
-                    let containers = orders.iter().map(|order| order.container.clone());
-                    let mut suspects = self.suspects();
-                    // Some of them may never come again.
-                    if suspects.len() > MOST_SUSPECTS {
-                        suspects.clear();
-                    }
-                    suspects.extend(containers);
-                }
-                let failed = |order: &&Order| Err(handover::failed(NAME, order, &failure));
-                orders.iter().map(failed).collect()
+    /// Gives these jobs another JobPrio. What is gone is told of, and no failure.
+    async fn set_prio(&self, prio: i64, jobs: &[String]) -> Result<(), SchedulerError> {
+        let command = Command::new("condor_prio").patience(self.patience);
+        let value = prio.to_string();
+        let arguments = ["-p", &value]
+            .into_iter()
+            .chain(jobs.iter().map(String::as_str));
+        let answer = command.args(arguments).succeed().await;
+        // Whatever it did, the next listing shows it.
+        for ad in &mut locked(&self.queue).0 {
+            if jobs.contains(&ad.id()) {
+                ad.job_prio = prio;
             }
         }
-    }
-}
-
-/// What orders must have in common to go together.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Kind<'a> {
-    avoid: &'a [String],
-    asks: Asks,
-    /// A suspect goes with nobody.
-    alone: Option<ContainerUuid>,
-}
-
-fn item<'a>(order: &'a Order, dir: &'a AttemptDir) -> Item<'a> {
-    Item {
-        container: &order.container,
-        attempt: &order.attempt,
-        needs: &order.needs,
-        dir: dir.path(),
-    }
-}
-
-fn refused(order: &Order, detail: String) -> SchedulerError {
-    SchedulerError::Refused {
-        scheduler: NAME,
-        container: order.container.clone(),
-        detail,
+        answer
+            .map(drop)
+            .map_err(|failure| no_answer(format!("its jobs could not be put in order: {failure}")))
     }
 }
 
@@ -184,29 +144,33 @@ impl Scheduler for Condor {
         NAME
     }
 
-    /// HTCondor queues what does not fit now; how much it is given at once is `max_pending`'s matter.
+    /// HTCondor queues what does not fit now; how much it is given at once is `max_pending`'s matter. What no slot could
+    /// ever run is not given to it.
     fn admit(&self, candidates: &[Candidate], _started: &[Candidate]) -> Vec<Fit> {
-        let candidates = candidates.iter();
-        candidates
-            .map(|candidate| fit(&self.settings.types, &candidate.needs))
-            .collect()
+        let fit = |candidate: &Candidate| match fit(&self.settings.types, &candidate.needs) {
+            Fit::Now => self.pool.fit(&candidate.needs),
+            other => other,
+        };
+        candidates.iter().map(fit).collect()
+    }
+
+    fn listing_gap(&self) -> Duration {
+        let (_, took) = *locked(&self.queue);
+        GAP.max(took * GAP_PER_LISTING)
     }
 
     async fn list(&self) -> Result<Vec<Job>, SchedulerError> {
+        let began = Instant::now();
         let constraint = format!("{DISPATCHER} == \"{}\"", self.label);
         let ads = self.ads("condor_q", &constraint, &[]).await?;
-        for ad in &ads {
-            if let (Some(reason), Some(job)) = (ad.hold(), ad.job()) {
-                tracing::warn!(container = %job.container, job = job.id.0, reason, "the job is held");
-            }
-        }
-        Ok(ads.iter().filter_map(Ad::job).collect())
+        let jobs = ads.iter().filter_map(Ad::job).collect();
+        *locked(&self.queue) = (ads, began.elapsed());
+        self.pool.look(self.patience).await;
+        Ok(jobs)
     }
 
     async fn submit(&self, order: Order) -> Result<JobId, SchedulerError> {
-        let refusal = refused(&order, "it was not asked".into());
-        let mut answers = self.submit_all(vec![order]).await;
-        answers.pop().unwrap_or(Err(refusal))
+        self.hand_over_one(order).await
     }
 
     /// One command takes a thousand jobs in the time of two.
@@ -215,35 +179,22 @@ impl Scheduler for Condor {
     }
 
     async fn submit_all(&self, orders: Vec<Order>) -> Vec<Result<JobId, SchedulerError>> {
-        let mut answers: Vec<Option<Result<JobId, SchedulerError>>> = Vec::new();
-        let mut alike: BTreeMap<Kind<'_>, Vec<usize>> = BTreeMap::new();
-        for (n, order) in orders.iter().enumerate() {
-            let dir = self.dir(&order.container);
-            let ready = match self.settings.item(&item(order, &dir)) {
-                Ok(_) => handover::prepare(NAME, order, &dir).await,
-                Err(error) => Err(refused(order, error.to_string())),
-            };
-            answers.push(ready.err().map(Err));
-            if answers[n].is_none() {
-                let kind = Kind {
-                    avoid: &order.avoid,
-                    asks: Asks::of(&order.needs),
-                    alone: self.suspects().take(&order.container),
-                };
-                alike.entry(kind).or_default().push(n);
+        self.hand_over(&orders).await
+    }
+
+    fn waiting(&self) -> BTreeMap<ContainerUuid, Waiting> {
+        waiting::all(&locked(&self.queue).0, |ad| self.pool.fit(&ad.needs()))
+    }
+
+    /// One command for each value, the highest first: what is to start next is in order first.
+    async fn arrange(&self, wanted: Vec<Wanted>) -> Result<(), SchedulerError> {
+        let changes = prio::changes(&locked(&self.queue).0, &wanted);
+        for (Reverse(value), jobs) in changes.into_iter().take(CHANGES) {
+            for some in jobs.chunks(BATCH) {
+                self.set_prio(value, some).await?;
             }
         }
-        for numbers in alike.into_values() {
-            let those: Vec<&Order> = numbers.iter().map(|n| &orders[*n]).collect();
-            for (n, answer) in numbers.iter().zip(self.submit_alike(&those).await) {
-                answers[*n] = Some(answer);
-            }
-        }
-        let unasked = |order: &Order| Err(refused(order, "it was not asked".into()));
-        let answers = orders.iter().zip(answers);
-        answers
-            .map(|(order, answer)| answer.unwrap_or_else(|| unasked(order)))
-            .collect()
+        Ok(())
     }
 
     /// HTCondor itself asks first (TERM) and kills after the vacate time of the submit description. By force a job
@@ -276,25 +227,21 @@ impl Scheduler for Condor {
                 ..Ending::default()
             };
         }
-        let (mut node, mut undelivered) = (None, false);
-        let reason = match self
-            .ads("condor_history", &constraint, &["-limit", "1"])
-            .await
-        {
-            Ok(ads) => {
-                node = ads.first().and_then(Ad::node);
-                undelivered = ads.first().is_some_and(Ad::is_undelivered);
-                ads.first()
-                    .map_or_else(|| "HTCondor does not know its job".into(), Ad::verdict)
+        let history = self.ads("condor_history", &constraint, &["-limit", "1"]);
+        let (reason, ad) = match history.await.map(|ads| ads.into_iter().next()) {
+            Ok(Some(ad)) => (ending::verdict(&ad), Some(ad)),
+            Ok(None) => ("HTCondor does not know its job".to_owned(), None),
+            Err(error) => {
+                let reason = format!("it cannot be told how its job ended: {error}");
+                (reason, None)
             }
-            Err(error) => format!("it cannot be told how its job ended: {error}"),
         };
         Ending {
             reason,
             detail: self.dir(container).last_words_in_time().await,
-            node,
+            node: ad.as_ref().and_then(Ad::node),
             alive: false,
-            undelivered,
+            undelivered: ad.as_ref().is_some_and(ending::is_undelivered),
         }
     }
 
@@ -303,8 +250,8 @@ impl Scheduler for Condor {
         Ok(())
     }
 
-    /// Only condor_q tells.
+    /// Only condor_q tells; the event log says when to ask.
     async fn wake(&self) {
-        std::future::pending().await
+        self.events.rung().await
     }
 }

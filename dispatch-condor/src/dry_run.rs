@@ -12,7 +12,9 @@ use dispatch_core::home::Home;
 use dispatch_core::needs::Needs;
 use serde::Serialize;
 
+use crate::events::EventLog;
 use crate::lines::{Asks, Line};
+use crate::policy::Starts;
 use crate::submission::{Common, Item, Settings};
 
 /// What would be handed to condor_submit.
@@ -55,11 +57,11 @@ const REASONS: [(&[&str], &str); 9] = [
     ),
     (
         &["requirements"],
-        "its earlier attempts failed on these machines",
+        "what may have run is never started again, and what did not run goes to another machine",
     ),
 ];
 /// And of all others.
-const ELSE: &str = "how attempts are run: once each, and asked before they are ended";
+const ELSE: &str = "how attempts are run: moved only where nothing ran, and asked before they are ended";
 
 /// For this record, as the service would submit it; `reserve` is the memory set aside for crunch-run.
 pub fn dry_run(
@@ -73,10 +75,13 @@ pub fn dry_run(
     let dir = AttemptDir::of(home.path(), &container.uuid);
     let attempt = attempt_of(container)?;
     let label = home.known_label();
+    let events = EventLog::in_directory(home.path());
     let common = Common {
         label: label.as_deref().unwrap_or("LABEL"),
         avoid: &[],
         asks: Asks::of(&needs),
+        starts: Starts::SEVERAL,
+        log: events.path(),
     };
     let item = Item {
         container: &container.uuid,

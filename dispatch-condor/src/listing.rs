@@ -1,15 +1,42 @@
 //! Reading `condor_q -json` and `condor_history -json`. Job states: HTCondor manual, "Job ClassAd Attributes", JobStatus.
 
 use arvados_client::{ContainerUuid, TokenUuid};
-use dispatch_core::exit_status;
+use dispatch_core::needs::Needs;
 use dispatch_core::world::{Job, JobId};
 use serde::Deserialize;
+use serde_json::Value;
+
+use crate::prio::Standing;
 
 /// The columns asked for.
-pub const COLUMNS: &str = "ClusterId,ProcId,JobStatus,ContainerUUID,AttemptUUID,HoldReason,RemoveReason,ExitCode,ExitBySignal,ExitSignal,LastRemoteHost,RemoteHost";
+pub const COLUMNS: &str = "ClusterId,ProcId,JobStatus,ContainerUUID,AttemptUUID,JobPrio,HoldReason,HoldReasonCode,HoldReasonSubCode,\
+RemoveReason,VacateReason,LastRejMatchReason,AutoClusterId,ExitCode,ExitBySignal,ExitSignal,LastRemoteHost,RemoteHost,NumJobStarts,\
+NumJobCompletions,NumShadowStarts,RequestCpus,RequestMemory,RequestDisk,RequestGPUs";
+
+const MIB: u64 = 1 << 20;
+const KIB: u64 = 1 << 10;
+
+/// JobStatus.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// It waits.
+    Idle,
+    /// It runs, or its files are being transferred.
+    Running,
+    /// It is being removed, or was.
+    Removed,
+    /// It ended by itself.
+    Completed,
+    /// Held by HTCondor or somebody.
+    Held,
+    /// Its machine has stopped it for a while.
+    Suspended,
+    /// Anything else: it is there.
+    Other(i64),
+}
 
 /// A job as HTCondor shows it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Ad {
     cluster_id: i64,
@@ -19,13 +46,40 @@ pub struct Ad {
     container: String,
     #[serde(rename = "AttemptUUID")]
     attempt: String,
-    hold_reason: Option<String>,
-    remove_reason: Option<String>,
-    exit_code: Option<i64>,
-    exit_by_signal: Option<bool>,
-    exit_signal: Option<i64>,
+    /// Its place among its user's jobs.
+    pub job_prio: i64,
+    /// Why it is or was held.
+    pub hold_reason: Option<String>,
+    /// The kind of hold.
+    pub hold_reason_code: Option<i64>,
+    /// Which of that kind.
+    pub hold_reason_sub_code: Option<i64>,
+    /// Why it was removed.
+    pub remove_reason: Option<String>,
+    /// Why it was last taken off its machine, where HTCondor tells.
+    pub vacate_reason: String,
+    /// Why it was last not given a slot: said of one of many that are alike.
+    pub last_rej_match_reason: Option<String>,
+    /// Which jobs are alike for the negotiator.
+    pub auto_cluster_id: Option<i64>,
+    /// crunch-run's exit status.
+    pub exit_code: Option<i64>,
+    /// A signal ended crunch-run.
+    pub exit_by_signal: Option<bool>,
+    /// Which.
+    pub exit_signal: Option<i64>,
     last_remote_host: Option<String>,
     remote_host: Option<String>,
+    num_job_starts: i64,
+    num_job_completions: i64,
+    /// How often HTCondor began to start it.
+    pub num_shadow_starts: i64,
+    // Numbers, or what an admin's lines make of them.
+    request_cpus: Value,
+    request_memory: Value,
+    request_disk: Value,
+    #[serde(rename = "RequestGPUs")]
+    request_gpus: Value,
 }
 
 /// All ads of an answer. Nothing at all is how condor_q says that there is no job.
@@ -40,58 +94,79 @@ impl Ad {
     /// As the engine sees it; none if it is not the job of a container.
     pub fn job(&self) -> Option<Job> {
         Some(Job {
-            id: JobId(format!("{}.{}", self.cluster_id, self.proc_id)),
+            id: JobId(self.id()),
             container: ContainerUuid::parse(&self.container).ok()?,
             attempt: TokenUuid::parse(&self.attempt).ok(),
-            ended: self.has_ended(),
+            // Everything else is still there, a job that is being removed, too: its crunch-run may be saving what there
+            // is. When it is done it leaves the queue.
+            ended: self.state() == State::Completed,
             node: self.node(),
         })
     }
 
-    /// Completed. Everything else is still there, a job that is being removed (3) too: its crunch-run may be saving
-    /// what there is. When it is done it leaves the queue.
-    fn has_ended(&self) -> bool {
-        self.job_status == 4
+    /// Its number.
+    pub fn id(&self) -> String {
+        format!("{}.{}", self.cluster_id, self.proc_id)
     }
 
-    /// The machine it was on; the slot's name before it does not count.
+    /// Its container.
+    pub fn container(&self) -> &str {
+        &self.container
+    }
+
+    /// Its state.
+    pub fn state(&self) -> State {
+        match self.job_status {
+            1 => State::Idle,
+            2 | 6 => State::Running,
+            3 => State::Removed,
+            4 => State::Completed,
+            5 => State::Held,
+            7 => State::Suspended,
+            other => State::Other(other),
+        }
+    }
+
+    /// It waits or is held: nothing of it is on any machine.
+    pub fn rests(&self) -> bool {
+        matches!(self.state(), State::Idle | State::Held)
+    }
+
+    /// Where it stands in the queue.
+    pub fn standing(&self) -> Standing {
+        Standing {
+            prio: self.job_prio,
+            number: (self.cluster_id, self.proc_id),
+        }
+    }
+
+    /// The machine it is or was on; the slot's name before it does not count.
     pub fn node(&self) -> Option<String> {
         let now = self.remote_host.as_deref();
         let host = now.or(self.last_remote_host.as_deref())?;
         Some(host.rsplit('@').next().unwrap_or(host).to_owned())
     }
 
-    /// Held by HTCondor or an admin: somebody must look at it.
-    pub fn hold(&self) -> Option<&str> {
-        (self.job_status == 5).then(|| self.hold_reason.as_deref().unwrap_or("no reason given"))
+    /// It was started at least once.
+    pub fn has_started(&self) -> bool {
+        self.num_job_starts > 0
     }
 
-    /// Whether its results are on the node, to be delivered later.
-    pub fn is_undelivered(&self) -> bool {
-        self.has_ended() && self.exit_code == Some(exit_status::UNDELIVERED)
+    /// A start of it was not followed by an exit of its own: the container may have run.
+    pub fn may_have_run(&self) -> bool {
+        self.num_job_starts > self.num_job_completions
     }
 
-    /// How it ended, in one sentence.
-    pub fn verdict(&self) -> String {
-        let job = format!("HTCondor job {}.{}", self.cluster_id, self.proc_id);
-        match (self.job_status, self.exit_by_signal, self.exit_code) {
-            (3, ..) => {
-                let reason = self.remove_reason.as_deref().unwrap_or("no reason given");
-                match &self.hold_reason {
-                    Some(held) => format!("{job} was held and then removed: {held}"),
-                    None => format!("{job} was removed: {reason}"),
-                }
-            }
-            (4, Some(true), _) => format!(
-                "{job}: crunch-run was killed by signal {}",
-                self.exit_signal.unwrap_or_default()
-            ),
-            (4, _, Some(code)) => {
-                let said = exit_status::sentence(code);
-                format!("{job} ended with exit code {code}: {said}")
-            }
-            (5, ..) => format!("{job} is held: {}", self.hold().unwrap_or_default()),
-            (status, ..) => format!("{job} is in state {status}"),
+    /// What it asks for, as far as that is in plain numbers.
+    pub fn needs(&self) -> Needs {
+        let number = |value: &Value| value.as_u64().unwrap_or_default();
+        let small = |value: &Value| u32::try_from(number(value)).unwrap_or(u32::MAX);
+        Needs {
+            cpus: small(&self.request_cpus),
+            ram: number(&self.request_memory).saturating_mul(MIB),
+            scratch: number(&self.request_disk).saturating_mul(KIB),
+            gpus: small(&self.request_gpus),
+            ..Needs::default()
         }
     }
 }
@@ -129,19 +204,16 @@ mod tests {
     }
 
     #[test]
-    fn verdicts_are_sentences() {
-        let ads = parse(ANSWER).unwrap();
-        assert_eq!(ads[2].hold(), Some("no output file"));
-        assert_eq!(ads[2].verdict(), "HTCondor job 8.0 is held: no output file");
-        assert!(ads[1].verdict().contains("exit code 75"));
-        let removed = Ad {
-            job_status: 3,
-            remove_reason: Some("via condor_rm (by user me)".into()),
-            ..Ad::default()
-        };
+    fn what_a_job_asks_for_may_be_an_expression() {
+        let text = r#"[{"RequestCpus": 2, "RequestMemory": "\/Expr(ifThenElse(x,1,2))\/", "RequestDisk": 3, "RequestGPUs": 1,
+            "NumJobStarts": 1, "RemoteHost": "slot1_2@n1.example"}]"#;
+        let ad = parse(text).unwrap().remove(0);
+        let needs = ad.needs();
         assert_eq!(
-            removed.verdict(),
-            "HTCondor job 0.0 was removed: via condor_rm (by user me)"
+            (needs.cpus, needs.ram, needs.scratch, needs.gpus),
+            (2, 0, 3072, 1)
         );
+        assert!(ad.may_have_run() && ad.has_started());
+        assert_eq!(ad.node().as_deref(), Some("n1.example"));
     }
 }

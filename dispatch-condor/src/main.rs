@@ -2,14 +2,22 @@
 
 mod analysis;
 mod beside;
+mod capacity;
 mod check;
 mod condor;
 mod dry_run;
+mod ending;
+mod events;
 mod flags;
+mod hand_over;
 mod lines;
 mod listing;
+mod policy;
+mod pool;
+mod prio;
 mod quote;
 mod submission;
+mod waiting;
 
 use std::process::ExitCode;
 

@@ -11,6 +11,7 @@ use dispatch_core::needs::Needs;
 use dispatch_core::template::{Value, Values};
 
 use crate::lines::{self, Asks, Line, Lines};
+use crate::policy::{Starts, requirements};
 use crate::quote::{self, Unwritable};
 
 /// The attribute of a job that names its container.
@@ -19,8 +20,6 @@ pub const CONTAINER: &str = "ContainerUUID";
 pub const ATTEMPT: &str = "AttemptUUID";
 /// The attribute of a job that says which dispatcher of this user submitted it.
 pub const DISPATCHER: &str = "ContainerDispatcher";
-/// Seconds that a job may be held before it started: for an admin to release it.
-const HELD: u64 = 300;
 const KIB: u64 = 1 << 10;
 /// Variable of jobs that names a file.
 const CERTIFICATE: &str = "SSL_CERT_FILE";
@@ -64,6 +63,10 @@ pub struct Common<'a> {
     pub avoid: &'a [String],
     /// What they ask for.
     pub asks: Asks,
+    /// How often each may be started.
+    pub starts: Starts,
+    /// Where HTCondor writes what becomes of them, an absolute path.
+    pub log: &'a Path,
 }
 
 /// One job of a description.
@@ -97,6 +100,8 @@ impl Settings {
             label: "",
             avoid: &[],
             asks: Asks::default(),
+            starts: Starts::SEVERAL,
+            log: Path::new("/"),
         };
         Ok(self.lines(&common).map(drop)?)
     }
@@ -194,7 +199,10 @@ impl Settings {
             format!("transfer_input_files = {files}"),
             "output = $(JobDirectory)/output.log".to_owned(),
             "error = $(JobDirectory)/output.log".to_owned(),
-            "log = $(JobDirectory)/events.log".to_owned(),
+            format!(
+                "log = {}",
+                quote::path("the event log's path", &common.log.to_string_lossy())?
+            ),
             "request_cpus = $(JobCpus)".to_owned(),
             "request_memory = $(JobMemory)".to_owned(),
             "request_disk = $(JobDisk)".to_owned(),
@@ -203,20 +211,9 @@ impl Settings {
             format!("+{ATTEMPT} = \"$(AttemptName)\""),
             format!("+{DISPATCHER} = \"{}\"", common.label),
             "notification = never".to_owned(),
-            // One attempt is one start: what follows an eviction or a lost node is decided here, not there.
-            "max_retries = 0".to_owned(),
-            // A hold after the start (time, memory, an admin) is an end, too; one before it may be looked after.
-            format!(
-                "periodic_remove = (NumJobStarts > 0 && (JobStatus == 1 || JobStatus == 5)) || (JobStatus == 5 && time() - EnteredCurrentStatus > {HELD})"
-            ),
-            // Ask crunch-run first, and give it time to save what there is.
-            "kill_sig = SIGTERM".to_owned(),
-            "want_graceful_removal = true".to_owned(),
-            format!("job_max_vacate_time = {}", self.grace),
         ];
-        if !common.avoid.is_empty() {
-            lines.push(requirements(common.avoid));
-        }
+        lines.extend(common.starts.lines(self.grace));
+        lines.push(requirements(common.avoid));
         if common.asks.limit {
             lines.push("allowed_execute_duration = $(JobSeconds)".to_owned());
         }
@@ -231,15 +228,6 @@ pub fn queue() -> String {
     format!("queue {} from (", fields.join(","))
 }
 
-/// Any machine but these.
-fn requirements(avoid: &[String]) -> String {
-    let apart: Vec<String> = avoid
-        .iter()
-        .map(|node| format!("TARGET.Machine =!= \"{}\"", node.replace(['"', '\\'], "")))
-        .collect();
-    format!("requirements = {}", apart.join(" && "))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -249,6 +237,8 @@ mod tests {
             label: "me",
             avoid: &["n1.example".into(), "n2".into()],
             asks: Asks::of(needs),
+            starts: Starts(3),
+            log: Path::new("/home/me, too/jobs/events.log"),
         };
         let job = Item {
             container: &ContainerUuid::parse("zzzzz-dz642-queuedcontainer").unwrap(),
@@ -286,14 +276,16 @@ mod tests {
             max_run_time: Some(60),
             ..Needs::default()
         };
-        let text = describe(&settings(&["+Group = \"a\""]), &needs).unwrap();
+        let lines = ["+Group = \"a\"", "Requirements= HasIt || Other"];
+        let text = describe(&settings(&lines), &needs).unwrap();
         for line in [
             "executable = /opt/crunch-run",
             r#"arguments = "'--it''s ""so"" $(DOLLAR)(x)' '--token-file' 'token-$(AttemptName)' '$(ContainerName)'""#,
             r#"environment = "ARVADOS_API_HOST='api.example:443' SSL_CERT_FILE='/etc/our ca.pem'""#,
             "transfer_executable = false",
+            "log = /home/me, too/jobs/events.log",
             "transfer_input_files = $(JobDirectory)/token-$(AttemptName)",
-            r#"requirements = TARGET.Machine =!= "n1.example" && TARGET.Machine =!= "n2""#,
+            "job_lease_duration = 2400",
             "request_cpus = $(JobCpus)",
             "request_memory = $(JobMemory)",
             "request_disk = $(JobDisk)",
@@ -308,6 +300,13 @@ mod tests {
             assert!(text.lines().any(|l| l == line), "{line}\nis not in\n{text}");
         }
         assert!(text.ends_with("/1\n)\n"), "{text}");
+        // Of several such lines HTCondor would take the last.
+        let requirements = |l: &&str| l.to_ascii_lowercase().starts_with("requirements");
+        let all: Vec<&str> = text.lines().filter(requirements).collect();
+        let both = all.len() == 1
+            && all[0].starts_with("requirements = (HasIt || Other) && (")
+            && all[0].ends_with(r#" && TARGET.Machine =!= "n2")"#);
+        assert!(both, "{all:?}");
     }
 
     #[test]

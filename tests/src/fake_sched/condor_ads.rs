@@ -4,7 +4,14 @@ use serde_json::{Map, Value};
 
 /// A conjunction of comparisons, like `A == "x" && JobStatus != 1`; anything else is not understood.
 #[derive(Debug)]
-pub struct Constraint(Vec<(String, bool, Value)>);
+pub struct Constraint(Vec<(String, Sign, Value)>);
+
+#[derive(Debug, Clone, Copy)]
+enum Sign {
+    Equals,
+    Differs,
+    IsNot,
+}
 
 impl Constraint {
     /// Reads one; the error is in HTCondor's words.
@@ -15,29 +22,37 @@ impl Constraint {
             .map(Self)
     }
 
-    /// Whether an ad meets it. An attribute that is not there equals nothing.
+    /// Whether an ad meets it. An attribute that is not there equals nothing, and is not (`=!=`) anything.
     pub fn meets(&self, ad: &Map<String, Value>) -> bool {
-        self.0.iter().all(|(name, equal, value)| {
-            ad.get(name).is_some_and(|found| (found == value) == *equal)
+        self.0.iter().all(|(name, sign, value)| {
+            let found = ad.get(name);
+            match sign {
+                Sign::Equals => found == Some(value),
+                Sign::Differs => found.is_some_and(|found| found != value),
+                Sign::IsNot => found != Some(value),
+            }
         })
     }
 }
 
-fn comparison(text: &str) -> Result<(String, bool, Value), String> {
+fn comparison(text: &str) -> Result<(String, Sign, Value), String> {
     let text = text.trim().trim_matches(['(', ')']);
     let wrong = || format!("Invalid constraint expression: {text}");
-    let (name, equal, value) = if let Some((name, value)) = text.split_once("==") {
-        (name, true, value)
-    } else if let Some((name, value)) = text.split_once("!=") {
-        (name, false, value)
-    } else {
-        return Err(wrong());
-    };
+    let signs = [
+        ("=!=", Sign::IsNot),
+        ("==", Sign::Equals),
+        ("!=", Sign::Differs),
+    ];
+    let found = signs.iter().find_map(|(sign, meaning)| {
+        let (name, value) = text.split_once(sign)?;
+        Some((name, *meaning, value))
+    });
+    let (name, sign, value) = found.ok_or_else(wrong)?;
     let name = name.trim();
     if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
         return Err(wrong());
     }
-    Ok((name.to_owned(), equal, literal(value).ok_or_else(wrong)?))
+    Ok((name.to_owned(), sign, literal(value).ok_or_else(wrong)?))
 }
 
 /// A number, a truth value or a text in double quotes.
@@ -129,6 +144,9 @@ mod tests {
             ("A == \"y\"", false),
             ("A == \"x\" && JobStatus != 1", true),
             ("B == 1", false),
+            ("B != 1", false),
+            ("B =!= true", true),
+            ("A =!= \"x\"", false),
         ] {
             assert_eq!(Constraint::parse(text).unwrap().meets(ad), met, "{text}");
         }

@@ -1,4 +1,4 @@
-//! `condor_q`, `condor_history`, `condor_status`, `condor_rm` and `condor_qedit`.
+//! `condor_q`, `condor_history`, `condor_status`, `condor_rm`, `condor_prio` and `condor_qedit`.
 
 use serde_json::{Map, Value, json};
 
@@ -20,6 +20,8 @@ const LOOKING: &[&str] = &[
 const CHANGING: &[&str] = &["constraint=", "reason=", "forcex", "all", "name="];
 /// Seconds between TERM and KILL; the real one is `job_max_vacate_time`.
 const VACATE: f64 = 2.0;
+/// KiB of the one machine.
+const DISK: f64 = 1.0e9;
 
 /// Jobs in the queue.
 pub fn condor_q(order: Order<'_>) -> std::io::Result<Reply> {
@@ -132,6 +134,24 @@ pub fn condor_rm(order: Order<'_>) -> std::io::Result<Reply> {
     Ok(Reply::says(lines.collect::<String>()))
 }
 
+/// Changes the priority: `condor_prio -p N ID…`. What it does not find it only tells of.
+pub fn condor_prio(order: Order<'_>) -> std::io::Result<Reply> {
+    let options = match options::condor(order.name, order.arguments, &["p=", "name="]) {
+        Ok(options) => options,
+        Err(reply) => return Ok(reply),
+    };
+    let Some(prio) = options.value("p").and_then(|n| n.parse::<i32>().ok()) else {
+        let say = "You must specify a new priority or priority adjustment.";
+        return Ok(Reply::failed(1, say));
+    };
+    order.store.change(|state| {
+        for job in chosen(state, &options, &None) {
+            job.ad.insert("JobPrio".into(), prio.into());
+        }
+    })?;
+    Ok(Reply::says(String::new()))
+}
+
 /// Changes one attribute: `condor_qedit ID… NAME VALUE`, or with `-constraint`.
 pub fn condor_qedit(order: Order<'_>) -> std::io::Result<Reply> {
     let (mut options, constraint) = match asked(order, CHANGING) {
@@ -174,7 +194,7 @@ pub fn condor_status(order: Order<'_>) -> std::io::Result<Reply> {
     let machine = json!({
         "Name": format!("slot1@{NODE}"), "Machine": NODE, "PartitionableSlot": true, "State": "Unclaimed", "Activity": "Idle",
         "Cpus": settings.cpus, "TotalSlotCpus": settings.cpus, "Memory": settings.memory,
-        "TotalSlotMemory": settings.memory, "TotalSlotGPUs": 0, "GPUs": 0,
+        "TotalSlotMemory": settings.memory, "TotalSlotGPUs": 0, "GPUs": 0, "Disk": DISK, "TotalSlotDisk": DISK,
     });
     let machine = machine.as_object().cloned().unwrap_or_default();
     let shown = constraint.is_none_or(|c| c.meets(&machine));

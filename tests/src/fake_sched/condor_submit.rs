@@ -33,6 +33,7 @@ const KNOWN: &[&str] = &[
     "max_retries",
     "periodic_remove",
     "periodic_hold",
+    "on_exit_remove",
     "kill_sig",
     "want_graceful_removal",
     "job_max_vacate_time",

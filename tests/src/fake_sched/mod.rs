@@ -43,6 +43,7 @@ pub const COMMANDS: [&str; 12] = [
     "condor_submit",
     "condor_q",
     "condor_rm",
+    "condor_prio",
     "condor_qedit",
     "condor_history",
     "condor_status",
@@ -210,6 +211,7 @@ fn act(order: Order<'_>) -> std::io::Result<Reply> {
         "condor_history" => condor_queue::condor_history(order),
         "condor_status" => condor_queue::condor_status(order),
         "condor_rm" => condor_queue::condor_rm(order),
+        "condor_prio" => condor_queue::condor_prio(order),
         "condor_qedit" => condor_queue::condor_qedit(order),
         name => Ok(Reply::failed(
             127,

@@ -1,0 +1,160 @@
+//! What a job waits for, in plain words, and whether it will pass. Pure. Codes: HTCondor manual, HoldReasonCode; what is
+//! not known here is told as HTCondor says it.
+
+use std::collections::BTreeMap;
+
+use arvados_client::ContainerUuid;
+use dispatch_core::needs::Fit;
+use dispatch_core::scheduler::{Outlook, Waiting};
+
+use crate::listing::{Ad, State};
+
+/// It used more memory than it was given.
+pub const OUT_OF_MEMORY: i64 = 34;
+
+/// The time it may run is over.
+pub fn is_out_of_time(code: i64) -> bool {
+    matches!(code, 46 | 47)
+}
+
+/// What our jobs wait for. `fit` says whether any slot could run one.
+pub fn all(ads: &[Ad], fit: impl Fn(&Ad) -> Fit) -> BTreeMap<ContainerUuid, Waiting> {
+    // HTCondor says why a job was given no slot of one of many that are alike.
+    let reasons: BTreeMap<i64, &str> = ads
+        .iter()
+        .filter_map(|ad| Some((ad.auto_cluster_id?, ad.last_rej_match_reason.as_deref()?)))
+        .collect();
+    let alike = |ad: &Ad| reasons.get(&ad.auto_cluster_id?).copied();
+    let waits = ads.iter().filter_map(|ad| {
+        let container = ContainerUuid::parse(ad.container()).ok()?;
+        Some((container, waiting(ad, alike(ad), || fit(ad))?))
+    });
+    waits.collect()
+}
+
+/// What one of our jobs waits for; none, if it does not wait.
+fn waiting(ad: &Ad, rejected: Option<&str>, fit: impl FnOnce() -> Fit) -> Option<Waiting> {
+    let (outlook, words) = match ad.state() {
+        State::Suspended => (
+            Outlook::Passes,
+            "to be resumed: its machine has stopped it for a while".to_owned(),
+        ),
+        // It will be removed.
+        State::Idle | State::Held if ad.may_have_run() => return None,
+        State::Held => (Outlook::NeedsSomebody, held(ad)),
+        State::Idle => idle(ad, rejected, fit()),
+        _ => return None,
+    };
+    Some(Waiting {
+        outlook,
+        words: format!("HTCondor job {} waits {words}", ad.id()),
+    })
+}
+
+fn idle(ad: &Ad, raw: Option<&str>, fit: Fit) -> (Outlook, String) {
+    if let Fit::Never(why) = fit {
+        let words = format!("for a machine that could run it: {why}");
+        return (Outlook::NeedsSomebody, words);
+    }
+    let words = match (ad.has_started(), ad.node()) {
+        (true, Some(node)) => format!("for another machine: it could not start on {node}"),
+        _ => because(raw.unwrap_or_default()).to_owned(),
+    };
+    let raw = raw.map(|raw| format!(" ({})", raw.trim()));
+    let raw = raw.unwrap_or_default();
+    (Outlook::Passes, words + &raw)
+}
+
+/// Why the negotiator gave it no slot.
+fn because(reason: &str) -> &'static str {
+    let has = |word: &str| reason.to_ascii_lowercase().contains(word);
+    match () {
+        () if reason.is_empty() => "for HTCondor to look at it",
+        () if has("concurrency limit") => "for other jobs to end: of such jobs no more may run",
+        () if has("submitter limit") => "for its turn: its user has his share of the pool",
+        () if has("quota") => "for other jobs of its group to end",
+        () if has("preempt") || has("priority") || has("rank") => "for its turn: others come first",
+        () if has("no match") => "for room: no slot that it could use is free",
+        () => "for something that HTCondor names",
+    }
+}
+
+fn held(ad: &Ad) -> String {
+    let words = match ad.hold_reason_code {
+        Some(1) => "to be released: somebody held it (condor_release)",
+        Some(3 | 5 | 26 | 27) => "to be released: a rule of this pool held it",
+        Some(15 | 16) => "to be released: it was held from the beginning",
+        Some(6 | 14 | 23) => "for an administrator: its machine cannot start crunch-run",
+        Some(7..=13 | 18 | 32 | 33) => "for an administrator: its files could not be transferred",
+        Some(21) => "to be released: its machine held it",
+        Some(22) => "for an administrator: its event log cannot be written",
+        Some(OUT_OF_MEMORY) => "to be released: it used more memory than it was given",
+        Some(code) if is_out_of_time(code) => "to be released: its time was over",
+        _ => "to be released: HTCondor holds it",
+    };
+    let reason = ad.hold_reason.as_deref().unwrap_or("no reason given");
+    match (ad.hold_reason_code, ad.hold_reason_sub_code) {
+        (Some(code), Some(sub @ 1..)) => format!("{words} ({reason}; code {code}.{sub})"),
+        (Some(code), _) => format!("{words} ({reason}; code {code})"),
+        _ => format!("{words} ({reason})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(more: &str, fit: Fit) -> Option<(Outlook, String)> {
+        const UUID: &str = "zzzzz-dz642-queuedcontainer";
+        let text = format!(
+            r#"[{{"ClusterId": 12, "ProcId": 3, "ContainerUUID": "{UUID}", "AutoClusterId": 1, {more}}}]"#
+        );
+        let ads = crate::listing::parse(&text).unwrap();
+        let (_, waiting) = all(&ads, |_| fit.clone()).pop_first()?;
+        let words = waiting.words.strip_prefix("HTCondor job 12.3 waits ");
+        Some((waiting.outlook, words.unwrap().to_owned()))
+    }
+
+    #[test]
+    fn every_job_that_waits_says_for_what() {
+        use Outlook::{NeedsSomebody, Passes};
+        #[rustfmt::skip]
+        let rows = [
+            (r#""JobStatus": 1"#, Passes, "for HTCondor to look at it"),
+            (r#""JobStatus": 1, "LastRejMatchReason": "no match found ""#, Passes, "for room: no slot that it could use is free (no match found)"),
+            (r#""JobStatus": 1, "LastRejMatchReason": "concurrency limit x reached""#, Passes, "for other jobs to end: of such jobs no more may run (concurrency limit x reached)"),
+            (r#""JobStatus": 1, "LastRejMatchReason": "submitter limit exceeded""#, Passes, "for its turn: its user has his share of the pool (submitter limit exceeded)"),
+            (r#""JobStatus": 1, "LastRejMatchReason": "PREEMPTION_REQUIREMENTS == False""#, Passes, "for its turn: others come first (PREEMPTION_REQUIREMENTS == False)"),
+            (r#""JobStatus": 1, "LastRejMatchReason": "moon""#, Passes, "for something that HTCondor names (moon)"),
+            (r#""JobStatus": 1, "NumJobStarts": 1, "NumJobCompletions": 1, "LastRemoteHost": "slot1@n1""#, Passes, "for another machine: it could not start on n1"),
+            (r#""JobStatus": 7"#, Passes, "to be resumed: its machine has stopped it for a while"),
+            (r#""JobStatus": 5, "HoldReasonCode": 1, "HoldReasonSubCode": 0, "HoldReason": "via condor_hold""#, NeedsSomebody, "to be released: somebody held it (condor_release) (via condor_hold; code 1)"),
+            (r#""JobStatus": 5, "HoldReasonCode": 13, "HoldReasonSubCode": 2, "HoldReason": "no file""#, NeedsSomebody, "for an administrator: its files could not be transferred (no file; code 13.2)"),
+            (r#""JobStatus": 5"#, NeedsSomebody, "to be released: HTCondor holds it (no reason given)"),
+        ];
+        for (more, outlook, words) in rows {
+            assert_eq!(
+                told(more, Fit::Now),
+                Some((outlook, words.to_owned())),
+                "{more}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_no_slot_could_run_needs_somebody() {
+        let never = || Fit::Never("it asks for 5 CPUs".into());
+        let expected = "for a machine that could run it: it asks for 5 CPUs";
+        let told_idle = told(r#""JobStatus": 1"#, never());
+        assert_eq!(told_idle, Some((Outlook::NeedsSomebody, expected.into())));
+        assert_eq!(told(r#""JobStatus": 2"#, never()), None);
+    }
+
+    #[test]
+    fn what_may_have_run_waits_for_nothing() {
+        for status in [1, 5] {
+            let started = format!(r#""JobStatus": {status}, "NumJobStarts": 1"#);
+            assert_eq!(told(&started, Fit::Now), None);
+        }
+    }
+}
