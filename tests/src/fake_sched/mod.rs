@@ -33,7 +33,7 @@ pub use store::Store;
 use fault::Effect;
 
 /// The commands it acts as.
-pub const COMMANDS: [&str; 12] = [
+pub const COMMANDS: [&str; 13] = [
     "sbatch",
     "squeue",
     "scontrol",
