@@ -1,109 +1,26 @@
 //! dispatch-condor on a real HTCondor pool of one machine.
-//!
-//! HTCondor runs no jobs of root, and without a container engine only root can run containers here: these tests show
-//! what becomes of jobs, not of containers.
 
-use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Instant;
 
-use arvados_client::records::ContainerState;
-use serde_json::{Value, json};
+use arvados_client::records::{Container, ContainerState};
+use serde_json::json;
 
-use crate::lab::Lab;
-use crate::program::binary;
-use crate::stack::{Stack, wait_for};
-
-const PATIENCE: Duration = Duration::from_secs(90);
-
-fn id(kind: &str, user: &str) -> u32 {
-    let output = Command::new("id").args([kind, user]).output().unwrap();
-    String::from_utf8(output.stdout)
-        .unwrap()
-        .trim()
-        .parse()
-        .unwrap()
-}
-
-/// A copy of a file that the pool's user owns.
-fn copy_for(user: &str, from: &Path, to: &Path, mode: u32) {
-    std::fs::copy(from, to).unwrap();
-    std::fs::set_permissions(to, PermissionsExt::from_mode(mode)).unwrap();
-    chown(to, Some(id("-u", user)), Some(id("-g", user))).unwrap();
-}
-
-async fn stack(lab: &Lab) -> Stack {
-    let user = lab.variable("CONDOR_LAB_USER").to_owned();
-    let config = lab.variable("CONDOR_CONFIG").to_owned();
-    // The programs themselves; the first place holds wrappers for root.
-    let path = lab.path().split_once(':').unwrap().1.to_owned();
-    Stack::with(|servers, dir| {
-        std::fs::set_permissions(dir, PermissionsExt::from_mode(0o755)).unwrap();
-        let jobs = dir.join("jobs");
-        std::fs::create_dir(&jobs).unwrap();
-        chown(&jobs, Some(id("-u", &user)), Some(id("-g", &user))).unwrap();
-        let of = |value: &Value| Path::new(value.as_str().unwrap()).to_owned();
-        let (token, certificate) = (dir.join("dispatch-token"), dir.join("certificate.pem"));
-        copy_for(
-            &user,
-            &of(&servers.ready["tokens"]["dispatch"]),
-            &token,
-            0o600,
-        );
-        copy_for(
-            &user,
-            &of(&servers.ready["certificate"]),
-            &certificate,
-            0o644,
-        );
-        let crunch_run = dir.join("crunch-run");
-        copy_for(&user, &binary("crunch-run"), &crunch_run, 0o755);
-        let dispatcher = dir.join("dispatch-condor");
-        copy_for(&user, &binary("dispatch-condor"), &dispatcher, 0o755);
-        let args = [
-            "--job-dir",
-            jobs.to_str().unwrap(),
-            "--crunch-run",
-            crunch_run.to_str().unwrap(),
-            "--token-file",
-            token.to_str().unwrap(),
-        ];
-        let env = [
-            ("CONDOR_CONFIG", config.as_str()),
-            ("PATH", path.as_str()),
-            ("SSL_CERT_FILE", certificate.to_str().unwrap()),
-        ];
-        servers
-            .dispatcher("dispatch-condor", &args, &env)
-            .run_as(&user, dispatcher)
-    })
-    .await
-}
-
-fn queue(lab: &Lab) -> Vec<Value> {
-    let text = lab.ask("condor_q", &["-all", "-json"]);
-    match text.trim() {
-        "" => Vec::new(),
-        text => serde_json::from_str(text).unwrap(),
-    }
-}
+use crate::condor_lab::{PATIENCE, Pool};
+use crate::stack::{complete, wait_for};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_becomes_a_job_without_secrets_and_a_stopped_one_leaves_the_queue() {
-    let lab = Lab::up("condor", &["--slots", "2"]);
-    let mut stack = stack(&lab).await;
-    // More CPUs than the pool has: its job waits, so that there is time to look at it.
-    let large = json!({"runtime_constraints": {"vcpus": 64, "ram": 32 << 20}});
-    let (request, waiting) = stack.submit("waits", "true", large).await;
-    let job = wait_for("the job", PATIENCE, || {
-        queue(&lab)
-            .into_iter()
-            .find(|ad| ad["ContainerUUID"] == waiting.as_str())
-    });
+    let pool = Pool::up(&["--slots", "2"]);
+    // It waits, so that there is time to look at it.
+    let line = "requirements = TARGET.NoSuchThing =?= true";
+    let mut stack = pool.stack(&["--submit-line", line]).await;
+    let two = json!({"runtime_constraints": {"vcpus": 2, "ram": 32 << 20}});
+    let (request, waiting) = stack.submit("waits", "true", two).await;
+    let job = wait_for("the job", PATIENCE, || pool.find(&waiting));
     assert_eq!(
         (&job["RequestCpus"], &job["JobStatus"]),
-        (&json!(64), &json!(1)),
+        (&json!(2), &json!(1)),
         "{job}"
     );
     let attempt = stack.container(&waiting).await.locked_by_uuid.unwrap();
@@ -122,30 +39,38 @@ async fn a_container_becomes_a_job_without_secrets_and_a_stopped_one_leaves_the_
     let mode = std::fs::metadata(&token).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 
+    // Its record says what it waits for.
+    let says = |c: &Container| {
+        let activity = c.runtime_status.activity.clone().unwrap_or_default();
+        activity.contains("waits for room") && activity.contains("no match found")
+    };
+    stack.wait_until(&waiting, PATIENCE, says).await;
+
     // A dispatcher that starts anew takes the job for its own and makes no second one.
     stack.dispatcher.kill();
     stack.dispatcher.start();
-    tokio::time::sleep(Duration::from_secs(4)).await;
-    assert_eq!(queue(&lab).len(), 1, "{:?}", queue(&lab));
+    let (_, next) = stack.submit("next", "true", json!({})).await;
+    wait_for("the next job", PATIENCE, || pool.find(&next));
+    assert_eq!(pool.queue().len(), 2, "{:?}", pool.queue());
+    let record = stack.container(&waiting).await;
     assert_eq!(
-        stack.container(&waiting).await.state,
-        ContainerState::Locked
+        (record.state, record.lock_count),
+        (ContainerState::Locked, 1)
     );
 
-    stack
-        .user
-        .update_container_request(&request, json!({"priority": 0}))
-        .await
-        .unwrap();
+    let change = json!({"priority": 0});
+    let changed = stack.user.update_container_request(&request, change);
+    changed.await.unwrap();
     wait_for("the job to leave", PATIENCE, || {
-        queue(&lab).is_empty().then_some(())
+        pool.find(&waiting).is_none().then_some(())
     });
 }
 
+/// On one machine nothing can move: what cannot run there is given back at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_that_cannot_run_there_is_given_back_and_the_log_says_why() {
-    let lab = Lab::up("condor", &["--slots", "2"]);
-    let stack = stack(&lab).await;
+    let pool = Pool::up(&["--slots", "2"]);
+    let stack = pool.stack(&["--crunch-run", "/bin/sh -c 'exit 75'"]).await;
     let (_, container) = stack.submit("cannot", "true", json!({})).await;
     stack
         .wait_until(&container, PATIENCE, |c| {
@@ -157,4 +82,49 @@ async fn a_container_that_cannot_run_there_is_given_back_and_the_log_says_why() 
         said.contains("ended with exit code 75: crunch-run could not start")
             .then_some(())
     });
+    assert_eq!(pool.history(&container)[0]["NumJobStarts"], 1);
+}
+
+/// And how long things take on a pool that does nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn containers_run_as_condor_jobs_and_both_their_ends_are_seen_at_once() {
+    let pool = Pool::up(&["--slots", "4"]);
+    let stack = pool.stack(&["--poll-interval", "10s"]).await;
+    for n in 0..3 {
+        let began = Instant::now();
+        let script = format!("echo done {n} > result");
+        let (_, container) = stack.submit("quick", &script, json!({})).await;
+        stack
+            .wait_until(&container, PATIENCE, |c| c.state != ContainerState::Queued)
+            .await;
+        let locked = began.elapsed();
+        let running = |c: &Container| c.state == ContainerState::Running || c.state.is_final();
+        stack.wait_until(&container, PATIENCE, running).await;
+        let started = began.elapsed();
+        let record = stack.end(&container, PATIENCE).await;
+        println!(
+            "submitted to locked {:.2} s, to Running {:.2} s, to final {:.2} s",
+            locked.as_secs_f32(),
+            started.as_secs_f32(),
+            began.elapsed().as_secs_f32()
+        );
+        let output = complete(&record).output.clone().unwrap().to_string();
+        assert_eq!(stack.read(&output, "result").await, format!("done {n}\n"));
+        assert_eq!(record.lock_count, 1);
+    }
+    // An end that crunch-run does not tell.
+    let (_, lost) = stack.submit("lost", "sleep 1000", json!({})).await;
+    let running = |c: &Container| c.state == ContainerState::Running;
+    stack.wait_until(&lost, PATIENCE, running).await;
+    let executor = crate::slurm_lab::crunch_run_of(&lost).expect("a crunch-run of it");
+    rustix::process::kill_process(executor, rustix::process::Signal::KILL).unwrap();
+    let began = Instant::now();
+    let record = stack.end(&lost, PATIENCE).await;
+    println!(
+        "crunch-run killed to final {:.2} s",
+        began.elapsed().as_secs_f32()
+    );
+    assert_eq!(record.state, ContainerState::Cancelled);
+    let why = record.runtime_status.error.unwrap_or_default();
+    assert!(why.contains("killed by signal 9"), "{why}");
 }

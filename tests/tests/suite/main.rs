@@ -3,6 +3,8 @@
 mod bad_input;
 mod batch;
 mod condor;
+mod condor_faults;
+mod condor_lab;
 mod condor_setup;
 mod crunchstat;
 mod docs;
