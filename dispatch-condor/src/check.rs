@@ -17,6 +17,7 @@ use dispatch_core::scheduler::Scheduler;
 use crate::condor::Condor;
 use crate::flags::Flags;
 use crate::lines::{self, Asks};
+use crate::policy::Starts;
 use crate::submission::{self, Common, Item, Settings};
 use submit_test::Trial;
 
@@ -185,6 +186,8 @@ async fn description(settings: &Settings, home: Option<&Home>) -> Finding {
             label: "check",
             avoid: &[],
             asks: Asks::of(&needs),
+            starts: Starts::SEVERAL,
+            log: Path::new("/events.log"),
         },
         &[Item {
             container: &container,

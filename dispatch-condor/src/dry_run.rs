@@ -61,7 +61,8 @@ const REASONS: [(&[&str], &str); 9] = [
     ),
 ];
 /// And of all others.
-const ELSE: &str = "how attempts are run: moved only where nothing ran, and asked before they are ended";
+const ELSE: &str =
+    "how attempts are run: moved only where nothing ran, and asked before they are ended";
 
 /// For this record, as the service would submit it; `reserve` is the memory set aside for crunch-run.
 pub fn dry_run(

@@ -25,10 +25,11 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use arvados_client::{ContainerUuid, TokenUuid};
+use dispatch_core::dry_run::Source;
 
 use crate::settings::Settings;
 use crate::squeue;
-use crate::submission::{Argument, Source};
+use crate::submission::Argument;
 
 /// Fewer than so many are submitted one by one: two commands instead.
 pub const LEAST: usize = 8;

@@ -5,7 +5,6 @@ mod submit_test;
 use std::time::{Duration, Instant};
 
 use dispatch_core::check::{self, Finding, Report};
-use dispatch_core::command::Command;
 use dispatch_core::home::Home;
 use dispatch_core::program;
 use dispatch_core::scheduler::Scheduler;

@@ -11,6 +11,7 @@ use dispatch_core::handover::job_number;
 use dispatch_core::needs::Needs;
 
 use crate::lines::Asks;
+use crate::policy::Starts;
 use crate::submission::{Common, Item, Settings};
 
 /// What is asked of a job.
@@ -38,11 +39,14 @@ impl submit_test::Trial for Trial<'_> {
         let attempt = container.to_string().replacen("dz642", "gj3su", 1);
         let attempt = TokenUuid::parse(&attempt)?;
         std::fs::write(place.join(token_name(&attempt)), "no token")?;
+        let log = place.join("events.log");
         let common = Common {
             // No dispatcher's.
             label: "check",
             avoid: &[],
             asks: Asks::of(needs),
+            starts: Starts::ONE,
+            log: &log,
         };
         let item = Item {
             container,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use dispatch_core::dry_run::Source;
 use dispatch_core::handover;
 use dispatch_core::scheduler::{Order, SchedulerError};
 use dispatch_core::world::JobId;
@@ -10,7 +11,7 @@ use futures_util::{StreamExt, stream};
 use super::{NAME, Slurm, locked};
 use crate::arrays::{self, Common, Element, LEAST};
 use crate::squeue;
-use crate::submission::{self, Argument, Source};
+use crate::submission::{self, Argument};
 
 /// Directories that are made at once.
 const ABREAST: usize = 8;
