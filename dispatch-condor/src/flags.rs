@@ -14,6 +14,8 @@ use crate::quote;
 use crate::submission::Settings;
 
 const CRUNCH_RUN: &str = "/usr/bin/crunch-run";
+/// Where a job finds engines: HTCondor gives it no PATH.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Where a job finds engines: HTCondor gives it no PATH.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -99,6 +101,7 @@ impl Flags {
             environment.insert(name, value);
         }
         environment.remove(config::SAMPLE);
+        environment.entry("PATH".into()).or_insert(PATH.into());
         let crunch_run = shlex::split(&self.crunch_run)
             .filter(|words| words.first().is_some_and(|path| Path::new(path).is_absolute()))
             .ok_or_else(|| {
@@ -124,7 +127,9 @@ impl Flags {
         }
         let directory = std::path::absolute(&self.job_dir)?;
         quote::listed_path("--job-dir", &directory.to_string_lossy())?;
-        settings.check()?;
+        let token = program::endpoint(&self.common).map(|endpoint| endpoint.token);
+        let token = token.as_ref().map(|token| secret_of(token.expose()));
+        settings.check(token.ok().flatten())?;
         Ok(settings)
     }
 
@@ -161,6 +166,13 @@ impl Flags {
     }
 }
 
+/// The part of a token that nobody may know; none where it is too short to be told from other words.
+fn secret_of(token: &str) -> Option<&str> {
+    const SHORTEST: usize = 16;
+    let secret = token.rsplit('/').next();
+    secret.filter(|secret| secret.len() >= SHORTEST)
+}
+
 /// What the configuration file says, by our flags.
 pub fn given(config: &Config) -> Vec<Given> {
     let condor = config.cluster.containers.condor.clone();
@@ -195,10 +207,13 @@ mod tests {
         Flags::command().debug_assert();
     }
 
+    const TOKEN: &str = "thedispatchtokenitself";
+
     fn settings(condor: &str, more: &[&str]) -> Result<Vec<String>, String> {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         let text = format!(
-            "Clusters: {{zzzzz: {{Containers: {{CrunchRunCommand: /x, Condor: {{{condor}}}}}}}}}"
+            "Clusters: {{zzzzz: {{SystemRootToken: {TOKEN}, Services: {{Controller: {{ExternalURL: 'https://x/'}}}},
+              Containers: {{CrunchRunCommand: /x, Condor: {{{condor}}}}}}}}}"
         );
         file.write_all(text.as_bytes()).unwrap();
         let path = file.path().to_str().unwrap();
@@ -241,6 +256,9 @@ mod tests {
         let rows = [
             ("EnvironmentVariables: {S3_SECRET: x}", &[][..], "S3_SECRET"),
             ("EnvironmentVariables: {X: v2/zzzzz-gj3su-000000000000000/x}", &[], "take X out"),
+            ("EnvironmentVariables: {X: thedispatchtokenitself}", &[], "\"environment\" in the submit description holds the dispatch token"),
+            ("GPUSubmitLines: ['+X = \"thedispatchtokenitself\"']", &[], "holds the dispatch token"),
+            ("", &["--crunch-run=/x --token=thedispatchtokenitself"], "holds the dispatch token"),
             ("EnvironmentVariables: {X: 'a$$b'}", &[], "$$"),
             ("SubmitLines: ['universe = docker']", &[], "universe = docker"),
             ("Rank: '%Z'", &[], "%Z"),

@@ -127,6 +127,13 @@ pub struct Asks {
 }
 
 impl Asks {
+    /// All there is.
+    pub const ALL: Self = Self {
+        limit: true,
+        partitions: true,
+        gpus: true,
+    };
+
     /// Of a container with these needs.
     pub fn of(needs: &Needs) -> Self {
         Self {
@@ -316,13 +323,8 @@ mod tests {
             texts(&given, &[], Asks::default()),
             ["+Size = \"$(JobCpus)/$(JobMemory)/$(JobScratch)/$(JobGpus)/$(JobInstanceType)\""]
         );
-        let all = Asks {
-            limit: true,
-            partitions: true,
-            gpus: true,
-        };
         assert_eq!(
-            texts(&given, &[], all)[1..],
+            texts(&given, &[], Asks::ALL)[1..],
             [
                 "+Queue = \"$(JobPartitions)\"",
                 "+Limit = $(JobMinutes)",

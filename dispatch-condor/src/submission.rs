@@ -33,6 +33,11 @@ pub enum DescriptionError {
     /// There are kinds of nodes, and it fits none.
     #[error(transparent)]
     NoneSuits(#[from] NoneSuits),
+    /// The dispatch token.
+    #[error(
+        "{0:?} in the submit description holds the dispatch token, and everybody may read job ads: each job has a token of its own"
+    )]
+    Secret(String),
 }
 
 /// What the admin set.
@@ -94,16 +99,19 @@ pub const MACROS: [&str; 6] = [
 ];
 
 impl Settings {
-    /// Whether jobs can be described; the error is for the admin, at the start.
-    pub fn check(&self) -> Result<(), DescriptionError> {
+    /// Whether jobs can be described without telling `secret`; the error is for the admin, at the start.
+    pub fn check(&self, secret: Option<&str>) -> Result<(), DescriptionError> {
         let common = Common {
             label: "",
             avoid: &[],
-            asks: Asks::default(),
-            starts: Starts::SEVERAL,
-            log: Path::new("/"),
+            asks: Asks::ALL,
         };
-        Ok(self.lines(&common).map(drop)?)
+        let lines = self.lines(&common)?;
+        let told = |line: &&Line| secret.is_some_and(|secret| line.text.contains(secret));
+        match lines.iter().find(told) {
+            None => Ok(()),
+            Some(line) => Err(DescriptionError::Secret(line.key())),
+        }
     }
 
     /// The description of jobs that differ in what has a name of its own here, and in nothing else.

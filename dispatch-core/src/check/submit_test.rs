@@ -152,6 +152,10 @@ async fn watch<T: Trial>(
         if let State::Runs(place) = &state {
             node = format!(" on {place}");
         }
+        // It may have ended before it was seen to run.
+        if let (State::Ended(words), true) = (&state, node.is_empty()) {
+            node = format!(" (it {words})");
+        }
         let seconds = began.elapsed().as_secs_f64();
         if let Some(version) = trial.version(&said) {
             return Ok(format!(

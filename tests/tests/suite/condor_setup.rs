@@ -117,6 +117,7 @@ async fn a_dry_run_shows_what_htcondor_then_has() {
         "user nobody",
         "SITE_MARK=here it's \"quoted\" $(HOME)",
         "SSL_CERT_FILE=certificate.pem",
+        "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         &format!(
             "argument --mark=it's \"one\" $(HOME) word --token-file token-{attempt} {container}"
         ),
