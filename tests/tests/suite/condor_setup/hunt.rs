@@ -1,0 +1,155 @@
+//! No token in HTCondor, its files and its processes, as a user sees them who has nothing to do with the jobs.
+
+use serde_json::json;
+
+use crate::secrets::{Secrets, files, found_in, processes, secret};
+use crate::stack::{client, wait_for};
+
+use super::PATIENCE;
+use super::site::{Site, jobs, notes as notes_in};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_secret_is_in_htcondor_or_in_a_process() {
+    let site = Site::up(&[]).await;
+    let (container, notes) = site.started("secretive", json!({})).await;
+    let dir = site.stack.dir.path();
+    let mut secrets = Secrets::new();
+    for who in ["dispatch", "root", "user"] {
+        let token = std::fs::read_to_string(site.stack.ready["tokens"][who].as_str().unwrap());
+        secrets.insert(format!("{who} token"), secret(&token.unwrap()));
+    }
+    let attempt = site
+        .stack
+        .container(&container)
+        .await
+        .locked_by_uuid
+        .unwrap();
+    let file = jobs(dir)
+        .join(container.as_str())
+        .join(format!("token-{attempt}"));
+    let token = std::fs::read_to_string(&file).unwrap();
+    secrets.insert("attempt token".to_owned(), secret(&token));
+    let as_attempt =
+        client(&site.stack.ready, "user").with_token(arvados_client::Token::new(token.trim()));
+    assert_eq!(
+        as_attempt.container(&container).await.unwrap().uuid,
+        container
+    );
+    // The search finds it where it is: the job has read it.
+    assert_eq!(
+        found_in(&secrets, notes.as_bytes()).as_deref(),
+        Some("attempt token")
+    );
+    std::fs::remove_file(notes_in(dir).join(container.as_str())).unwrap();
+
+    // As a user who has nothing to do with it.
+    let pool = std::path::Path::new(site.lab.variable("CONDOR_LAB_DIR")).to_owned();
+    let other = "daemon";
+    let ask = |program: &str, args: &[&str]| {
+        let output = site.run_as(other, program, args, "");
+        let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(
+            found_in(&secrets, &output.stdout),
+            None,
+            "{program} {args:?}"
+        );
+        assert_eq!(
+            found_in(&secrets, &output.stderr),
+            None,
+            "{program} {args:?}"
+        );
+        shown
+    };
+    let shown = ask("condor_q", &["-all", "-long"]);
+    assert!(
+        shown.contains(container.as_str()) && shown.contains("SITE_MARK"),
+        "{shown}"
+    );
+    ask("condor_status", &["-long"]);
+    ask("condor_status", &["-schedd", "-long"]);
+    // The job runs as nobody in its directory, with the token in it; others do not get in.
+    let execute = pool.join("execute");
+    let kept = files(&execute);
+    let holds =
+        |path: &std::path::PathBuf| found_in(&secrets, &std::fs::read(path).unwrap_or_default());
+    assert_eq!(
+        kept.iter().filter_map(holds).collect::<Vec<_>>(),
+        ["attempt token"],
+        "{kept:?}"
+    );
+    let places = [
+        execute.to_str().unwrap(),
+        pool.to_str().unwrap(),
+        dir.to_str().unwrap(),
+    ];
+    for place in places {
+        for secret in secrets.values() {
+            let found = ask(
+                "grep",
+                &[
+                    "--recursive",
+                    "--files-with-matches",
+                    "--text",
+                    secret,
+                    place,
+                ],
+            );
+            assert_eq!(found, "", "of {place}");
+        }
+    }
+    let mark = ask(
+        "grep",
+        &[
+            "--recursive",
+            "--files-with-matches",
+            "--text",
+            "MARK=",
+            pool.to_str().unwrap(),
+        ],
+    );
+    assert!(
+        !mark.is_empty(),
+        "the search as {other} finds nothing at all"
+    );
+
+    let mut seen = 0;
+    for (pid, _, command, environment) in processes() {
+        assert_eq!(found_in(&secrets, &command), None, "argv of {pid}");
+        assert_eq!(
+            found_in(&secrets, &environment),
+            None,
+            "environment of {pid}"
+        );
+        seen += usize::from(String::from_utf8_lossy(&environment).contains("SITE_MARK=here"));
+    }
+    assert!(seen > 0, "the job's process was not looked at");
+    for shown in [
+        &["--dry-run", container.as_str()][..],
+        &["--format", "json", "--dry-run", container.as_str()],
+        &["explain", container.as_str()],
+        &["check"],
+    ] {
+        let output = site.errand(shown);
+        for text in [&output.stdout, &output.stderr] {
+            assert_eq!(found_in(&secrets, text), None, "{shown:?}");
+        }
+    }
+
+    // Ended, it is in HTCondor's history and event logs.
+    let (job, _) = site.job(&container);
+    site.lab.ask("condor_rm", &[&job]);
+    let history = wait_for("its history", PATIENCE, || {
+        let constraint = format!("ContainerUUID == \"{container}\"");
+        let shown = ask("condor_history", &["-long", "-constraint", &constraint]);
+        shown.contains(container.as_str()).then_some(shown)
+    });
+    assert!(history.contains("SITE_MARK"), "{history}");
+    for file in files(&pool) {
+        let content = std::fs::read(&file).unwrap_or_default();
+        // A next attempt may have begun, with a token of its own.
+        assert_eq!(found_in(&secrets, &content), None, "{}", file.display());
+    }
+    let log = site.stack.dispatcher.said();
+    assert!(log.contains(container.as_str()));
+    assert_eq!(found_in(&secrets, log.as_bytes()), None);
+}
