@@ -26,43 +26,41 @@ pub fn verdict(ad: &Ad) -> String {
             }
             (_, None) => format!("{job} ended, and HTCondor does not tell how"),
         },
-        State::Held => format!("{job} is held: {}", held(ad)),
+        State::Held => {
+            let (held, _) = ad.hold().unwrap_or_default();
+            format!("{job} is held: {held}")
+        }
         state => format!("{job} is in state {state:?}"),
     }
-}
-
-fn held(ad: &Ad) -> &str {
-    ad.hold_reason.as_deref().unwrap_or("no reason given")
 }
 
 fn removed(ad: &Ad) -> String {
     let reason = ad.remove_reason.as_deref().unwrap_or("no reason given");
     let on = ad.node().map(|node| format!(" {node}")).unwrap_or_default();
-    match ad.hold_reason_code {
-        Some(OUT_OF_MEMORY) => {
-            let held = held(ad);
+    match ad.hold() {
+        Some((held, OUT_OF_MEMORY)) => {
             return format!(
                 "was ended by HTCondor for using more memory than it was given ({held})"
             );
         }
-        Some(code) if is_out_of_time(code) => {
-            return format!("reached its time limit in HTCondor ({})", held(ad));
+        Some((held, code)) if is_out_of_time(code) => {
+            return format!("reached its time limit in HTCondor ({held})");
         }
-        _ => {}
+        Some((held, _)) => return format!("was held and then removed: {held}"),
+        None => {}
     }
     // By the rules that it was submitted with (policy.rs), which HTCondor quotes.
     let by_rule = reason.contains("PeriodicRemove");
-    match (&ad.hold_reason, by_rule) {
-        (Some(held), _) => format!("was held and then removed: {held}"),
-        (None, false) => format!("was removed: {reason}"),
-        (None, true) if ad.may_have_run() => match ad.vacate_reason.as_str() {
+    match by_rule {
+        false => format!("was removed: {reason}"),
+        true if ad.may_have_run() => match ad.vacate_reason.as_str() {
             "" => format!("was taken off its machine{on}, or that was lost"),
             why => format!("was taken off its machine{on}: {why}"),
         },
-        (None, true) if ad.has_started() => {
+        true if ad.has_started() => {
             format!("could not start the container on{on}, and no other machine took it")
         }
-        (None, true) => {
+        true => {
             let tries = ad.num_shadow_starts;
             format!("could not be started: HTCondor tried {tries} times")
         }
@@ -91,6 +89,8 @@ mod tests {
             (r#""JobStatus": 4, "ExitBySignal": true, "ExitSignal": 9"#.into(), ": crunch-run was killed by signal 9"),
             (by_rule(r#""HoldReasonCode": 34, "HoldReason": "over cgroup memory limit""#), " was ended by HTCondor for using more memory than it was given (over cgroup memory limit)"),
             (by_rule(r#""HoldReasonCode": 47, "HoldReason": "time""#), " reached its time limit in HTCondor (time)"),
+            (by_rule(r#""LastJobStatus": 5, "LastHoldReasonCode": 34, "LastHoldReason": "oom""#), " was ended by HTCondor for using more memory than it was given (oom)"),
+            (by_rule(r#""LastJobStatus": 1, "LastHoldReason": "long ago", "NumJobStarts": 1"#), " was taken off its machine n1, or that was lost"),
             (by_rule(r#""HoldReasonCode": 1, "HoldReason": "via condor_hold""#), " was held and then removed: via condor_hold"),
             (by_rule(r#""NumJobStarts": 1, "VacateReason": "vacated""#), " was taken off its machine n1: vacated"),
             (by_rule(r#""NumJobStarts": 1"#), " was taken off its machine n1, or that was lost"),

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::prio::Standing;
 
 /// The columns asked for.
-pub const COLUMNS: &str = "ClusterId,ProcId,JobStatus,ContainerUUID,AttemptUUID,JobPrio,HoldReason,HoldReasonCode,HoldReasonSubCode,\
+pub const COLUMNS: &str = "ClusterId,ProcId,JobStatus,ContainerUUID,AttemptUUID,JobPrio,HoldReason,HoldReasonCode,HoldReasonSubCode,LastHoldReason,LastHoldReasonCode,LastJobStatus,\
 RemoveReason,VacateReason,LastRejMatchReason,AutoClusterId,ExitCode,ExitBySignal,ExitSignal,LastRemoteHost,RemoteHost,NumJobStarts,\
 NumJobCompletions,NumShadowStarts,RequestCpus,RequestMemory,RequestDisk,RequestGPUs";
 
@@ -48,11 +48,12 @@ pub struct Ad {
     attempt: String,
     /// Its place among its user's jobs.
     pub job_prio: i64,
-    /// Why it is or was held.
-    pub hold_reason: Option<String>,
-    /// The kind of hold.
-    pub hold_reason_code: Option<i64>,
-    /// Which of that kind.
+    hold_reason: Option<String>,
+    hold_reason_code: Option<i64>,
+    last_hold_reason: Option<String>,
+    last_hold_reason_code: Option<i64>,
+    last_job_status: i64,
+    /// Which of its kind its hold is.
     pub hold_reason_sub_code: Option<i64>,
     /// Why it was removed.
     pub remove_reason: Option<String>,
@@ -130,6 +131,21 @@ impl Ad {
     /// It waits or is held: nothing of it is on any machine.
     pub fn rests(&self) -> bool {
         matches!(self.state(), State::Idle | State::Held)
+    }
+
+    /// Why it is held, or was when it was removed, and the kind of hold.
+    pub fn hold(&self) -> Option<(&str, i64)> {
+        let now = (&self.hold_reason, self.hold_reason_code);
+        let last = (&self.last_hold_reason, self.last_hold_reason_code);
+        // A job that is removed is not held any more.
+        let (reason, code) =
+            match self.job_status == 3 && self.last_job_status == 5 && now.0.is_none() {
+                true => last,
+                false => now,
+            };
+        let is_held = reason.is_some() || self.state() == State::Held;
+        let reason = reason.as_deref().unwrap_or("no reason given");
+        is_held.then_some((reason, code.unwrap_or_default()))
     }
 
     /// Where it stands in the queue.

@@ -80,23 +80,23 @@ fn because(reason: &str) -> &'static str {
 }
 
 fn held(ad: &Ad) -> String {
-    let words = match ad.hold_reason_code {
-        Some(1) => "to be released: somebody held it (condor_release)",
-        Some(3 | 5 | 26 | 27) => "to be released: a rule of this pool held it",
-        Some(15 | 16) => "to be released: it was held from the beginning",
-        Some(6 | 14 | 23) => "for an administrator: its machine cannot start crunch-run",
-        Some(7..=13 | 18 | 32 | 33) => "for an administrator: its files could not be transferred",
-        Some(21) => "to be released: its machine held it",
-        Some(22) => "for an administrator: its event log cannot be written",
-        Some(OUT_OF_MEMORY) => "to be released: it used more memory than it was given",
-        Some(code) if is_out_of_time(code) => "to be released: its time was over",
+    let (reason, code) = ad.hold().unwrap_or_default();
+    let words = match code {
+        1 => "to be released: somebody held it (condor_release)",
+        3 | 5 | 26 | 27 => "to be released: a rule of this pool held it",
+        15 | 16 => "to be released: it was held from the beginning",
+        6 | 14 | 23 => "for an administrator: its machine cannot start crunch-run",
+        7..=13 | 18 | 32 | 33 => "for an administrator: its files could not be transferred",
+        21 => "to be released: its machine held it",
+        22 => "for an administrator: its event log cannot be written",
+        OUT_OF_MEMORY => "to be released: it used more memory than it was given",
+        code if is_out_of_time(code) => "to be released: its time was over",
         _ => "to be released: HTCondor holds it",
     };
-    let reason = ad.hold_reason.as_deref().unwrap_or("no reason given");
-    match (ad.hold_reason_code, ad.hold_reason_sub_code) {
-        (Some(code), Some(sub @ 1..)) => format!("{words} ({reason}; code {code}.{sub})"),
-        (Some(code), _) => format!("{words} ({reason}; code {code})"),
-        _ => format!("{words} ({reason})"),
+    match (code, ad.hold_reason_sub_code) {
+        (0, _) => format!("{words} ({reason})"),
+        (_, Some(sub @ 1..)) => format!("{words} ({reason}; code {code}.{sub})"),
+        _ => format!("{words} ({reason}; code {code})"),
     }
 }
 

@@ -1,7 +1,7 @@
 //! A throwaway cluster of a real scheduler, by the scripts in tests/lab.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 pub struct Lab {
     down: PathBuf,
@@ -59,20 +59,29 @@ impl Lab {
 
     /// Runs one of its clients; what it printed.
     pub fn ask(&self, program: &str, args: &[&str]) -> String {
+        let output = self.output(program, args);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{program} {args:?}: {said}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Runs one of its clients; whether it did what it was told.
+    pub fn try_ask(&self, program: &str, args: &[&str]) -> bool {
+        self.output(program, args).status.success()
+    }
+
+    fn output(&self, program: &str, args: &[&str]) -> Output {
         let path = self.path();
         let file = std::env::split_paths(&path)
             .map(|dir| dir.join(program))
             .find(|file| file.is_file());
-        let output = Command::new(file.unwrap_or_else(|| panic!("no {program} in {path}")))
+        Command::new(file.unwrap_or_else(|| panic!("no {program} in {path}")))
             .args(args)
             .envs(self.env.iter().map(|(k, v)| (k, v)))
             .env("PATH", &path)
             .current_dir("/")
             .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{program} {args:?}: {said}");
-        String::from_utf8(output.stdout).unwrap()
+            .unwrap()
     }
 }
 

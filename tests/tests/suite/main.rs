@@ -3,6 +3,7 @@
 mod bad_input;
 mod batch;
 mod condor;
+mod condor_campaign;
 mod condor_faults;
 mod condor_lab;
 mod condor_setup;
