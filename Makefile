@@ -33,11 +33,11 @@ bench: deps deps-labs
 	cargo build --release --workspace --bins --locked
 	cargo bench --locked --workspace --bench suite --bench scale --bench engine --bench overhead --bench parts --bench capture --bench api --bench plan
 
-# The same for dispatch-slurm on a real Slurm; BENCH_SLURM=bulk,idle is a part of it.
-.PHONY: bench-slurm
-bench-slurm: deps deps-labs
+# dispatch-condor on a pool of this machine.
+.PHONY: bench-condor
+bench-condor: deps deps-labs
 	cargo build --release --workspace --bins --locked
-	cargo bench --locked -p suite-tests --bench slurm
+	cargo bench --locked -p suite-tests --bench condor
 
 # Dispatchers in a simulated world full of faults. A seed that fails fails again: make sim SEEDS=1 FROM=42
 SEEDS ?= 100

@@ -9,7 +9,7 @@ use arvados_client::{ContainerRequestUuid, ContainerUuid, Error};
 use serde_json::{Value, json};
 
 use crate::condor_lab::Pool;
-use crate::stack::Stack;
+use crate::stack::{Stack, wait_for};
 use crate::starts::Starts;
 
 const COUNT: usize = 200;
@@ -28,7 +28,7 @@ const VACATE: usize = 80;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Plain,
-    /// Two of them, one GPU each: nothing of it can be given to the container, as there is none.
+    /// It gets one of the pool's GPUs, which do not exist: it can start nowhere.
     Gpu,
     OverMemory,
     OverTime,
@@ -173,7 +173,7 @@ fn to_one(pool: &Pool, entries: &[Entry], status: i64, command: &str) -> Option<
     // The newest: it will not end before it is found.
     let ad = pool.queue().into_iter().rfind(is_it)?;
     let job = format!("{}.{}", ad["ClusterId"], ad["ProcId"]);
-    pool.lab.try_ask(command, &[&job]).then_some(())?;
+    pool.lab.try_ask(command, &[&job])?;
     Some(ad["ContainerUUID"].as_str()?.to_owned())
 }
 
@@ -223,7 +223,8 @@ async fn two_hundred_containers_and_the_books_balance_on_htcondor() {
             ("vacate", VACATE, 2, "condor_vacate_job"),
         ] {
             if due(name, at) {
-                hit.push((name, to_one(&pool, &entries, status, command)));
+                let one = || to_one(&pool, &entries, status, command);
+                hit.push((name, wait_for("such a job", Duration::from_secs(30), one)));
             }
         }
         if due("shuffle", SHUFFLE) {

@@ -21,6 +21,13 @@ async fn running(stack: &Stack, container: &ContainerUuid) {
     stack.wait_until(container, PATIENCE, is_running).await;
 }
 
+/// It is Running a moment before its command says so.
+fn started(starts: &Starts, name: &str) {
+    wait_for("its start", PATIENCE, || {
+        (starts.of(name) == 1).then_some(())
+    });
+}
+
 /// Its record is Cancelled, and says one of these.
 async fn cancelled(stack: &Stack, container: &ContainerUuid, says: &[&str]) {
     let record = stack.end(container, PATIENCE).await;
@@ -76,7 +83,7 @@ async fn what_was_evicted_while_it_ran_is_never_started_again() {
     let stack = pool.stack(&[]).await;
     let starts = Starts::listen();
     let vacated = submit(&stack, "v", &starts.script("v", 1000.0), talking()).await;
-    running(&stack, &vacated).await;
+    started(&starts, "v");
     let job = pool.job(&vacated, |ad| ad["JobStatus"] == 2);
     pool.lab.ask("condor_vacate_job", &[&job]);
     cancelled(&stack, &vacated, &["signal TERM", "taken off"]).await;
@@ -132,7 +139,7 @@ async fn a_startd_that_is_killed_ends_what_runs_there_at_most() {
     let stack = pool.stack(&["--submit-line", lease]).await;
     let starts = Starts::listen();
     let first = submit(&stack, "first", &starts.script("first", 8.0), talking()).await;
-    running(&stack, &first).await;
+    started(&starts, "first");
     pool.kill("condor_startd");
     let record = stack.end(&first, PATIENCE).await;
     println!(

@@ -56,6 +56,11 @@ impl Pool {
         self.dir.path().join("notes")
     }
 
+    /// A directory whose programs dispatchers find before HTCondor's.
+    pub fn wrappers(&self) -> PathBuf {
+        self.dir.path().join("bin")
+    }
+
     /// The lines of that file.
     pub fn noted(&self) -> Vec<String> {
         let notes = fs::read_to_string(self.notes()).unwrap_or_default();
@@ -116,7 +121,8 @@ impl Pool {
         args.extend(["--crunch-run", &crunch_run]);
         args.extend(more);
         // The programs themselves; the first place holds wrappers for root.
-        let path = self.lab.path().split_once(':').unwrap().1.to_owned();
+        let (path, wrappers) = (self.lab.path(), self.wrappers());
+        let path = format!("{}:{}", wrappers.display(), path.split_once(':').unwrap().1);
         let env = [
             ("CONDOR_CONFIG", self.lab.variable("CONDOR_CONFIG")),
             ("PATH", path.as_str()),
@@ -127,9 +133,12 @@ impl Pool {
             .run_as(self.user(), copy)
     }
 
-    /// All jobs in the queue.
+    /// All jobs in the queue, as soon as there is a schedd to tell.
     pub fn queue(&self) -> Vec<Value> {
-        read(&self.lab.ask("condor_q", &["-all", "-json"]))
+        let answer = wait_for("condor_q to answer", PATIENCE, || {
+            self.lab.try_ask("condor_q", &["-all", "-json"])
+        });
+        read(&answer)
     }
 
     /// What is in the queue of a container, if anything.

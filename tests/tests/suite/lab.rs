@@ -65,9 +65,11 @@ impl Lab {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Runs one of its clients; whether it did what it was told.
-    pub fn try_ask(&self, program: &str, args: &[&str]) -> bool {
-        self.output(program, args).status.success()
+    /// The same, where it may fail.
+    pub fn try_ask(&self, program: &str, args: &[&str]) -> Option<String> {
+        let output = self.output(program, args);
+        let text = String::from_utf8(output.stdout).unwrap();
+        output.status.success().then_some(text)
     }
 
     fn output(&self, program: &str, args: &[&str]) -> Output {
