@@ -60,9 +60,16 @@ impl errand::Program for Program<'_> {
         &self.flags.job_dir
     }
 
-    fn dry_run(&self, container: &Container, home: &Home) -> Result<impl Page, Box<dyn Error>> {
+    async fn dry_run(
+        &self,
+        container: &Container,
+        home: Home,
+    ) -> Result<impl Page, Box<dyn Error>> {
         let reserve = self.flags.common.reserve_extra_ram;
-        dry_run(container, reserve, &self.settings, home, self.origins)
+        let label = home.known_label().unwrap_or_else(|| "LABEL".to_owned());
+        let condor = self.scheduler(home, label);
+        condor.look_at_pool().await;
+        dry_run(container, reserve, &self.settings, &condor, self.origins)
     }
 
     fn scheduler(&self, home: Home, label: String) -> Condor {

@@ -80,7 +80,7 @@ impl Capacity {
         let wants = Kind {
             cpus: needs.cpus.into(),
             memory: needs.ram.div_ceil(MIB),
-            disk: needs.scratch.div_ceil(KIB),
+            disk: needs.disk().div_ceil(KIB),
             gpus: needs.gpus.into(),
         };
         let fits = |kind: &Kind| AMOUNTS.iter().all(|(of, _)| of(&wants) <= of(kind));

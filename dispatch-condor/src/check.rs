@@ -186,8 +186,8 @@ async fn description(settings: &Settings, home: Option<&Home>) -> Finding {
             label: "check",
             avoid: &[],
             asks: Asks::of(&needs),
-            starts: Starts::SEVERAL,
-            log: Path::new("/events.log"),
+            starts: Starts(1),
+            log: Path::new("/dev/null"),
         },
         &[Item {
             container: &container,

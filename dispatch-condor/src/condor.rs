@@ -86,6 +86,11 @@ impl Condor {
         self.list().await.map(drop)
     }
 
+    /// Looks at what the pool offers, for what is decided by it.
+    pub async fn look_at_pool(&self) {
+        self.pool.look(self.patience).await;
+    }
+
     pub(crate) fn dir(&self, container: &ContainerUuid) -> AttemptDir {
         AttemptDir::of(self.jobs.path(), container)
     }
@@ -149,7 +154,7 @@ impl Scheduler for Condor {
     fn admit(&self, candidates: &[Candidate], _started: &[Candidate]) -> Vec<Fit> {
         let fit = |candidate: &Candidate| match fit(&self.settings.types, &candidate.needs) {
             Fit::Now => self.pool.fit(&candidate.needs),
-            other => other,
+            never => never,
         };
         candidates.iter().map(fit).collect()
     }

@@ -4,18 +4,15 @@
 use std::collections::BTreeMap;
 
 use arvados_client::records::Container;
-use dispatch_core::attempt_dir::AttemptDir;
 use dispatch_core::config::Origins;
 use dispatch_core::dry_run::{Explained, Source, attempt_of, shown, values};
 use dispatch_core::errand::Page;
-use dispatch_core::home::Home;
 use dispatch_core::needs::Needs;
 use serde::Serialize;
 
-use crate::events::EventLog;
-use crate::lines::{Asks, Line};
-use crate::policy::Starts;
-use crate::submission::{Common, Item, Settings};
+use crate::condor::Condor;
+use crate::lines::Line;
+use crate::submission::{Item, Settings};
 
 /// What would be handed to condor_submit.
 #[derive(Debug, Serialize)]
@@ -57,33 +54,24 @@ const REASONS: [(&[&str], &str); 9] = [
     ),
     (
         &["requirements"],
-        "what may have run is never started again, and what did not run goes to another machine",
+        "not where it failed before, and never again after a start that may have run it",
     ),
 ];
 /// And of all others.
-const ELSE: &str =
-    "how attempts are run: moved only where nothing ran, and asked before they are ended";
+const ELSE: &str = "how attempts are run: once each, and asked before they are ended";
 
-/// For this record, as the service would submit it; `reserve` is the memory set aside for crunch-run.
+/// For this record, as the service would submit it by `condor`; `reserve` is the memory set aside for crunch-run.
 pub fn dry_run(
     container: &Container,
     reserve: u64,
     settings: &Settings,
-    home: &Home,
+    condor: &Condor,
     origins: &Origins,
 ) -> Result<DryRun, Box<dyn std::error::Error>> {
     let needs = Needs::of(container).and_ram(reserve);
-    let dir = AttemptDir::of(home.path(), &container.uuid);
+    let dir = condor.dir(&container.uuid);
     let attempt = attempt_of(container)?;
-    let label = home.known_label();
-    let events = EventLog::in_directory(home.path());
-    let common = Common {
-        label: label.as_deref().unwrap_or("LABEL"),
-        avoid: &[],
-        asks: Asks::of(&needs),
-        starts: Starts::SEVERAL,
-        log: events.path(),
-    };
+    let common = condor.common(&needs, &[]);
     let item = Item {
         container: &container.uuid,
         attempt: &attempt,

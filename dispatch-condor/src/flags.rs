@@ -17,9 +17,6 @@ const CRUNCH_RUN: &str = "/usr/bin/crunch-run";
 /// Where a job finds engines: HTCondor gives it no PATH.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Where a job finds engines: HTCondor gives it no PATH.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
 /// Hands the containers of an Arvados-style queue to HTCondor, one job each.
 ///
 /// Run it as an ordinary user that may submit jobs. SIGTERM stops taking containers and leaves jobs alone; the next
@@ -87,7 +84,6 @@ impl Flags {
     pub fn settings(&self) -> Result<Settings, Box<dyn Error + Send + Sync>> {
         let config = self.common.config.as_deref();
         let mut environment = self.common.job_environment();
-        environment.insert("PATH".to_owned(), PATH.to_owned());
         let condor = config.map(|config| &config.cluster.containers.condor);
         let more = condor.and_then(|condor| condor.environment_variables.clone());
         for (name, value) in more.unwrap_or_default() {

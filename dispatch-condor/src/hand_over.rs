@@ -6,6 +6,7 @@ use arvados_client::ContainerUuid;
 use dispatch_core::attempt_dir::AttemptDir;
 use dispatch_core::command::Command;
 use dispatch_core::handover;
+use dispatch_core::needs::Needs;
 use dispatch_core::scheduler::{Order, SchedulerError};
 use dispatch_core::world::JobId;
 
@@ -15,6 +16,8 @@ use crate::policy::Starts;
 use crate::submission::{Common, DescriptionError, Item};
 
 const MOST_SUSPECTS: usize = 10 * BATCH;
+/// Starts of a job that find out on their machine that they cannot run the container there.
+const STARTS: u32 = 3;
 
 /// What orders must have in common to go together.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -83,18 +86,27 @@ impl Condor {
             .collect()
     }
 
-    fn describe(&self, orders: &[&Order]) -> Result<String, DescriptionError> {
-        let first = orders.first();
-        let common = Common {
-            label: &self.label,
-            avoid: first.map_or(&[], |order| &order.avoid),
-            asks: first.map_or_else(Asks::default, |order| Asks::of(&order.needs)),
-            starts: match self.pool.has_others() {
-                true => Starts::SEVERAL,
-                false => Starts::ONE,
-            },
-            log: self.events.path(),
+    /// What jobs of such needs share, on other machines than those to `avoid`.
+    pub(crate) fn common<'a>(&'a self, needs: &Needs, avoid: &'a [String]) -> Common<'a> {
+        // Where there is but one machine the container is given back at once.
+        let starts = match self.pool.has_others() {
+            true => STARTS,
+            false => 1,
         };
+        Common {
+            label: &self.label,
+            avoid,
+            asks: Asks::of(needs),
+            starts: Starts(starts),
+            log: self.events.path(),
+        }
+    }
+
+    fn describe(&self, orders: &[&Order]) -> Result<String, DescriptionError> {
+        let Some(first) = orders.first() else {
+            return Ok(String::new());
+        };
+        let common = self.common(&first.needs, &first.avoid);
         let dirs: Vec<AttemptDir> = orders.iter().map(|o| self.dir(&o.container)).collect();
         let jobs: Vec<Item<'_>> = orders
             .iter()

@@ -22,12 +22,8 @@ const MAY_HAVE_RUN: &str = "(NumJobStarts ?: 0) > (NumJobCompletions ?: 0)";
 pub struct Starts(pub u32);
 
 impl Starts {
-    /// For starts that find out on their machine that they cannot run the container there.
-    pub const SEVERAL: Self = Self(3);
-    /// Where there is but one machine: the container is given back at once.
-    pub const ONE: Self = Self(1);
-
-    /// The lines, `requirements` left out; `grace` seconds after TERM crunch-run is killed.
+    /// The lines, `requirements` left out. `grace`: seconds between TERM and KILL, for crunch-run to end the container and
+    /// to save what there is.
     pub fn lines(self, grace: u64) -> Vec<String> {
         let starts = self.0.max(1);
         // It waits or is held.
@@ -50,7 +46,7 @@ impl Starts {
 }
 
 /// Where a job may start: never again after a start that may have run the container, nor on the machine it was on last,
-/// nor on those to `avoid`.
+/// nor on those to `avoid`. An admin's own requirements are added to these.
 pub fn requirements(avoid: &[String]) -> String {
     let machines = avoid.iter().map(|node| {
         let node = node.replace(['"', '\\'], "");
@@ -81,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn machines_are_left_out() {
+    fn machines_to_avoid_are_no_place_for_it() {
         let line = requirements(&["n1.example".into(), "n\"2".into()]);
         let end = r#" && TARGET.Machine =!= "n1.example" && TARGET.Machine =!= "n2""#;
         assert!(line.ends_with(end), "{line}");

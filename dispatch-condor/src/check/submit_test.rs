@@ -39,14 +39,13 @@ impl submit_test::Trial for Trial<'_> {
         let attempt = container.to_string().replacen("dz642", "gj3su", 1);
         let attempt = TokenUuid::parse(&attempt)?;
         std::fs::write(place.join(token_name(&attempt)), "no token")?;
-        let log = place.join("events.log");
         let common = Common {
             // No dispatcher's.
             label: "check",
             avoid: &[],
             asks: Asks::of(needs),
-            starts: Starts::ONE,
-            log: &log,
+            starts: Starts(1),
+            log: &place.join("events.log"),
         };
         let item = Item {
             container,
