@@ -13,6 +13,7 @@
 #[path = "../tests/suite/image.rs"]
 mod image;
 #[path = "../tests/suite/lab.rs"]
+#[allow(dead_code, reason = "the tests use more of it than this does")]
 mod lab;
 #[path = "../tests/suite/program.rs"]
 #[allow(dead_code, reason = "the tests use more of it than this does")]

@@ -184,8 +184,7 @@ fn how_large_an_array_may_be_is_slurms_word() {
 }
 
 proptest! {
-    /// Cut anywhere, as by the death of who writes it, an update names nobody wrongly: what is left of a line is not all of
-    /// one, unless the whole line is there.
+    /// What a pipe takes at once arrives whole, or not at all.
     #[test]
     fn parts_are_written_whole(count in 1_usize..900) {
         let names = names(count);

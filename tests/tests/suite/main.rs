@@ -23,6 +23,7 @@ mod sdk;
 mod secrets;
 mod slurm;
 mod slurm_accounts;
+mod slurm_arrays;
 mod slurm_campaign;
 mod slurm_controller;
 mod slurm_faults;
