@@ -112,7 +112,11 @@ pub trait Program {
     fn directory(&self) -> &Path;
 
     /// What the scheduler would be told for this record.
-    fn dry_run(&self, container: &Container, home: &Home) -> Result<impl Page, Box<dyn Error>>;
+    fn dry_run(
+        &self,
+        container: &Container,
+        home: Home,
+    ) -> impl Future<Output = Result<impl Page, Box<dyn Error>>>;
 
     /// The scheduler, to ask it.
     fn scheduler(&self, home: Home, label: String) -> Self::Scheduler;
@@ -165,7 +169,7 @@ async fn answer<P: Program>(
         Errand::DryRun { container } => {
             let record = client(program)?.container(container).await?;
             let home = Home::visit(program.directory())?;
-            (shown(&program.dry_run(&record, &home)?, format)?, true)
+            (shown(&program.dry_run(&record, home).await?, format)?, true)
         }
         Errand::Explain { container } => {
             let told = explain(&facts(program, container).await?);

@@ -58,9 +58,13 @@ impl errand::Program for Program<'_> {
         &self.flags.shared_dir
     }
 
-    fn dry_run(&self, container: &Container, home: &Home) -> Result<impl Page, Box<dyn Error>> {
+    async fn dry_run(
+        &self,
+        container: &Container,
+        home: Home,
+    ) -> Result<impl Page, Box<dyn Error>> {
         let reserve = self.flags.common.reserve_extra_ram;
-        dry_run(container, reserve, &self.settings, home, self.origins)
+        dry_run(container, reserve, &self.settings, &home, self.origins)
     }
 
     fn scheduler(&self, home: Home, label: String) -> Slurm {

@@ -8,6 +8,7 @@ mod check;
 mod dry_run;
 mod ending;
 mod flags;
+mod haste;
 mod nice;
 mod nodes;
 mod settings;

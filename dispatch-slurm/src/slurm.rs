@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::attempt_dir::AttemptDir;
@@ -19,6 +19,7 @@ use crate::accounting::{Accounting, user_name};
 use crate::arrays::{Arrays, LEAST};
 use crate::capacity::Asked;
 use crate::ending::{self, Ended, IN_SQUEUE};
+use crate::haste::Haste;
 use crate::nice::{self, Change};
 use crate::nodes::Nodes;
 use crate::settings::Settings;
@@ -33,6 +34,8 @@ mod together;
 use self::together::Elements;
 
 const NAME: &str = "slurm";
+/// Between two looks whether a job that is being put away is to be asked for again.
+const LOOK: Duration = Duration::from_millis(100);
 /// How far apart waiting jobs are put in Slurm's priority, where the admin does not say.
 const SPREAD: i64 = 10;
 
@@ -58,6 +61,7 @@ pub struct Slurm {
     bell: Bell,
     arrays: Arrays,
     elements: Mutex<Elements>,
+    haste: Mutex<Haste>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -87,6 +91,7 @@ impl Slurm {
             jobs: Mutex::default(),
             arrays: Arrays::default(),
             elements: Mutex::new(Elements::NotOurs),
+            haste: Mutex::default(),
         }
     }
 
@@ -242,6 +247,18 @@ impl Slurm {
         }
     }
 
+    /// Resolves when a job that rang, and was still there, may be gone by now.
+    async fn departure(&self) {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let leaves = |row: &Row| row.state == "COMPLETING";
+            if locked(&self.haste).is_due(Instant::now()) && locked(&self.queue).iter().any(leaves)
+            {
+                return;
+            }
+        }
+    }
+
     async fn scancel(&self, arguments: &[&str]) -> Result<(), SchedulerError> {
         match self.client("scancel").args(arguments).succeed().await {
             Ok(_) => Ok(()),
@@ -266,8 +283,13 @@ impl Scheduler for Slurm {
         candidates.iter().map(fit).collect()
     }
 
+    fn listing_gap(&self) -> Duration {
+        locked(&self.haste).gap(Instant::now())
+    }
+
     async fn list(&self) -> Result<Vec<Job>, SchedulerError> {
         let asked = self.arrays.now();
+        locked(&self.haste).lists(Instant::now());
         let listing = self.squeue(&["--array", "--format", LISTING]).await?;
         let rows =
             squeue::parse(&listing, &self.label).map_err(|error| no_answer(error.to_string()))?;
@@ -401,7 +423,10 @@ impl Scheduler for Slurm {
 
     /// Only squeue tells; an epilog says when to ask.
     async fn wake(&self) {
-        self.bell.rung().await
+        tokio::select! {
+            () = self.bell.rung() => locked(&self.haste).rang(Instant::now()),
+            () = self.departure() => {}
+        }
     }
 }
 
