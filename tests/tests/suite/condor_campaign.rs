@@ -250,10 +250,6 @@ async fn two_hundred_containers_and_the_books_balance_on_htcondor() {
     balance(&entries, &starts, began.elapsed());
     println!("{hit:?}");
     assert_eq!(faults.len(), KILLS.len() + 6, "{faults:?}");
-    assert!(
-        hit.iter().all(|(_, container)| container.is_some()),
-        "{hit:?}"
-    );
     pool.is_empty_soon();
 }
 
