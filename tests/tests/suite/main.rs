@@ -8,6 +8,7 @@ mod condor_faults;
 mod condor_lab;
 mod condor_setup;
 mod crunchstat;
+mod demand;
 mod docs;
 mod image;
 mod kill_points;
