@@ -124,6 +124,22 @@ impl Condor {
         })
     }
 
+    async fn remove(&self, arguments: &[&str]) -> Result<(), SchedulerError> {
+        let command = Command::new("condor_rm").patience(self.patience);
+        match command.args(arguments).succeed().await {
+            Ok(_) => Ok(()),
+            // There is no such job any more, or it is being removed already.
+            Err(Failure::Said(said))
+                if ["not found", "Couldn't find", "already marked for removal"]
+                    .iter()
+                    .any(|words| said.contains(words)) =>
+            {
+                Ok(())
+            }
+            Err(failure) => Err(no_answer(failure.to_string())),
+        }
+    }
+
     /// Gives these jobs another JobPrio. What is gone is told of, and no failure.
     async fn set_prio(&self, prio: i64, jobs: &[String]) -> Result<(), SchedulerError> {
         let command = Command::new("condor_prio").patience(self.patience);
@@ -203,23 +219,12 @@ impl Scheduler for Condor {
     }
 
     /// HTCondor itself asks first (TERM) and kills after the vacate time of the submit description. By force a job
-    /// leaves the queue also where its node does not answer.
+    /// leaves the queue also where its node does not answer; but only one that was removed before.
     async fn stop(&self, job: &JobId, urgency: Urgency) -> Result<(), SchedulerError> {
-        let force = match urgency {
-            Urgency::Ask => None,
-            Urgency::Force => Some("-forcex"),
-        };
-        let arguments = force.into_iter().chain([job.0.as_str()]);
-        let command = Command::new("condor_rm").patience(self.patience);
-        match command.args(arguments).succeed().await {
-            Ok(_) => Ok(()),
-            // There is no such job any more.
-            Err(Failure::Said(said))
-                if said.contains("not found") || said.contains("Couldn't find") =>
-            {
-                Ok(())
-            }
-            Err(failure) => Err(no_answer(failure.to_string())),
+        self.remove(&[&job.0]).await?;
+        match urgency {
+            Urgency::Ask => Ok(()),
+            Urgency::Force => self.remove(&["-forcex", &job.0]).await,
         }
     }
 

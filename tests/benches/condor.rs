@@ -2,7 +2,7 @@
 //!
 //! 1. 1,000 differing containers Queued: until all are in condor_q, beside condor_submit alone, in bulk and one by one.
 //! 2. The same, 8 of them running: how often condor_q is asked.
-//! 3. On an idle pool: from a request to Running, and from the end of a crunch-run to the record's final state.
+//! 3. On an idle pool: from a request to Running, and from condor_rm to the record's final state.
 
 #[path = "../tests/suite/condor_lab.rs"]
 #[allow(dead_code, reason = "the tests use more of it than this does")]
@@ -200,7 +200,7 @@ async fn latency(pool: &Pool) {
         let ad = pool.find(&container).expect("its job");
         let job = format!("{}.{}", ad["ClusterId"], ad["ProcId"]);
         let began = Instant::now();
-        pool.lab.ask("condor_rm", &["-forcex", &job]);
+        pool.lab.ask("condor_rm", &[&job]);
         stack.end(&container, PATIENCE).await;
         // The first one fills the cache of images.
         if round > 0 {
@@ -211,7 +211,7 @@ async fn latency(pool: &Pool) {
     println!("on an idle pool, median of {ROUNDS} (and the worst):");
     for (what, mut times) in [
         ("request to Running", starts),
-        ("end of the job to the final state", ends),
+        ("condor_rm to the final state", ends),
     ] {
         times.sort_by(f64::total_cmp);
         println!(
