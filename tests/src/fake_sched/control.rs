@@ -25,6 +25,8 @@ impl FakeSched {
         for name in COMMANDS {
             symlink(program, bin.join(name)).expect("a name for fake-sched");
         }
+        // Its name says where the fake is; a dispatcher looks whether it is there.
+        std::fs::write(dir.join("slurm.conf"), "").expect("a file of the fake scheduler");
         let fake = Self {
             store: Store::new(dir),
         };
