@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use arvados_client::records::Container;
+use arvados_client::records::{Container, ContainerState};
 use arvados_client::{Client, ContainerUuid, scopes};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
@@ -126,6 +126,11 @@ pub trait Program {
         std::future::ready(None)
     }
 
+    /// Why the scheduler would not take the job of a container that needs this, where it can be asked.
+    fn refusal(&self, _needs: &Needs) -> impl Future<Output = Option<String>> {
+        std::future::ready(None)
+    }
+
     /// Looks at everything; with `test` also at a job of its own, which may take so long to start.
     fn check(&self, test: Option<Duration>) -> impl Future<Output = Report>;
 }
@@ -232,7 +237,18 @@ async fn facts<P: Program>(program: &P, uuid: &ContainerUuid) -> Result<Facts, B
         None => None,
     };
     let waiting = scheduler.waiting().remove(uuid);
-    let mut fits = scheduler.admit(&[candidate], &[]);
+    let mut fits = scheduler.admit(std::slice::from_ref(&candidate), &[]);
+    let refusal = match container.state {
+        ContainerState::Queued => program.refusal(&candidate.needs).await,
+        _ => None,
+    };
+    let fit = match (fits.pop().unwrap_or(Fit::Now), refusal) {
+        (Fit::Now | Fit::Later(_), Some(words)) => {
+            let name = P::NAMES.scheduler;
+            Fit::Later(format!("{name} would not take its job: {words}"))
+        }
+        (fit, _) => fit,
+    };
     Ok(Facts {
         names: P::NAMES,
         container,
@@ -240,7 +256,7 @@ async fn facts<P: Program>(program: &P, uuid: &ContainerUuid) -> Result<Facts, B
         jobs,
         waiting,
         ended,
-        fit: fits.pop().unwrap_or(Fit::Now),
+        fit,
         analysis,
     })
 }

@@ -10,11 +10,13 @@ use dispatch_core::config::Origins;
 use dispatch_core::errand::{self, Page};
 use dispatch_core::explain::Names;
 use dispatch_core::home::Home;
+use dispatch_core::needs::Needs;
 use dispatch_core::program;
 
 use crate::check::check;
 use crate::dry_run::dry_run;
 use crate::flags::Flags;
+use crate::refusals::{self, Trial};
 use crate::settings::Settings;
 use crate::slurm::Slurm;
 
@@ -70,6 +72,13 @@ impl errand::Program for Program<'_> {
     fn scheduler(&self, home: Home, label: String) -> Slurm {
         let patience = self.flags.common.command_timeout;
         Slurm::new(self.settings.clone(), home, label, patience)
+    }
+
+    async fn refusal(&self, needs: &Needs) -> Option<String> {
+        match refusals::ask(&self.settings, needs).await {
+            Trial::Refused(words) => Some(words),
+            Trial::Taken | Trial::Unknown => None,
+        }
     }
 
     async fn check(&self, test: Option<Duration>) -> Report {

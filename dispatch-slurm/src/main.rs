@@ -11,6 +11,7 @@ mod flags;
 mod haste;
 mod nice;
 mod nodes;
+mod refusals;
 mod settings;
 mod slurm;
 mod squeue;

@@ -22,6 +22,7 @@ use crate::ending::{self, Ended, IN_SQUEUE};
 use crate::haste::Haste;
 use crate::nice::{self, Change};
 use crate::nodes::Nodes;
+use crate::refusals::Refusals;
 use crate::settings::Settings;
 use crate::squeue::{self, LISTING, Row, TIME_FORMAT};
 use crate::start::{self, Unusable};
@@ -36,6 +37,9 @@ use self::together::Elements;
 const NAME: &str = "slurm";
 /// Between two looks whether a job that is being put away is to be asked for again.
 const LOOK: Duration = Duration::from_millis(100);
+/// Of a job that nothing is known of.
+const FORGOTTEN: &str =
+    "Slurm does not know its job any more (it forgets ended jobs after MinJobAge)";
 /// How far apart waiting jobs are put in Slurm's priority, where the admin does not say.
 const SPREAD: i64 = 10;
 
@@ -53,6 +57,7 @@ pub struct Slurm {
     spread: i64,
     accounting: Accounting,
     nodes: Nodes,
+    refusals: Refusals,
     /// The newest listing.
     queue: Mutex<Vec<Row>>,
     /// Which attempt of a container had which job: accounting need not know attempts.
@@ -87,6 +92,7 @@ impl Slurm {
             label,
             spread: SPREAD,
             accounting: Accounting::default(),
+            refusals: Refusals::default(),
             queue: Mutex::default(),
             jobs: Mutex::default(),
             arrays: Arrays::default(),
@@ -227,6 +233,13 @@ impl Slurm {
         }
     }
 
+    /// Whose attempt it is, as far as its job was seen.
+    fn container_of(&self, attempt: &TokenUuid) -> Option<ContainerUuid> {
+        let jobs = locked(&self.jobs);
+        let (container, _) = jobs.iter().find(|(_, (of, _))| of == attempt)?;
+        Some(container.clone())
+    }
+
     fn is_suspended(&self, job: &JobId) -> bool {
         let queue = locked(&self.queue);
         let row = queue.iter().find(|row| row.id == job.0);
@@ -280,6 +293,13 @@ impl Scheduler for Slurm {
             Fit::Now => self.nodes.fit(&candidate.needs),
             other => other,
         };
+        let fit = |candidate: &Candidate| match fit(candidate) {
+            Fit::Now => {
+                let hold = self.refusals.hold(&candidate.needs.partitions);
+                hold.map_or(Fit::Now, Fit::Later)
+            }
+            other => other,
+        };
         candidates.iter().map(fit).collect()
     }
 
@@ -291,8 +311,8 @@ impl Scheduler for Slurm {
         let asked = self.arrays.now();
         locked(&self.haste).lists(Instant::now());
         let listing = self.squeue(&["--array", "--format", LISTING]).await?;
-        let rows =
-            squeue::parse(&listing, &self.label).map_err(|error| no_answer(error.to_string()))?;
+        let rows = squeue::parse(&listing, &self.label, |attempt| self.container_of(attempt))
+            .map_err(|error| no_answer(error.to_string()))?;
         self.remember(&rows);
         let jobs = rows.iter().map(Row::job).collect();
         *locked(&self.queue) = rows;
@@ -309,6 +329,7 @@ impl Scheduler for Slurm {
         }
         let sinfo = self.settings.client("sinfo");
         self.nodes.look(sinfo, self.patience).await;
+        self.refusals.ask_again(&self.settings).await;
         Ok(jobs)
     }
 
@@ -319,7 +340,10 @@ impl Scheduler for Slurm {
                 let job = (order.attempt, job.0.clone());
                 locked(&self.jobs).insert(order.container, job);
             }
-            Err(_) => self.nodes.doubt(),
+            Err(error) => {
+                self.nodes.doubt();
+                self.refusals.failed(&self.settings, &order, error).await;
+            }
         }
         submitted
     }
@@ -396,11 +420,11 @@ impl Scheduler for Slurm {
                 };
                 (ended.sentence(user.as_deref()), ended)
             }
-            Ok(None) => (
-                "Slurm does not know its job any more (it forgets ended jobs after MinJobAge)"
-                    .to_owned(),
-                Ended::default(),
-            ),
+            Ok(None) => {
+                let said = self.refusals.said(container, attempt);
+                let reason = said.unwrap_or_else(|| FORGOTTEN.to_owned());
+                (reason, Ended::default())
+            }
             Err(error) => (
                 format!("it cannot be told how its job ended: {error}"),
                 Ended::default(),
@@ -417,6 +441,7 @@ impl Scheduler for Slurm {
 
     async fn forget(&self, container: &ContainerUuid) -> Result<(), StillInUse> {
         locked(&self.jobs).remove(container);
+        self.refusals.forget(container);
         self.dir(container).forget().await;
         Ok(())
     }

@@ -75,8 +75,13 @@ pub fn comment_without_space(attempt: &TokenUuid, label: &str) -> String {
 }
 
 /// All rows of the dispatcher `label` in a listing in the format [`LISTING`]. Other jobs, also those of another
-/// dispatcher of the same user, are none of its business.
-pub fn parse(listing: &str, label: &str) -> Result<Vec<Row>, Unreadable> {
+/// dispatcher of the same user, are none of its business. A job that somebody renamed is of the container that `known`
+/// has for its attempt.
+pub fn parse(
+    listing: &str,
+    label: &str,
+    known: impl Fn(&TokenUuid) -> Option<ContainerUuid>,
+) -> Result<Vec<Row>, Unreadable> {
     let listing = without_heading(listing);
     if listing.is_empty() {
         return Ok(Vec::new());
@@ -86,7 +91,7 @@ pub fn parse(listing: &str, label: &str) -> Result<Vec<Row>, Unreadable> {
     let body = listing.strip_suffix('\n').ok_or_else(cut)?;
     let head = || Unreadable(body.lines().next().unwrap_or_default().to_owned());
     let body = body.strip_prefix('@').ok_or_else(head)?;
-    let rows = body.split("\n@").map(|line| row(line, label));
+    let rows = body.split("\n@").map(|line| row(line, label, &known));
     rows.filter_map(Result::transpose).collect()
 }
 
@@ -98,7 +103,11 @@ pub fn without_heading(answer: &str) -> &str {
     }
 }
 
-fn row(line: &str, label: &str) -> Result<Option<Row>, Unreadable> {
+fn row(
+    line: &str,
+    label: &str,
+    known: impl Fn(&TokenUuid) -> Option<ContainerUuid>,
+) -> Result<Option<Row>, Unreadable> {
     let unreadable = || Unreadable(line.to_owned());
     let (id, rest) = line.split_once('|').ok_or_else(unreadable)?;
     let (state, rest) = rest.split_once('|').ok_or_else(unreadable)?;
@@ -124,12 +133,15 @@ fn row(line: &str, label: &str) -> Result<Option<Row>, Unreadable> {
         return Err(unreadable());
     };
     let (reason, name) = last.rsplit_once('|').ok_or_else(unreadable)?;
+    let attempt = TokenUuid::parse(attempt).ok();
+    let container = ContainerUuid::parse(name).ok();
+    let container = container.or_else(|| known(attempt.as_ref()?));
     Ok(Some(Row {
         id: id.to_owned(),
         meaning: meaning(state),
         state: state.to_owned(),
-        container: ContainerUuid::parse(name).map_err(|_| unreadable())?,
-        attempt: TokenUuid::parse(attempt).ok(),
+        container: container.ok_or_else(unreadable)?,
+        attempt,
         node: Some(nodes.to_owned()).filter(|nodes| !nodes.is_empty()),
         standing: Standing {
             priority: priority.parse().map_err(|_| unreadable())?,
@@ -160,6 +172,20 @@ mod tests {
 
     const UUID: &str = "zzzzz-dz642-queuedcontainer";
     const ATTEMPT: &str = "zzzzz-gj3su-000000000000000";
+
+    fn parse(listing: &str, label: &str) -> Result<Vec<Row>, Unreadable> {
+        super::parse(listing, label, |_| None)
+    }
+
+    #[test]
+    fn a_job_that_was_renamed_is_known_by_its_attempt() {
+        let listing = format!("@12|RUNNING|{ATTEMPT} me|n1|0|1|N/A|None|another name\n");
+        let container = ContainerUuid::parse(UUID).unwrap();
+        let known = |attempt: &TokenUuid| (attempt.as_str() == ATTEMPT).then(|| container.clone());
+        let rows = super::parse(&listing, "me", known).unwrap();
+        assert_eq!(rows[0].container, container);
+        assert!(parse(&listing, "me").is_err());
+    }
 
     #[test]
     fn a_listing_is_ours_by_its_comment_and_foreign_names_may_be_anything() {

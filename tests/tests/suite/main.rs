@@ -30,6 +30,7 @@ mod slurm_controller;
 mod slurm_faults;
 mod slurm_lab;
 mod slurm_limits;
+mod slurm_refused;
 mod slurm_setup;
 mod stack;
 mod starts;

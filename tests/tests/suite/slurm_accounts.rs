@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use arvados_client::records::ContainerState;
+use arvados_client::records::{Container, ContainerState};
 use arvados_client::{ContainerRequestUuid, ContainerUuid};
 use rustix::process::{Signal, kill_process};
 use serde_json::json;
@@ -94,4 +94,55 @@ async fn every_command_is_told_of_the_cluster_that_is_meant() {
             assert!(call.contains(&told), "{call}");
         }
     }
+}
+
+/// What sbatch refuses for a limit of the account waits without a lock, is told of, and goes on when the limit is raised.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_of_the_account_is_waited_for() {
+    let enforce = ["-x", "AccountingStorageEnforce=associations,limits,qos"];
+    let Some(cluster) = Cluster::with_accounts(&[&SMALL[..], &enforce].concat()) else {
+        return;
+    };
+    let limit = |jobs: &str| {
+        let change = format!("MaxSubmitJobs={jobs}");
+        let words = ["-i", "modify", "user", "root", "set", &change];
+        cluster.lab.ask("sacctmgr", &words);
+    };
+    limit("1");
+    let stack = cluster.stack(&[]).await;
+    let (_, first) = running(&stack, "first").await;
+    let (_, second) = stack.submit("second", "true", json!({})).await;
+    let says = "Slurm did not take its job: AssocMaxSubmitJobLimit";
+    wait_for("the reason", PATIENCE, || {
+        stack.dispatcher.said().contains(says).then_some(())
+    });
+    wait_for("the dispatcher to hold such jobs", PATIENCE, || {
+        let said = stack.dispatcher.said();
+        said.contains("Slurm is given no jobs for now")
+            .then_some(())
+    });
+    // Long enough for two attempts more, if they were made.
+    tokio::time::sleep(std::time::Duration::from_secs(8)).await;
+    assert_eq!(stack.container(&second).await.lock_count, 1);
+    assert!(!stack.container(&first).await.state.is_final());
+    limit("-1");
+    complete(&stack.end(&second, PATIENCE).await);
+}
+
+/// Only accounts know that.
+#[tokio::test(flavor = "multi_thread")]
+async fn accounts_tell_who_cancelled_a_job() {
+    let Some(cluster) = Cluster::with_accounts(&SMALL) else {
+        return;
+    };
+    let stack = cluster.stack(&[]).await;
+    // Slurm ends crunch-run two seconds after it asked, and this one does not listen.
+    let deaf = "trap '' TERM; while :; do sleep 1; done";
+    let (_, container) = stack.submit("cancelled", deaf, json!({})).await;
+    let runs = |c: &Container| c.state == ContainerState::Running;
+    stack.wait_until(&container, PATIENCE, runs).await;
+    cluster.lab.ask("scancel", &[&cluster.job(&container)]);
+    let record = stack.end(&container, PATIENCE).await;
+    let why = record.runtime_status.error.unwrap_or_default();
+    assert!(why.contains("was cancelled in Slurm by root"), "{why}");
 }

@@ -120,6 +120,15 @@ impl Cluster {
         self.lab.ask("squeue", &query).trim().to_owned()
     }
 
+    /// Whether `scontrol` refuses to do this.
+    pub fn may_not(&self, words: &[&str]) -> bool {
+        let status = Command::new("scontrol")
+            .args(words)
+            .env("SLURM_CONF", self.lab.variable("SLURM_CONF"))
+            .status();
+        !status.unwrap().success()
+    }
+
     /// `scontrol` with these words.
     pub fn control(&self, words: &[&str]) {
         self.lab.ask("scontrol", words);
