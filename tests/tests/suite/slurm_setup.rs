@@ -320,6 +320,7 @@ async fn no_secret_is_in_slurm_or_in_a_process() {
         let content = std::fs::read(file).unwrap_or_default();
         assert_eq!(found_in(&secrets, &content), None, "{}", file.display());
     }
+    others_find_none(&site, &secrets, &id);
     for (pid, _, command, environment) in processes() {
         assert_eq!(found_in(&secrets, &command), None, "argv of {pid}");
         assert_eq!(
@@ -341,4 +342,67 @@ async fn no_secret_is_in_slurm_or_in_a_process() {
     let log = site.stack.dispatcher.said();
     assert!(log.contains(container.as_str()));
     assert_eq!(found_in(&secrets, log.as_bytes()), None);
+}
+
+/// The same hunt as another user, who may go wherever file modes let him: Slurm's answers, its files, the service's
+/// directories, all processes.
+fn others_find_none(site: &Site, secrets: &Secrets, job: &str) {
+    use std::io::Write;
+    use std::os::unix::fs::PermissionsExt;
+    use std::process::{Command, Stdio};
+    let as_other = |program: &str| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]);
+        command.arg(program);
+        command.env("SLURM_CONF", site.lab.variable("SLURM_CONF"));
+        command.current_dir("/");
+        command
+    };
+    let service = site.stack.dir.path();
+    let lab = Path::new(site.lab.variable("SLURM_CONF")).parent().unwrap();
+    // Only what programs made is to keep him out, not this test's own directories.
+    for dir in [service, lab.parent().unwrap()] {
+        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let fields = "JobID,Name:100,Comment:200,Command:200,STDOUT:300,WorkDir:200,AdminComment";
+    for (program, args, answers) in [
+        ("scontrol", &["show", "job", "--details", job][..], true),
+        ("scontrol", &["write", "batch_script", job, "-"], false),
+        ("squeue", &["--Format", fields], true),
+        ("squeue", &["--format=%all"], true),
+    ] {
+        let output = as_other(program).args(args).output().unwrap();
+        assert_eq!(
+            !output.stdout.is_empty(),
+            answers,
+            "{program} {args:?}: {output:?}"
+        );
+        for shown in [&output.stdout, &output.stderr] {
+            assert_eq!(found_in(secrets, shown), None, "{program} {args:?}");
+        }
+    }
+    let hunt = || -> Vec<PathBuf> {
+        let search = "exec grep -rlsF -f - \"$@\" /proc/[0-9]*/cmdline /proc/[0-9]*/environ";
+        let mut grep = as_other("sh")
+            .args(["-c", search, "sh"])
+            .args([service, lab])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let all: Vec<&str> = secrets.values().map(String::as_str).collect();
+        let mut input = grep.stdin.take().unwrap();
+        input.write_all(all.join("\n").as_bytes()).unwrap();
+        drop(input);
+        let output = grep.wait_with_output().unwrap();
+        let found = String::from_utf8(output.stdout).unwrap();
+        found.lines().map(PathBuf::from).collect()
+    };
+    assert_eq!(hunt(), Vec::<PathBuf>::new());
+    // He would have found it.
+    let planted = service.join("planted");
+    std::fs::write(&planted, secrets.values().next().unwrap()).unwrap();
+    std::fs::set_permissions(&planted, std::fs::Permissions::from_mode(0o644)).unwrap();
+    assert_eq!(hunt(), std::slice::from_ref(&planted));
+    std::fs::remove_file(&planted).unwrap();
 }

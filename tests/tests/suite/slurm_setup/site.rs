@@ -1,5 +1,6 @@
 //! A site: a cluster, and dispatch-slurm that knows everything from its configuration file.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -27,7 +28,6 @@ pub fn shared(dir: &Path) -> PathBuf {
 
 /// A PATH with a squeue that writes a line for each time it is asked.
 pub fn counting_squeue(dir: &Path) -> String {
-    use std::os::unix::fs::PermissionsExt;
     let path = std::env::var("PATH").unwrap();
     let mut places = std::env::split_paths(&path).map(|place| place.join("squeue"));
     let real = places.find(|file| file.is_file()).unwrap();
@@ -80,6 +80,8 @@ impl Site {
             std::fs::create_dir(&own).unwrap();
             let text = configuration(&servers.ready).to_string();
             std::fs::write(&path, text).unwrap();
+            // As docs/slurm.md has it: a token is in it.
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
             let (path, shared) = (path.to_str().unwrap(), shared(dir));
             let mut args = vec!["--config", path, "--shared-dir", shared.to_str().unwrap()];
             args.extend(["--log-level", "debug,hyper_util=info,reqwest=info"]);
