@@ -86,7 +86,7 @@ fn configuration(ready: &Value, dir: &Path, executor: &Path) -> Value {
 }
 
 impl Site {
-    /// With `more` flags of the service.
+    /// With `more` flags of the service; `DIR` in them is the directory of all of it.
     pub async fn up(more: &[&str]) -> Self {
         let extra = tempfile::NamedTempFile::new().unwrap();
         // Jobs run as nobody, who can read nothing of the submitting user's.
@@ -143,7 +143,11 @@ impl Site {
             let mut args = vec!["--config", path, "--job-dir", jobs.to_str().unwrap()];
             args.extend(["--poll-interval", "1s"]);
             args.extend(["--log-level", "debug,hyper_util=info,reqwest=info"]);
-            args.extend(more);
+            let more = more
+                .iter()
+                .map(|word| word.replace("DIR", dir.to_str().unwrap()));
+            let more: Vec<String> = more.collect();
+            args.extend(more.iter().map(String::as_str));
             let env: Vec<_> = env.iter().map(|(k, v)| (*k, v.as_str())).collect();
             Program::new("dispatch-condor", &dir.join("dispatcher"), &args, &env)
                 .run_as(&user, own("dispatch-condor"))
