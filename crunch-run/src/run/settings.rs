@@ -175,6 +175,9 @@ pub fn default_cache(env: impl Fn(&str) -> Option<String>) -> PathBuf {
     match (set("XDG_CACHE_HOME"), set("HOME")) {
         (Some(dir), _) => PathBuf::from(dir).join("crunch-run"),
         (None, Some(home)) => PathBuf::from(home).join(".cache/crunch-run"),
-        (None, None) => std::env::temp_dir().join("crunch-run-cache"),
+        (None, None) => {
+            let user = rustix::process::geteuid().as_raw();
+            std::env::temp_dir().join(format!("crunch-run-cache-{user}"))
+        }
     }
 }
