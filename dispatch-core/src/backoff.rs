@@ -48,6 +48,10 @@ impl Backoff {
 
     /// A submission came to nothing. True if that opens the breaker.
     pub fn refused(&mut self, now: Moment) -> bool {
+        // It was submitted before the breaker opened, perhaps together with those that opened it.
+        if !self.is_closed(now) {
+            return false;
+        }
         self.in_a_row += 1;
         let opens = self.in_a_row >= BREAKER;
         if opens {
@@ -106,6 +110,9 @@ mod tests {
             assert!(!backoff.refused(now));
         }
         assert!(backoff.refused(now));
+        // Four hundred that went with them are the same failure.
+        let with_them = Moment(Duration::from_secs(101));
+        assert!((0..400).all(|_| !backoff.refused(with_them)));
         assert!(!backoff.is_closed(Moment(Duration::from_secs(129))));
         assert!(backoff.is_closed(Moment(Duration::from_secs(130))));
         let later = Moment(Duration::from_secs(200));

@@ -339,11 +339,14 @@ fn start(world: &World, policy: &Policy, actions: &mut Vec<Action>) {
     if !policy.may_start {
         return;
     }
-    let pending =
-        |k: &&Known| k.state == ContainerState::Locked && matches!(k.holder, Holder::Ours(_));
+    let pending = |(uuid, known): &(&ContainerUuid, &Known)| match known.holder {
+        Holder::Ours(_) => known.state == ContainerState::Locked,
+        // Its lock is being asked for.
+        _ => known.state == ContainerState::Queued && world.in_flight.contains(*uuid),
+    };
     let room = policy
         .max_pending
-        .saturating_sub(world.containers.values().filter(pending).count());
+        .saturating_sub(world.containers.iter().filter(pending).count());
     let queue = queue(world, policy, |known, facts| {
         known.holder == Holder::Nobody
             && known.fit == Fit::Now

@@ -130,6 +130,11 @@ impl Batches {
         calls.collect::<BTreeSet<_>>().len()
     }
 
+    /// Whether so many together take a second command: it tells equal ones which is which.
+    pub(super) fn takes_two(&self, batch: usize) -> bool {
+        self.rule.alike.is_some() && batch > 1
+    }
+
     /// Whether one command for so many is worth it.
     pub(super) fn is_worth_it(&self, batch: usize) -> bool {
         self.rule.alike.is_none_or(|least| batch >= least)

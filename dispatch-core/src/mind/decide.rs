@@ -60,6 +60,9 @@ impl Mind {
                     if self.batches.is_full(alike.len()) && self.pace.wait(now) == Duration::ZERO {
                         let batch = decided.submissions.remove(&shape).unwrap_or_default();
                         self.pace.take(now);
+                        if self.batches.takes_two(batch.len()) {
+                            self.pace.spend(now);
+                        }
                         decided.tasks.push(self.handover(now, batch));
                     }
                     continue;
@@ -114,10 +117,32 @@ impl Mind {
         }
         if decided.tasks.len() < free && !decided.starts.is_empty() {
             let starts = std::mem::take(&mut decided.starts);
-            decided.tasks.push(Task::Start(starts));
+            decided.tasks.push(self.start(starts));
         }
         self.submit(now, free, &mut decided);
         decided.tasks
+    }
+
+    /// One alone is what the single calls are for.
+    fn start(&self, starts: Vec<Start>) -> Task {
+        match <[Start; 1]>::try_from(starts) {
+            Err(starts) => Task::Start(starts),
+            Ok(
+                [
+                    Start {
+                        container, etag, ..
+                    },
+                ],
+            ) => {
+                let known = self.world.containers.get(&container);
+                Task::Act {
+                    token: None,
+                    needs: known.map(|known| known.needs.clone()).unwrap_or_default(),
+                    urgency: Urgency::Ask,
+                    action: Action::Start { container, etag },
+                }
+            }
+        }
     }
 
     /// Adds the submissions that go now, together where that is worth it.
@@ -137,7 +162,10 @@ impl Mind {
                     return;
                 }
                 self.pace.take(now);
-                let part = rest.by_ref().take(size).collect();
+                let part: Vec<_> = rest.by_ref().take(size).collect();
+                if self.batches.takes_two(part.len()) {
+                    self.pace.spend(now);
+                }
                 decided.tasks.push(self.handover(now, part));
                 self.batches.went(shape);
             }

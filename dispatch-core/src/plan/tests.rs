@@ -438,6 +438,14 @@ fn the_highest_priority_starts_first_and_only_as_many_as_may_wait() {
         }),
         []
     );
+    // Whoever is on his way to a place takes it.
+    world.in_flight.insert(uuid(3));
+    let policy = Policy {
+        max_pending: 4,
+        ..POLICY
+    };
+    let rest = plan(&world, &policy).map(|action| action.container().clone());
+    assert_eq!(rest.collect::<Vec<_>>(), [uuid(4), uuid(2)]);
 }
 
 #[test]
