@@ -137,6 +137,11 @@ pub struct Flags {
     #[arg(long, value_parser = duration, default_value = "10m", value_name = "TIME")]
     pub deliver_for: Duration,
 
+    /// Where undelivered results are taken, when --job-dir is not given [default: /var/tmp/crunch-run-undelivered-UID in
+    /// a job of HTCondor, which removes TMPDIR; else they stay]
+    #[arg(long, value_name = "DIR")]
+    pub undelivered_dir: Option<PathBuf>,
+
     /// CPU time a container may use
     #[arg(long, value_parser = duration, value_name = "TIME")]
     pub cpu_time_limit: Option<Duration>,

@@ -19,6 +19,7 @@ pub mod logs;
 pub mod manual;
 pub mod mounts;
 pub mod output;
+pub mod refuge;
 pub mod registry;
 pub mod resume;
 pub mod run;

@@ -13,7 +13,7 @@ use crunch_run::lock_file::LockError;
 use crunch_run::run::{self, Settings};
 use crunch_run::sentence::sentence;
 use crunch_run::stdin_config::Config;
-use crunch_run::{cache, check, manual, registry, resume};
+use crunch_run::{cache, check, manual, refuge, registry, resume};
 use fail_points::fail_point;
 
 fn main() -> std::process::ExitCode {
@@ -130,6 +130,24 @@ fn start_anew(flags: &Flags) -> anyhow::Result<ExitCode> {
     Err(config.start_anew(dir.path(), std::env::args_os()).into())
 }
 
+fn take_to_safety(flags: &Flags, dir: &JobDir) {
+    let env = |name: &str| std::env::var(name).ok();
+    let told = flags.undelivered_dir.as_deref();
+    let Some(place) = refuge::place(dir.path(), told, env) else {
+        return;
+    };
+    match refuge::take(dir, &place, flags.token_file.as_deref()) {
+        Ok(new) => eprintln!(
+            "crunch-run: The results are now in {new}: `crunch-run resume {new}` on this node delivers them later",
+            new = new.display()
+        ),
+        Err(error) => eprintln!(
+            "crunch-run: The results cannot be taken to {} and end with this job: {error:#}",
+            place.display()
+        ),
+    }
+}
+
 fn start(flags: &Flags) -> anyhow::Result<ExitCode> {
     for note in flags.obsolete.notes() {
         eprintln!("crunch-run: {note}");
@@ -162,6 +180,9 @@ fn start(flags: &Flags) -> anyhow::Result<ExitCode> {
     .inspect_err(|error| eprintln!("crunch-run: --list will not show this run: {error}"))
     .ok();
     let code = run::to_the_end(&settings, &dir, registered.as_ref())?;
+    if code == ExitCode::Undelivered && flags.job_dir.is_none() {
+        take_to_safety(flags, &dir);
+    }
     fail_point("run.before-clean");
     if let Err(error) = dir.clean(code) {
         eprintln!("crunch-run: {} is not clean: {error}", dir.path().display());

@@ -120,6 +120,65 @@ async fn assert_delivered(world: &World, job: &Job) {
     }
 }
 
+/// HTCondor removes the job's own directory, in which TMPDIR is.
+#[tokio::test]
+async fn results_outlive_the_directory_of_a_job_of_htcondor() {
+    if !can_run() {
+        return;
+    }
+    let mut world = World::new().await;
+    let mut job = job(&world).await;
+    let sandbox = tempfile::tempdir().unwrap();
+    let path = sandbox.path().canonicalize().unwrap();
+    fs::rename(job.dir.join("token"), path.join("token-1")).unwrap();
+    let certificate = &world.environment()["SSL_CERT_FILE"];
+    fs::copy(certificate, path.join("ca.pem")).unwrap();
+    let mut program = Command::new(env!("CARGO_BIN_EXE_crunch-run"));
+    program
+        .args([
+            "--token-file",
+            "token-1",
+            "--deliver-for=1s",
+            "--cache-free=0",
+            "--cache",
+        ])
+        .arg(Path::new(env!("CARGO_TARGET_TMPDIR")).join("run-cache"))
+        .arg(job.uuid.as_str())
+        .current_dir(&path)
+        .env_clear()
+        .env("ARVADOS_API_HOST", &world.environment()["ARVADOS_API_HOST"])
+        .env("SSL_CERT_FILE", "ca.pem")
+        .env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin")
+        .env("TMPDIR", &path)
+        .env("_CONDOR_SCRATCH_DIR", &path)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    let child = program.spawn().unwrap();
+    world.until_running(&job).await;
+    let found = fs::read_dir(&path)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    job.dir = found.into_iter().find(|path| path.is_dir()).unwrap();
+    world.until_said(&job, "ready").await;
+    world.stop_server().await;
+    go_on(&job);
+    let finished = finish(child).await;
+    assert_eq!(finished.code, 77, "{}", finished.said);
+    drop(sandbox);
+    let advice = finished.said.rsplit("`crunch-run resume ").next().unwrap();
+    let dir = PathBuf::from(advice.split('`').next().unwrap());
+    let user = rustix::process::geteuid().as_raw();
+    let place = format!("/var/tmp/crunch-run-undelivered-{user}");
+    assert_eq!(dir.parent(), Some(Path::new(&place)), "{}", finished.said);
+    world.start_server().await;
+    let finished = resume(&dir).await;
+    assert_eq!(finished.code, 0, "{}", finished.said);
+    assert_delivered(&world, &job).await;
+    fs::remove_dir_all(dir).unwrap();
+}
+
 #[tokio::test]
 async fn results_left_behind_are_delivered_later_and_once() {
     if !can_run() {
