@@ -336,6 +336,8 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             Some((began, Ok(jobs))) => {
                 self.health.scheduler_answered();
                 self.mind.listed(began, jobs);
+                // It may have learnt only now what it can do.
+                self.mind.hands_over(self.hands.scheduler.batching());
                 let waiting = self.hands.scheduler.waiting();
                 let events = self.mind.waits(self.now(), waiting);
                 self.tell(events, records);

@@ -107,6 +107,11 @@ impl Mind {
         &self.world
     }
 
+    /// The scheduler takes attempts together like this from now on.
+    pub fn hands_over(&mut self, batching: Batching) {
+        self.batches.take_rule(batching);
+    }
+
     /// The API server takes so many in one call; 1: each by itself.
     pub fn takes_at_once(&mut self, most: usize) {
         self.batches.take_locks(most);

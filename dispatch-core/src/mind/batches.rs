@@ -40,13 +40,17 @@ pub(super) struct Batches {
     last: u64,
 }
 
+fn at_least_one(rule: Batching) -> Batching {
+    Batching {
+        most: rule.most.max(1),
+        ..rule
+    }
+}
+
 impl Batches {
     pub(super) fn new(rule: Batching) -> Self {
         Self {
-            rule: Batching {
-                most: rule.most.max(1),
-                ..rule
-            },
+            rule: at_least_one(rule),
             locks: 1,
             held: BTreeMap::new(),
             locking: BTreeMap::new(),
@@ -55,6 +59,11 @@ impl Batches {
             together: BTreeMap::new(),
             last: 0,
         }
+    }
+
+    /// The scheduler takes attempts together like this from now on.
+    pub(super) fn take_rule(&mut self, rule: Batching) {
+        self.rule = at_least_one(rule);
     }
 
     /// The server takes so many in one call.

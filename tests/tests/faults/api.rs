@@ -11,11 +11,22 @@ use crate::scene::{Kind, PATIENCE, Scene, all, both, held, running};
 
 const MINT: (Method, &str) = (Method::POST, "api_client_authorizations");
 const LOCK: (Method, &str) = (Method::POST, "containers/*/lock");
+/// What a server of Arvados does not have.
+const BULK: [&str; 2] = [
+    "api_client_authorizations/bulk_create",
+    "containers/bulk_lock",
+];
 const UNLOCK: (Method, &str) = (Method::POST, "containers/*/unlock");
 const LIST: (Method, &str) = (Method::GET, "containers");
 
 fn once((method, path): (Method, &str), fault: Fault) -> Rule {
     Rule::next(1, method, path, fault)
+}
+
+fn without_bulk() -> impl Iterator<Item = Rule> {
+    let missing = Fault::Answer(StatusCode::NOT_FOUND, Effect::None);
+    BULK.into_iter()
+        .map(move |path| Rule::every(Method::POST, path, missing.clone()))
 }
 
 /// The next requests of this kind go wrong, each in its way; the containers end well all the same, after one lock each.
@@ -25,11 +36,12 @@ async fn go_on(
     faults: impl IntoIterator<Item = Fault>,
 ) -> Scene {
     let scene = running(kind).up().await;
-    let rules: Vec<Rule> = faults
+    let mut rules: Vec<Rule> = faults
         .into_iter()
         .map(|fault| once(request.clone(), fault))
         .collect();
     let count = rules.len();
+    rules.extend(without_bulk());
     scene.proxy.faults(rules);
     let mut containers = Vec::new();
     for _ in 0..count {
@@ -38,8 +50,35 @@ async fn go_on(
     for container in &containers {
         scene.complete(container, 1).await;
     }
-    assert_eq!(scene.proxy.spoilt(), count, "spoilt requests");
+    let seen = scene.proxy.seen();
+    let missed = |seen: &&Seen| BULK.iter().any(|path| seen.path.ends_with(path));
+    let spoilt = seen.iter().filter(|seen| seen.spoilt && !missed(seen));
+    assert_eq!(spoilt.count(), count, "spoilt requests");
     scene
+}
+
+/// The same for a call that asks for many at once.
+async fn many_go_on(kind: Kind, path: &str) {
+    for fault in [
+        Fault::Cut(Effect::Done),
+        Fault::Cut(Effect::None),
+        Fault::Half,
+        Fault::Answer(StatusCode::BAD_GATEWAY, Effect::Done),
+        Fault::Answer(StatusCode::SERVICE_UNAVAILABLE, Effect::None),
+    ] {
+        let mut scene = running(kind).up().await;
+        assert!(scene.stack.dispatcher.terminate(PATIENCE).success());
+        let mut containers = Vec::new();
+        for _ in 0..4 {
+            containers.push(scene.submit().await);
+        }
+        scene.proxy.faults([once((Method::POST, path), fault)]);
+        scene.stack.dispatcher.start();
+        for container in &containers {
+            scene.complete(container, 1).await;
+        }
+        assert_eq!(scene.proxy.spoilt(), 1, "spoilt requests");
+    }
 }
 
 /// Whatever was done, the answer to it is lost.
@@ -95,6 +134,16 @@ async fn a_gateway_refuses_the_lock_before_it_takes_effect() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_refuses_the_lock_after_it_took_effect() {
     all(|kind| async move { drop(go_on(kind, LOCK, refusals(Effect::Done)).await) }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_locks_are_asked_for_and_the_answer_is_lost() {
+    both(|kind| many_go_on(kind, BULK[1])).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_tokens_are_asked_for_and_the_answer_is_lost() {
+    both(|kind| many_go_on(kind, BULK[0])).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
