@@ -196,9 +196,11 @@ async fn what_an_administrator_does_to_a_job_is_respected() {
 async fn a_job_that_is_held_for_too_long_is_given_back() {
     let pool = Pool::up(&["--slots", "1"]);
     let stack = pool
-        .stack(&["--start-timeout", "3s", "--submit-line", "hold = true"])
+        .stack(&["--start-timeout", "3s", "--requirements", "Nowhere"])
         .await;
     let container = submit(&stack, "held", "true", json!({})).await;
+    let job = pool.job(&container, |ad| ad["JobStatus"] == 1);
+    pool.lab.ask("condor_hold", &[&job]);
     let locked_again = |c: &Container| c.lock_count > 1;
     stack.wait_until(&container, PATIENCE, locked_again).await;
 }
