@@ -7,9 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crunch_run::engine::apptainer::{ApptainerEngine, Variant};
-use crunch_run::engine::{
-    Bind, Engine, EngineError, ExitStatus, GpuGrant, GpuStack, Limits, Network, gpu,
-};
+use crunch_run::engine::{Bind, Engine, EngineError, ExitStatus, Limits, Network};
 use engine_lab::{Lab, ask, shell};
 
 fn is_root() -> bool {
@@ -418,38 +416,5 @@ async fn what_is_not_installed_is_said_so() {
             engine.check().unwrap_err().to_string(),
             "the singularity engine cannot run containers here: singularity is not in PATH"
         );
-    }
-}
-
-#[tokio::test]
-async fn a_granted_gpu_is_there_and_another_is_not() {
-    if let Some(lab) = labs() {
-        // Nodes that everybody may open: an ordinary user can make none.
-        let device = |name: &str, node: &str| {
-            serde_json::json!({"name": name, "containerEdits": {
-                "env": [format!("FAKE_GPU_{name}=yes")],
-                "deviceNodes": [{"path": format!("/dev/fakegpu{name}"), "hostPath": node}],
-            }})
-        };
-        let spec = serde_json::json!({"cdiVersion": "0.6.0", "kind": "lab.example/gpu",
-            "devices": [device("0", "/dev/zero"), device("1", "/dev/full")]});
-        let specs = lab.dir.path().join("cdi");
-        std::fs::create_dir(&specs).unwrap();
-        std::fs::write(specs.join("lab.json"), spec.to_string()).unwrap();
-        let grant = GpuGrant {
-            stack: GpuStack::Cuda,
-            ids: vec!["lab.example/gpu=0".to_owned()],
-        };
-        let mut asked =
-            shell("ls /dev | grep fakegpu; env | grep FAKE_; head -c 3 /dev/fakegpu0 | wc -c");
-        asked.gpus = Some(gpu::access(&grant, &[specs]).await.unwrap());
-        let ended = lab.run(asked).await.unwrap();
-        assert_eq!(
-            ended.stdout, "fakegpu0\nFAKE_GPU_0=yes\n3\n",
-            "{}",
-            ended.stderr
-        );
-        assert_clean(&lab);
-        assert!(!Path::new("/dev/fakegpu0").exists());
     }
 }

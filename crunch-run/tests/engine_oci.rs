@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crunch_run::engine::oci::OciEngine;
-use crunch_run::engine::{Bind, Engine, EngineError, ExitStatus, GpuGrant, GpuStack, Network, gpu};
+use crunch_run::engine::{Bind, Engine, EngineError, ExitStatus, Network};
 use engine_lab::{Lab, ask, shell};
 
 const RUNTIMES: [&str; 2] = ["crun", "runc"];
@@ -490,36 +490,5 @@ async fn a_runtime_that_is_not_there_is_said_so() {
         let engine = OciEngine::new(store, Default::default(), Some(program.into()));
         let error = engine.check().unwrap_err().to_string();
         assert!(error.contains(reason), "{error}");
-    }
-}
-
-#[tokio::test]
-async fn a_granted_gpu_is_there_and_another_is_not() {
-    for lab in labs() {
-        // Nodes that everybody may open: an ordinary user can make none.
-        let device = |name: &str, node: &str| {
-            serde_json::json!({"name": name, "containerEdits": {
-                "env": [format!("FAKE_GPU_{name}=yes")],
-                "deviceNodes": [{"path": format!("/dev/fakegpu{name}"), "hostPath": node}],
-            }})
-        };
-        let spec = serde_json::json!({"cdiVersion": "0.6.0", "kind": "lab.example/gpu",
-            "devices": [device("0", "/dev/zero"), device("1", "/dev/full")]});
-        let specs = lab.dir.path().join("cdi");
-        std::fs::create_dir(&specs).unwrap();
-        std::fs::write(specs.join("lab.json"), spec.to_string()).unwrap();
-        let grant = GpuGrant {
-            stack: GpuStack::Cuda,
-            ids: vec!["lab.example/gpu=0".to_owned()],
-        };
-        let mut asked =
-            shell("ls /dev | grep fakegpu; env | grep FAKE_; head -c 3 /dev/fakegpu0 | wc -c");
-        asked.gpus = Some(gpu::access(&grant, &[specs]).await.unwrap());
-        let ended = lab.run(asked).await.unwrap();
-        assert_eq!(
-            ended.stdout, "fakegpu0\nFAKE_GPU_0=yes\n3\n",
-            "{}",
-            ended.stderr
-        );
     }
 }

@@ -355,17 +355,24 @@ impl Scheduler for Local {
     async fn forget(&self, container: &ContainerUuid) -> Result<(), StillInUse> {
         let dir = self.shared.dir(container);
         let until = Instant::now() + TIDY;
-        while let Ok(Sign::Alive(_)) = dir.sign() {
+        loop {
+            if !matches!(dir.sign(), Ok(Sign::Alive(_))) {
+                self.shared.deliveries.forget(container);
+                match self.shared.clear(&dir) {
+                    // Somebody, as `crunch-run resume`, has begun to work there at this moment.
+                    Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+                    Err(error) => {
+                        tracing::warn!(%container, %error, "could not remove the job's directory");
+                        return Ok(());
+                    }
+                    Ok(()) => return Ok(()),
+                }
+            }
             if Instant::now() > until {
                 return Err(StillInUse);
             }
             tokio::time::sleep(TIDY_LOOK).await;
         }
-        self.shared.deliveries.forget(container);
-        if let Err(error) = self.shared.clear(&dir) {
-            tracing::warn!(%container, %error, "could not remove the job's directory");
-        }
-        Ok(())
     }
 
     async fn wake(&self) {

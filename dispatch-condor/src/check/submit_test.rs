@@ -15,7 +15,8 @@ use crate::policy::Starts;
 use crate::submission::{Common, Item, Settings};
 
 /// What is asked of a job.
-const COLUMNS: &str = "JobStatus,HoldReason,RemoteHost,LastRemoteHost,ExitCode,RemoveReason";
+const COLUMNS: &str =
+    "JobStatus,HoldReason,LastHoldReason,RemoteHost,LastRemoteHost,ExitCode,RemoveReason";
 
 /// HTCondor, for such a job.
 pub struct Trial<'a>(pub &'a Settings);
@@ -112,6 +113,11 @@ fn state(answer: &str) -> Result<Option<State>, String> {
     let host = host.unwrap_or("a node").to_owned();
     Ok(Some(match ad["JobStatus"].as_i64() {
         Some(1) => State::Waits("HTCondor has not matched it with a slot".to_owned()),
+        // By the policy of our own description; why it was held tells more.
+        Some(3) if ad["LastHoldReason"].is_string() => State::Ended(format!(
+            "was held, and then removed: {}",
+            text("LastHoldReason")
+        )),
         Some(3) => State::Ended(format!("was removed: {}", text("RemoveReason"))),
         Some(4) => State::Ended(format!("ended on {host} with exit code {}", ad["ExitCode"])),
         Some(5) => State::Ended(format!("was held: {}", text("HoldReason"))),
@@ -132,6 +138,8 @@ mod tests {
             (r#"[{"JobStatus": 1}]"#, Some(State::Waits("HTCondor has not matched it with a slot".into()))),
             (r#"[{"JobStatus": 2, "RemoteHost": "slot1_1@n1"}]"#, Some(State::Runs("slot1_1@n1".into()))),
             (r#"[{"JobStatus": 4, "LastRemoteHost": "slot1_1@n1", "ExitCode": 2}]"#, Some(State::Ended("ended on slot1_1@n1 with exit code 2".into()))),
+            (r#"[{"JobStatus": 3, "RemoveReason": "by me"}]"#, Some(State::Ended("was removed: by me".into()))),
+            (r#"[{"JobStatus": 3, "LastHoldReason": "no such file"}]"#, Some(State::Ended("was held, and then removed: no such file".into()))),
             (r#"[{"JobStatus": 5, "HoldReason": "no such file"}]"#, Some(State::Ended("was held: no such file".into()))),
         ];
         for (answer, expected) in rows {

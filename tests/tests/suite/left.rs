@@ -76,3 +76,11 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).collect()
 }
+
+/// What lies in these directories, with what the small files say.
+pub fn below(dirs: &[String]) -> Vec<(PathBuf, String)> {
+    let files = dirs.iter().flat_map(|dir| entries(Path::new(dir)));
+    let text = |path: &PathBuf| fs::read_to_string(path).unwrap_or_default();
+    let said = |path: PathBuf| (path.clone(), text(&path).chars().take(2000).collect());
+    files.map(said).collect()
+}

@@ -359,7 +359,12 @@ impl Scene {
             if found.is_empty() {
                 return;
             }
-            assert!(Instant::now() < until, "left: {found:#?}");
+            assert!(
+                Instant::now() < until,
+                "left: {found:#?}\n{:#?}\n{}",
+                left::below(&found),
+                self.stack.dispatcher.said()
+            );
             tokio::time::sleep(LOOK).await;
         }
     }
