@@ -96,21 +96,23 @@ async fn what_was_evicted_while_it_ran_is_never_started_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_start_that_htcondor_makes_all_the_same_runs_nothing() {
     let pool = Pool::up(&["--slots", "2", "--machines", "2"]);
-    let stack = pool.stack(&[]).await;
+    let wait = ["--requirements", "MY.MayStart =?= true"];
+    let stack = pool.stack(&wait).await;
     let starts = Starts::listen();
     let container = submit(&stack, "twice", &starts.script("twice", 1000.0), talking()).await;
+    // Not to be had by submit lines.
+    let job = pool.job(&container, |ad| ad["JobStatus"] == 1);
+    for (name, value) in [
+        ("OnExitRemove", "ExitCode =?= 76"),
+        ("PeriodicRemove", "false"),
+        ("MayStart", "true"),
+    ] {
+        pool.lab.ask("condor_qedit", &[&job, name, value]);
+    }
     running(&stack, &container).await;
     wait_for("its start", PATIENCE, || {
         (starts.of("twice") == 1).then_some(())
     });
-    // Not to be had by submit lines.
-    let job = pool.job(&container, |ad| ad["JobStatus"] == 2);
-    for (name, value) in [
-        ("OnExitRemove", "ExitCode =?= 76"),
-        ("PeriodicRemove", "false"),
-    ] {
-        pool.lab.ask("condor_qedit", &[&job, name, value]);
-    }
     let executor = crunch_run_of(&container).expect("a crunch-run of it");
     rustix::process::kill_process(executor, rustix::process::Signal::KILL).unwrap();
     cancelled(&stack, &container, &["ended with exit code 76"]).await;
