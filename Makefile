@@ -39,6 +39,12 @@ bench-condor: deps deps-labs
 	cargo build --release --workspace --bins --locked
 	cargo bench --locked -p suite-tests --bench condor
 
+# The same for dispatch-slurm on a real Slurm; BENCH_SLURM=bulk,idle is a part of it.
+.PHONY: bench-slurm
+bench-slurm: deps deps-labs
+	cargo build --release --workspace --bins --locked
+	cargo bench --locked -p suite-tests --bench slurm
+
 # Dispatchers in a simulated world full of faults. A seed that fails fails again: make sim SEEDS=1 FROM=42
 SEEDS ?= 100
 FROM ?= 1

@@ -130,22 +130,20 @@ fn start_anew(flags: &Flags) -> anyhow::Result<ExitCode> {
     Err(config.start_anew(dir.path(), std::env::args_os()).into())
 }
 
-fn take_to_safety(flags: &Flags, dir: &JobDir) {
+/// An error, and with it another status, where nothing will be left to deliver.
+fn take_to_safety(flags: &Flags, dir: &JobDir) -> anyhow::Result<()> {
     let env = |name: &str| std::env::var(name).ok();
     let told = flags.undelivered_dir.as_deref();
     let Some(place) = refuge::place(dir.path(), told, env) else {
-        return;
+        return Ok(());
     };
-    match refuge::take(dir, &place, flags.token_file.as_deref()) {
-        Ok(new) => eprintln!(
-            "crunch-run: The results are now in {new}: `crunch-run resume {new}` on this node delivers them later",
-            new = new.display()
-        ),
-        Err(error) => eprintln!(
-            "crunch-run: The results cannot be taken to {} and end with this job: {error:#}",
-            place.display()
-        ),
-    }
+    let new = refuge::take(dir, &place, flags.token_file.as_deref())
+        .with_context(|| format!("the results could not be delivered and end with this job, since they cannot be taken to {}", place.display()))?;
+    eprintln!(
+        "crunch-run: The results are now in {new}: `crunch-run resume {new}` on this node delivers them later",
+        new = new.display()
+    );
+    Ok(())
 }
 
 fn start(flags: &Flags) -> anyhow::Result<ExitCode> {
@@ -181,7 +179,7 @@ fn start(flags: &Flags) -> anyhow::Result<ExitCode> {
     .ok();
     let code = run::to_the_end(&settings, &dir, registered.as_ref())?;
     if code == ExitCode::Undelivered && flags.job_dir.is_none() {
-        take_to_safety(flags, &dir);
+        take_to_safety(flags, &dir)?;
     }
     fail_point("run.before-clean");
     if let Err(error) = dir.clean(code) {

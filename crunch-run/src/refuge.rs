@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 
 use crate::job_dir::{JobDir, make_private};
 use crate::run::Left;
@@ -30,6 +30,22 @@ pub fn place(
     dir.starts_with(sandbox).then(|| place.into())
 }
 
+/// Whether what is below `path` ends with the job, too: HTCondor usually mounts a part of its directory for the job
+/// over /tmp and /var/tmp (MOUNT_UNDER_SCRATCH). `mounts` is /proc/self/mountinfo.
+fn is_jobs_own(path: &Path, sandbox: &Path, mounts: &str) -> bool {
+    let over = mounts.lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(3);
+        let (root, point) = (fields.next()?, fields.next()?);
+        path.starts_with(point).then_some((point.len(), root))
+    });
+    let innermost = over.max_by_key(|(length, _)| *length);
+    innermost.is_some_and(|(_, root)| {
+        Path::new(root)
+            .iter()
+            .any(|part| Some(part) == sandbox.file_name())
+    })
+}
+
 /// Takes them there, with the token and the certificate to deliver them with; where they are now.
 pub fn take(dir: &JobDir, place: &Path, token_file: Option<&Path>) -> anyhow::Result<PathBuf> {
     make_private(place).with_context(|| format!("{} cannot be made", place.display()))?;
@@ -42,15 +58,24 @@ pub fn take(dir: &JobDir, place: &Path, token_file: Option<&Path>) -> anyhow::Re
         "{} is not a directory of this user alone",
         place.display()
     );
+    if let Some(sandbox) = std::env::var_os(SANDBOX) {
+        let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+        ensure!(
+            !is_jobs_own(&place.canonicalize()?, Path::new(&sandbox), &mounts),
+            "{} ends with the job too (MOUNT_UNDER_SCRATCH): name another place with --undelivered-dir",
+            place.display()
+        );
+    }
     let name = dir.path().file_name().context("it has no name")?;
     let new = place.canonicalize()?.join(name);
     if let Some(file) = token_file.filter(|_| !dir.token().exists()) {
         copy_private(file, &dir.token()).context("the token cannot be copied")?;
     }
     let mut left = Left::read(dir)?.context("there is no note of what is left")?;
-    if let Some(certificate) = left.environment.get_mut(CERTIFICATE) {
-        copy_private(Path::new(certificate), &dir.path().join("ca.pem"))
-            .context("the certificate cannot be copied")?;
+    // Without it the results are worth no less.
+    if let Some(certificate) = left.environment.get_mut(CERTIFICATE)
+        && copy_private(Path::new(certificate), &dir.path().join("ca.pem")).is_ok()
+    {
         *certificate = new.join("ca.pem").to_string_lossy().into_owned();
     }
     left.write(dir).context("the note cannot be written")?;
@@ -59,7 +84,11 @@ pub fn take(dir: &JobDir, place: &Path, token_file: Option<&Path>) -> anyhow::Re
         let moved = Command::new("mv").arg(dir.path()).arg(&new).output();
         let moved = moved.context("mv cannot be run")?;
         let said = String::from_utf8_lossy(&moved.stderr);
-        ensure!(moved.status.success(), "mv fails: {}", said.trim());
+        if !moved.status.success() {
+            // Half of them are none, and take the room of others.
+            let _ = fs::remove_dir_all(&new);
+            bail!("mv fails: {}", said.trim());
+        }
     }
     Ok(new)
 }
@@ -95,6 +124,27 @@ mod tests {
         assert_eq!(place(&sandbox.join("a"), None, |_| None), None);
         let told = Some(Path::new("/told"));
         assert_eq!(place(Path::new("/a"), told, |_| None), told.map(Into::into));
+    }
+
+    #[test]
+    fn a_place_under_the_job_s_own_mount_is_known() {
+        let sandbox = Path::new("/var/lib/condor/execute/dir_77");
+        let plain = "22 1 254:0 / / rw - ext4 /dev/vda rw\n";
+        let bound = format!(
+            "{plain}90 22 254:0 /var/lib/condor/execute/dir_77/var/tmp /var/tmp rw - ext4 /dev/vda rw\n"
+        );
+        for (path, mounts, expected) in [
+            ("/var/tmp/x", plain, false),
+            ("/var/tmp/x", &bound, true),
+            ("/var/tmpx", &bound, false),
+            ("/srv/x", &bound, false),
+        ] {
+            assert_eq!(
+                is_jobs_own(Path::new(path), sandbox, mounts),
+                expected,
+                "{path}"
+            );
+        }
     }
 
     #[test]

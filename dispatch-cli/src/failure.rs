@@ -41,6 +41,8 @@ pub enum Failure {
         collection: String,
         source: ManifestError,
     },
+    #[error("the API server does not say how many containers there are")]
+    NoCount,
     #[error("there is no job {0}; see them with: dispatch list --all")]
     NoJob(String),
     #[error("{number} is the number of several jobs ({uuids}); use the uuid")]

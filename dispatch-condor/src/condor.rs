@@ -28,6 +28,9 @@ use crate::waiting;
 pub const NAME: &str = "condor";
 /// Jobs of one submission, at most.
 pub const BATCH: usize = 500;
+/// condor_history is asked so often for an end, and so long lies between.
+const HISTORY_TRIES: u32 = 3;
+const HISTORY_PAUSE: Duration = Duration::from_secs(2);
 /// Changes of order at once, at most: each takes a command. The rest follows with the next listing.
 const CHANGES: usize = 40;
 /// Between two listings at least, and so many times what the last one took: HTCondor is to have other work.
@@ -140,6 +143,11 @@ impl Condor {
         }
     }
 
+    async fn history(&self, constraint: &str) -> Result<Vec<Ad>, SchedulerError> {
+        self.ads("condor_history", constraint, &["-limit", "1"])
+            .await
+    }
+
     /// Gives these jobs another JobPrio. What is gone is told of, and no failure.
     async fn set_prio(&self, prio: i64, jobs: &[String]) -> Result<(), SchedulerError> {
         let command = Command::new("condor_prio").patience(self.patience);
@@ -231,14 +239,24 @@ impl Scheduler for Condor {
     async fn ending(&self, container: &ContainerUuid, attempt: &TokenUuid) -> Ending {
         let constraint = format!("{CONTAINER} == \"{container}\" && {ATTEMPT} == \"{attempt}\"");
         let queued = self.ads("condor_q", &constraint, &[]).await;
-        if queued.is_ok_and(|ads| ads.iter().filter_map(Ad::job).any(|job| !job.ended)) {
+        // Without an answer it may be there.
+        let is_there = |ads: &Vec<Ad>| ads.iter().filter_map(Ad::job).any(|job| !job.ended);
+        if queued.as_ref().map_or(true, is_there) {
             return Ending {
                 alive: true,
                 ..Ending::default()
             };
         }
-        let history = self.ads("condor_history", &constraint, &["-limit", "1"]);
-        let (reason, ad) = match history.await.map(|ads| ads.into_iter().next()) {
+        let mut history = self.history(&constraint).await;
+        for _ in 1..HISTORY_TRIES {
+            if history.is_ok() {
+                break;
+            }
+            // The schedd may just be starting; and results that are left on a node would be given up.
+            tokio::time::sleep(HISTORY_PAUSE).await;
+            history = self.history(&constraint).await;
+        }
+        let (reason, ad) = match history.map(|ads| ads.into_iter().next()) {
             Ok(Some(ad)) => (ending::verdict(&ad), Some(ad)),
             Ok(None) => ("HTCondor does not know its job".to_owned(), None),
             Err(error) => {

@@ -47,6 +47,12 @@ const OURS: [(&str, &[&str]); 4] = [
             "noopjob",
             "maxidle",
             "maxmaterialize",
+            "materializemaxidle",
+            "jobmaterializemaxidle",
+            "jobmaterializelimit",
+            "numjobstarts",
+            "numjobcompletions",
+            "periodicvacate",
         ],
     ),
     (
@@ -91,6 +97,7 @@ const OURS: [(&str, &[&str]); 4] = [
         ],
     ),
 ];
+const SECRET: &str = "it seems to hold a secret, and everybody may read job ads";
 /// Statements of the language that are no assignments.
 const STATEMENTS: [&str; 8] = [
     "queue", "if", "elif", "else", "endif", "include", "use", "error",
@@ -193,10 +200,12 @@ impl Lines {
         asks = asked.get();
         let text = quote::line("a submit line", filled.as_deref().unwrap_or_default())?;
         if let Some(why) = refusal(&text) {
-            return Err(LineError::Refused {
-                line: template.to_owned(),
-                why,
-            });
+            // Where it may be a secret it is not repeated.
+            let line = match why == SECRET {
+                true => format!("{} = …", split(template).0),
+                false => template.to_owned(),
+            };
+            return Err(LineError::Refused { line, why });
         }
         let from = Some(Source::Set {
             flag,
@@ -231,7 +240,7 @@ impl Lines {
             let key = line.key();
             if let Some(place) = lines.iter().position(|earlier| earlier.key() == key) {
                 let earlier = lines.remove(place);
-                if key == "requirements" && earlier.from.is_none() {
+                if key == "requirements" {
                     line.text =
                         format!("requirements = ({}) && ({})", line.value(), earlier.value());
                 }
@@ -266,7 +275,9 @@ fn refusal(text: &str) -> Option<String> {
                 .chars()
                 .all(|c| c.is_ascii_alphanumeric() || "_.".contains(c))
     };
-    let statement = STATEMENTS.contains(&first.to_lowercase().as_str()) && key != first;
+    let first = first.to_lowercase();
+    let statement =
+        STATEMENTS.contains(&first.as_str()) && (key.to_lowercase() != first || first == "queue");
     if statement || !text.contains('=') || !is_name(key) {
         return Some("it is not KEY = VALUE".to_owned());
     }
@@ -282,7 +293,7 @@ fn refusal(text: &str) -> Option<String> {
     }
     let is_attribute = key.starts_with('+') || key.to_lowercase().starts_with("my.");
     if is_token(text) || (is_attribute && value.starts_with('"') && speaks_of_a_secret(key)) {
-        return Some("it seems to hold a secret, and everybody may read job ads".to_owned());
+        return Some(SECRET.to_owned());
     }
     None
 }
@@ -393,6 +404,9 @@ mod tests {
             ("", "KEY = VALUE"),
             ("+Note = \"v2/zzzzz-gj3su-000000000000000/abcdef\"", "secret"),
             ("+DbPassword = \"hunter2\"", "secret"),
+            ("queue = 5", "KEY = VALUE"),
+            ("materialize_max_idle = 1", "lost or run twice"),
+            ("+NumJobStarts = 0", "lost or run twice"),
             ("a = 1\nqueue 100", "line break"),
             ("a = 1\\", "backslash"),
             ("+X = %J", "unknown substitution %J"),

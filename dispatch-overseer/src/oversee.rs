@@ -115,12 +115,12 @@ impl<W: Workers> Overseer<W> {
         plan.end
     }
 
-    async fn start(&mut self, count: u32, now: u64) {
+    async fn start(&mut self, count: u32, began: u64) {
         let Some(worker) = self.reading.last().map(demand::Demand::command) else {
             return;
         };
         // Without the note, an overseer that is killed now would be followed by one that starts them again.
-        if let Err(error) = self.memory.begin(now, self.settings.doubt) {
+        if let Err(error) = self.memory.begin(began, self.settings.doubt) {
             tracing::error!(%error, "nothing is started, because it could not be noted first");
             return;
         }
@@ -130,6 +130,10 @@ impl<W: Workers> Overseer<W> {
                 tracing::error!(count, error, "jobs were not started")
             }
             Err(StartError::Ambiguous(error)) => {
+                // The doubt counts from the end of the attempt, which may have taken its time.
+                if let Err(error) = self.memory.begin(now(), self.settings.doubt) {
+                    tracing::error!(%error, "a start with an unclear end could not be noted");
+                }
                 tracing::warn!(
                     count,
                     error,

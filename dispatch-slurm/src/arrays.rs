@@ -35,6 +35,8 @@ use crate::submission::Argument;
 pub const LEAST: usize = 8;
 /// Elements of one array, at most: a failure concerns no more.
 pub const MOST: usize = 400;
+/// The name of an element before it has its container's.
+pub const NAMELESS: &str = "not-yet-a-container";
 /// Far enough away that no element without a name ever begins.
 const NEVER: &str = "--begin=now+3650days";
 /// A pipe takes so much at once, whole or not at all.
@@ -101,7 +103,7 @@ impl Common {
         arguments.extend([
             format!("--array=0-{last}"),
             NEVER.into(),
-            "--job-name=not-yet-a-container".into(),
+            format!("--job-name={NAMELESS}"),
             format!("--comment={mark}"),
         ]);
         arguments

@@ -18,7 +18,8 @@ use crate::submission::Job;
 /// Between two questions; twice as long each time, up to the last.
 const FIRST: Duration = Duration::from_secs(5);
 const LAST: Duration = Duration::from_secs(60);
-/// The question is not quite what a container would be: after so long one is tried in earnest.
+/// The question is not quite what a container would be: after so long one is tried in earnest, and another after twice
+/// that. Each costs a lock, of which a container has but a few.
 const HOLDS: Duration = Duration::from_secs(600);
 /// A container's own wait is longer than that of one command.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -39,7 +40,9 @@ struct Known {
 struct Hold {
     words: String,
     trial: Needs,
-    since: Instant,
+    /// When one may be tried in earnest.
+    earnest_at: Instant,
+    earnest_wait: Duration,
     ask_at: Instant,
     wait: Duration,
 }
@@ -60,7 +63,7 @@ impl Known {
         let Some(hold) = self.holds.get_mut(partitions) else {
             return;
         };
-        if trial == Trial::Taken || now - hold.since >= HOLDS {
+        if trial == Trial::Taken {
             tracing::info!(?partitions, "Slurm is given jobs again");
             self.holds.remove(partitions);
             return;
@@ -70,6 +73,16 @@ impl Known {
         }
         hold.wait = (2 * hold.wait).min(LAST);
         hold.ask_at = now + hold.wait;
+    }
+
+    fn hold(&mut self, partitions: &[String], now: Instant) -> Option<&str> {
+        let hold = self.holds.get_mut(partitions)?;
+        if now >= hold.earnest_at {
+            hold.earnest_wait *= 2;
+            hold.earnest_at = now + hold.earnest_wait;
+            return None;
+        }
+        Some(&hold.words)
     }
 }
 
@@ -86,7 +99,14 @@ impl Refusals {
             return;
         };
         let said = (order.attempt.clone(), plain(detail));
-        self.known().said.insert(order.container.clone(), said);
+        {
+            let mut known = self.known();
+            known.said.insert(order.container.clone(), said);
+            // Of many that were under way together one is enough to ask for.
+            if known.holds.contains_key(&order.needs.partitions) {
+                return;
+            }
+        }
         let trial = Needs {
             cpus: 1,
             ram: 64 << 20,
@@ -102,7 +122,8 @@ impl Refusals {
             let hold = Hold {
                 words,
                 trial,
-                since: now,
+                earnest_at: now + HOLDS,
+                earnest_wait: HOLDS,
                 ask_at: now + FIRST,
                 wait: FIRST,
             };
@@ -119,17 +140,25 @@ impl Refusals {
             let holds = known.holds.values().filter(is_due);
             holds.map(|hold| hold.trial.clone()).collect()
         };
-        for trial in due {
-            let answer = ask(settings, &trial).await;
+        let asked = due.iter().map(|trial| ask(settings, trial));
+        let answers = futures_util::future::join_all(asked).await;
+        for (trial, answer) in due.iter().zip(answers) {
             self.known().answered(&trial.partitions, answer, now);
+        }
+    }
+
+    /// A job was taken.
+    pub fn taken(&self, partitions: &[String]) {
+        if self.known().holds.remove(partitions).is_some() {
+            tracing::info!(?partitions, "Slurm is given jobs again");
         }
     }
 
     /// Why no job is given to these partitions now.
     pub fn hold(&self, partitions: &[String]) -> Option<String> {
-        let known = self.known();
-        let hold = known.holds.get(partitions)?;
-        Some(format!("Slurm takes no jobs like it now: {}", hold.words))
+        let mut known = self.known();
+        let words = known.hold(partitions, Instant::now())?;
+        Some(format!("Slurm takes no jobs like it now: {words}"))
     }
 
     /// What sbatch said to this attempt instead of taking its job.
@@ -213,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_ends_when_a_trial_is_taken_or_its_time_is_over() {
+    fn a_hold_ends_when_a_trial_is_taken() {
         let start = Instant::now();
         let refused = || Trial::Refused("no".into());
         #[rustfmt::skip]
@@ -221,14 +250,15 @@ mod tests {
             (Trial::Taken, 5, None),
             (refused(), 5, Some(10)),
             (Trial::Unknown, 5, Some(10)),
-            (refused(), 600, None),
+            (refused(), 6000, Some(10)),
         ];
         for (answer, seconds, expected) in rows {
             let mut known = Known::default();
             let hold = Hold {
                 words: "before".into(),
                 trial: Needs::default(),
-                since: start,
+                earnest_at: start + HOLDS,
+                earnest_wait: HOLDS,
                 ask_at: start,
                 wait: FIRST,
             };
@@ -238,5 +268,30 @@ mod tests {
             let wait = known.holds.values().next().map(|hold| hold.wait.as_secs());
             assert_eq!(wait, expected, "{answer:?} after {seconds} s");
         }
+    }
+
+    #[test]
+    fn one_is_tried_in_earnest_ever_more_rarely() {
+        let start = Instant::now();
+        let main = ["main".to_owned()];
+        let mut known = Known::default();
+        let hold = Hold {
+            words: "no".into(),
+            trial: Needs::default(),
+            earnest_at: start + HOLDS,
+            earnest_wait: HOLDS,
+            ask_at: start,
+            wait: FIRST,
+        };
+        known.holds.insert(main.to_vec(), hold);
+        let mut tried = Vec::new();
+        for minute in 0..=100 {
+            let now = start + Duration::from_secs(60 * minute);
+            // Of many that wait at this moment one only.
+            let free = (0..5).filter(|_| known.hold(&main, now).is_none()).count();
+            tried.extend(std::iter::repeat_n(minute, free));
+        }
+        assert_eq!(tried, [10, 30, 70]);
+        assert_eq!(known.hold(&["other".to_owned()], start), None);
     }
 }

@@ -1,11 +1,12 @@
 //! Slurm as a scheduler: sbatch, squeue, scontrol, scancel, and sinfo and sacct where they tell something.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arvados_client::{ContainerUuid, TokenUuid};
-use dispatch_core::attempt_dir::AttemptDir;
+use dispatch_core::attempt_dir::{AttemptDir, token_name};
 use dispatch_core::command::{Command, Failure};
 use dispatch_core::handover::hand_over;
 use dispatch_core::home::Home;
@@ -66,6 +67,8 @@ pub struct Slurm {
     bell: Bell,
     arrays: Arrays,
     elements: Mutex<Elements>,
+    /// Arrays in a row whose elements got no names.
+    unnamed: AtomicU32,
     haste: Mutex<Haste>,
 }
 
@@ -97,6 +100,7 @@ impl Slurm {
             jobs: Mutex::default(),
             arrays: Arrays::default(),
             elements: Mutex::new(Elements::NotOurs),
+            unnamed: AtomicU32::new(0),
             haste: Mutex::default(),
         }
     }
@@ -233,11 +237,15 @@ impl Slurm {
         }
     }
 
-    /// Whose attempt it is, as far as its job was seen.
+    /// Whose attempt it is, as far as its job was seen, or its token's file is there.
     fn container_of(&self, attempt: &TokenUuid) -> Option<ContainerUuid> {
         let jobs = locked(&self.jobs);
-        let (container, _) = jobs.iter().find(|(_, (of, _))| of == attempt)?;
-        Some(container.clone())
+        if let Some((container, _)) = jobs.iter().find(|(_, (of, _))| of == attempt) {
+            return Some(container.clone());
+        }
+        let dirs = std::fs::read_dir(self.shared.path()).ok()?.flatten();
+        let mut its = dirs.filter(|dir| dir.path().join(token_name(attempt)).exists());
+        ContainerUuid::parse(its.next()?.file_name().to_str()?).ok()
     }
 
     fn is_suspended(&self, job: &JobId) -> bool {
@@ -317,15 +325,15 @@ impl Scheduler for Slurm {
         let jobs = rows.iter().map(Row::job).collect();
         *locked(&self.queue) = rows;
         let elements = *locked(&self.elements);
-        if elements == Elements::Unasked {
-            let asked = self.array_limit().await;
-            *locked(&self.elements) = asked;
-        }
         if elements != Elements::NotOurs {
             let nameless = self.arrays.abandoned(&listing, &self.label, &asked);
             if !nameless.is_empty() {
                 self.cancel_nameless(&nameless).await;
             }
+        }
+        if elements == Elements::Unasked {
+            let asked = self.array_limit().await;
+            *locked(&self.elements) = asked;
         }
         let sinfo = self.settings.client("sinfo");
         self.nodes.look(sinfo, self.patience).await;
@@ -337,6 +345,7 @@ impl Scheduler for Slurm {
         let submitted = self.sbatch(&order).await;
         match &submitted {
             Ok(job) => {
+                self.refusals.taken(&order.needs.partitions);
                 let job = (order.attempt, job.0.clone());
                 locked(&self.jobs).insert(order.container, job);
             }

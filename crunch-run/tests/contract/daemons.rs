@@ -29,10 +29,21 @@ pub fn podman() -> &'static Daemon {
     DAEMON.get_or_init(|| Daemon::start("podman"))
 }
 
+pub fn podman_as_nobody() -> &'static Daemon {
+    static DAEMON: OnceLock<Daemon> = OnceLock::new();
+    DAEMON.get_or_init(|| Daemon::start("podman-as-nobody"))
+}
+
 impl Daemon {
     /// `name.sh` beside this file, in a new directory.
     pub fn start(name: &str) -> Self {
-        let prefix = format!("cr-{name}-");
+        let prefix = format!(
+            "cr-{}-",
+            name.chars()
+                .filter(char::is_ascii_alphabetic)
+                .take(6)
+                .collect::<String>()
+        );
         // Sockets have short names, so it cannot be in the build directory.
         let dir = tempfile::Builder::new()
             .prefix(&prefix)

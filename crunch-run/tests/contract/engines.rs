@@ -20,6 +20,7 @@ pub enum Engine {
     CrunAsNobody,
     RuncAsNobody,
     ApptainerAsNobody,
+    PodmanAsNobody,
 }
 
 impl Engine {
@@ -31,7 +32,7 @@ impl Engine {
             Self::Runc | Self::RuncAsNobody => run_lab::can_run_with("runc"),
             Self::Apptainer | Self::ApptainerAsNobody => run_lab::can_run_with("apptainer"),
             Self::Docker => run_lab::can_run_with("dockerd"),
-            Self::Podman => run_lab::can_run_with("podman"),
+            Self::Podman | Self::PodmanAsNobody => run_lab::can_run_with("podman"),
         }
     }
 
@@ -45,6 +46,11 @@ impl Engine {
             "the_number_of_cpus_is_kept",
         ];
         const NOBODYS: &[&str] = &["files_nobody_may_read_are_saved"];
+        const ONE_ID: &[&str] = &[
+            "a_user_by_name",
+            "a_user_by_number",
+            "any_user_may_write_its_output",
+        ];
         const APPTAINERS: &[&str] = &[
             "a_container_sees_only_its_own_processes",
             "a_user_by_name",
@@ -58,6 +64,7 @@ impl Engine {
             Self::CrunAsNobody => &[NO_LIMITS, NOBODYS],
             Self::RuncAsNobody => &[NO_LIMITS, NOBODYS, &["a_user_by_name", "a_user_by_number"]],
             Self::ApptainerAsNobody => &[NO_LIMITS, NOBODYS, APPTAINERS],
+            Self::PodmanAsNobody => &[NO_LIMITS, NOBODYS, ONE_ID],
         };
         let mut differences = differences.iter().copied().flatten();
         differences.any(|name| *name == scenario)
@@ -73,6 +80,7 @@ impl Engine {
         let flag = match self {
             Self::Docker => return of("docker", &daemons::docker().socket),
             Self::Podman => return of("podman", &daemons::podman().socket),
+            Self::PodmanAsNobody => return of("podman", &daemons::podman_as_nobody().socket),
             Self::Builtin => "--runtime-engine=builtin",
             Self::Crun | Self::CrunAsNobody => "--oci-runtime=crun",
             Self::Runc | Self::RuncAsNobody => "--oci-runtime=runc",
@@ -83,24 +91,27 @@ impl Engine {
 
     /// Differences; `docs/engines.md` lists them for people.
     pub fn makes_a_missing_cwd(self) -> bool {
-        matches!(self, Self::Docker | Self::Podman)
+        matches!(self, Self::Docker | Self::Podman | Self::PodmanAsNobody)
     }
 
     /// The runtime finds out only when it becomes the command; it says so on stderr, and exits.
     pub fn finds_bad_programs_late(self) -> bool {
-        matches!(self, Self::Docker | Self::Podman)
+        matches!(self, Self::Docker | Self::Podman | Self::PodmanAsNobody)
     }
 
     pub fn is_nobodys(self) -> bool {
         matches!(
             self,
-            Self::CrunAsNobody | Self::RuncAsNobody | Self::ApptainerAsNobody
+            Self::CrunAsNobody
+                | Self::RuncAsNobody
+                | Self::ApptainerAsNobody
+                | Self::PodmanAsNobody
         )
     }
 
     /// A daemon has the containers: they do not end with who made them.
     pub fn is_a_service(self) -> bool {
-        matches!(self, Self::Docker | Self::Podman)
+        matches!(self, Self::Docker | Self::Podman | Self::PodmanAsNobody)
     }
 
     /// What of this container is still on the node; nothing should be.
@@ -124,6 +135,7 @@ impl Engine {
             }
             Self::Docker => &daemons::docker().socket,
             Self::Podman => &daemons::podman().socket,
+            Self::PodmanAsNobody => &daemons::podman_as_nobody().socket,
         };
         let client = Docker::connect_with_unix(&socket.to_string_lossy(), 60, API_DEFAULT_VERSION)
             .unwrap()

@@ -161,8 +161,8 @@ pub async fn without_a_wish_no_gpu_is_seen(lab: &Lab) {
                   env | grep -E 'FAKE|CUDA|ROCR|NVIDIA|AMD_|SLURM|CONDOR'; true";
     let job = lab.world.lock(&["sh", "-c", script], json!({})).await;
     let flags = vendor.flags("lab.example/gpu=0");
-    let mut program = lab.world.program(&job, &[]);
-    program.args(lab.engine.flags()).args(flags);
+    let flags: Vec<&str> = flags.iter().map(AsRef::as_ref).collect();
+    let mut program = lab.program(&job, &flags);
     program.envs(SCHEDULERS.map(|name| (name, "lab.example/gpu=0")));
     let child = program.spawn().unwrap();
     assert_eq!(lab.end(job, child).await.stdout(), ["0"]);
@@ -217,7 +217,11 @@ pub async fn a_vendor_s_hook_is_run_or_missed_aloud(lab: &Lab) {
         | Engine::Runc
         | Engine::CrunAsNobody
         | Engine::RuncAsNobody => true,
-        Engine::Apptainer | Engine::ApptainerAsNobody | Engine::Docker | Engine::Podman => false,
+        Engine::Apptainer
+        | Engine::ApptainerAsNobody
+        | Engine::Docker
+        | Engine::Podman
+        | Engine::PodmanAsNobody => false,
     };
     let told = fs::read_to_string(&ran).unwrap();
     assert_eq!(!told.is_empty(), is_run, "{told}");
@@ -230,8 +234,9 @@ pub async fn a_gpu_that_is_not_what_was_asked_for_is_refused(lab: &Lab) {
     let path = vendor.path_with_smi();
     let ask = async |driver: &str| {
         let job = lab.world.lock(&["echo", "ran"], wish_for(1, driver)).await;
-        let mut program = lab.world.program(&job, &[]);
-        program.args(lab.engine.flags()).args(vendor.flags("0"));
+        let flags = vendor.flags("0");
+        let flags: Vec<&str> = flags.iter().map(AsRef::as_ref).collect();
+        let mut program = lab.program(&job, &flags);
         (job, program.env("PATH", &path).spawn().unwrap())
     };
     let (job, child) = ask("12.5").await;

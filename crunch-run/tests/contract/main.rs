@@ -163,6 +163,7 @@ suite!(docker, crate::engines::Engine::Docker);
 suite!(podman, crate::engines::Engine::Podman);
 suite!(crun_as_nobody, crate::engines::Engine::CrunAsNobody);
 suite!(runc_as_nobody, crate::engines::Engine::RuncAsNobody);
+suite!(podman_as_nobody, crate::engines::Engine::PodmanAsNobody);
 suite!(
     apptainer_as_nobody,
     crate::engines::Engine::ApptainerAsNobody

@@ -1,11 +1,12 @@
 #!/bin/bash
-# podman.sh DIR: podman's service with everything of its own in DIR (a short path: sockets live in it).
+# podman.sh DIR [OPTION…]: podman's service with everything of its own in DIR (a short path: sockets live in it).
 # It lives as long as stdin is open, then goes with its containers.
 set -eu
 dir=$1
+shift
 # runc: Debian's crun does not know hybrid control groups.
 options=(--root "$dir/root" --runroot "$dir/run" --tmpdir "$dir/tmp" --runtime runc
-  --cgroup-manager cgroupfs --events-backend file)
+  --cgroup-manager cgroupfs --events-backend file "$@")
 exec 3<&0
 podman "${options[@]}" system service --time=0 "unix://$dir/sock" >"$dir/log" 2>&1 </dev/null 3<&- &
 service=$!

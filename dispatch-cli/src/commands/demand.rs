@@ -144,7 +144,7 @@ async fn look(client: &Client) -> Result<Queue, Failure> {
 async fn count(client: &Client, query: Query) -> Result<u64, Failure> {
     let query = query.counted().limit(0);
     let page = client.page::<Container>("containers", &query).await?;
-    Ok(page.items_available.unwrap_or(0))
+    page.items_available.ok_or(Failure::NoCount)
 }
 
 /// Whole or not at all: who reads it meanwhile reads the old one.

@@ -105,6 +105,11 @@ fn literal(what: &str, text: &str) -> Result<String, String> {
             "{what} {text:?} holds $$, which HTCondor would fill in"
         ));
     }
+    if text.ends_with('\\') {
+        return Err(format!(
+            "{what} {text:?} ends with a backslash, which would join it with the next line"
+        ));
+    }
     match text.chars().any(char::is_control) {
         true => Err(format!("{what} {text:?} holds a control character")),
         false => Ok(text.replace('$', "$(DOLLAR)")),

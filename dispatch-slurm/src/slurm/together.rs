@@ -1,6 +1,7 @@
 //! Submitting equal containers together, as [`crate::arrays`] has it.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 use dispatch_core::dry_run::Source;
 use dispatch_core::handover;
@@ -17,6 +18,9 @@ use crate::submission::{self, Argument};
 const ABREAST: usize = 8;
 
 type Answer = Result<JobId, SchedulerError>;
+
+/// So many arrays in a row, or parts of one, that got no names; then none is submitted any more.
+const MOST_UNNAMED: u32 = 2;
 
 impl Slurm {
     /// Orders that Slurm can take as arrays; those that it cannot are handed back, to come again alone.
@@ -83,7 +87,11 @@ impl Slurm {
             .filter(|(_, prepared)| prepared.is_ok())
             .map(|(order, _)| *order)
             .collect();
-        let mut submitted = self.submit_array(common, &ready).await.into_iter();
+        let mut submitted = match ready.is_empty() {
+            true => Vec::new(),
+            false => self.submit_array(common, &ready).await,
+        }
+        .into_iter();
         let answers = orders.iter().zip(prepared).map(|(order, prepared)| {
             prepared?;
             let unasked = || Err(alone(order, "it was not asked"));
@@ -135,14 +143,24 @@ impl Slurm {
             let part = orders.iter().skip(first).take(count).enumerate();
             let scontrol = self.settings.client("scontrol").patience(self.patience);
             match scontrol.input(input).succeed().await {
-                Ok(_) => answers.extend(part.map(|(n, order)| {
-                    let id = format!("{job}_{}", first + n);
-                    let noted = (order.attempt.clone(), id.clone());
-                    locked(&self.jobs).insert(order.container.clone(), noted);
-                    Ok(JobId(id))
-                })),
+                Ok(_) => {
+                    self.unnamed.store(0, Ordering::Relaxed);
+                    answers.extend(part.map(|(n, order)| {
+                        let id = format!("{job}_{}", first + n);
+                        let noted = (order.attempt.clone(), id.clone());
+                        locked(&self.jobs).insert(order.container.clone(), noted);
+                        Ok(JobId(id))
+                    }));
+                }
                 // Those it came to have their names, and are found by them.
                 Err(failure) => {
+                    // Each such array costs its containers a lock, and they have but a few.
+                    if self.unnamed.fetch_add(1, Ordering::Relaxed) + 1 >= MOST_UNNAMED {
+                        *locked(&self.elements) = Elements::AtMost(0);
+                        tracing::warn!(
+                            "Slurm lets nobody name the elements of an array: from now on there is a job each (--arrays=off)"
+                        );
+                    }
                     let failed =
                         |(_, order): (_, &&Order)| Err(handover::failed(NAME, order, &failure));
                     answers.extend(part.map(failed));
@@ -160,7 +178,9 @@ impl Slurm {
             "elements of an array that was not submitted to its end are cancelled"
         );
         for part in elements.chunks(arrays::MOST) {
-            let mut arguments = vec!["--state=PENDING"];
+            // One that got its name since is not meant any more.
+            let name = format!("--name={}", arrays::NAMELESS);
+            let mut arguments = vec!["--state=PENDING", &name];
             arguments.extend(part.iter().map(String::as_str));
             if let Err(error) = self.scancel(&arguments).await {
                 tracing::warn!(%error, "they could not be cancelled; it is tried again");

@@ -54,6 +54,9 @@ fn cancel(state: &mut State, id: &str, options: &Options) -> Result<(), String> 
             "scancel: error: Kill job error on job id {id}: Invalid job id specified"
         ));
     };
+    if options.value("name").is_some_and(|name| name != job.name) {
+        return Ok(());
+    }
     if options
         .value("state")
         .is_some_and(|state| !state.eq_ignore_ascii_case(&job.state))
