@@ -12,11 +12,13 @@ demo: deps
 	contrib/demo target/debug
 
 # Everything. The tests of the whole suite run the programs, so these are built first; with the same features as the
-# tests, so that nothing is built twice. Fail points are for tests only: no other door has them.
+# tests, so that nothing is built twice. Fail points are for tests only: no other door has them. Those of the suite mostly
+# wait for programs: more of them go at once than there are processors.
 test: fail_points = --features fail-points/enabled
 test: deps deps-labs
 	cargo build --workspace --bins --locked $(fail_points)
-	cargo test --workspace --lib --bins --tests --locked $(fail_points)
+	cargo test --workspace --exclude suite-tests --lib --bins --tests --locked $(fail_points)
+	RUST_TEST_THREADS=4 cargo test -p suite-tests --lib --bins --tests --locked $(fail_points)
 	cargo test --workspace --doc --locked $(fail_points)
 
 # With a real NVIDIA GPU: containers get the granted one and no other. As root, on a machine that has one.
