@@ -128,7 +128,17 @@ impl Stack {
         for (key, value) in more.as_object().unwrap() {
             request[key] = value.clone();
         }
-        let made = self.user.create_container_request(request).await.unwrap();
+        // A server that is being killed may have cut the answer off: one more then runs, which nobody asks for.
+        let until = Instant::now() + Duration::from_secs(30);
+        let made = loop {
+            match self.user.create_container_request(request.clone()).await {
+                Ok(made) => break made,
+                Err(error) if error.status().is_none() && Instant::now() < until => {
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        };
         (made.uuid, made.container_uuid.unwrap())
     }
 
