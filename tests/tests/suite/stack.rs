@@ -118,6 +118,16 @@ impl Stack {
         script: &str,
         more: Value,
     ) -> (ContainerRequestUuid, ContainerUuid) {
+        self.try_submit(name, script, more).await.unwrap()
+    }
+
+    /// The same, of a server that may be away.
+    pub async fn try_submit(
+        &self,
+        name: &str,
+        script: &str,
+        more: Value,
+    ) -> Result<(ContainerRequestUuid, ContainerUuid), arvados_client::Error> {
         let mut request = json!({
             "name": name, "state": "Committed", "priority": 500, "use_existing": false,
             "command": ["sh", "-c", script], "container_image": self.image,
@@ -128,18 +138,8 @@ impl Stack {
         for (key, value) in more.as_object().unwrap() {
             request[key] = value.clone();
         }
-        // A server that is being killed may have cut the answer off: one more then runs, which nobody asks for.
-        let until = Instant::now() + Duration::from_secs(30);
-        let made = loop {
-            match self.user.create_container_request(request.clone()).await {
-                Ok(made) => break made,
-                Err(error) if error.status().is_none() && Instant::now() < until => {
-                    tokio::time::sleep(Duration::from_millis(200)).await;
-                }
-                Err(error) => panic!("{error}"),
-            }
-        };
-        (made.uuid, made.container_uuid.unwrap())
+        let made = self.user.create_container_request(request).await?;
+        Ok((made.uuid, made.container_uuid.unwrap()))
     }
 
     pub async fn container(&self, uuid: &ContainerUuid) -> Container {

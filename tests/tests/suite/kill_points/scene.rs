@@ -86,10 +86,23 @@ impl Scene {
         self
     }
 
-    async fn submit(&mut self, name: String, seconds: f32, unwanted: bool) -> Job {
+    async fn submit(&mut self, victim: Victim, name: String, seconds: f32, unwanted: bool) -> Job {
         let network = json!({"runtime_constraints": {"vcpus": 1, "ram": 16 << 20, "API": true}});
-        let script = self.starts.script(&name, seconds);
-        let (request, container) = self.stack.submit(&name, &script, network).await;
+        let until = Instant::now() + PATIENCE;
+        let mut tries = 0;
+        let (name, request, container) = loop {
+            // An earlier one may have been taken although its answer was lost: it is another, which nobody asks for.
+            let name = format!("{}{name}", "again".repeat(tries));
+            let script = self.starts.script(&name, seconds);
+            match self.stack.try_submit(&name, &script, network.clone()).await {
+                Ok((request, container)) => break (name, request, container),
+                Err(error) => {
+                    assert!(victim == Victim::Api && Instant::now() < until, "{error}");
+                    self.revive(victim);
+                    tries += 1;
+                }
+            }
+        };
         self.containers.insert(container.clone());
         Job {
             name,
@@ -120,7 +133,7 @@ impl Scene {
                 break;
             }
             let name = format!("r{round}c{chance}");
-            jobs.extend(self.submit_for(&name, &open, random).await);
+            jobs.extend(self.submit_for(victim, &name, &open, random).await);
             for point in open.iter().filter(|_| chance == 0) {
                 let often = point.need == Need::Nothing && point.fate == Fate::Completes;
                 let nth = if often { random.u32(1..4) } else { 1 };
@@ -147,6 +160,7 @@ impl Scene {
     /// The containers of a round, and those that its points need besides.
     async fn submit_for(
         &mut self,
+        victim: Victim,
         name: &str,
         points: &[Point],
         random: &mut fastrand::Rng,
@@ -162,13 +176,22 @@ impl Scene {
         let mut jobs = Vec::new();
         for n in 0..JOBS {
             let seconds = 0.1 * random.u32(0..4) as f32;
-            jobs.push(self.submit(format!("{name}n{n}"), seconds, false).await);
+            jobs.push(
+                self.submit(victim, format!("{name}n{n}"), seconds, false)
+                    .await,
+            );
         }
         if needs(Need::Stop) {
-            jobs.push(self.submit(format!("{name}unwanted"), 1000.0, true).await);
+            jobs.push(
+                self.submit(victim, format!("{name}unwanted"), 1000.0, true)
+                    .await,
+            );
         }
         if needs(Need::Renewal) {
-            jobs.push(self.submit(format!("{name}renewed"), 3.0, false).await);
+            jobs.push(
+                self.submit(victim, format!("{name}renewed"), 3.0, false)
+                    .await,
+            );
         }
         jobs
     }
