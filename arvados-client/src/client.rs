@@ -1,5 +1,6 @@
 //! One connection pool to one API server, as one token.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,7 +28,6 @@ pub struct Client {
 }
 
 /// One call, described; [`Client::send`] makes it.
-#[derive(Debug)]
 pub struct Call {
     method: Method,
     path: String,
@@ -36,6 +36,14 @@ pub struct Call {
     if_match: Option<String>,
     effect: Effect,
     budget: Option<Duration>,
+}
+
+/// Without the body: it may hold tokens (`containers/bulk_lock`).
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { method, path, .. } = self;
+        write!(f, "{method} {path}")
+    }
 }
 
 impl Call {

@@ -136,4 +136,13 @@ mod tests {
             assert_eq!(document.bulk(), most, "{:?}", document.extra);
         }
     }
+
+    #[test]
+    fn a_call_s_debug_shows_no_token() {
+        let call = Call::post(
+            "containers/bulk_lock",
+            json!({"items": [{"token": "v2/x/sesame"}]}),
+        );
+        assert_eq!(format!("{call:?}"), "POST containers/bulk_lock");
+    }
 }
