@@ -17,6 +17,8 @@ use crate::squeue::{Meaning, Row};
 const LARGEST: i64 = 2_147_483_645;
 /// A gap may be so many times the spread before it is closed.
 const MODEST: i64 = 10;
+/// No priority that a job loses by itself from one look to the next.
+const LEAST_LOST: i64 = 100;
 
 /// Where a job stands, in Slurm's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +35,17 @@ pub struct Change {
     /// The job's number, `12` or `12_3`.
     pub job: String,
     /// Its nice value.
+    pub nice: i64,
+}
+
+/// A change that was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Made {
+    /// The job's number.
+    pub job: String,
+    /// Where it stood when this was decided.
+    pub before: Standing,
+    /// Its new nice value.
     pub nice: i64,
 }
 
@@ -85,6 +98,43 @@ fn values(jobs: &[Standing], spread: i64) -> Vec<i64> {
             nice
         })
         .collect()
+}
+
+/// Which jobs lost a hold by the changes `made`, and the changes that `queue` does not show yet.
+///
+/// A held job has priority 0. When its nice value is changed, Slurm adds the difference to that, and makes it 2 at
+/// least (`_update_job` in slurmctld): the job may start, though nobody released it. Nothing can keep an administrator
+/// from holding a job between a listing and the change that follows from it; but a priority that is exactly this
+/// difference, far below what the job would have otherwise, tells that it happened.
+pub fn unheld(made: Vec<Made>, queue: &[Row]) -> (Vec<String>, Vec<Made>) {
+    let waits = |row: &&Row| row.meaning == Meaning::Pending;
+    let now: BTreeMap<&str, Standing> = queue
+        .iter()
+        .filter(waits)
+        .map(|row| (row.id.as_str(), row.standing))
+        .collect();
+    let (mut unheld, mut open) = (Vec::new(), Vec::new());
+    for made in made {
+        match now.get(made.job.as_str()) {
+            Some(now) if now.nice != made.nice => {
+                if now.nice == made.before.nice {
+                    open.push(made);
+                }
+            }
+            Some(now) if made.undid_a_hold(now.priority) => unheld.push(made.job),
+            Some(_) | None => {}
+        }
+    }
+    (unheld, open)
+}
+
+impl Made {
+    fn undid_a_hold(&self, priority: i64) -> bool {
+        let difference = self.before.nice - self.nice;
+        // Ages and shares move priorities a little: what a small one has lost tells nothing.
+        let lost = self.before.priority + difference - priority;
+        priority == difference.max(2) && lost >= (self.before.priority / 2).max(LEAST_LOST)
+    }
 }
 
 /// Whether `scontrol` complained only of jobs that do not wait any more.
@@ -250,6 +300,44 @@ mod tests {
         let line = |n: u32, nice| (n.to_string(), nice);
         let expected = [line(2, 0), line(3, 10), line(1, 20)];
         assert_eq!(told(&queue, &wanted, 10), expected);
+    }
+
+    #[test]
+    fn a_hold_that_a_change_undid_is_told_from_what_priorities_do_by_themselves() {
+        let standing = |priority, nice| Standing { priority, nice };
+        type Case = (Standing, i64, Meaning, Standing, &'static str);
+        #[rustfmt::skip]
+        let rows: [Case; 10] = [
+            // Seen on Slurm 22.05.
+            (standing(TOP, 10_000), 0, Meaning::Pending, standing(10_000, 0), "unheld"),
+            (standing(TOP, 0), 10_000, Meaning::Pending, standing(2, 10_000), "unheld"),
+            (standing(9_000, 10_000), 9_990, Meaning::Pending, standing(10, 9_990), "unheld"),
+            // As it should be.
+            (standing(TOP, 10_000), 0, Meaning::Pending, standing(TOP + 10_000, 0), ""),
+            (standing(TOP, 10_000), 0, Meaning::Pending, standing(TOP + 9_700, 0), ""),
+            // Held after the change, or begun before it could be held again.
+            (standing(TOP, 10_000), 0, Meaning::Pending, standing(0, 0), ""),
+            (standing(TOP, 10_000), 0, Meaning::Active, standing(10_000, 0), ""),
+            // Priorities so low that this is what it has anyway.
+            (standing(1, 10_000), 0, Meaning::Pending, standing(10_000, 0), ""),
+            // The listing is older than the change; somebody else's value.
+            (standing(TOP, 10_000), 0, Meaning::Pending, standing(TOP, 10_000), "open"),
+            (standing(TOP, 10_000), 0, Meaning::Pending, standing(500, 500), ""),
+        ];
+        for (before, nice, meaning, after, expected) in rows {
+            let job = "7".to_owned();
+            let made = Made { job, before, nice };
+            let mut seen = row(7, meaning, after.priority);
+            seen.standing = after;
+            let (unheld, open) = unheld(vec![made.clone()], &[seen]);
+            let told = match (unheld.as_slice(), open.as_slice()) {
+                ([job], []) if job == "7" => "unheld",
+                ([], [kept]) if *kept == made => "open",
+                ([], []) => "",
+                _ => "both",
+            };
+            assert_eq!(told, expected, "{before:?} {nice} {after:?}");
+        }
     }
 
     #[test]

@@ -16,12 +16,10 @@ use dispatch_core::scheduler::{
 };
 use dispatch_core::world::{Job, JobId};
 
-use crate::accounting::{Accounting, user_name};
+use crate::accounting::Accounting;
 use crate::arrays::{Arrays, LEAST};
 use crate::capacity::Asked;
-use crate::ending::{self, Ended, IN_SQUEUE};
 use crate::haste::Haste;
-use crate::nice::{self, Change};
 use crate::nodes::Nodes;
 use crate::refusals::Refusals;
 use crate::settings::Settings;
@@ -31,16 +29,16 @@ use crate::submission;
 use crate::waiting::waiting;
 use crate::wake::Bell;
 
+mod end;
+mod order;
 mod together;
 
+use self::order::Arranged;
 use self::together::Elements;
 
 const NAME: &str = "slurm";
 /// Between two looks whether a job that is being put away is to be asked for again.
 const LOOK: Duration = Duration::from_millis(100);
-/// Of a job that nothing is known of.
-const FORGOTTEN: &str =
-    "Slurm does not know its job any more (it forgets ended jobs after MinJobAge)";
 /// How far apart waiting jobs are put in Slurm's priority, where the admin does not say.
 const SPREAD: i64 = 10;
 
@@ -61,6 +59,7 @@ pub struct Slurm {
     refusals: Refusals,
     /// The newest listing.
     queue: Mutex<Vec<Row>>,
+    arranged: Mutex<Arranged>,
     /// Which attempt of a container had which job: accounting need not know attempts.
     jobs: Mutex<BTreeMap<ContainerUuid, (TokenUuid, String)>>,
     /// Rung by epilogs.
@@ -97,6 +96,7 @@ impl Slurm {
             accounting: Accounting::default(),
             refusals: Refusals::default(),
             queue: Mutex::default(),
+            arranged: Mutex::default(),
             jobs: Mutex::default(),
             arrays: Arrays::default(),
             elements: Mutex::new(Elements::NotOurs),
@@ -174,58 +174,6 @@ impl Slurm {
         hand_over(NAME, order, &dir, command, ";").await
     }
 
-    /// What Slurm's own memory and its accounts know of the end of an attempt's job.
-    async fn ended(
-        &self,
-        container: &ContainerUuid,
-        attempt: &TokenUuid,
-    ) -> Result<Option<Ended>, SchedulerError> {
-        let name = format!("--name={container}");
-        let query = ["--states=all", "--sort=i", &name, "--format", IN_SQUEUE];
-        let listing = self.squeue(&query).await;
-        let known = listing.as_deref().ok();
-        let known = known.and_then(|listing| ending::in_squeue(listing, attempt));
-        if known.as_ref().is_some_and(Ended::is_alive) {
-            return Ok(known);
-        }
-        let booked = self.accounts(container, attempt, known.as_ref()).await;
-        let Some(mut ended) = known.or(booked.clone()) else {
-            return listing.map(|_| None);
-        };
-        if let Some(booked) = booked {
-            ended.status = booked.status;
-            ended.cancelled_by = booked.cancelled_by;
-        }
-        if ended.asks_for_status() && ended.status.is_none() {
-            ended.status = self.exit_status(&ended.job).await;
-        }
-        Ok(Some(ended))
-    }
-
-    /// Accounts may lag behind: what they show as running says nothing.
-    async fn accounts(
-        &self,
-        container: &ContainerUuid,
-        attempt: &TokenUuid,
-        known: Option<&Ended>,
-    ) -> Option<Ended> {
-        let sacct = self.settings.client("sacct");
-        let answer = self.accounting.ask(sacct, container).await?;
-        let noted = locked(&self.jobs).get(container).cloned();
-        let noted = noted.filter(|(of, _)| of == attempt).map(|(_, job)| job);
-        let job = known.map(|known| known.job.clone()).or(noted);
-        let booked = ending::in_sacct(&answer, attempt, job.as_deref())?;
-        (!booked.is_alive()).then_some(booked)
-    }
-
-    /// The exit status of a job that failed, while Slurm remembers it.
-    async fn exit_status(&self, job: &str) -> Option<i64> {
-        let command = self.client("scontrol");
-        let arguments = ["--oneliner", "show", "job", job];
-        let answer = command.args(arguments).succeed().await.ok()?;
-        ending::exit_status(&answer.output)
-    }
-
     /// Which jobs these attempts have.
     fn remember(&self, rows: &[Row]) {
         let mut jobs = locked(&self.jobs);
@@ -252,20 +200,6 @@ impl Slurm {
         let queue = locked(&self.queue);
         let row = queue.iter().find(|row| row.id == job.0);
         row.is_some_and(|row| matches!(row.state.as_str(), "SUSPENDED" | "STOPPED"))
-    }
-
-    /// The newest listing as it is after `changes`, so that they are not made again before the next one.
-    fn note(&self, changes: &[Change]) {
-        let nice: BTreeMap<&str, i64> = changes
-            .iter()
-            .map(|change| (change.job.as_str(), change.nice))
-            .collect();
-        for row in locked(&self.queue).iter_mut() {
-            if let Some(nice) = nice.get(row.id.as_str()) {
-                row.standing.priority += row.standing.nice - nice;
-                row.standing.nice = *nice;
-            }
-        }
     }
 
     /// Resolves when a job that rang, and was still there, may be gone by now.
@@ -323,6 +257,7 @@ impl Scheduler for Slurm {
             .map_err(|error| no_answer(error.to_string()))?;
         self.remember(&rows);
         let jobs = rows.iter().map(Row::job).collect();
+        locked(&self.arranged).compare(&rows);
         *locked(&self.queue) = rows;
         let elements = *locked(&self.elements);
         if elements != Elements::NotOurs {
@@ -383,27 +318,8 @@ impl Scheduler for Slurm {
         waits.collect()
     }
 
-    /// All changes go to one `scontrol`: a process for each would take ten times as long.
     async fn arrange(&self, wanted: Vec<Wanted>) -> Result<(), SchedulerError> {
-        let changes = nice::changes(&locked(&self.queue), &wanted, self.spread);
-        if changes.is_empty() {
-            return Ok(());
-        }
-        let updates: String = changes
-            .iter()
-            .map(|change| format!("update JobId={} Nice={}\n", change.job, change.nice))
-            .collect();
-        let command = self.client("scontrol");
-        let answer = command.input(updates).succeed().await;
-        // Whatever it did, the next listing shows it.
-        self.note(&changes);
-        match answer {
-            Ok(_) => Ok(()),
-            Err(Failure::Said(said)) if nice::is_only_of_gone_jobs(&said) => Ok(()),
-            Err(failure) => Err(no_answer(format!(
-                "its jobs could not be put in order: {failure}"
-            ))),
-        }
+        self.put_in_order(&wanted).await
     }
 
     async fn stop(&self, job: &JobId, urgency: Urgency) -> Result<(), SchedulerError> {
@@ -420,32 +336,7 @@ impl Scheduler for Slurm {
     }
 
     async fn ending(&self, container: &ContainerUuid, attempt: &TokenUuid) -> Ending {
-        let detail = self.dir(container).last_words_in_time().await;
-        let (reason, ended) = match self.ended(container, attempt).await {
-            Ok(Some(ended)) => {
-                let user = match ended.cancelled_by {
-                    Some(uid) => Some(user_name(uid).await),
-                    None => None,
-                };
-                (ended.sentence(user.as_deref()), ended)
-            }
-            Ok(None) => {
-                let said = self.refusals.said(container, attempt);
-                let reason = said.unwrap_or_else(|| FORGOTTEN.to_owned());
-                (reason, Ended::default())
-            }
-            Err(error) => (
-                format!("it cannot be told how its job ended: {error}"),
-                Ended::default(),
-            ),
-        };
-        Ending {
-            reason,
-            detail,
-            alive: !ended.state.is_empty() && ended.is_alive(),
-            undelivered: ended.is_undelivered(),
-            node: ended.node,
-        }
+        self.how_it_ended(container, attempt).await
     }
 
     async fn forget(&self, container: &ContainerUuid) -> Result<(), StillInUse> {

@@ -9,7 +9,6 @@ use arvados_client::{ContainerRequestUuid, ContainerUuid};
 use rustix::process::{Signal, kill_process};
 use serde_json::json;
 
-use crate::program::binary;
 use crate::slurm_lab::{Cluster, PATIENCE, crunch_run_of};
 use crate::stack::{Stack, complete, wait_for};
 
@@ -51,19 +50,8 @@ async fn every_command_is_told_of_the_cluster_that_is_meant() {
     let path = noting(place.path(), &notes);
     let told = format!("--clusters={}", cluster.name());
     let stack = Stack::with(|servers, dir| {
-        let (shared, crunch_run) = (dir.join("shared"), binary("crunch-run"));
-        let args = [
-            "--shared-dir",
-            shared.to_str().unwrap(),
-            "--crunch-run",
-            crunch_run.to_str().unwrap(),
-            &told,
-        ];
-        let env = [
-            ("SLURM_CONF", cluster.lab.variable("SLURM_CONF")),
-            ("PATH", &path),
-        ];
-        servers.dispatcher("dispatch-slurm", &args, &env)
+        let env = [("PATH", path.as_str())];
+        cluster.dispatcher_with(servers, &dir.join("shared"), &[&told], &env)
     })
     .await;
     let (_, killed) = running(&stack, "killed").await;

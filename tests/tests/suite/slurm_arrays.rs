@@ -58,11 +58,9 @@ async fn a_hundred_equal_containers_are_one_array_and_each_a_job_of_its_own() {
     // Every local file is gone but what its jobs still need: who it is, and the tokens of those that wait.
     stack.dispatcher.kill();
     let shared = stack.dir.path().join("shared");
-    for (_, _, container) in &all {
-        let state = jobs(&cluster)
-            .remove(container.as_str())
-            .map(|(_, state)| state);
-        if state.is_some_and(|state| state == "RUNNING") {
+    for (name, _, container) in &all {
+        // Slurm calls a job running before it has read anything.
+        if starts.of(name) > 0 {
             let _ = std::fs::remove_dir_all(shared.join(container.as_str()));
         }
     }

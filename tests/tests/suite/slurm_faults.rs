@@ -1,5 +1,8 @@
 //! dispatch-slurm while a real Slurm has its troubles, or its administrator does something.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
 use arvados_client::ContainerUuid;
 use arvados_client::records::{Container, ContainerState};
 use rustix::process::{Signal, test_kill_process};
@@ -111,13 +114,66 @@ async fn what_an_administrator_does_to_a_job_is_respected() {
     });
 
     complete(&stack.end(&again, PATIENCE).await);
-    assert!(
-        cluster.tell(&job, "%r").contains("JobHeld"),
-        "it was released by nobody"
-    );
+    wait_for("the hold, which nobody released", PATIENCE, || {
+        (cluster.tell(&job, "%Q") == "0").then_some(())
+    });
     cluster.control(&["release", &job]);
     let record = stack.end(&held, PATIENCE).await;
     assert_eq!(complete(&record).lock_count, 1);
+}
+
+/// A new nice value undoes a hold that came after the look it was decided by. Here an administrator is always so quick:
+/// a `scontrol` of his stands between the dispatcher and Slurm's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_in_the_middle_of_a_change_of_order_stays() {
+    let cluster = Cluster::up(&["-n", "1", "-c", "4", "-m", "4000"]);
+    let place = tempfile::tempdir().unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let mut places = std::env::split_paths(&path).map(|place| place.join("scontrol"));
+    let real = places.find(|file| file.is_file()).unwrap();
+    let (real, held) = (real.display(), place.path().join("held"));
+    let held_file = held.display();
+    let script = format!(
+        "#!/bin/sh\n[ $# = 0 ] || exec {real} \"$@\"\nlines=$(cat)\njob=$(echo \"$lines\" | sed -n 's/^update JobId=\\(2\\) .*/\\1/p')\n\
+         [ -z \"$job\" ] || [ -e {held_file} ] || {{ {real} hold $job; : >{held_file}; }}\n\
+         echo \"$lines\" | exec {real}\n"
+    );
+    let own = place.path().join("scontrol");
+    fs::write(&own, script).unwrap();
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{path}", place.path().display());
+    let stack = Stack::with(|servers, dir| {
+        let env = [("PATH", path.as_str())];
+        cluster.dispatcher_with(servers, &dir.join("shared"), &[], &env)
+    })
+    .await;
+    let full = json!({"runtime_constraints": {"vcpus": 4, "ram": 32 << 20}});
+    let (request, first) = stack.submit("first", "sleep 1000", full.clone()).await;
+    running(&stack, &first).await;
+    let second = submit(&stack, "second", "true", full).await;
+    let job = cluster.job(&second);
+    assert_eq!(job, "2");
+    wait_for("the hold to be undone and mended", PATIENCE, || {
+        stack
+            .dispatcher
+            .said()
+            .contains("on hold again")
+            .then_some(())
+    });
+    assert!(held.exists());
+    wait_for("it to be held", PATIENCE, || {
+        (cluster.tell(&job, "%Q") == "0").then_some(())
+    });
+    let hold = json!({"priority": 0});
+    let user = &stack.user;
+    user.update_container_request(&request, hold).await.unwrap();
+    stack.end(&first, PATIENCE).await;
+    wait_for("the reason", PATIENCE, || {
+        cluster.tell(&job, "%r").contains("JobHeld").then_some(())
+    });
+    assert_eq!(cluster.tell(&job, "%T"), "PENDING");
+    cluster.control(&["release", &job]);
+    complete(&stack.end(&second, PATIENCE).await);
 }
 
 /// What no node has stays in the queue, and is not given to Slurm; what sbatch refuses neither fails nor is lost.

@@ -141,12 +141,24 @@ impl Cluster {
 
     /// One dispatch-slurm.
     pub fn dispatcher(&self, servers: &Servers, shared: &Path, more: &[&str]) -> Program {
+        self.dispatcher_with(servers, shared, more, &[])
+    }
+
+    /// One dispatch-slurm with variables of its own.
+    pub fn dispatcher_with(
+        &self,
+        servers: &Servers,
+        shared: &Path,
+        more: &[&str],
+        variables: &[(&'static str, &str)],
+    ) -> Program {
         let crunch_run = binary("crunch-run");
         let mut args = vec!["--shared-dir", shared.to_str().unwrap()];
         args.extend(["--crunch-run", crunch_run.to_str().unwrap()]);
         args.extend(more);
-        let conf = self.lab.variable("SLURM_CONF");
-        servers.dispatcher("dispatch-slurm", &args, &[("SLURM_CONF", conf)])
+        let mut env = vec![("SLURM_CONF", self.lab.variable("SLURM_CONF"))];
+        env.extend(variables);
+        servers.dispatcher("dispatch-slurm", &args, &env)
     }
 }
 

@@ -1,0 +1,100 @@
+//! How a job ended, from Slurm's own memory and its accounts.
+
+use arvados_client::{ContainerUuid, TokenUuid};
+use dispatch_core::scheduler::{Ending, SchedulerError};
+
+use super::{Slurm, locked};
+use crate::accounting::user_name;
+use crate::ending::{self, Ended, IN_SQUEUE};
+
+/// Of a job that nothing is known of.
+const FORGOTTEN: &str =
+    "Slurm does not know its job any more (it forgets ended jobs after MinJobAge)";
+
+impl Slurm {
+    /// In words, with what its job left behind.
+    pub(super) async fn how_it_ended(
+        &self,
+        container: &ContainerUuid,
+        attempt: &TokenUuid,
+    ) -> Ending {
+        let detail = self.dir(container).last_words_in_time().await;
+        let (reason, ended) = match self.ended(container, attempt).await {
+            Ok(Some(ended)) => {
+                let user = match ended.cancelled_by {
+                    Some(uid) => Some(user_name(uid).await),
+                    None => None,
+                };
+                (ended.sentence(user.as_deref()), ended)
+            }
+            Ok(None) => {
+                let said = self.refusals.said(container, attempt);
+                let reason = said.unwrap_or_else(|| FORGOTTEN.to_owned());
+                (reason, Ended::default())
+            }
+            Err(error) => (
+                format!("it cannot be told how its job ended: {error}"),
+                Ended::default(),
+            ),
+        };
+        Ending {
+            reason,
+            detail,
+            alive: !ended.state.is_empty() && ended.is_alive(),
+            undelivered: ended.is_undelivered(),
+            node: ended.node,
+        }
+    }
+
+    /// What Slurm's own memory and its accounts know of the end of an attempt's job.
+    async fn ended(
+        &self,
+        container: &ContainerUuid,
+        attempt: &TokenUuid,
+    ) -> Result<Option<Ended>, SchedulerError> {
+        let name = format!("--name={container}");
+        let query = ["--states=all", "--sort=i", &name, "--format", IN_SQUEUE];
+        let listing = self.squeue(&query).await;
+        let known = listing.as_deref().ok();
+        let known = known.and_then(|listing| ending::in_squeue(listing, attempt));
+        if known.as_ref().is_some_and(Ended::is_alive) {
+            return Ok(known);
+        }
+        let booked = self.accounts(container, attempt, known.as_ref()).await;
+        let Some(mut ended) = known.or(booked.clone()) else {
+            return listing.map(|_| None);
+        };
+        if let Some(booked) = booked {
+            ended.status = booked.status;
+            ended.cancelled_by = booked.cancelled_by;
+        }
+        if ended.asks_for_status() && ended.status.is_none() {
+            ended.status = self.exit_status(&ended.job).await;
+        }
+        Ok(Some(ended))
+    }
+
+    /// Accounts may lag behind: what they show as running says nothing.
+    async fn accounts(
+        &self,
+        container: &ContainerUuid,
+        attempt: &TokenUuid,
+        known: Option<&Ended>,
+    ) -> Option<Ended> {
+        let sacct = self.settings.client("sacct");
+        let answer = self.accounting.ask(sacct, container).await?;
+        let noted = locked(&self.jobs).get(container).cloned();
+        let noted = noted.filter(|(of, _)| of == attempt).map(|(_, job)| job);
+        let job = known.map(|known| known.job.clone()).or(noted);
+        let booked = ending::in_sacct(&answer, attempt, job.as_deref())?;
+        (!booked.is_alive()).then_some(booked)
+    }
+
+    /// The exit status of a job that failed, while Slurm remembers it.
+    async fn exit_status(&self, job: &str) -> Option<i64> {
+        let command = self.client("scontrol");
+        let arguments = ["--oneliner", "show", "job", job];
+        let answer = command.args(arguments).succeed().await.ok()?;
+        ending::exit_status(&answer.output)
+    }
+}
