@@ -21,6 +21,15 @@ test: deps deps-labs
 	RUST_TEST_THREADS=4 cargo test -p suite-tests --lib --bins --tests --locked $(fail_points)
 	cargo test --workspace --doc --locked $(fail_points)
 
+# The tests of Slurm on that of another Debian release, which is unpacked beside this machine's: make test-slurm RELEASE=sid
+RELEASE ?= trixie
+.PHONY: test-slurm
+test-slurm: fail_points = --features fail-points/enabled
+test-slurm: deps deps-labs
+	cargo build --workspace --bins --locked $(fail_points)
+	SLURM_LAB_RELEASE=$(RELEASE) PATH="/opt/slurm-$(RELEASE)/usr/bin:$$PATH" RUST_TEST_THREADS=4 \
+		cargo test -p suite-tests --test suite --locked $(fail_points) -- slurm
+
 # With a real NVIDIA GPU: containers get the granted one and no other. As root, on a machine that has one.
 .PHONY: test-gpu
 test-gpu: deps

@@ -70,12 +70,15 @@ impl Condor {
     pub fn new(settings: Settings, jobs: Home, label: String, patience: Duration) -> Self {
         Self {
             patience,
-            settings,
             events: EventLog::in_directory(jobs.path()),
             jobs,
             label,
             suspects: Mutex::default(),
-            pool: Pool::default(),
+            pool: match settings.pool_grows {
+                true => Pool::that_grows(),
+                false => Pool::default(),
+            },
+            settings,
             queue: Mutex::default(),
         }
     }

@@ -70,6 +70,9 @@ pub struct Flags {
         allow_hyphen_values = true
     )]
     pub rank: String,
+    /// Machines join the pool when jobs wait for them: what no slot of today could run is submitted all the same
+    #[arg(long)]
+    pub pool_grows: bool,
     /// Time for fetching inputs and saving results, on top of a container's run time limit
     #[arg(long, value_name = "TIME", default_value = "60m", value_parser = program::time)]
     pub staging_allowance: Duration,
@@ -112,6 +115,7 @@ impl Flags {
         let settings = Settings {
             crunch_run,
             transfer: self.transfer_crunch_run,
+            pool_grows: self.pool_grows,
             lines: self.submit_lines()?,
             environment,
             types: config.map(Config::instance_types).unwrap_or_default(),
@@ -173,6 +177,7 @@ fn secret_of(token: &str) -> Option<&str> {
 pub fn given(config: &Config) -> Vec<Given> {
     let condor = config.cluster.containers.condor.clone();
     let transfer = condor.transfer_crunch_run.map(|yes| yes.to_string());
+    let grows = condor.pool_grows.map(|yes| yes.to_string());
     #[rustfmt::skip]
     let ours = [
         list("lines", "Containers.Condor.SubmitLines", condor.submit_lines),
@@ -183,6 +188,7 @@ pub fn given(config: &Config) -> Vec<Given> {
         one("requirements", "Containers.Condor.Requirements", condor.requirements),
         one("rank", "Containers.Condor.Rank", condor.rank),
         one("transfer_crunch_run", "Containers.Condor.TransferCrunchRun", transfer),
+        one("pool_grows", "Containers.Condor.PoolGrows", grows),
         config.crunch_run(CRUNCH_RUN),
     ];
     ours.into_iter().flatten().chain(config.common()).collect()

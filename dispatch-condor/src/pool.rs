@@ -17,7 +17,11 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The pool.
 #[derive(Debug, Default)]
-pub struct Pool(Mutex<Known>);
+pub struct Pool {
+    known: Mutex<Known>,
+    /// What it has today is not all that it can have.
+    grows: bool,
+}
 
 #[derive(Debug, Default)]
 struct Known {
@@ -37,16 +41,24 @@ impl Known {
 }
 
 impl Pool {
+    /// One that machines join when jobs wait for them.
+    pub fn that_grows() -> Self {
+        Self {
+            grows: true,
+            ..Self::default()
+        }
+    }
+
     fn known(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a container could ever run here. Where nothing is known, nothing is forbidden.
     pub fn fit(&self, needs: &Needs) -> Fit {
         let mut known = self.known();
         let fit = match &known.capacity {
-            Some(capacity) => capacity.fit(needs),
-            None => Fit::Now,
+            Some(capacity) if !self.grows => capacity.fit(needs),
+            Some(_) | None => Fit::Now,
         };
         known.in_doubt |= matches!(fit, Fit::Never(_));
         fit
@@ -56,7 +68,7 @@ impl Pool {
     pub fn has_others(&self) -> bool {
         let known = self.known();
         let machines = known.capacity.as_ref().map(Capacity::machines);
-        machines.is_none_or(|machines| machines > 1)
+        self.grows || machines.is_none_or(|machines| machines > 1)
     }
 
     /// Asks again if what is known is old.
@@ -96,6 +108,18 @@ mod tests {
         assert!(pool.known().is_due() && pool.has_others());
         let ago = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds));
         let small = r#"[{"Machine": "n1", "Cpus": 1, "Memory": 1, "Disk": 1}]"#;
+        let growing = Pool::that_grows();
+        *growing.known() = Known {
+            capacity: Capacity::parse(small),
+            at: ago(1),
+            in_doubt: false,
+        };
+        let many = Needs {
+            cpus: 1000,
+            ..Needs::default()
+        };
+        assert_eq!(growing.fit(&many), Fit::Now);
+        assert!(growing.has_others());
         for (seconds, cpus, due) in [(31, 1, false), (301, 1, true), (31, 2, true), (1, 2, false)] {
             *pool.known() = Known {
                 capacity: Capacity::parse(small),

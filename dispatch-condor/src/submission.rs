@@ -47,6 +47,8 @@ pub struct Settings {
     pub crunch_run: Vec<String>,
     /// It is a file of this machine and travels with each job, and so does the certificate in [`Self::environment`].
     pub transfer: bool,
+    /// A machine for what none of today can run may join.
+    pub pool_grows: bool,
     /// Lines of every description, or of those of jobs that ask for something.
     pub lines: Lines,
     /// Variables of the jobs, none of them secret.

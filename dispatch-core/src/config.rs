@@ -186,6 +186,8 @@ pub struct Condor {
     pub environment_variables: Option<BTreeMap<String, String>>,
     /// crunch-run travels with each job.
     pub transfer_crunch_run: Option<bool>,
+    /// Machines join when jobs wait for them.
+    pub pool_grows: Option<bool>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

@@ -41,7 +41,7 @@ const WHOLE: [(&str, &[&str]); 4] = [
 ];
 
 /// What we read, below `Clusters.ID.`.
-const KNOWN: [&str; 44] = [
+const KNOWN: [&str; 45] = [
     "SystemRootToken",
     "Services",
     "Services.Controller",
@@ -74,6 +74,7 @@ const KNOWN: [&str; 44] = [
     "Containers.Condor.Rank",
     "Containers.Condor.EnvironmentVariables",
     "Containers.Condor.TransferCrunchRun",
+    "Containers.Condor.PoolGrows",
     "InstanceTypes",
     "InstanceTypes.*.VCPUs",
     "InstanceTypes.*.RAM",

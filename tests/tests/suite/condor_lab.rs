@@ -13,8 +13,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::lab::Lab;
+use crate::points::Points;
 use crate::program::{Program, binary};
-use crate::stack::{Servers, Stack, wait_for};
+use crate::stack::{Servers, Stack, points_in, wait_for};
 
 /// How long anything may take that is not slow on purpose.
 pub const PATIENCE: Duration = Duration::from_secs(90);
@@ -110,7 +111,19 @@ impl Pool {
         self.copy(&binary("crunch-run"), &crunch_run, 0o755);
         let copy = dir.join(program);
         self.copy(&binary(program), &copy, 0o755);
+        let (points, own) = (points_in(dir), dir.join("tmp"));
+        Points::open_to_all(&points);
+        fs::create_dir(&own).unwrap();
+        self.give(&own);
+        // A crunch-run that is killed leaves its directory there.
+        let variables = [
+            format!("{}={}", fail_points::VARIABLE, points.display()),
+            format!("TMPDIR={}", own.display()),
+        ];
         let words = [
+            "/usr/bin/env",
+            &variables[0],
+            &variables[1],
             crunch_run.to_str().unwrap(),
             "--cache",
             cache.to_str().unwrap(),

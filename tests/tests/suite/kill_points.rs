@@ -14,6 +14,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::task::JoinSet;
 
+use crate::condor_lab::Pool;
 use crate::lab::Lab;
 use crate::points::Points;
 use crate::program::{Program, binary};
@@ -23,8 +24,8 @@ use tables::{API, API_FIRST_START, COMMAND, DISPATCHER, EXECUTOR, LOCAL, Point, 
 
 /// Rounds of each loop under `make test`, over all its stacks.
 const ROUNDS: usize = 20;
-/// A real Slurm takes longer over each job.
-const SLURM_ROUNDS: usize = 4;
+/// A real Slurm or HTCondor takes longer over each job.
+const SCHEDULER_ROUNDS: usize = 4;
 /// Points of one round.
 const EACH: usize = 3;
 
@@ -144,14 +145,46 @@ async fn dispatch_slurm_is_killed_at_every_step() {
     let lab = Lab::up("slurm", &["-n", "1", "-c", "4", "-m", "4000", "-N"]);
     let points = [DISPATCHER, COMMAND].concat();
     let scenes = vec![slurm(&lab).await];
-    survive(scenes, Victim::Dispatcher, &points, rounds(SLURM_ROUNDS)).await;
+    survive(
+        scenes,
+        Victim::Dispatcher,
+        &points,
+        rounds(SCHEDULER_ROUNDS),
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn crunch_run_is_killed_at_every_step_as_a_slurm_job() {
     let lab = Lab::up("slurm", &["-n", "1", "-c", "4", "-m", "4000", "-N"]);
     let scenes = vec![slurm(&lab).await];
-    survive(scenes, Victim::Executor, EXECUTOR, rounds(SLURM_ROUNDS)).await;
+    survive(scenes, Victim::Executor, EXECUTOR, rounds(SCHEDULER_ROUNDS)).await;
+}
+
+async fn condor(pool: &Pool) -> Scene {
+    let stack = pool.stack(&["--poll-interval", "500ms"]).await;
+    let jobs = stack.dir.path().join("jobs");
+    Scene::new(stack, "killed by signal 9", vec![jobs])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dispatch_condor_is_killed_at_every_step() {
+    let pool = Pool::up(&["--slots", "4"]);
+    let scenes = vec![condor(&pool).await];
+    survive(
+        scenes,
+        Victim::Dispatcher,
+        &[DISPATCHER, COMMAND].concat(),
+        rounds(SCHEDULER_ROUNDS),
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn crunch_run_is_killed_at_every_step_as_a_condor_job() {
+    let pool = Pool::up(&["--slots", "4"]);
+    let scenes = vec![condor(&pool).await];
+    survive(scenes, Victim::Executor, EXECUTOR, rounds(SCHEDULER_ROUNDS)).await;
 }
 
 /// Whatever of its state is there and whatever is not yet, the next start makes it whole.

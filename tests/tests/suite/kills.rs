@@ -6,6 +6,8 @@ use arvados_client::ContainerUuid;
 use arvados_client::records::ContainerState;
 use serde_json::json;
 
+use crate::condor_lab::Pool;
+use crate::slurm_lab::Cluster;
 use crate::stack::{Stack, complete};
 use crate::starts::Starts;
 
@@ -13,13 +15,12 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Clone, Copy)]
 enum Victim {
-    Local,
+    Dispatcher,
     Api,
     Both,
 }
 
-async fn survive(victim: Victim) {
-    let mut stack = Stack::up().await;
+async fn survive(mut stack: Stack, victim: Victim) {
     let starts = Starts::listen();
     let mut jobs: Vec<(String, ContainerUuid)> = Vec::new();
     for n in 0..20 {
@@ -32,7 +33,7 @@ async fn survive(victim: Victim) {
     }
     for round in 0..3 {
         tokio::time::sleep(Duration::from_millis(700 + 150 * round)).await;
-        if matches!(victim, Victim::Local | Victim::Both) {
+        if matches!(victim, Victim::Dispatcher | Victim::Both) {
             stack.dispatcher.kill();
         }
         if matches!(victim, Victim::Api | Victim::Both) {
@@ -42,7 +43,7 @@ async fn survive(victim: Victim) {
         if matches!(victim, Victim::Api | Victim::Both) {
             stack.api.start();
         }
-        if matches!(victim, Victim::Local | Victim::Both) {
+        if matches!(victim, Victim::Dispatcher | Victim::Both) {
             stack.dispatcher.start();
         }
     }
@@ -65,17 +66,29 @@ async fn survive(victim: Victim) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_dispatcher_is_killed() {
-    survive(Victim::Local).await;
+    survive(Stack::up().await, Victim::Dispatcher).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_api_server_is_killed() {
-    survive(Victim::Api).await;
+    survive(Stack::up().await, Victim::Api).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn both_are_killed() {
-    survive(Victim::Both).await;
+    survive(Stack::up().await, Victim::Both).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_are_killed_while_slurm_runs_the_jobs() {
+    let cluster = Cluster::up(&["-n", "1", "-c", "8", "-m", "4000"]);
+    survive(cluster.stack(&[]).await, Victim::Both).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_are_killed_while_htcondor_runs_the_jobs() {
+    let pool = Pool::up(&["--slots", "8"]);
+    survive(pool.stack(&[]).await, Victim::Both).await;
 }
 
 /// A drained dispatcher leaves its containers running, and the next one takes them up.

@@ -14,14 +14,18 @@ fn script(name: &str) -> PathBuf {
 }
 
 impl Lab {
-    /// Starts one with `NAME-up DIR ARGS`.
+    /// Starts one with `NAME-up DIR ARGS`. `SLURM_LAB_RELEASE` names a Debian release whose Slurm is meant; see the
+    /// Makefile's `test-slurm`.
     pub fn up(name: &str, args: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let place = dir.path().join("lab");
+        let release = std::env::var("SLURM_LAB_RELEASE").ok();
+        let release = release.filter(|_| name == "slurm" && !args.contains(&"-R"));
         let output = Command::new("bash")
             .arg(script(&format!("{name}-up")))
             .arg(&place)
             .args(args)
+            .args(release.iter().flat_map(|release| ["-R", release]))
             .output()
             .unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -1,6 +1,7 @@
 //! The test's side of the fail points: what is armed, what was passed, who was killed.
 
-use std::fs;
+use std::fs::{self, OpenOptions, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// One line of what the programs noted.
@@ -28,11 +29,26 @@ impl Points {
         }
     }
 
+    /// Those in `dir`, for programs of whatever user.
+    pub fn open_to_all(dir: &Path) {
+        fs::set_permissions(dir, Permissions::from_mode(0o777)).unwrap();
+        for notes in ["passed", "killed"] {
+            let file = OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(dir.join(notes));
+            let mode = Permissions::from_mode(0o666);
+            file.unwrap().set_permissions(mode).unwrap();
+        }
+    }
+
     /// The `nth` passing from now on kills.
     pub fn arm(&self, point: &str, nth: u32) {
         // Renamed into place: a program never reads half of it.
         let partial = self.dir.join("partial");
         fs::write(&partial, nth.to_string()).unwrap();
+        // Whoever comes there counts it down, also an ordinary user.
+        fs::set_permissions(&partial, Permissions::from_mode(0o666)).unwrap();
         fs::rename(partial, self.dir.join(point)).unwrap();
     }
 

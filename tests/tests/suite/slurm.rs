@@ -6,6 +6,7 @@ use arvados_client::records::ContainerState;
 use rustix::process::{Signal, kill_process};
 use serde_json::json;
 
+use crate::slurm_arrays;
 use crate::slurm_lab::{Cluster, PATIENCE, crunch_run_of};
 use crate::stack::complete;
 
@@ -15,7 +16,10 @@ fn cluster() -> Cluster {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn containers_run_as_slurm_jobs_also_over_a_killed_dispatcher() {
-    let cluster = cluster();
+    over_a_killed_dispatcher(&cluster()).await;
+}
+
+async fn over_a_killed_dispatcher(cluster: &Cluster) {
     let mut stack = cluster.stack(&[]).await;
     let mut jobs = Vec::new();
     for n in 0..6 {
@@ -42,7 +46,10 @@ async fn containers_run_as_slurm_jobs_also_over_a_killed_dispatcher() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_slurm_ends_or_a_user_stops_is_told_truthfully_and_shows_no_secret() {
-    let cluster = cluster();
+    told_truthfully(&cluster()).await;
+}
+
+async fn told_truthfully(cluster: &Cluster) {
     let (lab, stack) = (&cluster.lab, cluster.stack(&[]).await);
     let (_, doomed) = stack.submit("doomed", "sleep 1000", json!({})).await;
     let (request, stopped) = stack.submit("stopped", "sleep 1000", json!({})).await;
@@ -88,4 +95,15 @@ async fn a_job_that_slurm_ends_or_a_user_stops_is_told_truthfully_and_shows_no_s
         .unwrap();
     let record = stack.end(&stopped, PATIENCE).await;
     assert_eq!(record.state, ContainerState::Cancelled);
+}
+
+/// The release after Debian's oldest supported one: the same, and an array of equal containers.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_slurm_is_understood() {
+    let cluster = Cluster::newer(&["-n", "2", "-c", "4", "-m", "8000"]);
+    let version = cluster.lab.ask("sinfo", &["--version"]);
+    assert!(!version.contains(" 22."), "{version}");
+    over_a_killed_dispatcher(&cluster).await;
+    told_truthfully(&cluster).await;
+    slurm_arrays::one_array(&cluster).await;
 }

@@ -30,7 +30,10 @@ fn jobs(cluster: &Cluster) -> BTreeMap<String, (String, String)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hundred_equal_containers_are_one_array_and_each_a_job_of_its_own() {
-    let cluster = Cluster::up(&["-n", "2", "-c", "4", "-m", "8000"]);
+    one_array(&Cluster::up(&["-n", "2", "-c", "4", "-m", "8000"])).await;
+}
+
+pub async fn one_array(cluster: &Cluster) {
     let mut stack = cluster.stack(&["--max-pending", "200"]).await;
     assert!(stack.dispatcher.terminate(PATIENCE).success());
     let starts = Starts::listen();
@@ -44,7 +47,7 @@ async fn a_hundred_equal_containers_are_one_array_and_each_a_job_of_its_own() {
     }
     stack.dispatcher.start();
     let first = wait_for("a job of each", PATIENCE, || {
-        let jobs = jobs(&cluster);
+        let jobs = jobs(cluster);
         let has = |container: &ContainerUuid| jobs.contains_key(container.as_str());
         all.iter().all(|(_, _, c)| has(c)).then_some(jobs)
     });
@@ -67,7 +70,7 @@ async fn a_hundred_equal_containers_are_one_array_and_each_a_job_of_its_own() {
     stack.dispatcher.start();
 
     let pending = |wanted: &str| {
-        let jobs = jobs(&cluster);
+        let jobs = jobs(cluster);
         let waits = |(_, _, c): &&(_, _, ContainerUuid)| {
             jobs.get(c.as_str())
                 .is_some_and(|(_, state)| state == wanted)
@@ -88,7 +91,7 @@ async fn a_hundred_equal_containers_are_one_array_and_each_a_job_of_its_own() {
         .iter()
         .filter(|(_, _, c)| *c != waited)
         .find(|(_, _, c)| {
-            jobs(&cluster)
+            jobs(cluster)
                 .get(c.as_str())
                 .is_some_and(|(_, s)| s == "PENDING")
         })
@@ -120,7 +123,7 @@ async fn a_hundred_equal_containers_are_one_array_and_each_a_job_of_its_own() {
     for (name, _, container) in &all {
         if *container == waited {
             wait_for("its job to go", PATIENCE, || {
-                (!jobs(&cluster).contains_key(container.as_str())).then_some(())
+                (!jobs(cluster).contains_key(container.as_str())).then_some(())
             });
             let back = |c: &arvados_client::records::Container| c.state != ContainerState::Locked;
             let record = stack.wait_until(container, PATIENCE, back).await;
@@ -146,6 +149,6 @@ async fn a_hundred_equal_containers_are_one_array_and_each_a_job_of_its_own() {
     println!("{COUNT} elements of one array: {ends:?}");
     assert_eq!(ends.values().sum::<usize>(), COUNT);
     wait_for("an empty queue", PATIENCE, || {
-        jobs(&cluster).is_empty().then_some(())
+        jobs(cluster).is_empty().then_some(())
     });
 }

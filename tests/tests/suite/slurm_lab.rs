@@ -28,6 +28,11 @@ impl Cluster {
         }
     }
 
+    /// The Slurm of the next Debian release.
+    pub fn newer(args: &[&str]) -> Self {
+        Self::up(&[args, &["-R", "trixie"]].concat())
+    }
+
     /// One with accounts. None where slurmdbd and MariaDB are not installed; a test that counts must have them.
     pub fn with_accounts(args: &[&str]) -> Option<Self> {
         let programs = ["/usr/sbin/slurmdbd", "/usr/sbin/mariadbd"];
@@ -124,6 +129,7 @@ impl Cluster {
     pub fn may_not(&self, words: &[&str]) -> bool {
         let status = Command::new("scontrol")
             .args(words)
+            .env("PATH", self.lab.path())
             .env("SLURM_CONF", self.lab.variable("SLURM_CONF"))
             .status();
         !status.unwrap().success()
@@ -156,7 +162,9 @@ impl Cluster {
         let mut args = vec!["--shared-dir", shared.to_str().unwrap()];
         args.extend(["--crunch-run", crunch_run.to_str().unwrap()]);
         args.extend(more);
-        let mut env = vec![("SLURM_CONF", self.lab.variable("SLURM_CONF"))];
+        let path = self.lab.path();
+        let conf = self.lab.variable("SLURM_CONF");
+        let mut env = vec![("SLURM_CONF", conf), ("PATH", path.as_str())];
         env.extend(variables);
         servers.dispatcher("dispatch-slurm", &args, &env)
     }

@@ -195,7 +195,7 @@ impl Stack {
     }
 }
 
-fn points_in(dir: &Path) -> PathBuf {
+pub fn points_in(dir: &Path) -> PathBuf {
     dir.join("points")
 }
 
