@@ -74,10 +74,7 @@ impl Condor {
             jobs,
             label,
             suspects: Mutex::default(),
-            pool: match settings.pool_grows {
-                true => Pool::that_grows(),
-                false => Pool::default(),
-            },
+            pool: Pool::new(settings.pool_grows),
             settings,
             queue: Mutex::default(),
         }

@@ -1,100 +1,65 @@
 //! What is known of the pool: from `condor_status`, asked for now and then.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dispatch_core::command::Command;
+use dispatch_core::lately::{Lately, answer};
 use dispatch_core::needs::{Fit, Needs};
 
 use crate::capacity::{COLUMNS, Capacity, SLOTS};
 
-/// What is known holds for so long.
-const HOLDS: Duration = Duration::from_secs(300);
-/// What says that a container can never run here, only for so long: machines come and go.
-const HOLDS_IN_DOUBT: Duration = Duration::from_secs(30);
-/// Jobs are more important.
-const PATIENCE: Duration = Duration::from_secs(20);
-
 /// The pool.
 #[derive(Debug, Default)]
 pub struct Pool {
-    known: Mutex<Known>,
+    known: Lately<Capacity>,
     /// What it has today is not all that it can have.
     grows: bool,
 }
 
-#[derive(Debug, Default)]
-struct Known {
-    capacity: Option<Capacity>,
-    at: Option<Instant>,
-    in_doubt: bool,
-}
-
-impl Known {
-    fn is_due(&self) -> bool {
-        let holds = match self.in_doubt {
-            true => HOLDS_IN_DOUBT,
-            false => HOLDS,
-        };
-        self.at.is_none_or(|at| at.elapsed() >= holds)
-    }
-}
-
 impl Pool {
-    /// One that machines join when jobs wait for them.
-    pub fn that_grows() -> Self {
+    /// One that machines join when jobs wait for them, or not.
+    pub fn new(grows: bool) -> Self {
         Self {
-            grows: true,
-            ..Self::default()
+            grows,
+            known: Lately::default(),
         }
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a container could ever run here. Where nothing is known, nothing is forbidden.
     pub fn fit(&self, needs: &Needs) -> Fit {
-        let mut known = self.known();
-        let fit = match &known.capacity {
-            Some(capacity) if !self.grows => capacity.fit(needs),
-            Some(_) | None => Fit::Now,
-        };
-        known.in_doubt |= matches!(fit, Fit::Never(_));
+        if self.grows {
+            return Fit::Now;
+        }
+        let fit = self.known.read(|capacity| capacity.fit(needs));
+        let fit = fit.unwrap_or(Fit::Now);
+        // Machines come and go: what forbids something is soon asked for again.
+        if matches!(fit, Fit::Never(_)) {
+            self.known.doubt();
+        }
         fit
     }
 
     /// Whether a job that one machine cannot run has another to go to.
     pub fn has_others(&self) -> bool {
-        let known = self.known();
-        let machines = known.capacity.as_ref().map(Capacity::machines);
+        let machines = self.known.read(Capacity::machines);
         self.grows || machines.is_none_or(|machines| machines > 1)
     }
 
     /// Asks again if what is known is old.
     pub async fn look(&self, patience: Duration) {
-        if !self.known().is_due() {
-            return;
-        }
         let arguments = ["-json", "-attributes", COLUMNS, "-constraint", SLOTS];
-        let command = Command::new("condor_status").patience(patience.min(PATIENCE));
-        let answer = command.args(arguments).succeed().await;
-        let capacity = match &answer {
-            Ok(answer) => Capacity::parse(&answer.output),
-            Err(_) => None,
-        };
-        if capacity.is_none() {
-            let said = answer.map_or_else(|error| error.to_string(), |answer| answer.complaint);
+        let command = Command::new("condor_status").args(arguments);
+        self.ask(command, patience).await;
+    }
+
+    async fn ask(&self, command: Command, patience: Duration) {
+        let asked = answer(command, patience, Capacity::parse);
+        if let Err(said) = self.known.look(asked).await {
             tracing::warn!(
-                said = said.lines().next(),
+                said,
                 "condor_status shows no slots: what asks for too much is left to HTCondor"
             );
         }
-        *self.known() = Known {
-            capacity,
-            at: Some(Instant::now()),
-            in_doubt: false,
-        };
     }
 }
 
@@ -102,37 +67,26 @@ impl Pool {
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_forbids_something_is_asked_for_sooner() {
-        let pool = Pool::default();
-        assert!(pool.known().is_due() && pool.has_others());
-        let ago = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds));
+    #[tokio::test]
+    async fn what_no_slot_has_is_refused_unless_the_pool_grows() {
         let small = r#"[{"Machine": "n1", "Cpus": 1, "Memory": 1, "Disk": 1}]"#;
-        let growing = Pool::that_grows();
-        *growing.known() = Known {
-            capacity: Capacity::parse(small),
-            at: ago(1),
-            in_doubt: false,
-        };
-        let many = Needs {
-            cpus: 1000,
-            ..Needs::default()
-        };
-        assert_eq!(growing.fit(&many), Fit::Now);
-        assert!(growing.has_others());
-        for (seconds, cpus, due) in [(31, 1, false), (301, 1, true), (31, 2, true), (1, 2, false)] {
-            *pool.known() = Known {
-                capacity: Capacity::parse(small),
-                at: ago(seconds),
-                in_doubt: false,
-            };
+        for (grows, known, cpus, fits, others) in [
+            (false, false, 9, true, true),
+            (false, true, 1, true, false),
+            (false, true, 9, false, false),
+            (true, true, 9, true, true),
+        ] {
+            let pool = Pool::new(grows);
+            if known {
+                let command = Command::new("echo").args([small]);
+                pool.ask(command, Duration::from_secs(10)).await;
+            }
             let needs = Needs {
                 cpus,
                 ..Needs::default()
             };
-            assert_eq!(pool.fit(&needs) == Fit::Now, cpus == 1);
-            assert_eq!(pool.known().is_due(), due, "{seconds} {cpus}");
-            assert!(!pool.has_others());
+            let told = (pool.fit(&needs) == Fit::Now, pool.has_others());
+            assert_eq!(told, (fits, others), "{grows} {known} {cpus}");
         }
     }
 }

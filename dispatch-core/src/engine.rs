@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arvados_client::{ContainerUuid, Error};
+use futures_util::{StreamExt, stream};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
@@ -24,6 +25,8 @@ use crate::world::{Job, Moment};
 
 /// How long giving back what was not submitted may take at the end.
 const FAREWELL: Duration = Duration::from_secs(10);
+/// Of them, at once.
+const ABREAST: usize = 8;
 /// Log records waiting to be written; more are dropped, they are for people only.
 const RECORDS: usize = 256;
 /// Between two searches for tokens that nobody remembers, as after a lost answer to the request for one.
@@ -413,8 +416,11 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
     }
 
     async fn give_back(&mut self, records: &mpsc::Sender<Event>) {
-        for task in self.mind.farewell() {
-            for (_, report) in self.hands.carry_out(task).await {
+        let hands = self.hands.clone();
+        let tasks = self.mind.farewell().into_iter();
+        let mut given = stream::iter(tasks.map(|task| hands.carry_out(task))).buffered(ABREAST);
+        while let Some(reports) = given.next().await {
+            for (_, report) in reports {
                 self.tell(report.events, records);
             }
         }

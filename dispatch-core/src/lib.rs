@@ -27,6 +27,7 @@ pub mod health;
 pub mod home;
 pub mod instance_types;
 pub mod last_log;
+pub mod lately;
 pub mod mind;
 pub mod needs;
 pub mod nodes;

@@ -344,9 +344,15 @@ fn start(world: &World, policy: &Policy, actions: &mut Vec<Action>) {
         // Its lock is being asked for.
         _ => known.state == ContainerState::Queued && world.in_flight.contains(*uuid),
     };
-    let room = policy
-        .max_pending
-        .saturating_sub(world.containers.iter().filter(pending).count());
+    let in_vain = |(uuid, _): &(&ContainerUuid, &Known)| {
+        let waits = world.waiting.get(*uuid);
+        waits.is_some_and(|waits| waits.in_vain_since.is_some())
+    };
+    let (idle, waiting): (Vec<_>, Vec<_>) =
+        world.containers.iter().filter(pending).partition(in_vain);
+    // What cannot start takes the place of what could, only once there is very much of it.
+    let idle = idle.len().saturating_sub(policy.max_pending);
+    let room = policy.max_pending.saturating_sub(waiting.len() + idle);
     let queue = queue(world, policy, |known, facts| {
         known.holder == Holder::Nobody
             && known.fit == Fit::Now

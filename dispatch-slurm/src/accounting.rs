@@ -26,19 +26,26 @@ pub struct Accounting {
 }
 
 impl Accounting {
-    /// What it knows of all jobs of a container, in the format [`IN_SACCT`].
-    pub async fn ask(&self, sacct: Command, container: &ContainerUuid) -> Option<String> {
+    /// What it knows of a container's job, or of all it had where the number is not known; in the format [`IN_SACCT`].
+    pub async fn ask(
+        &self,
+        sacct: Command,
+        container: &ContainerUuid,
+        job: Option<&str>,
+    ) -> Option<String> {
         let rests = *self.rests.lock().unwrap_or_else(PoisonError::into_inner);
         if rests.is_some_and(|until| Instant::now() < until) {
             return None;
         }
         let arguments = ["--noheader", "--parsable2", "--allocations", SINCE];
         let command = sacct.patience(PATIENCE).args(arguments);
+        // A number alone may be that of a job before the cluster counted anew, and a name that of another attempt's.
+        let job = job.map(|job| format!("--jobs={job}"));
         let more = [
             format!("--name={container}"),
             format!("--format={IN_SACCT}"),
         ];
-        match command.args(more).succeed().await {
+        match command.args(more).args(job).succeed().await {
             Ok(answer) => Some(answer.output),
             Err(failure) => {
                 let pause = pause(&failure);

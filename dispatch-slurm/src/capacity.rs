@@ -1,16 +1,20 @@
 //! What the cluster has, and whether a container could ever run on it. Pure.
 //!
-//! Nodes that are down or drained count: they come back. What is not known to be impossible is left to Slurm.
+//! Nodes that are down or drained count: they come back. What is not known to be impossible is left to Slurm: nodes that
+//! it starts when a job asks for them may be hidden from sinfo until then (`PrivateData=cloud`).
+
+use std::collections::BTreeMap;
 
 use dispatch_core::needs::{Fit, Needs};
 
+use crate::settings::Settings;
 use crate::squeue::without_heading;
 
 const MIB: u64 = 1 << 20;
 
-/// Partition, CPUs, MiB of memory, MiB of scratch space, time limit, GRES. One line for each kind of node in each
-/// partition.
-pub const FORMAT: &str = "%R|%c|%m|%d|%l|%G";
+/// Partition, CPUs, MiB of memory, MiB of scratch space, time limit, how many there are, GRES. One line for each kind
+/// of node in each partition.
+pub const FORMAT: &str = "%R|%c|%m|%d|%l|%D|%G";
 
 /// A kind of node in a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,11 +26,17 @@ struct Kind {
     /// Minutes; none is no limit.
     time: Option<u64>,
     gpus: u64,
+    /// How many nodes.
+    nodes: u64,
 }
 
 /// All of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Capacity(Vec<Kind>);
+pub struct Capacity {
+    kinds: Vec<Kind>,
+    /// Partitions that have nodes of which nothing is known.
+    hidden: Vec<String>,
+}
 
 /// Which needs sbatch is told of: what an admin left out of its arguments is not Slurm's to grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,21 +44,29 @@ pub struct Asked {
     cpus: bool,
     memory: bool,
     scratch: bool,
-    time: bool,
+    /// Minutes on top of a run time limit.
+    time: Option<u64>,
     gpus: bool,
     partitions: bool,
 }
 
 impl Asked {
     /// By the templates of sbatch's arguments.
-    pub fn by(arguments: &[String], gpu_arguments: &[String]) -> Self {
+    pub fn by(settings: &Settings) -> Self {
+        let (arguments, gpu_arguments) = (&settings.arguments, &settings.gpu_arguments);
         let has =
             |list: &[String], token: &str| list.iter().any(|argument| argument.contains(token));
+        let is_time =
+            |argument: &String| argument.starts_with("--time=") || argument.starts_with("-t");
+        let time = match arguments.iter().find(|argument| is_time(argument)) {
+            Some(theirs) => theirs.contains("%W").then_some(0),
+            None => Some(settings.staging_minutes),
+        };
         Self {
             cpus: has(arguments, "%C"),
             memory: has(arguments, "%M"),
             scratch: has(arguments, "%T"),
-            time: has(arguments, "%W"),
+            time,
             gpus: has(gpu_arguments, "%G"),
             partitions: has(arguments, "%P"),
         }
@@ -63,19 +81,39 @@ impl Capacity {
             .filter(|line| !line.trim().is_empty())
             .map(kind)
             .collect::<Option<Vec<_>>>()?;
-        (!kinds.is_empty()).then_some(Self(kinds))
+        let hidden = Vec::new();
+        (!kinds.is_empty()).then_some(Self { kinds, hidden })
+    }
+
+    /// With the number of nodes that each partition has in all.
+    pub fn of(self, totals: &BTreeMap<String, u64>) -> Self {
+        let seen = |partition: &str| -> u64 {
+            let kinds = self.kinds.iter();
+            let its = kinds.filter(|kind| kind.partition == partition);
+            its.map(|kind| kind.nodes).sum()
+        };
+        let hidden = totals
+            .iter()
+            .filter(|(partition, total)| seen(partition) < **total)
+            .map(|(partition, _)| partition.clone());
+        Self {
+            hidden: hidden.collect(),
+            ..self
+        }
     }
 
     /// Whether a container could run here if everything were free and in order.
     pub fn fit(&self, needs: &Needs, asked: Asked) -> Fit {
-        let chosen = |kind: &&Kind| {
-            !asked.partitions
-                || needs.partitions.is_empty()
-                || needs.partitions.contains(&kind.partition)
+        let may_be_in = |partition: &String| {
+            !asked.partitions || needs.partitions.is_empty() || needs.partitions.contains(partition)
         };
-        let kinds: Vec<&Kind> = self.0.iter().filter(chosen).collect();
+        if self.hidden.iter().any(may_be_in) {
+            return Fit::Now;
+        }
+        let chosen = |kind: &&Kind| may_be_in(&kind.partition);
+        let kinds: Vec<&Kind> = self.kinds.iter().filter(chosen).collect();
         if kinds.is_empty() {
-            let mut known: Vec<&str> = self.0.iter().map(|kind| kind.partition.as_str()).collect();
+            let mut known: Vec<&str> = self.kinds.iter().map(|k| k.partition.as_str()).collect();
             known.dedup();
             let (wanted, known) = (needs.partitions.join(", "), known.join(", "));
             return Fit::Never(format!(
@@ -87,8 +125,27 @@ impl Capacity {
         if kinds.iter().any(|kind| fits(kind)) {
             return Fit::Now;
         }
-        Fit::Never(too_much(&wants, &kinds))
+        let mut why = too_much(&wants, &kinds);
+        if asked.scratch && kinds.iter().all(|kind| kind.scratch == 0) {
+            why += "; no node says in slurm.conf what it has (TmpDisk): add that, or leave --tmp=%T out of SbatchArgumentsList";
+        }
+        Fit::Never(why)
     }
+}
+
+/// How many nodes each partition has, by `scontrol --oneliner show partition`.
+pub fn total_nodes(answer: &str) -> BTreeMap<String, u64> {
+    let total = |line: &str| {
+        let value = |key: &str| {
+            line.split_whitespace()
+                .find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+        };
+        Some((
+            value("PartitionName")?.to_owned(),
+            value("TotalNodes")?.parse().ok()?,
+        ))
+    };
+    answer.lines().filter_map(total).collect()
 }
 
 /// One thing that a container asks for.
@@ -100,7 +157,10 @@ struct Want {
 
 fn wants(needs: &Needs, asked: Asked) -> Vec<Want> {
     let want = |asked: bool, amount, of, unit| asked.then_some(Want { amount, of, unit });
-    let minutes = needs.max_run_time.unwrap_or_default().div_ceil(60);
+    let limit = needs.max_run_time.zip(asked.time);
+    let minutes = limit.map_or(0, |(seconds, more)| {
+        seconds.div_ceil(60).saturating_add(more)
+    });
     [
         want(asked.cpus, needs.cpus.into(), |k| k.cpus, "CPUs"),
         want(
@@ -111,13 +171,13 @@ fn wants(needs: &Needs, asked: Asked) -> Vec<Want> {
         ),
         want(
             asked.scratch,
-            needs.scratch.div_ceil(MIB),
+            needs.disk().div_ceil(MIB),
             |k| k.scratch,
             "MiB of scratch space",
         ),
         want(asked.gpus, needs.gpus.into(), |k| k.gpus, "GPUs"),
         want(
-            asked.time,
+            asked.time.is_some(),
             minutes,
             |k| k.time.unwrap_or(u64::MAX),
             "minutes",
@@ -159,8 +219,8 @@ fn too_much(wants: &[Want], kinds: &[&Kind]) -> String {
 }
 
 fn kind(line: &str) -> Option<Kind> {
-    let fields: Vec<&str> = line.splitn(6, '|').map(str::trim).collect();
-    let [partition, cpus, memory, scratch, time, gres] = fields[..] else {
+    let fields: Vec<&str> = line.splitn(7, '|').map(str::trim).collect();
+    let [partition, cpus, memory, scratch, time, nodes, gres] = fields[..] else {
         return None;
     };
     Some(Kind {
@@ -170,6 +230,7 @@ fn kind(line: &str) -> Option<Kind> {
         scratch: number(scratch)?,
         time: minutes(time)?,
         gpus: gpus(gres)?,
+        nodes: number(nodes)?,
     })
 }
 
@@ -228,12 +289,12 @@ fn gpus(gres: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    const SINFO: &str = "main|4|4000|100000|infinite|gpu:fake:2(S:0,1)\nmain|64|256000|0|infinite|(null)\nshort|8|8000|50000|1-00:30:00|(null)\n";
+    const SINFO: &str = "main|4|4000|100000|infinite|3|gpu:fake:2(S:0,1)\nmain|64|256000|0|infinite|1|(null)\nshort|8|8000|50000|1-00:30:00|2|(null)\n";
     const ALL: Asked = Asked {
         cpus: true,
         memory: true,
         scratch: true,
-        time: true,
+        time: Some(0),
         gpus: true,
         partitions: true,
     };
@@ -280,7 +341,11 @@ mod tests {
     #[test]
     fn what_sbatch_is_not_told_is_not_asked_for() {
         let arguments = ["--mem=%M".to_owned(), "--partition=gpu".to_owned()];
-        let asked = Asked::by(&arguments, &["--gpus=%G".to_owned()]);
+        let asked = Asked::by(&Settings {
+            arguments: [arguments.to_vec(), vec!["--time=60".to_owned()]].concat(),
+            gpu_arguments: vec!["--gpus=%G".to_owned()],
+            ..Settings::default()
+        });
         let needs = Needs {
             cpus: 1000,
             scratch: u64::MAX,
@@ -294,17 +359,78 @@ mod tests {
     }
 
     #[test]
+    fn times_are_compared_as_sbatch_is_told() {
+        let short = |staging_minutes, argument: &str| {
+            let settings = Settings {
+                arguments: vec!["--partition=%P".to_owned(), argument.to_owned()],
+                staging_minutes,
+                ..Settings::default()
+            };
+            let needs = Needs {
+                max_run_time: Some(86_400),
+                partitions: vec!["short".into()],
+                ..Needs::default()
+            };
+            never(&needs, Asked::by(&settings))
+        };
+        assert_eq!(short(30, "--mem=%M"), None);
+        let over = "it asks for 1471 minutes, where the most that one node gives is 1470";
+        assert_eq!(short(31, "--mem=%M").as_deref(), Some(over));
+        assert_eq!(short(31, "--time=%W"), None);
+        assert_eq!(short(31, "-t20"), None);
+    }
+
+    /// Seen on Slurm 22.05: `cloud|0|0|0|infinite|0|(null)`, while sbatch takes the job and starts a node.
+    #[test]
+    fn nodes_that_are_not_shown_may_have_anything() {
+        let needs = |partition: &str, cpus| Needs {
+            cpus,
+            partitions: vec![partition.into()],
+            ..Needs::default()
+        };
+        let seen = format!("{SINFO}cloud|0|0|0|infinite|0|(null)\n");
+        let told = "PartitionName=main AllowGroups=ALL TotalCPUs=76 TotalNodes=4\nPartitionName=short TotalNodes=9\n\
+                    PartitionName=cloud State=UP TotalNodes=2\n";
+        let capacity = Capacity::parse(&seen).unwrap().of(&total_nodes(told));
+        let fits = |partition, cpus| capacity.fit(&needs(partition, cpus), ALL) == Fit::Now;
+        assert!(fits("cloud", 8) && fits("short", 999));
+        assert!(fits("main", 64) && !fits("main", 65));
+        assert!(
+            Capacity::parse(&seen)
+                .unwrap()
+                .of(&BTreeMap::new())
+                .fit(&needs("cloud", 1), ALL)
+                != Fit::Now
+        );
+    }
+
+    #[test]
+    fn a_cluster_without_tmpdisk_is_told_what_to_do() {
+        let capacity = Capacity::parse("main|4|4000|0|infinite|1|(null)\n").unwrap();
+        let needs = Needs {
+            cpus: 1,
+            cache_disk: MIB,
+            ..Needs::default()
+        };
+        match capacity.fit(&needs, ALL) {
+            Fit::Never(why) => assert!(why.contains("leave --tmp=%T out"), "{why}"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
     fn what_cannot_be_read_is_no_capacity() {
         for answer in [
             "",
             "\n",
             "main|4|4000\n",
-            "main|x|1|1|infinite|\n",
+            "main|4|4000|0|infinite|(null)\n",
+            "main|x|1|1|infinite|1|\n",
             "sinfo: error\n",
         ] {
             assert_eq!(Capacity::parse(answer), None, "{answer:?}");
         }
-        assert!(Capacity::parse("main|4+|4000+|0|n/a|\n").is_some());
+        assert!(Capacity::parse("main|4+|4000+|0|n/a|2|\n").is_some());
     }
 
     #[test]

@@ -28,12 +28,16 @@ pub struct Ended {
     pub cancelled_by: Option<u32>,
 }
 
-/// The newest line about the job of `attempt` in a listing in the format [`IN_SQUEUE`].
-pub fn in_squeue(listing: &str, attempt: &TokenUuid) -> Option<Ended> {
+/// The newest line about the job of `attempt` in a listing in the format [`IN_SQUEUE`]: by its number where that is
+/// known, else by its comment.
+pub fn in_squeue(listing: &str, attempt: &TokenUuid, job: Option<&str>) -> Option<Ended> {
     let lines = listing
         .lines()
         .map(|line| line.splitn(5, '|').map(str::trim).collect::<Vec<_>>());
-    let fields = lines.rev().find(|fields| is_of(fields, attempt))?;
+    let is_ours = |fields: &Vec<&str>| {
+        fields.len() == 5 && (job == Some(fields[0]) || is_of(fields, attempt))
+    };
+    let fields = lines.rev().find(is_ours)?;
     Some(Ended {
         job: fields[0].to_owned(),
         state: fields[1].to_owned(),
@@ -152,7 +156,12 @@ mod tests {
     }
 
     fn from_squeue(state: &str, reason: &str) -> Ended {
-        in_squeue(&format!("9|{state}|{reason}|n1|{ATTEMPT} me\n"), &attempt()).unwrap()
+        in_squeue(
+            &format!("9|{state}|{reason}|n1|{ATTEMPT} me\n"),
+            &attempt(),
+            None,
+        )
+        .unwrap()
     }
 
     #[test]
@@ -185,14 +194,19 @@ mod tests {
         let listing = format!(
             "7|FAILED|NonZeroExitCode|n1|{ATTEMPT} me\n9|TIMEOUT|TimeLimit|n2|{ATTEMPT} me\n10|PENDING|None||{other}\n"
         );
-        let ended = in_squeue(&listing, &attempt()).unwrap();
+        let ended = in_squeue(&listing, &attempt(), None).unwrap();
         assert_eq!(
             (ended.job.as_str(), ended.node.as_deref()),
             ("9", Some("n2"))
         );
         let waits = from_squeue("PENDING", "Resources");
         assert!(waits.is_alive());
-        assert_eq!(in_squeue("\n", &attempt()), None);
+        assert_eq!(in_squeue("\n", &attempt(), None), None);
+        // Somebody changed its comment.
+        let odd = "9|RUNNING|None|n1|see ticket 7\n";
+        assert_eq!(in_squeue(odd, &attempt(), None), None);
+        assert!(in_squeue(odd, &attempt(), Some("9")).unwrap().is_alive());
+        assert_eq!(in_squeue(odd, &attempt(), Some("99")), None);
     }
 
     #[test]

@@ -21,7 +21,7 @@ const MODEST: i64 = 10;
 const LEAST_LOST: i64 = 100;
 
 /// Where a job stands, in Slurm's numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Standing {
     /// Its priority, with its nice value taken off.
     pub priority: i64,

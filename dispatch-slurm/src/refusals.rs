@@ -1,8 +1,12 @@
-//! Submissions that Slurm refuses whatever the container asks for: a limit of jobs is reached, an account may not use a
-//! partition, a partition takes none. What would be refused too stays in the queue, without a lock, until Slurm takes jobs
-//! again: it is asked now and then with `sbatch --test-only`, which submits nothing.
+//! Submissions that Slurm refuses. What would be refused too stays in the queue, without a lock, until Slurm takes such
+//! jobs again: it is asked now and then with `sbatch --test-only`, which submits nothing.
+//!
+//! If the smallest job for the same partitions is refused as well, it is not for what the container asks for: a limit of
+//! jobs is reached, an account may not use a partition, a partition takes none. Then nothing for them is submitted. Else
+//! only what asks for the very same is held back. Once jobs are taken again, few are tried at first: there may be room
+//! for no more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,12 +19,14 @@ use dispatch_core::scheduler::{Order, SchedulerError};
 use crate::settings::Settings;
 use crate::submission::Job;
 
-/// Between two questions; twice as long each time, up to the last.
-const FIRST: Duration = Duration::from_secs(5);
-const LAST: Duration = Duration::from_secs(60);
-/// The question is not quite what a container would be: after so long one is tried in earnest, and another after twice
-/// that. Each costs a lock, of which a container has but a few.
-const HOLDS: Duration = Duration::from_secs(600);
+mod holds;
+
+use self::holds::{Hold, Kind, Ramp};
+
+/// Kinds of jobs that are held back by themselves, at most: more of them are tried again as if nothing were known.
+const MOST_HOLDS: usize = 1000;
+/// Questions at a time.
+const QUESTIONS: usize = 8;
 /// A container's own wait is longer than that of one command.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -32,19 +38,9 @@ pub struct Refusals(Mutex<Known>);
 struct Known {
     /// What sbatch said to an attempt.
     said: BTreeMap<ContainerUuid, (TokenUuid, String)>,
-    /// By the partitions that containers name: account and quality of service follow from these.
-    holds: BTreeMap<Vec<String>, Hold>,
-}
-
-#[derive(Debug)]
-struct Hold {
-    words: String,
-    trial: Needs,
-    /// When one may be tried in earnest.
-    earnest_at: Instant,
-    earnest_wait: Duration,
-    ask_at: Instant,
-    wait: Duration,
+    holds: HashMap<Kind, Hold>,
+    /// Where jobs are taken again: how many may be tried now.
+    ramps: BTreeMap<Vec<String>, Ramp>,
 }
 
 /// What Slurm says to a trial.
@@ -59,30 +55,67 @@ pub enum Trial {
 }
 
 impl Known {
-    fn answered(&mut self, partitions: &[String], trial: Trial, now: Instant) {
-        let Some(hold) = self.holds.get_mut(partitions) else {
-            return;
-        };
-        if trial == Trial::Taken {
-            tracing::info!(?partitions, "Slurm is given jobs again");
-            self.holds.remove(partitions);
-            return;
-        }
-        if let Trial::Refused(words) = trial {
-            hold.words = words;
-        }
-        hold.wait = (2 * hold.wait).min(LAST);
-        hold.ask_at = now + hold.wait;
+    fn is_held(&self, needs: &Needs) -> bool {
+        Kind::both(needs)
+            .iter()
+            .any(|kind| self.holds.contains_key(kind))
     }
 
-    fn hold(&mut self, partitions: &[String], now: Instant) -> Option<&str> {
-        let hold = self.holds.get_mut(partitions)?;
-        if now >= hold.earnest_at {
-            hold.earnest_wait *= 2;
-            hold.earnest_at = now + hold.earnest_wait;
-            return None;
+    fn begin(&mut self, kind: Kind, words: String, now: Instant) {
+        let full = matches!(kind, Kind::Exactly(_)) && self.holds.len() >= MOST_HOLDS;
+        if !full {
+            tracing::warn!("Slurm is given no jobs {kind} for now: {words}");
+            let new = || Hold::new(words, now);
+            self.holds.entry(kind).or_insert_with(new);
         }
-        Some(&hold.words)
+    }
+
+    fn lift(&mut self, kind: &Kind) {
+        if self.holds.remove(kind).is_none() {
+            return;
+        }
+        tracing::info!("Slurm is given jobs {kind} again");
+        if let Kind::Partitions(partitions) = kind {
+            self.ramps.insert(partitions.clone(), Ramp::default());
+        }
+    }
+
+    fn answered(&mut self, kind: &Kind, trial: Trial, now: Instant) {
+        match trial {
+            Trial::Taken => self.lift(kind),
+            Trial::Refused(words) => {
+                if let Some(hold) = self.holds.get_mut(kind) {
+                    hold.refused(Some(words), now);
+                }
+            }
+            Trial::Unknown => {
+                if let Some(hold) = self.holds.get_mut(kind) {
+                    hold.refused(None, now);
+                }
+            }
+        }
+    }
+
+    fn hold(&mut self, container: &ContainerUuid, needs: &Needs, now: Instant) -> Option<String> {
+        for kind in Kind::both(needs) {
+            if let Some(words) = self.holds.get_mut(&kind).and_then(|hold| hold.says(now)) {
+                return Some(format!("Slurm takes no jobs like it now: {words}"));
+            }
+        }
+        let ramp = self.ramps.get_mut(&needs.partitions)?;
+        let later = "Slurm took no jobs like it a while ago: it is given a few at first";
+        (!ramp.admits(container, now)).then(|| later.to_owned())
+    }
+
+    fn taken(&mut self, container: &ContainerUuid, needs: &Needs) {
+        for kind in Kind::both(needs) {
+            self.lift(&kind);
+        }
+        if let Some(ramp) = self.ramps.get_mut(&needs.partitions)
+            && ramp.took(container)
+        {
+            self.ramps.remove(&needs.partitions);
+        }
     }
 }
 
@@ -91,7 +124,7 @@ impl Refusals {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A submission failed. If Slurm would refuse the smallest job of this kind too, it gets no more of them for now.
+    /// A submission failed. What Slurm would refuse too gets no more of such jobs for now.
     pub async fn failed(&self, settings: &Settings, order: &Order, error: &SchedulerError) {
         let (SchedulerError::Ambiguous { detail, .. } | SchedulerError::Refused { detail, .. }) =
             error
@@ -99,66 +132,51 @@ impl Refusals {
             return;
         };
         let said = (order.attempt.clone(), plain(detail));
+        let needs = &order.needs;
         {
             let mut known = self.known();
             known.said.insert(order.container.clone(), said);
+            if let Some(ramp) = known.ramps.get_mut(&needs.partitions) {
+                ramp.lost(&order.container);
+            }
             // Of many that were under way together one is enough to ask for.
-            if known.holds.contains_key(&order.needs.partitions) {
+            if known.is_held(needs) {
                 return;
             }
         }
-        let trial = Needs {
-            cpus: 1,
-            ram: 64 << 20,
-            gpus: order.needs.gpus,
-            max_run_time: order.needs.max_run_time,
-            partitions: order.needs.partitions.clone(),
-            ..Needs::default()
-        };
-        if let Trial::Refused(words) = ask(settings, &trial).await {
-            let partitions = trial.partitions.clone();
-            tracing::warn!(?partitions, "Slurm is given no jobs for now: {words}");
-            let now = Instant::now();
-            let hold = Hold {
-                words,
-                trial,
-                earnest_at: now + HOLDS,
-                earnest_wait: HOLDS,
-                ask_at: now + FIRST,
-                wait: FIRST,
-            };
-            self.known().holds.entry(partitions).or_insert(hold);
+        for kind in Kind::both(needs) {
+            match ask(settings, &kind.trial()).await {
+                Trial::Refused(words) => return self.known().begin(kind, words, Instant::now()),
+                Trial::Taken => {}
+                Trial::Unknown => return,
+            }
         }
     }
 
     /// Asks again where it is time.
     pub async fn ask_again(&self, settings: &Settings) {
         let now = Instant::now();
-        let is_due = |hold: &&Hold| hold.ask_at <= now;
-        let due: Vec<Needs> = {
+        let due: Vec<Kind> = {
             let known = self.known();
-            let holds = known.holds.values().filter(is_due);
-            holds.map(|hold| hold.trial.clone()).collect()
+            let due = known.holds.iter().filter(|(_, hold)| hold.is_due(now));
+            due.map(|(kind, _)| kind.clone()).take(QUESTIONS).collect()
         };
-        let asked = due.iter().map(|trial| ask(settings, trial));
+        let trials: Vec<Needs> = due.iter().map(Kind::trial).collect();
+        let asked = trials.iter().map(|trial| ask(settings, trial));
         let answers = futures_util::future::join_all(asked).await;
-        for (trial, answer) in due.iter().zip(answers) {
-            self.known().answered(&trial.partitions, answer, now);
+        for (kind, answer) in due.iter().zip(answers) {
+            self.known().answered(kind, answer, now);
         }
     }
 
     /// A job was taken.
-    pub fn taken(&self, partitions: &[String]) {
-        if self.known().holds.remove(partitions).is_some() {
-            tracing::info!(?partitions, "Slurm is given jobs again");
-        }
+    pub fn taken(&self, container: &ContainerUuid, needs: &Needs) {
+        self.known().taken(container, needs);
     }
 
-    /// Why no job is given to these partitions now.
-    pub fn hold(&self, partitions: &[String]) -> Option<String> {
-        let mut known = self.known();
-        let words = known.hold(partitions, Instant::now())?;
-        Some(format!("Slurm takes no jobs like it now: {words}"))
+    /// Why no job is given to Slurm for this container now.
+    pub fn hold(&self, container: &ContainerUuid, needs: &Needs) -> Option<String> {
+        self.known().hold(container, needs, Instant::now())
     }
 
     /// What sbatch said to this attempt instead of taking its job.
@@ -241,57 +259,58 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_hold_ends_when_a_trial_is_taken() {
-        let start = Instant::now();
-        let refused = || Trial::Refused("no".into());
-        #[rustfmt::skip]
-        let rows = [
-            (Trial::Taken, 5, None),
-            (refused(), 5, Some(10)),
-            (Trial::Unknown, 5, Some(10)),
-            (refused(), 6000, Some(10)),
-        ];
-        for (answer, seconds, expected) in rows {
-            let mut known = Known::default();
-            let hold = Hold {
-                words: "before".into(),
-                trial: Needs::default(),
-                earnest_at: start + HOLDS,
-                earnest_wait: HOLDS,
-                ask_at: start,
-                wait: FIRST,
-            };
-            known.holds.insert(vec!["main".into()], hold);
-            let now = start + Duration::from_secs(seconds);
-            known.answered(&["main".to_owned()], answer.clone(), now);
-            let wait = known.holds.values().next().map(|hold| hold.wait.as_secs());
-            assert_eq!(wait, expected, "{answer:?} after {seconds} s");
+    fn gpus(gpus: u32) -> Needs {
+        Needs {
+            gpus,
+            ..Needs::default()
         }
     }
 
     #[test]
-    fn one_is_tried_in_earnest_ever_more_rarely() {
-        let start = Instant::now();
-        let main = ["main".to_owned()];
-        let mut known = Known::default();
-        let hold = Hold {
-            words: "no".into(),
-            trial: Needs::default(),
-            earnest_at: start + HOLDS,
-            earnest_wait: HOLDS,
-            ask_at: start,
-            wait: FIRST,
+    fn what_is_held_back_is_what_would_be_refused_too() {
+        let now = Instant::now();
+        let container = ContainerUuid::generate("zzzzz");
+        let held = |known: &mut Known, gpus_of: u32| {
+            let hold = known.hold(&container, &gpus(gpus_of), now);
+            hold.is_some_and(|hold| hold.contains("no GPUs"))
         };
-        known.holds.insert(main.to_vec(), hold);
-        let mut tried = Vec::new();
-        for minute in 0..=100 {
-            let now = start + Duration::from_secs(60 * minute);
-            // Of many that wait at this moment one only.
-            let free = (0..5).filter(|_| known.hold(&main, now).is_none()).count();
-            tried.extend(std::iter::repeat_n(minute, free));
+        let mut known = Known::default();
+        known.begin(Kind::Exactly(gpus(2)), "no GPUs".into(), now);
+        assert_eq!([0, 1, 2].map(|n| held(&mut known, n)), [false, false, true]);
+        known.answered(&Kind::Exactly(gpus(2)), Trial::Taken, now);
+        assert!(!held(&mut known, 2) && known.ramps.is_empty());
+        known.begin(Kind::Partitions(Vec::new()), "no GPUs".into(), now);
+        assert_eq!([0, 1, 2].map(|n| held(&mut known, n)), [true, true, true]);
+        let elsewhere = Needs {
+            partitions: vec!["other".into()],
+            ..gpus(2)
+        };
+        assert_eq!(known.hold(&container, &elsewhere, now), None);
+    }
+
+    #[test]
+    fn after_a_hold_a_few_are_tried_at_first() {
+        let now = Instant::now();
+        let all: Vec<ContainerUuid> = (0..50).map(|_| ContainerUuid::generate("zzzzz")).collect();
+        let mut known = Known::default();
+        let kind = Kind::Partitions(Vec::new());
+        known.begin(kind.clone(), "too many".into(), now);
+        known.answered(&kind, Trial::Taken, now);
+        let admitted = |known: &mut Known| -> Vec<ContainerUuid> {
+            let free = all
+                .iter()
+                .filter(|c| known.hold(c, &gpus(0), now).is_none());
+            free.cloned().collect()
+        };
+        assert_eq!(admitted(&mut known), all[..1]);
+        known.taken(&all[0], &gpus(0));
+        // Those that came through are not asked about again, and each makes room for more.
+        assert_eq!(admitted(&mut known), all[..2]);
+        known.taken(&all[1], &gpus(0));
+        assert_eq!(admitted(&mut known).len(), 4);
+        if let Some(ramp) = known.ramps.get_mut(&Vec::new()) {
+            ramp.lost(&all[2]);
         }
-        assert_eq!(tried, [10, 30, 70]);
-        assert_eq!(known.hold(&["other".to_owned()], start), None);
+        assert!(admitted(&mut known).len() <= 4);
     }
 }

@@ -87,6 +87,23 @@ pub enum SettingsError {
         "--clusters={0} is not the name of one cluster: run a dispatch-slurm with a --shared-dir of its own for each"
     )]
     Clusters(String),
+    /// Only sbatch would be told.
+    #[error(
+        "{0} sends jobs to a cluster that the other commands do not ask: take it out and say --clusters (SLURM.Clusters)"
+    )]
+    ElsewhereOnly(String),
+}
+
+/// What sends jobs to another cluster.
+const ELSEWHERE: [&str; 2] = ["SBATCH_CLUSTERS", "SLURM_CLUSTERS"];
+
+/// `--clusters`, and what of it is enough for sbatch: `--clu`.
+fn names_a_cluster(argument: &str) -> bool {
+    let option = argument.split('=').next().unwrap_or_default();
+    let is_long = option.len() >= "--clu".len() && "--clusters".starts_with(option);
+    is_long
+        || "--cluster".starts_with(option) && option.len() >= "--clu".len()
+        || argument.starts_with("-M")
 }
 
 impl Settings {
@@ -97,6 +114,16 @@ impl Settings {
             && (name.is_empty() || name == "all" || name.contains(','))
         {
             return Err(SettingsError::Clusters(name.clone()));
+        }
+        let arguments = self.arguments.iter().chain(&self.gpu_arguments);
+        if let Some(argument) = arguments.clone().find(|argument| names_a_cluster(argument)) {
+            return Err(SettingsError::ElsewhereOnly(argument.clone()));
+        }
+        if let Some(name) = ELSEWHERE
+            .iter()
+            .find(|name| self.environment.contains_key(**name))
+        {
+            return Err(SettingsError::ElsewhereOnly((*name).to_owned()));
         }
         let (container, needs) = (ContainerUuid::generate("zzzzz"), Needs::default());
         let values = Values {
@@ -112,8 +139,7 @@ impl Settings {
         ];
         keys.into_iter()
             .flat_map(PerPartition::templates)
-            .chain(&self.arguments)
-            .chain(&self.gpu_arguments)
+            .chain(arguments)
             .try_for_each(|argument| render(argument, values).map(drop))?;
         Ok(())
     }
@@ -222,6 +248,28 @@ mod tests {
             let error = named(several).check().unwrap_err().to_string();
             assert!(error.contains("of its own for each"), "{error}");
         }
+    }
+
+    #[test]
+    fn what_sends_jobs_to_another_cluster_is_refused() {
+        for argument in ["--clusters=west", "--cluster=west", "--clu", "-M", "-Mwest"] {
+            let settings = Settings {
+                gpu_arguments: owned(&[argument]),
+                ..Settings::default()
+            };
+            let error = settings.check().unwrap_err().to_string();
+            assert!(error.contains(argument), "{error}");
+        }
+        let settings = Settings {
+            environment: BTreeMap::from([("SBATCH_CLUSTERS".into(), "west".into())]),
+            ..Settings::default()
+        };
+        assert!(settings.check().is_err());
+        let settings = Settings {
+            arguments: owned(&["--mem=%M", "--cluster-constraint=x", "--cpus-per-task=%C"]),
+            ..Settings::default()
+        };
+        assert_eq!(settings.check(), Ok(()));
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::haste::Haste;
 use crate::nodes::Nodes;
 use crate::refusals::Refusals;
 use crate::settings::Settings;
-use crate::squeue::{self, LISTING, Row, TIME_FORMAT};
+use crate::squeue::{self, LISTING, Memory, Row, TIME_FORMAT};
 use crate::start::{self, Unusable};
 use crate::submission;
 use crate::waiting::waiting;
@@ -86,7 +86,7 @@ impl Slurm {
     /// Slurm as the commands in PATH know it.
     pub fn new(settings: Settings, shared: Home, label: String, patience: Duration) -> Self {
         Self {
-            nodes: Nodes::new(Asked::by(&settings.arguments, &settings.gpu_arguments)),
+            nodes: Nodes::new(Asked::by(&settings)),
             patience,
             settings,
             bell: Bell::in_directory(shared.path()),
@@ -185,17 +185,6 @@ impl Slurm {
         }
     }
 
-    /// Whose attempt it is, as far as its job was seen, or its token's file is there.
-    fn container_of(&self, attempt: &TokenUuid) -> Option<ContainerUuid> {
-        let jobs = locked(&self.jobs);
-        if let Some((container, _)) = jobs.iter().find(|(_, (of, _))| of == attempt) {
-            return Some(container.clone());
-        }
-        let dirs = std::fs::read_dir(self.shared.path()).ok()?.flatten();
-        let mut its = dirs.filter(|dir| dir.path().join(token_name(attempt)).exists());
-        ContainerUuid::parse(its.next()?.file_name().to_str()?).ok()
-    }
-
     fn is_suspended(&self, job: &JobId) -> bool {
         let queue = locked(&self.queue);
         let row = queue.iter().find(|row| row.id == job.0);
@@ -237,7 +226,7 @@ impl Scheduler for Slurm {
         };
         let fit = |candidate: &Candidate| match fit(candidate) {
             Fit::Now => {
-                let hold = self.refusals.hold(&candidate.needs.partitions);
+                let hold = self.refusals.hold(&candidate.container, &candidate.needs);
                 hold.map_or(Fit::Now, Fit::Later)
             }
             other => other,
@@ -253,7 +242,7 @@ impl Scheduler for Slurm {
         let asked = self.arrays.now();
         locked(&self.haste).lists(Instant::now());
         let listing = self.squeue(&["--array", "--format", LISTING]).await?;
-        let rows = squeue::parse(&listing, &self.label, |attempt| self.container_of(attempt))
+        let rows = squeue::parse(&listing, &self.label, self)
             .map_err(|error| no_answer(error.to_string()))?;
         self.remember(&rows);
         let jobs = rows.iter().map(Row::job).collect();
@@ -270,8 +259,8 @@ impl Scheduler for Slurm {
             let asked = self.array_limit().await;
             *locked(&self.elements) = asked;
         }
-        let sinfo = self.settings.client("sinfo");
-        self.nodes.look(sinfo, self.patience).await;
+        let [sinfo, scontrol] = ["sinfo", "scontrol"].map(|program| self.settings.client(program));
+        self.nodes.look(sinfo, scontrol, self.patience).await;
         self.refusals.ask_again(&self.settings).await;
         Ok(jobs)
     }
@@ -280,7 +269,7 @@ impl Scheduler for Slurm {
         let submitted = self.sbatch(&order).await;
         match &submitted {
             Ok(job) => {
-                self.refusals.taken(&order.needs.partitions);
+                self.refusals.taken(&order.container, &order.needs);
                 let job = (order.attempt, job.0.clone());
                 locked(&self.jobs).insert(order.container, job);
             }
@@ -352,6 +341,25 @@ impl Scheduler for Slurm {
             () = self.bell.rung() => locked(&self.haste).rang(Instant::now()),
             () = self.departure() => {}
         }
+    }
+}
+
+impl Memory for Slurm {
+    /// As far as its job was seen, or its token's file is there.
+    fn container(&self, attempt: &TokenUuid) -> Option<ContainerUuid> {
+        let jobs = locked(&self.jobs);
+        if let Some((container, _)) = jobs.iter().find(|(_, (of, _))| of == attempt) {
+            return Some(container.clone());
+        }
+        let dirs = std::fs::read_dir(self.shared.path()).ok()?.flatten();
+        let mut its = dirs.filter(|dir| dir.path().join(token_name(attempt)).exists());
+        ContainerUuid::parse(its.next()?.file_name().to_str()?).ok()
+    }
+
+    fn attempt(&self, container: &ContainerUuid, id: &str) -> Option<TokenUuid> {
+        let jobs = locked(&self.jobs);
+        let (attempt, job) = jobs.get(container)?;
+        (job == id).then(|| attempt.clone())
     }
 }
 

@@ -74,14 +74,18 @@ pub fn comment_without_space(attempt: &TokenUuid, label: &str) -> String {
     format!("{attempt},{label}")
 }
 
+/// What is remembered of our jobs, should somebody have changed what they are found by.
+pub trait Memory {
+    /// Whose an attempt is.
+    fn container(&self, attempt: &TokenUuid) -> Option<ContainerUuid>;
+    /// The attempt of this container whose job has this number.
+    fn attempt(&self, container: &ContainerUuid, id: &str) -> Option<TokenUuid>;
+}
+
 /// All rows of the dispatcher `label` in a listing in the format [`LISTING`]. Other jobs, also those of another
-/// dispatcher of the same user, are none of its business. A job that somebody renamed is of the container that `known`
-/// has for its attempt.
-pub fn parse(
-    listing: &str,
-    label: &str,
-    known: impl Fn(&TokenUuid) -> Option<ContainerUuid>,
-) -> Result<Vec<Row>, Unreadable> {
+/// dispatcher of the same user, are none of its business. A job that somebody renamed is of the container that `memory`
+/// has for its attempt; one whose comment somebody changed is ours if its name and number are.
+pub fn parse(listing: &str, label: &str, memory: &impl Memory) -> Result<Vec<Row>, Unreadable> {
     let listing = without_heading(listing);
     if listing.is_empty() {
         return Ok(Vec::new());
@@ -91,7 +95,7 @@ pub fn parse(
     let body = listing.strip_suffix('\n').ok_or_else(cut)?;
     let head = || Unreadable(body.lines().next().unwrap_or_default().to_owned());
     let body = body.strip_prefix('@').ok_or_else(head)?;
-    let rows = body.split("\n@").map(|line| row(line, label, &known));
+    let rows = body.split("\n@").map(|line| row(line, label, memory));
     rows.filter_map(Result::transpose).collect()
 }
 
@@ -103,11 +107,7 @@ pub fn without_heading(answer: &str) -> &str {
     }
 }
 
-fn row(
-    line: &str,
-    label: &str,
-    known: impl Fn(&TokenUuid) -> Option<ContainerUuid>,
-) -> Result<Option<Row>, Unreadable> {
+fn row(line: &str, label: &str, memory: &impl Memory) -> Result<Option<Row>, Unreadable> {
     let unreadable = || Unreadable(line.to_owned());
     let (id, rest) = line.split_once('|').ok_or_else(unreadable)?;
     let (state, rest) = rest.split_once('|').ok_or_else(unreadable)?;
@@ -117,7 +117,11 @@ fn row(
         return Err(unreadable());
     }
     let (attempt, by) = comment.split_once([' ', ',']).unwrap_or_default();
-    if by != label {
+    let name = line.rsplit('|').next().unwrap_or_default();
+    let container = ContainerUuid::parse(name).ok();
+    let remembered = |container: &ContainerUuid| memory.attempt(container, id);
+    let recommented = (by != label).then(|| container.as_ref().and_then(remembered));
+    if let Some(None) = recommented {
         // What looks like a foreign row with a row of ours behind its line break has lost the mark between them.
         let of = |before: char| line.contains(&format!("{before}{label}|"));
         let swallowed = of(' ') || of(',');
@@ -127,32 +131,55 @@ fn row(
             Ok(None)
         };
     }
-    // Our own rows are never odd; one that is was damaged on its way.
-    let fields: Vec<&str> = rest.splitn(5, '|').collect();
-    let [nodes, nice, priority, start, last] = fields[..] else {
-        return Err(unreadable());
+    let attempt = recommented
+        .clone()
+        .unwrap_or_else(|| TokenUuid::parse(attempt).ok());
+    let container = container.or_else(|| memory.container(attempt.as_ref()?));
+    let told = match (told(rest), recommented) {
+        (Some(told), _) => told,
+        // What somebody wrote into the comment may look like more fields.
+        (None, Some(_)) => Told::default(),
+        // Our own rows are never odd; one that is was damaged on its way.
+        (None, None) => return Err(unreadable()),
     };
-    let (reason, name) = last.rsplit_once('|').ok_or_else(unreadable)?;
-    let attempt = TokenUuid::parse(attempt).ok();
-    let container = ContainerUuid::parse(name).ok();
-    let container = container.or_else(|| known(attempt.as_ref()?));
     Ok(Some(Row {
         id: id.to_owned(),
         meaning: meaning(state),
         state: state.to_owned(),
         container: container.ok_or_else(unreadable)?,
         attempt,
+        node: told.node,
+        standing: told.standing,
+        start: told.start,
+        reason: told.reason,
+    }))
+}
+
+/// What a row tells beside whose it is. A priority of 0 is that of a job that is left alone.
+#[derive(Default)]
+struct Told {
+    node: Option<String>,
+    standing: Standing,
+    start: Option<Timestamp>,
+    reason: String,
+}
+
+fn told(rest: &str) -> Option<Told> {
+    let fields: Vec<&str> = rest.splitn(5, '|').collect();
+    let [nodes, nice, priority, start, last] = fields[..] else {
+        return None;
+    };
+    let (reason, _) = last.rsplit_once('|')?;
+    let start = start.parse().ok();
+    Some(Told {
         node: Some(nodes.to_owned()).filter(|nodes| !nodes.is_empty()),
         standing: Standing {
-            priority: priority.parse().map_err(|_| unreadable())?,
-            nice: nice.parse().map_err(|_| unreadable())?,
+            priority: priority.parse().ok()?,
+            nice: nice.parse().ok()?,
         },
-        start: start
-            .parse()
-            .ok()
-            .and_then(|second| Timestamp::from_second(second).ok()),
+        start: start.and_then(|second| Timestamp::from_second(second).ok()),
         reason: reason.to_owned(),
-    }))
+    })
 }
 
 /// An unknown state is one that keeps us waiting.
@@ -174,15 +201,59 @@ mod tests {
     const ATTEMPT: &str = "zzzzz-gj3su-000000000000000";
 
     fn parse(listing: &str, label: &str) -> Result<Vec<Row>, Unreadable> {
-        super::parse(listing, label, |_| None)
+        super::parse(listing, label, &())
+    }
+
+    impl Memory for () {
+        fn container(&self, _: &TokenUuid) -> Option<ContainerUuid> {
+            None
+        }
+
+        fn attempt(&self, _: &ContainerUuid, _: &str) -> Option<TokenUuid> {
+            None
+        }
+    }
+
+    struct Job12;
+
+    impl Memory for Job12 {
+        fn container(&self, attempt: &TokenUuid) -> Option<ContainerUuid> {
+            (attempt.as_str() == ATTEMPT).then(|| ContainerUuid::parse(UUID).unwrap())
+        }
+
+        fn attempt(&self, container: &ContainerUuid, id: &str) -> Option<TokenUuid> {
+            let its = container.as_str() == UUID && id == "12";
+            its.then(|| TokenUuid::parse(ATTEMPT).unwrap())
+        }
+    }
+
+    #[test]
+    fn a_job_whose_comment_was_changed_is_known_by_its_name_and_number() {
+        let line =
+            |id: u32, comment: &str| format!("@{id}|RUNNING|{comment}|n1|0|1|N/A|None|{UUID}\n");
+        let seen = |listing: &str| super::parse(listing, "me", &Job12).unwrap();
+        for comment in [
+            "see ticket 7",
+            "(null)",
+            "zzzzz-gj3su-111111111111111 other",
+            "a|b",
+        ] {
+            let rows = seen(&line(12, comment));
+            assert_eq!(rows[0].container.as_str(), UUID, "{comment}");
+            assert_eq!(
+                rows[0].attempt.as_ref().unwrap().as_str(),
+                ATTEMPT,
+                "{comment}"
+            );
+            assert_eq!(seen(&line(13, comment)), []);
+        }
     }
 
     #[test]
     fn a_job_that_was_renamed_is_known_by_its_attempt() {
         let listing = format!("@12|RUNNING|{ATTEMPT} me|n1|0|1|N/A|None|another name\n");
         let container = ContainerUuid::parse(UUID).unwrap();
-        let known = |attempt: &TokenUuid| (attempt.as_str() == ATTEMPT).then(|| container.clone());
-        let rows = super::parse(&listing, "me", known).unwrap();
+        let rows = super::parse(&listing, "me", &Job12).unwrap();
         assert_eq!(rows[0].container, container);
         assert!(parse(&listing, "me").is_err());
     }

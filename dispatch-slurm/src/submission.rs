@@ -96,6 +96,8 @@ impl Settings {
                 "what crunch-run says is read here",
             ),
             always("--chdir=/", "a directory that is everywhere"),
+            // --gpus counts over all nodes of a job, and would take some of each.
+            always("--nodes=1", "a container runs on one node"),
         ];
         if !job.avoid.is_empty() {
             ours.push(always(
@@ -199,10 +201,11 @@ impl Settings {
 }
 
 /// The options of ours that have a short form too.
-const SHORT: [(&str, &str); 8] = [
+const SHORT: [(&str, &str); 9] = [
     ("--output", "-o"),
     ("--chdir", "-D"),
     ("--exclude", "-x"),
+    ("--nodes", "-N"),
     ("--time", "-t"),
     ("--account", "-A"),
     ("--qos", "-q"),

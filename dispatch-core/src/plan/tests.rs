@@ -448,6 +448,43 @@ fn the_highest_priority_starts_first_and_only_as_many_as_may_wait() {
     assert_eq!(rest.collect::<Vec<_>>(), [uuid(4), uuid(2)]);
 }
 
+/// Jobs that wait for an administrator do not keep the place of those that could run; but the scheduler is not filled
+/// with them either.
+#[test]
+fn what_waits_in_vain_takes_no_place_up_to_a_number() {
+    for (in_vain, expected) in [(0, 4), (4, 4), (6, 2), (8, 0), (9, 0)] {
+        let mut world = world(ContainerState::Queued, Holder::Nobody, 1);
+        let queued = world.containers.remove(&uuid(1)).unwrap();
+        for n in 100..120 {
+            world.containers.insert(uuid(n), queued.clone());
+        }
+        for n in 0..in_vain {
+            let known = Known {
+                state: ContainerState::Locked,
+                holder: ours(),
+                ..queued.clone()
+            };
+            world.containers.insert(uuid(n), known);
+            let waits = Waits {
+                words: "somebody holds it".into(),
+                in_vain_since: Some(at(1)),
+            };
+            world.waiting.insert(uuid(n), waits);
+            let job = Job {
+                container: uuid(n),
+                ..job(1, 1)
+            };
+            world = with_job(world, job);
+        }
+        let policy = Policy {
+            max_pending: 4,
+            ..POLICY
+        };
+        let started = plan(&world, &policy).filter(|a| matches!(a, Action::Start { .. }));
+        assert_eq!(started.count(), expected, "{in_vain} in vain");
+    }
+}
+
 #[test]
 fn what_does_not_fit_now_or_ever_stays_queued() {
     for fit in [Fit::Later("busy".into()), Fit::Never("too large".into())] {

@@ -133,7 +133,7 @@ fn one_update_names_an_element_and_lets_it_begin() {
         "@12_7|PENDING|{},{LABEL}||0|1|N/A|None|{}\n",
         names[7].1, names[7].0
     );
-    let rows = crate::squeue::parse(&row, LABEL, |_| None).unwrap();
+    let rows = crate::squeue::parse(&row, LABEL, &()).unwrap();
     assert_eq!(rows[0].attempt.as_ref(), Some(&names[7].1));
 }
 
@@ -158,7 +158,7 @@ fn what_nobody_will_name_any_more_is_found() {
     assert_eq!(found(&arrays.now()), ["5_0", "7_1", "5_1"]);
     // To the reader of our jobs they are nobody's.
     assert!(
-        crate::squeue::parse(&row("5_0", "x/1/2"), "x", |_| None)
+        crate::squeue::parse(&row("5_0", "x/1/2"), "x", &())
             .unwrap()
             .is_empty()
     );

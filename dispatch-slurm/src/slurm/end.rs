@@ -52,11 +52,21 @@ impl Slurm {
         container: &ContainerUuid,
         attempt: &TokenUuid,
     ) -> Result<Option<Ended>, SchedulerError> {
-        let name = format!("--name={container}");
-        let query = ["--states=all", "--sort=i", &name, "--format", IN_SQUEUE];
-        let listing = self.squeue(&query).await;
+        let noted = self.job_of(container, attempt);
+        // By its number one job is asked for, by its name all of the user.
+        let which = match &noted {
+            Some(job) => format!("--jobs={job}"),
+            None => format!("--name={container}"),
+        };
+        let query = ["--states=all", "--sort=i", &which, "--format", IN_SQUEUE];
+        let listing = match self.squeue(&query).await {
+            Err(SchedulerError::NoAnswer { detail, .. }) if detail.contains("Invalid job id") => {
+                Ok(String::new())
+            }
+            listing => listing,
+        };
         let known = listing.as_deref().ok();
-        let known = known.and_then(|listing| ending::in_squeue(listing, attempt));
+        let known = known.and_then(|listing| ending::in_squeue(listing, attempt, noted.as_deref()));
         if known.as_ref().is_some_and(Ended::is_alive) {
             return Ok(known);
         }
@@ -74,6 +84,12 @@ impl Slurm {
         Ok(Some(ended))
     }
 
+    fn job_of(&self, container: &ContainerUuid, attempt: &TokenUuid) -> Option<String> {
+        let jobs = locked(&self.jobs);
+        let (of, job) = jobs.get(container)?;
+        (of == attempt).then(|| job.clone())
+    }
+
     /// Accounts may lag behind: what they show as running says nothing.
     async fn accounts(
         &self,
@@ -82,10 +98,10 @@ impl Slurm {
         known: Option<&Ended>,
     ) -> Option<Ended> {
         let sacct = self.settings.client("sacct");
-        let answer = self.accounting.ask(sacct, container).await?;
-        let noted = locked(&self.jobs).get(container).cloned();
-        let noted = noted.filter(|(of, _)| of == attempt).map(|(_, job)| job);
-        let job = known.map(|known| known.job.clone()).or(noted);
+        let job = known.map(|known| known.job.clone());
+        let job = job.or_else(|| self.job_of(container, attempt));
+        let answer = self.accounting.ask(sacct, container, job.as_deref());
+        let answer = answer.await?;
         let booked = ending::in_sacct(&answer, attempt, job.as_deref())?;
         (!booked.is_alive()).then_some(booked)
     }

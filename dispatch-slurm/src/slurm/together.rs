@@ -149,6 +149,7 @@ impl Slurm {
                         let id = format!("{job}_{}", first + n);
                         let noted = (order.attempt.clone(), id.clone());
                         locked(&self.jobs).insert(order.container.clone(), noted);
+                        self.refusals.taken(&order.container, &order.needs);
                         Ok(JobId(id))
                     }));
                 }

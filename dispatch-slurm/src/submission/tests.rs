@@ -50,7 +50,13 @@ fn words(arguments: Vec<Argument>) -> Vec<String> {
 fn from_lists(settings: &Settings, needs: &Needs) -> String {
     let all = words(sbatch(settings, needs, &[]));
     assert_eq!(all[..3], ["--nice=10000", "--no-requeue", "--parsable"]);
-    let ours = ["--open-mode=", "--output=", "--chdir=", "--comment="];
+    let ours = [
+        "--open-mode=",
+        "--output=",
+        "--chdir=",
+        "--nodes=",
+        "--comment=",
+    ];
     let theirs = all[3..all.len() - 2].iter();
     theirs
         .filter(|text| !ours.iter().any(|our| text.starts_with(our)))
@@ -179,6 +185,7 @@ fn what_the_admin_does_not_say_is_said_for_him() {
             "--open-mode=append",
             "--output=/shared/100%%/output.log",
             "--chdir=/",
+            "--nodes=1",
             "--exclude=n1,n2",
             "--time=62",
             "--signal=B:XCPU@120",
@@ -215,6 +222,7 @@ fn what_the_admin_does_not_say_is_said_for_him() {
         words(sbatch(&own, &needs, &avoid))[3..],
         [
             "--open-mode=append",
+            "--nodes=1",
             "--reservation=now",
             "--time=2",
             "-xn3",
