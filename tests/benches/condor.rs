@@ -12,6 +12,9 @@ mod image;
 #[path = "../tests/suite/lab.rs"]
 #[allow(dead_code, reason = "the tests use more of it than this does")]
 mod lab;
+#[path = "../tests/suite/points.rs"]
+#[allow(dead_code, reason = "the tests use more of it than this does")]
+mod points;
 #[path = "../tests/suite/program.rs"]
 #[allow(dead_code, reason = "the tests use more of it than this does")]
 mod program;
