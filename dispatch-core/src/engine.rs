@@ -27,6 +27,8 @@ use crate::world::{Job, Moment};
 const FAREWELL: Duration = Duration::from_secs(10);
 /// Of them, at once.
 const ABREAST: usize = 8;
+/// Between two rounds of putting waiting jobs in order, at least: priorities seldom change one at a time.
+const ORDER: Duration = Duration::from_secs(2);
 /// Log records waiting to be written; more are dropped, they are for people only.
 const RECORDS: usize = 256;
 /// Between two searches for tokens that nobody remembers, as after a lost answer to the request for one.
@@ -186,6 +188,8 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
         let mut sight: Option<JoinHandle<Sight>> = None;
         let mut view: Option<JoinHandle<Result<Look, Error>>> = None;
         let mut arranging: Option<JoinHandle<Result<(), SchedulerError>>> = None;
+        let mut disorder = false;
+        let mut next_order = Instant::now();
         let mut next_look = Instant::now();
         let mut next_act = Instant::now();
         loop {
@@ -211,9 +215,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
                 Some(seen) = ready(&mut view) => {
                     view = None;
                     self.saw(seen, &records);
-                    if arranging.is_none() {
-                        arranging = self.arrange();
-                    }
+                    disorder = true;
                     next_look = Instant::now() + self.pause();
                     next_act = Instant::now();
                 }
@@ -221,6 +223,13 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
                     arranging = None;
                     if let Ok(Err(error)) = arranged {
                         tracing::warn!(%error, "the waiting jobs could not be put in order; it is tried again");
+                    }
+                }
+                () = tokio::time::sleep_until(next_order), if disorder && arranging.is_none() => {
+                    disorder = false;
+                    arranging = self.arrange();
+                    if arranging.is_some() {
+                        next_order = Instant::now() + ORDER;
                     }
                 }
                 () = wake.notified() => {

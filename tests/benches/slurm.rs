@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use arvados_client::records::ContainerState;
+use arvados_client::records::{Container, ContainerState};
 use arvados_client::{ContainerRequestUuid, ContainerUuid};
 use futures_util::{StreamExt, stream};
 use lab::Lab;
@@ -154,6 +154,11 @@ impl Site {
         stack::wait_for("an empty queue", PATIENCE, || {
             self.names().is_empty().then_some(())
         });
+        // And the dispatcher has put all of it away.
+        for (_, container) in made {
+            let back = |c: &Container| c.state != ContainerState::Locked;
+            self.stack.wait_until(container, PATIENCE, back).await;
+        }
     }
 
     /// How often each command was called so far.
