@@ -49,6 +49,46 @@ async fn who_does_not_hold_the_lock_runs_nothing() {
     assert_eq!(world.record(&job).await.state, ContainerState::Queued);
 }
 
+/// Where a site has one token for all attempts, the lock's holder is no proof.
+#[tokio::test]
+async fn who_comes_second_with_the_same_token_runs_nothing() {
+    assert!(
+        fail_points::ENABLED || std::env::var_os("CI").is_none(),
+        "this test needs the feature fail-points/enabled"
+    );
+    if !fail_points::ENABLED || !can_run() {
+        eprintln!("SKIPPED: this test needs the feature fail-points/enabled");
+        return;
+    }
+    let world = World::new().await;
+    let job = world.lock(&["echo", "twice"], json!({})).await;
+    let points = world.place().join("points");
+    fs::create_dir(&points).unwrap();
+    let hold = points.join("run.before-running.hold");
+    fs::write(&hold, "").unwrap();
+    let mut program = world.program(&job, &[]);
+    let second = program.env(fail_points::VARIABLE, &points).spawn().unwrap();
+    soon("it is about to run", || {
+        let passed = fs::read_to_string(points.join("passed")).ok()?;
+        passed.contains("run.before-running").then_some(())
+    })
+    .await;
+    let log = "d41d8cd98f00b204e9800998ecf8427e+0";
+    world
+        .dispatch
+        .with_token(job.token.clone())
+        .update_container(&job.uuid, json!({"state": "Running", "log": log}))
+        .await
+        .unwrap();
+    fs::remove_file(hold).unwrap();
+    let finished = finish(second).await;
+    assert_eq!(finished.code, 76, "{}", finished.said);
+    let record = world.record(&job).await;
+    assert_eq!(record.state, ContainerState::Running);
+    assert_eq!(record.log.unwrap().to_string(), log);
+    assert!(left_overs(&job.uuid).is_empty());
+}
+
 #[tokio::test]
 async fn a_record_that_is_taken_away_stops_the_command() {
     if !can_run() {

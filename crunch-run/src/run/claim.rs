@@ -163,7 +163,7 @@ pub async fn inputs(claim: &Claim) -> Result<(BTreeMap<String, Mount>, ImageFile
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use arvados_client::api::NewToken;
     use arvados_client::keep::{BlockStore, Locator};
     use arvados_client::{Endpoint, scopes};
@@ -205,7 +205,7 @@ mod tests {
     }
 
     /// The user of a server, and a container of his that is locked by the client beside it.
-    async fn locked(server: &Server, keep: &str, more: serde_json::Value) -> (Client, Container) {
+    pub async fn locked(server: &Server, keep: &str, more: Value) -> (Client, Container) {
         let ready = serde_json::to_value(server.ready()).unwrap();
         let client = |token: Token| {
             let mut endpoint = Endpoint::new(ready["host"].as_str().unwrap(), token).unwrap();

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arvados_client::Pdh;
+use arvados_client::records::RuntimeStatus;
 use fail_points::fail_point;
-use serde_json::json;
+use jiff::Timestamp;
+use serde_json::{Value, json};
 
 use super::claim::{self, Claim};
 use super::failure::Failure;
@@ -132,18 +134,14 @@ impl Attempt<'_> {
         }
     }
 
-    /// Locked → Running: the guard against a second start. It carries a new log, because stock servers check
-    /// who holds the lock only then.
+    /// Locked → Running: the guard against a second start.
     async fn announce(&self, log: Pdh, status: &Status) -> Result<Pdh, Failure> {
         // Once it is sent it may have taken effect, so from there on a request to stop is for the run to hear.
         self.unless_stopped(async { Ok(()) }).await?;
-        let mut attributes = json!({"state": "Running", "log": log});
-        if let Some(status) = status.at_start() {
-            attributes["runtime_status"] = json!(status);
-        }
+        let update = announcement(&log, status.at_start(), Timestamp::now());
         fail_point("run.before-running");
         self.client
-            .update_container(&self.settings.uuid, attributes)
+            .update_container(&self.settings.uuid, update)
             .await
             .map_err(|error| Failure::of_announcement(&error))?;
         fail_point("run.after-running");
@@ -208,5 +206,50 @@ impl Attempt<'_> {
         if !matches!(tokio::time::timeout(patience, telling).await, Ok(Ok(()))) {
             self.journal.say("The log could not be saved");
         }
+    }
+}
+
+/// It carries a new log, because stock servers check who holds the lock only then. And it carries the time: Running
+/// may be said again to a record that says so already, but `started_at` can only be changed on the way to Running, so
+/// a second run with the same token is refused. The same update once more, after an answer that was lost, changes
+/// nothing and passes, for which its time must be as exact as the server's and no more: it keeps microseconds.
+fn announcement(log: &Pdh, status: Option<RuntimeStatus>, now: Timestamp) -> Value {
+    let now = now.round(jiff::Unit::Microsecond).unwrap_or(now);
+    let mut update = json!({"state": "Running", "log": log, "started_at": now});
+    if let Some(status) = status {
+        update["runtime_status"] = json!(status);
+    }
+    update
+}
+
+#[cfg(test)]
+mod tests {
+    use dispatch_api::{Options, Server};
+
+    use super::*;
+    use crate::run::claim::tests::locked;
+
+    #[tokio::test]
+    async fn of_two_that_hold_one_token_one_may_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options::new(dir.path().join("state"));
+        let server = Server::start(&options).await.unwrap();
+        let (client, record) = locked(&server, "http://127.0.0.1:9", json!({})).await;
+        let now: Timestamp = "2026-01-02T03:04:05.123456789Z".parse().unwrap();
+        let log: Pdh = "d41d8cd98f00b204e9800998ecf8427e+0".parse().unwrap();
+        let first = announcement(&log, None, now);
+        assert_eq!(first["started_at"], "2026-01-02T03:04:05.123457Z");
+        let tell =
+            async |update: &Value| client.update_container(&record.uuid, update.clone()).await;
+        tell(&first).await.unwrap();
+        tell(&first).await.expect("its answer may have been lost");
+        let later = now + Duration::from_millis(1);
+        let refused = tell(&announcement(&log, None, later)).await.unwrap_err();
+        assert!(refused.is_refused(), "{refused}");
+        assert!(matches!(
+            Failure::of_announcement(&refused),
+            Failure::NotOurs(_)
+        ));
+        server.stop().await;
     }
 }
