@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use arvados_client::records::ContainerState;
-use run_lab::{Finished, Job, World, can_run, file, finish, lines};
+use run_lab::{Finished, Job, World, can_run, file, finish, lines, signal};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
@@ -424,6 +425,51 @@ async fn an_attempt_killed_after_its_command_is_resumed_wherever_it_was() {
         assert_delivered(&world, &job).await;
         assert_eq!(names(&job.dir), ["exit", "lock"], "{point}");
     }
+}
+
+/// What it left until then is not its output.
+#[tokio::test]
+async fn an_attempt_killed_after_it_was_stopped_is_cancelled_by_resume() {
+    if !can_kill() {
+        return;
+    }
+    let world = World::new().await;
+    let job = job(&world).await;
+    let mut program = world.program(&job, &["--grace=100ms"]);
+    program.env(fail_points::VARIABLE, deadly(&world, "run.before-output"));
+    let child = program.spawn().unwrap();
+    world.until_said(&job, "ready").await;
+    signal(&child, Signal::TERM);
+    killed(child).await;
+    let words = "it was stopped on request (signal TERM)";
+    assert_cancelled_by_resume(&world, &job, words).await;
+}
+
+#[tokio::test]
+async fn an_output_that_was_too_large_is_so_for_resume() {
+    if !can_kill() {
+        return;
+    }
+    let world = World::new().await;
+    let script = "head -c 100000 /dev/zero >/out/large";
+    let job = world.lock(&["sh", "-c", script], json!({})).await;
+    let mut program = world.program(&job, &["--output-limit=1000"]);
+    program.env(fail_points::VARIABLE, deadly(&world, "run.before-output"));
+    killed(program.spawn().unwrap()).await;
+    assert_cancelled_by_resume(&world, &job, "its output is too large").await;
+}
+
+async fn assert_cancelled_by_resume(world: &World, job: &Job, words: &str) {
+    let finished = resume(&job.dir).await;
+    assert_eq!(finished.code, 0, "{}", finished.said);
+    let record = world.record(job).await;
+    assert_eq!(record.state, ContainerState::Cancelled);
+    assert_eq!(record.output, None);
+    let error = record.runtime_status.error.unwrap();
+    assert!(error.contains(words), "{error}");
+    let log = world.log(job).await;
+    let result: Value = serde_json::from_str(file(&log, "result.json")).unwrap();
+    assert_eq!(result["error"]["sentence"], error);
 }
 
 /// The final state ends the attempt's token, so nothing can be done twice.

@@ -64,10 +64,15 @@ impl DiskAllowance {
 }
 
 impl Allowance {
-    /// One look more, and the most bytes that were ever seen in the scratch directory.
+    /// The most bytes that were seen in the scratch directory until now.
+    pub fn scratch_so_far(&self) -> u64 {
+        self.peak_scratch.load(Ordering::Relaxed)
+    }
+
+    /// The same after one look more.
     pub async fn scratch_at_most(&self) -> u64 {
-        let now = self.look_at_scratch().await.bytes;
-        now.max(self.peak_scratch.load(Ordering::Relaxed))
+        self.look_at_scratch().await;
+        self.scratch_so_far()
     }
 
     async fn look_at_scratch(&self) -> Usage {

@@ -33,9 +33,12 @@ pub struct Left {
     pub scratch: PathBuf,
     pub mounts: NotedMounts,
     pub evidence: Evidence,
+    /// The largest output that is saved, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_limit: Option<u64>,
     /// How the command ended by itself; without it there is a verdict.
     pub exit: Option<Exit>,
-    /// Once it is known what became of the output.
+    /// At once where the output is not wanted, and else when it is known what became of it.
     pub verdict: Option<Verdict>,
     /// The log that the record has had since the start.
     pub first_log: Pdh,
@@ -75,7 +78,9 @@ pub struct Remains<'a> {
     pub scratch: &'a Path,
     pub mounts: NotedMounts,
     pub evidence: Evidence,
+    pub output_limit: Option<u64>,
     pub exit: Option<Exit>,
+    pub verdict: Option<Verdict>,
     pub first_log: &'a Pdh,
     pub result: Value,
 }
@@ -111,8 +116,9 @@ impl Left {
             scratch: facts.scratch.to_owned(),
             mounts: facts.mounts,
             evidence: facts.evidence,
+            output_limit: facts.output_limit,
             exit: facts.exit,
-            verdict: None,
+            verdict: facts.verdict,
             first_log: facts.first_log.clone(),
             log: None,
             recorded: None,
@@ -155,6 +161,11 @@ impl Left {
         text.push(b'\n');
         file.write_all(&text)?;
         fs::rename(partial, dir.undelivered())
+    }
+
+    /// More is known of the run than at first.
+    pub fn measured(&mut self, result: Value) {
+        self.result = result;
     }
 
     /// result.json with this verdict.

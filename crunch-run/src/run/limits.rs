@@ -1,4 +1,4 @@
-//! What one container may use: by its record, and by what the site allows. Pure.
+//! What one container may use: by its record, and by what the site allows.
 
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use arvados_client::records::{Container, MountKind};
 
 use super::settings::SiteLimits;
-use crate::limits::{Allowance, DiskAllowance, Measure, Resource};
+use crate::limits::{Allowance, DiskAllowance, Measure, Overrun, Resource};
 use crate::mounts::Staged;
 
 /// `memory` is the limit that the kernel keeps.
@@ -41,7 +41,7 @@ pub fn allowance(
             disks.push(disk(&bind.host, Measure::Bytes, resource, mount.capacity));
         }
     }
-    disks.extend(output_limit(site, staged));
+    disks.extend(output_limit(site.output, staged));
     Allowance {
         cpu_time: site.cpu_time,
         memory,
@@ -51,12 +51,19 @@ pub fn allowance(
     }
 }
 
-/// The one that is looked at once more before the output is saved.
-pub fn output_limit(site: &SiteLimits, staged: &Staged) -> Option<DiskAllowance> {
-    site.output.map(|allowed| DiskAllowance {
+/// The limit on the output, in bytes.
+fn output_limit(allowed: Option<u64>, staged: &Staged) -> Option<DiskAllowance> {
+    allowed.map(|allowed| DiskAllowance {
         dir: staged.output_dir.clone(),
         measure: Measure::Length,
         resource: Resource::OutputBytes,
         allowed,
     })
+}
+
+/// One look more before the output is saved: a command may have written much just before its end.
+pub async fn output_overrun(allowed: Option<u64>, staged: &Staged) -> Option<Overrun> {
+    let limit = output_limit(allowed, staged)?;
+    let look = tokio::task::spawn_blocking(move || limit.overrun());
+    look.await.ok().flatten()
 }

@@ -15,12 +15,13 @@ use super::failure::Failure;
 use super::in_runtime;
 use super::insist::{GaveUp, Insistence, Trouble};
 use super::left::Left;
+use super::limits;
 use crate::exit::ExitCode;
 use crate::job_dir::JobDir;
 use crate::logs::{JOURNAL, Journal, LogDir, RESULT, Saver};
 use crate::signals::Signals;
 use crate::status::Status;
-use crate::verdict::{self, Ending, Verdict};
+use crate::verdict::{self, Ending, Output, Verdict};
 
 /// What is to be delivered, and how. Whoever calls holds the lock of the job directory.
 #[derive(Debug)]
@@ -208,8 +209,14 @@ impl Resumed {
                 "the output directory {place} is gone from this node"
             )));
         }
+        let saving = async {
+            match limits::output_overrun(left.output_limit, &staged).await {
+                Some(overrun) => Ok(Output::TooLarge(overrun)),
+                None => delivery.save_output(&staged, status).await,
+            }
+        };
         let output = tokio::select! {
-            saved = delivery.save_output(&staged, status) => saved?,
+            saved = saving => saved?,
             // Nothing is lost by this.
             asked = self.signals.stop.asked() => return Err(stopped(asked.by)),
         };

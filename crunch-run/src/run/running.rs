@@ -22,10 +22,10 @@ use super::{Attempt, Means};
 use crate::cgroup::Reach;
 use crate::engine::{Container, Engine, Exit};
 use crate::exit::ExitCode;
-use crate::limits::{Overrun, Watchdog};
+use crate::limits::Watchdog;
 use crate::logs::{Checkpoints, HOST_STATISTICS, Pump, RESULT, STATISTICS, Saver};
+use crate::mounts::NotedMounts;
 use crate::mounts::arv_mount::ArvMount;
-use crate::mounts::{NotedMounts, Staged};
 use crate::stats::{Sampler, Source, Subject, Summary, Tree};
 use crate::status::Status;
 use crate::verdict::{self, Cause, Ending, Evidence, Kind, Output, Verdict};
@@ -116,19 +116,6 @@ impl Attempt<'_> {
             status.warn(sentence);
         }
         drop(running.reserve);
-        self.drain("stdout", running.pumps.stdout).await;
-        self.drain("stderr", running.pumps.stderr).await;
-        self.say_usage(ending.exit(), &usage, claim);
-        let delivery = Delivery {
-            client: &self.client,
-            claim,
-            insistence: Insistence {
-                patience: self.settings.patience,
-                stop: &self.signals.stop,
-                journal: &self.journal,
-            },
-            journal: &self.journal,
-        };
         let staged = &running.fetched.staged;
         if let Err(error) = staged.forget_secrets() {
             self.journal.say(format!(
@@ -142,16 +129,22 @@ impl Attempt<'_> {
             memory_limit,
             processes,
         };
-        let facts = Facts {
-            verdict: &verdict::judge(&ending, Output::Unwanted, evidence),
+        let without_output = verdict::judge(&ending, Output::Unwanted, evidence);
+        let mut facts = Facts {
+            verdict: &without_output,
             exit: ending.exit(),
             usage: &usage,
             refused_processes: processes.refused,
             memory_limit,
-            scratch_peak: running.allowance.scratch_at_most().await,
+            scratch_peak: running.allowance.scratch_so_far(),
             phases: &self.phases,
             engine: engine.name(),
             gpus: &running.gpus,
+        };
+        // Only of a command that ended by itself the output is still to be seen.
+        let (exit, verdict) = match &ending {
+            Ending::Exited(exit) => (Some(*exit), None),
+            _ => (None, Some(without_output.clone())),
         };
         let mut left = Left::new(Remains {
             container: &self.settings.uuid,
@@ -161,14 +154,33 @@ impl Attempt<'_> {
             scratch: below(self.dir.path(), scratch.path()),
             mounts: NotedMounts::of(staged, self.dir.path()),
             evidence,
-            exit: ending.exit().copied(),
+            output_limit: self.settings.site.output,
+            exit,
+            verdict,
             first_log: &running.first_log,
             result: facts.value(),
         });
+        // Before all that may take its time.
+        self.note(&left);
+        self.drain("stdout", running.pumps.stdout).await;
+        self.drain("stderr", running.pumps.stderr).await;
+        self.say_usage(ending.exit(), &usage, claim);
+        let delivery = Delivery {
+            client: &self.client,
+            claim,
+            insistence: Insistence {
+                patience: self.settings.patience,
+                stop: &self.signals.stop,
+                journal: &self.journal,
+            },
+            journal: &self.journal,
+        };
+        facts.scratch_peak = running.allowance.scratch_at_most().await;
+        left.measured(facts.value());
         self.note(&left);
         fail_point("run.before-output");
         let output = match &ending {
-            Ending::Exited(exit) => match self.output_overrun(staged).await {
+            Ending::Exited(exit) => match limits::output_overrun(left.output_limit, staged).await {
                 Some(overrun) => Ok(Output::TooLarge(overrun)),
                 None => delivery.output(staged, exit, &status).await,
             },
@@ -279,13 +291,6 @@ impl Attempt<'_> {
         let after = Watchdog::patience(max_run_time, self.settings.grace, self.settings.overdue);
         let journal = self.journal.clone();
         Watchdog::start(container.cgroup()?, after, move |text| journal.say(text))
-    }
-
-    /// A command may have written much just before its end.
-    async fn output_overrun(&self, staged: &Staged) -> Option<Overrun> {
-        let limit = limits::output_limit(&self.settings.site, staged)?;
-        let look = tokio::task::spawn_blocking(move || limit.overrun());
-        look.await.ok().flatten()
     }
 
     fn sampler(&self, running: &Running, claim: &Claim) -> Option<Sampler> {
