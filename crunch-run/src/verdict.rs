@@ -26,7 +26,11 @@ pub enum Ending {
     /// We stopped it.
     Stopped { cause: Cause, exit: Option<Exit> },
     /// The record said Running, and then the command did not start.
-    NotStarted { reason: String },
+    NotStarted {
+        reason: String,
+        /// The request is at fault, whatever its own words in the reason sound like.
+        by_request: bool,
+    },
     /// Nobody knows how; it does not run any more.
     Lost { reason: String },
 }
@@ -119,9 +123,13 @@ pub fn judge(ending: &Ending, output: Output, evidence: Evidence) -> Verdict {
             let how = exit.map_or("it was not seen to end".to_owned(), |exit| how(&exit));
             return cancelled(cause.kind(), Reason::new(cause.sentence("it was"), how));
         }
-        Ending::NotStarted { reason } => {
+        Ending::NotStarted { reason, by_request } => {
+            let kind = match by_request {
+                true => Kind::NotStarted,
+                false => blame(reason, Kind::NotStarted),
+            };
             return cancelled(
-                blame(reason, Kind::NotStarted),
+                kind,
                 Reason::new(
                     format!("the command could not be started: {reason}"),
                     "the engine refused it after everything was in place",

@@ -249,6 +249,7 @@ impl Attempt<'_> {
         if let Err(error) = container.start().await {
             let ending = Ending::NotStarted {
                 reason: error.to_string(),
+                by_request: error.is_users(),
             };
             return (Watched::Ended(ending), Summary::default());
         }

@@ -107,6 +107,7 @@ fn endings_and_their_verdicts() {
         (
             Ending::NotStarted {
                 reason: "no loader".into(),
+                by_request: false,
             },
             Output::Unwanted,
             Cancelled,
@@ -143,12 +144,24 @@ fn endings_and_their_verdicts() {
         (
             Ending::NotStarted {
                 reason: "x: no space left on device".into(),
+                by_request: false,
             },
             Output::Unwanted,
             Cancelled,
             None,
             Kind::BrokenNode,
             "the command could not be started: x: no space left on device",
+        ),
+        (
+            Ending::NotStarted {
+                reason: "command \"no space left on device\" not found in the image".into(),
+                by_request: true,
+            },
+            Output::Unwanted,
+            Cancelled,
+            None,
+            Kind::NotStarted,
+            "the command could not be started: command \"no space left on device\" not found in the image",
         ),
         (
             code(0),
