@@ -318,14 +318,19 @@ impl Layout {
         Ok(host)
     }
 
-    /// Says now what would become a failure in the middle of a long download.
+    /// Says now what would become a failure in the middle of a long download. What can be bound, as `put` does it,
+    /// is not written.
     fn check_space(&self, items: &[Item]) -> Result<(), MountError> {
-        let mut read_only: HashSet<&Part> = HashSet::new();
+        let mut shared: HashSet<&Part> = HashSet::new();
         let mut needed = 0u64;
         for item in items {
-            if let Content::Collection(part) = &item.content
-                && (item.role != Role::ReadOnly || read_only.insert(part))
-            {
+            let Content::Collection(part) = &item.content else {
+                continue;
+            };
+            let is_bound = item.role == Role::ReadOnly
+                && !self.outer.contains(&item.target)
+                && (self.in_tree(part).is_some() || !shared.insert(part));
+            if !is_bound {
                 needed = needed.saturating_add(size(&self.tree(part), &part.path));
             }
         }
@@ -442,12 +447,12 @@ mod tests {
             },
         }))
         .unwrap();
-        let plan = super::super::plan(&container, &BTreeMap::new(), false).unwrap();
+        let plan = || super::super::plan(&container, &BTreeMap::new(), false).unwrap();
         let tree = Arc::new(manifest.tree());
         let trees = Trees::from([(hash.to_string(), collections::Content { hash, tree })]);
         let endpoint = Endpoint::new("localhost:1", Token::new("unused")).unwrap();
         let client = Client::new(endpoint).unwrap();
-        let error = Layout::of(plan, trees, scratch.path(), None, client)
+        let error = Layout::of(plan(), trees.clone(), scratch.path(), None, client.clone())
             .err()
             .unwrap();
         assert!(
@@ -460,6 +465,16 @@ mod tests {
                 .unwrap()
                 .count(),
             0
+        );
+
+        // What is only bound takes no room.
+        let keep = Some(PathBuf::from("/keep/by_id"));
+        let (staged, _) = Layout::of(plan(), trees, scratch.path(), keep, client).unwrap();
+        assert!(
+            staged
+                .binds
+                .iter()
+                .any(|b| b.host.starts_with("/keep/by_id"))
         );
     }
 }
