@@ -128,6 +128,32 @@ async fn inputs_of_every_kind_arrive_and_stdout_can_be_a_file_of_the_output() {
 }
 
 #[tokio::test]
+async fn a_file_that_the_output_begins_with_is_replaced_by_what_is_said() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let earlier = world
+        .collection(&[("said", b"of an earlier step\n"), ("kept", b"kept\n")])
+        .await;
+    let mounts = json!({
+        "/out": {"kind": "collection", "portable_data_hash": earlier, "writable": true},
+        "stdout": {"kind": "file", "path": "/out/said"},
+        "stderr": {"kind": "file", "path": "/out/said"},
+    });
+    let (job, finished, record) = world
+        .run_command(
+            &["sh", "-c", "echo one; echo two >&2; echo three"],
+            json!({"mounts": mounts}),
+        )
+        .await;
+    assert_eq!(record.state, ContainerState::Complete, "{}", finished.said);
+    let output = world.output(&job).await;
+    assert_eq!(file(&output, "said"), "one\ntwo\nthree\n");
+    assert_eq!(file(&output, "kept"), "kept\n");
+}
+
+#[tokio::test]
 async fn an_image_is_fetched_once_and_then_found_in_the_node_s_cache() {
     if !can_run() {
         return;

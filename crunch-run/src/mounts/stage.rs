@@ -43,7 +43,7 @@ pub struct Staged {
     pub binds: Vec<Bind>,
     /// The file to be given as stdin; without one it is empty.
     pub stdin: Option<PathBuf>,
-    /// An empty file in the output directory; without one the stream goes to the log only.
+    /// A file in the output directory, to be emptied; without one the stream goes to the log only.
     pub stdout: Option<PathBuf>,
     /// May be the same file as `stdout`, so both are to be opened for appending.
     pub stderr: Option<PathBuf>,

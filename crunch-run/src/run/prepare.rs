@@ -220,11 +220,13 @@ fn stdio(staged: &Staged, logs: &LogDir, limit: u64) -> Result<(Stdio, Pumps), F
     };
     let output = |file: &Option<PathBuf>, log: &str| -> Result<(OwnedFd, Option<Pump>), Failure> {
         if let Some(path) = file {
-            // Both may name the same file, so each only ever adds to its end.
+            // Both may name the same file, so each only ever adds to its end. It may be one of a collection that the
+            // output begins with: what that had is replaced.
             let file = fs::OpenOptions::new()
                 .append(true)
                 .custom_flags(libc::O_NOFOLLOW)
                 .open(path)
+                .and_then(|file| file.set_len(0).map(|()| file))
                 .map_err(|e| on_this_node(path, &e))?;
             return Ok((file.into(), None));
         }
