@@ -2,7 +2,8 @@
 //! they tell something.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,7 @@ use dispatch_core::world::{Job, JobId};
 
 use crate::ending;
 use crate::events::EventLog;
+use crate::hand_over::Suspects;
 use crate::listing::{self, Ad, COLUMNS};
 use crate::pool::Pool;
 use crate::prio;
@@ -46,8 +48,9 @@ pub struct Condor {
     pub(crate) label: String,
     /// How long a command may take.
     pub(crate) patience: Duration,
-    /// Containers of a submission that failed: one of them may be what HTCondor does not take, so each goes alone.
-    pub(crate) suspects: Mutex<BTreeSet<ContainerUuid>>,
+    pub(crate) suspects: Mutex<Suspects>,
+    /// Commands that the engine does not know of yet.
+    pub(crate) unpaced: AtomicU32,
     pub(crate) events: EventLog,
     pub(crate) pool: Pool,
     /// The newest listing, and how long it took.
@@ -74,6 +77,7 @@ impl Condor {
             jobs,
             label,
             suspects: Mutex::default(),
+            unpaced: AtomicU32::default(),
             pool: Pool::new(settings.pool_grows),
             settings,
             queue: Mutex::default(),
@@ -155,6 +159,7 @@ impl Condor {
         let arguments = ["-p", &value]
             .into_iter()
             .chain(jobs.iter().map(String::as_str));
+        self.unpaced.fetch_add(1, Ordering::Relaxed);
         let answer = command.args(arguments).succeed().await;
         // Whatever it did, the next listing shows it.
         for ad in &mut locked(&self.queue).0 {
@@ -209,6 +214,10 @@ impl Scheduler for Condor {
 
     async fn submit_all(&self, orders: Vec<Order>) -> Vec<Result<JobId, SchedulerError>> {
         self.hand_over(&orders).await
+    }
+
+    fn unpaced(&self) -> u32 {
+        self.unpaced.swap(0, Ordering::Relaxed)
     }
 
     fn waiting(&self) -> BTreeMap<ContainerUuid, Waiting> {

@@ -406,6 +406,8 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
     /// Decides, and begins what was decided.
     fn act(&mut self, actions: &mut JoinSet<Reports>) {
         let attempts = self.hands.attempts.clone();
+        let unpaced = self.hands.scheduler.unpaced();
+        self.mind.spend(self.now(), unpaced);
         for task in self.mind.decide(self.now(), |token| attempts.is_due(token)) {
             let hands = self.hands.clone();
             actions.spawn(async move { hands.carry_out(task).await });

@@ -229,6 +229,11 @@ pub trait Scheduler: Send + Sync + 'static {
         }
     }
 
+    /// Commands that it ran since it was last asked, beside the listings and one for each thing it was told to do.
+    fn unpaced(&self) -> u32 {
+        0
+    }
+
     /// What the jobs of the newest listing wait for, where the scheduler tells.
     fn waiting(&self) -> BTreeMap<ContainerUuid, Waiting> {
         BTreeMap::new()

@@ -32,6 +32,11 @@ struct Decided {
 }
 
 impl Mind {
+    /// So many commands the scheduler ran by itself: they count as all others do.
+    pub fn spend(&mut self, now: Moment, commands: u32) {
+        (0..commands).for_each(|_| self.pace.spend(now));
+    }
+
     /// The tasks of the plan, as many as hands are free and the scheduler may be asked.
     pub(super) fn planned(&mut self, now: Moment, free: usize) -> Vec<Task> {
         let policy = self.policy();
@@ -201,3 +206,6 @@ impl Mind {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
