@@ -139,6 +139,13 @@ impl Batches {
         calls.collect::<BTreeSet<_>>().len()
     }
 
+    /// Locks under way by a call of their own.
+    pub(super) fn single_locks(&self) -> usize {
+        let locking = self.locking.keys();
+        let single = locking.filter(|container| !self.together.contains_key(*container));
+        single.count()
+    }
+
     /// Whether so many together take a second command: it tells equal ones which is which.
     pub(super) fn takes_two(&self, batch: usize) -> bool {
         self.rule.alike.is_some() && batch > 1

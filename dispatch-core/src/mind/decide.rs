@@ -1,5 +1,6 @@
 //! From the plan to tasks: what can go together does, and nobody is asked for more than he may be.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -16,6 +17,8 @@ use crate::world::Moment;
 /// Calls for many locks under way at once: the server writes one after the other, and hands must be left for what is
 /// locked.
 const LOCK_CALLS: usize = 2;
+/// Where each lock takes a call of its own, one of so many hands is left for what is locked.
+const KEPT: usize = 4;
 
 /// What is decided on the way through the plan.
 #[derive(Default)]
@@ -42,6 +45,9 @@ impl Mind {
         let policy = self.policy();
         let mut decided = Decided::default();
         let mut lock_calls = LOCK_CALLS.saturating_sub(self.batches.lock_calls());
+        let hands = self.width.hands();
+        let most = (hands - hands.div_ceil(KEPT)).max(1);
+        let mut single_locks = most.saturating_sub(self.batches.single_locks());
         for action in plan(&self.world, &policy) {
             if decided.tasks.len() >= free {
                 break;
@@ -58,18 +64,9 @@ impl Mind {
                 Action::Submit { container, attempt }
                     if token.is_some_and(|token| token.uuid == *attempt) =>
                 {
-                    let shape = shape();
-                    let alike = decided.submissions.entry(shape).or_default();
+                    let alike = decided.submissions.entry(shape()).or_default();
                     alike.push((container.clone(), attempt.clone()));
                     decided.begun.insert(container.clone());
-                    if self.batches.is_full(alike.len()) && self.pace.wait(now) == Duration::ZERO {
-                        let batch = decided.submissions.remove(&shape).unwrap_or_default();
-                        self.pace.take(now);
-                        if self.batches.takes_two(batch.len()) {
-                            self.pace.spend(now);
-                        }
-                        decided.tasks.push(self.handover(now, batch));
-                    }
                     continue;
                 }
                 Action::Start { container, etag } => {
@@ -92,6 +89,10 @@ impl Mind {
                         }
                         continue;
                     }
+                    if single_locks == 0 {
+                        continue;
+                    }
+                    single_locks -= 1;
                 }
                 _ => {}
             }
@@ -150,24 +151,31 @@ impl Mind {
         }
     }
 
-    /// Adds the submissions that go now, together where that is worth it.
+    /// Adds the submissions that go now, highest priority first, together where that is worth it.
     fn submit(&mut self, now: Moment, free: usize, decided: &mut Decided) {
         let shapes = std::mem::take(&mut decided.submissions);
         self.batches.keep_holding(shapes.keys());
+        let place = |container: &ContainerUuid| {
+            let known = self.world.containers.get(container);
+            Reverse(known.map_or(0, |known| known.priority))
+        };
+        let mut shapes: Vec<_> = shapes.into_iter().collect();
+        for (_, batch) in &mut shapes {
+            batch.sort_by_cached_key(|(container, _)| (place(container), container.clone()));
+        }
+        shapes.sort_by_key(|(_, batch)| batch.first().map(|(container, _)| place(container)));
         for (shape, batch) in shapes {
+            let most = self.batches.most();
+            let (whole, rest) = batch.split_at(batch.len() - batch.len() % most);
             let starting = decided.starting.contains(&shape);
-            if !self.batches.goes(now, batch.len(), shape, starting) {
-                continue;
-            }
-            let together = self.batches.is_worth_it(batch.len());
-            let size = if together { self.batches.most() } else { 1 };
-            let mut rest = batch.into_iter();
-            while rest.len() > 0 {
+            let goes = !rest.is_empty() && self.batches.goes(now, rest.len(), shape, starting);
+            let together = self.batches.is_worth_it(rest.len());
+            let rest = rest.chunks(if together { most } else { 1 });
+            for part in whole.chunks(most).chain(rest.filter(|_| goes)) {
                 if decided.tasks.len() >= free || self.pace.wait(now) > Duration::ZERO {
                     return;
                 }
                 self.pace.take(now);
-                let part: Vec<_> = rest.by_ref().take(size).collect();
                 if self.batches.takes_two(part.len()) {
                     self.pace.spend(now);
                 }
@@ -177,11 +185,11 @@ impl Mind {
         }
     }
 
-    fn handover(&self, now: Moment, batch: Vec<(ContainerUuid, TokenUuid)>) -> Task {
-        let submissions = batch.into_iter().filter_map(|(container, attempt)| {
-            let token = self.tokens.get(&container);
-            let token = token.filter(|token| token.uuid == attempt)?;
-            Some(self.submission(container, token, now))
+    fn handover(&self, now: Moment, batch: &[(ContainerUuid, TokenUuid)]) -> Task {
+        let submissions = batch.iter().filter_map(|(container, attempt)| {
+            let token = self.tokens.get(container);
+            let token = token.filter(|token| token.uuid == *attempt)?;
+            Some(self.submission(container.clone(), token, now))
         });
         Task::Submit(submissions.collect())
     }

@@ -36,6 +36,13 @@ fn known(state: ContainerState, holder: Holder, priority: i64) -> Known {
     }
 }
 
+/// A container that waits for its lock.
+fn queued(mind: &mut Mind) {
+    let container = ContainerUuid::generate("zzzzz");
+    let known = known(ContainerState::Queued, Holder::Nobody, 1);
+    mind.world.containers.insert(container, known);
+}
+
 /// A container that is locked and not submitted.
 fn locked(mind: &mut Mind, priority: i64) -> ContainerUuid {
     let container = ContainerUuid::generate("zzzzz");
@@ -76,4 +83,36 @@ fn what_the_scheduler_ran_by_itself_counts() {
     assert!(submitted(&decide(&mut mind, START)).is_empty());
     let later = Moment(START.0 + Duration::from_secs(1001));
     assert_eq!(submitted(&decide(&mut mind, later)).len(), 1);
+}
+
+#[test]
+fn the_highest_priority_is_submitted_first() {
+    let mut mind = mind(3);
+    let mut all: Vec<_> = [5, 1, 4, 2, 8, 7, 3]
+        .into_iter()
+        .map(|priority| (Reverse(priority), locked(&mut mind, priority)))
+        .collect();
+    all.sort();
+    let expected: Vec<_> = all.into_iter().map(|(_, container)| container).collect();
+    let batches = submitted(&decide(&mut mind, START));
+    let sizes: Vec<_> = batches.iter().map(Vec::len).collect();
+    assert_eq!(sizes, [3, 3, 1]);
+    assert_eq!(batches.concat(), expected);
+}
+
+#[test]
+fn locks_leave_hands_for_what_is_locked() {
+    let mut mind = mind(500);
+    (0..100).for_each(|_| queued(&mut mind));
+    let locks = decide(&mut mind, START);
+    assert_eq!(locks.len(), 6, "of 8 hands");
+    locked(&mut mind, 1);
+    let later = |ms| Moment(START.0 + Duration::from_millis(ms));
+    assert!(decide(&mut mind, later(1)).is_empty(), "more may come");
+    assert_eq!(submitted(&decide(&mut mind, later(301))).len(), 1);
+    // The one hand of an overloaded server goes on, too.
+    let mut narrow = self::mind(1);
+    (0..10).for_each(|_| queued(&mut narrow));
+    (0..5).for_each(|_| narrow.width.learn(true));
+    assert_eq!(decide(&mut narrow, START).len(), 1);
 }
