@@ -42,6 +42,7 @@ pub fn build(
         identity: &scene.identity,
         binds: &scene.binds,
         gpus: &plan.gpus,
+        network: plan.network,
         limits: &plan.limits,
         quota_above: groups.quota_above,
         enforceable: groups.enforceable,

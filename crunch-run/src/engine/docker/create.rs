@@ -135,6 +135,8 @@ fn host_config(spec: &ContainerSpec, gpus: Gpus<'_>) -> HostConfig {
             typ: Some("none".to_owned()),
             config: None,
         }),
+        // Raw sockets would hear what all others on the node's network say.
+        cap_drop: (spec.network == Network::Host).then(|| vec!["NET_RAW".to_owned()]),
         security_opt: Some(vec!["no-new-privileges".to_owned()]),
         devices: nodes.map(|access| access.devices.iter().map(device).collect()),
         group_add: nodes.map(|access| access.groups().iter().map(u32::to_string).collect()),
@@ -262,6 +264,33 @@ pub fn unenforceable(flavour: Flavour, limits: &Limits, info: &SystemInfo) -> Ve
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::Stdio;
+
+    #[test]
+    fn nobody_listens_on_the_node_s_network() {
+        let null = || std::fs::File::open("/dev/null").unwrap().into();
+        let mut spec = ContainerSpec {
+            name: "c".to_owned(),
+            command: vec![],
+            cwd: None,
+            environment: BTreeMap::new(),
+            binds: vec![],
+            network: Network::None,
+            limits: Limits::default(),
+            gpus: None,
+            scratch: PathBuf::new(),
+            stdio: Stdio {
+                stdin: null(),
+                stdout: null(),
+                stderr: null(),
+            },
+        };
+        assert_eq!(host_config(&spec, Gpus::None).cap_drop, None);
+        spec.network = Network::Host;
+        let config = host_config(&spec, Gpus::None);
+        assert_eq!(config.network_mode.as_deref(), Some("host"));
+        assert_eq!(config.cap_drop, Some(vec!["NET_RAW".to_owned()]));
+    }
 
     #[test]
     fn a_daemon_is_given_names_only_where_it_knows_all_of_them() {

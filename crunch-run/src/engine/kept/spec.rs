@@ -39,6 +39,7 @@ pub struct Facts<'a> {
     pub identity: &'a Identity,
     pub binds: &'a [Bind],
     pub gpus: &'a GpuAccess,
+    pub network: Network,
     pub limits: &'a Limits,
     /// The quota of the groups above, which a smaller group may not exceed.
     pub quota_above: Option<f64>,
@@ -54,7 +55,6 @@ pub struct Facts<'a> {
 
 #[derive(Debug, Clone, Copy)]
 pub struct Unprivileged {
-    pub network: Network,
     /// A user namespace of the container's own, in which the one user there is has the
     /// container's ids instead of 0.
     pub nested: bool,
@@ -144,7 +144,7 @@ fn device_type(node: &DeviceNode) -> LinuxDeviceType {
 }
 
 fn process(facts: &Facts<'_>) -> Result<libcontainer::oci_spec::runtime::Process, OciSpecError> {
-    let capabilities = capabilities(facts.enforceable.devices);
+    let capabilities = capabilities(facts.enforceable.devices, facts.network);
     ProcessBuilder::default()
         .terminal(false)
         .args(facts.arguments.to_vec())
@@ -172,8 +172,9 @@ fn process(facts: &Facts<'_>) -> Result<libcontainer::oci_spec::runtime::Process
         .build()
 }
 
-/// Docker's set. Making device nodes is only harmless where a device list holds.
-fn capabilities(device_list_holds: bool) -> HashSet<Capability> {
+/// Docker's set. Making device nodes is only harmless where a device list holds, and raw sockets where they see a
+/// network of the container's own: on the node's they would hear what all others say.
+fn capabilities(device_list_holds: bool, network: Network) -> HashSet<Capability> {
     let mut set = HashSet::from([
         Capability::AuditWrite,
         Capability::Chown,
@@ -182,7 +183,6 @@ fn capabilities(device_list_holds: bool) -> HashSet<Capability> {
         Capability::Fsetid,
         Capability::Kill,
         Capability::NetBindService,
-        Capability::NetRaw,
         Capability::Setfcap,
         Capability::Setgid,
         Capability::Setpcap,
@@ -191,6 +191,9 @@ fn capabilities(device_list_holds: bool) -> HashSet<Capability> {
     ]);
     if device_list_holds {
         set.insert(Capability::Mknod);
+    }
+    if network == Network::None {
+        set.insert(Capability::NetRaw);
     }
     set
 }
@@ -329,6 +332,22 @@ mod tests {
     }
 
     #[test]
+    fn nobody_listens_on_the_node_s_network() {
+        for (network, devices, raw, mknod) in [
+            (Network::None, false, true, false),
+            (Network::None, true, true, true),
+            (Network::Host, false, false, false),
+            (Network::Host, true, false, true),
+        ] {
+            let set = capabilities(devices, network);
+            assert_eq!(set.contains(&Capability::NetRaw), raw, "{network:?}");
+            assert_eq!(set.contains(&Capability::Mknod), mknod, "{devices}");
+            assert!(!set.contains(&Capability::NetAdmin));
+            assert!(set.contains(&Capability::NetBindService));
+        }
+    }
+
+    #[test]
     fn only_limits_that_hold_are_described() {
         let identity = Identity {
             uid: 0,
@@ -364,6 +383,7 @@ mod tests {
                 identity: &identity,
                 binds: &[],
                 gpus: &GpuAccess::default(),
+                network: Network::None,
                 limits: &limits,
                 quota_above: None,
                 enforceable,

@@ -48,16 +48,14 @@ pub fn build(
         identity: &scene.identity,
         binds: &scene.binds,
         gpus: &plan.gpus,
+        network: plan.network,
         limits: &plan.limits,
         quota_above: groups.and_then(|g| g.quota_above),
         enforceable: groups.map_or(Enforceable::NOTHING, |g| g.enforceable),
         group: groups.map_or(&no_group, |g| &g.inside),
         group_path: group_path.as_deref(),
         hard_files: getrlimit(Resource::Nofile).maximum.unwrap_or(1 << 20),
-        unprivileged: (!plan.privileged).then_some(Unprivileged {
-            network: plan.network,
-            nested,
-        }),
+        unprivileged: (!plan.privileged).then_some(Unprivileged { nested }),
     })
     .map_err(|e| runtime("its description", e))?;
     serde_json::to_vec(&spec)

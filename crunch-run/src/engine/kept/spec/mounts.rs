@@ -5,7 +5,7 @@ use std::path::Path;
 use libcontainer::oci_spec::OciSpecError;
 use libcontainer::oci_spec::runtime::{Mount, MountBuilder};
 
-use super::{Facts, Unprivileged};
+use super::Facts;
 use crate::cgroup::Cgroup;
 use crate::engine::{Bind, Network};
 
@@ -38,12 +38,9 @@ pub fn mounts(facts: &Facts<'_>) -> Result<Vec<Mount>, OciSpecError> {
         terminals.push("gid=5");
     }
     let quiet = ["nosuid", "noexec", "nodev"];
-    let system = match facts.unprivileged {
+    let system = match (facts.unprivileged, facts.network) {
         // The kernel shows a new one only to those who own the network it tells of.
-        Some(Unprivileged {
-            network: Network::Host,
-            ..
-        }) => bind_mount(Path::new("/sys"), Path::new("/sys"), "ro", &quiet)?,
+        (Some(_), Network::Host) => bind_mount(Path::new("/sys"), Path::new("/sys"), "ro", &quiet)?,
         _ => mount("/sys", "sysfs", &["nosuid", "noexec", "nodev", "ro"])?,
     };
 
