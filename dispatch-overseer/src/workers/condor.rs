@@ -16,6 +16,8 @@ const LABEL: &str = "DispatchOverseer";
 const MARK: &str = "DispatchWorkerMark";
 const COLUMNS: &str =
     "ClusterId,ProcId,JobStatus,JobCurrentStartDate,HoldReason,DispatchWorkerMark";
+/// Jobs of one command, at most.
+const AT_ONCE: usize = 500;
 
 /// HTCondor, by the commands in PATH.
 #[derive(Debug)]
@@ -93,6 +95,24 @@ impl Condor {
         lines.push(format!("+{MARK} = \"{}\"", worker.mark()));
         lines.push(format!("queue {count}"));
         Ok(lines.join("\n") + "\n")
+    }
+
+    /// Constraints for those of `jobs` that have not started: the schedd itself leaves out one that has started since. Each
+    /// is one argument, and no longer than such may be (128 KiB).
+    fn not_started(&self, jobs: &[String]) -> Vec<String> {
+        let constraint = |some: &[String]| {
+            let those: Vec<String> = some
+                .iter()
+                .filter_map(|id| id.split_once('.'))
+                .map(|(cluster, process)| format!("ClusterId == {cluster} && ProcId == {process}"))
+                .collect();
+            format!(
+                "{LABEL} == \"{}\" && (JobStatus == 1 || JobStatus == 5) && ({})",
+                self.label,
+                those.join(" || ")
+            )
+        };
+        jobs.chunks(AT_ONCE).map(constraint).collect()
     }
 }
 
@@ -181,28 +201,17 @@ impl Workers for Condor {
     }
 
     async fn stop(&self, jobs: &[String]) -> Result<(), Unknown> {
-        let those: Vec<String> = jobs
-            .iter()
-            .filter_map(|id| id.split_once('.'))
-            .map(|(cluster, process)| format!("ClusterId == {cluster} && ProcId == {process}"))
-            .collect();
-        // The schedd itself leaves out one that has started since.
-        let constraint = format!(
-            "{LABEL} == \"{}\" && (JobStatus == 1 || JobStatus == 5) && ({})",
-            self.label,
-            those.join(" || ")
-        );
-        let command = Command::new("condor_rm").patience(self.patience);
-        match command.args(["-constraint", &constraint]).succeed().await {
-            Ok(_) => Ok(()),
-            // They have all started, or left.
-            Err(Failure::Said(said))
-                if said.contains("not found") || said.contains("Couldn't find") =>
-            {
-                Ok(())
+        for constraint in self.not_started(jobs) {
+            let command = Command::new("condor_rm").patience(self.patience);
+            match command.args(["-constraint", &constraint]).succeed().await {
+                Ok(_) => {}
+                // They have all started, or left.
+                Err(Failure::Said(said))
+                    if said.contains("not found") || said.contains("Couldn't find") => {}
+                Err(failure) => return Err(Unknown(failure.to_string())),
             }
-            Err(failure) => Err(Unknown(failure.to_string())),
         }
+        Ok(())
     }
 }
 
@@ -298,5 +307,14 @@ mod tests {
         assert_eq!(parse("\n").unwrap(), []);
         parse("[{").unwrap_err();
         parse("Failed to fetch ads").unwrap_err();
+    }
+
+    #[test]
+    fn no_argument_is_too_long() {
+        let jobs: Vec<String> = (0..10_000).map(|n| format!("1234567.{n}")).collect();
+        let constraints = condor(&[]).not_started(&jobs);
+        assert_eq!(constraints.len(), 20);
+        assert!(constraints.iter().all(|text| text.len() < 128 << 10));
+        assert!(constraints[19].contains("ClusterId == 1234567 && ProcId == 9999)"));
     }
 }
