@@ -182,7 +182,14 @@ impl Scheduler for Condor {
     /// ever run is not given to it.
     fn admit(&self, candidates: &[Candidate], _started: &[Candidate]) -> Vec<Fit> {
         let fit = |candidate: &Candidate| match fit(&self.settings.types, &candidate.needs) {
-            Fit::Now => self.pool.fit(&candidate.needs),
+            Fit::Now => {
+                let Candidate { container, needs } = candidate;
+                let asked = self.settings.asked(container, needs);
+                match asked {
+                    Ok(_) => self.pool.fit(needs),
+                    Err(error) => Fit::Never(error.to_string()),
+                }
+            }
             never => never,
         };
         candidates.iter().map(fit).collect()

@@ -22,7 +22,7 @@ pub const MACROS: [(char, &str); 8] = [
 ];
 
 /// Keys that decide which program a job is, how it is found again, or what follows from its end; as [`bare`] has them.
-const OURS: [(&str, &[&str]); 4] = [
+const OURS: [(&str, &[&str]); 5] = [
     (
         "by it a job is found again",
         &["containeruuid", "attemptuuid", "containerdispatcher"],
@@ -54,6 +54,10 @@ const OURS: [(&str, &[&str]); 4] = [
             "numjobcompletions",
             "periodicvacate",
         ],
+    ),
+    (
+        "--stop-grace is how long crunch-run has to save what there is; then its job is removed by force",
+        &["jobmaxvacatetime"],
     ),
     (
         "the order of jobs follows the priority of containers",
@@ -98,6 +102,8 @@ const OURS: [(&str, &[&str]); 4] = [
     ),
 ];
 const SECRET: &str = "it seems to hold a secret, and everybody may read job ads";
+/// What is compared with what the slots have.
+const REQUESTS: [&str; 4] = ["requestcpus", "requestmemory", "requestdisk", "requestgpus"];
 /// Statements of the language that are no assignments.
 const STATEMENTS: [&str; 8] = [
     "queue", "if", "elif", "else", "endif", "include", "use", "error",
@@ -169,6 +175,25 @@ impl Line {
     /// What it sets, as [`bare`] has it.
     pub fn key(&self) -> String {
         bare(split(&self.text).0)
+    }
+
+    /// A request that is a sum is worked out by condor_submit: HTCondor would keep it as it stands, and what a job asks for
+    /// could not be compared with what there is.
+    fn computed(self) -> Vec<Self> {
+        let key = self.key();
+        if !REQUESTS.contains(&key.as_str()) || !is_sum(self.value()) {
+            return vec![self];
+        }
+        let texts = [
+            format!("Sum{key} = {}", self.value()),
+            format!("{} = $INT(Sum{key})", split(&self.text).0),
+        ];
+        let from = self.from;
+        let line = |text| Self {
+            text,
+            from: from.clone(),
+        };
+        texts.map(line).to_vec()
     }
 
     /// What it is set to.
@@ -247,13 +272,27 @@ impl Lines {
             }
             lines.push(line);
         }
-        lines
+        lines.into_iter().flat_map(Line::computed).collect()
+    }
+
+    /// Whether one of them names partitions.
+    pub fn name_partitions(&self) -> bool {
+        self.0.iter().any(|(asks, _)| asks.partitions)
     }
 }
 
 fn split(text: &str) -> (&str, &str) {
     let (key, value) = text.split_once('=').unwrap_or((text, ""));
     (key.trim(), value.trim())
+}
+
+/// Numbers of the container and of the site, and signs between them.
+fn is_sum(value: &str) -> bool {
+    let numbers = MACROS.iter().fold(value.to_owned(), |text, (_, name)| {
+        text.replace(&format!("$({name})"), "1")
+    });
+    let is_part = |c: char| c.is_ascii_digit() || " .+-*/()".contains(c);
+    numbers.contains(['+', '-', '*', '/']) && numbers.chars().all(is_part)
 }
 
 /// A key without what HTCondor does not look at: `+OnExitRemove`, `MY.OnExitRemove` and `on_exit_remove` are one.
@@ -362,7 +401,8 @@ mod tests {
             texts(&given, &ours, Asks::default()),
             [
                 "request_cpus = 1",
-                "Request_Memory = 2 * $(JobMemory)",
+                "Sumrequestmemory = 2 * $(JobMemory)",
+                "Request_Memory = $INT(Sumrequestmemory)",
                 "requirements = (HasX || Y) && (A =!= \"n1\")",
                 "+project = \"b\"",
             ]
@@ -392,6 +432,8 @@ mod tests {
             ("periodic_release = true", "lost or run twice"),
             ("leave_in_queue=true", "lost or run twice"),
             ("priority = 5", "order of jobs"),
+            ("job_max_vacate_time = 600", "--stop-grace"),
+            ("+JobMaxVacateTime = 600", "--stop-grace"),
             ("transfer_input_files = x", "--transfer-crunch-run"),
             ("getenv = true", "EnvironmentVariables"),
             ("universe = docker", "is started with it"),
@@ -423,5 +465,23 @@ mod tests {
         ] {
             assert!(lines(&[line]).is_ok(), "{line}");
         }
+    }
+
+    #[test]
+    fn a_request_that_is_a_sum_is_worked_out_before_it_is_submitted() {
+        let given = lines(&[
+            "request_memory = %M + 512",
+            "request_disk = ifThenElse(x, 1, 2)",
+            "Request_Cpus = (%C * 2)",
+        ]);
+        let texts = texts(&given.unwrap(), &["request_memory = 1"], Asks::default());
+        let expected = [
+            "Sumrequestmemory = $(JobMemory) + 512",
+            "request_memory = $INT(Sumrequestmemory)",
+            "request_disk = ifThenElse(x, 1, 2)",
+            "Sumrequestcpus = ($(JobCpus) * 2)",
+            "Request_Cpus = $INT(Sumrequestcpus)",
+        ];
+        assert_eq!(texts, expected);
     }
 }

@@ -21,6 +21,7 @@ pub const ATTEMPT: &str = "AttemptUUID";
 /// The attribute of a job that says which dispatcher of this user submitted it.
 pub const DISPATCHER: &str = "ContainerDispatcher";
 const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
 /// Variable of jobs that names a file.
 const CERTIFICATE: &str = "SSL_CERT_FILE";
 
@@ -89,12 +90,15 @@ pub struct Item<'a> {
     pub dir: &'a Path,
 }
 
-/// Macros beside those of [`lines::MACROS`]: three more fields of an item, of which the last takes the rest of the line,
+/// Macros beside those of [`lines::MACROS`]: more fields of an item, of which the last takes the rest of the line,
 /// whatever is in it, and two that a field may hold.
-pub const MACROS: [&str; 6] = [
+pub const MACROS: [&str; 9] = [
     "AttemptName",
     "JobDisk",
     "JobSeconds",
+    "JobGpuMemory",
+    "JobGpuCapability",
+    "JobGpuRuntime",
     "JobDirectory",
     "Comma",
     "Nothing",
@@ -136,9 +140,21 @@ impl Settings {
 
     /// What is of one job only.
     pub fn item(&self, job: &Item<'_>) -> Result<String, DescriptionError> {
-        let needs = job.needs;
+        let mut fields = self.asked(job.container, job.needs)?;
+        fields.insert(lines::MACROS.len(), job.attempt.to_string());
+        let dir = job.dir.to_string_lossy();
+        fields.push(quote::listed_path("the job's directory", &dir)?);
+        Ok(fields.join(","))
+    }
+
+    /// What the container asks for, as fields of its item.
+    pub fn asked(
+        &self,
+        container: &ContainerUuid,
+        needs: &Needs,
+    ) -> Result<Vec<String>, DescriptionError> {
         let values = Values {
-            container: job.container,
+            container,
             needs,
             instance_type: name_for(&self.types, needs)?,
         };
@@ -148,15 +164,17 @@ impl Settings {
                 Value::Is(value) => value,
                 Value::NotAsked | Value::Unknown => String::new(),
             };
+            let is_used = letter != 'P' || self.lines.name_partitions();
+            let value = if is_used { value } else { String::new() };
             fields.push(quote::item("what a container asks for", &value)?);
         }
-        fields.push(job.attempt.to_string());
         fields.push(needs.disk().div_ceil(KIB).max(1).to_string());
         let seconds = needs.max_run_time.unwrap_or(0).saturating_add(self.staging);
         fields.push(seconds.to_string());
-        let dir = job.dir.to_string_lossy();
-        fields.push(quote::listed_path("the job's directory", &dir)?);
-        Ok(fields.join(","))
+        for least in gpus(needs) {
+            fields.push(quote::item("what its GPUs must have", &least)?);
+        }
+        Ok(fields)
     }
 
     /// What of the jobs' environment is a file that travels with them, and its name there.
@@ -229,19 +247,52 @@ impl Settings {
         if common.asks.limit {
             lines.push("allowed_execute_duration = $(JobSeconds)".to_owned());
         }
+        if common.asks.gpus {
+            // An empty one is none.
+            lines.extend(
+                [
+                    "gpus_minimum_memory = $(JobGpuMemory)",
+                    "gpus_minimum_capability = $(JobGpuCapability)",
+                    "gpus_minimum_runtime = $(JobGpuRuntime)",
+                ]
+                .map(str::to_owned),
+            );
+        }
         Ok(self.lines.over(lines, common.asks))
     }
+}
+
+/// What each GPU must have at least: MiB of memory, and with CUDA its capability, and the version that the driver takes.
+/// Empty: anything. Of several capabilities, which are a list to choose from, HTCondor can be told the lowest.
+fn gpus(needs: &Needs) -> [String; 3] {
+    let Some(model) = needs.gpu_model.as_deref() else {
+        return Default::default();
+    };
+    let memory = match model.vram.div_ceil(MIB) {
+        0 => String::new(),
+        memory => memory.to_string(),
+    };
+    if needs.gpu_stack != "cuda" {
+        return [memory, String::new(), String::new()];
+    }
+    let number = |text: &&String| Some((text.split_once('.')?.0.parse::<u32>().ok()?, text.len()));
+    let targets = model.hardware_target.iter();
+    let lowest = targets.min_by_key(|target| (number(target), target.as_str()));
+    let lowest = lowest.cloned().unwrap_or_default();
+    [memory, lowest, model.driver_version.clone()]
 }
 
 /// The line before the items.
 pub fn queue() -> String {
     let filled = lines::MACROS.iter().map(|(_, name)| *name);
-    let fields: Vec<&str> = filled.chain(MACROS.into_iter().take(4)).collect();
+    let fields: Vec<&str> = filled.chain(MACROS.into_iter().take(7)).collect();
     format!("queue {} from (", fields.join(","))
 }
 
 #[cfg(test)]
 mod tests {
+    use dispatch_core::needs::GpuModel;
+
     use super::*;
 
     fn describe(settings: &Settings, needs: &Needs) -> Result<String, DescriptionError> {
@@ -306,7 +357,7 @@ mod tests {
             "+AttemptUUID = \"$(AttemptName)\"",
             "+ContainerDispatcher = \"me\"",
             "allowed_execute_duration = $(JobSeconds)",
-            "zzzzz-dz642-queuedcontainer,2,1025,1,0,1,$(Nothing),$(Nothing),zzzzz-gj3su-000000000000000,3,3660,/home/me too/$(DOLLAR)(x)/1",
+            "zzzzz-dz642-queuedcontainer,2,1025,1,0,1,$(Nothing),$(Nothing),zzzzz-gj3su-000000000000000,3,3660,$(Nothing),$(Nothing),$(Nothing),/home/me too/$(DOLLAR)(x)/1",
             "+Group = \"a\"",
         ] {
             assert!(text.lines().any(|l| l == line), "{line}\nis not in\n{text}");
@@ -345,11 +396,52 @@ mod tests {
             let error = describe(&settings(&["+Queue = \"%P\""]), &needs).unwrap_err();
             assert!(error.to_string().contains("letters"), "{error}");
         }
+        // A name that no line holds stands in nobody's way.
+        let odd = Needs {
+            partitions: vec!["gpu/long".into()],
+            ..Needs::default()
+        };
+        describe(&settings(&[]), &odd).unwrap();
         let needs = Needs {
             partitions: vec!["a".into(), "b".into()],
             ..Needs::default()
         };
         let text = describe(&settings(&["+Queue = \"%P\""]), &needs).unwrap();
         assert!(text.contains(",a$(Comma)b,"), "{text}");
+    }
+
+    #[test]
+    fn what_gpus_must_have_is_asked_for() {
+        let rows = [
+            ("cuda", "12.4", &["8.0"][..], 4 << 30, "4096,8.0,12.4"),
+            ("cuda", "", &["10.0", "9.0"], 1, "1,9.0,$(Nothing)"),
+            (
+                "rocm",
+                "6.1",
+                &["gfx90a"],
+                0,
+                "$(Nothing),$(Nothing),$(Nothing)",
+            ),
+        ];
+        for (stack, driver, targets, vram, expected) in rows {
+            let needs = Needs {
+                gpus: 1,
+                gpu_stack: stack.into(),
+                gpu_model: Some(Box::new(GpuModel {
+                    driver_version: driver.into(),
+                    hardware_target: targets.iter().map(|t| (*t).to_owned()).collect(),
+                    vram,
+                })),
+                ..Needs::default()
+            };
+            let text = describe(&settings(&[]), &needs).unwrap();
+            assert!(text.contains(&format!(",{expected},/home")), "{text}");
+            let line = "gpus_minimum_capability = $(JobGpuCapability)";
+            assert!(text.lines().any(|l| l == line), "{text}");
+            let own = describe(&settings(&["gpus_minimum_capability = 7.5"]), &needs).unwrap();
+            assert!(!own.lines().any(|l| l == line), "{own}");
+        }
+        let text = describe(&settings(&[]), &Needs::default()).unwrap();
+        assert!(!text.contains("gpus_minimum"), "{text}");
     }
 }
