@@ -45,7 +45,15 @@ const REASONS: [(&[&str], &str); 9] = [
         "what crunch-run says, and when it ends, is read here",
     ),
     (
-        &["requestcpus", "requestmemory", "requestdisk", "requestgpus"],
+        &[
+            "requestcpus",
+            "requestmemory",
+            "requestdisk",
+            "requestgpus",
+            "gpusminimummemory",
+            "gpusminimumcapability",
+            "gpusminimumruntime",
+        ],
         "what the container asks for",
     ),
     (
