@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::{Gauge, Overrun, Resource, Seen, Usage, usage};
-use crate::cgroup::{Cgroup, Reach};
+use crate::stats::Source;
 
 const LOOK: Duration = Duration::from_secs(1);
 /// A walk may take this share of the time: one part in so many.
@@ -81,20 +81,20 @@ impl Allowance {
         seen
     }
 
-    /// Returns when something is used up. `group` accounts the container.
+    /// Returns when something is used up. `source` accounts the container.
     pub async fn until_over(
         &self,
-        group: Option<&Cgroup>,
+        source: Option<Source>,
         warn: &(dyn Fn(String) + Sync),
     ) -> Overrun {
         tokio::select! {
-            over = self.counters(group, warn) => over,
+            over = self.counters(source, warn) => over,
             over = self.directories(warn) => over,
         }
     }
 
-    async fn counters(&self, group: Option<&Cgroup>, warn: &(dyn Fn(String) + Sync)) -> Overrun {
-        let Some(group) = group else {
+    async fn counters(&self, source: Option<Source>, warn: &(dyn Fn(String) + Sync)) -> Overrun {
+        let Some(mut source) = source else {
             return std::future::pending().await;
         };
         let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
@@ -102,11 +102,24 @@ impl Allowance {
             .cpu_time
             .map(|limit| Gauge::new(Resource::CpuTime, milliseconds(limit)));
         let mut memory = self.memory.map(|limit| Gauge::new(Resource::Memory, limit));
+        if time.is_none() && matches!(source, Source::Processes(_)) {
+            // Looking at each process has its price.
+            return std::future::pending().await;
+        }
         loop {
-            let used = group
-                .cpu(Reach::Own)
-                .map(|cpu| ((cpu.user + cpu.system) * 1e3) as u64);
-            let rss = group.memory(Reach::Own).and_then(|memory| memory.rss);
+            let begun = Instant::now();
+            let (used, rss) = match &mut source {
+                Source::Group(group, reach) => (
+                    group.cpu(*reach).map(|cpu| cpu.user + cpu.system),
+                    group.memory(*reach).and_then(|memory| memory.rss),
+                ),
+                // Nobody keeps a limit on their memory here, so none is near.
+                Source::Processes(tree) => {
+                    let counted = tree.look().counted;
+                    (Some(counted.user_seconds + counted.system_seconds), None)
+                }
+            };
+            let used = used.map(|seconds| (seconds * 1e3) as u64);
             for (gauge, used) in [(&mut time, used), (&mut memory, rss)] {
                 match gauge
                     .as_mut()
@@ -118,7 +131,7 @@ impl Allowance {
                     None => {}
                 }
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(LOOK.max(begun.elapsed() * DUTY)).await;
         }
     }
 
@@ -157,6 +170,8 @@ async fn walk(dir: PathBuf) -> Usage {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cgroup::{Cgroup, Reach};
+    use crate::stats::Tree;
     use std::fs;
     use std::sync::Mutex;
 
@@ -191,10 +206,13 @@ mod tests {
 
     #[tokio::test]
     async fn cpu_time_is_counted_and_without_limits_nothing_is() {
-        let own = Cgroup::of_process(std::process::id()).unwrap();
+        let own = || {
+            let own = Cgroup::of_process(std::process::id()).unwrap();
+            Some(Source::Group(own, Reach::Own))
+        };
         let no_warning = |text: String| panic!("{text}");
         let nothing = Allowance::default();
-        let waiting = nothing.until_over(Some(&own), &no_warning);
+        let waiting = nothing.until_over(own(), &no_warning);
         assert!(
             tokio::time::timeout(Duration::from_millis(50), waiting)
                 .await
@@ -215,7 +233,32 @@ mod tests {
             cpu_time: Some(Duration::from_secs(2)),
             ..Allowance::default()
         };
-        let over = allowance.until_over(Some(&group), &no_warning).await;
+        let group = Source::Group(group, Reach::Own);
+        let over = allowance.until_over(Some(group), &no_warning).await;
         assert_eq!((over.resource, over.used), (Resource::CpuTime, 2500));
+    }
+
+    #[tokio::test]
+    async fn without_a_control_group_the_cpu_time_of_its_processes_is_counted() {
+        let mut busy = std::process::Command::new("sh")
+            .args(["-c", "while :; do :; done"])
+            .spawn()
+            .unwrap();
+        let tree = Tree::below(busy.id()).unwrap();
+        let allowance = Allowance {
+            cpu_time: Some(Duration::from_millis(100)),
+            memory: Some(1),
+            ..Allowance::default()
+        };
+        // It may be seen when it is near, or only when it is over.
+        let said = Mutex::new(vec![]);
+        let warn = |text: String| said.lock().unwrap().push(text);
+        let counted = allowance.until_over(Some(Source::Processes(tree)), &warn);
+        let over = tokio::time::timeout(Duration::from_secs(60), counted).await;
+        busy.kill().unwrap();
+        busy.wait().unwrap();
+        assert_eq!(over.unwrap().resource, Resource::CpuTime);
+        let said = said.into_inner().unwrap();
+        assert!(said.iter().all(|text| text.contains("CPU")), "{said:?}");
     }
 }

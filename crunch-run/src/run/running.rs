@@ -19,14 +19,13 @@ use super::result::{self, Facts};
 use super::spec;
 use super::watch::{Watch, Watched};
 use super::{Attempt, Means};
-use crate::cgroup::Reach;
 use crate::engine::{Container, Engine, Exit};
 use crate::exit::ExitCode;
 use crate::limits::Watchdog;
 use crate::logs::{Checkpoints, HOST_STATISTICS, Pump, RESULT, STATISTICS, Saver};
 use crate::mounts::NotedMounts;
 use crate::mounts::arv_mount::ArvMount;
-use crate::stats::{Sampler, Source, Subject, Summary, Tree};
+use crate::stats::{Sampler, Source, Subject, Summary};
 use crate::status::Status;
 use crate::verdict::{self, Cause, Ending, Evidence, Kind, Output, Verdict};
 
@@ -303,10 +302,7 @@ impl Attempt<'_> {
                 return None;
             }
         };
-        let source = match running.container.cgroup() {
-            Some(group) => Source::Group(group, Reach::Own),
-            None => Source::Processes(Tree::below(running.container.pid()?)?),
-        };
+        let source = Source::of(&*running.container)?;
         let subject = Subject {
             source,
             pid: running.container.pid(),

@@ -13,6 +13,7 @@ use crate::limits::{Allowance, Overrun};
 use crate::logs::Journal;
 use crate::mounts::arv_mount::ArvMount;
 use crate::signals::Signals;
+use crate::stats::Source;
 use crate::status::Status;
 use crate::verdict::{Cause, Ending};
 
@@ -171,9 +172,9 @@ impl Watch<'_> {
     }
 
     async fn too_much_is_used(&self) -> Overrun {
-        let group = self.container.cgroup();
+        let source = Source::of(self.container);
         self.allowance
-            .until_over(group.as_ref(), &|sentence| self.warn(sentence))
+            .until_over(source, &|sentence| self.warn(sentence))
             .await
     }
 

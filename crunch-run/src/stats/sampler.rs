@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::{Memory, MemoryThresholds, Sample, Summary, Tree};
 use crate::cgroup::{Cgroup, Reach};
+use crate::engine::Container;
 use crate::logs::{Journal, write_stamp};
 
 /// Memory is looked at this often, so that a short peak is seen.
@@ -37,6 +38,16 @@ pub enum Source {
     Group(Cgroup, Reach),
     /// There is no control group of its own.
     Processes(Tree),
+}
+
+impl Source {
+    /// `None` of one that has ended and has no control group of its own.
+    pub fn of(container: &dyn Container) -> Option<Self> {
+        match container.cgroup() {
+            Some(group) => Some(Self::Group(group, Reach::Own)),
+            None => Some(Self::Processes(Tree::below(container.pid()?)?)),
+        }
+    }
 }
 
 impl Subject {
