@@ -188,6 +188,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
         let mut sight: Option<JoinHandle<Sight>> = None;
         let mut view: Option<JoinHandle<Result<Look, Error>>> = None;
         let mut arranging: Option<JoinHandle<Result<(), SchedulerError>>> = None;
+        let mut woken = false;
         let mut disorder = false;
         let mut next_order = Instant::now();
         let mut next_look = Instant::now();
@@ -207,16 +208,15 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
                 Some(seen) = ready(&mut sight) => {
                     sight = None;
                     view = seen.ok().and_then(|seen| self.heard(seen, &records));
-                    match view {
-                        Some(_) => {}
-                        None => next_look = Instant::now() + self.pause(),
+                    if view.is_none() {
+                        next_look = Instant::now() + self.pause(woken);
                     }
                 }
                 Some(seen) = ready(&mut view) => {
                     view = None;
                     self.saw(seen, &records);
                     disorder = true;
-                    next_look = Instant::now() + self.pause();
+                    next_look = Instant::now() + self.pause(woken);
                     next_act = Instant::now();
                 }
                 Some(arranged) = ready(&mut arranging) => {
@@ -233,11 +233,13 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
                     }
                 }
                 () = wake.notified() => {
-                    // A server that takes long for a look is not asked for the next one at once.
-                    let gap = self.shortest_interval.max(2 * self.took);
-                    next_look = next_look.min(Instant::now() + gap);
+                    woken = true;
+                    next_look = next_look.min(Instant::now() + self.gap());
                 }
-                () = tokio::time::sleep_until(next_look), if !looking => sight = Some(self.observe()),
+                () = tokio::time::sleep_until(next_look), if !looking => {
+                    woken = false;
+                    sight = Some(self.observe());
+                }
                 () = tokio::time::sleep_until(next_act) => {
                     self.act(&mut actions);
                     // What had to wait for its time is found when that has come.
@@ -262,8 +264,17 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
         let _ = tokio::time::timeout(Duration::from_secs(5), writer).await;
     }
 
-    /// How long until the next look: sooner while something waits to be confirmed.
-    fn pause(&self) -> Duration {
+    /// Between two looks at least. A server that takes long for a look is not asked for the next one at once.
+    fn gap(&self) -> Duration {
+        self.shortest_interval.max(2 * self.took)
+    }
+
+    /// How long until the next look: sooner while something waits to be confirmed. `woken`: something happened while the
+    /// last one was under way, which may not have seen it.
+    fn pause(&self, woken: bool) -> Duration {
+        if woken {
+            return self.gap().min(self.poll_interval);
+        }
         let hurry = self.mind.is_unsettled() || self.rung.load(Ordering::Relaxed);
         let gap = self.hands.scheduler.listing_gap();
         match hurry {

@@ -64,7 +64,7 @@ impl Known {
     fn begin(&mut self, kind: Kind, words: String, now: Instant) {
         let full = matches!(kind, Kind::Exactly(_)) && self.holds.len() >= MOST_HOLDS;
         if !full {
-            tracing::warn!("Slurm is given no jobs {kind} for now: {words}");
+            tracing::warn!("Slurm is given no jobs for now {kind}: {words}");
             let new = || Hold::new(words, now);
             self.holds.entry(kind).or_insert_with(new);
         }

@@ -53,7 +53,7 @@ impl Kind {
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Partitions(none) if none.is_empty() => f.write_str("without a partition"),
+            Self::Partitions(none) if none.is_empty() => f.write_str("that name no partition"),
             Self::Partitions(names) => write!(f, "for {}", names.join(", ")),
             Self::Exactly(needs) => {
                 let (cpus, ram, gpus) = (needs.cpus, needs.ram >> 20, needs.gpus);
