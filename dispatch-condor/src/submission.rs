@@ -92,13 +92,11 @@ pub struct Item<'a> {
 
 /// Macros beside those of [`lines::MACROS`]: more fields of an item, of which the last takes the rest of the line,
 /// whatever is in it, and two that a field may hold.
-pub const MACROS: [&str; 9] = [
+pub const MACROS: [&str; 7] = [
     "AttemptName",
     "JobDisk",
     "JobSeconds",
-    "JobGpuMemory",
-    "JobGpuCapability",
-    "JobGpuRuntime",
+    "JobGpuRule",
     "JobDirectory",
     "Comma",
     "Nothing",
@@ -171,9 +169,11 @@ impl Settings {
         fields.push(needs.disk().div_ceil(KIB).max(1).to_string());
         let seconds = needs.max_run_time.unwrap_or(0).saturating_add(self.staging);
         fields.push(seconds.to_string());
-        for least in gpus(needs) {
-            fields.push(quote::item("what its GPUs must have", &least)?);
-        }
+        fields.push(match gpus(needs) {
+            none if none.is_empty() => quote::item("what its GPUs must have", "")?,
+            // Of numbers only, and without a space, which would end the field.
+            rule => rule,
+        });
         Ok(fields)
     }
 
@@ -249,43 +249,46 @@ impl Settings {
         }
         if common.asks.gpus {
             // An empty one is none.
-            lines.extend(
-                [
-                    "gpus_minimum_memory = $(JobGpuMemory)",
-                    "gpus_minimum_capability = $(JobGpuCapability)",
-                    "gpus_minimum_runtime = $(JobGpuRuntime)",
-                ]
-                .map(str::to_owned),
-            );
+            lines.push("require_gpus = $(JobGpuRule)".to_owned());
         }
         Ok(self.lines.over(lines, common.asks))
     }
 }
 
 /// What each GPU must have at least: MiB of memory, and with CUDA its capability, and the version that the driver takes.
-/// Empty: anything. Of several capabilities, which are a list to choose from, HTCondor can be told the lowest.
-fn gpus(needs: &Needs) -> [String; 3] {
+/// Empty: anything. Of several capabilities, which are a list to choose from, the lowest.
+///
+/// Not `gpus_minimum_memory` and the like: a GPU that does not say (a part of one has no capability) would never do.
+/// crunch-run looks at the one it is given.
+fn gpus(needs: &Needs) -> String {
     let Some(model) = needs.gpu_model.as_deref() else {
-        return Default::default();
+        return String::new();
     };
-    let memory = match model.vram.div_ceil(MIB) {
-        0 => String::new(),
-        memory => memory.to_string(),
+    let is_cuda = needs.gpu_stack == "cuda";
+    let version = |text: &str| {
+        let (major, minor) = text.split_once('.').unwrap_or((text, "0"));
+        Some((major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?))
     };
-    if needs.gpu_stack != "cuda" {
-        return [memory, String::new(), String::new()];
-    }
-    let number = |text: &&String| Some((text.split_once('.')?.0.parse::<u32>().ok()?, text.len()));
     let targets = model.hardware_target.iter();
-    let lowest = targets.min_by_key(|target| (number(target), target.as_str()));
-    let lowest = lowest.cloned().unwrap_or_default();
-    [memory, lowest, model.driver_version.clone()]
+    let lowest = targets.filter_map(|target| version(target)).min();
+    let driver = version(&model.driver_version);
+    let memory = (model.vram > 0).then(|| ("GlobalMemoryMb", model.vram.div_ceil(MIB).to_string()));
+    let capability = lowest.filter(|_| is_cuda);
+    let capability = capability.map(|(major, minor)| ("Capability", format!("{major}.{minor}")));
+    let driver = driver.filter(|_| is_cuda);
+    let driver = driver.map(|(major, minor)| {
+        let number = u64::from(major) * 1000 + u64::from(minor) * 10;
+        ("MaxSupportedVersion", number.to_string())
+    });
+    let rules = [memory, capability, driver].into_iter().flatten();
+    let rules = rules.map(|(name, least)| format!("({name}?:{least})>={least}"));
+    rules.collect::<Vec<_>>().join("&&")
 }
 
 /// The line before the items.
 pub fn queue() -> String {
     let filled = lines::MACROS.iter().map(|(_, name)| *name);
-    let fields: Vec<&str> = filled.chain(MACROS.into_iter().take(7)).collect();
+    let fields: Vec<&str> = filled.chain(MACROS.into_iter().take(5)).collect();
     format!("queue {} from (", fields.join(","))
 }
 
@@ -357,7 +360,7 @@ mod tests {
             "+AttemptUUID = \"$(AttemptName)\"",
             "+ContainerDispatcher = \"me\"",
             "allowed_execute_duration = $(JobSeconds)",
-            "zzzzz-dz642-queuedcontainer,2,1025,1,0,1,$(Nothing),$(Nothing),zzzzz-gj3su-000000000000000,3,3660,$(Nothing),$(Nothing),$(Nothing),/home/me too/$(DOLLAR)(x)/1",
+            "zzzzz-dz642-queuedcontainer,2,1025,1,0,1,$(Nothing),$(Nothing),zzzzz-gj3su-000000000000000,3,3660,$(Nothing),/home/me too/$(DOLLAR)(x)/1",
             "+Group = \"a\"",
         ] {
             assert!(text.lines().any(|l| l == line), "{line}\nis not in\n{text}");
@@ -412,16 +415,13 @@ mod tests {
 
     #[test]
     fn what_gpus_must_have_is_asked_for() {
+        #[rustfmt::skip]
         let rows = [
-            ("cuda", "12.4", &["8.0"][..], 4 << 30, "4096,8.0,12.4"),
-            ("cuda", "", &["10.0", "9.0"], 1, "1,9.0,$(Nothing)"),
-            (
-                "rocm",
-                "6.1",
-                &["gfx90a"],
-                0,
-                "$(Nothing),$(Nothing),$(Nothing)",
-            ),
+            ("cuda", "12.4", &["8.0"][..], 4 << 30,
+             "(GlobalMemoryMb?:4096)>=4096&&(Capability?:8.0)>=8.0&&(MaxSupportedVersion?:12040)>=12040"),
+            ("cuda", "", &["10.0", "9.0", "sm_80"], 1, "(GlobalMemoryMb?:1)>=1&&(Capability?:9.0)>=9.0"),
+            ("cuda", "11) || (true", &["9.0 || true"], 0, "$(Nothing)"),
+            ("rocm", "6.1", &["gfx90a"], 0, "$(Nothing)"),
         ];
         for (stack, driver, targets, vram, expected) in rows {
             let needs = Needs {
@@ -436,12 +436,12 @@ mod tests {
             };
             let text = describe(&settings(&[]), &needs).unwrap();
             assert!(text.contains(&format!(",{expected},/home")), "{text}");
-            let line = "gpus_minimum_capability = $(JobGpuCapability)";
+            let line = "require_gpus = $(JobGpuRule)";
             assert!(text.lines().any(|l| l == line), "{text}");
-            let own = describe(&settings(&["gpus_minimum_capability = 7.5"]), &needs).unwrap();
+            let own = describe(&settings(&["require_gpus = true"]), &needs).unwrap();
             assert!(!own.lines().any(|l| l == line), "{own}");
         }
         let text = describe(&settings(&[]), &Needs::default()).unwrap();
-        assert!(!text.contains("gpus_minimum"), "{text}");
+        assert!(!text.contains("require_gpus"), "{text}");
     }
 }

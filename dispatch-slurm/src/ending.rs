@@ -11,6 +11,9 @@ pub const IN_SQUEUE: &str = "%i|%T|%r|%N|%k";
 /// The fields of `sacct --parsable2`; the job's number without leading or trailing decoration first.
 pub const IN_SACCT: &str = "JobID,State,ExitCode,NodeList,Comment";
 
+/// A reason of Slurm's.
+const NOT_LAUNCHED: &str = "JobLaunchFailure";
+
 /// What is known of the job of an attempt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ended {
@@ -101,20 +104,32 @@ impl Ended {
 
     /// It ended by itself, with an error: its exit status says more than its state.
     pub fn asks_for_status(&self) -> bool {
-        let by_itself = matches!(self.reason.as_str(), "" | "None" | "NonZeroExitCode")
-            || self.reason.starts_with("RaisedSignal");
+        let by_itself = matches!(
+            self.reason.as_str(),
+            "" | "None" | "NonZeroExitCode" | NOT_LAUNCHED
+        ) || self.reason.starts_with("RaisedSignal");
         self.state == "FAILED" && by_itself
+    }
+
+    /// Slurm also says so of a job that ran, and was killed in its first seconds. Higher numbers than those of signals
+    /// are slurmd's own, like 53 for an output file that cannot be made.
+    fn was_not_launched(&self) -> bool {
+        let killed = |status: i64| (129..160).contains(&status);
+        self.reason == NOT_LAUNCHED && !self.status.is_some_and(killed)
     }
 
     /// The container ran, and its results are on its node.
     pub fn is_undelivered(&self) -> bool {
-        self.asks_for_status() && self.status == Some(exit_status::UNDELIVERED)
+        self.asks_for_status()
+            && !self.was_not_launched()
+            && self.status == Some(exit_status::UNDELIVERED)
     }
 
     /// One sentence; `user` is the name of who cancelled it.
     pub fn sentence(&self, user: Option<&str>) -> String {
         let (job, state) = (&self.job, self.state.as_str());
-        if let (true, Some(status @ 1..)) = (self.asks_for_status(), self.status) {
+        let by_itself = self.asks_for_status() && !self.was_not_launched();
+        if let (true, Some(status @ 1..)) = (by_itself, self.status) {
             let said = exit_status::sentence(status);
             return format!("Slurm job {job} ended with exit code {status}: {said}");
         }
@@ -130,10 +145,10 @@ impl Ended {
             "BOOT_FAIL" => "could not start: its node did not boot",
             "DEADLINE" => "reached its deadline in Slurm",
             "REVOKED" => "was started by another cluster of the federation instead",
-            "FAILED" if self.asks_for_status() => "failed: crunch-run ended with an error",
-            "FAILED" if self.reason == "JobLaunchFailure" => {
-                "could not be started by its node: look for its number in the log of slurmd there"
+            "FAILED" if self.was_not_launched() => {
+                "could not be started by its node: look for its number in the log of slurmd there, and whether that node sees --shared-dir"
             }
+            "FAILED" if self.asks_for_status() => "failed: crunch-run ended with an error",
             "FAILED" => "failed in Slurm",
             "COMPLETED" => "ended without recording a final state",
             _ => return format!("Slurm shows job {job} as {state} ({})", self.reason),
@@ -176,13 +191,22 @@ mod tests {
             ("BOOT_FAIL", "None", "could not start: its node did not boot"),
             ("DEADLINE", "DeadLine", "reached its deadline in Slurm (DeadLine)"),
             ("FAILED", "NonZeroExitCode", "failed: crunch-run ended with an error (NonZeroExitCode)"),
-            ("FAILED", "JobLaunchFailure", "could not be started by its node: look for its number in the log of slurmd there (JobLaunchFailure)"),
+            ("FAILED", "JobLaunchFailure", "could not be started by its node: look for its number in the log of slurmd there, and whether that node sees --shared-dir (JobLaunchFailure)"),
             ("COMPLETED", "None", "ended without recording a final state"),
         ];
         for (state, reason, expected) in rows {
             let ended = from_squeue(state, reason);
             assert_eq!(ended.sentence(None), format!("Slurm job 9 {expected}"));
             assert!(!ended.is_alive());
+        }
+        for (status, killed) in [(137, true), (143, true), (181, false), (1, false)] {
+            let mut ended = from_squeue("FAILED", NOT_LAUNCHED);
+            ended.status = Some(status);
+            assert_eq!(
+                ended.sentence(None).contains("was killed"),
+                killed,
+                "{status}"
+            );
         }
         let cancelled = from_squeue("CANCELLED", "None").sentence(Some("ada"));
         assert_eq!(cancelled, "Slurm job 9 was cancelled in Slurm by ada");
@@ -246,6 +270,8 @@ mod tests {
             let sentence = ended.sentence(None);
             assert!(sentence.contains(expected), "{sentence}");
         }
-        assert!(!from_squeue("FAILED", "JobLaunchFailure").asks_for_status());
+        let mut not_launched = from_squeue("FAILED", "JobLaunchFailure");
+        not_launched.status = Some(77);
+        assert!(!not_launched.is_undelivered());
     }
 }

@@ -84,7 +84,7 @@ async fn submit(stack: &Stack, starts: &Starts, n: usize) -> Entry {
         Kind::OverTime => request["scheduling_parameters"] = json!({"max_run_time": 3}),
         Kind::Gpu => {
             request["runtime_constraints"]["gpu"] = json!({"stack": "cuda", "device_count": 1,
-                "driver_version": "11.0", "hardware_target": ["9.0"], "vram": 1 << 20});
+                "driver_version": "11.0", "hardware_target": ["1.0"], "vram": 1 << 20});
         }
         _ => {}
     }

@@ -262,7 +262,7 @@ async fn each_job_is_told_of_the_gpus_it_was_assigned() {
     );
     let command = shlex::try_join(["/bin/sh", "-c", &script]).unwrap();
     let stack = pool.stack(&["--crunch-run", &command]).await;
-    let gpu = json!({"stack": "cuda", "device_count": 1, "driver_version": "11.0", "hardware_target": ["9.0"], "vram": 1 << 20});
+    let gpu = json!({"stack": "cuda", "device_count": 1, "driver_version": "11.0", "hardware_target": ["1.0"], "vram": 1 << 20});
     let needs = json!({"runtime_constraints": {"vcpus": 1, "ram": 32 << 20, "gpu": gpu}});
     for name in ["one", "other"] {
         submit(&stack, name, "true", needs.clone()).await;
