@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use arvados_client::keep::store::hash_block;
@@ -43,6 +43,10 @@ pub struct BlockCache<S> {
     /// Directories of the same form that others fill, like that of a server on this node.
     others: Vec<PathBuf>,
     limits: Limits,
+    /// Bytes that this run has added. What was there before is swept to its limit beside it.
+    added: AtomicU64,
+    /// Bytes of its file system that are spoken for.
+    spoken_for: AtomicU64,
     complained: AtomicBool,
 }
 
@@ -54,6 +58,8 @@ impl<S: BlockSource> BlockCache<S> {
             dir: Some(cache.join("blocks")),
             others,
             limits,
+            added: AtomicU64::new(0),
+            spoken_for: AtomicU64::new(0),
             complained: AtomicBool::new(false),
         }
     }
@@ -65,8 +71,26 @@ impl<S: BlockSource> BlockCache<S> {
             dir: None,
             others: Vec::new(),
             limits: Limits::default(),
+            added: AtomicU64::new(0),
+            spoken_for: AtomicU64::new(0),
             complained: AtomicBool::new(false),
         }
+    }
+
+    /// Whether what is written to `place` takes room from it.
+    pub fn shares_disk_with(&self, place: &Path) -> bool {
+        // It may not be there yet.
+        let device = |path: &Path| {
+            let there = path.ancestors().find_map(|path| fs::metadata(path).ok());
+            there.map(|metadata| metadata.dev())
+        };
+        let dir = self.dir.as_deref();
+        dir.is_some_and(|dir| device(dir) == device(place))
+    }
+
+    /// So many bytes are yet to be written to its file system by others: they are left free.
+    pub fn leave(&self, bytes: u64) {
+        self.spoken_for.store(bytes, Ordering::Relaxed);
     }
 
     async fn fetched(&self, locator: &Locator) -> Result<Block, KeepError> {
@@ -101,7 +125,13 @@ impl<S: BlockSource> BlockCache<S> {
         let until = tokio::time::Instant::now() + WAIT;
         loop {
             let (at, limits) = (path.to_owned(), self.limits);
-            let asked = tokio::task::spawn_blocking(move || Filling::begin(&at, size, limits));
+            let spoken_for = self.spoken_for.load(Ordering::Relaxed);
+            let added = self.added.load(Ordering::Relaxed);
+            let has_room = move |space: Space| {
+                let free = space.free.saturating_sub(spoken_for);
+                limits.has_room(size, added, Space { free, ..space })
+            };
+            let asked = tokio::task::spawn_blocking(move || Filling::begin(&at, has_room));
             match asked.await {
                 Ok(Ok(Begun::Ours(filling))) => return Some(filling),
                 Ok(Ok(Begun::Done)) => return None,
@@ -145,6 +175,7 @@ impl<S: BlockSource> Fetch for BlockCache<S> {
             let write = tokio::task::spawn_blocking(move || filling.fill(&data));
             match write.await {
                 Ok(Ok(file)) => {
+                    self.added.fetch_add(locator.size, Ordering::Relaxed);
                     return Ok(Block {
                         file: Some(file),
                         ..block
@@ -217,13 +248,13 @@ struct Filling {
 }
 
 impl Filling {
-    fn begin(path: &Path, size: u64, limits: Limits) -> io::Result<Begun> {
+    fn begin(path: &Path, has_room: impl FnOnce(Space) -> bool) -> io::Result<Begun> {
         let shard = path.parent().unwrap_or(path);
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(shard)?;
-        if !limits.has_room(size, space(shard)?) {
+        if !has_room(space(shard)?) {
             return Ok(Begun::Done);
         }
         let partial = path.with_extension("partial");

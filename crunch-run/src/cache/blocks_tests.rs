@@ -162,6 +162,30 @@ async fn a_cache_that_cannot_be_used_is_done_without() {
     );
 }
 
+/// What is being staged takes its room from the same disk.
+#[tokio::test]
+async fn what_is_spoken_for_is_left_free_and_the_size_holds_while_it_is_filled() {
+    let (keep, dir) = (Arc::new(Slow::default()), tempfile::tempdir().unwrap());
+    let limits = Limits {
+        size: Share::Bytes(10),
+        free: Share::Bytes(0),
+    };
+    let cache = BlockCache::new(keep.clone(), dir.path(), limits, Vec::new());
+    assert!(cache.shares_disk_with(dir.path()) && !cache.shares_disk_with(Path::new("/proc")));
+    let get = async |text: &'static str| {
+        let locator = keep.store.put(Bytes::from_static(text.as_bytes()));
+        let locator = locator.await.unwrap();
+        let data = cache.block(&locator).await.unwrap().data;
+        assert_eq!(data, text);
+        place(&dir.path().join("blocks"), &locator.hash).exists()
+    };
+    cache.leave(u64::MAX);
+    assert!(!get("none").await);
+    cache.leave(0);
+    assert!(get("four").await && get("five5").await);
+    assert!(!get("ten").await && get("x").await);
+}
+
 #[tokio::test]
 async fn a_server_on_this_node_is_read_directly_and_left_as_it_is() {
     let (keep, dir) = (Arc::new(Slow::default()), tempfile::tempdir().unwrap());

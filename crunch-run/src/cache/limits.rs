@@ -85,10 +85,10 @@ impl Limits {
         too_large.max(too_full).min(size)
     }
 
-    /// Whether a new entry of `size` bytes may be added without pushing others out.
-    pub fn has_room(&self, size: u64, space: Space) -> bool {
-        space.free.saturating_sub(size) >= self.free.of(space.total)
-            && size <= self.size.of(space.total)
+    /// Whether a new entry of `size` bytes may be added, after `added` others, without pushing others out.
+    pub fn has_room(&self, size: u64, added: u64, space: Space) -> bool {
+        self.free.of(space.total).saturating_add(size) <= space.free
+            && size.saturating_add(added) <= self.size.of(space.total)
     }
 }
 
@@ -150,9 +150,11 @@ mod tests {
         ] {
             assert_eq!(limits.excess(size, space(free)), excess, "{size} {free}");
         }
-        assert!(limits.has_room(20, space(120)));
-        assert!(!limits.has_room(20, space(119)));
-        assert!(!limits.has_room(21, space(900)));
+        assert!(limits.has_room(20, 0, space(120)));
+        assert!(!limits.has_room(20, 0, space(119)));
+        assert!(!limits.has_room(21, 0, space(900)));
+        assert!(limits.has_room(10, 10, space(900)));
+        assert!(!limits.has_room(10, 11, space(900)));
     }
 
     #[test]

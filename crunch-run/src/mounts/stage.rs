@@ -102,8 +102,18 @@ pub async fn stage(plan: Plan, sources: Sources<'_>) -> Result<Staged, MountErro
     let layout =
         tokio::task::spawn_blocking(move || Layout::of(plan, trees, &scratch, tree, client));
     let (staged, downloads) = layout.await.map_err(|_| MountError::Interrupted)??;
-    downloads.run(sources.blocks, sources.progress).await?;
-    Ok(staged)
+    let shared = sources.blocks.shares_disk_with(sources.scratch);
+    let progress = |progress: Progress| {
+        if shared {
+            sources
+                .blocks
+                .leave(progress.total.saturating_sub(progress.done));
+        }
+        (sources.progress)(progress);
+    };
+    let done = downloads.run(sources.blocks, &progress).await;
+    sources.blocks.leave(0);
+    done.map(|()| staged)
 }
 
 /// The collections needed, each with one of the mounts that need it.
