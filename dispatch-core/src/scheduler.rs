@@ -118,6 +118,20 @@ impl Ending {
             false => &self.reason,
         }
     }
+
+    /// The same, with what crunch-run said of it where it ran nothing: its directory is gone afterwards.
+    pub fn story(&self) -> String {
+        const REFUSALS: [&str; 2] = ["Nothing was run here: ", "crunch-run: "];
+        let refusal = |line: &str| {
+            REFUSALS
+                .iter()
+                .find_map(|m| Some(line.split_once(m)?.1.to_owned()))
+        };
+        match self.detail.lines().rev().find_map(refusal) {
+            Some(said) => format!("{}: {}", self.sentence(), said.trim()),
+            None => self.sentence().to_owned(),
+        }
+    }
 }
 
 /// What a job waits for in its scheduler.
@@ -270,4 +284,33 @@ pub trait Scheduler: Send + Sync + 'static {
 
     /// Resolves when a job may have ended, so that the next look comes sooner. May never resolve.
     fn wake(&self) -> impl Future<Output = ()> + Send;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_story_has_what_crunch_run_said_when_it_ran_nothing() {
+        let ended = "Slurm job 7 ended with exit code 75";
+        for (detail, expected) in [
+            ("", ended.to_owned()),
+            ("u starting\nu its command ended with 0\n", ended.to_owned()),
+            (
+                "u fetching\nu Nothing was run here: GPU 0 cannot be given\nu The log could not be saved\n",
+                format!("{ended}: GPU 0 cannot be given"),
+            ),
+            (
+                "crunch-run: --engine=x is not one of docker, podman\n",
+                format!("{ended}: --engine=x is not one of docker, podman"),
+            ),
+        ] {
+            let ending = Ending {
+                reason: ended.to_owned(),
+                detail: detail.to_owned(),
+                ..Ending::default()
+            };
+            assert_eq!(ending.story(), expected, "{detail}");
+        }
+    }
 }

@@ -44,7 +44,7 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
             self.leave_word(&container, &token.token, &ending).await;
             told = Event::CleanedUpExecutor {
                 container: container.clone(),
-                reason: ending.sentence().to_owned(),
+                reason: ending.story(),
             };
         }
         fail_point("dispatcher.before-unlock");
