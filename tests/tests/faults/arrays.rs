@@ -89,7 +89,8 @@ async fn what_got_no_name_is_submitted_again_and_what_got_one_is_not() {
         say: "slurm_update error: Socket timed out on send/recv operation".into(),
     };
     for (fault, locks, lost) in [(refuse, 2, COUNT), (although, 1, 0)] {
-        let rule = Rule::next("scontrol", 1, fault).after(1);
+        // It is asked for the limits of arrays and for the partitions before.
+        let rule = Rule::next("scontrol", 1, fault).after(2);
         let (mut scene, containers) = waiting(vec![rule]).await;
         scene.stack.dispatcher.start();
         for container in &containers {
