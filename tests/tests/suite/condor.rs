@@ -116,7 +116,7 @@ async fn containers_run_as_condor_jobs_and_both_their_ends_are_seen_at_once() {
     let (_, lost) = stack.submit("lost", "sleep 1000", json!({})).await;
     let running = |c: &Container| c.state == ContainerState::Running;
     stack.wait_until(&lost, PATIENCE, running).await;
-    let executor = crate::slurm_lab::crunch_run_of(&lost).expect("a crunch-run of it");
+    let executor = crate::processes::crunch_run_of(&lost).expect("a crunch-run of it");
     rustix::process::kill_process(executor, rustix::process::Signal::KILL).unwrap();
     let began = Instant::now();
     let record = stack.end(&lost, PATIENCE).await;

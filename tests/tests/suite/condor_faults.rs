@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::batch::Batch;
 use crate::condor_lab::{PATIENCE, Pool};
-use crate::slurm_lab::crunch_run_of;
+use crate::processes::{crunch_run_of, deaf, sleeper};
 use crate::stack::{Stack, complete, wait_for};
 use crate::starts::Starts;
 
@@ -345,12 +345,9 @@ async fn a_stopped_container_leaves_nothing_behind() {
     let pool = Pool::up(&["--slots", "1"]);
     let stack = pool.stack(&["--stop-grace", "30s"]).await;
     let marker = format!("8765{}", std::process::id());
-    let script = format!("trap '' TERM; sleep {marker}");
-    let (request, container) = stack.submit("deaf", &script, json!({})).await;
+    let (request, container) = stack.submit("deaf", &deaf(&marker), json!({})).await;
     running(&stack, &container).await;
-    wait_for("its process", PATIENCE, || {
-        process_with(&marker).then_some(())
-    });
+    wait_for("its process", PATIENCE, || sleeper(&marker));
     let change = json!({"priority": 0});
     let changed = stack.user.update_container_request(&request, change);
     changed.await.unwrap();
@@ -360,16 +357,6 @@ async fn a_stopped_container_leaves_nothing_behind() {
     );
     pool.is_empty_soon();
     wait_for("its processes to end", PATIENCE, || {
-        (crunch_run_of(&container).is_none() && !process_with(&marker)).then_some(())
+        (crunch_run_of(&container).is_none() && sleeper(&marker).is_none()).then_some(())
     });
-}
-
-/// Whether there is a `sleep` with this argument.
-fn process_with(argument: &str) -> bool {
-    let of = |entry: std::io::Result<std::fs::DirEntry>| {
-        let command = std::fs::read(entry.ok()?.path().join("cmdline")).ok()?;
-        let mut words = command.split(|byte| *byte == 0);
-        words.any(|word| word == argument.as_bytes()).then_some(())
-    };
-    std::fs::read_dir("/proc").unwrap().find_map(of).is_some()
 }

@@ -19,6 +19,7 @@ mod neighbours;
 mod overseer;
 mod points;
 mod process_faults;
+mod processes;
 mod program;
 mod sdk;
 mod secrets;

@@ -6,8 +6,9 @@ use arvados_client::records::ContainerState;
 use rustix::process::{Signal, kill_process};
 use serde_json::json;
 
+use crate::processes::crunch_run_of;
 use crate::slurm_arrays;
-use crate::slurm_lab::{Cluster, PATIENCE, crunch_run_of};
+use crate::slurm_lab::{Cluster, PATIENCE};
 use crate::stack::complete;
 
 fn cluster() -> Cluster {

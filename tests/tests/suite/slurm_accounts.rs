@@ -9,7 +9,8 @@ use arvados_client::{ContainerRequestUuid, ContainerUuid};
 use rustix::process::{Signal, kill_process};
 use serde_json::json;
 
-use crate::slurm_lab::{Cluster, PATIENCE, crunch_run_of};
+use crate::processes::{crunch_run_of, deaf, sleeper};
+use crate::slurm_lab::{Cluster, PATIENCE};
 use crate::stack::{Stack, complete, wait_for};
 
 const SMALL: [&str; 6] = ["-n", "1", "-c", "2", "-m", "4000"];
@@ -125,10 +126,12 @@ async fn accounts_tell_who_cancelled_a_job() {
     };
     let stack = cluster.stack(&[]).await;
     // Slurm ends crunch-run two seconds after it asked, and this one does not listen.
-    let deaf = "trap '' TERM; while :; do sleep 1; done";
-    let (_, container) = stack.submit("cancelled", deaf, json!({})).await;
+    let marker = format!("8764{}", std::process::id());
+    let (_, container) = stack.submit("cancelled", &deaf(&marker), json!({})).await;
     let runs = |c: &Container| c.state == ContainerState::Running;
     stack.wait_until(&container, PATIENCE, runs).await;
+    // Running is said before its shell has come that far.
+    wait_for("its process", PATIENCE, || sleeper(&marker));
     cluster.lab.ask("scancel", &[&cluster.job(&container)]);
     let record = stack.end(&container, PATIENCE).await;
     let why = record.runtime_status.error.unwrap_or_default();

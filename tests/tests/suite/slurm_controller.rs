@@ -9,7 +9,8 @@ use rustix::process::{Signal, kill_process};
 use serde_json::json;
 
 use crate::batch::Batch;
-use crate::slurm_lab::{Cluster, PATIENCE, crunch_run_of};
+use crate::processes::crunch_run_of;
+use crate::slurm_lab::{Cluster, PATIENCE};
 use crate::stack::{Stack, complete, wait_for};
 
 const NODE: [&str; 6] = ["-n", "1", "-c", "4", "-m", "4000"];

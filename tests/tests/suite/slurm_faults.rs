@@ -9,7 +9,8 @@ use rustix::process::{Signal, test_kill_process};
 use serde_json::{Value, json};
 
 use crate::batch::Batch;
-use crate::slurm_lab::{Cluster, PATIENCE, crunch_run_of};
+use crate::processes::crunch_run_of;
+use crate::slurm_lab::{Cluster, PATIENCE};
 use crate::stack::{Stack, complete, wait_for};
 
 async fn submit(stack: &Stack, name: &str, script: &str, more: Value) -> ContainerUuid {

@@ -169,17 +169,3 @@ impl Cluster {
         servers.dispatcher("dispatch-slurm", &args, &env)
     }
 }
-
-/// The process of a container's crunch-run, if there is one.
-pub fn crunch_run_of(container: &ContainerUuid) -> Option<Pid> {
-    let of_container = |process: &Path| {
-        let command = fs::read(process.join("cmdline")).unwrap_or_default();
-        let words: Vec<&[u8]> = command.split(|byte| *byte == 0).collect();
-        words.contains(&container.as_str().as_bytes()) && words[0].ends_with(b"crunch-run")
-    };
-    let process = fs::read_dir("/proc")
-        .unwrap()
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .find(|path| of_container(path))?;
-    Pid::from_raw(process.file_name()?.to_str()?.parse().ok()?)
-}

@@ -6,8 +6,9 @@ use arvados_client::ContainerUuid;
 use arvados_client::records::{Container, ContainerState};
 use serde_json::{Value, json};
 
-use crate::slurm_lab::{Cluster, PATIENCE, crunch_run_of};
-use crate::stack::Stack;
+use crate::processes::{crunch_run_of, deaf, sleeper};
+use crate::slurm_lab::{Cluster, PATIENCE};
+use crate::stack::{Stack, wait_for};
 
 const NODE: [&str; 6] = ["-n", "1", "-c", "4", "-m", "4000"];
 
@@ -47,7 +48,9 @@ async fn a_job_that_slurm_ends_at_its_time_limit_is_told_so() {
     let more = ["--warn-before-end", "0s", "--staging-allowance", "1m"];
     let stack = cluster.stack(&more).await;
     let limit = json!({"scheduling_parameters": {"max_run_time": 60}});
-    let container = running(&stack, "trap '' TERM; while :; do sleep 1; done", limit).await;
+    let marker = format!("8763{}", std::process::id());
+    let container = running(&stack, &deaf(&marker), limit).await;
+    wait_for("its process", PATIENCE, || sleeper(&marker));
     let job = cluster.job(&container);
     cluster.control(&["update", &format!("JobId={job}"), "EndTime=now+1"]);
     let why = why(&stack, &container).await;
