@@ -17,11 +17,10 @@ use crate::plan::{Action, Reason};
 use crate::scheduler::{Order, Scheduler, SchedulerError, StillInUse, Urgency};
 use crate::world::JobId;
 
-/// How long an action's API call may be repeated: the next look plans it again anyway.
-const BUDGET: Duration = Duration::from_secs(15);
-
 mod release;
 mod start;
+
+pub(crate) use start::is_no_such_call;
 
 /// What an action saw. The engine learns from it as from a look.
 #[derive(Debug)]
@@ -435,14 +434,5 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
             _ => Outcome::SubmitUnclear,
         };
         report
-    }
-
-    /// Writes an event to the API's `logs`; nothing depends on it.
-    pub async fn record(&self, event: &Event) {
-        let properties = json!({"text": event.sentence(), "dispatch_event": event.name()});
-        let write = self.api.note(event.container(), properties);
-        if let Ok(Err(error)) = tokio::time::timeout(BUDGET, write).await {
-            tracing::debug!(container = %event.container(), %error, "the API did not take a log record");
-        }
     }
 }

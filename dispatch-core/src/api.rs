@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arvados_client::api::{Each, NewToken, WantedLock};
+use arvados_client::api::{Bulk, Each, NewLog, NewToken, WantedLock};
 use arvados_client::client::Call;
 use arvados_client::filter::Query;
 use arvados_client::records::{Authorization, Container, ContainerState, RuntimeStatus};
@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 
 use crate::last_log::{self, LastLogError};
 use crate::needs::Needs;
+use crate::news::is_news;
 
 /// The columns a dispatcher needs.
 const COLUMNS: [&str; 10] = [
@@ -160,8 +161,8 @@ pub trait Api: Clone + Send + Sync + 'static {
     /// A new token for the dispatcher's user.
     fn mint(&self, new: &NewToken) -> impl Future<Output = Result<Authorization, Error>> + Send;
 
-    /// How many tokens are made, or locks asked for, in one call: by the two calls below; 1: the server has none such.
-    fn bulk(&self) -> impl Future<Output = Result<usize, Error>> + Send;
+    /// How many the server takes in one call of those below that are for many.
+    fn bulk(&self) -> impl Future<Output = Result<Bulk, Error>> + Send;
 
     /// [`mint`](Self::mint) of many, each answered by itself. An error of the call as a whole says of each what that of
     /// a single call would.
@@ -227,11 +228,10 @@ pub trait Api: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<String, LastLogError>> + Send;
 
     /// Writes an entry to the server's `logs`.
-    fn note(
-        &self,
-        container: &ContainerUuid,
-        properties: Value,
-    ) -> impl Future<Output = Result<(), Error>> + Send;
+    fn note(&self, entry: &NewLog) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// [`note`](Self::note) of many, each answered by itself.
+    fn note_all(&self, entries: &[NewLog]) -> impl Future<Output = Result<Each<()>, Error>> + Send;
 
     /// Wakes the loop when something happens to a container. Never ends.
     fn follow(&self, wake: Arc<Notify>) -> impl Future<Output = ()> + Send;
@@ -317,7 +317,7 @@ impl Api for Client {
         self.create_token(new).await
     }
 
-    async fn bulk(&self) -> Result<usize, Error> {
+    async fn bulk(&self) -> Result<Bulk, Error> {
         Ok(self.discovery().await?.bulk())
     }
 
@@ -392,9 +392,12 @@ impl Api for Client {
         last_log::save(self, container, earlier, &text).await
     }
 
-    async fn note(&self, container: &ContainerUuid, properties: Value) -> Result<(), Error> {
-        self.create_log(container.as_str(), "dispatch", properties)
-            .await
+    async fn note(&self, entry: &NewLog) -> Result<(), Error> {
+        self.create_log(entry).await
+    }
+
+    async fn note_all(&self, entries: &[NewLog]) -> Result<Each<()>, Error> {
+        self.create_logs(entries).await
     }
 
     async fn follow(&self, wake: Arc<Notify>) {
@@ -404,8 +407,7 @@ impl Api for Client {
                 wait = Duration::from_secs(1);
                 wake.notify_one();
                 while let Ok(event) = events.next().await {
-                    let container = |uuid: String| ContainerUuid::parse(&uuid).is_ok();
-                    if event.object_uuid.is_some_and(container) {
+                    if is_news(&event) {
                         wake.notify_one();
                     }
                 }

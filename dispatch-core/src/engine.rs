@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use arvados_client::api::Bulk;
 use arvados_client::{ContainerUuid, Error};
 use futures_util::{StreamExt, stream};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -20,6 +21,7 @@ use crate::events::Event;
 use crate::health::{Health, View};
 use crate::mind::Mind;
 use crate::observe::{Interest, Look, look};
+use crate::records::{Records, records};
 use crate::scheduler::{Scheduler, SchedulerError};
 use crate::world::{Job, Moment};
 
@@ -29,8 +31,6 @@ const FAREWELL: Duration = Duration::from_secs(10);
 const ABREAST: usize = 8;
 /// Between two rounds of putting waiting jobs in order, at least: priorities seldom change one at a time.
 const ORDER: Duration = Duration::from_secs(2);
-/// Log records waiting to be written; more are dropped, they are for people only.
-const RECORDS: usize = 256;
 /// Between two searches for tokens that nobody remembers, as after a lost answer to the request for one.
 const SWEEP: Duration = Duration::from_secs(600);
 
@@ -117,7 +117,7 @@ pub struct Engine<A, S> {
 struct Sight {
     found: Option<Result<Vec<(ContainerUuid, AttemptToken)>, Error>>,
     /// How many the server takes in one call, if it was asked and said so.
-    bulk: Option<usize>,
+    bulk: Option<Bulk>,
     /// When the scheduler was asked, and its answer, if it was time for that.
     listing: Option<(Moment, Result<Vec<Job>, SchedulerError>)>,
 }
@@ -182,8 +182,8 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             self.rung.clone(),
         );
         tokio::spawn(helpers.clone().run_until_cancelled_owned(jobs));
-        let (records, inbox) = mpsc::channel(RECORDS);
-        let writer = tokio::spawn(write_records(self.hands.clone(), inbox));
+        let (records, writer) = records(self.hands.api.clone());
+        let writer = tokio::spawn(writer.run());
         let mut actions = JoinSet::new();
         let mut sight: Option<JoinHandle<Sight>> = None;
         let mut view: Option<JoinHandle<Result<Look, Error>>> = None;
@@ -242,6 +242,9 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
                 }
                 () = tokio::time::sleep_until(next_act) => {
                     self.act(&mut actions);
+                    if self.mind.has_used_up_the_queue() {
+                        next_look = next_look.min(Instant::now() + self.gap());
+                    }
                     // What had to wait for its time is found when that has come.
                     let breath = self.mind.breath(self.now());
                     next_act = Instant::now() + (200 * breath).max(Duration::from_secs(1));
@@ -332,11 +335,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
 
     /// Takes in the first half of a look and begins the other, at the API. None before the tokens of an earlier life
     /// are known: what they hold must not be taken for another's.
-    fn heard(
-        &mut self,
-        seen: Sight,
-        records: &mpsc::Sender<Event>,
-    ) -> Option<JoinHandle<Result<Look, Error>>> {
+    fn heard(&mut self, seen: Sight, records: &Records) -> Option<JoinHandle<Result<Look, Error>>> {
         match seen.found {
             Some(Ok(found)) => {
                 let first = self.swept.replace(Instant::now()).is_none();
@@ -351,8 +350,9 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             }
             None => {}
         }
-        if let Some(most) = seen.bulk {
-            self.mind.takes_at_once(most);
+        if let Some(bulk) = seen.bulk {
+            self.mind.takes_at_once(bulk.starts);
+            records.at_once(bulk.logs);
         }
         match seen.listing {
             None => {}
@@ -380,7 +380,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
     fn saw(
         &mut self,
         seen: Result<Result<Look, Error>, tokio::task::JoinError>,
-        records: &mpsc::Sender<Event>,
+        records: &Records,
     ) {
         self.took = self.began.elapsed();
         match seen {
@@ -425,11 +425,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
         }
     }
 
-    fn finish(
-        &mut self,
-        done: Result<Reports, tokio::task::JoinError>,
-        records: &mpsc::Sender<Event>,
-    ) {
+    fn finish(&mut self, done: Result<Reports, tokio::task::JoinError>, records: &Records) {
         for (container, report) in done.into_iter().flatten() {
             self.tell(report.events, records);
             self.mind
@@ -437,7 +433,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
         }
     }
 
-    async fn give_back(&mut self, records: &mpsc::Sender<Event>) {
+    async fn give_back(&mut self, records: &Records) {
         let hands = self.hands.clone();
         let tasks = self.mind.farewell().into_iter();
         let mut given = stream::iter(tasks.map(|task| hands.carry_out(task))).buffered(ABREAST);
@@ -448,16 +444,14 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
         }
     }
 
-    fn tell(&mut self, events: Vec<Event>, records: &mpsc::Sender<Event>) {
+    fn tell(&mut self, events: Vec<Event>, records: &Records) {
         for event in events {
             event.log();
             self.health.count(&event);
             if let Some(Err(error)) = self.audit.as_mut().map(|audit| audit.write(&event)) {
                 tracing::error!(%error, "the audit file could not be written");
             }
-            if event.is_for_the_record() {
-                let _ = records.try_send(event);
-            }
+            records.keep(event);
         }
     }
 }
@@ -476,12 +470,5 @@ async fn follow_jobs<S: Scheduler>(scheduler: Arc<S>, wake: Arc<Notify>, rung: A
         scheduler.wake().await;
         rung.store(true, Ordering::Relaxed);
         wake.notify_one();
-    }
-}
-
-/// Writes the decisions to the API's `logs`, one after the other.
-async fn write_records<A: Api, S: Scheduler>(hands: Hands<A, S>, mut inbox: mpsc::Receiver<Event>) {
-    while let Some(event) = inbox.recv().await {
-        hands.record(&event).await;
     }
 }

@@ -55,6 +55,8 @@ pub struct Mind {
     /// How far into the queue to look.
     steps: u64,
     more_queued: bool,
+    /// A container was locked since the last look began.
+    locked: bool,
     /// When the look that is under way began, and the containers that had an action since: what it says of those may
     /// be older than what is known.
     looking: Moment,
@@ -90,6 +92,7 @@ impl Mind {
             told: BTreeMap::new(),
             steps: 1,
             more_queued: false,
+            locked: false,
             looking: Moment::default(),
             touched: BTreeSet::new(),
             newest: None,
@@ -333,6 +336,12 @@ impl Mind {
             let waits = matches!(attempt.phase, Phase::Submitted(_) | Phase::Adopted(_));
             waits && listing.live(uuid).next().is_none()
         })
+    }
+
+    /// Whether all that was seen of the queue is taken, and there was more of it.
+    pub fn has_used_up_the_queue(&self) -> bool {
+        let is_queued = |known: &Known| known.state == ContainerState::Queued;
+        self.locked && self.more_queued && !self.world.containers.values().any(is_queued)
     }
 
     /// How long to wait between two decisions: a large world takes longer to think about.

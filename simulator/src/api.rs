@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use arvados_client::api::{Each, NewToken, WantedLock};
+use arvados_client::api::{Bulk, Each, NewLog, NewToken, WantedLock};
 use arvados_client::records::{Authorization, ContainerState};
 use arvados_client::{ContainerUuid, Error, Token, TokenUuid};
 use dispatch_core::Api;
@@ -220,8 +220,14 @@ impl Api for SimApi {
         .await
     }
 
-    async fn bulk(&self) -> Result<usize, Error> {
-        self.call("discovery", |world| Ok(world.bulk)).await
+    async fn bulk(&self) -> Result<Bulk, Error> {
+        self.call("discovery", |world| {
+            Ok(Bulk {
+                starts: world.bulk,
+                logs: world.bulk,
+            })
+        })
+        .await
     }
 
     async fn mint_all(&self, new: &[NewToken]) -> Result<Each<Authorization>, Error> {
@@ -325,8 +331,17 @@ impl Api for SimApi {
         Ok(saved.await?)
     }
 
-    async fn note(&self, _: &ContainerUuid, _: Value) -> Result<(), Error> {
+    async fn note(&self, _: &NewLog) -> Result<(), Error> {
         self.call("note", |_| Ok(())).await
+    }
+
+    async fn note_all(&self, entries: &[NewLog]) -> Result<Each<()>, Error> {
+        let items = entries.len();
+        self.call("note of many", move |world| {
+            world.has_bulk(items)?;
+            Ok((0..items).map(|_| Ok(())).collect())
+        })
+        .await
     }
 
     async fn follow(&self, wake: Arc<Notify>) {

@@ -129,7 +129,8 @@ impl Site {
     /// Until each of these has a job; how long it took since `began`.
     fn present(&self, wanted: &[Made], began: Instant) -> Duration {
         stack::wait_for("a job of each", PATIENCE, || {
-            std::thread::sleep(Duration::from_millis(50));
+            // Slurm and this machine have enough to do without being asked for a thousand jobs all the time.
+            std::thread::sleep(Duration::from_millis(200));
             let names = self.names();
             let all = wanted.iter().all(|(_, uuid)| names.contains(uuid.as_str()));
             all.then(|| began.elapsed())

@@ -1,7 +1,7 @@
 //! Calls for many records at once, where a server has them: an extension that Arvados itself does not know.
 
 use serde::de::Error as _;
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use super::NewToken;
@@ -25,9 +25,34 @@ pub struct WantedLock {
 /// What came of each item, in the order of the items.
 pub type Each<T> = Vec<Result<T, Error>>;
 
+/// How many items a server takes in one call, by its own word; 1: it has no such call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bulk {
+    /// Tokens to be made, and locks to be asked for with them.
+    pub starts: usize,
+    /// Entries of the log.
+    pub logs: usize,
+}
+
+impl Bulk {
+    /// Of a server that does not know such calls.
+    pub const NONE: Bulk = Bulk { starts: 1, logs: 1 };
+}
+
+/// An entry for the server's `logs`.
+#[derive(Debug, Clone, Serialize)]
+pub struct NewLog {
+    /// About what.
+    pub object_uuid: String,
+    /// What kind of entry.
+    pub event_type: &'static str,
+    /// Anything.
+    pub properties: Value,
+}
+
 impl Discovery {
-    /// How many items the server takes in one call, by its own word; 1: it has no such calls.
-    pub fn bulk(&self) -> usize {
+    /// What the server has of such calls.
+    pub fn bulk(&self) -> Bulk {
         let most = |resource: &str, method: &str| {
             let methods = self.extra.get("resources")?.get(resource)?.get("methods")?;
             methods.get(method)?.get("maxItems")?.as_u64()
@@ -35,7 +60,11 @@ impl Discovery {
         let tokens = most("api_client_authorizations", "bulk_create");
         let locks = most("containers", "bulk_lock");
         let both = tokens.zip(locks).map(|(tokens, locks)| tokens.min(locks));
-        usize::try_from(both.unwrap_or(1)).unwrap_or(1).max(1)
+        let items = |most: Option<u64>| usize::try_from(most.unwrap_or(1)).unwrap_or(1).max(1);
+        Bulk {
+            starts: items(both),
+            logs: items(most("logs", "bulk_create")),
+        }
     }
 }
 
@@ -77,6 +106,13 @@ impl Client {
         self.bulk("containers/bulk_lock", items.collect()).await
     }
 
+    /// Writes entries to the server's `logs`.
+    pub async fn create_logs(&self, new: &[NewLog]) -> Result<Each<()>, Error> {
+        let items = new.iter().map(|entry| json!(entry)).collect();
+        let made: Each<Value> = self.bulk("logs/bulk_create", items).await?;
+        Ok(made.into_iter().map(|one| one.map(drop)).collect())
+    }
+
     async fn bulk<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -115,10 +151,11 @@ mod tests {
 
     #[test]
     fn only_a_server_that_has_both_calls_is_asked_for_many() {
-        let methods = |tokens: Value, locks: Value| -> Discovery {
+        let methods = |tokens: Value, locks: Value, logs: Value| -> Discovery {
             let document = json!({"resources": {
                 "api_client_authorizations": {"methods": tokens},
                 "containers": {"methods": locks},
+                "logs": {"methods": logs},
             }});
             serde_json::from_value(document).unwrap()
         };
@@ -126,14 +163,15 @@ mod tests {
         let lock = json!({"bulk_lock": {"maxItems": 100}});
         #[rustfmt::skip]
         let rows = [
-            (methods(create.clone(), lock.clone()), 100),
-            (methods(create, json!({})), 1),
-            (methods(json!({"create": {}}), lock), 1),
-            (serde_json::from_value(json!({"resources": []})).unwrap(), 1),
-            (serde_json::from_value(json!({})).unwrap(), 1),
+            (methods(create.clone(), lock.clone(), create.clone()), Bulk { starts: 100, logs: 250 }),
+            (methods(create.clone(), lock.clone(), json!({})), Bulk { starts: 100, logs: 1 }),
+            (methods(create.clone(), json!({}), create), Bulk { starts: 1, logs: 250 }),
+            (methods(json!({"create": {}}), lock, json!({})), Bulk::NONE),
+            (serde_json::from_value(json!({"resources": []})).unwrap(), Bulk::NONE),
+            (serde_json::from_value(json!({})).unwrap(), Bulk::NONE),
         ];
-        for (document, most) in rows {
-            assert_eq!(document.bulk(), most, "{:?}", document.extra);
+        for (document, bulk) in rows {
+            assert_eq!(document.bulk(), bulk, "{:?}", document.extra);
         }
     }
 

@@ -8,4 +8,4 @@ mod containers;
 mod server;
 
 pub use authorizations::NewToken;
-pub use bulk::{Each, WantedLock};
+pub use bulk::{Bulk, Each, NewLog, WantedLock};

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::NewLog;
 use crate::client::{Call, Client};
 use crate::error::Error;
 use crate::keep::{KeepClient, KeepOptions, Service};
@@ -25,14 +26,9 @@ impl Client {
         Ok(page.items)
     }
 
-    /// Writes an entry to the server's `logs` about an object.
-    pub async fn create_log(
-        &self,
-        object_uuid: &str,
-        event_type: &str,
-        properties: Value,
-    ) -> Result<(), Error> {
-        let body = json!({"log": {"object_uuid": object_uuid, "event_type": event_type, "properties": properties}});
+    /// Writes an entry to the server's `logs`.
+    pub async fn create_log(&self, new: &NewLog) -> Result<(), Error> {
+        let body = json!({"log": new});
         self.send::<Value>(Call::post("logs", body)).await.map(drop)
     }
 

@@ -1,38 +1,24 @@
 //! Calls for many records at once: an extension of this server, announced in the discovery document as the methods
-//! `bulk_create` of tokens and `bulk_lock` of containers. `docs/bulk.md` describes them.
+//! `bulk_create` of tokens and of log entries, and `bulk_lock` of containers. `docs/bulk.md` describes them.
 //!
 //! Each item is judged by the code of the single call, done wholly or not at all, and answered by itself: what it would
 //! have been answered alone, or the status and errors of that refusal. All of a call share one transaction.
 
 use fail_points::fail_point;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::{Call, Reply, containers, present, tokens};
+use super::{Call, Reply, containers, logs, present, tokens};
 use crate::auth::{Caller, scope};
 use crate::container::lifecycle;
 use crate::error::{ApiError, Result};
-use crate::schema::TOKENS;
+use crate::schema::{LOGS, TOKENS};
 
 /// Items of one call, at most: the writer does nothing else meanwhile.
 pub const MOST: usize = 250;
 
 /// `POST api_client_authorizations/bulk_create`: each item is what the single call takes.
 pub fn create_tokens(call: &Call) -> Result<Reply> {
-    // Whoever may not make one may not make many.
-    if !scope::permits(
-        &call.who.scopes,
-        "POST",
-        "/arvados/v1/api_client_authorizations",
-    ) {
-        return Err(ApiError::OutOfScope);
-    }
-    let wanted = items(call)?
-        .into_iter()
-        .map(|item| match item {
-            Value::Object(attributes) => Ok(attributes),
-            _ => Err(ApiError::invalid("an item must be an object")),
-        })
-        .collect::<Vec<_>>();
+    let wanted = wanted_records(call, "/arvados/v1/api_client_authorizations")?;
     let (who, remote) = (call.who.clone(), call.remote.clone());
     let made = call.app.write(move |tx| {
         let made = wanted
@@ -44,6 +30,35 @@ pub fn create_tokens(call: &Call) -> Result<Reply> {
     })?;
     fail_point("api.token-create.before-answer");
     Ok(answers(made, |token| present::single(&TOKENS, token, None)))
+}
+
+/// `POST logs/bulk_create`: each item is what the single call takes.
+pub fn create_logs(call: &Call) -> Result<Reply> {
+    let wanted = wanted_records(call, "/arvados/v1/logs")?;
+    let entries: Vec<_> = wanted
+        .into_iter()
+        .map(|attributes| logs::entry(&attributes?))
+        .collect();
+    let who = call.who.clone();
+    let made = call.app.write(move |tx| {
+        let made = entries
+            .into_iter()
+            .map(|entry| tx.apart(|| tx.add_log(&who, entry?)));
+        all_but_broken(made)
+    })?;
+    Ok(answers(made, |entry| present::single(&LOGS, entry, None)))
+}
+
+/// The attributes of each record to be made, for whoever may make one by the call of this path.
+fn wanted_records(call: &Call, single: &str) -> Result<Vec<Result<Map<String, Value>>>> {
+    if !scope::permits(&call.who.scopes, "POST", single) {
+        return Err(ApiError::OutOfScope);
+    }
+    let each = items(call)?.into_iter().map(|item| match item {
+        Value::Object(attributes) => Ok(attributes),
+        _ => Err(ApiError::invalid("an item must be an object")),
+    });
+    Ok(each.collect())
 }
 
 /// An item of a bulk lock: who asks, for which container, as it was seen.

@@ -45,6 +45,7 @@ const TOKEN_EXTRAS: &[Extra] = &[
 /// Extensions of ours: `docs/bulk.md`.
 const BULK_CREATE: &str = "bulk_create";
 const BULK_LOCK: &str = "bulk_lock";
+const LOG_EXTRAS: &[Extra] = &[(BULK_CREATE, "POST", "logs/bulk_create")];
 const USER_EXTRAS: &[Extra] = &[
     ("current", "GET", "users/current"),
     ("system", "GET", "users/system"),
@@ -57,6 +58,7 @@ fn extras(resource: &Resource) -> &'static [Extra] {
         "container_requests" => REQUEST_EXTRAS,
         "collections" => COLLECTION_EXTRAS,
         "api_client_authorizations" => TOKEN_EXTRAS,
+        "logs" => LOG_EXTRAS,
         "users" => USER_EXTRAS,
         "keep_services" => KEEP_EXTRAS,
         _ => &[],

@@ -7,7 +7,7 @@ use arvados_client::{ContainerUuid, Token, TokenUuid};
 use fail_points::fail_point;
 use serde_json::json;
 
-use super::{BUDGET, Hands, Outcome, Report};
+use super::{Hands, Outcome, Report};
 use crate::api::{Api, Row, UNDELIVERED_SINCE};
 use crate::attempts::AttemptToken;
 use crate::events::Event;
@@ -15,6 +15,8 @@ use crate::last_log;
 use crate::plan::Reason;
 use crate::scheduler::{Ending, Scheduler};
 
+/// How long an action's API call may be repeated: the next look plans it again anyway.
+const BUDGET: Duration = Duration::from_secs(15);
 /// Two listings can be wrong in the same way; asked for by name the scheduler shows the job.
 const STILL_THERE: &str =
     "two listings did not show its job, but the scheduler knows it: it is left alone";

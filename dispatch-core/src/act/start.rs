@@ -204,7 +204,7 @@ fn not_minted(container: ContainerUuid, error: &MintError) -> Report {
 }
 
 /// The server refused the call itself, for certain and not for now: it has it no more, or not for this token.
-fn is_no_such_call(error: &Error) -> bool {
+pub fn is_no_such_call(error: &Error) -> bool {
     error.status().is_some_and(|status| {
         status.is_client_error()
             && status != StatusCode::TOO_MANY_REQUESTS

@@ -32,6 +32,7 @@ impl Mind {
         self.batches.end(&container);
         match outcome {
             Outcome::Locked(token) => {
+                self.locked = true;
                 if let Some(known) = self.world.containers.get_mut(&container) {
                     known.state = ContainerState::Locked;
                     known.holder = Holder::Ours(token.uuid.clone());

@@ -63,6 +63,7 @@ impl Mind {
     /// What the look that begins now should ask the API for.
     pub fn interest(&mut self, now: Moment) -> Interest {
         self.looking = now;
+        self.locked = false;
         self.touched.clone_from(&self.world.in_flight);
         let followed = self.followed();
         self.partial = followed.len() > self.settings.asked_by_name

@@ -4,6 +4,7 @@ use arvados_client::Token;
 use arvados_client::records::ContainerState;
 
 use super::*;
+use crate::act::{Hints, Outcome};
 use crate::engine::Settings;
 use crate::needs::{Fit, Needs};
 use crate::scheduler::Batching;
@@ -115,4 +116,22 @@ fn locks_leave_hands_for_what_is_locked() {
     (0..10).for_each(|_| queued(&mut narrow));
     (0..5).for_each(|_| narrow.width.learn(true));
     assert_eq!(decide(&mut narrow, START).len(), 1);
+}
+
+#[test]
+fn what_is_behind_a_queue_that_was_taken_whole_is_looked_for_once() {
+    let mut mind = mind(500);
+    queued(&mut mind);
+    let container = mind.world.containers.keys().next().unwrap().clone();
+    mind.more_queued = true;
+    assert!(!mind.has_used_up_the_queue(), "there is one");
+    let token = AttemptToken {
+        uuid: TokenUuid::generate("zzzzz"),
+        token: Token::new("secret"),
+        expires_at: None,
+    };
+    mind.learn(START, container, Outcome::Locked(token), Hints::default());
+    assert!(mind.has_used_up_the_queue());
+    mind.interest(START);
+    assert!(!mind.has_used_up_the_queue(), "a look is under way");
 }

@@ -1,0 +1,105 @@
+//! The decisions in the server's `logs`: for people, and nothing depends on them. Many go in one call where the server
+//! has that, or a burst of work would be as many calls again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arvados_client::Error;
+use arvados_client::api::NewLog;
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use crate::act::is_no_such_call;
+use crate::api::Api;
+use crate::events::Event;
+
+/// What kind of entry they are.
+pub const EVENT_TYPE: &str = "dispatch";
+/// Records waiting to be written; more are dropped.
+const WAITING: usize = 2048;
+/// How long a call may take with its repetitions.
+const BUDGET: Duration = Duration::from_secs(15);
+
+/// Where events go that are for the record.
+#[derive(Debug)]
+pub struct Records {
+    queue: mpsc::Sender<Event>,
+    /// How many the server takes in one call.
+    most: Arc<AtomicUsize>,
+}
+
+/// Writes them, one call after the other.
+#[derive(Debug)]
+pub struct Writer<A> {
+    api: A,
+    queue: mpsc::Receiver<Event>,
+    most: Arc<AtomicUsize>,
+}
+
+/// Records and what writes them, until the former is dropped.
+pub fn records<A: Api>(api: A) -> (Records, Writer<A>) {
+    let (sender, queue) = mpsc::channel(WAITING);
+    let most = Arc::new(AtomicUsize::new(1));
+    let records = Records {
+        queue: sender,
+        most: most.clone(),
+    };
+    (records, Writer { api, queue, most })
+}
+
+impl Records {
+    /// Has it written, if it is for the record.
+    pub fn keep(&self, event: Event) {
+        if event.is_for_the_record() {
+            let _ = self.queue.try_send(event);
+        }
+    }
+
+    /// The server takes so many in one call; 1: each by itself.
+    pub fn at_once(&self, most: usize) {
+        self.most.store(most, Ordering::Relaxed);
+    }
+}
+
+impl<A: Api> Writer<A> {
+    /// Writes what there is until there will be no more.
+    pub async fn run(mut self) {
+        let mut events = Vec::new();
+        loop {
+            let most = self.most.load(Ordering::Relaxed).max(1);
+            if self.queue.recv_many(&mut events, most).await == 0 {
+                return;
+            }
+            let entries: Vec<NewLog> = events.drain(..).map(|event| entry(&event)).collect();
+            match tokio::time::timeout(BUDGET, self.write(&entries)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, "the API did not take log records");
+                }
+                Err(_) => tracing::debug!("the API did not answer for log records"),
+            }
+        }
+    }
+
+    async fn write(&self, entries: &[NewLog]) -> Result<(), Error> {
+        if entries.len() > 1 {
+            match self.api.note_all(entries).await {
+                Err(error) if is_no_such_call(&error) => self.most.store(1, Ordering::Relaxed),
+                written => return written?.into_iter().collect(),
+            }
+        }
+        for entry in entries {
+            self.api.note(entry).await?;
+        }
+        Ok(())
+    }
+}
+
+fn entry(event: &Event) -> NewLog {
+    NewLog {
+        object_uuid: event.container().to_string(),
+        event_type: EVENT_TYPE,
+        properties: json!({"text": event.sentence(), "dispatch_event": event.name()}),
+    }
+}
