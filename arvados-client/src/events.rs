@@ -47,8 +47,9 @@ pub struct Events {
 }
 
 impl Client {
-    /// Connects to the websocket that the discovery document names, and subscribes.
-    pub async fn events(&self) -> Result<Events, Error> {
+    /// Connects to the websocket that the discovery document names, and subscribes to these types of events; none: to
+    /// all.
+    pub async fn events(&self, types: &[&str]) -> Result<Events, Error> {
         let address = self.discovery().await?.websocket_url;
         let host = self.endpoint().host.clone();
         let fail = |detail: String| Error::Events {
@@ -90,9 +91,12 @@ impl Client {
             },
             Err(_) => return Err(fail(format!("no answer within {} s", CONNECT.as_secs()))),
         };
-        events
-            .send(Message::text(json!({"method": "subscribe"}).to_string()))
-            .await?;
+        let filters = match types {
+            [] => json!([]),
+            types => json!([["event_type", "in", types]]),
+        };
+        let subscribe = json!({"method": "subscribe", "filters": filters});
+        events.send(Message::text(subscribe.to_string())).await?;
         Ok(events)
     }
 }

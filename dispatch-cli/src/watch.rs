@@ -106,7 +106,7 @@ impl Watch {
 
 async fn listen(client: Client, tell: mpsc::Sender<String>, connected: Arc<AtomicBool>) {
     loop {
-        if let Ok(mut events) = client.events().await {
+        if let Ok(mut events) = client.events(&[]).await {
             connected.store(true, Ordering::Relaxed);
             while let Ok(event) = events.next().await {
                 if let Some(uuid) = event.object_uuid {

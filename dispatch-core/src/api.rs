@@ -32,6 +32,8 @@ const COLUMNS: [&str; 10] = [
     "created_at",
     "modified_at",
 ];
+/// Events that may tell of a container that is new, or has changed.
+const CHANGES: [&str; 3] = ["create", "update", "delete"];
 /// Records a page of changes has at most; the server may give fewer.
 const PAGE: u64 = 1000;
 /// Changes are read in so many pages at most; more than that are better had by asking for everything.
@@ -403,7 +405,7 @@ impl Api for Client {
     async fn follow(&self, wake: Arc<Notify>) {
         let mut wait = Duration::from_secs(1);
         loop {
-            if let Ok(mut events) = self.events().await {
+            if let Ok(mut events) = self.events(&CHANGES).await {
                 wait = Duration::from_secs(1);
                 wake.notify_one();
                 while let Ok(event) = events.next().await {

@@ -3,9 +3,11 @@
 //! What it answers is complete or an error: output that was cut is never handed on.
 
 use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use rustix::fs::{Access, access};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process;
 
@@ -172,7 +174,7 @@ impl Command {
     /// Runs it. An error other than [`CommandError::NotStarted`] says nothing about what it did.
     pub async fn run(self) -> Result<Answer, CommandError> {
         let program = self.name();
-        let mut child = process::Command::new(&self.program)
+        let mut child = process::Command::new(place(&self.program))
             .args(&self.arguments)
             .env_clear()
             .envs(self.environment.iter().map(|(k, v)| (k, v)))
@@ -221,6 +223,21 @@ impl Command {
             complaint: last_words(&complaint),
         })
     }
+}
+
+/// Where PATH has a program. Where that is known a new process needs no copy of this one before it becomes another,
+/// which for a large one takes longer than many a command.
+fn place(program: &OsStr) -> PathBuf {
+    let named = PathBuf::from(program);
+    if named.components().count() > 1 {
+        return named;
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    // What is relative would be so to another directory.
+    let places = std::env::split_paths(&path).filter(|dir| dir.is_absolute());
+    let mut places = places.map(|dir| dir.join(program));
+    let runs = |place: &PathBuf| access(place, Access::EXEC_OK).is_ok() && place.is_file();
+    places.find(runs).unwrap_or(named)
 }
 
 /// One byte more than allowed shows that there was too much; the rest of a flood is not kept.

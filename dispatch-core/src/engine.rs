@@ -31,6 +31,8 @@ const FAREWELL: Duration = Duration::from_secs(10);
 const ABREAST: usize = 8;
 /// Between two rounds of putting waiting jobs in order, at least: priorities seldom change one at a time.
 const ORDER: Duration = Duration::from_secs(2);
+/// From the first listing of a life to the second, at most: nothing is started before that.
+const SECOND_LISTING: Duration = Duration::from_millis(250);
 /// Between two searches for tokens that nobody remembers, as after a lost answer to the request for one.
 const SWEEP: Duration = Duration::from_secs(600);
 
@@ -105,6 +107,8 @@ pub struct Engine<A, S> {
     poll_interval: Duration,
     /// When the scheduler was last asked for its jobs.
     listed: Option<Instant>,
+    /// It has answered once, and not failed since.
+    listed_once: bool,
     /// A job may have ended since.
     rung: Arc<AtomicBool>,
     /// When the last look began, and how long it took.
@@ -158,6 +162,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             started: Instant::now(),
             swept: None,
             listed: None,
+            listed_once: false,
             rung: Arc::default(),
             began: Instant::now(),
             took: Duration::ZERO,
@@ -279,7 +284,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             return self.gap().min(self.poll_interval);
         }
         let hurry = self.mind.is_unsettled() || self.rung.load(Ordering::Relaxed);
-        let gap = self.hands.scheduler.listing_gap();
+        let gap = self.listing_gap();
         match hurry {
             true => gap.max(self.shortest_interval * 4).min(self.poll_interval),
             false => self.poll_interval,
@@ -315,13 +320,22 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
         })
     }
 
+    /// Between two listings where something waits to be confirmed by one.
+    fn listing_gap(&self) -> Duration {
+        let gap = self.hands.scheduler.listing_gap();
+        match self.listed_once {
+            true => gap.min(SECOND_LISTING),
+            false => gap,
+        }
+    }
+
     /// Whether it is time to ask the scheduler for its jobs: each interval, sooner if one may have ended or is to be
     /// confirmed, but never too often.
     fn may_list(&mut self) -> bool {
         let since = self.listed.map(|at| at.elapsed());
         let hurry = self.mind.is_unsettled() || self.rung.load(Ordering::Relaxed);
         let gap = match hurry {
-            true => self.hands.scheduler.listing_gap().min(self.poll_interval),
+            true => self.listing_gap().min(self.poll_interval),
             // A little less, or a look that comes a moment early puts it off for a whole interval.
             false => self.poll_interval.mul_f32(0.9),
         };
@@ -358,6 +372,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             None => {}
             Some((began, Ok(jobs))) => {
                 self.health.scheduler_answered();
+                self.listed_once = self.mind.world().listing.is_none();
                 self.mind.listed(began, jobs);
                 // It may have learnt only now what it can do.
                 self.mind.hands_over(self.hands.scheduler.batching());
@@ -367,6 +382,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             }
             Some((_, Err(error))) => {
                 self.health.scheduler_failed(&error);
+                self.listed_once = false;
                 tracing::warn!(%error, "the scheduler's listing failed; nothing is concluded from it");
             }
         }

@@ -346,7 +346,7 @@ impl Mind {
 
     /// How long to wait between two decisions: a large world takes longer to think about.
     pub fn breath(&self, now: Moment) -> Duration {
-        let thought = Duration::from_micros(5 * self.world.containers.len() as u64);
+        let thought = Duration::from_micros(10 * self.world.containers.len() as u64);
         thought.max(self.pace.wait(now).min(Duration::from_secs(1)))
     }
 }

@@ -5,15 +5,10 @@ use arvados_client::ContainerUuid;
 use arvados_client::events::Event;
 use serde_json::Value;
 
-use crate::records::EVENT_TYPE;
-
 /// Whether a look may show something new after this event. Where it is not certain, it may.
 pub fn is_news(event: &Event) -> bool {
     let is_container = |uuid: &str| ContainerUuid::parse(uuid).is_ok();
     if !event.object_uuid.as_deref().is_some_and(is_container) {
-        return false;
-    }
-    if event.event_type.as_deref() == Some(EVENT_TYPE) {
         return false;
     }
     let (old, new) = (
@@ -56,7 +51,6 @@ mod tests {
             ("update", told("Queued"), told("Locked"), false),
             ("update", told("Queued"), told("Queued"), true),
             ("update", Value::Null, Value::Null, true),
-            (EVENT_TYPE, Value::Null, Value::Null, false),
         ];
         for (event_type, old, new, expected) in rows {
             let event = |uuid: &str| Event {

@@ -135,6 +135,31 @@ async fn a_token_that_cannot_be_made_takes_no_other_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn each_log_entry_is_judged_by_itself() {
+    let world = World::new().await;
+    let uuids = containers(&world, 1).await;
+    let plain = world.plain_user("plain").await;
+    let note =
+        json!({"object_uuid": uuids[0], "event_type": "dispatch", "properties": {"text": "x"}});
+    let large = json!({"event_type": "dispatch", "properties": {"text": "x".repeat(300 << 10)}});
+    let items = json!({"items": [note, large, {"nonsense": 1}, 5, note]});
+    let answers = plain.post("logs/bulk_create", items).await.ok();
+    let answers = answers["items"].as_array().unwrap().clone();
+    let seen: Vec<_> = answers.iter().map(|a| a["status"].as_u64()).collect();
+    assert_eq!(
+        seen,
+        [None, Some(422), Some(422), Some(422), None],
+        "{answers:#?}"
+    );
+    let entry = &answers[0]["record"];
+    let path = format!("logs/{}", entry["uuid"].as_str().unwrap());
+    let kept = world.admin.get(&path).await.ok();
+    assert_eq!(kept["object_uuid"], uuids[0]);
+    assert_eq!(kept["object_kind"], "arvados#container");
+    assert_eq!(kept["properties"], json!({"text": "x"}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn many_are_for_whoever_may_have_one_and_not_for_more_than_announced() {
     let world = World::new().await;
     let path = "/arvados/v1/api_client_authorizations/bulk_create";

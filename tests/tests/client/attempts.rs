@@ -1,6 +1,6 @@
 //! Attempt tokens: one winner a lock, and an old attempt that can do nothing any more.
 
-use arvados_client::api::NewToken;
+use arvados_client::api::{NewLog, NewToken};
 use arvados_client::records::{Authorization, ContainerState};
 use arvados_client::{Client, ContainerUuid, scopes};
 use jiff::{SignedDuration, Timestamp};
@@ -113,12 +113,16 @@ async fn an_attempt_token_does_nothing_but_its_own_container() {
     let (_, other) = world.request("other").await;
     let (_, attempt) = mint(&world, &mine).await;
     attempt.lock_container(&mine, "").await.unwrap();
+    let note = NewLog {
+        object_uuid: mine.to_string(),
+        event_type: "dispatch",
+        properties: json!({"text": "x"}),
+    };
     for denied in [
         attempt.container(&other).await.map(drop),
         attempt.lock_container(&other, "").await.map(drop),
-        attempt
-            .create_log(mine.as_str(), "dispatch", json!({"text": "x"}))
-            .await,
+        attempt.create_log(&note).await,
+        attempt.create_logs(&[note.clone(), note]).await.map(drop),
         attempt
             .page::<serde_json::Value>("containers", &Default::default())
             .await

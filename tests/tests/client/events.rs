@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use arvados_client::api::NewLog;
 use serde_json::json;
 use tokio::time::timeout;
 
@@ -10,7 +11,7 @@ use crate::world::World;
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_container_and_a_new_priority_are_announced() {
     let world = World::new().await;
-    let mut events = world.dispatch.events().await.unwrap();
+    let mut events = world.dispatch.events(&[]).await.unwrap();
     let (request, container) = world.request("announced").await;
     let heard = async |events: &mut arvados_client::events::Events| {
         let wait = async {
@@ -44,9 +45,46 @@ async fn a_new_container_and_a_new_priority_are_announced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn only_the_types_asked_for_are_announced() {
+    let world = World::new().await;
+    let mut all = world.dispatch.events(&[]).await.unwrap();
+    let mut changes = world.dispatch.events(&["create", "update"]).await.unwrap();
+    let (_, container) = world.request("announced").await;
+    let note = |event_type| NewLog {
+        object_uuid: container.to_string(),
+        event_type,
+        properties: json!({"text": "x"}),
+    };
+    // The last is how the other subscription knows that it has missed the one before.
+    let notes = [note("dispatch"), note("update")];
+    let written = world.dispatch.create_logs(&notes).await.unwrap();
+    assert!(written.iter().all(Result::is_ok), "{written:?}");
+    let heard = async |events: &mut arvados_client::events::Events| {
+        let mut types = Vec::new();
+        let wait = async {
+            loop {
+                let event = events.next().await.unwrap();
+                if event.object_uuid.as_deref() == Some(container.as_str()) {
+                    types.extend(event.event_type);
+                }
+                if event.properties["text"] == "x" && types.last().unwrap() == "update" {
+                    return types;
+                }
+            }
+        };
+        timeout(Duration::from_secs(10), wait)
+            .await
+            .expect("no event")
+    };
+    let is_note = |types: &[String]| types.iter().any(|one| one == "dispatch");
+    assert!(is_note(&heard(&mut all).await));
+    assert!(!is_note(&heard(&mut changes).await));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_stopped_server_ends_the_subscription_with_an_error() {
     let world = World::new().await;
-    let mut events = world.dispatch.events().await.unwrap();
+    let mut events = world.dispatch.events(&[]).await.unwrap();
     let World { server, .. } = world;
     server.stop().await;
     let ended = timeout(Duration::from_secs(20), async {
