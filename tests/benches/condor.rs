@@ -2,7 +2,7 @@
 //!
 //! 1. 1,000 differing containers Queued: until all are in condor_q, beside condor_submit alone, in bulk and one by one.
 //! 2. The same, 8 of them running: how often condor_q is asked.
-//! 3. On an idle pool: from a request to Running, and from condor_rm to the record's final state.
+//! 3. On an idle pool: from a request to Running and from the job's being in HTCondor to that, and from condor_rm to the record's final state.
 
 #[path = "../tests/suite/condor_lab.rs"]
 #[allow(dead_code, reason = "the tests use more of it than this does")]
@@ -32,6 +32,7 @@ use std::time::{Duration, Instant};
 
 use arvados_client::records::{Container, ContainerState};
 use condor_lab::Pool;
+use jiff::{Timestamp, Unit};
 use serde_json::json;
 use stack::Stack;
 
@@ -189,17 +190,51 @@ fn count_calls(pool: &Pool, bin: &Path, asked: &Path) {
     fs::set_permissions(bin.join("condor_q"), Permissions::from_mode(0o755)).expect("executable");
 }
 
+/// From the end of a condor_submit until HTCondor says that its job runs.
+fn bare_start(pool: &Pool) -> f64 {
+    let text = "executable = /bin/sleep\narguments = 1000\ntransfer_executable = false\nrequest_cpus = 1\n\
+                request_memory = 64\nrequest_disk = 1\nqueue\n";
+    let path = pool.notes().with_file_name("bare");
+    fs::write(&path, text).expect("a description");
+    fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("readable");
+    let path = path.to_str().expect("text");
+    let answer = pool.lab.ask("condor_submit", &["-terse", path]);
+    let job = answer.split(' ').next().expect("a job").to_owned();
+    let began = Instant::now();
+    stack::wait_for("a bare job to run", PATIENCE, || {
+        std::thread::sleep(Duration::from_millis(20));
+        let status = pool.lab.ask("condor_q", &[&job, "-af", "JobStatus"]);
+        (status.trim() == "2").then_some(())
+    });
+    let took = began.elapsed().as_secs_f64();
+    pool.lab.ask("condor_rm", &[&job]);
+    pool.is_empty_soon();
+    took
+}
+
+/// When the dispatcher said that HTCondor has the job of a container.
+fn dispatched(stack: &Stack, container: &str) -> Timestamp {
+    let log = fs::read_to_string(stack.dir.path().join("dispatcher.log")).expect("a log");
+    let mut lines = log.lines().filter(|line| line.contains(container));
+    let line = lines.find(|line| line.contains("dispatched as job"));
+    let time = line
+        .and_then(|line| line.split(' ').next())
+        .expect("a line");
+    time.parse().expect("a time")
+}
+
 async fn latency(pool: &Pool) {
     let stack = pool
         .stack(&["--poll-interval", "10s", "--log-level", "info"])
         .await;
-    let (mut starts, mut ends) = (Vec::new(), Vec::new());
+    let (mut starts, mut waits, mut ends) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
         let began = Instant::now();
         let (_, container) = stack.submit("latency", "sleep 1000", json!({})).await;
         let running = |c: &Container| c.state == ContainerState::Running;
         stack.wait_until(&container, PATIENCE, running).await;
         let started = began.elapsed().as_secs_f64();
+        let waited = Timestamp::now() - dispatched(&stack, container.as_str());
         let ad = pool.find(&container).expect("its job");
         let job = format!("{}.{}", ad["ClusterId"], ad["ProcId"]);
         let began = Instant::now();
@@ -208,12 +243,18 @@ async fn latency(pool: &Pool) {
         // The first one fills the cache of images.
         if round > 0 {
             starts.push(started);
+            waits.push(waited.total(Unit::Second).expect("a time"));
             ends.push(began.elapsed().as_secs_f64());
         }
     }
+    // By themselves: a job that has just left changes when the pool looks again.
+    pool.is_empty_soon();
+    let bare = (0..ROUNDS).map(|_| bare_start(pool)).collect();
     println!("on an idle pool, median of {ROUNDS} (and the worst):");
     for (what, mut times) in [
         ("request to Running", starts),
+        ("of which since HTCondor has the job", waits),
+        ("a bare job, from condor_submit to its start", bare),
         ("condor_rm to the final state", ends),
     ] {
         times.sort_by(f64::total_cmp);
