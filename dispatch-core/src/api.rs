@@ -13,11 +13,10 @@ use arvados_client::{Client, ContainerUuid, Error, Pdh, Token, TokenUuid};
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::sync::Notify;
 
 use crate::last_log::{self, LastLogError};
 use crate::needs::Needs;
-use crate::news::is_news;
+use crate::news::{News, news};
 
 /// The columns a dispatcher needs.
 const COLUMNS: [&str; 10] = [
@@ -235,8 +234,8 @@ pub trait Api: Clone + Send + Sync + 'static {
     /// [`note`](Self::note) of many, each answered by itself.
     fn note_all(&self, entries: &[NewLog]) -> impl Future<Output = Result<Each<()>, Error>> + Send;
 
-    /// Wakes the loop when something happens to a container. Never ends.
-    fn follow(&self, wake: Arc<Notify>) -> impl Future<Output = ()> + Send;
+    /// Tells what happens to containers. Never ends.
+    fn follow(&self, news: Arc<News>) -> impl Future<Output = ()> + Send;
 }
 
 impl Api for Client {
@@ -402,15 +401,15 @@ impl Api for Client {
         self.create_logs(entries).await
     }
 
-    async fn follow(&self, wake: Arc<Notify>) {
+    async fn follow(&self, heard: Arc<News>) {
         let mut wait = Duration::from_secs(1);
         loop {
             if let Ok(mut events) = self.events(&CHANGES).await {
                 wait = Duration::from_secs(1);
-                wake.notify_one();
+                heard.missed();
                 while let Ok(event) = events.next().await {
-                    if is_news(&event) {
-                        wake.notify_one();
+                    if let Some(container) = news(&event) {
+                        heard.tell(container);
                     }
                 }
             }

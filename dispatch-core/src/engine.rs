@@ -8,7 +8,6 @@ use std::time::Duration;
 use arvados_client::api::Bulk;
 use arvados_client::{ContainerUuid, Error};
 use futures_util::{StreamExt, stream};
-use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -20,6 +19,7 @@ use crate::audit::Audit;
 use crate::events::Event;
 use crate::health::{Health, View};
 use crate::mind::Mind;
+use crate::news::{Named, News};
 use crate::observe::{Interest, Look, look};
 use crate::records::{Records, records};
 use crate::scheduler::{Scheduler, SchedulerError};
@@ -175,15 +175,15 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
 
     /// Runs until `shutdown`, then lets the actions under way finish and leaves the jobs running.
     pub async fn run(mut self, shutdown: CancellationToken) {
-        let wake = Arc::new(Notify::new());
+        let news = Arc::new(News::default());
         let helpers = CancellationToken::new();
         let _stop_helpers = helpers.clone().drop_guard();
-        let (hands, ring) = (self.hands.clone(), wake.clone());
-        let events = async move { hands.api.follow(ring).await };
+        let (hands, heard) = (self.hands.clone(), news.clone());
+        let events = async move { hands.api.follow(heard).await };
         tokio::spawn(helpers.clone().run_until_cancelled_owned(events));
         let jobs = follow_jobs(
             self.hands.scheduler.clone(),
-            wake.clone(),
+            news.clone(),
             self.rung.clone(),
         );
         tokio::spawn(helpers.clone().run_until_cancelled_owned(jobs));
@@ -212,7 +212,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
                 }
                 Some(seen) = ready(&mut sight) => {
                     sight = None;
-                    view = seen.ok().and_then(|seen| self.heard(seen, &records));
+                    view = seen.ok().and_then(|seen| self.heard(seen, &news, &records));
                     if view.is_none() {
                         next_look = Instant::now() + self.pause(woken);
                     }
@@ -237,7 +237,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
                         next_order = Instant::now() + ORDER;
                     }
                 }
-                () = wake.notified() => {
+                () = news.heard() => {
                     woken = true;
                     next_look = next_look.min(Instant::now() + self.gap());
                 }
@@ -349,7 +349,12 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
 
     /// Takes in the first half of a look and begins the other, at the API. None before the tokens of an earlier life
     /// are known: what they hold must not be taken for another's.
-    fn heard(&mut self, seen: Sight, records: &Records) -> Option<JoinHandle<Result<Look, Error>>> {
+    fn heard(
+        &mut self,
+        seen: Sight,
+        news: &News,
+        records: &Records,
+    ) -> Option<JoinHandle<Result<Look, Error>>> {
         match seen.found {
             Some(Ok(found)) => {
                 let first = self.swept.replace(Instant::now()).is_none();
@@ -387,7 +392,8 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             }
         }
         self.swept?;
-        let interest: Interest = self.mind.interest(self.now());
+        let named: Named = news.take();
+        let interest: Interest = self.mind.interest(self.now(), named);
         let api = self.hands.api.clone();
         Some(tokio::spawn(async move { look(&api, &interest).await }))
     }
@@ -407,9 +413,13 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             }
             Ok(Err(error)) => {
                 self.health.api_failed(&error);
+                self.mind.missed();
                 tracing::warn!(%error, "the look at the API failed; nothing is concluded from it");
             }
-            Err(_) => return,
+            Err(_) => {
+                self.mind.missed();
+                return;
+            }
         }
         let (waiting, started) = self.mind.candidates(self.now());
         let fits = self.hands.scheduler.admit(&waiting, &started);
@@ -481,10 +491,10 @@ async fn ready<T>(handle: &mut Option<JoinHandle<T>>) -> Option<Result<T, tokio:
 }
 
 /// Wakes the loop when a job may have ended.
-async fn follow_jobs<S: Scheduler>(scheduler: Arc<S>, wake: Arc<Notify>, rung: Arc<AtomicBool>) {
+async fn follow_jobs<S: Scheduler>(scheduler: Arc<S>, news: Arc<News>, rung: Arc<AtomicBool>) {
     loop {
         scheduler.wake().await;
         rung.store(true, Ordering::Relaxed);
-        wake.notify_one();
+        news.ring();
     }
 }

@@ -7,17 +7,21 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use arvados_client::filter::Query;
 use arvados_client::records::{Container, ContainerState};
 use arvados_client::{Client, ContainerUuid, scopes};
 use clap::{Args, Subcommand, ValueEnum};
+use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::api::Api;
+use crate::asked::Asked;
 use crate::check::Report;
 use crate::explain::{Explanation, Facts, Names, explain};
 use crate::home::Home;
 use crate::needs::{Fit, Needs};
 use crate::program::{self, TokenModeName};
+use crate::records::EVENT_TYPE;
 use crate::scheduler::{Candidate, Scheduler};
 use crate::world::{Job, JobId};
 
@@ -25,9 +29,10 @@ use crate::world::{Job, JobId};
 #[derive(Debug, Clone, Args)]
 #[group(skip)]
 pub struct Flags {
-    /// Only show what the scheduler would be told for this container, and where each value comes from
-    #[arg(long, value_name = "UUID", value_parser = ContainerUuid::parse)]
-    pub dry_run: Option<ContainerUuid>,
+    /// Only show what the scheduler would be told for this container, or that of this request, and where each value comes
+    /// from
+    #[arg(long, value_name = "UUID", value_parser = Asked::parse)]
+    pub dry_run: Option<Asked>,
     /// How --dry-run, explain and check answer
     #[arg(long, value_name = "FORMAT", default_value = "text", global = true)]
     pub format: Format,
@@ -51,13 +56,13 @@ pub enum Errand {
     #[command(skip)]
     DryRun {
         /// For this one.
-        container: ContainerUuid,
+        container: Asked,
     },
     /// Tell why a container runs, or does not
     Explain {
-        /// Which
-        #[arg(value_name = "UUID", value_parser = ContainerUuid::parse)]
-        container: ContainerUuid,
+        /// Which: its own name, or that of its request
+        #[arg(value_name = "UUID", value_parser = Asked::parse)]
+        container: Asked,
     },
     /// Look whether everything needed is there, and what to do about what is not; exit status 78 if something fails
     Check {
@@ -172,7 +177,7 @@ async fn answer<P: Program>(
 ) -> Result<(String, bool), Box<dyn Error>> {
     Ok(match errand {
         Errand::DryRun { container } => {
-            let record = client(program)?.container(container).await?;
+            let record = container.record(&client(program)?).await?;
             let home = Home::visit(program.directory())?;
             (shown(&program.dry_run(&record, home).await?, format)?, true)
         }
@@ -198,10 +203,11 @@ fn client<P: Program>(program: &P) -> Result<Client, Box<dyn Error>> {
     Ok(Client::new(program::endpoint(program.common())?)?)
 }
 
-async fn facts<P: Program>(program: &P, uuid: &ContainerUuid) -> Result<Facts, Box<dyn Error>> {
+async fn facts<P: Program>(program: &P, asked: &Asked) -> Result<Facts, Box<dyn Error>> {
     let common = program.common();
     let client = client(program)?;
-    let container = client.container(uuid).await?;
+    let container = asked.record(&client).await?;
+    let uuid = &container.uuid.clone();
     let home = Home::visit(program.directory())?;
     let label = home.known_label().unwrap_or_default();
     let candidate = Candidate {
@@ -250,6 +256,7 @@ async fn facts<P: Program>(program: &P, uuid: &ContainerUuid) -> Result<Facts, B
         (fit, _) => fit,
     };
     Ok(Facts {
+        last_word: last_word(&client, uuid).await,
         names: P::NAMES,
         container,
         held_by_us: ours.is_some(),
@@ -259,4 +266,24 @@ async fn facts<P: Program>(program: &P, uuid: &ContainerUuid) -> Result<Facts, B
         fit,
         analysis,
     })
+}
+
+/// What the server's `logs` have last of a dispatcher about it: when, and its words.
+async fn last_word(client: &Client, uuid: &ContainerUuid) -> Option<String> {
+    let query = Query::new()
+        .filter("object_uuid", "=", uuid)
+        .filter("event_type", "=", EVENT_TYPE)
+        .order("id desc")
+        .limit(1);
+    let page = match client.page::<serde_json::Value>("logs", &query).await {
+        Ok(page) => page,
+        Err(error) => return Some(format!("not known: {error}")),
+    };
+    let entry = page.items.first()?;
+    let time: Timestamp = entry["event_at"].as_str()?.parse().ok()?;
+    let words = entry["properties"]["text"].as_str()?;
+    Some(format!(
+        "{}, {words}",
+        time.strftime("%Y-%m-%d %H:%M:%S UTC")
+    ))
 }

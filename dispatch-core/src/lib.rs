@@ -8,6 +8,7 @@
 pub mod act;
 pub mod admission;
 pub mod api;
+pub mod asked;
 pub mod attempt_dir;
 pub mod attempts;
 pub mod audit;

@@ -1,16 +1,79 @@
-//! Which of the server's events are a reason to look. Each container has several that change nothing for a dispatcher,
-//! most of them its own doing, and a look at a long queue is dear.
+//! What is heard between two looks. Of the server's events only some are a reason to look: each container has several
+//! that change nothing for a dispatcher, most of them its own doing, and a look at a long queue is dear. But those name
+//! the container whose record is to be read, also where nothing else shows that it changed.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use arvados_client::ContainerUuid;
 use arvados_client::events::Event;
 use serde_json::Value;
+use tokio::sync::Notify;
 
-/// Whether a look may show something new after this event. Where it is not certain, it may.
-pub fn is_news(event: &Event) -> bool {
-    let is_container = |uuid: &str| ContainerUuid::parse(uuid).is_ok();
-    if !event.object_uuid.as_deref().is_some_and(is_container) {
-        return false;
+/// More names than that are not kept: everything is looked at.
+const MOST: usize = 2000;
+
+/// What was heard since the last look, and a bell for it.
+#[derive(Debug, Default)]
+pub struct News {
+    bell: Notify,
+    named: Mutex<Named>,
+}
+
+/// What a look is to see.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Named {
+    /// These changed.
+    pub containers: BTreeSet<ContainerUuid>,
+    /// Others may have.
+    pub everything: bool,
+}
+
+impl News {
+    /// There is something to see; what, a look tells.
+    pub fn ring(&self) {
+        self.bell.notify_one();
     }
+
+    /// This container changed.
+    pub fn tell(&self, container: ContainerUuid) {
+        let mut named = self.named();
+        match named.containers.len() < MOST {
+            true => drop(named.containers.insert(container)),
+            false => named.everything = true,
+        }
+        drop(named);
+        self.ring();
+    }
+
+    /// Something may have happened that was not heard.
+    pub fn missed(&self) {
+        self.named().everything = true;
+        self.ring();
+    }
+
+    /// Until something is heard.
+    pub async fn heard(&self) {
+        self.bell.notified().await;
+    }
+
+    /// What was heard until now.
+    pub fn take(&self) -> Named {
+        std::mem::take(&mut *self.named())
+    }
+
+    fn named(&self) -> MutexGuard<'_, Named> {
+        self.named.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The container of which a look may show something new after this event. Where that is not certain, it may.
+pub fn news(event: &Event) -> Option<ContainerUuid> {
+    let container = ContainerUuid::parse(event.object_uuid.as_deref()?).ok()?;
+    is_news(event).then_some(container)
+}
+
+fn is_news(event: &Event) -> bool {
     let (old, new) = (
         &event.properties["old_attributes"],
         &event.properties["new_attributes"],
@@ -60,11 +123,20 @@ mod tests {
             };
             let of_container = event("local-dz642-0123456789abcde");
             assert_eq!(
-                is_news(&of_container),
+                news(&of_container).is_some(),
                 expected,
                 "{event_type} {old} -> {new}"
             );
-            assert!(!is_news(&event("local-xvhdp-0123456789abcde")));
+            assert_eq!(news(&event("local-xvhdp-0123456789abcde")), None);
         }
+    }
+
+    #[test]
+    fn more_names_than_are_kept_are_everything() {
+        let news = News::default();
+        (0..=MOST).for_each(|_| news.tell(ContainerUuid::generate("zzzzz")));
+        let named = news.take();
+        assert_eq!((named.containers.len(), named.everything), (MOST, true));
+        assert_eq!(news.take(), Named::default());
     }
 }

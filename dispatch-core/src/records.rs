@@ -14,6 +14,8 @@ use crate::act::is_no_such_call;
 use crate::api::Api;
 use crate::events::Event;
 
+/// What kind of entry they are.
+pub const EVENT_TYPE: &str = "dispatch";
 /// Records waiting to be written; more are dropped.
 const WAITING: usize = 2048;
 /// How long a call may take with its repetitions.
@@ -97,7 +99,7 @@ impl<A: Api> Writer<A> {
 fn entry(event: &Event) -> NewLog {
     NewLog {
         object_uuid: event.container().to_string(),
-        event_type: "dispatch",
+        event_type: EVENT_TYPE,
         properties: json!({"text": event.sentence(), "dispatch_event": event.name()}),
     }
 }

@@ -139,7 +139,12 @@ impl Made {
 
 /// Whether `scontrol` complained only of jobs that do not wait any more.
 pub fn is_only_of_gone_jobs(said: &str) -> bool {
-    const GONE: [&str; 3] = ["Invalid job id", "no longer pending", "already complet"];
+    const GONE: [&str; 4] = [
+        "Invalid job id",
+        "no longer pending",
+        "already complet",
+        "already finished",
+    ];
     said.lines()
         .filter(|line| !line.trim().is_empty())
         .all(|line| GONE.iter().any(|gone| line.contains(gone)))
@@ -342,8 +347,8 @@ mod tests {
 
     #[test]
     fn a_job_that_started_meanwhile_is_no_complaint() {
-        let gone =
-            "Invalid job id specified for job 999\nJob is no longer pending execution for job 7";
+        let gone = "Invalid job id specified for job 999\nJob is no longer pending execution for job 7\n\
+             Job has already finished for job 8";
         assert!(is_only_of_gone_jobs(gone));
         assert!(!is_only_of_gone_jobs(
             "Invalid job id specified for job 9\nUnable to contact slurm controller"

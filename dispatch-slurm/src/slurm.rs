@@ -15,6 +15,7 @@ use dispatch_core::scheduler::{
     Candidate, Ending, Order, Scheduler, SchedulerError, StillInUse, Urgency, Waiting, Wanted,
 };
 use dispatch_core::world::{Job, JobId};
+use jiff::Timestamp;
 
 use crate::accounting::Accounting;
 use crate::arrays::{Arrays, LEAST};
@@ -300,10 +301,10 @@ impl Scheduler for Slurm {
     }
 
     fn waiting(&self) -> BTreeMap<ContainerUuid, Waiting> {
-        let queue = locked(&self.queue);
+        let (queue, now) = (locked(&self.queue), Timestamp::now());
         let waits = queue
             .iter()
-            .filter_map(|row| Some((row.container.clone(), waiting(row)?)));
+            .filter_map(|row| Some((row.container.clone(), waiting(row, now)?)));
         waits.collect()
     }
 
@@ -365,5 +366,6 @@ impl Memory for Slurm {
 
 /// Whether the job is gone already.
 fn is_gone(said: &str) -> bool {
-    said.contains("Invalid job id") || said.contains("already complet")
+    let gone = ["Invalid job id", "already complet", "already finished"];
+    gone.iter().any(|words| said.contains(words))
 }

@@ -2,13 +2,16 @@
 //! page of that name in Slurm's documentation (24.11); what is not known here passes, and is told as Slurm says it.
 
 use dispatch_core::scheduler::{Outlook, Waiting};
-use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::squeue::{Meaning, Row};
 
+/// A start that is further away is none: Slurm counts a year for a job before it that has no time limit.
+const FORESEEN: SignedDuration = SignedDuration::from_hours(180 * 24);
+
 /// What one of our jobs waits for; none, if it does not wait.
-pub fn waiting(row: &Row) -> Option<Waiting> {
+pub fn waiting(row: &Row, now: Timestamp) -> Option<Waiting> {
     let (outlook, words) = match (row.state.as_str(), row.meaning) {
         ("CONFIGURING", _) => (Outlook::Passes, "for its node to be made ready".to_owned()),
         ("SUSPENDED" | "STOPPED", _) => (
@@ -31,7 +34,11 @@ pub fn waiting(row: &Row) -> Option<Waiting> {
         reason => format!(" ({reason})"),
     };
     let start = match (outlook, row.meaning, row.start) {
-        (Outlook::Passes, Meaning::Pending, Some(start)) => expected(start),
+        (Outlook::Passes, Meaning::Pending, Some(start))
+            if start.duration_since(now) < FORESEEN =>
+        {
+            expected(start)
+        }
         _ => String::new(),
     };
     Some(Waiting {
@@ -199,7 +206,8 @@ mod tests {
             start: start.and_then(|second| Timestamp::from_second(second).ok()),
             reason: reason.into(),
         };
-        waiting(&row).map(|waiting| (waiting.outlook, waiting.words))
+        let now = Timestamp::from_second(1_795_287_000).unwrap();
+        waiting(&row, now).map(|waiting| (waiting.outlook, waiting.words))
     }
 
     #[test]
@@ -207,6 +215,7 @@ mod tests {
         #[rustfmt::skip]
         let rows = [
             ("PENDING", "Priority", Some(1_795_287_176), "waits for its turn: others come first (Priority); expected to start 2026-11-21 18:52 UTC"),
+            ("PENDING", "Priority", Some(1_795_287_000 + 365 * 86400), "waits for its turn: others come first (Priority)"),
             ("PENDING", "None", None, "waits for Slurm to look at it"),
             ("PENDING", "JobHeldUser", Some(1_795_287_176), "waits to be released: it was held by its user or a coordinator (scontrol release) (JobHeldUser)"),
             ("PENDING", "FullMoon", None, "waits for something that Slurm names (FullMoon)"),

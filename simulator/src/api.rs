@@ -10,6 +10,7 @@ use dispatch_core::Api;
 use dispatch_core::api::{self, Place, Row};
 use dispatch_core::last_log::LastLogError;
 use dispatch_core::needs::Needs;
+use dispatch_core::news::News;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, oneshot};
@@ -344,10 +345,10 @@ impl Api for SimApi {
         .await
     }
 
-    async fn follow(&self, wake: Arc<Notify>) {
+    async fn follow(&self, news: Arc<News>) {
         loop {
             self.wake.notified().await;
-            wake.notify_one();
+            news.ring();
         }
     }
 }

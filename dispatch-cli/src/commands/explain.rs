@@ -116,9 +116,14 @@ fn sentences(job: &Job, dispatcher: &Asked, server: Option<&str>, now: Timestamp
         }
     }
     if job.request.container_count > 1 {
+        // A server of Arvados that does not say how many there may be.
+        let most = match job.request.container_count_max {
+            0 => String::new(),
+            most => format!(" of at most {most}"),
+        };
         said.push(format!(
-            "This is container {} of at most {}: the earlier ones were cancelled.",
-            job.request.container_count, job.request.container_count_max
+            "This is container {}{most}: the earlier ones were cancelled.",
+            job.request.container_count
         ));
     }
     if matches!(state, JobState::Complete | JobState::Cancelled) && job.request.log_uuid.is_some() {

@@ -10,6 +10,7 @@ use super::Mind;
 use crate::api::Record;
 use crate::events::Event;
 use crate::needs::Fit;
+use crate::news::Named;
 use crate::observe::{Interest, Look};
 use crate::world::{Attempt, Holder, Known, Listing, Moment, Phase};
 
@@ -60,12 +61,20 @@ impl Newest {
 }
 
 impl Mind {
-    /// What the look that begins now should ask the API for.
-    pub fn interest(&mut self, now: Moment) -> Interest {
+    /// The look under way has not shown what it was to show: the next one asks for everything.
+    pub fn missed(&mut self) {
+        self.looks = 0;
+    }
+
+    /// What the look that begins now should ask the API for, where these changed.
+    pub fn interest(&mut self, now: Moment, named: Named) -> Interest {
         self.looking = now;
         self.locked = false;
         self.touched.clone_from(&self.world.in_flight);
         let followed = self.followed();
+        if named.everything {
+            self.missed();
+        }
         self.partial = followed.len() > self.settings.asked_by_name
             && self.newest.is_some()
             && !self.looks.is_multiple_of(FULL);
@@ -75,7 +84,7 @@ impl Mind {
             false => followed,
             true => followed
                 .into_iter()
-                .filter(|c| self.is_doubtful(c))
+                .filter(|c| named.containers.contains(c) || self.is_doubtful(c))
                 .collect(),
         };
         Interest {
@@ -107,7 +116,7 @@ impl Mind {
         let newest = self.newest.take();
         self.newest = Newest::after(newest, look.newest_change(), self.looking, now);
         if look.missed_changes {
-            self.looks = 0;
+            self.missed();
         }
         self.more_queued = look.more_queued;
         let old = std::mem::take(&mut self.world.containers);

@@ -1,14 +1,17 @@
 //! What goes when, and what waits.
 
 use arvados_client::Token;
-use arvados_client::records::ContainerState;
+use arvados_client::records::{Container, ContainerState};
+use serde_json::json;
 
 use super::*;
 use crate::act::{Hints, Outcome};
 use crate::engine::Settings;
 use crate::needs::{Fit, Needs};
+use crate::news::Named;
+use crate::observe::Look;
 use crate::scheduler::Batching;
-use crate::world::{Attempt, Holder, Known, Listing, Phase};
+use crate::world::{Attempt, Holder, Job, JobId, Known, Listing, Phase};
 
 const START: Moment = Moment(Duration::from_secs(100));
 
@@ -132,6 +135,50 @@ fn what_is_behind_a_queue_that_was_taken_whole_is_looked_for_once() {
     };
     mind.learn(START, container, Outcome::Locked(token), Hints::default());
     assert!(mind.has_used_up_the_queue());
-    mind.interest(START);
+    mind.interest(START, Named::default());
     assert!(!mind.has_used_up_the_queue(), "a look is under way");
+}
+
+/// Its record shows no newer time for that: who only reads what is newer would not see it.
+#[test]
+fn a_container_that_an_event_named_is_asked_for() {
+    let mut mind = mind(500);
+    mind.settings.asked_by_name = 0;
+    let container = locked(&mut mind, 1);
+    let job = Job {
+        id: JobId("3".into()),
+        container: container.clone(),
+        attempt: None,
+        ended: false,
+        node: None,
+    };
+    mind.world.listing = Some(Listing::new(START, vec![job]));
+    let record = json!({"uuid": container, "state": "Locked", "priority": 1, "modified_at": "2026-11-22T04:00:00Z",
+                        "locked_by_uuid": mind.tokens[&container].uuid});
+    let record: Container = serde_json::from_value(record).unwrap();
+    mind.interest(START, Named::default());
+    mind.looked(
+        START,
+        Look {
+            containers: [(container.clone(), record.into())].into(),
+            ..Look::default()
+        },
+    );
+    let asked = |mind: &mut Mind, named| mind.interest(START, named).asked;
+    assert!(asked(&mut mind, Named::default()).is_empty());
+    let named = |container: &ContainerUuid| Named {
+        containers: [container.clone()].into(),
+        everything: false,
+    };
+    assert_eq!(
+        asked(&mut mind, named(&container)),
+        [container.clone()].into()
+    );
+    let stranger = ContainerUuid::generate("zzzzz");
+    assert!(asked(&mut mind, named(&stranger)).is_empty());
+    let everything = Named {
+        everything: true,
+        ..Named::default()
+    };
+    assert_eq!(asked(&mut mind, everything), [container].into());
 }
