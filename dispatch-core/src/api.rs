@@ -3,7 +3,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arvados_client::api::{Bulk, Each, NewLog, NewToken, WantedLock};
 use arvados_client::client::Call;
@@ -31,6 +31,8 @@ const COLUMNS: [&str; 10] = [
     "created_at",
     "modified_at",
 ];
+/// A connection that lasts so long is one.
+const STEADY: Duration = Duration::from_secs(60);
 /// Events that may tell of a container that is new, or has changed.
 const CHANGES: [&str; 3] = ["create", "update", "delete"];
 /// Records a page of changes has at most; the server may give fewer.
@@ -405,12 +407,16 @@ impl Api for Client {
         let mut wait = Duration::from_secs(1);
         loop {
             if let Ok(mut events) = self.events(&CHANGES).await {
-                wait = Duration::from_secs(1);
+                let began = Instant::now();
                 heard.missed();
                 while let Ok(event) = events.next().await {
                     if let Some(container) = news(&event) {
                         heard.tell(container);
                     }
+                }
+                // A server that takes connections only to end them is asked less and less.
+                if began.elapsed() > STEADY {
+                    wait = Duration::from_secs(1);
                 }
             }
             tokio::time::sleep(wait).await;

@@ -8,6 +8,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::fs::{Access, access};
+use rustix::io::Errno;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process;
 
@@ -158,6 +159,22 @@ impl Command {
         self
     }
 
+    /// Where PATH has the program. Where that is known a new process needs no copy of this one before it becomes another,
+    /// which for a large one takes longer than many a command.
+    fn place(&self) -> PathBuf {
+        let named = PathBuf::from(&self.program);
+        if named.components().count() > 1 {
+            return named;
+        }
+        let path = self.environment.iter().rev().find(|(key, _)| key == "PATH");
+        let path = path.map(|(_, path)| path.as_os_str()).unwrap_or_default();
+        // What is relative would be so to another directory.
+        let places = std::env::split_paths(path).filter(|dir| dir.is_absolute());
+        let mut places = places.map(|dir| dir.join(&self.program));
+        let runs = |place: &PathBuf| access(place, Access::EXEC_OK).is_ok() && place.is_file();
+        places.find(runs).unwrap_or(named)
+    }
+
     fn name(&self) -> String {
         self.program.to_string_lossy().into_owned()
     }
@@ -174,20 +191,29 @@ impl Command {
     /// Runs it. An error other than [`CommandError::NotStarted`] says nothing about what it did.
     pub async fn run(self) -> Result<Answer, CommandError> {
         let program = self.name();
-        let mut child = process::Command::new(place(&self.program))
-            .args(&self.arguments)
-            .env_clear()
-            .envs(self.environment.iter().map(|(k, v)| (k, v)))
-            .current_dir("/")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(|source| CommandError::NotStarted {
-                program: program.clone(),
-                source,
-            })?;
+        let start = |program: &OsStr| {
+            process::Command::new(program)
+                .args(&self.arguments)
+                .env_clear()
+                .envs(self.environment.iter().map(|(k, v)| (k, v)))
+                .current_dir("/")
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .kill_on_drop(true)
+                .spawn()
+        };
+        let started = match start(self.place().as_os_str()) {
+            // A script that does not say whose it is: a shell takes it, where it is looked for by name.
+            Err(error) if error.raw_os_error() == Some(Errno::NOEXEC.raw_os_error()) => {
+                start(&self.program)
+            }
+            started => started,
+        };
+        let mut child = started.map_err(|source| CommandError::NotStarted {
+            program: program.clone(),
+            source,
+        })?;
         let (stdin, stdout, stderr) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let input = self.input;
@@ -223,21 +249,6 @@ impl Command {
             complaint: last_words(&complaint),
         })
     }
-}
-
-/// Where PATH has a program. Where that is known a new process needs no copy of this one before it becomes another,
-/// which for a large one takes longer than many a command.
-fn place(program: &OsStr) -> PathBuf {
-    let named = PathBuf::from(program);
-    if named.components().count() > 1 {
-        return named;
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    // What is relative would be so to another directory.
-    let places = std::env::split_paths(&path).filter(|dir| dir.is_absolute());
-    let mut places = places.map(|dir| dir.join(program));
-    let runs = |place: &PathBuf| access(place, Access::EXEC_OK).is_ok() && place.is_file();
-    places.find(runs).unwrap_or(named)
 }
 
 /// One byte more than allowed shows that there was too much; the rest of a flood is not kept.
@@ -302,6 +313,18 @@ mod tests {
             matches!(missing, CommandError::NotStarted { .. }),
             "{missing}"
         );
+    }
+
+    #[tokio::test]
+    async fn a_script_that_names_no_shell_has_one() {
+        let dir = tempfile::tempdir().unwrap();
+        // Written by another process: one that is forked by another test must not have it open.
+        let file = dir.path().join("nameless").display().to_string();
+        let script = sh(&format!("cat >{file}; chmod 755 {file}")).input("echo it ran");
+        script.succeed().await.unwrap();
+        let nameless = Command::new("nameless").without("PATH");
+        let nameless = nameless.envs([("PATH".into(), dir.path().into())]);
+        assert_eq!(nameless.run().await.unwrap().output, "it ran\n");
     }
 
     #[tokio::test]

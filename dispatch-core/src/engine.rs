@@ -12,7 +12,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::act::{Hands, Report};
+use crate::act::{Hands, Outcome, Report};
 use crate::api::Api;
 use crate::attempts::{AttemptToken, Attempts, TokenMode};
 use crate::audit::Audit;
@@ -204,9 +204,9 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
                 biased;
                 () = shutdown.cancelled() => break,
                 Some(done) = actions.join_next(), if !actions.is_empty() => {
-                    self.finish(done, &records);
+                    self.finish(done, &news, &records);
                     while let Some(done) = actions.try_join_next() {
-                        self.finish(done, &records);
+                        self.finish(done, &news, &records);
                     }
                     next_act = next_act.min(Instant::now() + self.mind.breath(self.now()));
                 }
@@ -250,6 +250,9 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
                     if self.mind.has_used_up_the_queue() {
                         next_look = next_look.min(Instant::now() + self.gap());
                     }
+                    if self.mind.is_unsettled() {
+                        next_look = next_look.min(Instant::now() + self.pause(false));
+                    }
                     // What had to wait for its time is found when that has come.
                     let breath = self.mind.breath(self.now());
                     next_act = Instant::now() + (200 * breath).max(Duration::from_secs(1));
@@ -265,7 +268,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             looking.iter().for_each(|handle| handle.abort());
         }
         while let Some(done) = actions.join_next().await {
-            self.finish(done, &records);
+            self.finish(done, &news, &records);
         }
         let _ = tokio::time::timeout(FAREWELL, self.give_back(&records)).await;
         drop(records);
@@ -413,11 +416,11 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             }
             Ok(Err(error)) => {
                 self.health.api_failed(&error);
-                self.mind.missed();
+                self.mind.look_failed();
                 tracing::warn!(%error, "the look at the API failed; nothing is concluded from it");
             }
             Err(_) => {
-                self.mind.missed();
+                self.mind.look_failed();
                 return;
             }
         }
@@ -451,9 +454,20 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
         }
     }
 
-    fn finish(&mut self, done: Result<Reports, tokio::task::JoinError>, records: &Records) {
+    fn finish(
+        &mut self,
+        done: Result<Reports, tokio::task::JoinError>,
+        news: &News,
+        records: &Records,
+    ) {
         for (container, report) in done.into_iter().flatten() {
             self.tell(report.events, records);
+            // A look tells whether it has the lock. And what a look showed of a container in the middle of an action did
+            // not count.
+            if matches!(report.outcome, Outcome::LockUnclear(_)) || self.mind.is_unseen(&container)
+            {
+                news.ring();
+            }
             self.mind
                 .learn(self.now(), container, report.outcome, report.hints);
         }

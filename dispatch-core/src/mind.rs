@@ -15,6 +15,7 @@ use crate::engine::Settings;
 use crate::events::Event;
 use crate::facts::Facts;
 use crate::needs::{Fit, Needs};
+use crate::news::Named;
 use crate::nodes::Nodes;
 use crate::pace::{Pace, Width};
 use crate::plan::{Action, LOST_ANSWER, Policy, Reason};
@@ -64,6 +65,10 @@ pub struct Mind {
     /// The newest change seen at the server; none: the next look asks for everything.
     newest: Option<look::Newest>,
     looks: u64,
+    /// What was heard and has not been seen since.
+    unseen: Named,
+    /// The last look failed, and had asked for everything.
+    failed: bool,
     /// The look under way does not ask for everything.
     partial: bool,
     nodes: Nodes,
@@ -97,6 +102,8 @@ impl Mind {
             touched: BTreeSet::new(),
             newest: None,
             looks: 0,
+            unseen: Named::default(),
+            failed: false,
             partial: false,
             nodes: Nodes::default(),
             unplaceable: BTreeSet::new(),
@@ -338,10 +345,20 @@ impl Mind {
         })
     }
 
-    /// Whether all that was seen of the queue is taken, and there was more of it.
+    /// Whether all that can start of what was seen of the queue is taken, and there was more of it.
     pub fn has_used_up_the_queue(&self) -> bool {
-        let is_queued = |known: &Known| known.state == ContainerState::Queued;
-        self.locked && self.more_queued && !self.world.containers.values().any(is_queued)
+        let can_start = |(uuid, known): (&ContainerUuid, &Known)| {
+            known.state == ContainerState::Queued
+                && known.priority > 0
+                && known.fit == Fit::Now
+                && !self.world.retry_at.contains_key(uuid)
+        };
+        self.locked && self.more_queued && !self.world.containers.iter().any(can_start)
+    }
+
+    /// Whether something was heard of a container that no look has shown yet, as an action was under way.
+    pub fn is_unseen(&self, container: &ContainerUuid) -> bool {
+        self.unseen.containers.contains(container)
     }
 
     /// How long to wait between two decisions: a large world takes longer to think about.

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::sync::Notify;
 
 /// More names than that are not kept: everything is looked at.
-const MOST: usize = 2000;
+const MOST: usize = 5000;
 
 /// What was heard since the last look, and a bell for it.
 #[derive(Debug, Default)]
@@ -29,6 +29,21 @@ pub struct Named {
     pub everything: bool,
 }
 
+impl Named {
+    fn add(&mut self, container: ContainerUuid) {
+        match self.containers.len() < MOST || self.containers.contains(&container) {
+            true => drop(self.containers.insert(container)),
+            false => self.everything = true,
+        }
+    }
+
+    /// These too.
+    pub fn take_in(&mut self, more: Named) {
+        self.everything |= more.everything;
+        more.containers.into_iter().for_each(|one| self.add(one));
+    }
+}
+
 impl News {
     /// There is something to see; what, a look tells.
     pub fn ring(&self) {
@@ -37,12 +52,7 @@ impl News {
 
     /// This container changed.
     pub fn tell(&self, container: ContainerUuid) {
-        let mut named = self.named();
-        match named.containers.len() < MOST {
-            true => drop(named.containers.insert(container)),
-            false => named.everything = true,
-        }
-        drop(named);
+        self.named().add(container);
         self.ring();
     }
 

@@ -9,6 +9,8 @@ use arvados_client::Error;
 use arvados_client::api::NewLog;
 use serde_json::json;
 use tokio::sync::mpsc;
+use tokio::time::error::Elapsed;
+use tokio::time::timeout;
 
 use crate::act::is_no_such_call;
 use crate::api::Api;
@@ -20,6 +22,9 @@ pub const EVENT_TYPE: &str = "dispatch";
 const WAITING: usize = 2048;
 /// How long a call may take with its repetitions.
 const BUDGET: Duration = Duration::from_secs(15);
+/// Calls for the same records while the server cannot be reached, and the time between them.
+const TRIES: usize = 4;
+const PAUSE: Duration = Duration::from_secs(5);
 
 /// Where events go that are for the record.
 #[derive(Debug)]
@@ -72,27 +77,54 @@ impl<A: Api> Writer<A> {
                 return;
             }
             let entries: Vec<NewLog> = events.drain(..).map(|event| entry(&event)).collect();
-            match tokio::time::timeout(BUDGET, self.write(&entries)).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => {
-                    tracing::debug!(%error, "the API did not take log records");
+            for _ in 0..TRIES {
+                match self.write(&entries).await {
+                    Ok(()) => break,
+                    Err(error) => {
+                        tracing::debug!(%error, "the API did not take log records");
+                        if !error.is_certain() {
+                            break;
+                        }
+                        tokio::time::sleep(PAUSE).await;
+                    }
                 }
-                Err(_) => tracing::debug!("the API did not answer for log records"),
             }
         }
     }
 
-    async fn write(&self, entries: &[NewLog]) -> Result<(), Error> {
+    async fn write(&self, entries: &[NewLog]) -> Result<(), RecordError> {
         if entries.len() > 1 {
-            match self.api.note_all(entries).await {
+            match timeout(BUDGET, self.api.note_all(entries)).await? {
                 Err(error) if is_no_such_call(&error) => self.most.store(1, Ordering::Relaxed),
-                written => return written?.into_iter().collect(),
+                written => return Ok(written?.into_iter().collect::<Result<(), Error>>()?),
             }
         }
         for entry in entries {
-            self.api.note(entry).await?;
+            match timeout(BUDGET, self.api.note(entry)).await? {
+                // One that is refused says nothing of the others.
+                Err(error) if error.status().is_some() => {
+                    tracing::debug!(container = entry.object_uuid, %error, "the API did not take a log record");
+                }
+                written => written?,
+            }
         }
         Ok(())
+    }
+}
+
+/// Why records were not written, as far as is known.
+#[derive(Debug, thiserror::Error)]
+enum RecordError {
+    #[error("no answer within {} s", BUDGET.as_secs())]
+    TimedOut(#[from] Elapsed),
+    #[error(transparent)]
+    Api(#[from] Error),
+}
+
+impl RecordError {
+    /// Nothing of them is written: the server was not reached.
+    fn is_certain(&self) -> bool {
+        matches!(self, Self::Api(error) if error.status().is_none() && !error.is_ambiguous())
     }
 }
 

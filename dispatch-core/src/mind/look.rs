@@ -61,9 +61,10 @@ impl Newest {
 }
 
 impl Mind {
-    /// The look under way has not shown what it was to show: the next one asks for everything.
-    pub fn missed(&mut self) {
-        self.looks = 0;
+    /// The look under way failed. What was heard is still to be seen; but a server that cannot tell everything may be
+    /// able to tell what changed.
+    pub fn look_failed(&mut self) {
+        self.failed = !self.partial;
     }
 
     /// What the look that begins now should ask the API for, where these changed.
@@ -71,20 +72,19 @@ impl Mind {
         self.looking = now;
         self.locked = false;
         self.touched.clone_from(&self.world.in_flight);
+        self.unseen.take_in(named);
+        let everything = self.unseen.everything || self.looks.is_multiple_of(FULL);
         let followed = self.followed();
-        if named.everything {
-            self.missed();
-        }
         self.partial = followed.len() > self.settings.asked_by_name
             && self.newest.is_some()
-            && !self.looks.is_multiple_of(FULL);
+            && (!everything || self.failed);
         self.looks += 1;
         let since = self.newest.as_ref().filter(|_| self.partial);
         let asked = match self.partial {
             false => followed,
             true => followed
                 .into_iter()
-                .filter(|c| named.containers.contains(c) || self.is_doubtful(c))
+                .filter(|c| self.is_unseen(c) || self.is_doubtful(c))
                 .collect(),
         };
         Interest {
@@ -116,8 +116,12 @@ impl Mind {
         let newest = self.newest.take();
         self.newest = Newest::after(newest, look.newest_change(), self.looking, now);
         if look.missed_changes {
-            self.missed();
+            self.looks = 0;
         }
+        let touched = &self.touched;
+        self.unseen.containers.retain(|uuid| touched.contains(uuid));
+        self.unseen.everything &= self.partial;
+        self.failed = false;
         self.more_queued = look.more_queued;
         let old = std::mem::take(&mut self.world.containers);
         let kept = |uuid: &ContainerUuid, known: &Known| {

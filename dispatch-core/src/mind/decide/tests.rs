@@ -174,11 +174,36 @@ fn a_container_that_an_event_named_is_asked_for() {
         asked(&mut mind, named(&container)),
         [container.clone()].into()
     );
+    // It was shown by no look yet: one failed, the other came in the middle of an action.
+    mind.look_failed();
+    mind.world.in_flight.insert(container.clone());
+    assert_eq!(
+        asked(&mut mind, Named::default()),
+        [container.clone()].into()
+    );
+    mind.looked(START, Look::default());
+    assert!(mind.is_unseen(&container));
+    mind.world.in_flight.clear();
+    assert_eq!(
+        asked(&mut mind, Named::default()),
+        [container.clone()].into()
+    );
+    mind.looked(START, Look::default());
+    assert!(!mind.is_unseen(&container));
     let stranger = ContainerUuid::generate("zzzzz");
     assert!(asked(&mut mind, named(&stranger)).is_empty());
     let everything = Named {
         everything: true,
         ..Named::default()
     };
-    assert_eq!(asked(&mut mind, everything), [container].into());
+    assert_eq!(asked(&mut mind, everything), [container.clone()].into());
+    // A server that could not tell everything is asked for less before it is asked for all again.
+    mind.look_failed();
+    assert!(asked(&mut mind, Named::default()).is_empty());
+    mind.looked(START, Look::default());
+    assert_eq!(
+        asked(&mut mind, Named::default()),
+        [container].into(),
+        "everything is still to be seen"
+    );
 }
