@@ -32,6 +32,12 @@ impl std::fmt::Display for ApiError {
     }
 }
 
+/// What lies behind an error: that it was "sending a request" helps nobody.
+fn cause(error: &dyn std::error::Error) -> String {
+    let deepest = std::iter::successors(Some(error), |error| error.source()).last();
+    deepest.unwrap_or(error).to_string()
+}
+
 /// Everything a call can end with other than its answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -39,7 +45,7 @@ pub enum Error {
     #[error("{0}")]
     Api(ApiError),
     /// The connection was never made, so nothing took effect.
-    #[error("cannot reach the API server at {host}: {source}")]
+    #[error("cannot reach the API server at {host}: {}", cause(source))]
     Connect {
         /// Host and port.
         host: String,
@@ -47,7 +53,10 @@ pub enum Error {
         source: reqwest::Error,
     },
     /// The connection broke or timed out after the request may have been received.
-    #[error("lost the API server at {host} while waiting for its answer: {source}")]
+    #[error(
+        "lost the API server at {host} while waiting for its answer: {}",
+        cause(source)
+    )]
     Interrupted {
         /// Host and port.
         host: String,

@@ -84,13 +84,27 @@ impl Condor {
         }
     }
 
-    /// Whether condor_q answers; the error is for the admin, at the start.
+    /// Whether there is an HTCondor to ask; the error is for the admin, at the start. A schedd that is away is waited for.
     pub async fn check(&self) -> Result<(), SchedulerError> {
         if let Err(error) = self.events.open() {
             let log = self.events.path().display();
             tracing::warn!(%log, %error, "HTCondor cannot tell when a job has ended");
         }
-        self.list().await.map(drop)
+        let version = Command::new("condor_q").args(["-version"]);
+        let version = version.patience(self.patience).succeed().await;
+        if let Err(failure) = version
+            && failure.is_not_started()
+        {
+            return Err(no_answer(failure.to_string()));
+        }
+        match self.list().await {
+            Ok(_) => Ok(()),
+            Err(error) if is_without_configuration(&error) => Err(error),
+            Err(error) => {
+                tracing::warn!(%error, "HTCondor does not answer yet; it is waited for");
+                Ok(())
+            }
+        }
     }
 
     /// Looks at what the pool offers, for what is decided by it.
@@ -298,4 +312,8 @@ impl Scheduler for Condor {
     async fn wake(&self) {
         self.events.rung().await
     }
+}
+/// HTCondor's own configuration is not found: it says so by the names under which it looks for that.
+fn is_without_configuration(error: &SchedulerError) -> bool {
+    matches!(error, SchedulerError::NoAnswer { detail, .. } if detail.contains("condor_config"))
 }

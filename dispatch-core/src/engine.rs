@@ -109,6 +109,8 @@ pub struct Engine<A, S> {
     listed: Option<Instant>,
     /// It has answered once, and not failed since.
     listed_once: bool,
+    /// It failed when it was asked last.
+    listing_failed: bool,
     /// A job may have ended since.
     rung: Arc<AtomicBool>,
     /// When the last look began, and how long it took.
@@ -163,6 +165,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             swept: None,
             listed: None,
             listed_once: false,
+            listing_failed: false,
             rung: Arc::default(),
             began: Instant::now(),
             took: Duration::ZERO,
@@ -326,9 +329,11 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
     /// Between two listings where something waits to be confirmed by one.
     fn listing_gap(&self) -> Duration {
         let gap = self.hands.scheduler.listing_gap();
-        match self.listed_once {
-            true => gap.min(SECOND_LISTING),
-            false => gap,
+        match (self.listing_failed, self.listed_once) {
+            // One that is away is no sooner back for being asked.
+            (true, _) => gap.max(self.poll_interval),
+            (false, true) => gap.min(SECOND_LISTING),
+            (false, false) => gap,
         }
     }
 
@@ -381,6 +386,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             Some((began, Ok(jobs))) => {
                 self.health.scheduler_answered();
                 self.listed_once = self.mind.world().listing.is_none();
+                self.listing_failed = false;
                 self.mind.listed(began, jobs);
                 // It may have learnt only now what it can do.
                 self.mind.hands_over(self.hands.scheduler.batching());
@@ -391,6 +397,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             Some((_, Err(error))) => {
                 self.health.scheduler_failed(&error);
                 self.listed_once = false;
+                self.listing_failed = true;
                 tracing::warn!(%error, "the scheduler's listing failed; nothing is concluded from it");
             }
         }

@@ -25,6 +25,9 @@ use crate::records::EVENT_TYPE;
 use crate::scheduler::{Candidate, Scheduler};
 use crate::world::{Job, JobId};
 
+/// So many of a dispatcher's last words are shown: what came of a refusal comes after its reason.
+const LAST_WORDS: u64 = 3;
+
 /// Flags of programs that do errands.
 #[derive(Debug, Clone, Args)]
 #[group(skip)]
@@ -238,9 +241,11 @@ async fn facts<P: Program>(program: &P, asked: &Asked) -> Result<Facts, Box<dyn 
         }
         _ => None,
     };
-    let analysis = match jobs.iter().flatten().find(|job: &&Job| !job.ended) {
-        Some(job) => program.analysis(&job.id).await,
-        None => None,
+    let job = jobs.iter().flatten().find(|job: &&Job| !job.ended);
+    let analysis = match job {
+        // Of one that runs it would tell why it could run nowhere else.
+        Some(job) if container.state != ContainerState::Running => program.analysis(&job.id).await,
+        _ => None,
     };
     let waiting = scheduler.waiting().remove(uuid);
     let mut fits = scheduler.admit(std::slice::from_ref(&candidate), &[]);
@@ -256,7 +261,7 @@ async fn facts<P: Program>(program: &P, asked: &Asked) -> Result<Facts, Box<dyn 
         (fit, _) => fit,
     };
     Ok(Facts {
-        last_word: last_word(&client, uuid).await,
+        last_words: last_words(&client, uuid).await,
         names: P::NAMES,
         container,
         held_by_us: ours.is_some(),
@@ -268,22 +273,24 @@ async fn facts<P: Program>(program: &P, asked: &Asked) -> Result<Facts, Box<dyn 
     })
 }
 
-/// What the server's `logs` have last of a dispatcher about it: when, and its words.
-async fn last_word(client: &Client, uuid: &ContainerUuid) -> Option<String> {
+/// What the server's `logs` have last of a dispatcher about it, the newest first: when, and its words.
+async fn last_words(client: &Client, uuid: &ContainerUuid) -> Vec<String> {
     let query = Query::new()
         .filter("object_uuid", "=", uuid)
         .filter("event_type", "=", EVENT_TYPE)
         .order("id desc")
-        .limit(1);
+        .limit(LAST_WORDS);
     let page = match client.page::<serde_json::Value>("logs", &query).await {
         Ok(page) => page,
-        Err(error) => return Some(format!("not known: {error}")),
+        Err(error) => return vec![format!("not known: {error}")],
     };
-    let entry = page.items.first()?;
-    let time: Timestamp = entry["event_at"].as_str()?.parse().ok()?;
-    let words = entry["properties"]["text"].as_str()?;
-    Some(format!(
-        "{}, {words}",
-        time.strftime("%Y-%m-%d %H:%M:%S UTC")
-    ))
+    let word = |entry: &serde_json::Value| {
+        let time: Timestamp = entry["event_at"].as_str()?.parse().ok()?;
+        let words = entry["properties"]["text"].as_str()?;
+        Some(format!(
+            "{}, {words}",
+            time.strftime("%Y-%m-%d %H:%M:%S UTC")
+        ))
+    };
+    page.items.iter().filter_map(word).collect()
 }

@@ -39,8 +39,8 @@ pub struct Facts {
     pub ended: Option<String>,
     /// Whether it could start here.
     pub fit: Fit,
-    /// What a dispatcher said of it last, in the server's `logs`.
-    pub last_word: Option<String>,
+    /// What a dispatcher said of it last, in the server's `logs`, the newest first.
+    pub last_words: Vec<String>,
     /// What the scheduler itself has to say about its job.
     pub analysis: Option<String>,
 }
@@ -56,9 +56,9 @@ pub struct Explanation {
     pub jobs: String,
     /// Why it is as it is, and what happens next.
     pub why: String,
-    /// What a dispatcher said of it last, and when.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub last: Option<String>,
+    /// What a dispatcher said of it last, and when; the newest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub last: Vec<String>,
     /// What the scheduler itself has to say about its job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub analysis: Option<String>,
@@ -81,7 +81,7 @@ pub fn explain(facts: &Facts) -> Explanation {
         lock,
         jobs: jobs(facts),
         why: why(facts),
-        last: facts.last_word.clone(),
+        last: facts.last_words.clone(),
         analysis: facts.analysis.clone(),
     }
 }
@@ -187,7 +187,7 @@ impl Explanation {
             // A string never refuses to be written to.
             let _ = writeln!(page, "{what:<6}  {words}");
         }
-        if let Some(last) = &self.last {
+        for last in &self.last {
             let _ = writeln!(page, "{:<6}  {last}", "last");
         }
         for line in self.analysis.iter().flat_map(|analysis| analysis.lines()) {
@@ -234,7 +234,7 @@ mod tests {
             waiting: None,
             ended: None,
             fit: Fit::Now,
-            last_word: None,
+            last_words: Vec::new(),
         }
     }
 
@@ -270,7 +270,7 @@ mod tests {
         assert!(explain(&facts).why.ends_with("too large"));
         facts.ended = Some("it was lost".into());
         assert_eq!(explain(&facts).jobs, "no job of it any more; it was lost");
-        facts.last_word = Some("2026-11-22 04:00:00 UTC, dispatched as job 3".into());
+        facts.last_words = vec!["2026-11-22 04:00:00 UTC, dispatched as job 3".into()];
         let page = explain(&facts).text();
         assert!(
             page.ends_with("last    2026-11-22 04:00:00 UTC, dispatched as job 3\n"),

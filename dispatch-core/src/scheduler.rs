@@ -127,7 +127,20 @@ impl Ending {
                 .iter()
                 .find_map(|m| Some(line.split_once(m)?.1.to_owned()))
         };
-        match self.detail.lines().rev().find_map(refusal) {
+        // A crunch-run that is not set up rightly says why and ends, with the container's name before its words.
+        let unusable = || {
+            let last = self.detail.lines().rfind(|line| !line.trim().is_empty())?;
+            let (name, said) = last.split_once(' ')?;
+            let is_name = ContainerUuid::parse(name).is_ok();
+            (is_name && self.reason.contains("exit code 78")).then(|| said.to_owned())
+        };
+        match self
+            .detail
+            .lines()
+            .rev()
+            .find_map(refusal)
+            .or_else(unusable)
+        {
             Some(said) => format!("{}: {}", self.sentence(), said.trim()),
             None => self.sentence().to_owned(),
         }
@@ -312,5 +325,12 @@ mod tests {
             };
             assert_eq!(ending.story(), expected, "{detail}");
         }
+        let words = "cannot read certificates from /x/ca.pem: Permission denied (os error 13)";
+        let unusable = Ending {
+            reason: "HTCondor job 6.0 ended with exit code 78".to_owned(),
+            detail: format!("local-dz642-0123456789abcde {words}\n"),
+            ..Ending::default()
+        };
+        assert!(unusable.story().ends_with(&format!(": {words}")));
     }
 }

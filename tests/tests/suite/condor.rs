@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Instant;
 
 use arvados_client::records::{Container, ContainerState};
+use rustix::process::{Signal, kill_process};
 use serde_json::json;
 
 use crate::condor_lab::{PATIENCE, Pool};
@@ -127,4 +128,24 @@ async fn containers_run_as_condor_jobs_and_both_their_ends_are_seen_at_once() {
     assert_eq!(record.state, ContainerState::Cancelled);
     let why = record.runtime_status.error.unwrap_or_default();
     assert!(why.contains("killed by signal 9"), "{why}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schedd_that_is_down_at_the_start_is_waited_for() {
+    let pool = Pool::up(&["--slots", "1"]);
+    // Nobody starts it again.
+    kill_process(pool.master(), Signal::STOP).unwrap();
+    pool.kill("condor_schedd");
+    let mut stack = pool.stack(&[]).await;
+    let (_, container) = stack.submit("early", "true", json!({})).await;
+    let log = stack.dir.path().join("dispatcher.log");
+    wait_for("the dispatcher to say what it waits for", PATIENCE, || {
+        let log = std::fs::read_to_string(&log).unwrap_or_default();
+        log.contains("it is waited for").then_some(())
+    });
+    assert!(stack.dispatcher.has_ended().is_none());
+    assert_eq!(stack.container(&container).await.lock_count, 0);
+    kill_process(pool.master(), Signal::CONT).unwrap();
+    let record = stack.end(&container, PATIENCE).await;
+    assert_eq!(complete(&record).lock_count, 1);
 }

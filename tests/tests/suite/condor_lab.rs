@@ -180,11 +180,16 @@ impl Pool {
         });
     }
 
-    /// The process of a daemon, like `condor_schedd`.
-    pub fn daemon(&self, name: &str) -> Pid {
+    /// The process that starts all others again.
+    pub fn master(&self) -> Pid {
         let file = Path::new(self.lab.variable("CONDOR_LAB_DIR")).join("master.pid");
         let master = fs::read_to_string(file).unwrap();
-        let children = format!("/proc/{0}/task/{0}/children", master.trim());
+        Pid::from_raw(master.trim().parse().unwrap()).unwrap()
+    }
+
+    /// The process of a daemon, like `condor_schedd`.
+    pub fn daemon(&self, name: &str) -> Pid {
+        let children = format!("/proc/{0}/task/{0}/children", self.master());
         let children = wait_for("the daemon", PATIENCE, || {
             let children = fs::read_to_string(&children).unwrap();
             let mut of_name = children.split_whitespace().filter(|pid| {
