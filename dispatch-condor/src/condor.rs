@@ -313,7 +313,8 @@ impl Scheduler for Condor {
         self.events.rung().await
     }
 }
-/// HTCondor's own configuration is not found: it says so by the names under which it looks for that.
+
+/// HTCondor's own configuration is not found. That of a schedd which is away it mentions too, as advice.
 fn is_without_configuration(error: &SchedulerError) -> bool {
-    matches!(error, SchedulerError::NoAnswer { detail, .. } if detail.contains("condor_config"))
+    matches!(error, SchedulerError::NoAnswer { detail, .. } if detail.contains("contain a condor_config source"))
 }

@@ -135,7 +135,8 @@ async fn a_schedd_that_is_down_at_the_start_is_waited_for() {
     let pool = Pool::up(&["--slots", "1"]);
     // Nobody starts it again.
     kill_process(pool.master(), Signal::STOP).unwrap();
-    pool.kill("condor_schedd");
+    // It takes its address along, as when the whole pool was ended.
+    kill_process(pool.daemon("condor_schedd"), Signal::TERM).unwrap();
     let mut stack = pool.stack(&[]).await;
     let (_, container) = stack.submit("early", "true", json!({})).await;
     let log = stack.dir.path().join("dispatcher.log");
