@@ -188,7 +188,7 @@ pub fn condor_submit(order: Order<'_>) -> std::io::Result<Reply> {
         let id = format!("{cluster}.{process}");
         keeper::prepare(order.store, &id, plan)?;
         if runs {
-            keeper::start(order.store, &std::env::current_exe()?, &id)?;
+            keeper::start(order.store, &id)?;
         }
     }
     let last = jobs.len() - 1;

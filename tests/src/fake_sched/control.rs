@@ -1,12 +1,13 @@
 //! How a test holds the fake scheduler: sets it up, tells it what goes wrong, reads what happened.
 
-use std::os::unix::fs::symlink;
+use std::fs::{self, OpenOptions, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::fault::Rule;
 use super::state::{Job, Settings, State, now};
-use super::{COMMANDS, Call, Store, keeper};
+use super::{COMMANDS, Call, PROGRAM, Store, keeper};
 
 /// How long running jobs may take to be gone at the end.
 const FAREWELL: Duration = Duration::from_secs(10);
@@ -21,15 +22,29 @@ impl FakeSched {
     /// In a new directory `dir`, with `program` (fake-sched) under all its names in `dir/bin`.
     pub fn new(dir: &Path, program: &Path, settings: Settings) -> Self {
         let bin = dir.join("bin");
-        std::fs::create_dir_all(&bin).expect("a directory for the fake scheduler");
+        fs::create_dir_all(&bin).expect("a directory for the fake scheduler");
+        let own = dir.join(PROGRAM);
+        fs::hard_link(program, &own)
+            .or_else(|_| fs::copy(program, &own).map(drop))
+            .expect("fake-sched in its directory");
         for name in COMMANDS {
-            symlink(program, bin.join(name)).expect("a name for fake-sched");
+            symlink(&own, bin.join(name)).expect("a name for fake-sched");
         }
         // Its name says where the fake is; a dispatcher looks whether it is there.
-        std::fs::write(dir.join("slurm.conf"), "").expect("a file of the fake scheduler");
+        fs::write(dir.join("slurm.conf"), "").expect("a file of the fake scheduler");
         let fake = Self {
             store: Store::new(dir),
         };
+        // Whoever the dispatcher is.
+        for file in Store::FILES {
+            let file = OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(dir.join(file));
+            let open = Permissions::from_mode(0o666);
+            file.and_then(|file| file.set_permissions(open))
+                .expect("a file for everybody");
+        }
         fake.change(|state| state.settings = settings);
         fake
     }
@@ -39,10 +54,15 @@ impl FakeSched {
         let text = |path: PathBuf| path.to_string_lossy().into_owned();
         let dir = self.store.dir();
         [
-            ("PATH", text(dir.join("bin"))),
+            ("PATH", text(self.bin())),
             ("SLURM_CONF", text(dir.join("slurm.conf"))),
             ("CONDOR_CONFIG", text(dir.join("condor_config"))),
         ]
+    }
+
+    /// Where its commands are.
+    pub fn bin(&self) -> PathBuf {
+        self.store.dir().join("bin")
     }
 
     /// Changes anything.
@@ -100,10 +120,24 @@ impl FakeSched {
         self.each(id, |job| keeper::end(job, Some(exit), None));
     }
 
+    /// Runs jobs from now on, also those that wait.
+    pub fn release(&self) {
+        let waiting = self.change(|state| {
+            state.settings.run_jobs = true;
+            let waiting = state
+                .jobs
+                .iter()
+                .filter(|job| job.is_pending() && job.ended.is_none());
+            waiting.map(|job| job.id.clone()).collect::<Vec<_>>()
+        });
+        for job in waiting {
+            self.start_job(&job);
+        }
+    }
+
     /// Starts a waiting job.
     pub fn start_job(&self, id: &str) {
-        let program = self.store.dir().join("bin").join(COMMANDS[0]);
-        keeper::start(&self.store, &program, id).expect("the job's keeper");
+        keeper::start(&self.store, id).expect("the job's keeper");
     }
 
     fn each(&self, id: &str, change: impl FnOnce(&mut Job)) {
@@ -126,13 +160,13 @@ impl FakeSched {
 
     /// Takes a command away, or gives it back.
     pub fn install(&self, command: &str, there: bool) {
-        let bin = self.store.dir().join("bin");
+        let bin = self.bin();
         let (name, aside) = (bin.join(command), bin.join(format!(".{command}")));
         let (from, to) = match there {
             true => (aside, name),
             false => (name, aside),
         };
-        std::fs::rename(from, to).expect("a command that is there");
+        fs::rename(from, to).expect("a command that is there");
     }
 }
 

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
 
 use super::state::{Job, State, condor, now};
-use super::{LOOK, NODE, Store};
+use super::{LOOK, NODE, PROGRAM, Store};
 
 /// The name by which the keeper is called.
 pub const NAME: &str = "keep-job";
@@ -44,12 +44,11 @@ pub fn prepare(store: &Store, id: &str, plan: &Plan) -> io::Result<()> {
     fs::write(directory.join("plan.json"), serde_json::to_vec(plan)?)
 }
 
-/// Starts the keeper of a job, `program` being fake-sched, and does not wait for it.
-pub fn start(store: &Store, program: &Path, id: &str) -> io::Result<()> {
-    Command::new(program)
+/// Starts the keeper of a job, and does not wait for it.
+pub fn start(store: &Store, id: &str) -> io::Result<()> {
+    Command::new(store.dir().join(PROGRAM))
         .arg0(NAME)
         .arg(id)
-        .env("FAKE_SCHED_DIR", store.dir())
         .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::null())

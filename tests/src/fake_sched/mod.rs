@@ -2,7 +2,11 @@
 //! `state.json` (settings, faults), `jobs.jsonl`, `calls.jsonl` (every call with its arguments), `bin/` (the commands).
 //!
 //! The formats are those of Slurm 22.05 and HTCondor 23; an option they do not have is an error here, too.
+//!
+//! With [`Settings::beneath`] a real scheduler does the work: the commands are its own, what goes wrong with them and the
+//! log of the calls are the fake's.
 
+mod beneath;
 mod condor_ads;
 mod condor_queue;
 mod condor_submit;
@@ -48,9 +52,9 @@ pub const COMMANDS: [&str; 13] = [
     "condor_history",
     "condor_status",
 ];
-/// Names the directory; else it is the one that holds the file of `SLURM_CONF` or `CONDOR_CONFIG`, which are the
-/// variables that dispatchers hand to a scheduler's commands.
-const PLACE: [&str; 3] = ["FAKE_SCHED_DIR", "SLURM_CONF", "CONDOR_CONFIG"];
+/// The file of this program in the fake's directory: where it lies says which fake it acts for, whatever is left of its
+/// environment.
+const PROGRAM: &str = "fake-sched";
 /// The one node.
 const NODE: &str = "node1";
 /// Set for the process that does a command's work after its caller gave up.
@@ -122,11 +126,7 @@ pub fn main() -> ExitCode {
         .file_name()
         .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     let arguments: Vec<String> = words.collect();
-    let done = match place() {
-        None => Err(std::io::Error::other("FAKE_SCHED_DIR is not set")),
-        Some(dir) => answer(&Store::new(&dir), &name, &arguments),
-    };
-    match done {
+    match place().and_then(|dir| answer(&Store::new(&dir), &name, &arguments)) {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
             eprintln!("{name}: fake-sched: {error}");
@@ -135,14 +135,10 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn place() -> Option<PathBuf> {
-    PLACE.iter().find_map(|name| {
-        let path = PathBuf::from(std::env::var_os(name)?);
-        match *name {
-            "FAKE_SCHED_DIR" => Some(path),
-            _ => path.parent().map(Path::to_owned),
-        }
-    })
+fn place() -> std::io::Result<PathBuf> {
+    let program = std::env::current_exe()?;
+    let dir = program.parent().ok_or(std::io::ErrorKind::NotFound)?;
+    Ok(dir.to_owned())
 }
 
 fn answer(store: &Store, name: &str, arguments: &[String]) -> std::io::Result<u8> {
@@ -165,13 +161,14 @@ fn answer(store: &Store, name: &str, arguments: &[String]) -> std::io::Result<u8
         }
         return act(order).map(|reply| reply.status);
     }
-    // Asked of no controller, so no fault of one spoils it.
-    if arguments == ["--version"] {
-        return tell(&Reply::says("slurm-wlm 22.05.8\n"));
-    }
-    // A question, not a submission: faults are those of submissions.
-    if name == "sbatch" && arguments.iter().any(|argument| argument == "--test-only") {
-        return tell(&Reply::default());
+    // Asked of no controller, or a question and no submission: faults are those of the others.
+    let is_version = arguments == ["--version"];
+    if is_version || name == "sbatch" && arguments.iter().any(|a| a == "--test-only") {
+        return tell(&match store.read_rest()?.settings.beneath {
+            Some(path) => beneath::run(&path, order)?,
+            None if is_version => Reply::says("slurm-wlm 22.05.8\n"),
+            None => Reply::default(),
+        });
     }
     let fault = store.change_rest(|state| fault::pick(&mut state.rules, name, arguments))?;
     store.log(&Call {
@@ -203,6 +200,9 @@ fn tell(reply: &Reply) -> std::io::Result<u8> {
 }
 
 fn act(order: Order<'_>) -> std::io::Result<Reply> {
+    if let Some(path) = order.store.read_rest()?.settings.beneath {
+        return beneath::run(&path, order);
+    }
     match order.name {
         "sbatch" => sbatch::sbatch(order),
         "squeue" => squeue::squeue(order),

@@ -110,7 +110,7 @@ pub fn sbatch(order: Order<'_>) -> std::io::Result<Reply> {
         keeper::prepare(order.store, &job, &plan)?;
         fs::write(&script, order.input)?;
         if runs && !options.has("hold") && !later {
-            keeper::start(order.store, &std::env::current_exe()?, &job)?;
+            keeper::start(order.store, &job)?;
         }
     }
     Ok(Reply::says(match options.has("parsable") {

@@ -131,7 +131,7 @@ pub fn scontrol(order: Order<'_>) -> std::io::Result<Reply> {
         }
     })?;
     for job in begun {
-        keeper::start(order.store, &std::env::current_exe()?, &job)?;
+        keeper::start(order.store, &job)?;
     }
     Ok(reply)
 }

@@ -30,6 +30,8 @@ pub struct State {
 /// How it behaves when nothing goes wrong.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Settings {
+    /// The PATH of a real scheduler's commands, which do the work in place of the fake's; the other settings are not for it.
+    pub beneath: Option<String>,
     /// Submitted jobs are run as processes; else they stay as they are until somebody changes the table.
     pub run_jobs: bool,
     /// Seconds that an ended job stays in listings of ended jobs.
@@ -47,6 +49,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            beneath: None,
             run_jobs: false,
             min_job_age: 300.0,
             accounting: true,

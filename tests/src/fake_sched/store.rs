@@ -13,6 +13,7 @@ use super::state::{Job, State};
 const STATE: &str = "state.json";
 const JOBS: &str = "jobs.jsonl";
 const CALLS: &str = "calls.jsonl";
+const LOCK: &str = "lock";
 
 /// The directory that is the whole state.
 #[derive(Debug, Clone)]
@@ -21,6 +22,9 @@ pub struct Store {
 }
 
 impl Store {
+    /// What is appended to, or locked; the state itself is renamed into place.
+    pub const FILES: [&str; 3] = [JOBS, CALLS, LOCK];
+
     /// In this directory.
     pub fn new(dir: &Path) -> Self {
         Self {
@@ -154,7 +158,7 @@ impl Store {
         let file = OpenOptions::new()
             .create(true)
             .append(true)
-            .open(self.dir.join("lock"))?;
+            .open(self.dir.join(LOCK))?;
         flock(&file, how)?;
         Ok(file)
     }

@@ -7,7 +7,7 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use suite_tests::proxy::{Effect, Fault, Rule, Seen};
 
-use crate::scene::{Kind, PATIENCE, Scene, all, both, held, running};
+use crate::scene::{Kind, PATIENCE, Scene, everywhere, held, running};
 
 const MINT: (Method, &str) = (Method::POST, "api_client_authorizations");
 const LOCK: (Method, &str) = (Method::POST, "containers/*/lock");
@@ -116,48 +116,53 @@ async fn attempt_tokens(scene: &Scene) -> usize {
         .count()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_lock_takes_effect_and_its_answer_is_lost() {
-    all(|kind| async move { drop(go_on(kind, LOCK, losses()).await) }).await;
-}
+everywhere!(
+    all,
+    the_lock_takes_effect_and_its_answer_is_lost,
+    |kind| async move { drop(go_on(kind, LOCK, losses()).await) }
+);
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_lock_does_not_take_effect_and_its_answer_is_lost() {
-    all(|kind| async move { drop(go_on(kind, LOCK, [Fault::Cut(Effect::None)]).await) }).await;
-}
+everywhere!(
+    all,
+    the_lock_does_not_take_effect_and_its_answer_is_lost,
+    |kind| async move { drop(go_on(kind, LOCK, [Fault::Cut(Effect::None)]).await) }
+);
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_refuses_the_lock_before_it_takes_effect() {
-    all(|kind| async move { drop(go_on(kind, LOCK, refusals(Effect::None)).await) }).await;
-}
+everywhere!(
+    all,
+    a_gateway_refuses_the_lock_before_it_takes_effect,
+    |kind| async move { drop(go_on(kind, LOCK, refusals(Effect::None)).await) }
+);
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_refuses_the_lock_after_it_took_effect() {
-    all(|kind| async move { drop(go_on(kind, LOCK, refusals(Effect::Done)).await) }).await;
-}
+everywhere!(
+    all,
+    a_gateway_refuses_the_lock_after_it_took_effect,
+    |kind| async move { drop(go_on(kind, LOCK, refusals(Effect::Done)).await) }
+);
 
-#[tokio::test(flavor = "multi_thread")]
-async fn many_locks_are_asked_for_and_the_answer_is_lost() {
-    both(|kind| many_go_on(kind, BULK[1])).await;
-}
+everywhere!(
+    both,
+    many_locks_are_asked_for_and_the_answer_is_lost,
+    |kind| many_go_on(kind, BULK[1])
+);
 
-#[tokio::test(flavor = "multi_thread")]
-async fn many_tokens_are_asked_for_and_the_answer_is_lost() {
-    both(|kind| many_go_on(kind, BULK[0])).await;
-}
+everywhere!(
+    both,
+    many_tokens_are_asked_for_and_the_answer_is_lost,
+    |kind| many_go_on(kind, BULK[0])
+);
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_token_is_made_and_the_answer_is_lost() {
-    all(
-        |kind| async move { drop(go_on(kind, MINT, losses().chain(refusals(Effect::Done))).await) },
-    )
-    .await;
-}
+everywhere!(
+    all,
+    a_token_is_made_and_the_answer_is_lost,
+    |kind| async move { drop(go_on(kind, MINT, losses().chain(refusals(Effect::Done))).await) }
+);
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_container_is_given_back_and_the_answer_is_lost() {
-    both(|kind| async move {
-        let scene = held(kind).up().await;
+everywhere!(
+    both,
+    a_container_is_given_back_and_the_answer_is_lost,
+    |kind| async move {
+        let mut scene = held(kind).up().await;
         let faults = losses()
             .chain(refusals(Effect::Done))
             .chain(refusals(Effect::None));
@@ -172,21 +177,20 @@ async fn a_container_is_given_back_and_the_answer_is_lost() {
         }
         scene.looks(1).await;
         scene.proxy.faults(rules);
-        scene.fake.change(|state| state.settings.run_jobs = true);
         for job in jobs {
-            scene.fake.end_job(&job, 75);
+            scene.end_job(&job);
         }
+        scene.release();
         for container in &containers {
             scene.complete(container, 2).await;
         }
         assert_eq!(scene.proxy.spoilt(), containers.len(), "spoilt requests");
-    })
-    .await;
-}
+    }
+);
 
 /// Listings go wrong in each of these ways, so many times each, while a job waits: nothing happens to it.
 async fn nothing_happens(kind: Kind, times: u32, faults: impl IntoIterator<Item = Fault>) {
-    let scene = held(kind).up().await;
+    let mut scene = held(kind).up().await;
     let container = scene.submit().await;
     scene.job(&container).await;
     scene.looks(2).await;
@@ -201,48 +205,43 @@ async fn nothing_happens(kind: Kind, times: u32, faults: impl IntoIterator<Item 
     scene.wait_for("spoilt listings", all_spoilt).await;
     scene.looks(2).await;
     scene.is_undisturbed(&container).await;
-    scene.fake.change(|state| state.settings.run_jobs = true);
+    scene.release();
     let second = scene.submit().await;
-    scene.complete(&second, 1).await;
-    scene.is_undisturbed(&container).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_token_is_not_known_for_a_while() {
-    both(|kind| {
-        let statuses = [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN];
-        nothing_happens(
-            kind,
-            3,
-            statuses.map(|status| Fault::Answer(status, Effect::None)),
-        )
-    })
-    .await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn listings_are_cut() {
-    both(|kind| nothing_happens(kind, 3, [Fault::Half, Fault::CutMidway])).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn listings_are_refused_by_a_gateway() {
-    both(|kind| async move {
-        let scene = running(kind).up().await;
-        let (method, path) = LIST;
-        let rules = refusals(Effect::None).map(|fault| Rule::next(1, method.clone(), path, fault));
-        scene.proxy.faults(rules);
-        let container = scene.submit().await;
+    for container in [container, second] {
         scene.complete(&container, 1).await;
-        let all_spoilt = || scene.proxy.spoilt() == 4;
-        scene.wait_for("spoilt listings", all_spoilt).await;
-    })
-    .await;
+    }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_server_asks_for_less_and_is_given_it() {
-    all(|kind| async move {
+everywhere!(both, the_token_is_not_known_for_a_while, |kind| {
+    let statuses = [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN];
+    nothing_happens(
+        kind,
+        3,
+        statuses.map(|status| Fault::Answer(status, Effect::None)),
+    )
+});
+
+everywhere!(both, listings_are_cut, |kind| nothing_happens(
+    kind,
+    3,
+    [Fault::Half, Fault::CutMidway]
+));
+
+everywhere!(both, listings_are_refused_by_a_gateway, |kind| async move {
+    let scene = running(kind).up().await;
+    let (method, path) = LIST;
+    let rules = refusals(Effect::None).map(|fault| Rule::next(1, method.clone(), path, fault));
+    scene.proxy.faults(rules);
+    let container = scene.submit().await;
+    scene.complete(&container, 1).await;
+    let all_spoilt = || scene.proxy.spoilt() == 4;
+    scene.wait_for("spoilt listings", all_spoilt).await;
+});
+
+everywhere!(
+    all,
+    the_server_asks_for_less_and_is_given_it,
+    |kind| async move {
         let scene = running(kind).up().await;
         scene
             .proxy
@@ -259,30 +258,25 @@ async fn the_server_asks_for_less_and_is_given_it() {
             let waited = again.unwrap().at - first.at;
             assert!(waited >= Duration::from_millis(990), "{waited:?} {first:?}");
         }
-    })
-    .await;
-}
+    }
+);
 
-/// Another dispatcher was quicker, or the record changed: 422 and 412.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_lock_is_refused() {
-    all(|kind| async move {
-        let statuses = [
-            StatusCode::UNPROCESSABLE_ENTITY,
-            StatusCode::PRECONDITION_FAILED,
-            StatusCode::CONFLICT,
-        ];
-        let faults = statuses.map(|status| Fault::Answer(status, Effect::None));
-        let scene = go_on(kind, LOCK, faults).await;
-        scene.says("could not lock it").await;
-        let until = Instant::now() + PATIENCE;
-        while attempt_tokens(&scene).await > 0 {
-            assert!(Instant::now() < until, "tokens of attempts are left");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    })
-    .await;
-}
+// Another dispatcher was quicker, or the record changed: 422 and 412.
+everywhere!(all, the_lock_is_refused, |kind| async move {
+    let statuses = [
+        StatusCode::UNPROCESSABLE_ENTITY,
+        StatusCode::PRECONDITION_FAILED,
+        StatusCode::CONFLICT,
+    ];
+    let faults = statuses.map(|status| Fault::Answer(status, Effect::None));
+    let scene = go_on(kind, LOCK, faults).await;
+    scene.says("could not lock it").await;
+    let until = Instant::now() + PATIENCE;
+    while attempt_tokens(&scene).await > 0 {
+        assert!(Instant::now() < until, "tokens of attempts are left");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+});
 
 fn with_items(change: impl Fn(&mut Vec<Value>) + Send + Sync + 'static) -> Fault {
     Fault::changed(move |mut page| {
@@ -293,9 +287,10 @@ fn with_items(change: impl Fn(&mut Vec<Value>) + Send + Sync + 'static) -> Fault
     })
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn pages_are_doubled_turned_round_or_count_wrongly() {
-    both(|kind| {
+everywhere!(
+    both,
+    pages_are_doubled_turned_round_or_count_wrongly,
+    |kind| {
         let counts = |count: u32| {
             Fault::changed(move |mut page| {
                 page["items_available"] = json!(count);
@@ -309,100 +304,83 @@ async fn pages_are_doubled_turned_round_or_count_wrongly() {
             counts(100_000),
         ];
         nothing_happens(kind, 4, faults)
-    })
-    .await;
-}
+    }
+);
 
-/// Containers that a page leaves out are asked for one by one before they count as deleted.
-#[tokio::test(flavor = "multi_thread")]
-async fn pages_are_empty_though_there_is_something() {
-    both(|kind| nothing_happens(kind, 6, [with_items(Vec::clear)])).await;
-}
+// Containers that a page leaves out are asked for one by one before they count as deleted.
+everywhere!(both, pages_are_empty_though_there_is_something, |kind| {
+    nothing_happens(kind, 6, [with_items(Vec::clear)])
+});
 
-#[tokio::test(flavor = "multi_thread")]
-async fn records_hold_unknown_fields_and_values() {
-    both(|kind| {
-        let odd = |items: &mut Vec<Value>| {
-            for item in items {
-                item["state"] = json!("Paused");
-                item["mood"] = json!({"good": [1, 2, 3]});
-                item["runtime_constraints"]["quantum"] = json!(true);
-            }
-        };
-        let unreadable = |items: &mut Vec<Value>| {
-            for item in items {
-                item["priority"] = json!("high");
-            }
-        };
-        nothing_happens(kind, 4, [with_items(odd), with_items(unreadable)])
-    })
-    .await;
-}
-
-/// Bytes come one by one, but they come.
-#[tokio::test(flavor = "multi_thread")]
-async fn answers_trickle() {
-    both(|kind| nothing_happens(kind, 2, [Fault::Trickle(Duration::from_millis(2))])).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn live_events_cannot_be_had() {
-    all(|kind| async move {
-        let mut begin = running(kind);
-        begin.api_down = true;
-        let scene = begin.up().await;
-        let nowhere = Fault::changed(|mut document| {
-            document["websocketUrl"] = json!("wss://127.0.0.1:9/websocket");
-            document
-        });
-        let path = "/discovery/v1/apis/arvados/v1/rest";
-        scene
-            .proxy
-            .faults([Rule::every(Method::GET, path, nowhere)]);
-        scene.proxy.open(true);
-        let container = scene.submit().await;
-        scene.complete(&container, 1).await;
-        assert!(scene.proxy.spoilt() > 0);
-    })
-    .await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_server_is_away_at_the_start() {
-    all(|kind| async move {
-        let mut begin = running(kind);
-        begin.api_down = true;
-        let scene = begin.up().await;
-        let container = scene.submit().await;
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        assert_eq!(
-            scene.stack.container(&container).await.state,
-            ContainerState::Queued
-        );
-        scene.proxy.open(true);
-        scene.complete(&container, 1).await;
-    })
-    .await;
-}
-
-/// One container runs, one comes. The outage is as short as a test is; what is done about it does not depend on how
-/// long it lasts.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_server_is_away_for_a_while() {
-    all(|kind| async move {
-        let scene = running(kind).up().await;
-        let (_, runs) = scene.request("sleep 2", json!({})).await;
-        scene
-            .stack
-            .wait_until(&runs, PATIENCE, |c| c.state == ContainerState::Running)
-            .await;
-        scene.proxy.open(false);
-        let comes = scene.submit().await;
-        tokio::time::sleep(Duration::from_secs(4)).await;
-        scene.proxy.open(true);
-        for container in [runs, comes] {
-            scene.complete(&container, 1).await;
+everywhere!(both, records_hold_unknown_fields_and_values, |kind| {
+    let odd = |items: &mut Vec<Value>| {
+        for item in items {
+            item["state"] = json!("Paused");
+            item["mood"] = json!({"good": [1, 2, 3]});
+            item["runtime_constraints"]["quantum"] = json!(true);
         }
-    })
-    .await;
-}
+    };
+    let unreadable = |items: &mut Vec<Value>| {
+        for item in items {
+            item["priority"] = json!("high");
+        }
+    };
+    nothing_happens(kind, 4, [with_items(odd), with_items(unreadable)])
+});
+
+// Bytes come one by one, but they come.
+everywhere!(both, answers_trickle, |kind| nothing_happens(
+    kind,
+    2,
+    [Fault::Trickle(Duration::from_millis(2))]
+));
+
+everywhere!(all, live_events_cannot_be_had, |kind| async move {
+    let mut begin = running(kind);
+    begin.api_down = true;
+    let scene = begin.up().await;
+    let nowhere = Fault::changed(|mut document| {
+        document["websocketUrl"] = json!("wss://127.0.0.1:9/websocket");
+        document
+    });
+    let path = "/discovery/v1/apis/arvados/v1/rest";
+    scene
+        .proxy
+        .faults([Rule::every(Method::GET, path, nowhere)]);
+    scene.proxy.open(true);
+    let container = scene.submit().await;
+    scene.complete(&container, 1).await;
+    assert!(scene.proxy.spoilt() > 0);
+});
+
+everywhere!(all, the_server_is_away_at_the_start, |kind| async move {
+    let mut begin = running(kind);
+    begin.api_down = true;
+    let scene = begin.up().await;
+    let container = scene.submit().await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(
+        scene.stack.container(&container).await.state,
+        ContainerState::Queued
+    );
+    scene.proxy.open(true);
+    scene.complete(&container, 1).await;
+});
+
+// One container runs, one comes. The outage is as short as a test is; what is done about it does not depend on how
+// long it lasts.
+everywhere!(all, the_server_is_away_for_a_while, |kind| async move {
+    let scene = running(kind).up().await;
+    let (_, runs) = scene.request("sleep 2", json!({})).await;
+    scene
+        .stack
+        .wait_until(&runs, PATIENCE, |c| c.state == ContainerState::Running)
+        .await;
+    scene.proxy.open(false);
+    let comes = scene.submit().await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    scene.proxy.open(true);
+    for container in [runs, comes] {
+        scene.complete(&container, 1).await;
+    }
+});

@@ -8,7 +8,7 @@ use serde_json::json;
 use suite_tests::fake_sched::{Fault, Rule};
 use suite_tests::proxy;
 
-use crate::scene::{Begin, PATIENCE, both, held, running};
+use crate::scene::{Begin, PATIENCE, everywhere, held, running};
 
 /// More than the dispatcher's patience with the server, which is a minute, and a while for what follows.
 const LONG: Duration = Duration::from_secs(100);
@@ -19,103 +19,90 @@ fn impatient(mut begin: Begin) -> Begin {
     begin
 }
 
-/// A listing never ends: the job that waits stays as it is, and the dispatcher goes on.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_listing_never_ends() {
-    both(|kind| async move {
-        let scene = impatient(held(kind)).up().await;
-        let container = scene.submit().await;
-        scene.job(&container).await;
-        scene.looks(2).await;
-        let rule = Rule::next(kind.lists(), 1, Fault::Hang).having(kind.listing());
-        scene.fake.faults([rule]);
-        scene.says("did not end within 3 s").await;
-        scene.looks(2).await;
-        scene.is_undisturbed(&container).await;
-    })
-    .await;
-}
+// A listing never ends: the job that waits stays as it is, and the dispatcher goes on.
+everywhere!(both, a_listing_never_ends, |kind| async move {
+    let scene = impatient(held(kind)).up().await;
+    let container = scene.submit().await;
+    scene.job(&container).await;
+    scene.looks(2).await;
+    let rule = Rule::next(kind.lists(), 1, Fault::Hang).having(kind.listing());
+    scene.fake.faults([rule]);
+    scene.says("did not end within 3 s").await;
+    scene.looks(2).await;
+    scene.is_undisturbed(&container).await;
+});
 
-/// A submission never ends; nothing was accepted: the container gets another attempt.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_submission_never_ends() {
-    both(|kind| async move {
-        let scene = impatient(running(kind)).up().await;
-        scene
-            .fake
-            .faults([Rule::next(kind.submits(), 1, Fault::Hang)]);
-        let container = scene.submit().await;
-        scene.says("did not end within 3 s").await;
-        scene.complete(&container, 2).await;
-    })
-    .await;
-}
+// A submission never ends; nothing was accepted: the container gets another attempt.
+everywhere!(both, a_submission_never_ends, |kind| async move {
+    let scene = impatient(running(kind)).up().await;
+    scene
+        .fake
+        .faults([Rule::next(kind.submits(), 1, Fault::Hang)]);
+    let container = scene.submit().await;
+    scene.says("did not end within 3 s").await;
+    scene.complete(&container, 2).await;
+});
 
-/// A submission never ends, and was accepted: its job is the only one.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_accepted_submission_never_ends() {
-    both(|kind| async move {
-        let scene = impatient(running(kind)).up().await;
-        let fault = Fault::DoneButHangs;
-        scene.fake.faults([Rule::next(kind.submits(), 1, fault)]);
-        let container = scene.submit().await;
-        scene.complete(&container, 1).await;
-        scene.says("did not end within 3 s").await;
-        scene.looks(2).await;
-        assert_eq!(scene.fake.count(kind.submits()), 1);
-    })
-    .await;
-}
+// A submission never ends, and was accepted: its job is the only one.
+everywhere!(both, an_accepted_submission_never_ends, |kind| async move {
+    let scene = impatient(running(kind)).up().await;
+    let fault = Fault::DoneButHangs;
+    scene.fake.faults([Rule::next(kind.submits(), 1, fault)]);
+    let container = scene.submit().await;
+    scene.complete(&container, 1).await;
+    scene.says("did not end within 3 s").await;
+    scene.looks(2).await;
+    assert_eq!(scene.fake.count(kind.submits()), 1);
+});
 
-/// A submission is given up, and accepted after all when the next attempt runs already: that one is not disturbed.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_submission_is_accepted_too_late() {
-    both(|kind| async move {
-        let scene = impatient(running(kind)).up().await;
-        let fault = Fault::DoneLater;
-        scene.fake.faults([Rule::next(kind.submits(), 1, fault)]);
-        let (_, container) = scene.request("sleep 5; echo done > x", json!({})).await;
-        scene.says("did not end within 3 s").await;
-        let runs = |c: &Container| c.state == ContainerState::Running;
-        scene.stack.wait_until(&container, PATIENCE, runs).await;
-        scene.fake.change(|state| state.late = true);
-        let record = scene.stack.end(&container, PATIENCE).await;
-        let two = || scene.fake.jobs_of(container.as_str()).len() == 2;
-        scene.wait_for("the late job", two).await;
-        let over = || {
-            let jobs = scene.fake.jobs_of(container.as_str());
-            jobs.iter().all(|job| job.ended.is_some())
-        };
-        scene.wait_for("the end of both", over).await;
-        let jobs = scene.fake.jobs_of(container.as_str());
-        assert_eq!(
-            (jobs[0].exit, record.state),
-            (Some(0), ContainerState::Complete),
-            "{jobs:#?}"
-        );
-        assert_ne!(jobs[1].exit, Some(0), "{jobs:#?}");
-        assert_eq!((record.exit_code, record.lock_count), (Some(0), 2));
-    })
-    .await;
-}
+// A submission is given up, and accepted after all when the next attempt runs already: that one is not disturbed.
+everywhere!(both, a_submission_is_accepted_too_late, |kind| async move {
+    let scene = impatient(running(kind)).up().await;
+    let fault = Fault::DoneLater;
+    scene.fake.faults([Rule::next(kind.submits(), 1, fault)]);
+    let (_, container) = scene.request("sleep 5; echo done > x", json!({})).await;
+    scene.says("did not end within 3 s").await;
+    let runs = |c: &Container| c.state == ContainerState::Running;
+    scene.stack.wait_until(&container, PATIENCE, runs).await;
+    scene.fake.change(|state| state.late = true);
+    let record = scene.stack.end(&container, PATIENCE).await;
+    let two = || scene.jobs_of(container.as_str()).len() == 2;
+    scene.wait_for("the late job", two).await;
+    let over = || {
+        let jobs = scene.jobs_of(container.as_str());
+        jobs.iter().all(|job| job.ended.is_some())
+    };
+    scene.wait_for("the end of both", over).await;
+    let jobs = scene.jobs_of(container.as_str());
+    assert_eq!(
+        (jobs[0].exit, record.state),
+        (Some(0), ContainerState::Complete),
+        "{jobs:#?}"
+    );
+    assert_ne!(jobs[1].exit, Some(0), "{jobs:#?}");
+    assert_eq!((record.exit_code, record.lock_count), (Some(0), 2));
+});
 
-/// A listing of the API comes at one byte a second: the next one counts.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_answer_comes_at_a_byte_a_second() {
-    both(|kind| async move {
-        let scene = held(kind).up().await;
+// A listing of the API comes at one byte a second: the next one counts.
+everywhere!(
+    both,
+    an_answer_comes_at_a_byte_a_second,
+    |kind| async move {
+        let mut scene = held(kind).up().await;
         let container = scene.submit().await;
         scene.job(&container).await;
         scene.looks(2).await;
         let trickle = proxy::Fault::Trickle(Duration::from_secs(1));
         let rule = proxy::Rule::next(1, Method::GET, "containers", trickle);
         scene.proxy.faults([rule]);
-        scene.fake.change(|state| state.settings.run_jobs = true);
         let second = scene.submit().await;
-        scene.stack.end(&second, LONG).await;
-        scene.complete(&second, 1).await;
+        let locked = |c: &Container| c.state == ContainerState::Locked;
+        scene.stack.wait_until(&second, LONG, locked).await;
         scene.is_undisturbed(&container).await;
+        scene.release();
+        for container in [container, second] {
+            scene.complete(&container, 1).await;
+        }
         assert_eq!(scene.proxy.spoilt(), 1);
-    })
-    .await;
-}
+    }
+);

@@ -4,7 +4,7 @@ use arvados_client::records::{Container, ContainerState};
 use serde_json::json;
 use suite_tests::fake_sched::{Fault, Job, Rule};
 
-use crate::scene::{Kind, PATIENCE, Scene, both, held, running};
+use crate::scene::{Kind, PATIENCE, Scene, both, everywhere, held, running};
 
 /// A container whose job waits in the scheduler and was seen there.
 async fn waiting(kind: Kind) -> (Scene, arvados_client::ContainerUuid) {
@@ -24,49 +24,48 @@ async fn nothing_happens(kind: Kind, times: u32, fault: Fault, says: &str) {
     scene.is_undisturbed(&container).await;
     scene.says(says).await;
     // The dispatcher lives, and sees the job's end for what it is.
-    scene.fake.end_job(&scene.job(&container).await.id, 75);
+    scene.end_job(&scene.job(&container).await.id);
     scene
         .stack
         .wait_until(&container, PATIENCE, |c| c.state == ContainerState::Queued)
         .await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn empty_with_exit_status_0_once() {
-    both(|kind| nothing_happens(kind, 1, Fault::Mute, "")).await;
-}
+everywhere!(both, empty_with_exit_status_0_once, |kind| nothing_happens(
+    kind,
+    1,
+    Fault::Mute,
+    ""
+));
 
-/// Two complete listings without the job say that it is gone; asked for it by name, the scheduler says it is not.
-#[tokio::test(flavor = "multi_thread")]
-async fn empty_with_exit_status_0_again_and_again() {
-    both(|kind| {
-        let says = "but the scheduler knows it: it is left alone";
-        nothing_happens(kind, 5, Fault::Mute, says)
-    })
-    .await;
-}
+// Two complete listings without the job say that it is gone; asked for it by name, the scheduler says it is not.
+everywhere!(both, empty_with_exit_status_0_again_and_again, |kind| {
+    let says = "but the scheduler knows it: it is left alone";
+    nothing_happens(kind, 5, Fault::Mute, says)
+});
 
-/// Neither the listings nor the answer to the question by name show the job: that is what "gone" means. Should it be
-/// there after all, it is ended, its token does not work any more, and the next attempt is the only one.
-#[tokio::test(flavor = "multi_thread")]
-async fn all_it_says_is_empty_with_exit_status_0() {
-    both(|kind| async move {
-        let (scene, container) = waiting(kind).await;
+// Neither the listings nor the answer to the question by name show the job: that is what "gone" means. Should it be
+// there after all, it is ended, its token does not work any more, and the next attempt is the only one.
+everywhere!(
+    both,
+    all_it_says_is_empty_with_exit_status_0,
+    |kind| async move {
+        let (mut scene, container) = waiting(kind).await;
         scene.fake.faults([Rule::every(kind.lists(), Fault::Mute)]);
         let back = |c: &Container| c.state == ContainerState::Queued;
         scene.stack.wait_until(&container, PATIENCE, back).await;
         scene.fake.faults([]);
-        let first = || scene.fake.jobs_of(container.as_str()).remove(0);
+        let first = || scene.jobs_of(container.as_str()).remove(0);
         scene
             .wait_for("the first job's end", || first().ended.is_some())
             .await;
-        scene.fake.change(|state| state.settings.run_jobs = true);
+        scene.release();
         scene.complete(&container, 2).await;
-        let jobs = scene.fake.jobs_of(container.as_str());
-        assert!(jobs[0].started.is_none() && jobs[0].ended < Some(jobs[1].submitted));
-    })
-    .await;
-}
+        let jobs = scene.jobs_of(container.as_str());
+        // Real schedulers count in seconds.
+        assert!(jobs[0].started.is_none() && jobs[0].ended <= Some(jobs[1].submitted));
+    }
+);
 
 /// A job that was taken for gone starts after all, when its container is locked by the next attempt already: it does
 /// not get in.
@@ -79,12 +78,12 @@ async fn a_job_that_was_hidden_cannot_use_the_next_attempt() {
         scene.fake.faults([Rule::every(kind.lists(), Fault::Mute)]);
         scene
             .wait_for("the second job", || {
-                scene.fake.jobs_of(container.as_str()).len() == 2
+                scene.jobs_of(container.as_str()).len() == 2
             })
             .await;
         scene.fake.faults([Rule::every(kind.ends(), unheard)]);
         scene.fake.start_job(&first.id);
-        let old = || scene.fake.jobs_of(container.as_str()).remove(0);
+        let old = || scene.jobs_of(container.as_str()).remove(0);
         scene
             .wait_for("the end of the first job", || old().ended.is_some())
             .await;
@@ -98,47 +97,45 @@ async fn a_job_that_was_hidden_cannot_use_the_next_attempt() {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn it_fails() {
-    both(|kind| {
-        let fault = Fault::Refuse {
-            status: 1,
-            say: "error: Unable to contact the controller (connect failure)".into(),
-        };
-        nothing_happens(kind, 4, fault, "Unable to contact the controller")
-    })
-    .await;
-}
+everywhere!(both, it_fails, |kind| {
+    let fault = Fault::Refuse {
+        status: 1,
+        say: "error: Unable to contact the controller (connect failure)".into(),
+    };
+    nothing_happens(kind, 4, fault, "Unable to contact the controller")
+});
 
-#[tokio::test(flavor = "multi_thread")]
-async fn it_fails_and_its_exit_status_is_0() {
-    both(|kind| {
-        let say = match kind {
-            Kind::Slurm => {
-                "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
-            }
-            _ => "-- Failed to fetch ads from: <127.0.0.1:9618> : submit.example",
-        };
-        let fault = Fault::Nothing { say: say.into() };
-        nothing_happens(kind, 4, fault, say)
-    })
-    .await;
-}
+everywhere!(both, it_fails_and_its_exit_status_is_0, |kind| {
+    let say = match kind {
+        kind if kind.is_slurm() => {
+            "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+        }
+        _ => "-- Failed to fetch ads from: <127.0.0.1:9618> : submit.example",
+    };
+    let fault = Fault::Nothing { say: say.into() };
+    nothing_happens(kind, 4, fault, say)
+});
 
-#[tokio::test(flavor = "multi_thread")]
-async fn its_last_line_is_cut() {
-    both(|kind| nothing_happens(kind, 4, Fault::Cut { bytes: 9 }, "nothing is concluded")).await;
-}
+everywhere!(both, its_last_line_is_cut, |kind| nothing_happens(
+    kind,
+    4,
+    Fault::Cut { bytes: 9 },
+    "nothing is concluded"
+));
 
-#[tokio::test(flavor = "multi_thread")]
-async fn greetings_before_the_rows() {
-    both(|kind| nothing_happens(kind, 4, Fault::Chatter, "nothing is concluded")).await;
-}
+everywhere!(both, greetings_before_the_rows, |kind| nothing_happens(
+    kind,
+    4,
+    Fault::Chatter,
+    "nothing is concluded"
+));
 
-#[tokio::test(flavor = "multi_thread")]
-async fn it_is_no_text() {
-    both(|kind| nothing_happens(kind, 4, Fault::NotText, "nothing is concluded")).await;
-}
+everywhere!(both, it_is_no_text, |kind| nothing_happens(
+    kind,
+    4,
+    Fault::NotText,
+    "nothing is concluded"
+));
 
 /// Somebody gave his job a name that is not UTF-8; all others are seen all the same.
 #[tokio::test(flavor = "multi_thread")]
@@ -157,7 +154,7 @@ async fn names_that_are_not_text_hide_nothing() {
         scene.fake.faults([rule.having(kind.listing())]);
         scene.looks(2).await;
         scene.is_undisturbed(&container).await;
-        scene.fake.end_job(&scene.job(&container).await.id, 75);
+        scene.end_job(&scene.job(&container).await.id);
         scene
             .stack
             .wait_until(&container, PATIENCE, |c| c.state == ContainerState::Queued)
@@ -169,64 +166,61 @@ async fn names_that_are_not_text_hide_nothing() {
 
 fn flood(kind: Kind, bytes: usize) -> Fault {
     let line = match kind {
-        Kind::Slurm => format!("@99|RUNNING|(null)|n9|{}", "somebody else's ".repeat(50)),
+        kind if kind.is_slurm() => {
+            format!("@99|RUNNING|(null)|n9|{}", "somebody else's ".repeat(50))
+        }
         _ => String::new(),
     };
     Fault::Flood { bytes, line }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn fifty_megabytes_are_read() {
-    both(|kind| async move {
-        let scene = running(kind).up().await;
-        let rule = Rule::next(kind.lists(), 2, flood(kind, 50 << 20)).having(kind.listing());
-        scene.fake.faults([rule]);
-        let container = scene.submit().await;
-        scene.complete(&container, 1).await;
-        assert!(!scene.stack.dispatcher.said().contains("listing failed"));
-    })
-    .await;
-}
+everywhere!(both, fifty_megabytes_are_read, |kind| async move {
+    let scene = running(kind).up().await;
+    let rule = Rule::next(kind.lists(), 2, flood(kind, 50 << 20)).having(kind.listing());
+    scene.fake.faults([rule]);
+    let container = scene.submit().await;
+    scene.complete(&container, 1).await;
+    assert!(!scene.stack.dispatcher.said().contains("listing failed"));
+});
 
-#[tokio::test(flavor = "multi_thread")]
-async fn more_than_can_be_held_is_no_listing() {
-    both(|kind| nothing_happens(kind, 2, flood(kind, 66 << 20), "wrote more than 64 MiB")).await;
-}
+everywhere!(both, more_than_can_be_held_is_no_listing, |kind| {
+    nothing_happens(kind, 2, flood(kind, 66 << 20), "wrote more than 64 MiB")
+});
 
-#[tokio::test(flavor = "multi_thread")]
-async fn it_takes_its_time() {
-    both(|kind| nothing_happens(kind, 1, Fault::Slow { ms: 3000 }, "")).await;
-}
+everywhere!(both, it_takes_its_time, |kind| nothing_happens(
+    kind,
+    1,
+    Fault::Slow { ms: 3000 },
+    ""
+));
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_controller_limits_calls() {
-    both(|kind| nothing_happens(kind, 2, Fault::Stall { ms: 1500 }, "")).await;
-}
+everywhere!(both, the_controller_limits_calls, |kind| nothing_happens(
+    kind,
+    2,
+    Fault::Stall { ms: 1500 },
+    ""
+));
 
-#[tokio::test(flavor = "multi_thread")]
-async fn it_is_not_installed_for_a_while() {
-    both(|kind| async move {
-        let (scene, container) = waiting(kind).await;
-        scene.fake.install(kind.lists(), false);
-        scene.says("could not be run").await;
-        let failures = || {
-            scene
-                .stack
-                .dispatcher
-                .said()
-                .matches("listing failed")
-                .count()
-        };
+everywhere!(both, it_is_not_installed_for_a_while, |kind| async move {
+    let (scene, container) = waiting(kind).await;
+    scene.fake.install(kind.lists(), false);
+    scene.says("could not be run").await;
+    let failures = || {
         scene
-            .wait_for("four failed looks", || failures() >= 4)
-            .await;
-        scene.is_undisturbed(&container).await;
-        scene.fake.install(kind.lists(), true);
-        scene.looks(2).await;
-        scene.is_undisturbed(&container).await;
-    })
-    .await;
-}
+            .stack
+            .dispatcher
+            .said()
+            .matches("listing failed")
+            .count()
+    };
+    scene
+        .wait_for("four failed looks", || failures() >= 4)
+        .await;
+    scene.is_undisturbed(&container).await;
+    scene.fake.install(kind.lists(), true);
+    scene.looks(2).await;
+    scene.is_undisturbed(&container).await;
+});
 
 /// Other people's jobs, other jobs of this user, arrays and heterogeneous jobs are none of the dispatcher's business.
 #[tokio::test(flavor = "multi_thread")]
@@ -279,12 +273,12 @@ async fn a_second_job_of_ours_with_an_odd_number_is_ended() {
     }
     scene
         .wait_for("the end of the others", || {
-            let jobs = scene.fake.jobs_of(container.as_str());
+            let jobs = scene.jobs_of(container.as_str());
             let left = jobs.iter().filter(|job| job.ended.is_none()).count();
             left == 1
         })
         .await;
-    let jobs = scene.fake.jobs_of(container.as_str());
+    let jobs = scene.jobs_of(container.as_str());
     assert_eq!(
         jobs.iter().find(|job| job.ended.is_none()).unwrap().id,
         first.id
@@ -296,9 +290,10 @@ async fn a_second_job_of_ours_with_an_odd_number_is_ended() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_scheduler_that_is_not_there_is_told_at_the_start() {
-    both(|kind| async move {
+everywhere!(
+    both,
+    a_scheduler_that_is_not_there_is_told_at_the_start,
+    |kind| async move {
         let mut scene = held(kind).up().await;
         scene.stack.dispatcher.kill();
         scene.fake.install(kind.lists(), false);
@@ -306,6 +301,5 @@ async fn a_scheduler_that_is_not_there_is_told_at_the_start() {
         let status = scene.stack.dispatcher.end(PATIENCE);
         scene.says("could not be run").await;
         assert_eq!(status.code(), Some(78));
-    })
-    .await;
-}
+    }
+);

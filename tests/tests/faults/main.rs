@@ -1,11 +1,18 @@
 //! The dispatchers, as programs, against schedulers and an API connection that fail as they are told. Each test is a
-//! row of the fault matrix in `docs/reliability.md`. Needs root and busybox-static.
+//! row of the fault matrix in `docs/reliability.md`. What needs no fake is played on a real Slurm and a real HTCondor as
+//! well, whose commands fail as told. Needs root and busybox-static.
 
 mod api;
 mod arrays;
+mod beneath;
+#[path = "../suite/condor_lab.rs"]
+#[allow(dead_code, reason = "the suite uses more of it than this does")]
+mod condor_lab;
 mod hang;
 #[path = "../suite/image.rs"]
 mod image;
+#[path = "../suite/lab.rs"]
+mod lab;
 mod listing;
 #[path = "../suite/points.rs"]
 #[allow(dead_code, reason = "the suite uses more of it than this does")]
@@ -14,6 +21,9 @@ mod points;
 #[allow(dead_code, reason = "the suite uses more of it than this does")]
 mod program;
 mod scene;
+#[path = "../suite/slurm_lab.rs"]
+#[allow(dead_code, reason = "the suite uses more of it than this does")]
+mod slurm_lab;
 #[path = "../suite/stack.rs"]
 #[allow(dead_code, reason = "the suite uses more of it than this does")]
 mod stack;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use arvados_client::records::{Container, ContainerState};
@@ -10,33 +11,49 @@ use serde_json::json;
 use suite_tests::fake_sched::{Call, FakeSched, Job, Settings};
 use suite_tests::proxy::Proxy;
 
-use crate::program::binary;
-use crate::stack::{Stack, complete};
+use crate::beneath::Real;
+use crate::program::{Program, binary};
+use crate::stack::{Servers, Stack, complete};
 
 /// How long anything may take that is not slow on purpose.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Which dispatcher.
+/// Which dispatcher, and on what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Slurm,
     Condor,
     Local,
+    RealSlurm,
+    RealCondor,
 }
 
 impl Kind {
     fn program(self) -> &'static str {
         match self {
-            Kind::Slurm => "dispatch-slurm",
-            Kind::Condor => "dispatch-condor",
+            Kind::Slurm | Kind::RealSlurm => "dispatch-slurm",
+            Kind::Condor | Kind::RealCondor => "dispatch-condor",
             Kind::Local => "dispatch-local",
+        }
+    }
+
+    /// Whether it is Slurm's, be that real or not.
+    pub fn is_slurm(self) -> bool {
+        self.program() == "dispatch-slurm"
+    }
+
+    fn real(self) -> Option<Real> {
+        match self {
+            Kind::RealSlurm => Some(Real::slurm()),
+            Kind::RealCondor => Some(Real::condor()),
+            Kind::Slurm | Kind::Condor | Kind::Local => None,
         }
     }
 
     /// The command that takes jobs.
     pub fn submits(self) -> &'static str {
         match self {
-            Kind::Slurm => "sbatch",
+            Kind::Slurm | Kind::RealSlurm => "sbatch",
             _ => "condor_submit",
         }
     }
@@ -44,7 +61,7 @@ impl Kind {
     /// The command that lists jobs.
     pub fn lists(self) -> &'static str {
         match self {
-            Kind::Slurm => "squeue",
+            Kind::Slurm | Kind::RealSlurm => "squeue",
             _ => "condor_q",
         }
     }
@@ -52,7 +69,7 @@ impl Kind {
     /// The command that ends jobs.
     pub fn ends(self) -> &'static str {
         match self {
-            Kind::Slurm => "scancel",
+            Kind::Slurm | Kind::RealSlurm => "scancel",
             _ => "condor_rm",
         }
     }
@@ -60,7 +77,7 @@ impl Kind {
     /// Among the arguments of a listing, and not of a question about one ended job.
     pub fn listing(self) -> &'static str {
         match self {
-            Kind::Slurm => "%r|%j",
+            Kind::Slurm | Kind::RealSlurm => "%r|%j",
             _ => "ContainerDispatcher",
         }
     }
@@ -70,7 +87,7 @@ impl Kind {
 #[derive(Debug, Clone)]
 pub struct Begin {
     pub kind: Kind,
-    /// Jobs are run by the real crunch-run; else they wait until the test moves them.
+    /// Jobs are run by the real crunch-run; else they wait until they are released, or moved by the test.
     pub run_jobs: bool,
     /// The proxy refuses connections until it is opened.
     pub api_down: bool,
@@ -101,37 +118,35 @@ pub struct Scene {
     pub fake: FakeSched,
     pub proxy: Proxy,
     pub stack: Stack,
+    /// Does what the fake's commands are asked for.
+    real: Option<Real>,
+    /// The job that keeps those waiting which came after it.
+    filler: Option<String>,
 }
 
 impl Begin {
     pub async fn up(self) -> Scene {
         let kind = self.kind;
+        let real = kind.real();
+        let filler = match &real {
+            Some(real) if !self.run_jobs => Some(real.fill()),
+            _ => None,
+        };
         let mut made = None;
         let stack = Stack::with(|servers, dir| {
-            let settings = Settings {
-                run_jobs: self.run_jobs,
-                ..Settings::default()
-            };
-            let fake = FakeSched::new(&dir.join("fake"), &binary("fake-sched"), settings);
             let proxy = Proxy::start(&servers.ready);
             proxy.open(!self.api_down);
-            let host = proxy.ready(&servers.ready)["host"]
-                .as_str()
-                .unwrap()
-                .to_owned();
-            let (crunch_run, jobs) = (binary("crunch-run"), dir.join("run"));
-            let (crunch_run, jobs) = (crunch_run.to_str().unwrap(), jobs.to_str().unwrap());
-            let mut args = match kind {
-                Kind::Slurm => vec!["--shared-dir", jobs, "--crunch-run", crunch_run],
-                Kind::Condor => vec!["--job-dir", jobs, "--crunch-run", crunch_run],
-                Kind::Local => vec!["--run-dir", jobs],
-            };
-            args.extend(["--poll-interval", "400ms", "--shortest-interval", "50ms"]);
+            let servers = servers.known_as(proxy.ready(&servers.ready));
+            let mut args = vec!["--poll-interval", "400ms", "--shortest-interval", "50ms"];
             args.extend(&self.flags);
-            let variables = fake.environment();
-            let mut env = vec![("ARVADOS_API_HOST", host.as_str())];
-            env.extend(variables.iter().map(|(key, value)| (*key, value.as_str())));
-            let program = servers.dispatcher(kind.program(), &args, &env);
+            let (fake, program) = match &real {
+                Some(real) => {
+                    let fake = real.fake(dir);
+                    let program = real.dispatcher(&servers, dir, &fake, &args);
+                    (fake, program)
+                }
+                None => on_fake(kind, self.run_jobs, &servers, dir, &args),
+            };
             made = Some((fake, proxy));
             program
         })
@@ -142,8 +157,39 @@ impl Begin {
             fake,
             proxy,
             stack,
+            real,
+            filler,
         }
     }
+}
+
+fn on_fake(
+    kind: Kind,
+    run_jobs: bool,
+    servers: &Servers,
+    dir: &Path,
+    common: &[&str],
+) -> (FakeSched, Program) {
+    let settings = Settings {
+        run_jobs,
+        ..Settings::default()
+    };
+    let fake = FakeSched::new(&dir.join("fake"), &binary("fake-sched"), settings);
+    let (crunch_run, jobs) = (binary("crunch-run"), dir.join("run"));
+    let (crunch_run, jobs) = (crunch_run.to_str().unwrap(), jobs.to_str().unwrap());
+    let mut args = match kind {
+        Kind::Local => vec!["--run-dir", jobs],
+        Kind::Condor => vec!["--job-dir", jobs, "--crunch-run", crunch_run],
+        _ => vec!["--shared-dir", jobs, "--crunch-run", crunch_run],
+    };
+    args.extend(common);
+    let variables = fake.environment();
+    let env: Vec<(&'static str, &str)> = variables
+        .iter()
+        .map(|(key, value)| (*key, value.as_str()))
+        .collect();
+    let program = servers.dispatcher(kind.program(), &args, &env);
+    (fake, program)
 }
 
 impl Scene {
@@ -169,9 +215,40 @@ impl Scene {
         record
     }
 
+    /// Every job there ever was.
+    pub fn jobs(&self) -> Vec<Job> {
+        match &self.real {
+            Some(real) => real.jobs(),
+            None => self.fake.jobs(),
+        }
+    }
+
+    /// Every job there ever was with this name: this container's.
+    pub fn jobs_of(&self, name: &str) -> Vec<Job> {
+        let mut jobs = self.jobs();
+        jobs.retain(|job| job.name == name);
+        jobs
+    }
+
+    /// Jobs are run from now on, those that wait and those that come.
+    pub fn release(&mut self) {
+        match (&self.real, self.filler.take()) {
+            (Some(real), filler) => real.end(&filler.expect("a job that keeps others waiting")),
+            (None, _) => self.fake.release(),
+        }
+    }
+
+    /// A waiting job is over before it ran: as crunch-run would end it on a node that is no good, or an administrator.
+    pub fn end_job(&self, id: &str) {
+        match &self.real {
+            Some(real) => real.end(id),
+            None => self.fake.end_job(id, 75),
+        }
+    }
+
     /// At most one job for each attempt, and so many were started.
     pub fn check_jobs(&self, container: &ContainerUuid, started: usize) {
-        let jobs = self.fake.jobs_of(container.as_str());
+        let jobs = self.jobs_of(container.as_str());
         let mut attempts: BTreeMap<String, usize> = BTreeMap::new();
         for job in &jobs {
             *attempts
@@ -187,7 +264,7 @@ impl Scene {
 
     /// Its newest job, as soon as there is one.
     pub async fn job(&self, container: &ContainerUuid) -> Job {
-        let newest = || self.fake.jobs_of(container.as_str()).pop();
+        let newest = || self.jobs_of(container.as_str()).pop();
         self.found("the job", PATIENCE, newest).await
     }
 
@@ -247,7 +324,7 @@ impl Scene {
             (&ContainerState::Locked, 1),
             "{record:?}"
         );
-        assert_eq!(self.fake.jobs_of(container.as_str()).len(), 1);
+        assert_eq!(self.jobs_of(container.as_str()).len(), 1);
         assert_eq!(self.fake.count(self.kind.ends()), 0, "a job was ended");
     }
 
@@ -269,14 +346,67 @@ impl Drop for Scene {
         }
         if std::thread::panicking() {
             eprintln!(
-                "{:?}\n{}\n{:#?}\n{:#?}",
+                "{:?}\n{}\n{:#?}\n{:#?}\n{:#?}",
                 self.kind,
                 self.stack.dispatcher.said(),
+                self.jobs(),
                 self.fake.calls(),
                 self.proxy.seen()
             );
         }
     }
+}
+
+/// One row on every scheduler: on the fakes side by side (`both`, or `all` with dispatch-local), on a real Slurm, on a real
+/// HTCondor.
+macro_rules! everywhere {
+    ($fakes:ident, $name:ident, $row:expr) => {
+        mod $name {
+            #[allow(unused_imports, reason = "what a row needs")]
+            use super::*;
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn fakes() {
+                crate::scene::$fakes($row).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn slurm() {
+                crate::scene::alone(crate::scene::Kind::RealSlurm, $row).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn htcondor() {
+                crate::scene::alone(crate::scene::Kind::RealCondor, $row).await;
+            }
+        }
+    };
+}
+pub(crate) use everywhere;
+
+/// One row on the fake Slurm and on a real one.
+macro_rules! on_slurm {
+    ($name:ident, $row:expr) => {
+        mod $name {
+            use super::*;
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn fake() {
+                crate::scene::alone(crate::scene::Kind::Slurm, $row).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn slurm() {
+                crate::scene::alone(crate::scene::Kind::RealSlurm, $row).await;
+            }
+        }
+    };
+}
+pub(crate) use on_slurm;
+
+/// A row for one.
+pub async fn alone<F: Future<Output = ()>>(kind: Kind, row: impl Fn(Kind) -> F) {
+    row(kind).await;
 }
 
 /// The same for Slurm and HTCondor, side by side.

@@ -6,7 +6,7 @@ use arvados_client::ContainerUuid;
 use arvados_client::records::{Container, ContainerState};
 use suite_tests::fake_sched::{Fault, Rule};
 
-use crate::scene::{Kind, PATIENCE, both, held, running};
+use crate::scene::{Kind, PATIENCE, both, everywhere, held, running};
 
 /// Slurm's words, one that Slurm does not have, and whether a job in that state is over.
 const SLURM: [(&str, bool); 25] = [
@@ -54,7 +54,7 @@ const CONDOR: [(i64, bool); 9] = [
 async fn every_state_of_a_job_means_that_it_is_over_or_not() {
     both(|kind| async move {
         let scene = held(kind).up().await;
-        let count = if kind == Kind::Slurm {
+        let count = if kind.is_slurm() {
             SLURM.len()
         } else {
             CONDOR.len()
@@ -118,7 +118,7 @@ async fn gives_back(kind: Kind, min_job_age: f64, accounting: bool, says: &str) 
     let container = scene.submit().await;
     let id = scene.job(&container).await.id;
     scene.looks(1).await;
-    scene.fake.end_job(&id, 75);
+    scene.end_job(&id);
     scene.says(says).await;
     let back = |c: &Container| c.state == ContainerState::Queued || c.lock_count > 1;
     scene.stack.wait_until(&container, PATIENCE, back).await;
@@ -151,7 +151,7 @@ async fn a_job_cannot_be_shown() {
     let container = scene.submit().await;
     let id = scene.job(&container).await.id;
     scene.looks(1).await;
-    scene.fake.end_job(&id, 75);
+    scene.end_job(&id);
     scene.says("failed: crunch-run ended with an error").await;
     let back = |c: &Container| c.state == ContainerState::Queued;
     scene.stack.wait_until(&container, PATIENCE, back).await;
@@ -167,7 +167,7 @@ async fn the_only_node_known_is_not_left_out() {
             let id = scene.job(&container).await.id;
             scene.looks(1).await;
             scene.fake.run_on_paper(&id);
-            scene.fake.end_job(&id, 75);
+            scene.end_job(&id);
             let back = |c: &Container| c.lock_count == 1 && c.state == ContainerState::Queued;
             scene.stack.wait_until(&container, PATIENCE, back).await;
         }
@@ -191,7 +191,7 @@ async fn history_cannot_be_asked() {
     let container = scene.submit().await;
     let id = scene.job(&container).await.id;
     scene.looks(1).await;
-    scene.fake.end_job(&id, 75);
+    scene.end_job(&id);
     scene.says(say).await;
 }
 
@@ -225,10 +225,11 @@ async fn a_job_number_is_used_again() {
     .await;
 }
 
-/// One listing an interval however many jobs wait, one submission each or fewer, and nothing else.
-#[tokio::test(flavor = "multi_thread")]
-async fn calls_are_few_however_many_jobs_wait() {
-    both(|kind| async move {
+// One listing an interval however many jobs wait, one submission each or fewer, and nothing else.
+everywhere!(
+    both,
+    calls_are_few_however_many_jobs_wait,
+    |kind| async move {
         let scene = held(kind).up().await;
         let mut containers = Vec::new();
         for _ in 0..30 {
@@ -252,13 +253,13 @@ async fn calls_are_few_however_many_jobs_wait() {
         assert!(calls.len() as u128 <= due, "{} of {due}", calls.len());
         let submits = scene.fake.count(kind.submits());
         match kind {
-            Kind::Local => assert_eq!(submits, containers.len()),
             // Eight that wait at the same time go together.
-            Kind::Slurm => assert!((1..=containers.len()).contains(&submits), "{submits}"),
+            kind if kind.is_slurm() => {
+                assert!((1..=containers.len()).contains(&submits), "{submits}")
+            }
             // Those that were locked together go together.
-            Kind::Condor => assert!((1..containers.len()).contains(&submits), "{submits}"),
+            _ => assert!((1..containers.len()).contains(&submits), "{submits}"),
         }
         assert!(scene.stack.dispatcher.is_running());
-    })
-    .await;
-}
+    }
+);

@@ -4,7 +4,7 @@ use arvados_client::records::ContainerState;
 use serde_json::json;
 use suite_tests::fake_sched::{Fault, Rule};
 
-use crate::scene::{Kind, PATIENCE, both, held, running};
+use crate::scene::{Kind, PATIENCE, everywhere, held, running};
 
 /// A container on hold gives its job back although the first two commands to end it go wrong.
 async fn first_go_wrong(kind: Kind, fault: Fault) {
@@ -29,43 +29,32 @@ async fn first_go_wrong(kind: Kind, fault: Fault) {
     scene.check_jobs(&container, 0);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn it_fails() {
-    both(|kind| {
-        let fault = Fault::Refuse {
-            status: 1,
-            say: "error: Socket timed out on send/recv operation".into(),
-        };
-        first_go_wrong(kind, fault)
-    })
-    .await;
-}
+everywhere!(both, it_fails, |kind| {
+    let fault = Fault::Refuse {
+        status: 1,
+        say: "error: Socket timed out on send/recv operation".into(),
+    };
+    first_go_wrong(kind, fault)
+});
 
-#[tokio::test(flavor = "multi_thread")]
-async fn it_ends_the_job_and_fails() {
-    both(|kind| {
-        let fault = Fault::DoneButFails {
-            status: 1,
-            say: "error: Socket timed out on send/recv operation".into(),
-        };
-        first_go_wrong(kind, fault)
-    })
-    .await;
-}
+everywhere!(both, it_ends_the_job_and_fails, |kind| {
+    let fault = Fault::DoneButFails {
+        status: 1,
+        say: "error: Socket timed out on send/recv operation".into(),
+    };
+    first_go_wrong(kind, fault)
+});
 
-#[tokio::test(flavor = "multi_thread")]
-async fn it_does_nothing_and_its_exit_status_is_0() {
-    both(|kind| {
-        let fault = Fault::Nothing { say: String::new() };
-        first_go_wrong(kind, fault)
-    })
-    .await;
-}
+everywhere!(both, it_does_nothing_and_its_exit_status_is_0, |kind| {
+    let fault = Fault::Nothing { say: String::new() };
+    first_go_wrong(kind, fault)
+});
 
-/// The container runs: crunch-run is asked, ends it and says so.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_running_job_is_asked_again_after_a_failure() {
-    both(|kind| async move {
+// The container runs: crunch-run is asked, ends it and says so.
+everywhere!(
+    both,
+    a_running_job_is_asked_again_after_a_failure,
+    |kind| async move {
         let scene = running(kind).up().await;
         let (request, container) = scene.request("sleep 1000", json!({})).await;
         scene
@@ -84,6 +73,5 @@ async fn a_running_job_is_asked_again_after_a_failure() {
             (ContainerState::Cancelled, 1)
         );
         scene.check_jobs(&container, 1);
-    })
-    .await;
-}
+    }
+);

@@ -5,7 +5,7 @@ use suite_tests::fake_sched::{Fault, Rule};
 
 use serde_json::json;
 
-use crate::scene::{Kind, PATIENCE, both, held, running};
+use crate::scene::{Kind, PATIENCE, everywhere, held, running};
 
 /// The first submission goes wrong; the container ends well after so many locks and submissions.
 async fn first_goes_wrong(kind: Kind, fault: Fault, locks: u64, says: &str) {
@@ -25,111 +25,97 @@ fn timed_out() -> String {
     "error: Batch job submission failed: Socket timed out on send/recv operation".into()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn accepted_although_its_exit_status_says_no() {
-    both(|kind| async move {
+everywhere!(
+    both,
+    accepted_although_its_exit_status_says_no,
+    |kind| async move {
         let fault = Fault::DoneButFails {
             status: 1,
             say: timed_out(),
         };
         first_goes_wrong(kind, fault, 1, "it is not known whether").await;
-    })
-    .await;
-}
+    }
+);
 
-#[tokio::test(flavor = "multi_thread")]
-async fn not_accepted_and_its_exit_status_says_so() {
-    both(|kind| async move {
+everywhere!(
+    both,
+    not_accepted_and_its_exit_status_says_so,
+    |kind| async move {
         let fault = Fault::Refuse {
             status: 1,
             say: "error: the queue is full".into(),
         };
         first_goes_wrong(kind, fault, 2, "the queue is full").await;
-    })
-    .await;
-}
+    }
+);
 
-#[tokio::test(flavor = "multi_thread")]
-async fn accepted_without_telling_the_number() {
-    both(|kind| first_goes_wrong(kind, Fault::Mute, 1, "dispatched as job")).await;
-}
+everywhere!(both, accepted_without_telling_the_number, |kind| {
+    first_goes_wrong(kind, Fault::Mute, 1, "dispatched as job")
+});
 
-#[tokio::test(flavor = "multi_thread")]
-async fn not_accepted_although_its_exit_status_is_0() {
-    both(|kind| async move {
+everywhere!(
+    both,
+    not_accepted_although_its_exit_status_is_0,
+    |kind| async move {
         let fault = Fault::Nothing { say: String::new() };
         first_goes_wrong(kind, fault, 2, "dispatched as job").await;
-    })
-    .await;
-}
+    }
+);
 
-#[tokio::test(flavor = "multi_thread")]
-async fn greetings_and_warnings_before_the_number() {
-    both(|kind| async move {
-        let id = if kind == Kind::Slurm {
-            "job 1"
-        } else {
-            "job 1.0"
-        };
+everywhere!(
+    both,
+    greetings_and_warnings_before_the_number,
+    |kind| async move {
+        let id = if kind.is_slurm() { "job 1" } else { "job 1.0" };
         first_goes_wrong(kind, Fault::Chatter, 1, &format!("dispatched as {id} ")).await;
-    })
-    .await;
-}
+    }
+);
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_end_of_its_answer_is_missing() {
-    both(|kind| first_goes_wrong(kind, Fault::Cut { bytes: 2 }, 1, "dispatched as job")).await;
-}
+everywhere!(both, the_end_of_its_answer_is_missing, |kind| {
+    first_goes_wrong(kind, Fault::Cut { bytes: 2 }, 1, "dispatched as job")
+});
 
-#[tokio::test(flavor = "multi_thread")]
-async fn its_answer_is_no_text() {
-    both(|kind| first_goes_wrong(kind, Fault::NotText, 1, "dispatched as job")).await;
-}
+everywhere!(both, its_answer_is_no_text, |kind| first_goes_wrong(
+    kind,
+    Fault::NotText,
+    1,
+    "dispatched as job"
+));
 
-#[tokio::test(flavor = "multi_thread")]
-async fn fifty_megabytes_before_the_number() {
-    both(|kind| async move {
-        let fault = Fault::Flood {
-            bytes: 50 << 20,
-            line: "a site's advice".into(),
-        };
-        let id = if kind == Kind::Slurm {
-            "job 1"
-        } else {
-            "job 1.0"
-        };
-        first_goes_wrong(kind, fault, 1, &format!("dispatched as {id} ")).await;
-    })
-    .await;
-}
+everywhere!(both, fifty_megabytes_before_the_number, |kind| async move {
+    let fault = Fault::Flood {
+        bytes: 50 << 20,
+        line: "a site's advice".into(),
+    };
+    let id = if kind.is_slurm() { "job 1" } else { "job 1.0" };
+    first_goes_wrong(kind, fault, 1, &format!("dispatched as {id} ")).await;
+});
 
-#[tokio::test(flavor = "multi_thread")]
-async fn it_takes_its_time() {
-    both(|kind| first_goes_wrong(kind, Fault::Slow { ms: 3000 }, 1, "dispatched as job")).await;
-}
+everywhere!(both, it_takes_its_time, |kind| first_goes_wrong(
+    kind,
+    Fault::Slow { ms: 3000 },
+    1,
+    "dispatched as job"
+));
 
-#[tokio::test(flavor = "multi_thread")]
-async fn it_is_not_installed_for_a_while() {
-    both(|kind| async move {
-        let scene = running(kind).up().await;
-        scene.fake.install(kind.submits(), false);
-        let container = scene.submit().await;
-        let record = scene
-            .stack
-            .wait_until(&container, PATIENCE, |c| {
-                c.lock_count == 1 && c.state == ContainerState::Queued
-            })
-            .await;
-        scene.says("could not be run").await;
-        assert!(scene.fake.jobs().is_empty(), "{record:?}");
-        scene.fake.install(kind.submits(), true);
-        let record = scene.stack.end(&container, PATIENCE).await;
-        scene
-            .complete(&container, u64::from(record.lock_count))
-            .await;
-    })
-    .await;
-}
+everywhere!(both, it_is_not_installed_for_a_while, |kind| async move {
+    let scene = running(kind).up().await;
+    scene.fake.install(kind.submits(), false);
+    let container = scene.submit().await;
+    let record = scene
+        .stack
+        .wait_until(&container, PATIENCE, |c| {
+            c.lock_count == 1 && c.state == ContainerState::Queued
+        })
+        .await;
+    scene.says("could not be run").await;
+    assert!(scene.jobs().is_empty(), "{record:?}");
+    scene.fake.install(kind.submits(), true);
+    let record = scene.stack.end(&container, PATIENCE).await;
+    scene
+        .complete(&container, u64::from(record.lock_count))
+        .await;
+});
 
 /// HTCondor takes all jobs of a submission or none: one that it never takes must not hold up those that came with it.
 #[tokio::test(flavor = "multi_thread")]
@@ -153,7 +139,7 @@ async fn one_that_is_never_taken_does_not_hold_up_the_others() {
         }
     }
     scene.says("more CPUs than may be asked for").await;
-    let jobs = scene.fake.jobs();
+    let jobs = scene.jobs();
     assert!(jobs.iter().all(|job| job.name != requested[1].as_str()));
     assert_eq!(jobs.len(), 3);
 }

@@ -57,6 +57,11 @@ impl Pool {
         self.dir.path().join("notes")
     }
 
+    /// A directory that everybody may write to.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
     /// A directory whose programs dispatchers find before HTCondor's.
     pub fn wrappers(&self) -> PathBuf {
         self.dir.path().join("bin")
@@ -97,6 +102,18 @@ impl Pool {
         program: &'static str,
         more: &[&str],
     ) -> Program {
+        self.dispatcher_with(servers, dir, program, more, &[])
+    }
+
+    /// The same with variables of its own.
+    pub fn dispatcher_with(
+        &self,
+        servers: &Servers,
+        dir: &Path,
+        program: &'static str,
+        more: &[&str],
+        variables: &[(&'static str, &str)],
+    ) -> Program {
         fs::set_permissions(dir, Permissions::from_mode(0o755)).unwrap();
         let (jobs, cache) = (dir.join("jobs"), dir.join("cache"));
         for place in [&jobs, &cache] {
@@ -116,14 +133,14 @@ impl Pool {
         fs::create_dir(&own).unwrap();
         self.give(&own);
         // A crunch-run that is killed leaves its directory there.
-        let variables = [
+        let of_jobs = [
             format!("{}={}", fail_points::VARIABLE, points.display()),
             format!("TMPDIR={}", own.display()),
         ];
         let words = [
             "/usr/bin/env",
-            &variables[0],
-            &variables[1],
+            &of_jobs[0],
+            &of_jobs[1],
             crunch_run.to_str().unwrap(),
             "--cache",
             cache.to_str().unwrap(),
@@ -133,14 +150,13 @@ impl Pool {
         args.extend(["--token-file", token.to_str().unwrap()]);
         args.extend(["--crunch-run", &crunch_run]);
         args.extend(more);
-        // The programs themselves; the first place holds wrappers for root.
-        let (path, wrappers) = (self.lab.path(), self.wrappers());
-        let path = format!("{}:{}", wrappers.display(), path.split_once(':').unwrap().1);
-        let env = [
+        let path = format!("{}:{}", self.wrappers().display(), self.path());
+        let mut env = vec![
             ("CONDOR_CONFIG", self.lab.variable("CONDOR_CONFIG")),
             ("PATH", path.as_str()),
             ("SSL_CERT_FILE", certificate.to_str().unwrap()),
         ];
+        env.extend(variables);
         servers
             .dispatcher(program, &args, &env)
             .run_as(self.user(), copy)
@@ -152,6 +168,36 @@ impl Pool {
             self.lab.try_ask("condor_q", &["-all", "-json"])
         });
         read(&answer)
+    }
+
+    /// All jobs that have left the queue, the newest first.
+    pub fn left(&self) -> Vec<Value> {
+        read(&self.lab.ask("condor_history", &["-json"]))
+    }
+
+    /// A job that takes this many CPUs, and runs; its number.
+    pub fn fill(&self, cpus: &str) -> String {
+        let file = self.dir().join("full");
+        let description = format!(
+            "executable = /bin/sleep\narguments = 1000\ntransfer_executable = false\nshould_transfer_files = no\n\
+             request_cpus = {cpus}\nrequest_memory = 16\nrequest_disk = 1\nqueue\n"
+        );
+        fs::write(&file, description).unwrap();
+        let file = file.to_str().unwrap();
+        let answer = self.lab.ask("condor_submit", &["-terse", file]);
+        let id = answer.split_whitespace().next().unwrap().to_owned();
+        wait_for("a full pool", PATIENCE, || {
+            let runs = |ad: &&Value| ad["JobStatus"] == 2 && ad["Args"] == "1000";
+            self.queue().iter().find(runs).map(|_| ())
+        });
+        id
+    }
+
+    /// The PATH of the pool's user.
+    pub fn path(&self) -> String {
+        // The first place holds wrappers for root.
+        let path = self.lab.path();
+        path.split_once(':').unwrap().1.to_owned()
     }
 
     /// What is in the queue of a container, if anything.

@@ -85,6 +85,7 @@ impl Lab {
             .args(args)
             .envs(self.env.iter().map(|(k, v)| (k, v)))
             .env("PATH", &path)
+            .env("SLURM_TIME_FORMAT", "%s")
             .current_dir("/")
             .output()
             .unwrap()

@@ -62,7 +62,7 @@ impl Program {
         let mut command = match &self.user {
             None => Command::new(binary(self.name)),
             Some((user, program)) => {
-                let mut command = Command::new("setpriv");
+                let mut command = Command::new("/usr/bin/setpriv");
                 let id = format!("--reuid={user}");
                 command.args([&id, &format!("--regid={user}"), "--init-groups", "--"]);
                 command.arg(program);

@@ -30,6 +30,15 @@ pub struct Servers {
 }
 
 impl Servers {
+    /// The same servers under another name.
+    pub fn known_as(&self, ready: Value) -> Self {
+        Self {
+            ready,
+            log: self.log.clone(),
+            points: self.points.clone(),
+        }
+    }
+
     /// The dispatcher `name` with `more` arguments and variables.
     pub fn dispatcher(
         &self,

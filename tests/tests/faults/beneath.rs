@@ -1,0 +1,207 @@
+//! A real scheduler in place of the fake one: its commands go wrong as told, what they do is real.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+use suite_tests::fake_sched::{FakeSched, Job, Settings};
+
+use crate::condor_lab::Pool;
+use crate::program::{Program, binary};
+use crate::slurm_lab::Cluster;
+use crate::stack::{Servers, wait_for};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const CPUS: &str = "16";
+const MEGABYTES: &str = "8000";
+/// States of a Slurm job that is not over.
+const LIVE: [&str; 5] = [
+    "PENDING",
+    "CONFIGURING",
+    "RUNNING",
+    "SUSPENDED",
+    "COMPLETING",
+];
+
+/// What does the work.
+pub enum Real {
+    Slurm(Cluster),
+    Condor(Pool),
+}
+
+impl Real {
+    pub fn slurm() -> Self {
+        Self::Slurm(Cluster::up(&["-n", "1", "-c", CPUS, "-m", MEGABYTES]))
+    }
+
+    pub fn condor() -> Self {
+        Self::Condor(Pool::up(&["--slots", CPUS, "--memory", MEGABYTES]))
+    }
+
+    /// The fake before it, which only has its faults; in `dir`, or where the pool's user finds it.
+    pub fn fake(&self, dir: &Path) -> FakeSched {
+        let (dir, path) = match self {
+            Self::Slurm(cluster) => (dir.join("fake"), cluster.lab.path()),
+            Self::Condor(pool) => (pool.dir().to_owned(), pool.path()),
+        };
+        let settings = Settings {
+            beneath: Some(path),
+            ..Settings::default()
+        };
+        FakeSched::new(&dir, &binary("fake-sched"), settings)
+    }
+
+    /// A dispatcher that finds the fake's commands only.
+    pub fn dispatcher(
+        &self,
+        servers: &Servers,
+        dir: &Path,
+        fake: &FakeSched,
+        more: &[&str],
+    ) -> Program {
+        let path = fake.bin();
+        let variables = [("PATH", path.to_str().unwrap())];
+        match self {
+            Self::Slurm(cluster) => {
+                cluster.dispatcher_with(servers, &dir.join("run"), more, &variables)
+            }
+            Self::Condor(pool) => {
+                pool.dispatcher_with(servers, dir, "dispatch-condor", more, &variables)
+            }
+        }
+    }
+
+    /// A job of somebody else takes all there is: those that come wait. Its number.
+    pub fn fill(&self) -> String {
+        match self {
+            Self::Slurm(cluster) => {
+                let words = [
+                    "--parsable",
+                    "--exclusive",
+                    "--output=/dev/null",
+                    "--job-name=full",
+                    "--wrap",
+                    "sleep 1000",
+                ];
+                let id = cluster.lab.ask("sbatch", &words).trim().to_owned();
+                wait_for("a full cluster", PATIENCE, || {
+                    (cluster.tell(&id, "%T") == "RUNNING").then_some(())
+                });
+                id
+            }
+            Self::Condor(pool) => pool.fill(CPUS),
+        }
+    }
+
+    /// Ends a job by an administrator's hand.
+    pub fn end(&self, id: &str) {
+        match self {
+            Self::Slurm(cluster) => cluster.lab.ask("scancel", &[id]),
+            Self::Condor(pool) => pool.lab.ask("condor_rm", &[id]),
+        };
+    }
+
+    /// Every job there ever was, in the order of their numbers.
+    pub fn jobs(&self) -> Vec<Job> {
+        let mut jobs = match self {
+            Self::Slurm(cluster) => {
+                let text = cluster.lab.ask("scontrol", &["--oneliner", "show", "jobs"]);
+                let jobs = text.lines().filter(|line| line.starts_with("JobId="));
+                jobs.flat_map(slurm_jobs).collect::<Vec<Job>>()
+            }
+            Self::Condor(pool) => {
+                // In this order: what leaves the queue meanwhile is in both.
+                let queued = pool.queue();
+                let left = pool.left();
+                let is_left = |ad: &&Value| !left.iter().any(|other| id(other) == id(ad));
+                let queued = queued
+                    .iter()
+                    .filter(is_left)
+                    .map(|ad| condor_job(ad, false));
+                queued
+                    .chain(left.iter().map(|ad| condor_job(ad, true)))
+                    .collect()
+            }
+        };
+        jobs.sort_by_key(|job| numbers(&job.id));
+        jobs
+    }
+}
+
+/// `12_3`, `12.0`: cluster or array first.
+fn numbers(id: &str) -> Vec<u64> {
+    let numbers = id.split(|c: char| !c.is_ascii_digit());
+    numbers.filter_map(|number| number.parse().ok()).collect()
+}
+
+/// A line of `scontrol show jobs`: a job, or those elements of an array that have done nothing alone yet. No value of a
+/// job of ours has a blank.
+fn slurm_jobs(line: &str) -> Vec<Job> {
+    let pairs: BTreeMap<&str, &str> = line
+        .split_whitespace()
+        .filter_map(|word| word.split_once('='))
+        .collect();
+    let text = |key| {
+        pairs
+            .get(key)
+            .map_or_else(String::new, |value| (*value).to_owned())
+    };
+    let time = |key| pairs.get(key).and_then(|time| time.parse::<f64>().ok());
+    let state = text("JobState");
+    let node = Some(text("NodeList")).filter(|node| !["", "(null)"].contains(&node.as_str()));
+    // A job that was cancelled has an exit status of 0 as well.
+    let by_itself = ["COMPLETED", "FAILED"].contains(&state.as_str());
+    let exit = pairs["ExitCode"].split(':').next();
+    let job = Job {
+        name: text("JobName"),
+        comment: pairs.get("Comment").map(|comment| (*comment).to_owned()),
+        submitted: time("SubmitTime").unwrap_or_default(),
+        started: node.as_ref().and_then(|_| time("StartTime")),
+        node,
+        exit: exit
+            .and_then(|exit| exit.parse().ok())
+            .filter(|_| by_itself),
+        ended: time("EndTime").filter(|_| !LIVE.contains(&state.as_str())),
+        state,
+        ..Job::default()
+    };
+    let ids = match (pairs.get("ArrayJobId"), pairs.get("ArrayTaskId")) {
+        (Some(array), Some(elements)) => {
+            let numbers = elements.split(',').flat_map(range);
+            numbers.map(|n| format!("{array}_{n}")).collect()
+        }
+        _ => vec![text("JobId")],
+    };
+    let named = |id| Job { id, ..job.clone() };
+    ids.into_iter().map(named).collect()
+}
+
+/// `4`, or `4-9`.
+fn range(text: &str) -> RangeInclusive<u32> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    first.parse().unwrap()..=last.parse().unwrap()
+}
+
+fn id(ad: &Value) -> String {
+    format!("{}.{}", ad["ClusterId"], ad["ProcId"])
+}
+
+fn condor_job(ad: &Value, left: bool) -> Job {
+    let text = |key: &str| ad[key].as_str().map(str::to_owned);
+    let time = |key: &str| ad[key].as_f64();
+    Job {
+        id: id(ad),
+        name: text("ContainerUUID").unwrap_or_default(),
+        comment: text("AttemptUUID"),
+        submitted: time("QDate").unwrap_or_default(),
+        started: time("JobStartDate"),
+        ended: left.then(|| time("EnteredCurrentStatus")).flatten(),
+        exit: ad["ExitCode"]
+            .as_i64()
+            .and_then(|code| i32::try_from(code).ok()),
+        ad: ad.as_object().cloned().unwrap_or_default(),
+        ..Job::default()
+    }
+}
