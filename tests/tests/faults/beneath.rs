@@ -1,8 +1,9 @@
 //! A real scheduler in place of the fake one: its commands go wrong as told, what they do is real.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -44,7 +45,7 @@ impl Real {
     pub fn fake(&self, dir: &Path) -> FakeSched {
         let (dir, path) = match self {
             Self::Slurm(cluster) => (dir.join("fake"), cluster.lab.path()),
-            Self::Condor(pool) => (pool.dir().to_owned(), pool.path()),
+            Self::Condor(pool) => (open_dir(pool), pool.path()),
         };
         let settings = Settings {
             beneath: Some(path),
@@ -91,7 +92,7 @@ impl Real {
                 });
                 id
             }
-            Self::Condor(pool) => pool.fill(CPUS),
+            Self::Condor(pool) => fill(pool),
         }
     }
 
@@ -114,7 +115,8 @@ impl Real {
             Self::Condor(pool) => {
                 // In this order: what leaves the queue meanwhile is in both.
                 let queued = pool.queue();
-                let left = pool.left();
+                let left = pool.lab.ask("condor_history", &["-json"]);
+                let left: Vec<Value> = serde_json::from_str(&left).unwrap();
                 let is_left = |ad: &&Value| !left.iter().any(|other| id(other) == id(ad));
                 let queued = queued
                     .iter()
@@ -128,6 +130,29 @@ impl Real {
         jobs.sort_by_key(|job| numbers(&job.id));
         jobs
     }
+}
+
+/// The one whose `bin` a pool's dispatchers look into first. Everybody may write there.
+fn open_dir(pool: &Pool) -> PathBuf {
+    pool.wrappers().parent().unwrap().to_owned()
+}
+
+fn fill(pool: &Pool) -> String {
+    let file = open_dir(pool).join("full");
+    let description = format!(
+        "executable = /bin/sleep\narguments = 1000\ntransfer_executable = false\nshould_transfer_files = no\n\
+         request_cpus = {CPUS}\nrequest_memory = 16\nrequest_disk = 1\nqueue\n"
+    );
+    fs::write(&file, description).unwrap();
+    let file = file.to_str().unwrap();
+    let answer = pool.lab.ask("condor_submit", &["-terse", file]);
+    let job = answer.split_whitespace().next().unwrap().to_owned();
+    wait_for("a full pool", PATIENCE, || {
+        let queue = pool.queue();
+        let mut fillers = queue.iter().filter(|ad| id(ad) == job);
+        fillers.any(|ad| ad["JobStatus"] == 2).then_some(())
+    });
+    job
 }
 
 /// `12_3`, `12.0`: cluster or array first.

@@ -136,7 +136,10 @@ impl Begin {
         let stack = Stack::with(|servers, dir| {
             let proxy = Proxy::start(&servers.ready);
             proxy.open(!self.api_down);
-            let servers = servers.known_as(proxy.ready(&servers.ready));
+            let servers = Servers {
+                ready: proxy.ready(&servers.ready),
+                ..servers.clone()
+            };
             let mut args = vec!["--poll-interval", "400ms", "--shortest-interval", "50ms"];
             args.extend(&self.flags);
             let (fake, program) = match &real {

@@ -57,11 +57,6 @@ impl Pool {
         self.dir.path().join("notes")
     }
 
-    /// A directory that everybody may write to.
-    pub fn dir(&self) -> &Path {
-        self.dir.path()
-    }
-
     /// A directory whose programs dispatchers find before HTCondor's.
     pub fn wrappers(&self) -> PathBuf {
         self.dir.path().join("bin")
@@ -73,11 +68,13 @@ impl Pool {
         notes.lines().map(str::to_owned).collect()
     }
 
-    fn user(&self) -> &str {
+    /// Who submits, and is the dispatcher.
+    pub fn user(&self) -> &str {
         self.lab.variable("CONDOR_LAB_USER")
     }
 
-    fn give(&self, path: &Path) {
+    /// Makes it its user's own.
+    pub fn give(&self, path: &Path) {
         let user = self.user();
         chown(path, Some(id("-u", user)), Some(id("-g", user))).unwrap();
     }
@@ -129,6 +126,7 @@ impl Pool {
         let copy = dir.join(program);
         self.copy(&binary(program), &copy, 0o755);
         let (points, own) = (points_in(dir), dir.join("tmp"));
+        fs::create_dir_all(&points).unwrap();
         Points::open_to_all(&points);
         fs::create_dir(&own).unwrap();
         self.give(&own);
@@ -168,29 +166,6 @@ impl Pool {
             self.lab.try_ask("condor_q", &["-all", "-json"])
         });
         read(&answer)
-    }
-
-    /// All jobs that have left the queue, the newest first.
-    pub fn left(&self) -> Vec<Value> {
-        read(&self.lab.ask("condor_history", &["-json"]))
-    }
-
-    /// A job that takes this many CPUs, and runs; its number.
-    pub fn fill(&self, cpus: &str) -> String {
-        let file = self.dir().join("full");
-        let description = format!(
-            "executable = /bin/sleep\narguments = 1000\ntransfer_executable = false\nshould_transfer_files = no\n\
-             request_cpus = {cpus}\nrequest_memory = 16\nrequest_disk = 1\nqueue\n"
-        );
-        fs::write(&file, description).unwrap();
-        let file = file.to_str().unwrap();
-        let answer = self.lab.ask("condor_submit", &["-terse", file]);
-        let id = answer.split_whitespace().next().unwrap().to_owned();
-        wait_for("a full pool", PATIENCE, || {
-            let runs = |ad: &&Value| ad["JobStatus"] == 2 && ad["Args"] == "1000";
-            self.queue().iter().find(runs).map(|_| ())
-        });
-        id
     }
 
     /// The PATH of the pool's user.

@@ -44,11 +44,12 @@ fn every_test_named_in_the_documents_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut files = Vec::new();
     sources(root, &mut files);
-    let on_one_line = |path: &PathBuf| {
-        let text = std::fs::read_to_string(path).unwrap();
-        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    let without_blanks = |path: &PathBuf| {
+        let mut text = std::fs::read_to_string(path).unwrap();
+        text.retain(|c| !c.is_whitespace());
+        text
     };
-    let code: Vec<String> = files.iter().map(on_one_line).collect();
+    let code: Vec<String> = files.iter().map(without_blanks).collect();
     let text = std::fs::read_to_string(root.join("docs/reliability.md")).unwrap();
     let tests = named(&text);
     assert!(tests.len() > 70, "only {} tests are named", tests.len());
@@ -56,10 +57,12 @@ fn every_test_named_in_the_documents_exists() {
         let name = test.rsplit("::").next().unwrap();
         // A function, or one row of those that are played on several schedulers.
         let forms = [
-            format!("fn {name}("),
-            format!("both, {name},"),
-            format!("all, {name},"),
+            format!("fn{name}("),
+            format!("everywhere!({name},"),
+            format!("everywhere!(both,{name},"),
+            format!("everywhere!(all,{name},"),
             format!("on_slurm!({name},"),
+            format!("mod{name}{{"),
         ];
         let is_there = |code: &String| forms.iter().any(|form| code.contains(form));
         assert!(

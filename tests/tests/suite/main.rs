@@ -17,6 +17,7 @@ mod lab;
 mod left;
 mod neighbours;
 mod overseer;
+mod place;
 mod points;
 mod process_faults;
 mod processes;

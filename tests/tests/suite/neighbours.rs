@@ -1,7 +1,6 @@
 //! Several dispatchers beside each other on one server: each container runs once, whoever runs it.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -13,17 +12,11 @@ use arvados_client::{Client, ContainerUuid};
 use serde_json::{Value, json};
 
 use crate::batch::Batch;
+use crate::place::{Place, everywhere};
 use crate::program::Program;
-use crate::stack::{Servers, Stack, client};
+use crate::stack::{Stack, client};
 
 const PATIENCE: Duration = Duration::from_secs(120);
-
-fn local(servers: &Servers, run: &Path, more: &[&str]) -> Program {
-    let mut args = vec!["--run-dir", run.to_str().unwrap()];
-    args.extend(["--poll-interval", "200ms"]);
-    args.extend(more);
-    servers.dispatcher("dispatch-local", &args, &[])
-}
 
 /// An admin token of its own.
 async fn admin_token(stack: &Stack) -> Authorization {
@@ -36,49 +29,40 @@ async fn admin_token(stack: &Stack) -> Authorization {
     .unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn two_dispatchers_with_the_same_token_share_the_queue() {
-    let mut second = None;
-    let stack = Stack::with(|servers, dir| {
-        second = Some(local(servers, &dir.join("second"), &[]));
-        local(servers, &dir.join("run"), &[])
-    })
-    .await;
-    let mut second = second.unwrap();
+/// Both take part, and each container runs once.
+async fn share(stack: &Stack, second: &mut Program) {
     second.start();
-    let batch = Batch::submit(&stack, 16, 0.5).await;
-    batch.all_complete_once(&stack).await;
-    for program in [&stack.dispatcher, &second] {
-        assert!(
-            program.said().contains("dispatched as job"),
-            "it had no share"
-        );
+    let batch = Batch::submit(stack, 16, 0.5).await;
+    batch.all_complete_once(stack).await;
+    for program in [&stack.dispatcher, second] {
+        let said = program.said();
+        assert!(said.contains("dispatched as job"), "no share: {said}");
+    }
+    for (_, container) in &batch.jobs {
+        assert_eq!(stack.container(container).await.lock_count, 1);
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn two_dispatchers_with_tokens_of_their_own_share_the_queue() {
-    let mut second = None;
-    let stack = Stack::with(|servers, dir| {
-        let token = dir.join("second-token");
-        let more = ["--token-file", token.to_str().unwrap()];
-        second = Some(local(servers, &dir.join("second"), &more));
-        local(servers, &dir.join("run"), &[])
-    })
-    .await;
-    let token = admin_token(&stack).await.token().unwrap();
-    std::fs::write(stack.dir.path().join("second-token"), token.expose()).unwrap();
-    let mut second = second.unwrap();
-    second.start();
-    let batch = Batch::submit(&stack, 16, 0.5).await;
-    batch.all_complete_once(&stack).await;
-    for program in [&stack.dispatcher, &second] {
-        assert!(
-            program.said().contains("dispatched as job"),
-            "it had no share"
-        );
+everywhere!(
+    two_dispatchers_with_the_same_token_share_the_queue,
+    |place: Place| async move {
+        let (stack, mut second) = place.stack_of_two(None).await;
+        share(&stack, &mut second).await;
     }
-}
+);
+
+everywhere!(
+    two_dispatchers_with_tokens_of_their_own_share_the_queue,
+    |place: Place| async move {
+        let file = "second-token";
+        let (stack, mut second) = place.stack_of_two(Some(file)).await;
+        let token = admin_token(&stack).await.token().unwrap();
+        let file = stack.dir.path().join(file);
+        std::fs::write(&file, token.expose()).unwrap();
+        place.give(&file);
+        share(&stack, &mut second).await;
+    }
+);
 
 /// As Arvados' own dispatchers do it: one admin token for all its locks and for the runs, and at every start whatever
 /// that token holds Locked goes back to the queue.
@@ -133,54 +117,57 @@ impl Upstream {
 /// The empty collection.
 const EMPTY: &str = "d41d8cd98f00b204e9800998ecf8427e+0";
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_like_dispatcher_neither_disturbs_nor_is_disturbed() {
-    let stack = Stack::up().await;
-    let own = admin_token(&stack).await;
-    let as_upstream = client(&stack.ready, "root").with_token(own.token().unwrap());
-    let empty = json!({"manifest_text": ""});
-    let empty = as_upstream.create_collection(empty).await.unwrap();
-    assert_eq!(empty.portable_data_hash.unwrap().to_string(), EMPTY);
-    let mut upstream = Upstream {
-        client: as_upstream,
-        own,
-        returned: BTreeSet::new(),
-        ran: BTreeSet::new(),
-    };
-    let stop = Arc::new(AtomicBool::new(false));
-    let told = stop.clone();
-    let looking = tokio::spawn(async move {
-        while !told.load(Ordering::Relaxed) {
-            upstream.look().await;
-            tokio::time::sleep(Duration::from_millis(300)).await;
+everywhere!(
+    an_upstream_like_dispatcher_neither_disturbs_nor_is_disturbed,
+    |place: Place| async move {
+        // It would take all of them at once.
+        let stack = place.stack_with(&["--max-pending", "3"]).await;
+        let own = admin_token(&stack).await;
+        let as_upstream = client(&stack.ready, "root").with_token(own.token().unwrap());
+        let empty = json!({"manifest_text": ""});
+        let empty = as_upstream.create_collection(empty).await.unwrap();
+        assert_eq!(empty.portable_data_hash.unwrap().to_string(), EMPTY);
+        let mut upstream = Upstream {
+            client: as_upstream,
+            own,
+            returned: BTreeSet::new(),
+            ran: BTreeSet::new(),
+        };
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = stop.clone();
+        let looking = tokio::spawn(async move {
+            while !told.load(Ordering::Relaxed) {
+                upstream.look().await;
+                tokio::time::sleep(Duration::from_millis(300)).await;
+            }
+            upstream
+        });
+        let batch = Batch::submit(&stack, 16, 0.5).await;
+        let mut records = Vec::new();
+        for (name, container) in &batch.jobs {
+            records.push((name, stack.end(container, PATIENCE).await));
         }
-        upstream
-    });
-    let batch = Batch::submit(&stack, 16, 0.5).await;
-    let mut records = Vec::new();
-    for (name, container) in &batch.jobs {
-        records.push((name, stack.end(container, PATIENCE).await));
+        stop.store(true, Ordering::Relaxed);
+        let upstream = looking.await.unwrap();
+        assert!(!upstream.ran.is_empty(), "it had no share");
+        assert!(upstream.ran.len() < batch.jobs.len(), "ours had no share");
+        for (name, record) in records {
+            assert_eq!(record.state, ContainerState::Complete, "{record:?}");
+            let ours = u32::from(!upstream.ran.contains(&record.uuid));
+            assert_eq!(batch.starts_of(name), ours, "{record:?}");
+            // One lock, and one more where it was given back; none was taken from its holder.
+            let returned = i64::from(upstream.returned.contains(&record.uuid));
+            assert_eq!(record.lock_count as i64, 1 + returned, "{record:?}");
+        }
+        let still = client(&stack.ready, "root")
+            .all("api_client_authorizations", Query::new(), |t: &Value| {
+                t["uuid"].as_str().unwrap_or_default()
+            })
+            .await
+            .unwrap();
+        let lives = still
+            .iter()
+            .any(|token| token["uuid"].as_str() == Some(upstream.own.uuid.as_str()));
+        assert!(lives, "its token was ended");
     }
-    stop.store(true, Ordering::Relaxed);
-    let upstream = looking.await.unwrap();
-    assert!(!upstream.ran.is_empty(), "it had no share");
-    assert!(upstream.ran.len() < batch.jobs.len(), "ours had no share");
-    for (name, record) in records {
-        assert_eq!(record.state, ContainerState::Complete, "{record:?}");
-        let ours = u32::from(!upstream.ran.contains(&record.uuid));
-        assert_eq!(batch.starts_of(name), ours, "{record:?}");
-        // One lock, and one more where it was given back; none was taken from its holder.
-        let returned = i64::from(upstream.returned.contains(&record.uuid));
-        assert_eq!(record.lock_count as i64, 1 + returned, "{record:?}");
-    }
-    let still = client(&stack.ready, "root")
-        .all("api_client_authorizations", Query::new(), |t: &Value| {
-            t["uuid"].as_str().unwrap_or_default()
-        })
-        .await
-        .unwrap();
-    let lives = still
-        .iter()
-        .any(|token| token["uuid"].as_str() == Some(upstream.own.uuid.as_str()));
-    assert!(lives, "its token was ended");
-}
+);

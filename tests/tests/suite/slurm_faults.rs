@@ -245,24 +245,6 @@ async fn each_job_is_told_of_the_gpus_it_was_granted() {
     assert_eq!(granted, ["0", "1"]);
 }
 
-/// Two dispatchers of one user at one Slurm and one API server: each container runs once.
-#[tokio::test(flavor = "multi_thread")]
-async fn two_dispatchers_leave_each_others_jobs_alone() {
-    let cluster = Cluster::up(&["-n", "1", "-c", "4", "-m", "4000"]);
-    let mut other = None;
-    let stack = Stack::with(|servers, dir| {
-        other = Some(cluster.dispatcher(servers, &dir.join("shared-2"), &[]));
-        cluster.dispatcher(servers, &dir.join("shared"), &[])
-    })
-    .await;
-    other.as_mut().unwrap().start();
-    let batch = Batch::submit(&stack, 16, 0.5).await;
-    batch.all_complete_once(&stack).await;
-    for (_, container) in &batch.jobs {
-        assert_eq!(stack.container(container).await.lock_count, 1);
-    }
-}
-
 /// The queue is turned round: Slurm's order follows in few commands, also of the 60 bits of the API's priorities.
 #[tokio::test(flavor = "multi_thread")]
 async fn waiting_jobs_stand_in_the_order_of_their_containers() {

@@ -23,22 +23,14 @@ pub struct Stack {
 }
 
 /// What a dispatcher needs to know.
+#[derive(Clone)]
 pub struct Servers {
     pub ready: Value,
-    log: PathBuf,
-    points: PathBuf,
+    pub log: PathBuf,
+    pub points: PathBuf,
 }
 
 impl Servers {
-    /// The same servers under another name.
-    pub fn known_as(&self, ready: Value) -> Self {
-        Self {
-            ready,
-            log: self.log.clone(),
-            points: self.points.clone(),
-        }
-    }
-
     /// The dispatcher `name` with `more` arguments and variables.
     pub fn dispatcher(
         &self,
@@ -201,6 +193,14 @@ impl Stack {
             String::from_utf8_lossy(&output.stderr)
         );
         String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the dispatcher:\n{}", self.dispatcher.said());
+        }
     }
 }
 
