@@ -28,7 +28,7 @@ test-slurm: fail_points = --features fail-points/enabled
 test-slurm: deps deps-labs
 	cargo build --workspace --bins --locked $(fail_points)
 	SLURM_LAB_RELEASE=$(RELEASE) PATH="/opt/slurm-$(RELEASE)/usr/bin:$$PATH" RUST_TEST_THREADS=4 \
-		cargo test -p suite-tests --test suite --locked $(fail_points) -- slurm
+		cargo test -p suite-tests --test suite --test faults --locked $(fail_points) -- slurm
 
 # With a real NVIDIA GPU: containers get the granted one and no other. As root, on a machine that has one.
 .PHONY: test-gpu

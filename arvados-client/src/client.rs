@@ -151,6 +151,17 @@ impl Client {
         }
     }
 
+    /// The same, and calls are repeated for so long only: for who asks again by himself, and wants to know of a failure.
+    pub fn with_retry_budget(&self, retry_budget: Duration) -> Self {
+        Self {
+            http: self.http.clone(),
+            endpoint: Arc::new(Endpoint {
+                retry_budget,
+                ..(*self.endpoint).clone()
+            }),
+        }
+    }
+
     /// Where and who.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint

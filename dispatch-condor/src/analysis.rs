@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use dispatch_core::command::Command;
+use dispatch_core::needs::Needs;
 use dispatch_core::world::JobId;
 
 /// Of this job; none where it is not told.
@@ -11,6 +12,60 @@ pub async fn of(job: &JobId, patience: Duration) -> Option<String> {
     let answer = command.args(["-better-analyze", &job.0]).succeed().await;
     let text = trimmed(&answer.ok()?.output);
     (!text.is_empty()).then_some(text)
+}
+
+/// Why no slot could take this job, though one has all that it asks for (`needs`) free; none where that is not so, or not
+/// told.
+pub async fn never(job: &str, needs: &Needs, patience: Duration) -> Option<String> {
+    let command = Command::new("condor_q").patience(patience);
+    let answer = command.args(["-better-analyze", job]).succeed().await;
+    let why = unmet(&answer.ok()?.output)?;
+    let command = Command::new("condor_status").patience(patience);
+    let free = [
+        "-limit",
+        "1",
+        "-af",
+        "Name",
+        "-constraint",
+        &room_for(needs),
+    ];
+    let slot = command.args(free).succeed().await.ok()?.output;
+    (!slot.trim().is_empty()).then_some(why)
+}
+
+/// Slots with so much free.
+fn room_for(needs: &Needs) -> String {
+    let (memory, disk) = (needs.ram.div_ceil(1 << 20), needs.scratch.div_ceil(1 << 10));
+    format!(
+        "State == \"Unclaimed\" && DynamicSlot =!= true && Cpus >= {} && Memory >= {memory} && Disk >= {disk} && (GPUs ?: 0) >= {}",
+        needs.cpus, needs.gpus
+    )
+}
+
+/// Where every slot is refused by the job's own conditions: that, and those of them that HTCondor found no slot for. Pure.
+fn unmet(text: &str) -> Option<String> {
+    const SUMMARY: &str = "Run analysis summary";
+    let mut lines = text.lines().skip_while(|line| !line.contains(SUMMARY));
+    let machines = lines.next()?.split(" Of ").nth(1)?;
+    let first = |text: &str| text.split_whitespace().next()?.parse::<u64>().ok();
+    let (machines, rejected) = (first(machines)?, first(lines.next()?)?);
+    if machines == 0 || rejected < machines {
+        return None;
+    }
+    let conditions = text.lines().filter_map(|line| {
+        let (_, row) = line.trim().strip_prefix('[')?.split_once(']')?;
+        let condition = row.trim().strip_prefix("0 ")?.trim();
+        // `[0] && [5]` is of others that are told by themselves.
+        (!condition.starts_with('[')).then_some(condition)
+    });
+    let conditions: Vec<&str> = conditions.collect();
+    Some(match conditions.is_empty() {
+        true => "there is room for it, but no slot meets its requirements".to_owned(),
+        false => format!(
+            "there is room for it, but no slot meets its requirements; HTCondor finds none with: {}",
+            conditions.join("; ")
+        ),
+    })
 }
 
 /// The conditions that no slot meets, the hold, the last match, and how many machines there are for it.
@@ -44,6 +99,34 @@ fn trimmed(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_where_every_slot_is_refused_is_it_the_jobs_own_doing() {
+        let page = |rows: &str, machines: u32, rejected: u32| {
+            format!(
+                "Step    Matched  Condition\n-----  --------  ---------\n{rows}\n\n\
+                 001.000:  Run analysis summary ignoring user priority.  Of {machines} machines,\n\
+                       {rejected} are rejected by your job's requirements\n      0 reject your job\n"
+            )
+        };
+        let (one, two) = (
+            "[0]           0  TARGET.HasX is true",
+            "[0]     0  TARGET.A\n[1]   0  TARGET.B\n[3]   0  [0] && [1]",
+        );
+        #[rustfmt::skip]
+        let rows = [
+            (page(one, 2, 2), Some("there is room for it, but no slot meets its requirements; HTCondor finds none with: TARGET.HasX is true")),
+            (page(two, 1, 1), Some("there is room for it, but no slot meets its requirements; HTCondor finds none with: TARGET.A; TARGET.B")),
+            (page("[1]       never  true", 1, 1), Some("there is room for it, but no slot meets its requirements")),
+            (page(one, 2, 1), None),
+            (page("", 0, 0), None),
+            (String::new(), None),
+            ("001.000:  Job is running.".to_owned(), None),
+        ];
+        for (page, expected) in rows {
+            assert_eq!(unmet(&page).as_deref(), expected, "{page}");
+        }
+    }
 
     #[test]
     fn what_tells_something_is_kept() {

@@ -41,6 +41,13 @@ const DESCRIPTION: [&str; 3] = [
 /// Behind it comes what the schedd answered; nothing, if it did not.
 const COMMIT: &str = "ERROR: Failed to commit job submission into the queue.";
 
+/// What its programs complain of, without their advice, on one line.
+pub fn brief(said: &str) -> String {
+    let told = said.split("\nExtra Info:").next().unwrap_or_default();
+    let told = if told.trim().is_empty() { said } else { told };
+    told.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// Whose fault a failure is.
 pub fn fault(failure: &Failure) -> Fault {
     let said = match failure {
@@ -68,6 +75,14 @@ pub fn fault(failure: &Failure) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn advice_is_left_out() {
+        let said = "\nError: Can't find address\n  of local schedd\n\nExtra Info: You probably saw this error because\nthe condor_schedd\n";
+        assert_eq!(brief(said), "Error: Can't find address of local schedd");
+        assert_eq!(brief("\nExtra Info: this\n"), "Extra Info: this");
+        assert_eq!(brief(""), "");
+    }
 
     #[test]
     fn only_what_the_jobs_are_is_their_fault() {

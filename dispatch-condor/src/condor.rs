@@ -2,7 +2,7 @@
 //! they tell something.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,6 +18,7 @@ use dispatch_core::scheduler::{
 };
 use dispatch_core::world::{Job, JobId};
 
+use crate::complaint::brief;
 use crate::ending;
 use crate::events::EventLog;
 use crate::hand_over::Suspects;
@@ -25,6 +26,7 @@ use crate::listing::{self, Ad, COLUMNS};
 use crate::pool::Pool;
 use crate::prio;
 use crate::submission::{ATTEMPT, CONTAINER, DISPATCHER, Settings};
+use crate::unmatched::Unmatched;
 use crate::waiting;
 
 pub const NAME: &str = "condor";
@@ -53,6 +55,9 @@ pub struct Condor {
     pub(crate) unpaced: AtomicU32,
     pub(crate) events: EventLog,
     pub(crate) pool: Pool,
+    unmatched: Unmatched,
+    /// Jobs whose machine HTCondor has lost, as far as that was told.
+    lost: Mutex<BTreeSet<String>>,
     /// The newest listing, and how long it took.
     queue: Mutex<(Vec<Ad>, Duration)>,
 }
@@ -64,7 +69,7 @@ pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn no_answer(detail: String) -> SchedulerError {
     SchedulerError::NoAnswer {
         scheduler: NAME,
-        detail,
+        detail: brief(&detail),
     }
 }
 
@@ -80,6 +85,8 @@ impl Condor {
             unpaced: AtomicU32::default(),
             pool: Pool::new(settings.pool_grows),
             settings,
+            unmatched: Unmatched::default(),
+            lost: Mutex::default(),
             queue: Mutex::default(),
         }
     }
@@ -143,6 +150,22 @@ impl Condor {
                 "{program} wrote something that cannot be read: {error}"
             ))
         })
+    }
+
+    /// Says once of each running job that its machine is lost, and once that it is there again. HTCondor waits for it, and
+    /// so do we.
+    fn tell_of_lost(&self, ads: &[Ad]) {
+        let mut told = locked(&self.lost);
+        let lost = waiting::lost(ads);
+        for (job, (container, words)) in &lost {
+            if !told.contains(job) {
+                tracing::warn!(container, job, "its running job waits {words}");
+            }
+        }
+        for job in told.iter().filter(|job| !lost.contains_key(*job)) {
+            tracing::info!(job, "HTCondor does not miss its machine any more");
+        }
+        *told = lost.into_keys().collect();
     }
 
     async fn remove(&self, arguments: &[&str]) -> Result<(), SchedulerError> {
@@ -219,7 +242,13 @@ impl Scheduler for Condor {
         let constraint = format!("{DISPATCHER} == \"{}\"", self.label);
         let ads = self.ads("condor_q", &constraint, &[]).await?;
         let jobs = ads.iter().filter_map(Ad::job).collect();
-        *locked(&self.queue) = (ads, began.elapsed());
+        let took = began.elapsed();
+        self.tell_of_lost(&ads);
+        // Where machines come when they are needed, what no slot meets today says nothing.
+        if !self.settings.pool_grows && self.unmatched.look(&ads, self.patience).await {
+            self.unpaced.fetch_add(1, Ordering::Relaxed);
+        }
+        *locked(&self.queue) = (ads, took);
         self.pool.look(self.patience).await;
         Ok(jobs)
     }
@@ -242,7 +271,8 @@ impl Scheduler for Condor {
     }
 
     fn waiting(&self) -> BTreeMap<ContainerUuid, Waiting> {
-        waiting::all(&locked(&self.queue).0, |ad| self.pool.fit(&ad.needs()))
+        let fit = |ad: &Ad| self.pool.fit(&ad.needs());
+        waiting::all(&locked(&self.queue).0, fit, &self.unmatched.all())
     }
 
     /// One command for each value, the highest first: what is to start next is in order first.

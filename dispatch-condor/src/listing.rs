@@ -11,7 +11,7 @@ use crate::prio::Standing;
 /// The columns asked for.
 pub const COLUMNS: &str = "ClusterId,ProcId,JobStatus,ContainerUUID,AttemptUUID,JobPrio,HoldReason,HoldReasonCode,HoldReasonSubCode,LastHoldReason,LastHoldReasonCode,LastJobStatus,\
 RemoveReason,VacateReason,LastRejMatchReason,AutoClusterId,ExitCode,ExitBySignal,ExitSignal,LastRemoteHost,RemoteHost,NumJobStarts,\
-NumJobCompletions,NumShadowStarts,RequestCpus,RequestMemory,RequestDisk,RequestGPUs";
+NumJobCompletions,NumShadowStarts,JobDisconnectedDate,JobLeaseDuration,RequestCpus,RequestMemory,RequestDisk,RequestGPUs";
 
 const MIB: u64 = 1 << 20;
 const KIB: u64 = 1 << 10;
@@ -73,6 +73,8 @@ pub struct Ad {
     remote_host: Option<String>,
     num_job_starts: i64,
     num_job_completions: i64,
+    job_disconnected_date: Option<i64>,
+    job_lease_duration: Option<i64>,
     /// How often HTCondor began to start it.
     pub num_shadow_starts: i64,
     // Numbers, or what an admin's lines make of them.
@@ -128,6 +130,13 @@ impl Ad {
         }
     }
 
+    /// The connection to the machine it runs on is lost: since when (Unix time), and how many seconds later HTCondor gives
+    /// it up, where that is known.
+    pub fn lost(&self) -> Option<(i64, Option<i64>)> {
+        let since = self.job_disconnected_date.filter(|date| *date > 0)?;
+        (self.state() == State::Running).then_some((since, self.job_lease_duration))
+    }
+
     /// It waits or is held: nothing of it is on any machine.
     pub fn rests(&self) -> bool {
         matches!(self.state(), State::Idle | State::Held)
@@ -171,6 +180,13 @@ impl Ad {
     /// A start of it was not followed by an exit of its own: the container may have run.
     pub fn may_have_run(&self) -> bool {
         self.num_job_starts > self.num_job_completions
+    }
+
+    /// What it asks for is in plain numbers.
+    pub fn asks_plainly(&self) -> bool {
+        let amounts = [&self.request_cpus, &self.request_memory, &self.request_disk];
+        let gpus = &self.request_gpus;
+        amounts.iter().all(|amount| amount.is_u64()) && (gpus.is_null() || gpus.is_u64())
     }
 
     /// What it asks for, as far as that is in plain numbers.

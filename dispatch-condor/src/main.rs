@@ -19,6 +19,7 @@ mod pool;
 mod prio;
 mod quote;
 mod submission;
+mod unmatched;
 mod waiting;
 
 use std::process::ExitCode;

@@ -53,9 +53,10 @@ pub fn requirements(avoid: &[String]) -> String {
         format!("TARGET.Machine =!= \"{node}\"")
     });
     let all: Vec<String> = [
-        format!("!({MAY_HAVE_RUN})"),
+        // Not `!(…)`, of which HTCondor's analysis makes nonsense.
+        "(NumJobStarts ?: 0) <= (NumJobCompletions ?: 0)".to_owned(),
         // It is `slot1_2@machine`.
-        "!stringListIMember(TARGET.Machine, LastRemoteHost ?: \"\", \"@\")".to_owned(),
+        "stringListIMember(TARGET.Machine, LastRemoteHost ?: \"\", \"@\") =!= true".to_owned(),
     ]
     .into_iter()
     .chain(machines)
@@ -82,7 +83,7 @@ mod tests {
         let end = r#" && TARGET.Machine =!= "n1.example" && TARGET.Machine =!= "n2""#;
         assert!(line.ends_with(end), "{line}");
         assert!(
-            line.starts_with("requirements = !((NumJobStarts ?: 0)"),
+            line.starts_with("requirements = (NumJobStarts ?: 0) <= (NumJobCompletions ?: 0) && "),
             "{line}"
         );
     }

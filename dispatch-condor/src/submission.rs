@@ -367,7 +367,7 @@ mod tests {
         }
         assert!(text.ends_with("/1\n)\n"), "{text}");
         // Of several such lines HTCondor would take the last.
-        let both = r#"requirements = (HasIt || Other) && (!("#;
+        let both = "requirements = (HasIt || Other) && (";
         let requirements = |l: &&str| l.to_ascii_lowercase().starts_with("requirements");
         let all: Vec<&str> = text.lines().filter(requirements).collect();
         assert!(all.len() == 1 && all[0].starts_with(both), "{all:?}");

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use arvados_client::ContainerUuid;
 use dispatch_core::needs::Fit;
 use dispatch_core::scheduler::{Outlook, Waiting};
+use jiff::Timestamp;
 
 use crate::listing::{Ad, State};
 
@@ -17,8 +18,13 @@ pub fn is_out_of_time(code: i64) -> bool {
     matches!(code, 46 | 47)
 }
 
-/// What our jobs wait for. `fit` says whether any slot could run one.
-pub fn all(ads: &[Ad], fit: impl Fn(&Ad) -> Fit) -> BTreeMap<ContainerUuid, Waiting> {
+/// What our jobs wait for. `fit` says whether any slot could run one, `unmatched` which of those that are alike for the
+/// negotiator no slot could take, and why.
+pub fn all(
+    ads: &[Ad],
+    fit: impl Fn(&Ad) -> Fit,
+    unmatched: &BTreeMap<i64, String>,
+) -> BTreeMap<ContainerUuid, Waiting> {
     // HTCondor says why a job was given no slot of one of many that are alike.
     let reasons: BTreeMap<i64, &str> = ads
         .iter()
@@ -27,13 +33,28 @@ pub fn all(ads: &[Ad], fit: impl Fn(&Ad) -> Fit) -> BTreeMap<ContainerUuid, Wait
     let alike = |ad: &Ad| reasons.get(&ad.auto_cluster_id?).copied();
     let waits = ads.iter().filter_map(|ad| {
         let container = ContainerUuid::parse(ad.container()).ok()?;
-        Some((container, waiting(ad, alike(ad), || fit(ad))?))
+        let never = ad.auto_cluster_id.and_then(|id| unmatched.get(&id));
+        let never = never.map(String::as_str);
+        Some((container, waiting(ad, alike(ad), never, || fit(ad))?))
     });
     waits.collect()
 }
 
+/// Running jobs whose machine HTCondor has lost: by their numbers, their containers and what each waits for.
+pub fn lost(ads: &[Ad]) -> BTreeMap<String, (String, String)> {
+    let lost = ads
+        .iter()
+        .filter_map(|ad| Some((ad.id(), (ad.container().to_owned(), missed(ad)?))));
+    lost.collect()
+}
+
 /// What one of our jobs waits for; none, if it does not wait.
-fn waiting(ad: &Ad, rejected: Option<&str>, fit: impl FnOnce() -> Fit) -> Option<Waiting> {
+fn waiting(
+    ad: &Ad,
+    rejected: Option<&str>,
+    never: Option<&str>,
+    fit: impl FnOnce() -> Fit,
+) -> Option<Waiting> {
     let (outlook, words) = match ad.state() {
         State::Suspended => (
             Outlook::Passes,
@@ -42,7 +63,8 @@ fn waiting(ad: &Ad, rejected: Option<&str>, fit: impl FnOnce() -> Fit) -> Option
         // It will be removed.
         State::Idle | State::Held if ad.may_have_run() => return None,
         State::Held => (Outlook::NeedsSomebody, held(ad)),
-        State::Idle => idle(ad, rejected, fit()),
+        State::Idle => idle(ad, rejected, never, fit()),
+        State::Running => (Outlook::Passes, missed(ad)?),
         _ => return None,
     };
     Some(Waiting {
@@ -51,8 +73,27 @@ fn waiting(ad: &Ad, rejected: Option<&str>, fit: impl FnOnce() -> Fit) -> Option
     })
 }
 
-fn idle(ad: &Ad, raw: Option<&str>, fit: Fit) -> (Outlook, String) {
-    if let Fit::Never(why) = fit {
+/// To hear from a machine that HTCondor has lost the connection to. The job may be running there.
+fn missed(ad: &Ad) -> Option<String> {
+    let (since, lease) = ad.lost()?;
+    let node = ad.node().unwrap_or_else(|| "its machine".to_owned());
+    let since = Timestamp::from_second(since).ok()?;
+    let given_up = match lease {
+        Some(lease @ 1..) => format!(", and HTCondor gives it up {} min later", lease / 60),
+        _ => String::new(),
+    };
+    let since = since.strftime("%Y-%m-%d %H:%M:%S UTC");
+    Some(format!(
+        "to hear from {node}: the connection to it is lost since {since}{given_up}"
+    ))
+}
+
+fn idle(ad: &Ad, raw: Option<&str>, never: Option<&str>, fit: Fit) -> (Outlook, String) {
+    let never = match &fit {
+        Fit::Never(why) => Some(why.as_str()),
+        _ => never,
+    };
+    if let Some(why) = never {
         let words = format!("for a machine that could run it: {why}");
         return (Outlook::NeedsSomebody, words);
     }
@@ -106,11 +147,11 @@ mod tests {
 
     fn told(more: &str, fit: Fit) -> Option<(Outlook, String)> {
         const UUID: &str = "zzzzz-dz642-queuedcontainer";
-        let text = format!(
-            r#"[{{"ClusterId": 12, "ProcId": 3, "ContainerUUID": "{UUID}", "AutoClusterId": 1, {more}}}]"#
-        );
+        let text =
+            format!(r#"[{{"ClusterId": 12, "ProcId": 3, "ContainerUUID": "{UUID}", {more}}}]"#);
         let ads = crate::listing::parse(&text).unwrap();
-        let (_, waiting) = all(&ads, |_| fit.clone()).pop_first()?;
+        let unmatched = BTreeMap::from([(7, "no slot meets: TARGET.HasX".to_owned())]);
+        let (_, waiting) = all(&ads, |_| fit.clone(), &unmatched).pop_first()?;
         let words = waiting.words.strip_prefix("HTCondor job 12.3 waits ");
         Some((waiting.outlook, words.unwrap().to_owned()))
     }
@@ -121,11 +162,13 @@ mod tests {
         #[rustfmt::skip]
         let rows = [
             (r#""JobStatus": 1"#, Passes, "for HTCondor to look at it"),
-            (r#""JobStatus": 1, "LastRejMatchReason": "no match found ""#, Passes, "for room: no slot that it could use is free (no match found)"),
-            (r#""JobStatus": 1, "LastRejMatchReason": "concurrency limit x reached""#, Passes, "for other jobs to end: of such jobs no more may run (concurrency limit x reached)"),
-            (r#""JobStatus": 1, "LastRejMatchReason": "submitter limit exceeded""#, Passes, "for its turn: its user has his share of the pool (submitter limit exceeded)"),
-            (r#""JobStatus": 1, "LastRejMatchReason": "PREEMPTION_REQUIREMENTS == False""#, Passes, "for its turn: others come first (PREEMPTION_REQUIREMENTS == False)"),
-            (r#""JobStatus": 1, "LastRejMatchReason": "moon""#, Passes, "for something that HTCondor names (moon)"),
+            (r#""JobStatus": 1, "AutoClusterId": 7, "LastRejMatchReason": "no match found ""#, NeedsSomebody, "for a machine that could run it: no slot meets: TARGET.HasX"),
+            (r#""JobStatus": 2, "RemoteHost": "slot1@n1", "JobDisconnectedDate": 1790000000, "JobLeaseDuration": 2400"#, Passes, "to hear from n1: the connection to it is lost since 2026-09-21 14:13:20 UTC, and HTCondor gives it up 40 min later"),
+            (r#""JobStatus": 1, "AutoClusterId": 1, "LastRejMatchReason": "no match found ""#, Passes, "for room: no slot that it could use is free (no match found)"),
+            (r#""JobStatus": 1, "AutoClusterId": 1, "LastRejMatchReason": "concurrency limit x reached""#, Passes, "for other jobs to end: of such jobs no more may run (concurrency limit x reached)"),
+            (r#""JobStatus": 1, "AutoClusterId": 1, "LastRejMatchReason": "submitter limit exceeded""#, Passes, "for its turn: its user has his share of the pool (submitter limit exceeded)"),
+            (r#""JobStatus": 1, "AutoClusterId": 1, "LastRejMatchReason": "PREEMPTION_REQUIREMENTS == False""#, Passes, "for its turn: others come first (PREEMPTION_REQUIREMENTS == False)"),
+            (r#""JobStatus": 1, "AutoClusterId": 1, "LastRejMatchReason": "moon""#, Passes, "for something that HTCondor names (moon)"),
             (r#""JobStatus": 1, "NumJobStarts": 1, "NumJobCompletions": 1, "LastRemoteHost": "slot1@n1""#, Passes, "for another machine: it could not start on n1"),
             (r#""JobStatus": 7"#, Passes, "to be resumed: its machine has stopped it for a while"),
             (r#""JobStatus": 5, "HoldReasonCode": 1, "HoldReasonSubCode": 0, "HoldReason": "via condor_hold""#, NeedsSomebody, "to be released: somebody held it (condor_release) (via condor_hold; code 1)"),

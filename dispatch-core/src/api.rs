@@ -31,6 +31,8 @@ const COLUMNS: [&str; 10] = [
     "created_at",
     "modified_at",
 ];
+/// How long calls of a look are repeated. The next look asks again; and until then a server that is away is told of.
+const LOOK: Duration = Duration::from_secs(10);
 /// A connection that lasts so long is one.
 const STEADY: Duration = Duration::from_secs(60);
 /// Events that may tell of a container that is new, or has changed.
@@ -252,7 +254,8 @@ impl Api for Client {
             .select(&COLUMNS)
             .limit(limit);
         let after = after.map(|place| (place.priority, &place.uuid));
-        behind(self, queue, ("priority", "<", "priority desc"), after).await
+        let client = self.with_retry_budget(LOOK);
+        behind(&client, queue, ("priority", "<", "priority desc"), after).await
     }
 
     async fn records(&self, uuids: &[ContainerUuid]) -> Result<Vec<Row>, Error> {
@@ -260,17 +263,18 @@ impl Api for Client {
             .filter("uuid", "in", uuids)
             .select(&COLUMNS)
             .limit(uuids.len() as u64);
-        rows(self, query).await
+        rows(&self.with_retry_budget(LOOK), query).await
     }
 
     async fn changed(&self, since: Timestamp) -> Result<Option<Vec<Row>>, Error> {
+        let client = self.with_retry_budget(LOOK);
         let held = Query::new()
             .filter("state", "in", ["Locked", "Running"])
             .filter("priority", "=", 0)
             .order("uuid asc")
             .select(&COLUMNS)
             .limit(PAGE);
-        let mut all = rows(self, held).await?;
+        let mut all = rows(&client, held).await?;
         if all.len() as u64 >= PAGE {
             return Ok(None);
         }
@@ -282,7 +286,7 @@ impl Api for Client {
         for _ in 0..PAGES {
             let place = after.as_ref().map(|(at, uuid)| (*at, uuid));
             let order = ("modified_at", ">", "modified_at asc");
-            let page = behind(self, recent.clone(), order, place).await?;
+            let page = behind(&client, recent.clone(), order, place).await?;
             let last = page.iter().rev().find_map(|row| match row {
                 Row::Container(record) => Some((record.modified_at?, record.uuid.clone())),
                 Row::Unreadable(..) => None,
@@ -321,7 +325,8 @@ impl Api for Client {
     }
 
     async fn bulk(&self) -> Result<Bulk, Error> {
-        Ok(self.discovery().await?.bulk())
+        let client = self.with_retry_budget(LOOK);
+        Ok(client.discovery().await?.bulk())
     }
 
     async fn mint_all(&self, new: &[NewToken]) -> Result<Each<Authorization>, Error> {
@@ -342,12 +347,14 @@ impl Api for Client {
     }
 
     async fn tokens(&self) -> Result<Vec<Authorization>, Error> {
-        self.all(
-            "api_client_authorizations",
-            Query::new(),
-            |t: &Authorization| t.uuid.as_str(),
-        )
-        .await
+        let client = self.with_retry_budget(LOOK);
+        client
+            .all(
+                "api_client_authorizations",
+                Query::new(),
+                |t: &Authorization| t.uuid.as_str(),
+            )
+            .await
     }
 
     async fn held_by(&self, holder: &TokenUuid) -> Result<Vec<ContainerUuid>, Error> {

@@ -23,6 +23,7 @@ use crate::news::{Named, News};
 use crate::observe::{Interest, Look, look};
 use crate::records::{Records, records};
 use crate::scheduler::{Scheduler, SchedulerError};
+use crate::trouble::Trouble;
 use crate::world::{Job, Moment};
 
 /// How long giving back what was not submitted may take at the end.
@@ -373,6 +374,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             }
             Some(Err(error)) => {
                 self.health.api_failed(&error);
+                let error = Trouble(&error);
                 tracing::warn!(%error, "cannot look for attempts of an earlier run; nothing is started before that");
             }
             None => {}
@@ -424,6 +426,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             Ok(Err(error)) => {
                 self.health.api_failed(&error);
                 self.mind.look_failed();
+                let error = Trouble(&error);
                 tracing::warn!(%error, "the look at the API failed; nothing is concluded from it");
             }
             Err(_) => {
@@ -468,13 +471,15 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
         records: &Records,
     ) {
         for (container, report) in done.into_iter().flatten() {
-            self.tell(report.events, records);
             // A look tells whether it has the lock. And what a look showed of a container in the middle of an action did
             // not count.
             if matches!(report.outcome, Outcome::LockUnclear(_)) || self.mind.is_unseen(&container)
             {
                 news.ring();
             }
+            let why = report.events.iter().rev().find_map(Event::came_to_nothing);
+            self.mind.last_attempt(&container, why);
+            self.tell(report.events, records);
             self.mind
                 .learn(self.now(), container, report.outcome, report.hints);
         }

@@ -86,6 +86,15 @@ impl Event {
         }
     }
 
+    /// Why an attempt came to nothing, if it did.
+    pub fn came_to_nothing(&self) -> Option<&str> {
+        match self {
+            Event::SubmitFailed { error, .. } => Some(error),
+            Event::CleanedUpExecutor { reason, .. } => Some(reason),
+            _ => None,
+        }
+    }
+
     /// Whether the API's `logs` keep it: the six decisions of a dispatcher, and what a scheduler said no with.
     pub fn is_for_the_record(&self) -> bool {
         !matches!(self, Event::ActionFailed { .. })

@@ -164,7 +164,10 @@ fn why(facts: &Facts) -> String {
         }
         (State::Running, true, Some(job)) => {
             let activity = said(&status.activity, "its command runs");
-            format!("it runs as job {}: {activity}", job.id.0)
+            match &facts.waiting {
+                Some(waiting) => format!("it runs as job {}: {activity}; {}", job.id.0, waiting.words),
+                None => format!("it runs as job {}: {activity}", job.id.0),
+            }
         }
         (State::Running, true, None) => {
             "its job is gone without a final word: the record is cancelled at the next look, or waits for results on its node"

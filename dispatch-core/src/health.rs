@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::events::Event;
 use crate::needs::{Fit, Room};
+use crate::trouble::Trouble;
 use crate::world::{Holder, World};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -142,7 +143,7 @@ impl Health {
 
     /// The API could not be looked at.
     pub fn api_failed(&self, error: &arvados_client::Error) {
-        self.facts().api.failure = Some(error.to_string());
+        self.facts().api.failure = Some(Trouble(error).to_string());
     }
 
     /// The scheduler's listing is complete.

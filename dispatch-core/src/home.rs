@@ -25,9 +25,9 @@ pub enum HomeError {
         owner: u32,
     },
     /// The file system.
-    #[error("cannot use the directory {}: {source}", path.display())]
+    #[error("cannot use {}: {source}{}", path.display(), whose(path, source))]
     Unusable {
-        /// Which.
+        /// Which file or directory.
         path: PathBuf,
         /// Why.
         source: io::Error,
@@ -42,12 +42,16 @@ pub struct Home {
 }
 
 impl Home {
-    /// Makes it if need be, and takes it.
+    /// Makes it if need be, and takes it. Root does not take another user's: it would leave files there that the
+    /// dispatcher then could not open.
     pub fn take(path: &Path) -> Result<Self, HomeError> {
         let path = make(path)?;
-        let lock = private()
-            .open(path.join("dispatcher.lock"))
-            .map_err(unusable(&path))?;
+        let owner = path.metadata().map_err(unusable(&path))?.uid();
+        if rustix::process::geteuid().is_root() && owner != 0 {
+            return Err(HomeError::NotYours { path, owner });
+        }
+        let file = path.join("dispatcher.lock");
+        let lock = private().open(&file).map_err(unusable(&file))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Self {
                 path,
@@ -98,7 +102,7 @@ impl Home {
             new.sync_all()?;
             fs::rename(&fresh, &file)
         };
-        write().map_err(unusable(&file))?;
+        write().map_err(unusable(&fresh))?;
         Ok(label)
     }
 }
@@ -116,6 +120,19 @@ fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).mode(0o600);
     options
+}
+
+/// Whose a file is that may not be opened: often one of a start as another user, by hand.
+fn whose(path: &Path, error: &io::Error) -> String {
+    let denied = error.kind() == io::ErrorKind::PermissionDenied;
+    let owner = path.metadata().ok().map(|of| of.uid());
+    let other = owner.filter(|owner| *owner != rustix::process::geteuid().as_raw());
+    match other.filter(|_| denied) {
+        Some(owner) => format!(
+            "; it belongs to the user with uid {owner}, as after a start as that user: give it to the dispatcher's (chown)"
+        ),
+        None => String::new(),
+    }
 }
 
 fn unusable(path: &Path) -> impl FnOnce(io::Error) -> HomeError {
@@ -139,6 +156,37 @@ mod tests {
         assert!(matches!(Home::take(&path), Err(HomeError::Taken(_))));
         drop(first);
         assert_eq!(Home::take(&path).unwrap().label().unwrap(), label);
+    }
+
+    #[test]
+    fn root_leaves_nothing_in_another_users_directory() {
+        if !rustix::process::geteuid().is_root() {
+            // Nobody else can make a directory another's.
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::chown(dir.path(), Some(4711), None).unwrap();
+        let error = Home::take(dir.path()).unwrap_err();
+        assert!(matches!(error, HomeError::NotYours { owner: 4711, .. }));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn whose_a_file_is_that_may_not_be_opened_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("label");
+        fs::write(&file, "").unwrap();
+        let denied = || io::Error::from(io::ErrorKind::PermissionDenied);
+        assert_eq!(whose(&file, &denied()), "");
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&file, Some(4711), None).unwrap();
+            let told = unusable(&file)(denied()).to_string();
+            assert!(
+                told.contains("label") && told.contains("uid 4711"),
+                "{told}"
+            );
+            assert_eq!(whose(&file, &io::ErrorKind::NotFound.into()), "");
+        }
     }
 
     #[test]

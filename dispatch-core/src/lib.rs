@@ -41,6 +41,7 @@ pub mod records;
 pub mod scheduler;
 pub mod stopping;
 pub mod template;
+mod trouble;
 pub mod world;
 
 pub use api::Api;

@@ -53,6 +53,8 @@ pub struct Mind {
     /// Containers left alone until then, after an action failed.
     resting: BTreeMap<ContainerUuid, Moment>,
     told: BTreeMap<ContainerUuid, String>,
+    /// Why the last attempts came to nothing, while the containers wait for the next.
+    failures: BTreeMap<ContainerUuid, String>,
     /// How far into the queue to look.
     steps: u64,
     more_queued: bool,
@@ -95,6 +97,7 @@ impl Mind {
             stopping: Stopping::default(),
             resting: BTreeMap::new(),
             told: BTreeMap::new(),
+            failures: BTreeMap::new(),
             steps: 1,
             more_queued: false,
             locked: false,
@@ -178,6 +181,9 @@ impl Mind {
     pub fn candidates(&mut self, now: Moment) -> (Vec<Candidate>, Vec<Candidate>) {
         self.world.now = now;
         self.world.retry_at.retain(|_, at| *at > now);
+        let retries = &self.world.retry_at;
+        self.failures
+            .retain(|container, _| retries.contains_key(container));
         self.resting.retain(|_, until| *until > now);
         let waiting = admission::waiting(&self.world, &self.policy());
         (waiting, admission::on_the_way(&self.world))
@@ -196,12 +202,25 @@ impl Mind {
                 known.fit = fit;
             }
         }
-        for uuid in self.world.retry_at.keys() {
+        for (uuid, at) in &self.world.retry_at {
             if let Some(known) = self.world.containers.get_mut(uuid) {
-                known.fit = Fit::Later("waits a while after a failed attempt".into());
+                let seconds = at.since(self.world.now).as_secs() + 1;
+                known.fit = Fit::Later(match self.failures.get(uuid) {
+                    Some(why) => format!(
+                        "is tried again in {seconds} s; the last attempt came to nothing: {why}"
+                    ),
+                    None => format!("is tried again in {seconds} s"),
+                });
             }
         }
         events
+    }
+
+    /// What came of an attempt, before [`Self::learn`] hears how it goes on.
+    pub fn last_attempt(&mut self, container: &ContainerUuid, came_to_nothing: Option<&str>) {
+        if let Some(why) = came_to_nothing {
+            self.failures.insert(container.clone(), why.to_owned());
+        }
     }
 
     fn policy(&self) -> Policy {

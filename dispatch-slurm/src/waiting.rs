@@ -78,6 +78,15 @@ fn sentence(reason: &str) -> Told {
             Passes,
             "for nodes that are down, drained or kept for others",
         ),
+        // The same as `AccountNotAllowed` and `QOSNotAllowed`, with the partition's words.
+        _ if reason.starts_with("Job's account not permitted to use this partition") => (
+            NeedsSomebody,
+            "for an administrator: its account may not use its partition",
+        ),
+        _ if reason.starts_with("Job's QOS not permitted to use this partition") => (
+            NeedsSomebody,
+            "for an administrator: its quality of service may not be had in its partition",
+        ),
         "launch failed requeued held" => (
             NeedsSomebody,
             "to be released: its node could not start it, and Slurm put it back and held it",
@@ -276,6 +285,14 @@ mod tests {
                 Outlook::Passes,
             ),
             ("launch failed requeued held", Outlook::NeedsSomebody),
+            (
+                "Job's account not permitted to use this partition (main allows staff not root)",
+                Outlook::NeedsSomebody,
+            ),
+            (
+                "Job's QOS not permitted to use this partition (main denies long including long)",
+                Outlook::NeedsSomebody,
+            ),
             ("JobHeldUser,Dependency", Outlook::NeedsSomebody),
         ];
         for (reason, outlook) in rows {

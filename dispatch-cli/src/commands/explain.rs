@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use arvados_client::Client;
 use arvados_client::client::Call;
+use arvados_client::filter::Query;
+use arvados_client::records::Log;
 use clap::Args;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -17,6 +19,8 @@ use crate::session::Session;
 use crate::status::{self, Asked};
 use crate::units::{count, show_size, show_time};
 
+/// The kind of log entries that dispatchers of this suite write.
+const NOTES: &str = "dispatch";
 /// Locked this often is worth telling.
 const MANY_LOCKS: u32 = 3;
 
@@ -32,7 +36,12 @@ pub async fn run(args: Explain, session: &Session, out: Output) -> Result<(), Fa
     let client = &session.client;
     let job = jobs::find(client, &args.job).await?;
     let (dispatcher, server) = tokio::join!(status::ask(session), scheduling(client, &job));
-    let sentences = sentences(&job, &dispatcher, server.as_deref(), Timestamp::now());
+    let last = match dispatcher {
+        Asked::Elsewhere => last_word(client, &job).await,
+        _ => None,
+    };
+    let now = Timestamp::now();
+    let sentences = sentences(&job, &dispatcher, server.as_deref(), last, now);
     if out.json {
         return out.json(&json!({
             "id": job.number, "uuid": job.request.uuid, "state": job.state().word(), "sentences": sentences,
@@ -49,7 +58,27 @@ async fn scheduling(client: &Client, job: &Job) -> Option<String> {
     Some(text).filter(|text| !text.is_empty())
 }
 
-fn sentences(job: &Job, dispatcher: &Asked, server: Option<&str>, now: Timestamp) -> Vec<String> {
+/// What a dispatcher last noted of a job that does not run yet, in the server's logs, and when.
+async fn last_word(client: &Client, job: &Job) -> Option<(Timestamp, String)> {
+    let container = job.request.container_uuid.as_ref()?;
+    let query = Query::new()
+        .filter("object_uuid", "=", container)
+        .filter("event_type", "=", NOTES)
+        .order("id desc")
+        .limit(1);
+    // It is only help.
+    let entry = client.page::<Log>("logs", &query).await.ok()?.items.pop()?;
+    let words = entry.properties["text"].as_str()?.to_owned();
+    Some((entry.event_at?, words))
+}
+
+fn sentences(
+    job: &Job,
+    dispatcher: &Asked,
+    server: Option<&str>,
+    last: Option<(Timestamp, String)>,
+    now: Timestamp,
+) -> Vec<String> {
     let name = job.name();
     let state = job.state();
     let mut said = vec![first(job, state, now)];
@@ -79,6 +108,10 @@ fn sentences(job: &Job, dispatcher: &Asked, server: Option<&str>, now: Timestamp
             _ => server.map(|text| format!("The server says: {text}")),
         };
         said.extend(asked);
+        if let (Some((at, words)), JobState::Queued | JobState::Locked) = (last, state) {
+            let ago = Duration::try_from(now.duration_since(at)).unwrap_or_default();
+            said.push(format!("A dispatcher said {} ago: {words}", show_time(ago)));
+        }
         if state == JobState::Queued {
             said.push(format!("It asks for {}.", needs(job)));
         }
@@ -227,6 +260,19 @@ mod tests {
     }
 
     #[test]
+    fn a_dispatcher_elsewhere_is_quoted_while_nothing_runs() {
+        let now: Timestamp = "2026-01-01T00:05:00Z".parse().unwrap();
+        let note = "2026-01-01T00:03:00Z".parse().unwrap();
+        for (state, told) in [("Queued", true), ("Locked", true), ("Running", false)] {
+            let job = job(500, json!({"state": state, "priority": 9}));
+            let last = Some((note, "not run now: it asks for 64 CPUs".to_owned()));
+            let said = sentences(&job, &Asked::Elsewhere, None, last, now).join("\n");
+            let words = "A dispatcher said 2m00s ago: not run now: it asks for 64 CPUs";
+            assert_eq!(said.contains(words), told, "{said}");
+        }
+    }
+
+    #[test]
     fn the_reason_is_told_by_whoever_knows_it() {
         let queued = || json!({"state": "Queued", "priority": 9});
         let rows = [
@@ -305,6 +351,7 @@ mod tests {
                 &job,
                 &dispatcher,
                 server,
+                None,
                 "2026-01-01T00:05:00Z".parse().unwrap(),
             );
             let text = said.join("\n");

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::path::Path;
+use std::time::Duration;
 
 use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::attempt_dir::token_name;
@@ -10,6 +11,7 @@ use dispatch_core::command::Command;
 use dispatch_core::handover::job_number;
 use dispatch_core::needs::Needs;
 
+use crate::analysis;
 use crate::lines::Asks;
 use crate::policy::Starts;
 use crate::submission::{Common, Item, Settings};
@@ -17,6 +19,9 @@ use crate::submission::{Common, Item, Settings};
 /// What is asked of a job.
 const COLUMNS: &str =
     "JobStatus,HoldReason,LastHoldReason,RemoteHost,LastRemoteHost,ExitCode,RemoveReason";
+
+/// How long HTCondor may take to tell why the job waits.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// HTCondor, for such a job.
 pub struct Trial<'a>(pub &'a Settings);
@@ -74,6 +79,13 @@ impl submit_test::Trial for Trial<'_> {
                 let gone = || State::Ended("is gone".to_owned());
                 Ok(state(&ended)?.unwrap_or_else(gone))
             }
+        }
+    }
+
+    async fn never(&self, job: &str, needs: &Needs) -> Option<String> {
+        match self.0.pool_grows {
+            true => None,
+            false => analysis::never(job, needs, PATIENCE).await,
         }
     }
 

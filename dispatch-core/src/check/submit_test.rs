@@ -54,6 +54,11 @@ pub trait Trial {
     /// Where the job is. An error: the scheduler did not tell.
     fn state(&self, job: &str) -> impl Future<Output = Result<State, String>>;
 
+    /// Why a job that waits can never start, if that is known.
+    fn never(&self, _job: &str, _needs: &Needs) -> impl Future<Output = Option<String>> {
+        async { None }
+    }
+
     /// Ends it.
     fn cancel(&self, job: &str) -> impl Future<Output = Result<(), String>>;
 }
@@ -105,7 +110,7 @@ pub async fn run<T: Trial>(trial: &T, directory: &Path, patience: Duration) -> F
             );
         }
     };
-    let seen = watch(trial, &job, &place.0, patience).await;
+    let seen = watch(trial, &job, &needs, &place.0, patience).await;
     let gone = cancel(trial, &job).await;
     match (seen, gone) {
         (Ok(words), Ok(())) => Finding::ok(WHAT, format!("job {job} {words}, and is gone")),
@@ -117,7 +122,12 @@ pub async fn run<T: Trial>(trial: &T, directory: &Path, patience: Duration) -> F
             ),
             "try again when a node is free, or with a larger --wait",
         ),
-        (Err(Unseen::Failed(words)), _) => {
+        (Err(Unseen::Never(why)), Ok(())) => Finding::fail(
+            WHAT,
+            format!("job {job} was accepted and removed; it could never have started: {why}"),
+            "change what every job asks of its machine, or see what the machines say of themselves",
+        ),
+        (Err(Unseen::Never(words) | Unseen::Failed(words)), _) => {
             Finding::fail(WHAT, format!("job {job} {words}"), T::MEND)
         }
         (_, Err(error)) => Finding::fail(
@@ -130,6 +140,8 @@ pub async fn run<T: Trial>(trial: &T, directory: &Path, patience: Duration) -> F
 
 /// Why the job was not seen to run.
 enum Unseen {
+    /// It waits for what there is not.
+    Never(String),
     /// It waits.
     Waits(String),
     /// It ended, or wrote nothing.
@@ -139,6 +151,7 @@ enum Unseen {
 async fn watch<T: Trial>(
     trial: &T,
     job: &str,
+    needs: &Needs,
     place: &Path,
     patience: Duration,
 ) -> Result<String, Unseen> {
@@ -167,7 +180,10 @@ async fn watch<T: Trial>(
         }
         if began.elapsed() > patience {
             return Err(match state {
-                State::Waits(words) => Unseen::Waits(words),
+                State::Waits(words) => match trial.never(job, needs).await {
+                    Some(why) => Unseen::Never(why),
+                    None => Unseen::Waits(words),
+                },
                 _ => Unseen::Failed(format!(
                     "runs{node}, but what it says does not arrive in {}",
                     place.display()

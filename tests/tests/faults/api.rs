@@ -367,6 +367,32 @@ everywhere!(all, the_server_is_away_at_the_start, |kind| async move {
     scene.complete(&container, 1).await;
 });
 
+/// Before anything was ever seen: within half a minute the log and the health page say what is waited for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_away_at_the_start_is_told_of() {
+    let mut begin = running(Kind::Local);
+    begin.api_down = true;
+    begin.flags = vec!["--health-listen", "127.0.0.1:0"];
+    let scene = begin.up().await;
+    let began = Instant::now();
+    scene
+        .says("cannot look for attempts of an earlier run")
+        .await;
+    scene.says("cannot reach the API server").await;
+    assert!(began.elapsed() < Duration::from_secs(30));
+    let said = scene.stack.dispatcher.said();
+    let address = said.split("health and metrics address=").nth(1).unwrap();
+    let address = address.split_whitespace().next().unwrap();
+    let page = reqwest::get(format!("http://{address}/_health/ping")).await;
+    let page = page.unwrap();
+    assert_eq!(page.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let words = page.text().await.unwrap();
+    assert!(
+        words.contains("the API server has not answered yet"),
+        "{words}"
+    );
+}
+
 // One container runs, one comes. The outage is as short as a test is; what is done about it does not depend on how
 // long it lasts.
 everywhere!(all, the_server_is_away_for_a_while, |kind| async move {

@@ -253,6 +253,23 @@ async fn the_check_finds_what_works_and_what_does_not() {
         "{report}"
     );
 
+    let unmet = "requirements = TARGET.HasUnobtainium =?= True";
+    let report = failed(&[
+        "--crunch-run",
+        crunch_run,
+        "--submit-line",
+        unmet,
+        "check",
+        "--submit-test",
+        "--wait",
+        "5s",
+    ]);
+    let told = findings(&report, "submit test");
+    assert!(
+        told[0].contains("could never have started") && told[0].contains("HasUnobtainium"),
+        "{told:?}"
+    );
+
     let report = site.answer(&["--submit-line", "Rnak = Memory", "check"]);
     let told = findings(&report, "submit lines");
     assert!(told[0].contains("'Rnak = Memory' was unused"), "{told:?}");

@@ -7,6 +7,7 @@ mod condor_campaign;
 mod condor_faults;
 mod condor_lab;
 mod condor_setup;
+mod condor_waits;
 mod crunchstat;
 mod demand;
 mod docs;

@@ -11,6 +11,9 @@ use crate::program::Program;
 use crate::slurm_lab::Cluster;
 use crate::stack::{Servers, Stack};
 
+/// One of two dispatchers would take all there is at once.
+const FEW: [&str; 2] = ["--max-pending", "4"];
+
 pub enum Place {
     Local,
     Slurm(Cluster),
@@ -71,12 +74,14 @@ impl Place {
                 ..servers.clone()
             };
             let token = token.map(|name| dir.join(name));
-            let more = token
-                .iter()
-                .flat_map(|file| ["--token-file", file.to_str().unwrap()]);
-            let more: Vec<&str> = more.collect();
+            let mut more = FEW.to_vec();
+            more.extend(
+                token
+                    .iter()
+                    .flat_map(|file| ["--token-file", file.to_str().unwrap()]),
+            );
             second = Some(self.dispatcher(&servers_of_second, &own, &more, &[]));
-            self.dispatcher(servers, dir, &[], &[])
+            self.dispatcher(servers, dir, &FEW, &[])
         })
         .await;
         (stack, second.unwrap())

@@ -137,3 +137,31 @@ async fn accounts_tell_who_cancelled_a_job() {
     let why = record.runtime_status.error.unwrap_or_default();
     assert!(why.contains("was cancelled in Slurm by root"), "{why}");
 }
+
+/// The partition is closed to our account: nothing is lost, it is told, and goes on when the partition is opened.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_that_may_not_use_the_partition_is_told_and_waited_for() {
+    let enforce = ["-x", "AccountingStorageEnforce=associations"];
+    let Some(cluster) = Cluster::with_accounts(&[&SMALL[..], &enforce].concat()) else {
+        return;
+    };
+    let open_to = |accounts: &str| {
+        let accounts = format!("AllowAccounts={accounts}");
+        cluster.control(&["update", "PartitionName=main", &accounts]);
+    };
+    open_to("nobodys");
+    let stack = cluster.stack(&[]).await;
+    let (_, container) = stack.submit("closed", "true", json!({})).await;
+    wait_for("the reason", PATIENCE, || {
+        let said = stack.dispatcher.said();
+        let told = said.contains("may not use its partition")
+            || said.contains("Invalid account or account/partition combination");
+        told.then_some(())
+    });
+    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+    let record = stack.container(&container).await;
+    assert!(!record.state.is_final(), "{record:?}");
+    assert_eq!(record.lock_count, 1);
+    open_to("ALL");
+    complete(&stack.end(&container, PATIENCE).await);
+}
