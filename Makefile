@@ -13,12 +13,12 @@ demo: deps
 
 # Everything. The tests of the whole suite run the programs, so these are built first; with the same features as the
 # tests, so that nothing is built twice. Fail points are for tests only: no other door has them. Those of the suite mostly
-# wait for programs: more of them go at once than there are processors.
+# wait for programs and schedulers: more of them go at once than there are processors.
 test: fail_points = --features fail-points/enabled
 test: deps deps-labs
 	cargo build --workspace --bins --locked $(fail_points)
 	cargo test --workspace --exclude suite-tests --lib --bins --tests --locked $(fail_points)
-	RUST_TEST_THREADS=4 cargo test -p suite-tests --lib --bins --tests --locked $(fail_points)
+	RUST_TEST_THREADS=6 cargo test -p suite-tests --lib --bins --tests --locked $(fail_points)
 	cargo test --workspace --doc --locked $(fail_points)
 
 # The tests of Slurm on that of another Debian release, which is unpacked beside this machine's: make test-slurm RELEASE=sid

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::act::{Hands, Outcome, Report};
 use crate::api::Api;
-use crate::attempts::{AttemptToken, Attempts, TokenMode};
+use crate::attempts::{AttemptToken, Attempts};
 use crate::audit::Audit;
 use crate::events::Event;
 use crate::health::{Health, View};
@@ -23,6 +23,8 @@ use crate::news::{Named, News};
 use crate::observe::{Interest, Look, look};
 use crate::records::{Records, records};
 use crate::scheduler::{Scheduler, SchedulerError};
+use crate::settings::Settings;
+use crate::tempo::Tempo;
 use crate::trouble::Trouble;
 use crate::world::{Job, Moment};
 
@@ -32,65 +34,8 @@ const FAREWELL: Duration = Duration::from_secs(10);
 const ABREAST: usize = 8;
 /// Between two rounds of putting waiting jobs in order, at least: priorities seldom change one at a time.
 const ORDER: Duration = Duration::from_secs(2);
-/// From the first listing of a life to the second, at most: nothing is started before that.
-const SECOND_LISTING: Duration = Duration::from_millis(250);
 /// Between two searches for tokens that nobody remembers, as after a lost answer to the request for one.
 const SWEEP: Duration = Duration::from_secs(600);
-
-/// What an admin may set.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// Between looks, when nothing says to look sooner.
-    pub poll_interval: Duration,
-    /// Between looks, at least.
-    pub shortest_interval: Duration,
-    /// Bytes of memory for crunch-run itself, added to each container's.
-    pub reserve_ram: u64,
-    /// Containers that may wait in the scheduler at once.
-    pub max_pending: usize,
-    /// Workflow runners that may wait or run at once: they must leave room for the containers they ask for.
-    pub max_supervisors: usize,
-    /// A container whose attempt came to nothing waits so long at first before it is tried again.
-    pub retry_period: Duration,
-    /// Commands to the scheduler a second, beside one listing an interval; 0 is no limit.
-    pub commands_per_second: f64,
-    /// Up to so many containers are asked for by name in every look; of more, only what changed.
-    pub asked_by_name: usize,
-    /// How long crunch-run may take to end when asked, before it is forced.
-    pub stop_grace: Duration,
-    /// A job that will not start by itself is given up after so long; none: never.
-    pub start_timeout: Option<Duration>,
-    /// Results that could not be delivered may wait on their node for so long, before the record is cancelled.
-    pub undelivered_wait: Duration,
-    /// An attempt's token outlives the container's run time limit by this; one that is needed longer is renewed.
-    pub token_margin: Duration,
-    /// Whose token holds the locks.
-    pub token_mode: TokenMode,
-    /// Names this dispatcher among those of the same user: same name after a restart, different name elsewhere.
-    pub label: String,
-}
-
-impl Default for Settings {
-    /// What a site gets that sets nothing; the label is for the program to choose.
-    fn default() -> Self {
-        Self {
-            poll_interval: Duration::from_secs(10),
-            shortest_interval: Duration::from_millis(20),
-            reserve_ram: 64 << 20,
-            max_pending: 100,
-            max_supervisors: 50,
-            retry_period: Duration::from_secs(2),
-            commands_per_second: 20.0,
-            asked_by_name: 500,
-            stop_grace: Duration::from_secs(60),
-            start_timeout: Some(Duration::from_secs(86400)),
-            undelivered_wait: Duration::from_secs(86400),
-            token_margin: Duration::from_secs(14 * 86400),
-            token_mode: TokenMode::PerAttempt,
-            label: String::new(),
-        }
-    }
-}
 
 /// What came of a task, for each of its containers.
 type Reports = Vec<(ContainerUuid, Report)>;
@@ -99,24 +44,16 @@ type Reports = Vec<(ContainerUuid, Report)>;
 pub struct Engine<A, S> {
     hands: Hands<A, S>,
     mind: Mind,
-    shortest_interval: Duration,
+    tempo: Tempo,
     health: Arc<Health>,
     audit: Option<Audit>,
     started: Instant,
     /// When the server was last asked for all our tokens.
     swept: Option<Instant>,
-    poll_interval: Duration,
-    /// When the scheduler was last asked for its jobs.
-    listed: Option<Instant>,
-    /// It has answered once, and not failed since.
-    listed_once: bool,
-    /// It failed when it was asked last.
-    listing_failed: bool,
     /// A job may have ended since.
     rung: Arc<AtomicBool>,
-    /// When the last look began, and how long it took.
+    /// When the last look began.
     began: Instant,
-    took: Duration,
 }
 
 /// What one look saw, in the order it looked: a record is younger than the listing beside it, so that what a job said
@@ -152,8 +89,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             settings.token_mode.clone(),
         );
         Self {
-            shortest_interval: settings.shortest_interval,
-            poll_interval: settings.poll_interval,
+            tempo: Tempo::new(settings.poll_interval, settings.shortest_interval),
             hands: Hands {
                 api,
                 scheduler: Arc::new(scheduler),
@@ -164,12 +100,8 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             audit,
             started: Instant::now(),
             swept: None,
-            listed: None,
-            listed_once: false,
-            listing_failed: false,
             rung: Arc::default(),
             began: Instant::now(),
-            took: Duration::ZERO,
         }
     }
 
@@ -243,7 +175,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
                 }
                 () = news.heard() => {
                     woken = true;
-                    next_look = next_look.min(Instant::now() + self.gap());
+                    next_look = next_look.min(Instant::now() + self.tempo.gap());
                 }
                 () = tokio::time::sleep_until(next_look), if !looking => {
                     woken = false;
@@ -252,7 +184,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
                 () = tokio::time::sleep_until(next_act) => {
                     self.act(&mut actions);
                     if self.mind.has_used_up_the_queue() {
-                        next_look = next_look.min(Instant::now() + self.gap());
+                        next_look = next_look.min(Instant::now() + self.tempo.gap());
                     }
                     if self.mind.is_unsettled() {
                         next_look = next_look.min(Instant::now() + self.pause(false));
@@ -279,23 +211,15 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
         let _ = tokio::time::timeout(Duration::from_secs(5), writer).await;
     }
 
-    /// Between two looks at least. A server that takes long for a look is not asked for the next one at once.
-    fn gap(&self) -> Duration {
-        self.shortest_interval.max(2 * self.took)
+    /// How long until the next look. `woken`: something happened while the last one was under way.
+    fn pause(&self, woken: bool) -> Duration {
+        let gap = self.hands.scheduler.listing_gap();
+        self.tempo.pause(woken, self.hurries(), gap)
     }
 
-    /// How long until the next look: sooner while something waits to be confirmed. `woken`: something happened while the
-    /// last one was under way, which may not have seen it.
-    fn pause(&self, woken: bool) -> Duration {
-        if woken {
-            return self.gap().min(self.poll_interval);
-        }
-        let hurry = self.mind.is_unsettled() || self.rung.load(Ordering::Relaxed);
-        let gap = self.listing_gap();
-        match hurry {
-            true => gap.max(self.shortest_interval * 4).min(self.poll_interval),
-            false => self.poll_interval,
-        }
+    /// Something waits to be confirmed by a listing, or a job may have ended.
+    fn hurries(&self) -> bool {
+        self.mind.is_unsettled() || self.rung.load(Ordering::Relaxed)
     }
 
     /// Begins a look: at our tokens if it is time for that, and at the scheduler.
@@ -327,30 +251,11 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
         })
     }
 
-    /// Between two listings where something waits to be confirmed by one.
-    fn listing_gap(&self) -> Duration {
-        let gap = self.hands.scheduler.listing_gap();
-        match (self.listing_failed, self.listed_once) {
-            // One that is away is no sooner back for being asked.
-            (true, _) => gap.max(self.poll_interval),
-            (false, true) => gap.min(SECOND_LISTING),
-            (false, false) => gap,
-        }
-    }
-
-    /// Whether it is time to ask the scheduler for its jobs: each interval, sooner if one may have ended or is to be
-    /// confirmed, but never too often.
+    /// Whether it is time to ask the scheduler for its jobs; if so, it is about to be asked.
     fn may_list(&mut self) -> bool {
-        let since = self.listed.map(|at| at.elapsed());
-        let hurry = self.mind.is_unsettled() || self.rung.load(Ordering::Relaxed);
-        let gap = match hurry {
-            true => self.listing_gap().min(self.poll_interval),
-            // A little less, or a look that comes a moment early puts it off for a whole interval.
-            false => self.poll_interval.mul_f32(0.9),
-        };
-        let may = since.is_none_or(|since| since >= gap);
+        let gap = self.hands.scheduler.listing_gap();
+        let may = self.tempo.may_list(Instant::now(), self.hurries(), gap);
         if may {
-            self.listed = Some(Instant::now());
             self.rung.store(false, Ordering::Relaxed);
         }
         may
@@ -387,8 +292,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             None => {}
             Some((began, Ok(jobs))) => {
                 self.health.scheduler_answered();
-                self.listed_once = self.mind.world().listing.is_none();
-                self.listing_failed = false;
+                self.tempo.listed(self.mind.world().listing.is_none());
                 self.mind.listed(began, jobs);
                 // It may have learnt only now what it can do.
                 self.mind.hands_over(self.hands.scheduler.batching());
@@ -398,8 +302,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             }
             Some((_, Err(error))) => {
                 self.health.scheduler_failed(&error);
-                self.listed_once = false;
-                self.listing_failed = true;
+                self.tempo.listing_failed();
                 tracing::warn!(%error, "the scheduler's listing failed; nothing is concluded from it");
             }
         }
@@ -416,7 +319,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
         seen: Result<Result<Look, Error>, tokio::task::JoinError>,
         records: &Records,
     ) {
-        self.took = self.began.elapsed();
+        self.tempo.looked(self.began.elapsed());
         match seen {
             Ok(Ok(look)) => {
                 self.health.api_answered();

@@ -11,7 +11,6 @@ use crate::act::{Leavings, Task};
 use crate::admission;
 use crate::attempts::AttemptToken;
 use crate::backoff::Backoff;
-use crate::engine::Settings;
 use crate::events::Event;
 use crate::facts::Facts;
 use crate::needs::{Fit, Needs};
@@ -20,6 +19,7 @@ use crate::nodes::Nodes;
 use crate::pace::{Pace, Width};
 use crate::plan::{Action, LOST_ANSWER, Policy, Reason};
 use crate::scheduler::{Batching, Candidate, Urgency, Wanted};
+use crate::settings::Settings;
 use crate::stopping::Stopping;
 use crate::world::{Holder, Job, Known, Listing, Moment, Phase, World};
 

@@ -20,9 +20,10 @@ use tokio_util::sync::CancellationToken;
 use crate::attempts::TokenMode;
 use crate::audit::Audit;
 use crate::config::{self, Config};
-use crate::engine::{Engine, Settings};
+use crate::engine::Engine;
 use crate::health::Health;
 use crate::scheduler::{JOB_ENVIRONMENT, Scheduler};
+use crate::settings::Settings;
 
 /// `EX_CONFIG` of sysexits.h: what systemd's `RestartPreventExitStatus=` is told.
 const EXIT_CONFIG: u8 = 78;

@@ -6,11 +6,11 @@ use serde_json::json;
 
 use super::*;
 use crate::act::{Hints, Outcome};
-use crate::engine::Settings;
 use crate::needs::{Fit, Needs};
 use crate::news::Named;
 use crate::observe::Look;
 use crate::scheduler::Batching;
+use crate::settings::Settings;
 use crate::world::{Attempt, Holder, Job, JobId, Known, Listing, Phase};
 
 const START: Moment = Moment(Duration::from_secs(100));
