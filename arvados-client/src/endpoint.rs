@@ -16,6 +16,11 @@ pub enum EndpointError {
     /// No token anywhere.
     #[error("no API token given: set ARVADOS_API_TOKEN or name it in the configuration")]
     NoToken,
+    /// An address that would send the token in the clear.
+    #[error(
+        "{0:?} is no address of an API server: it is spoken to by https only, so write https://… or the host alone"
+    )]
+    Plain(String),
     /// Not `host` or `host:port`.
     #[error("{0:?} is not an API host: write host or host:port, without a path")]
     BadHost(String),
@@ -50,6 +55,9 @@ impl Endpoint {
             .trim_end_matches('/');
         if host.is_empty() {
             return Err(EndpointError::NoHost);
+        }
+        if host.starts_with("http://") {
+            return Err(EndpointError::Plain(host.to_owned()));
         }
         if host.contains(['/', '?', '#', '@', ' '])
             || url::Url::parse(&format!("https://{host}/")).is_err()
@@ -167,6 +175,8 @@ mod tests {
             ]));
             assert_eq!(got.unwrap_err(), EndpointError::BadHost(bad.into()));
         }
+        let plain = Endpoint::new("http://h:8000/", Token::new("t")).unwrap_err();
+        assert_eq!(plain, EndpointError::Plain("http://h:8000".into()));
     }
 
     #[test]

@@ -14,12 +14,19 @@ pub async fn of(job: &JobId, patience: Duration) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Why no slot could take this job, though one has all that it asks for (`needs`) free; none where that is not so, or not
-/// told.
-pub async fn never(job: &str, needs: &Needs, patience: Duration) -> Option<String> {
-    let command = Command::new("condor_q").patience(patience);
-    let answer = command.args(["-better-analyze", job]).succeed().await;
-    let why = unmet(&answer.ok()?.output)?;
+/// What HTCondor says of whether a job could run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// There is room for it, and no slot takes it: why.
+    Never(String),
+    /// Some slot would take it.
+    Matches,
+    /// It was not told, or there is no room now, so that it cannot be told.
+    Unknown,
+}
+
+/// Whether any slot could take this job, which asks for `needs`.
+pub async fn verdict(job: &str, needs: &Needs, patience: Duration) -> Verdict {
     let command = Command::new("condor_status").patience(patience);
     let free = [
         "-limit",
@@ -29,8 +36,15 @@ pub async fn never(job: &str, needs: &Needs, patience: Duration) -> Option<Strin
         "-constraint",
         &room_for(needs),
     ];
-    let slot = command.args(free).succeed().await.ok()?.output;
-    (!slot.trim().is_empty()).then_some(why)
+    match command.args(free).succeed().await {
+        Ok(slot) if !slot.output.trim().is_empty() => {}
+        _ => return Verdict::Unknown,
+    }
+    let command = Command::new("condor_q").patience(patience);
+    match command.args(["-better-analyze", job]).succeed().await {
+        Ok(answer) => judged(&answer.output),
+        Err(_) => Verdict::Unknown,
+    }
 }
 
 /// Slots with so much free.
@@ -43,29 +57,48 @@ fn room_for(needs: &Needs) -> String {
 }
 
 /// Where every slot is refused by the job's own conditions: that, and those of them that HTCondor found no slot for. Pure.
-fn unmet(text: &str) -> Option<String> {
+fn judged(text: &str) -> Verdict {
     const SUMMARY: &str = "Run analysis summary";
-    let mut lines = text.lines().skip_while(|line| !line.contains(SUMMARY));
-    let machines = lines.next()?.split(" Of ").nth(1)?;
     let first = |text: &str| text.split_whitespace().next()?.parse::<u64>().ok();
-    let (machines, rejected) = (first(machines)?, first(lines.next()?)?);
-    if machines == 0 || rejected < machines {
-        return None;
+    let mut lines = text.lines().skip_while(|line| !line.contains(SUMMARY));
+    let machines = lines
+        .next()
+        .and_then(|line| first(line.split(" Of ").nth(1)?));
+    let (machines, rejected) = match (machines, lines.next().and_then(first)) {
+        (Some(machines @ 1..), Some(rejected)) => (machines, rejected),
+        _ => return Verdict::Unknown,
+    };
+    if rejected < machines {
+        return Verdict::Matches;
     }
-    let conditions = text.lines().filter_map(|line| {
-        let (_, row) = line.trim().strip_prefix('[')?.split_once(']')?;
-        let condition = row.trim().strip_prefix("0 ")?.trim();
-        // `[0] && [5]` is of others that are told by themselves.
-        (!condition.starts_with('[')).then_some(condition)
-    });
-    let conditions: Vec<&str> = conditions.collect();
-    Some(match conditions.is_empty() {
+    let conditions: Vec<&str> = text.lines().filter_map(unmet).collect();
+    Verdict::Never(match conditions.is_empty() {
         true => "there is room for it, but no slot meets its requirements".to_owned(),
         false => format!(
             "there is room for it, but no slot meets its requirements; HTCondor finds none with: {}",
             conditions.join("; ")
         ),
     })
+}
+
+/// The condition of a row like `[3]   0  TARGET.HasX`, where no slot meets it. Newer releases have a second number: slots
+/// that would meet it if they were drained.
+fn unmet(line: &str) -> Option<&str> {
+    let (_, row) = line.trim().strip_prefix('[')?.split_once(']')?;
+    let mut rest = row.trim_start();
+    let mut counts = 0;
+    while let Some((count, more)) = rest.split_once(char::is_whitespace)
+        && let Ok(count) = count.parse::<u64>()
+    {
+        if count > 0 {
+            return None;
+        }
+        counts += 1;
+        rest = more.trim_start();
+    }
+    let condition = rest.trim_end();
+    // `[0] && [5]` is of others that are told by themselves.
+    (counts > 0 && !condition.starts_with('[')).then_some(condition)
 }
 
 /// The conditions that no slot meets, the hold, the last match, and how many machines there are for it.
@@ -80,13 +113,11 @@ fn trimmed(text: &str) -> String {
     ];
     let mut lines = Vec::new();
     for line in text.lines().map(str::trim) {
-        let row = line.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+        let row = line.starts_with('[') && line.contains(']');
         let mut words = line.splitn(2, ' ');
         let count = words.next().and_then(|word| word.parse::<u64>().ok());
-        if let Some((_, row)) = row {
-            if let Some(condition) = row.trim().strip_prefix("0 ") {
-                lines.push(format!("no slot meets: {}", condition.trim()));
-            }
+        if row {
+            lines.extend(unmet(line).map(|condition| format!("no slot meets: {condition}")));
         } else if TOLD.iter().any(|words| line.contains(words)) || count.is_some_and(|n| n > 0) {
             // Behind the job's number, which is known.
             let told = line.split_once(":  ").map_or(line, |(_, told)| told);
@@ -113,18 +144,24 @@ mod tests {
             "[0]           0  TARGET.HasX is true",
             "[0]     0  TARGET.A\n[1]   0  TARGET.B\n[3]   0  [0] && [1]",
         );
+        let none = "there is room for it, but no slot meets its requirements";
+        let with = |conditions: &str| {
+            Verdict::Never(format!("{none}; HTCondor finds none with: {conditions}"))
+        };
         #[rustfmt::skip]
         let rows = [
-            (page(one, 2, 2), Some("there is room for it, but no slot meets its requirements; HTCondor finds none with: TARGET.HasX is true")),
-            (page(two, 1, 1), Some("there is room for it, but no slot meets its requirements; HTCondor finds none with: TARGET.A; TARGET.B")),
-            (page("[1]       never  true", 1, 1), Some("there is room for it, but no slot meets its requirements")),
-            (page(one, 2, 1), None),
-            (page("", 0, 0), None),
-            (String::new(), None),
-            ("001.000:  Job is running.".to_owned(), None),
+            (page(one, 2, 2), with("TARGET.HasX is true")),
+            (page(two, 1, 1), with("TARGET.A; TARGET.B")),
+            // As newer releases write it, where a busy slot would do if it were drained.
+            (page("[5]   0   0  TARGET.HasX\n[6]   0   3  TARGET.Y\n[7]   0   0  [5] && [6]", 4, 4), with("TARGET.HasX")),
+            (page("[1]       never  true", 1, 1), Verdict::Never(none.into())),
+            (page(one, 2, 1), Verdict::Matches),
+            (page("", 0, 0), Verdict::Unknown),
+            (String::new(), Verdict::Unknown),
+            ("001.000:  Job is running.".to_owned(), Verdict::Unknown),
         ];
         for (page, expected) in rows {
-            assert_eq!(unmet(&page).as_deref(), expected, "{page}");
+            assert_eq!(judged(&page), expected, "{page}");
         }
     }
 

@@ -26,7 +26,7 @@ use crate::listing::{self, Ad, COLUMNS};
 use crate::pool::Pool;
 use crate::prio;
 use crate::submission::{ATTEMPT, CONTAINER, DISPATCHER, Settings};
-use crate::unmatched::Unmatched;
+use crate::unmatched::{COMMANDS, Unmatched};
 use crate::waiting;
 
 pub const NAME: &str = "condor";
@@ -55,6 +55,8 @@ pub struct Condor {
     pub(crate) unpaced: AtomicU32,
     pub(crate) events: EventLog,
     pub(crate) pool: Pool,
+    /// It is asked again and again, not once for an errand.
+    serves: bool,
     unmatched: Unmatched,
     /// Jobs whose machine HTCondor has lost, as far as that was told.
     lost: Mutex<BTreeSet<String>>,
@@ -85,9 +87,18 @@ impl Condor {
             unpaced: AtomicU32::default(),
             pool: Pool::new(settings.pool_grows),
             settings,
+            serves: false,
             unmatched: Unmatched::default(),
             lost: Mutex::default(),
             queue: Mutex::default(),
+        }
+    }
+
+    /// The same for a dispatcher, who keeps an eye on what waits for long and what is lost.
+    pub fn that_serves(self) -> Self {
+        Self {
+            serves: true,
+            ..self
         }
     }
 
@@ -152,7 +163,8 @@ impl Condor {
         })
     }
 
-    /// Says once of each running job that its machine is lost, and once that it is there again. HTCondor waits for it, and
+    /// Says once of each running job that its machine is lost, and once that it is there again, as soon as the schedd
+    /// knows: a shadow tells it at its next update (SHADOW_QUEUE_UPDATE_INTERVAL). HTCondor waits for it, and
     /// so do we.
     fn tell_of_lost(&self, ads: &[Ad]) {
         let mut told = locked(&self.lost);
@@ -162,7 +174,16 @@ impl Condor {
                 tracing::warn!(container, job, "its running job waits {words}");
             }
         }
-        for job in told.iter().filter(|job| !lost.contains_key(*job)) {
+        let runs = |job: &String| {
+            let mut ads = ads
+                .iter()
+                .filter(|ad| ad.state() == listing::State::Running);
+            ads.any(|ad| ad.id() == *job)
+        };
+        let back = told
+            .iter()
+            .filter(|job| !lost.contains_key(*job) && runs(job));
+        for job in back {
             tracing::info!(job, "HTCondor does not miss its machine any more");
         }
         *told = lost.into_keys().collect();
@@ -243,10 +264,12 @@ impl Scheduler for Condor {
         let ads = self.ads("condor_q", &constraint, &[]).await?;
         let jobs = ads.iter().filter_map(Ad::job).collect();
         let took = began.elapsed();
-        self.tell_of_lost(&ads);
-        // Where machines come when they are needed, what no slot meets today says nothing.
-        if !self.settings.pool_grows && self.unmatched.look(&ads, self.patience).await {
-            self.unpaced.fetch_add(1, Ordering::Relaxed);
+        if self.serves {
+            self.tell_of_lost(&ads);
+            // Where machines come when they are needed, what no slot meets today says nothing.
+            if !self.settings.pool_grows && self.unmatched.ask(&ads, self.patience) {
+                self.unpaced.fetch_add(COMMANDS, Ordering::Relaxed);
+            }
         }
         *locked(&self.queue) = (ads, took);
         self.pool.look(self.patience).await;
@@ -272,7 +295,8 @@ impl Scheduler for Condor {
 
     fn waiting(&self) -> BTreeMap<ContainerUuid, Waiting> {
         let fit = |ad: &Ad| self.pool.fit(&ad.needs());
-        waiting::all(&locked(&self.queue).0, fit, &self.unmatched.all())
+        let ads = &locked(&self.queue).0;
+        waiting::all(ads, fit, &self.unmatched.all(ads))
     }
 
     /// One command for each value, the highest first: what is to start next is in order first.

@@ -73,8 +73,9 @@ pub struct Ad {
     remote_host: Option<String>,
     num_job_starts: i64,
     num_job_completions: i64,
-    job_disconnected_date: Option<i64>,
-    job_lease_duration: Option<i64>,
+    // Numbers, or what an admin's lines make of them.
+    job_disconnected_date: Value,
+    job_lease_duration: Value,
     /// How often HTCondor began to start it.
     pub num_shadow_starts: i64,
     // Numbers, or what an admin's lines make of them.
@@ -133,8 +134,9 @@ impl Ad {
     /// The connection to the machine it runs on is lost: since when (Unix time), and how many seconds later HTCondor gives
     /// it up, where that is known.
     pub fn lost(&self) -> Option<(i64, Option<i64>)> {
-        let since = self.job_disconnected_date.filter(|date| *date > 0)?;
-        (self.state() == State::Running).then_some((since, self.job_lease_duration))
+        let since = self.job_disconnected_date.as_i64();
+        let since = since.filter(|date| *date > 0)?;
+        (self.state() == State::Running).then_some((since, self.job_lease_duration.as_i64()))
     }
 
     /// It waits or is held: nothing of it is on any machine.

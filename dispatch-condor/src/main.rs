@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         let jobs = Home::take(&flags.job_dir)?;
         let label = jobs.label()?;
         let patience = flags.common.command_timeout;
-        let condor = Condor::new(settings, jobs, label.clone(), patience);
+        let condor = Condor::new(settings, jobs, label.clone(), patience).that_serves();
         condor.check().await?;
         Ok((condor, label))
     })

@@ -79,12 +79,12 @@ fn missed(ad: &Ad) -> Option<String> {
     let node = ad.node().unwrap_or_else(|| "its machine".to_owned());
     let since = Timestamp::from_second(since).ok()?;
     let given_up = match lease {
-        Some(lease @ 1..) => format!(", and HTCondor gives it up {} min later", lease / 60),
+        Some(lease @ 1..) => format!(", and gives it up {} min later", lease / 60),
         _ => String::new(),
     };
     let since = since.strftime("%Y-%m-%d %H:%M:%S UTC");
     Some(format!(
-        "to hear from {node}: the connection to it is lost since {since}{given_up}"
+        "to hear from {node}: HTCondor noted at {since} that the connection to it is lost{given_up}"
     ))
 }
 
@@ -163,7 +163,7 @@ mod tests {
         let rows = [
             (r#""JobStatus": 1"#, Passes, "for HTCondor to look at it"),
             (r#""JobStatus": 1, "AutoClusterId": 7, "LastRejMatchReason": "no match found ""#, NeedsSomebody, "for a machine that could run it: no slot meets: TARGET.HasX"),
-            (r#""JobStatus": 2, "RemoteHost": "slot1@n1", "JobDisconnectedDate": 1790000000, "JobLeaseDuration": 2400"#, Passes, "to hear from n1: the connection to it is lost since 2026-09-21 14:13:20 UTC, and HTCondor gives it up 40 min later"),
+            (r#""JobStatus": 2, "RemoteHost": "slot1@n1", "JobDisconnectedDate": 1790000000, "JobLeaseDuration": 2400"#, Passes, "to hear from n1: HTCondor noted at 2026-09-21 14:13:20 UTC that the connection to it is lost, and gives it up 40 min later"),
             (r#""JobStatus": 1, "AutoClusterId": 1, "LastRejMatchReason": "no match found ""#, Passes, "for room: no slot that it could use is free (no match found)"),
             (r#""JobStatus": 1, "AutoClusterId": 1, "LastRejMatchReason": "concurrency limit x reached""#, Passes, "for other jobs to end: of such jobs no more may run (concurrency limit x reached)"),
             (r#""JobStatus": 1, "AutoClusterId": 1, "LastRejMatchReason": "submitter limit exceeded""#, Passes, "for its turn: its user has his share of the pool (submitter limit exceeded)"),

@@ -303,7 +303,7 @@ impl Api for Client {
 
     async fn record(&self, by: Option<&Token>, uuid: &ContainerUuid) -> Result<Row, Error> {
         let client = match by {
-            None => self.clone(),
+            None => self.with_retry_budget(LOOK),
             Some(token) => self.with_token(token.clone()),
         };
         let record: Value = client.send(Call::get(format!("containers/{uuid}"))).await?;
@@ -313,11 +313,12 @@ impl Api for Client {
     }
 
     async fn sees_all(&self) -> Result<bool, Error> {
-        Ok(self.current_user().await?.is_admin)
+        let client = self.with_retry_budget(LOOK);
+        Ok(client.current_user().await?.is_admin)
     }
 
     async fn own_token(&self) -> Result<Authorization, Error> {
-        self.current_token().await
+        self.with_retry_budget(LOOK).current_token().await
     }
 
     async fn mint(&self, new: &NewToken) -> Result<Authorization, Error> {
@@ -362,7 +363,8 @@ impl Api for Client {
             .filter("locked_by_uuid", "=", holder)
             .filter("state", "in", ["Locked", "Running"])
             .select(&["uuid"]);
-        let records: Vec<Container> = self
+        let client = self.with_retry_budget(LOOK);
+        let records: Vec<Container> = client
             .all("containers", query, |c: &Container| c.uuid.as_str())
             .await?;
         Ok(records.into_iter().map(|record| record.uuid).collect())

@@ -63,20 +63,28 @@ impl AttemptDir {
         self.remove()?;
         DirBuilder::new().mode(0o700).create(&self.path)?;
         fail_point("dispatcher.directory-made");
-        self.write(name, token.expose().as_bytes())?;
+        // Not forced to the disk, which would take longer than all the rest of a submission: a job whose token is lost with
+        // the machine starts nothing, and its container is given back. Closed by name: a file server says only then that
+        // it has no room.
+        let file = self.new_file(name, token.expose().as_bytes())?;
+        nix::unistd::close(file)?;
         fail_point("dispatcher.token-written");
         Ok(())
     }
 
     /// Writes a file, to the disk, for nobody else to read.
     pub fn write(&self, name: &str, content: &[u8]) -> io::Result<()> {
+        self.new_file(name, content)?.sync_all()
+    }
+
+    fn new_file(&self, name: &str, content: &[u8]) -> io::Result<File> {
         let mut file = OpenOptions::new()
             .write(true)
             .create_new(true)
             .mode(0o600)
             .open(self.path.join(name))?;
         file.write_all(content)?;
-        file.sync_all()
+        Ok(file)
     }
 
     /// The end of what crunch-run said, in whole lines; empty where it said nothing.

@@ -175,7 +175,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
                 }
                 () = news.heard() => {
                     woken = true;
-                    next_look = next_look.min(Instant::now() + self.tempo.gap());
+                    next_look = next_look.min(Instant::now() + self.tempo.gap(Instant::now()));
                 }
                 () = tokio::time::sleep_until(next_look), if !looking => {
                     woken = false;
@@ -184,7 +184,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
                 () = tokio::time::sleep_until(next_act) => {
                     self.act(&mut actions);
                     if self.mind.has_used_up_the_queue() {
-                        next_look = next_look.min(Instant::now() + self.tempo.gap());
+                        next_look = next_look.min(Instant::now() + self.tempo.gap(Instant::now()));
                     }
                     if self.mind.is_unsettled() {
                         next_look = next_look.min(Instant::now() + self.pause(false));
@@ -214,7 +214,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
     /// How long until the next look. `woken`: something happened while the last one was under way.
     fn pause(&self, woken: bool) -> Duration {
         let gap = self.hands.scheduler.listing_gap();
-        self.tempo.pause(woken, self.hurries(), gap)
+        self.tempo.pause(Instant::now(), woken, self.hurries(), gap)
     }
 
     /// Something waits to be confirmed by a listing, or a job may have ended.
@@ -232,7 +232,11 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             let (found, bulk) = match due {
                 true => {
                     let found = hands.attempts.recover().await;
-                    (Some(found), hands.api.bulk().await.ok())
+                    let bulk = match found {
+                        Ok(_) => hands.api.bulk().await.ok(),
+                        Err(_) => None,
+                    };
+                    (Some(found), bulk)
                 }
                 false => (None, None),
             };
@@ -279,8 +283,16 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             }
             Some(Err(error)) => {
                 self.health.api_failed(&error);
+                self.tempo.look_failed(Instant::now(), error.retry_after());
                 let error = Trouble(&error);
-                tracing::warn!(%error, "cannot look for attempts of an earlier run; nothing is started before that");
+                match self.swept {
+                    None => {
+                        tracing::warn!(%error, "cannot look for attempts of an earlier run; nothing is started before that")
+                    }
+                    Some(_) => {
+                        tracing::warn!(%error, "cannot look for tokens that nobody remembers; it is tried again")
+                    }
+                }
             }
             None => {}
         }
@@ -329,6 +341,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             Ok(Err(error)) => {
                 self.health.api_failed(&error);
                 self.mind.look_failed();
+                self.tempo.look_failed(Instant::now(), error.retry_after());
                 let error = Trouble(&error);
                 tracing::warn!(%error, "the look at the API failed; nothing is concluded from it");
             }

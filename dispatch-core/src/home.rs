@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
+/// Whose root's files are where a file server takes root for nobody.
+const NOBODY: u32 = 65534;
+
 /// Why a directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum HomeError {
@@ -47,7 +50,7 @@ impl Home {
     pub fn take(path: &Path) -> Result<Self, HomeError> {
         let path = make(path)?;
         let owner = path.metadata().map_err(unusable(&path))?.uid();
-        if rustix::process::geteuid().is_root() && owner != 0 {
+        if rustix::process::geteuid().is_root() && ![0, NOBODY].contains(&owner) {
             return Err(HomeError::NotYours { path, owner });
         }
         let file = path.join("dispatcher.lock");

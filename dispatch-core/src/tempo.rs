@@ -17,6 +17,8 @@ pub struct Tempo {
     shortest: Duration,
     /// How long the last look took.
     took: Duration,
+    /// It failed: none is begun before this.
+    not_before: Option<Instant>,
     /// When the scheduler was last asked for its jobs.
     asked: Option<Instant>,
     /// It has answered once, and not failed since.
@@ -32,6 +34,7 @@ impl Tempo {
             interval,
             shortest,
             took: Duration::ZERO,
+            not_before: None,
             asked: None,
             listed_once: false,
             failed: false,
@@ -41,6 +44,14 @@ impl Tempo {
     /// A look has ended, and took so long.
     pub fn looked(&mut self, took: Duration) {
         self.took = took;
+        self.not_before = None;
+    }
+
+    /// A look failed. A server that is away or has too much to do is no sooner well for being asked; it may have said
+    /// when it wants to be asked again.
+    pub fn look_failed(&mut self, now: Instant, wanted: Option<Duration>) {
+        let wait = self.interval.max(wanted.unwrap_or_default());
+        self.not_before = Some(now + wait);
     }
 
     /// A listing is complete; `first`: none was before it.
@@ -56,19 +67,25 @@ impl Tempo {
     }
 
     /// Between two looks at least. A server that takes long for a look is not asked for the next one at once.
-    pub fn gap(&self) -> Duration {
-        self.shortest.max(2 * self.took)
+    pub fn gap(&self, now: Instant) -> Duration {
+        let wait = self.not_before.map(|at| at.saturating_duration_since(now));
+        let gap = self.shortest.max(2 * self.took).min(self.interval);
+        gap.max(wait.unwrap_or_default())
     }
 
     /// How long until the next look: sooner while something waits to be confirmed (`hurry`). `woken`: something happened
     /// while the last one was under way, which may not have seen it. `gap`: what the scheduler wants between listings.
-    pub fn pause(&self, woken: bool, hurry: bool, gap: Duration) -> Duration {
+    pub fn pause(&self, now: Instant, woken: bool, hurry: bool, gap: Duration) -> Duration {
+        let least = self.gap(now);
         let pause = match (woken, hurry) {
-            (true, _) => self.gap(),
+            (true, _) => least,
             (false, true) => self.listing_gap(gap).max(self.shortest * 4),
             (false, false) => self.interval,
         };
-        pause.min(self.interval)
+        match self.not_before {
+            Some(_) => pause.max(least),
+            None => pause.min(self.interval),
+        }
     }
 
     /// Between two listings where something waits to be confirmed by one.
@@ -135,7 +152,25 @@ mod tests {
             (slower, true, false, 10_000),
         ];
         for (n, (tempo, woken, hurry, until)) in rows.into_iter().enumerate() {
-            assert_eq!(tempo.pause(woken, hurry, GAP), ms(until), "row {n}");
+            let got = tempo.pause(Instant::now(), woken, hurry, GAP);
+            assert_eq!(got, ms(until), "row {n}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_failed_is_left_alone_for_an_interval_or_as_long_as_it_wants() {
+        let now = Instant::now();
+        for (wanted, seconds) in [(None, 10), (Some(ms(1000)), 10), (Some(ms(45_000)), 45)] {
+            let mut tempo = tempo();
+            tempo.look_failed(now, wanted);
+            for (woken, hurry) in [(true, true), (true, false), (false, true), (false, false)] {
+                let pause = tempo.pause(now, woken, hurry, GAP);
+                assert_eq!(pause, ms(seconds * 1000), "{wanted:?} {woken} {hurry}");
+            }
+            assert_eq!(tempo.gap(now + ms(4000)), ms(seconds * 1000 - 4000));
+            assert_eq!(tempo.gap(now + ms(60_000)), ms(20));
+            tempo.looked(ms(5));
+            assert_eq!(tempo.gap(now), ms(20));
         }
     }
 

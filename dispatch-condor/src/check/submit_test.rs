@@ -11,7 +11,7 @@ use dispatch_core::command::Command;
 use dispatch_core::handover::job_number;
 use dispatch_core::needs::Needs;
 
-use crate::analysis;
+use crate::analysis::{self, Verdict};
 use crate::lines::Asks;
 use crate::policy::Starts;
 use crate::submission::{Common, Item, Settings};
@@ -83,9 +83,12 @@ impl submit_test::Trial for Trial<'_> {
     }
 
     async fn never(&self, job: &str, needs: &Needs) -> Option<String> {
-        match self.0.pool_grows {
-            true => None,
-            false => analysis::never(job, needs, PATIENCE).await,
+        if self.0.pool_grows {
+            return None;
+        }
+        match analysis::verdict(job, needs, PATIENCE).await {
+            Verdict::Never(why) => Some(why),
+            Verdict::Matches | Verdict::Unknown => None,
         }
     }
 

@@ -72,7 +72,7 @@ async fn a_running_job_whose_machine_is_lost_is_waited_for_and_told_of() {
     kill_process(starter, Signal::KILL).unwrap();
     wait_for("the dispatcher to tell", PATIENCE, || {
         let said = stack.dispatcher.said();
-        said.contains("the connection to it is lost since")
+        said.contains("that the connection to it is lost")
             .then_some(())
     });
     let record = stack.container(container).await;
