@@ -38,6 +38,18 @@ fn cause(error: &dyn std::error::Error) -> String {
     deepest.unwrap_or(error).to_string()
 }
 
+/// An error with its causes, each said once: the last ones carry what the network or the system said.
+pub fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| {
+        let more = cause.to_string();
+        match text.contains(&more) {
+            true => text,
+            false => format!("{text}: {more}"),
+        }
+    })
+}
+
 /// Everything a call can end with other than its answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -201,6 +213,27 @@ fn plain(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0}")]
+    struct Link(&'static str, #[source] Option<Box<Link>>);
+
+    #[test]
+    fn causes_are_told_once_each() {
+        let link = |text, cause: Link| Link(text, Some(Box::new(cause)));
+        let refused = || Link("refused", None);
+        let rows = [
+            (refused(), "refused"),
+            (
+                link("sending", link("connect", refused())),
+                "sending: connect: refused",
+            ),
+            (link("connect: refused", refused()), "connect: refused"),
+        ];
+        for (error, told) in rows {
+            assert_eq!(with_causes(&error), told);
+        }
+    }
 
     #[test]
     fn both_error_dialects_read_as_plain_sentences() {

@@ -38,7 +38,9 @@ async fn a_mount_s_capacity_is_kept() {
         "/out": {"kind": "tmp", "capacity": 1 << 30},
         "/scratch": {"kind": "tmp", "capacity": 2 << 20},
     }});
-    let script = "head -c 1950000 /dev/zero >/scratch/x; sleep 3; head -c 4000000 /dev/zero >/scratch/x; sleep 1000";
+    // At once: what is being written may be measured half-way.
+    let script =
+        "fallocate -l 1950000 /scratch/x; sleep 3; fallocate -l 4000000 /scratch/x; sleep 1000";
     let (job, record, result) = run(&world, script, mounts, &[]).await;
     let words =
         "it was stopped because it used 3.8 MiB of 2.0 MiB at /scratch; ask for more capacity";

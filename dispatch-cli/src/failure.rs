@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use arvados_client::Error as ApiError;
 use arvados_client::endpoint::EndpointError;
-use arvados_client::error::StatusCode;
+use arvados_client::error::{StatusCode, with_causes};
 use arvados_client::keep::KeepError;
 use arvados_client::manifest::ManifestError;
 
@@ -163,25 +163,11 @@ fn api_sentence(error: &ApiError) -> String {
         _ if matches!(error, ApiError::Connect { .. }) => {
             format!(
                 "{}; check that it runs and that ARVADOS_API_HOST is right",
-                chain(error)
+                with_causes(error)
             )
         }
-        _ => chain(error),
+        _ => with_causes(error),
     }
-}
-
-/// The message and its causes, which carry what the network said.
-fn chain(error: &ApiError) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 fn count(files: usize) -> String {

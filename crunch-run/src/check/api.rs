@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use arvados_client::error::with_causes;
 use arvados_client::records::{Authorization, Discovery};
 use arvados_client::{Client, Endpoint, Error};
 use jiff::Timestamp;
@@ -107,17 +108,9 @@ async fn ask(client: &Client, host: &str) -> Result<Answer, Finding> {
     })
 }
 
-/// An error and its causes; the last one says most.
+/// What is behind an error. The error itself repeats the address.
 fn reasons(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut causes = vec![error.to_string()];
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        causes.push(error.to_string());
-        cause = error.source();
-    }
-    causes.dedup();
-    // The first one repeats the address.
-    causes.split_off(usize::from(causes.len() > 1)).join(": ")
+    with_causes(error.source().unwrap_or(error))
 }
 
 fn advice(reasons: &str) -> &'static str {

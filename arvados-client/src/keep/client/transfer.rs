@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::Inner;
 use super::content::Content;
-use crate::error::messages;
+use crate::error::{messages, with_causes};
 use crate::keep::error::{Cause, Failure};
 use crate::keep::locator::{BlockHash, Locator};
 use crate::keep::service::Service;
@@ -138,14 +138,7 @@ fn failure(service: &Service, cause: Cause) -> Failure {
 
 /// The error and its causes without the URL, which may contain a signature.
 fn transport(error: reqwest::Error) -> Cause {
-    let error = error.without_url();
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(&error);
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    Cause::Transport(text)
+    Cause::Transport(with_causes(&error.without_url()))
 }
 
 /// Sends a body step by step and waits for the answer; fails when neither makes progress for `stall`.

@@ -7,6 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 use std::rc::Rc;
 
+use arvados_client::error::with_causes;
 use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -84,23 +85,9 @@ pub fn build(
         Ok(container) => Ok(Box::new(Launched::new(container, report)?)),
         // The launcher's own words are better than what came through libcontainer.
         Err(error) => Err(read_report(&report).unwrap_or_else(|| StartError::Runtime {
-            reason: chain(&error),
+            reason: with_causes(&error),
         })),
     }
-}
-
-/// An error with its causes, each said once.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 /// Whether this node runs programs of other formats, say of other processors by emulation.
