@@ -146,8 +146,11 @@ async fn servers_that_are_not_there() {
     let done = run(command).await;
     assert_eq!(done.code, 125, "not to be mistaken for the job's: {done:?}");
     let mut command = world.command(&["list"]);
-    command.env("ARVADOS_API_HOST", "http://x/y");
+    command.env("ARVADOS_API_HOST", "https://x/y");
     run(command).await.says(4, &["not an API host"]);
+    let mut command = world.command(&["list"]);
+    command.env("ARVADOS_API_HOST", "http://x");
+    run(command).await.says(4, &["https only"]);
     let mut command = world.command(&["list"]);
     command.env_remove("ARVADOS_API_TOKEN");
     run(command).await.says(4, &["ARVADOS_API_TOKEN"]);

@@ -67,7 +67,7 @@ async fn many_go_on(kind: Kind, path: &str) {
         Fault::Answer(StatusCode::SERVICE_UNAVAILABLE, Effect::None),
     ] {
         let mut scene = running(kind).up().await;
-        assert!(scene.stack.dispatcher.terminate(PATIENCE).success());
+        scene.stop_dispatcher().await;
         let mut containers = Vec::new();
         for _ in 0..4 {
             containers.push(scene.submit().await);

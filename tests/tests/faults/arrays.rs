@@ -9,7 +9,7 @@ use arvados_client::ContainerUuid;
 use suite_tests::fake_sched::{Fault, Job, Rule};
 
 use crate::points::Points;
-use crate::scene::{Kind, PATIENCE, Scene, on_slurm, running};
+use crate::scene::{Kind, Scene, on_slurm, running};
 
 const COUNT: usize = 10;
 /// Between the command that makes the array and the one that names its elements.
@@ -18,7 +18,7 @@ const BETWEEN: &str = "dispatcher.command-answered";
 /// Containers that a dispatcher finds all at once.
 async fn waiting(kind: Kind, rules: Vec<Rule>) -> (Scene, Vec<ContainerUuid>) {
     let mut scene = running(kind).up().await;
-    assert!(scene.stack.dispatcher.terminate(PATIENCE).success());
+    scene.stop_dispatcher().await;
     let mut containers = Vec::new();
     for _ in 0..COUNT {
         containers.push(scene.submit().await);

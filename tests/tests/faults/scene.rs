@@ -307,6 +307,12 @@ impl Scene {
         }
     }
 
+    /// Ends the dispatcher, which has just been started: before it hears signals it would not end well.
+    pub async fn stop_dispatcher(&mut self) {
+        self.says("started scheduler=").await;
+        assert!(self.stack.dispatcher.terminate(PATIENCE).success());
+    }
+
     /// Waits until the dispatcher's log holds this.
     pub async fn says(&self, sentence: &str) {
         let said = || {

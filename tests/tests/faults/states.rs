@@ -173,7 +173,8 @@ async fn the_only_node_known_is_not_left_out() {
         }
         let job = scene.job(&scene.submit().await).await;
         let requirements = job.options.get("requirements");
-        let names = requirements.is_some_and(|text| text.to_string().contains("=!="));
+        let names =
+            requirements.is_some_and(|text| text.to_string().contains("TARGET.Machine =!="));
         assert!(!names && !job.options.contains_key("exclude"), "{job:#?}");
     })
     .await;
