@@ -142,23 +142,24 @@ impl Client {
 
     /// The same server and connections, as somebody else.
     pub fn with_token(&self, token: Token) -> Self {
-        Self {
-            http: self.http.clone(),
-            endpoint: Arc::new(Endpoint {
-                token,
-                ..(*self.endpoint).clone()
-            }),
-        }
+        self.at(Endpoint {
+            token,
+            ..(*self.endpoint).clone()
+        })
     }
 
     /// The same, and calls are repeated for so long only: for who asks again by himself, and wants to know of a failure.
     pub fn with_retry_budget(&self, retry_budget: Duration) -> Self {
+        self.at(Endpoint {
+            retry_budget,
+            ..(*self.endpoint).clone()
+        })
+    }
+
+    fn at(&self, endpoint: Endpoint) -> Self {
         Self {
             http: self.http.clone(),
-            endpoint: Arc::new(Endpoint {
-                retry_budget,
-                ..(*self.endpoint).clone()
-            }),
+            endpoint: Arc::new(endpoint),
         }
     }
 
