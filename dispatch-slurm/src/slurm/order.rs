@@ -30,7 +30,7 @@ impl Arranged {
 impl Slurm {
     /// All changes go to one `scontrol`: a process for each would take ten times as long.
     pub(super) async fn put_in_order(&self, wanted: &[Wanted]) -> Result<(), SchedulerError> {
-        let changes = nice::changes(&locked(&self.queue), wanted, self.spread);
+        let changes = self.decide(wanted);
         let unheld = std::mem::take(&mut locked(&self.arranged).unheld);
         if changes.is_empty() && unheld.is_empty() {
             return Ok(());
@@ -46,8 +46,6 @@ impl Slurm {
             .map(|change| format!("update JobId={} Nice={}\n", change.job, change.nice));
         let lines: String = holds.chain(updates).collect();
         let answer = self.client("scontrol").input(lines).succeed().await;
-        // Whatever it did, the next listing shows it.
-        self.note(&changes);
         match answer {
             Ok(_) => Ok(()),
             Err(Failure::Said(said)) if nice::is_only_of_gone_jobs(&said) => Ok(()),
@@ -60,14 +58,17 @@ impl Slurm {
         }
     }
 
-    /// The newest listing as it is after `changes`, so that they are not made again before the next one.
-    fn note(&self, changes: &[Change]) {
+    /// Decides on changes, and takes them for made: listings go on meanwhile, and one that falls into the middle of them is
+    /// to be compared with what they were decided by. Whatever comes of them, the next listing shows it.
+    fn decide(&self, wanted: &[Wanted]) -> Vec<Change> {
+        let mut queue = locked(&self.queue);
+        let changes = nice::changes(&queue, wanted, self.spread);
         let nice: BTreeMap<&str, i64> = changes
             .iter()
             .map(|change| (change.job.as_str(), change.nice))
             .collect();
         let mut made = Vec::new();
-        for row in locked(&self.queue).iter_mut() {
+        for row in queue.iter_mut() {
             if let Some(nice) = nice.get(row.id.as_str()) {
                 made.push(Made {
                     job: row.id.clone(),
@@ -81,5 +82,6 @@ impl Slurm {
         let earlier = &mut locked(&self.arranged).made;
         earlier.retain(|earlier| !nice.contains_key(earlier.job.as_str()));
         earlier.append(&mut made);
+        changes
     }
 }

@@ -349,6 +349,8 @@ fn a_machine_has_as_many_workers_as_a_file_asks_for_also_over_a_killed_overseer(
     scene.overseer.start();
     scene.want(5);
     let five = scene.wait_for_jobs(0, 5);
+    // Killed before it noted that all five came, it would be followed by one that waits out its doubt.
+    scene.wait_for_words("jobs: 0 idle, 5 busy", 1);
     scene.overseer.kill();
     scene.overseer.start();
     scene.looks("(:half");

@@ -127,6 +127,17 @@ async fn what_an_administrator_does_to_a_job_is_respected() {
 /// a `scontrol` of his stands between the dispatcher and Slurm's.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hold_in_the_middle_of_a_change_of_order_stays() {
+    a_hold_before_a_change("0").await;
+}
+
+/// The same, with a controller so slow that the hold is listed before it is undone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_that_is_listed_in_the_middle_of_a_change_of_order_stays() {
+    a_hold_before_a_change("3").await;
+}
+
+/// So many seconds before.
+async fn a_hold_before_a_change(seconds: &str) {
     let cluster = Cluster::up(&["-n", "1", "-c", "4", "-m", "4000"]);
     let place = tempfile::tempdir().unwrap();
     let path = std::env::var("PATH").unwrap();
@@ -136,7 +147,7 @@ async fn a_hold_in_the_middle_of_a_change_of_order_stays() {
     let held_file = held.display();
     let script = format!(
         "#!/bin/sh\n[ $# = 0 ] || exec {real} \"$@\"\nlines=$(cat)\njob=$(echo \"$lines\" | sed -n 's/^update JobId=\\(2\\) .*/\\1/p')\n\
-         [ -z \"$job\" ] || [ -e {held_file} ] || {{ {real} hold $job; : >{held_file}; }}\n\
+         [ -z \"$job\" ] || [ -e {held_file} ] || {{ {real} hold $job; : >{held_file}; sleep {seconds}; }}\n\
          echo \"$lines\" | exec {real}\n"
     );
     let own = place.path().join("scontrol");
