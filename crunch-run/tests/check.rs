@@ -270,7 +270,9 @@ fn an_ordinary_user_learns_what_is_different_for_him() {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = dir.path().join("crunch-run");
-    fs::copy(env!("CARGO_BIN_EXE_crunch-run"), &program).unwrap();
+    // By another process: what this one writes it may not be able to execute, while another thread starts something.
+    let copy = [Path::new(env!("CARGO_BIN_EXE_crunch-run")), &program];
+    assert!(Command::new("cp").args(copy).status().unwrap().success());
     let nobody = [
         "setpriv",
         "--reuid=65534",

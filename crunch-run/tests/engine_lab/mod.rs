@@ -192,8 +192,20 @@ pub fn again_as_nobody(except: &str) {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let (tests, program) = (dir.path().join("tests"), dir.path().join("crunch-run"));
-    fs::copy(std::env::current_exe().unwrap(), &tests).unwrap();
-    fs::copy(env!("CARGO_BIN_EXE_crunch-run"), &program).unwrap();
+    // By another process: what this one writes it may not be able to execute, while another thread starts something.
+    for (from, to) in [
+        (std::env::current_exe().unwrap(), &tests),
+        (env!("CARGO_BIN_EXE_crunch-run").into(), &program),
+    ] {
+        assert!(
+            Command::new("cp")
+                .arg(from)
+                .arg(to)
+                .status()
+                .unwrap()
+                .success()
+        );
+    }
     let output = Command::new("setpriv")
         .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
         .arg(&tests)

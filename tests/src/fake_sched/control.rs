@@ -3,6 +3,7 @@
 use std::fs::{self, OpenOptions, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::fault::Rule;
@@ -24,9 +25,14 @@ impl FakeSched {
         let bin = dir.join("bin");
         fs::create_dir_all(&bin).expect("a directory for the fake scheduler");
         let own = dir.join(PROGRAM);
-        fs::hard_link(program, &own)
-            .or_else(|_| fs::copy(program, &own).map(drop))
-            .expect("fake-sched in its directory");
+        if fs::hard_link(program, &own).is_err() {
+            // By another process: what this one writes it may not be able to execute, while another thread starts something.
+            let copied = Command::new("cp").args([program, &own]).status();
+            assert!(
+                copied.is_ok_and(|status| status.success()),
+                "fake-sched in its directory"
+            );
+        }
         for name in COMMANDS {
             symlink(&own, bin.join(name)).expect("a name for fake-sched");
         }

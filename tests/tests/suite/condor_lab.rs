@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::lab::Lab;
 use crate::points::Points;
-use crate::program::{Program, binary};
+use crate::program::{Program, binary, copy_program};
 use crate::stack::{Servers, Stack, points_in, wait_for};
 
 /// How long anything may take that is not slow on purpose.
@@ -81,7 +81,7 @@ impl Pool {
 
     /// A copy of a file that the pool's user owns.
     fn copy(&self, from: &Path, to: &Path, mode: u32) {
-        fs::copy(from, to).unwrap();
+        copy_program(from, to);
         fs::set_permissions(to, Permissions::from_mode(mode)).unwrap();
         self.give(to);
     }

@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use crate::program::binary;
+use crate::program::{binary, copy_program};
 
 const NAME: &str = "busybox:test";
 
@@ -13,7 +13,7 @@ pub fn add(environment: &[(&str, String)], dir: &Path) -> String {
     let bin = dir.join("rootfs/bin");
     std::fs::create_dir_all(&bin).unwrap();
     let busybox = which("busybox").expect("busybox-static is not installed");
-    std::fs::copy(busybox, bin.join("busybox")).unwrap();
+    copy_program(&busybox, &bin.join("busybox"));
     let applets = "sh cat echo nc sleep true env wc head tail dd mkdir ls ln grep id";
     for name in applets.split(' ') {
         symlink("busybox", bin.join(name)).unwrap();

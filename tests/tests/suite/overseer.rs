@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::lab::Lab;
-use crate::program::{Program, binary};
+use crate::program::{Program, binary, copy_program};
 use crate::stack::wait_for;
 
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -87,7 +87,7 @@ impl Scene {
         // The pool's user runs the overseer, and its jobs write here.
         fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
         let program = in_dir(dir.path(), "dispatch-overseer");
-        fs::copy(binary("dispatch-overseer"), &program).unwrap();
+        copy_program(&binary("dispatch-overseer"), &program);
         let flags = flags(dir.path(), "condor");
         let args: Vec<&str> = flags.iter().map(String::as_str).collect();
         // The programs themselves; the first place holds wrappers for root.

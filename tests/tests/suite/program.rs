@@ -16,6 +16,13 @@ pub fn binary(name: &str) -> PathBuf {
     path
 }
 
+/// Copies a program by another process: of a file that this one writes, what it starts at the same moment may hold a
+/// descriptor, and a file that somebody writes cannot be executed.
+pub fn copy_program(from: &Path, to: &Path) {
+    let done = Command::new("cp").args([from, to]).status().unwrap();
+    assert!(done.success(), "cp {} {}", from.display(), to.display());
+}
+
 pub struct Program {
     name: &'static str,
     args: Vec<String>,
