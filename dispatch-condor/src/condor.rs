@@ -30,7 +30,7 @@ use crate::unmatched::{COMMANDS, Unmatched};
 use crate::waiting;
 
 pub const NAME: &str = "condor";
-/// Jobs of one submission, at most.
+/// Jobs of one submission, and of one removal, at most.
 pub const BATCH: usize = 500;
 /// condor_history is asked so often for an end, and so long lies between.
 const HISTORY_TRIES: u32 = 3;
@@ -189,18 +189,13 @@ impl Condor {
         *told = lost.into_keys().collect();
     }
 
-    async fn remove(&self, arguments: &[&str]) -> Result<(), SchedulerError> {
+    async fn remove(&self, how: &[&str], jobs: &[JobId]) -> Result<(), SchedulerError> {
+        let numbers = jobs.iter().map(|job| job.0.as_str());
         let command = Command::new("condor_rm").patience(self.patience);
-        match command.args(arguments).succeed().await {
+        let command = command.args(how.iter().copied()).args(numbers);
+        match command.succeed().await {
             Ok(_) => Ok(()),
-            // There is no such job any more, or it is being removed already.
-            Err(Failure::Said(said))
-                if ["not found", "Couldn't find", "already marked for removal"]
-                    .iter()
-                    .any(|words| said.contains(words)) =>
-            {
-                Ok(())
-            }
+            Err(Failure::Said(said)) if is_removed(&said) => Ok(()),
             Err(failure) => Err(no_answer(failure.to_string())),
         }
     }
@@ -313,11 +308,25 @@ impl Scheduler for Condor {
     /// HTCondor itself asks first (TERM) and kills after the vacate time of the submit description. By force a job
     /// leaves the queue also where its node does not answer; but only one that was removed before.
     async fn stop(&self, job: &JobId, urgency: Urgency) -> Result<(), SchedulerError> {
-        self.remove(&[&job.0]).await?;
+        let job = std::slice::from_ref(job);
+        self.remove(&[], job).await?;
         match urgency {
             Urgency::Ask => Ok(()),
-            Urgency::Force => self.remove(&["-forcex", &job.0]).await,
+            Urgency::Force => self.remove(&["-forcex"], job).await,
         }
+    }
+
+    fn stops(&self) -> usize {
+        BATCH
+    }
+
+    /// To remove what is being removed already changes nothing: where one was not removed, all are asked for again.
+    async fn stop_all(&self, jobs: &[JobId], urgency: Urgency) -> Vec<Result<(), SchedulerError>> {
+        let mut removed = self.remove(&[], jobs).await;
+        if removed.is_ok() && urgency == Urgency::Force {
+            removed = self.remove(&["-forcex"], jobs).await;
+        }
+        vec![removed; jobs.len()]
     }
 
     async fn ending(&self, container: &ContainerUuid, attempt: &TokenUuid) -> Ending {
@@ -366,6 +375,12 @@ impl Scheduler for Condor {
     async fn wake(&self) {
         self.events.rung().await
     }
+}
+
+/// There is no such job any more, or it is being removed already.
+fn is_removed(said: &str) -> bool {
+    let over = ["not found", "Couldn't find", "already marked for removal"];
+    over.iter().any(|words| said.contains(words))
 }
 
 /// HTCondor's own configuration is not found. That of a schedd which is away it mentions too, as advice.

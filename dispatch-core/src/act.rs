@@ -113,13 +113,13 @@ pub enum Task {
         token: Option<AttemptToken>,
         /// What the container needs.
         needs: Needs,
-        /// How a stop is meant.
-        urgency: Urgency,
     },
     /// Mint a token and lock with it, for many containers at once.
     Start(Vec<Start>),
     /// Hand attempts to the scheduler, all at once.
     Submit(Vec<Submission>),
+    /// End jobs, all at once.
+    Stop(Vec<Stop>, Urgency),
     /// Renew the token of an attempt that goes on.
     Renew(ContainerUuid, AttemptToken),
     /// Write into the record what its job waits for.
@@ -159,6 +159,17 @@ pub struct Submission {
     pub avoid: Vec<String>,
 }
 
+/// One job to be ended.
+#[derive(Debug)]
+pub struct Stop {
+    /// Its container.
+    pub container: ContainerUuid,
+    /// Its number.
+    pub job: JobId,
+    /// Why.
+    pub reason: Reason,
+}
+
 impl Submission {
     fn order(&self) -> Order {
         Order {
@@ -178,6 +189,7 @@ impl Task {
             Task::Act { action, .. } => vec![action.container()],
             Task::Start(batch) => batch.iter().map(|one| &one.container).collect(),
             Task::Submit(batch) => batch.iter().map(|one| &one.container).collect(),
+            Task::Stop(batch, _) => batch.iter().map(|one| &one.container).collect(),
             Task::Renew(container, _)
             | Task::Sweep(container, ..)
             | Task::Tell { container, .. } => vec![container],
@@ -237,14 +249,14 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         let (container, report) = match task {
             Task::Start(batch) => return self.start_all(batch).await,
             Task::Submit(batch) => return self.submit(batch).await,
+            Task::Stop(batch, urgency) => return self.stop(batch, urgency).await,
             Task::Act {
                 action,
                 token,
                 needs,
-                urgency,
             } => {
                 let container = action.container().clone();
-                (container, self.act(action, token, needs, urgency).await)
+                (container, self.act(action, token, needs).await)
             }
             Task::Renew(container, token) => {
                 let report = self.renew(&container, &token).await;
@@ -310,28 +322,11 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         }
     }
 
-    async fn act(
-        &self,
-        action: Action,
-        token: Option<AttemptToken>,
-        needs: Needs,
-        urgency: Urgency,
-    ) -> Report {
+    async fn act(&self, action: Action, token: Option<AttemptToken>, needs: Needs) -> Report {
         match action {
             Action::Start { container, etag } => self.start(container, &etag, &needs, token).await,
-            // Without its token it cannot be handed over.
-            Action::Submit { .. } => Report::new(Outcome::Failed, vec![]),
-            Action::StopJob {
-                container,
-                job,
-                reason,
-            } => match self.stop(&job, urgency).await {
-                Ok(()) => Report::new(
-                    Outcome::Stopping,
-                    vec![Event::CleanedUpContainer { container, reason }],
-                ),
-                Err(error) => Report::failed(&container, &error),
-            },
+            // Without its token it cannot be handed over, and stops are tasks of their own.
+            Action::Submit { .. } | Action::StopJob { .. } => Report::new(Outcome::Failed, vec![]),
             Action::Unlock {
                 container,
                 attempt,
@@ -369,11 +364,29 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         Ok(self.attempts.end(attempt).await?)
     }
 
-    async fn stop(&self, job: &JobId, urgency: Urgency) -> Result<(), SchedulerError> {
+    async fn stop(&self, batch: Vec<Stop>, urgency: Urgency) -> Vec<(ContainerUuid, Report)> {
+        let jobs: Vec<JobId> = batch.iter().map(|stop| stop.job.clone()).collect();
         fail_point("dispatcher.before-stop");
-        let stopped = self.scheduler.stop(job, urgency).await;
+        let answers = match jobs.as_slice() {
+            [job] => vec![self.scheduler.stop(job, urgency).await],
+            jobs => self.scheduler.stop_all(jobs, urgency).await,
+        };
         fail_point("dispatcher.after-stop");
-        stopped
+        let mut answers = answers.into_iter();
+        let reports = batch.into_iter().map(|stop| {
+            let (container, reason) = (stop.container, stop.reason);
+            let report = match answers.next() {
+                Some(Ok(())) => {
+                    let container = container.clone();
+                    let told = Event::CleanedUpContainer { container, reason };
+                    Report::new(Outcome::Stopping, vec![told])
+                }
+                Some(Err(error)) => Report::failed(&container, &error),
+                None => Report::failed(&container, "the scheduler gave no answer for this one"),
+            };
+            (container, report)
+        });
+        reports.collect()
     }
 
     async fn submit(&self, batch: Vec<Submission>) -> Vec<(ContainerUuid, Report)> {

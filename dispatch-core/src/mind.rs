@@ -18,7 +18,7 @@ use crate::news::Named;
 use crate::nodes::Nodes;
 use crate::pace::{Pace, Width};
 use crate::plan::{Action, LOST_ANSWER, Policy, Reason};
-use crate::scheduler::{Batching, Candidate, Urgency, Wanted};
+use crate::scheduler::{Batching, Candidate, Wanted};
 use crate::settings::Settings;
 use crate::stopping::Stopping;
 use crate::world::{Holder, Job, Known, Listing, Moment, Phase, World};
@@ -343,7 +343,6 @@ impl Mind {
             .map(|(container, attempt)| Task::Act {
                 token: self.tokens.get(container).cloned(),
                 needs: Needs::default(),
-                urgency: Urgency::Ask,
                 action: Action::Unlock {
                     container: container.clone(),
                     attempt: attempt.token.clone(),

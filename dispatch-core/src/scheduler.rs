@@ -5,6 +5,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use arvados_client::{ContainerUuid, Token, TokenUuid};
+use futures_util::future::join_all;
 
 use crate::needs::{Fit, Needs, Room};
 use crate::world::{Job, JobId};
@@ -42,7 +43,7 @@ pub struct Order {
 }
 
 /// How a stop is meant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
     /// Ask crunch-run to stop the container and save what there is.
     Ask,
@@ -51,7 +52,7 @@ pub enum Urgency {
 }
 
 /// A command to the scheduler did not do what it should.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum SchedulerError {
     /// It cannot be asked, or its answer is not complete: nothing is known.
     #[error("the {scheduler} scheduler did not answer: {detail}")]
@@ -181,13 +182,15 @@ pub struct Wanted {
 #[error("a process still works with what is left of its job")]
 pub struct StillInUse;
 
-/// Which attempts a scheduler takes together.
+/// What a scheduler takes together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Batching {
     /// So many at most.
     pub most: usize,
     /// Only those of equal needs, and from so many on; none: any.
     pub alike: Option<usize>,
+    /// As [`Scheduler::stops`] says.
+    pub stops: usize,
 }
 
 impl Batching {
@@ -195,6 +198,7 @@ impl Batching {
     pub const SINGLE: Self = Self {
         most: 1,
         alike: None,
+        stops: 1,
     };
 }
 
@@ -238,6 +242,7 @@ pub trait Scheduler: Send + Sync + 'static {
         Batching {
             most: self.batch(),
             alike: self.alike(),
+            stops: self.stops(),
         }
     }
 
@@ -281,6 +286,21 @@ pub trait Scheduler: Send + Sync + 'static {
         job: &JobId,
         urgency: Urgency,
     ) -> impl Future<Output = Result<(), SchedulerError>> + Send;
+
+    /// How many jobs one command ends, of those that wait or are ended by force.
+    fn stops(&self) -> usize {
+        1
+    }
+
+    /// Ends several such jobs, at most [`stops`](Self::stops). One answer each, in their order: an error means that it is
+    /// asked for again.
+    fn stop_all(
+        &self,
+        jobs: &[JobId],
+        urgency: Urgency,
+    ) -> impl Future<Output = Vec<Result<(), SchedulerError>>> + Send {
+        join_all(jobs.iter().map(move |job| self.stop(job, urgency)))
+    }
 
     /// How the job of an attempt ended.
     fn ending(

@@ -32,7 +32,7 @@ struct Stage {
 
 impl Stopping {
     /// What to do now about a job that is to be stopped. None: wait.
-    pub fn next(
+    pub fn due(
         &mut self,
         job: &JobId,
         reason: Reason,
@@ -51,19 +51,25 @@ impl Stopping {
             (None, Some(begun)) if now.since(begun) > grace => begun,
             _ => {
                 let tidying = reason == Reason::ContainerFinal && now.since(stage.first) < TIDYING;
-                if tidying {
-                    return None;
-                }
-                stage.begun.get_or_insert(now);
-                stage.asked = Some(now);
-                return Some(Urgency::Ask);
+                return (!tidying).then_some(Urgency::Ask);
             }
         };
         let due = now.since(asked) > grace && stage.forced.is_none_or(|at| now.since(at) > REPEAT);
-        due.then(|| {
-            stage.forced = Some(now);
-            Urgency::Force
-        })
+        due.then_some(Urgency::Force)
+    }
+
+    /// That is being done.
+    pub fn begin(&mut self, job: &JobId, urgency: Urgency, now: Moment) {
+        let Some(stage) = self.0.get_mut(job) else {
+            return;
+        };
+        match urgency {
+            Urgency::Ask => {
+                stage.begun.get_or_insert(now);
+                stage.asked = Some(now);
+            }
+            Urgency::Force => stage.forced = Some(now),
+        }
     }
 
     /// The scheduler did not take the stop: what failed was not asked.
@@ -92,12 +98,23 @@ mod tests {
         Moment(Duration::from_secs(seconds))
     }
 
+    /// What is due is done.
+    fn next(stopping: &mut Stopping, job: &JobId, reason: Reason, seconds: u64) -> Option<Urgency> {
+        let grace = match reason {
+            Reason::ContainerFinal => TIDYING,
+            _ => Duration::from_secs(60),
+        };
+        let due = stopping.due(job, reason, grace, at(seconds))?;
+        assert_eq!(stopping.due(job, reason, grace, at(seconds)), Some(due));
+        stopping.begin(job, due, at(seconds));
+        Some(due)
+    }
+
     #[test]
     fn asked_once_and_forced_after_the_grace() {
         let (mut stopping, job) = (Stopping::default(), JobId("1".into()));
-        let grace = Duration::from_secs(60);
         let answers: Vec<Option<Urgency>> = [0, 10, 60, 61, 65, 72]
-            .map(|s| stopping.next(&job, Reason::PriorityZero, grace, at(s)))
+            .map(|s| next(&mut stopping, &job, Reason::PriorityZero, s))
             .into();
         let (ask, force) = (Some(Urgency::Ask), Some(Urgency::Force));
         assert_eq!(answers, [ask, None, None, force, None, force]);
@@ -106,9 +123,7 @@ mod tests {
     #[test]
     fn crunch_run_may_tidy_up_and_a_failed_stop_is_asked_again() {
         let (mut stopping, job) = (Stopping::default(), JobId("1".into()));
-        let next = |stopping: &mut Stopping, s| {
-            stopping.next(&job, Reason::ContainerFinal, TIDYING, at(s))
-        };
+        let next = |stopping: &mut Stopping, s| next(stopping, &job, Reason::ContainerFinal, s);
         assert_eq!(next(&mut stopping, 0), None);
         assert_eq!(next(&mut stopping, 30), Some(Urgency::Ask));
         stopping.failed(&JobId("1".into()));

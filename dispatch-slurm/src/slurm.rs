@@ -1,13 +1,13 @@
 //! Slurm as a scheduler: sbatch, squeue, scontrol, scancel, and sinfo and sacct where they tell something.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::attempt_dir::{AttemptDir, token_name};
-use dispatch_core::command::{Command, Failure};
+use dispatch_core::command::Command;
 use dispatch_core::handover::hand_over;
 use dispatch_core::home::Home;
 use dispatch_core::needs::Fit;
@@ -30,10 +30,12 @@ use crate::submission;
 use crate::waiting::waiting;
 use crate::wake::Bell;
 
+mod cancel;
 mod end;
 mod order;
 mod together;
 
+use self::cancel::STOPS;
 use self::order::Arranged;
 use self::together::Elements;
 
@@ -70,6 +72,8 @@ pub struct Slurm {
     /// Arrays in a row whose elements got no names.
     unnamed: AtomicU32,
     haste: Mutex<Haste>,
+    /// Commands beside those that the engine counts.
+    unpaced: AtomicU32,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -103,6 +107,7 @@ impl Slurm {
             elements: Mutex::new(Elements::NotOurs),
             unnamed: AtomicU32::new(0),
             haste: Mutex::default(),
+            unpaced: AtomicU32::new(0),
         }
     }
 
@@ -201,14 +206,6 @@ impl Slurm {
             {
                 return;
             }
-        }
-    }
-
-    async fn scancel(&self, arguments: &[&str]) -> Result<(), SchedulerError> {
-        match self.client("scancel").args(arguments).succeed().await {
-            Ok(_) => Ok(()),
-            Err(Failure::Said(said)) if is_gone(&said) => Ok(()),
-            Err(failure) => Err(no_answer(failure.to_string())),
         }
     }
 }
@@ -312,17 +309,20 @@ impl Scheduler for Slurm {
         self.put_in_order(&wanted).await
     }
 
+    fn unpaced(&self) -> u32 {
+        self.unpaced.swap(0, Ordering::Relaxed)
+    }
+
     async fn stop(&self, job: &JobId, urgency: Urgency) -> Result<(), SchedulerError> {
-        match urgency {
-            Urgency::Force => self.scancel(&[&job.0]).await,
-            // No signal reaches it, and scancel tries for a minute and a half: it is forced when its time is over.
-            Urgency::Ask if self.is_suspended(job) => Ok(()),
-            Urgency::Ask => {
-                // A pending job has no process to ask. If it starts between the two, the signal finds it.
-                self.scancel(&["--state=PENDING", &job.0]).await?;
-                self.scancel(&["--batch", "--signal=TERM", &job.0]).await
-            }
-        }
+        self.end(job, urgency).await
+    }
+
+    fn stops(&self) -> usize {
+        STOPS
+    }
+
+    async fn stop_all(&self, jobs: &[JobId], urgency: Urgency) -> Vec<Result<(), SchedulerError>> {
+        self.end_all(jobs, urgency).await
     }
 
     async fn ending(&self, container: &ContainerUuid, attempt: &TokenUuid) -> Ending {
@@ -362,10 +362,4 @@ impl Memory for Slurm {
         let (attempt, job) = jobs.get(container)?;
         (job == id).then(|| attempt.clone())
     }
-}
-
-/// Whether the job is gone already.
-fn is_gone(said: &str) -> bool {
-    let gone = ["Invalid job id", "already complet", "already finished"];
-    gone.iter().any(|words| said.contains(words))
 }

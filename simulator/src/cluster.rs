@@ -316,7 +316,11 @@ impl Scheduler for Cluster {
         Ok(())
     }
 
-    /// One dispatcher hands over in batches, another one by one.
+    fn stops(&self) -> usize {
+        self.batch()
+    }
+
+    /// One dispatcher hands over and ends in batches, another one by one.
     fn batch(&self) -> usize {
         match self.label % 2 {
             0 => 5,

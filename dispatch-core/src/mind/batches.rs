@@ -43,6 +43,7 @@ pub(super) struct Batches {
 fn at_least_one(rule: Batching) -> Batching {
     Batching {
         most: rule.most.max(1),
+        stops: rule.stops.max(1),
         ..rule
     }
 }
@@ -105,6 +106,11 @@ impl Batches {
     /// One command takes so many.
     pub(super) fn most(&self) -> usize {
         self.rule.most
+    }
+
+    /// One command ends so many jobs.
+    pub(super) fn stops(&self) -> usize {
+        self.rule.stops
     }
 
     pub(super) fn is_full(&self, batch: usize) -> bool {
@@ -204,6 +210,7 @@ mod tests {
     const ANY: Batching = Batching {
         most: 3,
         alike: None,
+        stops: 1,
     };
 
     fn submissions(count: usize) -> Vec<Submission> {
@@ -276,6 +283,7 @@ mod tests {
         let mut alike = Batches::new(Batching {
             most: 400,
             alike: Some(8),
+            stops: 1,
         });
         let (one, other) = (
             Needs::default(),

@@ -8,10 +8,12 @@ use arvados_client::{ContainerUuid, TokenUuid};
 
 use super::Mind;
 use super::batches::Shape;
-use crate::act::{Start, Submission, Task};
+use crate::act::{Start, Stop, Submission, Task};
 use crate::attempts::AttemptToken;
+use crate::pace::Pace;
 use crate::plan::{Action, plan};
 use crate::scheduler::Urgency;
+use crate::stopping::Stopping;
 use crate::world::Moment;
 
 /// Calls for many locks under way at once: the server writes one after the other, and hands must be left for what is
@@ -30,8 +32,51 @@ struct Decided {
     starts: Vec<Start>,
     /// Shapes of what is about to be locked.
     starting: BTreeSet<Shape>,
+    /// Where among the tasks the newest is that ends jobs like this.
+    stops: BTreeMap<Urgency, usize>,
     /// To be submitted, by shape.
     submissions: BTreeMap<Shape, Vec<(ContainerUuid, TokenUuid)>>,
+}
+
+/// What it depends on whether a job is ended now.
+struct Ending<'a> {
+    pace: &'a mut Pace,
+    stopping: &'a mut Stopping,
+    grace: Duration,
+    /// Its job waits.
+    waits: bool,
+    /// One command ends so many.
+    most: usize,
+}
+
+impl Decided {
+    /// A job is ended when its time has come, and if the scheduler may be asked now. By a command that ends others, too, only
+    /// if nothing is lost when that has to be repeated: a running one is asked once, by itself.
+    fn stop(&mut self, now: Moment, stop: Stop, ending: Ending<'_>) {
+        let Some(urgency) = ending
+            .stopping
+            .due(&stop.job, stop.reason, ending.grace, now)
+        else {
+            return;
+        };
+        let together = ending.waits || urgency == Urgency::Force;
+        let open = self.stops.get(&urgency).filter(|_| together);
+        let (job, container) = (stop.job.clone(), stop.container.clone());
+        match open.and_then(|place| self.tasks.get_mut(*place)) {
+            Some(Task::Stop(batch, _)) if batch.len() < ending.most => batch.push(stop),
+            _ => {
+                if !ending.pace.take(now) {
+                    return;
+                }
+                if together {
+                    self.stops.insert(urgency, self.tasks.len());
+                }
+                self.tasks.push(Task::Stop(vec![stop], urgency));
+            }
+        }
+        ending.stopping.begin(&job, urgency, now);
+        self.begun.insert(container);
+    }
 }
 
 impl Mind {
@@ -96,28 +141,35 @@ impl Mind {
                 }
                 _ => {}
             }
-            let commands = !matches!(action, Action::Start { .. } | Action::EndAttempt { .. });
-            if commands && self.pace.wait(now) > Duration::ZERO {
+            if let Action::StopJob {
+                container,
+                job,
+                reason,
+            } = &action
+            {
+                let stop = Stop {
+                    container: container.clone(),
+                    job: job.clone(),
+                    reason: *reason,
+                };
+                let ending = Ending {
+                    pace: &mut self.pace,
+                    stopping: &mut self.stopping,
+                    grace: self.settings.stop_grace,
+                    waits: self.world.waiting.contains_key(container),
+                    most: self.batches.stops(),
+                };
+                decided.stop(now, stop, ending);
                 continue;
             }
-            let urgency = match &action {
-                Action::StopJob { job, reason, .. } => {
-                    let grace = self.settings.stop_grace;
-                    self.stopping.next(job, *reason, grace, now)
-                }
-                _ => Some(Urgency::Ask),
-            };
-            let Some(urgency) = urgency else {
+            let commands = !matches!(action, Action::Start { .. } | Action::EndAttempt { .. });
+            if commands && !self.pace.take(now) {
                 continue;
-            };
-            if commands {
-                self.pace.take(now);
             }
             decided.begun.insert(container.clone());
             decided.tasks.push(Task::Act {
                 token: token.cloned(),
                 needs: known.map(|known| known.needs.clone()).unwrap_or_default(),
-                urgency,
                 action,
             });
         }
@@ -144,7 +196,6 @@ impl Mind {
                 Task::Act {
                     token: None,
                     needs: known.map(|known| known.needs.clone()).unwrap_or_default(),
-                    urgency: Urgency::Ask,
                     action: Action::Start { container, etag },
                 }
             }

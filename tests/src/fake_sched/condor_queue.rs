@@ -131,7 +131,13 @@ pub fn condor_rm(order: Order<'_>) -> std::io::Result<Reply> {
     let lines = removed
         .iter()
         .map(|id| format!("Job {id} marked for removal\n"));
-    Ok(Reply::says(lines.collect::<String>()))
+    let missing = options.words.iter().filter(|id| !removed.contains(id));
+    // Told, and no failure.
+    let complaint = missing.map(|id| format!("Job {id} not found\n")).collect();
+    Ok(Reply {
+        complaint,
+        ..Reply::says(lines.collect::<String>())
+    })
 }
 
 /// Changes the priority: `condor_prio -p N ID…`. What it does not find it only tells of.

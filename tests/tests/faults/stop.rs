@@ -1,10 +1,11 @@
 //! The command that ends a job goes wrong: the job is ended all the same, and nothing else is.
 
-use arvados_client::records::ContainerState;
+use arvados_client::ContainerUuid;
+use arvados_client::records::{Container, ContainerState};
 use serde_json::json;
 use suite_tests::fake_sched::{Fault, Rule};
 
-use crate::scene::{Kind, PATIENCE, everywhere, held, running};
+use crate::scene::{Kind, PATIENCE, Scene, everywhere, held, on_slurm, running};
 
 /// A container on hold gives its job back although the first two commands to end it go wrong.
 async fn first_go_wrong(kind: Kind, fault: Fault) {
@@ -73,5 +74,86 @@ everywhere!(
             (ContainerState::Cancelled, 1)
         );
         scene.check_jobs(&container, 1);
+    }
+);
+
+/// So many jobs that wait, for containers that are all put on hold at one moment.
+async fn many_on_hold(scene: &Scene, count: usize, fault: Fault) -> Vec<ContainerUuid> {
+    let mut requests = Vec::new();
+    for _ in 0..count {
+        requests.push(scene.request("sleep 1000", json!({})).await);
+    }
+    for (_, container) in &requests {
+        scene.job(container).await;
+    }
+    scene.looks(1).await;
+    let rule = Rule::next(scene.kind.ends(), 1, fault);
+    scene.fake.faults([rule]);
+    scene.proxy.open(false);
+    for (request, _) in &requests {
+        scene.set_priority(request, 0).await;
+    }
+    scene.proxy.open(true);
+    requests
+        .into_iter()
+        .map(|(_, container)| container)
+        .collect()
+}
+
+// A command ends many of them, and also those that were to be ended by one that went wrong.
+everywhere!(
+    both,
+    many_that_wait_are_ended_by_few_commands,
+    |kind| async move {
+        let scene = held(kind).up().await;
+        let fault = Fault::Refuse {
+            status: 1,
+            say: "error: Socket timed out on send/recv operation".into(),
+        };
+        let containers = many_on_hold(&scene, 20, fault).await;
+        for container in &containers {
+            let released = |c: &Container| c.state != ContainerState::Locked;
+            scene.stack.wait_until(container, PATIENCE, released).await;
+            assert!(scene.job(container).await.ended.is_some());
+            scene.check_jobs(container, 0);
+        }
+        let commands = scene.fake.count(kind.ends());
+        assert!(commands <= 10, "{commands}: {:?}", scene.fake.calls());
+    }
+);
+
+/// In crunch-run's place, which would see by itself that nobody wants its container any more.
+const WAITS_FOR_TERM: &str =
+    "/bin/sh -c \"trap 'kill $!; exit 75' TERM; /bin/sleep 1000 & wait\" crunch-run";
+
+// Slurm starts them while the command that was to cancel them is on its way: each is asked to end, well before it is
+// forced to.
+on_slurm!(
+    those_that_start_meanwhile_are_asked_to_end,
+    |kind| async move {
+        let mut begin = held(kind);
+        begin.flags = vec!["--stop-grace", "10m", "--crunch-run", WAITS_FOR_TERM];
+        let mut scene = begin.up().await;
+        let containers = many_on_hold(&scene, 3, Fault::Slow { ms: 8000 }).await;
+        scene
+            .wait_for("scancel", || scene.fake.count(kind.ends()) > 0)
+            .await;
+        scene.release();
+        for container in &containers {
+            let ended = |c: &Container| c.state != ContainerState::Locked;
+            scene.stack.wait_until(container, PATIENCE, ended).await;
+            scene
+                .wait_for("its end", || {
+                    let jobs = scene.jobs_of(container.as_str());
+                    jobs.iter().all(|job| job.ended.is_some())
+                })
+                .await;
+            scene.check_jobs(container, 1);
+        }
+        let calls = scene.fake.calls();
+        let signals = calls
+            .iter()
+            .filter(|call| call.arguments.iter().any(|a| a == "--signal=TERM"));
+        assert_eq!(signals.count(), containers.len(), "{calls:?}");
     }
 );

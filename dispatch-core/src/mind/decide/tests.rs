@@ -6,12 +6,13 @@ use serde_json::json;
 
 use super::*;
 use crate::act::{Hints, Outcome};
+use crate::mind::BURST;
 use crate::needs::{Fit, Needs};
 use crate::news::Named;
 use crate::observe::Look;
 use crate::scheduler::Batching;
 use crate::settings::Settings;
-use crate::world::{Attempt, Holder, Job, JobId, Known, Listing, Phase};
+use crate::world::{Attempt, Holder, Job, JobId, Known, Listing, Phase, Waits};
 
 const START: Moment = Moment(Duration::from_secs(100));
 
@@ -22,7 +23,12 @@ fn mind(most: usize) -> Mind {
         max_pending: 1000,
         ..Settings::default()
     };
-    let mut mind = Mind::new(settings, Batching { most, alike: None });
+    let batching = Batching {
+        most,
+        alike: None,
+        stops: 3,
+    };
+    let mut mind = Mind::new(settings, batching);
     mind.world.listing = Some(Listing::new(START, Vec::new()));
     mind.world.previous = Some(Listing::new(START, Vec::new()));
     mind
@@ -137,6 +143,84 @@ fn what_is_behind_a_queue_that_was_taken_whole_is_looked_for_once() {
     assert!(mind.has_used_up_the_queue());
     mind.interest(START, Named::default());
     assert!(!mind.has_used_up_the_queue(), "a look is under way");
+}
+
+/// By as few commands as can be, and by none while the scheduler may not be asked; each is asked once. A running one is
+/// asked by a command of its own.
+#[test]
+fn many_jobs_that_wait_are_ended_by_one_command() {
+    let mut mind = mind(1);
+    let jobs = (0..5).map(|number| Job {
+        id: JobId(number.to_string()),
+        container: locked(&mut mind, 0),
+        attempt: None,
+        ended: false,
+        node: None,
+    });
+    let jobs: Vec<Job> = jobs.collect();
+    for job in &jobs {
+        let attempt = mind.world.attempts.get_mut(&job.container).unwrap();
+        attempt.phase = Phase::Submitted(START);
+    }
+    mind.world.listing = Some(Listing::new(START, jobs.clone()));
+    mind.world.previous = mind.world.listing.clone();
+    let waiting = jobs[1..].iter().map(|job| {
+        let waits = Waits {
+            words: "for room".into(),
+            in_vain_since: None,
+        };
+        (job.container.clone(), waits)
+    });
+    mind.world.waiting = waiting.collect();
+    let stopped = |tasks: &[Task]| -> Vec<Vec<u32>> {
+        let stopped = tasks.iter().filter_map(|task| match task {
+            Task::Stop(batch, _) => Some(batch),
+            _ => None,
+        });
+        let numbers = stopped.map(|batch| {
+            let mut numbers: Vec<u32> = batch.iter().map(|s| s.job.0.parse().unwrap()).collect();
+            numbers.sort();
+            numbers
+        });
+        let mut all: Vec<_> = numbers.collect();
+        all.sort_by_key(|batch| (batch.len(), batch.contains(&0)));
+        all
+    };
+    let later = |seconds| Moment(START.0 + Duration::from_secs(seconds));
+    let learn = |mind: &mut Mind, now, failed: &str| {
+        for job in &jobs {
+            let outcome = match job.id.0 == failed {
+                true => Outcome::Failed,
+                false => Outcome::Stopping,
+            };
+            mind.learn(now, job.container.clone(), outcome, Hints::default());
+        }
+    };
+    mind.spend(START, BURST);
+    // Their records are told what they wait for first.
+    for task in decide(&mut mind, START) {
+        assert!(matches!(task, Task::Tell { .. }), "{task:?}");
+        for container in task.containers() {
+            let told = Outcome::Told("for room".into());
+            mind.learn(START, container.clone(), told, Hints::default());
+        }
+    }
+    let mut asked: Vec<Vec<u32>> = Vec::new();
+    for second in 1..=3 {
+        let one = stopped(&decide(&mut mind, later(second)));
+        assert_eq!(one.len(), 1, "one command a second: {one:?}");
+        asked.extend(one);
+    }
+    asked.sort_by_key(|batch| (batch.len(), batch.contains(&0)));
+    assert_eq!(asked.iter().map(Vec::len).collect::<Vec<_>>(), [1, 1, 3]);
+    assert_eq!(asked[1], [0], "the running one by itself");
+    learn(&mut mind, later(4), "4");
+    assert!(stopped(&decide(&mut mind, later(4))).is_empty(), "it rests");
+    assert_eq!(stopped(&decide(&mut mind, later(9))), [[4]]);
+    learn(&mut mind, later(9), "");
+    let grace = mind.settings.stop_grace.as_secs();
+    let forced = stopped(&decide(&mut mind, later(grace + 100)));
+    assert_eq!(forced.iter().map(Vec::len).collect::<Vec<_>>(), [2, 3]);
 }
 
 /// Its record shows no newer time for that: who only reads what is newer would not see it.
