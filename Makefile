@@ -12,12 +12,12 @@ demo: deps
 	contrib/demo target/debug
 
 # Everything. The tests of the whole suite run the programs, so these are built first; with the same features as the
-# tests, so that nothing is built twice. Fail points are for tests only: no other door has them. Those of the suite mostly
-# wait for programs and schedulers: more of them go at once than there are processors.
+# tests, so that nothing is built twice. Fail points are for tests only: no other door has them. Tests mostly wait for
+# programs, and those of the suite for schedulers: more of them go at once than there are processors.
 test: fail_points = --features fail-points/enabled
 test: deps deps-labs
 	cargo build --workspace --bins --locked $(fail_points)
-	cargo test --workspace --exclude suite-tests --lib --bins --tests --locked $(fail_points)
+	RUST_TEST_THREADS=$$(($$(nproc) * 2)) cargo test --workspace --exclude suite-tests --lib --bins --tests --locked $(fail_points)
 	RUST_TEST_THREADS=6 cargo test -p suite-tests --lib --bins --tests --locked $(fail_points)
 	cargo test --workspace --doc --locked $(fail_points)
 
@@ -79,11 +79,15 @@ lab-condor: deps-labs
 	bash tests/lab/condor-up $(LAB)/condor
 	@echo "# end it with: bash tests/lab/condor-down $(LAB)/condor"
 
+programs = dispatch dispatch-api dispatch-local dispatch-slurm dispatch-condor dispatch-overseer crunch-run
+man = $(DESTDIR)$(prefix)/share/man/man1
 install: deps
-	cargo build --release --locked -p dispatch-cli -p dispatch-api -p dispatch-local -p dispatch-slurm -p dispatch-condor -p dispatch-overseer -p crunch-run
-	install -d $(DESTDIR)$(prefix)/bin
-	install -m 755 target/release/dispatch target/release/dispatch-api target/release/dispatch-local \
-	  target/release/dispatch-slurm target/release/dispatch-condor target/release/dispatch-overseer target/release/crunch-run $(DESTDIR)$(prefix)/bin
+	cargo build --release --locked $(patsubst %,-p %,$(patsubst dispatch,dispatch-cli,$(programs)))
+	install -d $(DESTDIR)$(prefix)/bin $(man)
+	install -m 755 $(programs:%=target/release/%) $(DESTDIR)$(prefix)/bin
+	for program in dispatch dispatch-local dispatch-slurm dispatch-condor dispatch-overseer; do \
+	  target/release/$$program man --dir=$(man) || exit 1; done
+	for program in dispatch-api crunch-run; do target/release/$$program man >$(man)/$$program.1 || exit 1; done
 
 deps:
 	contrib/install-deps

@@ -3,12 +3,19 @@
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use dispatch_api::{LogFormat, Options, Server};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
+    if std::env::args_os().skip(1).eq(["man"]) {
+        let page = clap_mangen::Man::new(Options::command());
+        return match page.render(&mut std::io::stdout().lock()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        };
+    }
     let options = Options::parse();
     start_logging(options.log_format);
     let runtime = match tokio::runtime::Builder::new_multi_thread()

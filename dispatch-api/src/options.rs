@@ -10,7 +10,7 @@ use clap::{Parser, ValueEnum};
 /// Prints one JSON line when it is ready. Exit status: 0 after SIGTERM or SIGINT, 78 when something about the
 /// command line or the state directory must be changed first, 1 for any other failure.
 #[derive(Clone, Debug, Parser)]
-#[command(version)]
+#[command(version, after_help = "`dispatch-api man` prints the manual page.")]
 pub struct Options {
     /// Directory for the database, the blocks, the certificate and the tokens.
     #[arg(long, value_name = "DIR")]

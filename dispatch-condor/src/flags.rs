@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Parser;
 use dispatch_core::config::{self, Config, Given, list, one};
 use dispatch_core::dry_run::speaks_of_a_secret;
-use dispatch_core::{errand, program};
+use dispatch_core::{errand, manual, program};
 
 use crate::lines::{Lines, is_token};
 use crate::quote;
@@ -22,7 +22,7 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 /// Run it as an ordinary user that may submit jobs. SIGTERM stops taking containers and leaves jobs alone; the next
 /// dispatch-condor of the same --job-dir takes them up again.
 #[derive(Debug, Parser)]
-#[command(version, args_override_self = true)]
+#[command(version, args_override_self = true, after_help = manual::HELP)]
 pub struct Flags {
     /// Directory on this machine for each job's output and, in a file of mode 0600, its token
     #[arg(long, value_name = "DIR")]

@@ -25,13 +25,16 @@ mod waiting;
 use std::process::ExitCode;
 
 use dispatch_core::home::Home;
-use dispatch_core::{config, errand, program};
+use dispatch_core::{config, errand, manual, program};
 
 use beside::Program;
 use condor::Condor;
 use flags::Flags;
 
 fn main() -> ExitCode {
+    if let Some(code) = manual::asked::<Flags>() {
+        return code;
+    }
     let parsed = config::parse::<Flags>(std::env::args_os(), flags::given);
     let (mut flags, origins, config) = match parsed {
         Ok(parsed) => parsed,

@@ -29,6 +29,7 @@ pub mod home;
 pub mod instance_types;
 pub mod last_log;
 pub mod lately;
+pub mod manual;
 pub mod mind;
 pub mod needs;
 pub mod news;

@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use bytesize::ByteSize;
 use clap::Parser;
 use dispatch_core::home::Home;
-use dispatch_core::program;
+use dispatch_core::{manual, program};
 
 use executor::Executor;
 use local::Local;
@@ -28,7 +28,7 @@ use machine::Offer;
 /// Needs no scheduler and no container engine. SIGTERM stops taking containers and leaves the running ones alone; the
 /// next dispatch-local with the same --run-dir takes them up again.
 #[derive(Debug, Parser)]
-#[command(version, args_override_self = true)]
+#[command(version, args_override_self = true, after_help = manual::HELP)]
 struct Flags {
     /// Directory of the jobs' state; one dispatch-local per directory
     #[arg(long, value_name = "DIR")]
@@ -60,6 +60,9 @@ struct Flags {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = manual::asked::<Flags>() {
+        return code;
+    }
     let flags = Flags::parse();
     program::run(flags.common.clone(), async || {
         let run_dir = Home::take(&flags.run_dir)?;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
+use dispatch_core::manual;
 use dispatch_core::program::time;
 
 use crate::decide::Limits;
@@ -31,7 +32,7 @@ pub enum SchedulerName {
 ///
 /// SIGTERM ends it and leaves jobs alone; the next one with the same --dir takes them up again, also after kill -9.
 #[derive(Debug, Parser)]
-#[command(version, args_override_self = true, max_term_width = 110)]
+#[command(version, args_override_self = true, max_term_width = 110, after_help = manual::HELP)]
 pub struct Flags {
     /// The demand file, in Lisp or JSON
     #[arg(long, value_name = "FILE")]

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use dispatch_core::home::Home;
-use dispatch_core::program;
+use dispatch_core::{manual, program};
 
 use flags::{Flags, SchedulerName};
 use oversee::{End, Overseer};
@@ -26,6 +26,9 @@ use workers::local::Local;
 use workers::slurm::Slurm;
 
 fn main() -> ExitCode {
+    if let Some(code) = manual::asked::<Flags>() {
+        return code;
+    }
     let flags = Flags::parse();
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)

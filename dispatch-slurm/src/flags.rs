@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use dispatch_core::{config, errand, program};
+use dispatch_core::{config, errand, manual, program};
 
 use crate::settings::{PerPartition, Settings};
 use crate::submission::{ARGUMENTS, GPU_ARGUMENTS};
@@ -15,7 +15,7 @@ use crate::submission::{ARGUMENTS, GPU_ARGUMENTS};
 /// Run it as an ordinary user that may submit jobs. SIGTERM stops taking containers and leaves jobs alone; the next
 /// dispatch-slurm of the same --shared-dir takes them up again.
 #[derive(Debug, Parser)]
-#[command(version, args_override_self = true)]
+#[command(version, args_override_self = true, after_help = manual::HELP)]
 pub struct Flags {
     /// Directory that all nodes see at the same place: job output, and each job's token in a file of mode 0600
     #[arg(long, value_name = "DIR")]

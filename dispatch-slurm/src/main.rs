@@ -23,13 +23,16 @@ mod wake;
 use std::process::ExitCode;
 
 use dispatch_core::home::Home;
-use dispatch_core::{config, errand, program};
+use dispatch_core::{config, errand, manual, program};
 
 use beside::Program;
 use flags::Flags;
 use slurm::Slurm;
 
 fn main() -> ExitCode {
+    if let Some(code) = manual::asked::<Flags>() {
+        return code;
+    }
     let parsed = config::parse::<Flags>(std::env::args_os(), settings::given);
     let (mut flags, origins, config) = match parsed {
         Ok(parsed) => parsed,
