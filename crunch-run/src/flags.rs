@@ -190,6 +190,11 @@ pub struct Flags {
     #[arg(long, value_name = "FILE")]
     pub ca_certs: Option<PathBuf>,
 
+    /// Run nothing: look whether this node could, as `crunch-run check` does with the same flags, and print that as one
+    /// line of JSON. The token is not read. Ends with 0, whatever was found
+    #[arg(long)]
+    pub check: bool,
+
     /// This process is the one in the background; the lock is its stdin
     #[arg(long, hide = true)]
     pub worker: bool,

@@ -20,8 +20,10 @@ fn main() -> std::process::ExitCode {
     // Before any thread exists: this process may be the small one that keeps a container.
     crunch_run::engine::builtin::helper_main_if_asked();
     let done = match errand::asked(std::env::args_os()) {
-        Ok(None) => Flags::read(std::env::args_os())
-            .map(|flags| start(&flags).or_else(not_on_this_node).map(Into::into)),
+        Ok(None) => Flags::read(std::env::args_os()).map(|flags| match flags.check {
+            true => check::run(&flags.into()),
+            false => start(&flags).or_else(not_on_this_node).map(Into::into),
+        }),
         Ok(Some(errand)) => run_errand(errand),
         Err(sentence) => Ok(Err(anyhow::anyhow!(sentence))),
     };

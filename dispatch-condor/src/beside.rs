@@ -2,10 +2,10 @@
 
 use std::error::Error;
 use std::path::Path;
-use std::time::Duration;
 
 use arvados_client::records::Container;
 use dispatch_core::check::Report;
+use dispatch_core::check::submit_test::Test;
 use dispatch_core::config::Origins;
 use dispatch_core::errand::{self, Page};
 use dispatch_core::explain::Names;
@@ -81,7 +81,7 @@ impl errand::Program for Program<'_> {
         analysis::of(job, self.flags.common.command_timeout).await
     }
 
-    async fn check(&self, test: Option<Duration>) -> Report {
+    async fn check(&self, test: Option<Test>) -> Report {
         check(self.flags, &self.settings, test).await
     }
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use arvados_client::ContainerUuid;
+use dispatch_core::check::submit_test::Test;
 use dispatch_core::check::{self, Finding, Report};
 use dispatch_core::command::Command;
 use dispatch_core::home::Home;
@@ -27,8 +28,8 @@ const COMMANDS: [&str; 3] = ["condor_q", "condor_rm", "condor_status"];
 const SLOW: Duration = Duration::from_secs(5);
 const SCHEDD: &str = "see that condor_schedd runs on this machine and this user may ask it: condor_ping -type SCHEDD READ WRITE";
 
-/// Looks at everything, and with `test` submits a job; it may wait so long for its start.
-pub async fn check(flags: &Flags, settings: &Settings, test: Option<Duration>) -> Report {
+/// Looks at everything, and with `test` submits a job.
+pub async fn check(flags: &Flags, settings: &Settings, test: Option<Test>) -> Report {
     let common = &flags.common;
     let mut findings = check::set_up(common);
     if rustix::process::geteuid().is_root() {
@@ -51,8 +52,12 @@ pub async fn check(flags: &Flags, settings: &Settings, test: Option<Duration>) -
         let queue = queue(&condor).await;
         let answers = queue.mend.is_none();
         findings.push(queue);
-        if let Some(patience) = test.filter(|_| answers) {
-            findings.push(check::submit_test::run(&Trial(settings), &directory, patience).await);
+        if let Some(test) = test.filter(|_| answers) {
+            let trial = Trial {
+                settings,
+                node: test.node.as_deref(),
+            };
+            findings.extend(check::submit_test::run(&trial, &directory, test.patience).await);
         }
     }
     findings.extend(check::api(program::endpoint(common)).await);

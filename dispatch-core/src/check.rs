@@ -5,15 +5,16 @@ mod api;
 mod machine;
 pub mod submit_test;
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use api::look as api;
 pub use machine::{commands, directory, set_up};
 
 /// How much it matters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
     /// As it should be.
@@ -30,7 +31,7 @@ pub struct Finding {
     /// How much it matters.
     pub level: Level,
     /// What was looked at, in a word or two.
-    pub what: &'static str,
+    pub what: Cow<'static, str>,
     /// What was found.
     pub finding: String,
     /// What to do about it.
@@ -54,10 +55,15 @@ impl Finding {
         Self::new(Level::Fail, what, finding.as_ref(), Some(mend.as_ref()))
     }
 
-    fn new(level: Level, what: &'static str, finding: &str, mend: Option<&str>) -> Self {
+    fn new(
+        level: Level,
+        what: impl Into<Cow<'static, str>>,
+        finding: &str,
+        mend: Option<&str>,
+    ) -> Self {
         Self {
             level,
-            what,
+            what: what.into(),
             finding: one_line(finding),
             mend: mend.map(one_line),
         }

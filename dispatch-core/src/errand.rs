@@ -17,6 +17,7 @@ use serde::Serialize;
 use crate::api::Api;
 use crate::asked::Asked;
 use crate::check::Report;
+use crate::check::submit_test::Test;
 use crate::explain::{Explanation, Facts, Names, explain};
 use crate::home::Home;
 use crate::needs::{Fit, Needs};
@@ -69,12 +70,15 @@ pub enum Errand {
     },
     /// Look whether everything needed is there, and what to do about what is not; exit status 78 if something fails
     Check {
-        /// Also submit a job, see it start, and remove it
+        /// Also submit a job, tell what crunch-run finds on its node, and remove it
         #[arg(long)]
         submit_test: bool,
         /// How long that job may take to start
         #[arg(long, value_name = "TIME", default_value = "60s", value_parser = program::time)]
         wait: Duration,
+        /// The node for it, by its name in the scheduler [default: any]
+        #[arg(long, value_name = "NAME", requires = "submit_test")]
+        node: Option<String>,
     },
 }
 
@@ -139,8 +143,8 @@ pub trait Program {
         std::future::ready(None)
     }
 
-    /// Looks at everything; with `test` also at a job of its own, which may take so long to start.
-    fn check(&self, test: Option<Duration>) -> impl Future<Output = Report>;
+    /// Looks at everything; with `test` also at a job of its own.
+    fn check(&self, test: Option<Test>) -> impl Future<Output = Report>;
 }
 
 /// Does it, and prints the answer. 78: the check found something that fails, or this could not be done.
@@ -188,8 +192,16 @@ async fn answer<P: Program>(
             let told = explain(&facts(program, container).await?);
             (shown(&told, format)?, true)
         }
-        Errand::Check { submit_test, wait } => {
-            let report = program.check(submit_test.then_some(*wait)).await;
+        Errand::Check {
+            submit_test,
+            wait,
+            node,
+        } => {
+            let test = submit_test.then(|| Test {
+                patience: *wait,
+                node: node.clone(),
+            });
+            let report = program.check(test).await;
             (shown(&report, format)?, report.ok)
         }
     })

@@ -4,6 +4,7 @@ mod submit_test;
 
 use std::time::{Duration, Instant};
 
+use dispatch_core::check::submit_test::Test;
 use dispatch_core::check::{self, Finding, Report};
 use dispatch_core::home::Home;
 use dispatch_core::program;
@@ -29,8 +30,8 @@ const LOCAL: [(i64, &str); 5] = [
     (0x794C_7630, "overlay"),
 ];
 
-/// Looks at everything, and with `test` submits a job that is cancelled again; it may wait so long for its start.
-pub async fn check(flags: &Flags, settings: &Settings, test: Option<Duration>) -> Report {
+/// Looks at everything, and with `test` submits a job that is cancelled again.
+pub async fn check(flags: &Flags, settings: &Settings, test: Option<Test>) -> Report {
     let common = &flags.common;
     let mut findings = check::set_up(common);
     let mend = "install Slurm's client commands on this machine, in PATH";
@@ -48,8 +49,12 @@ pub async fn check(flags: &Flags, settings: &Settings, test: Option<Duration>) -
         let squeue = squeue(&slurm).await;
         let answers = squeue.mend.is_none();
         findings.push(squeue);
-        if let Some(patience) = test.filter(|_| answers) {
-            findings.push(check::submit_test::run(&Trial(settings), &directory, patience).await);
+        if let Some(test) = test.filter(|_| answers) {
+            let trial = Trial {
+                settings,
+                node: test.node.as_deref(),
+            };
+            findings.extend(check::submit_test::run(&trial, &directory, test.patience).await);
         }
     }
     findings.extend(check::api(program::endpoint(common)).await);

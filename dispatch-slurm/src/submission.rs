@@ -190,13 +190,23 @@ impl Settings {
         container: &ContainerUuid,
         token_file: &Path,
     ) -> Result<String, shlex::QuoteError> {
+        let line = self.crunch_run_line(container, token_file)?;
+        Ok(format!("#!/bin/sh\nexec {line}\n"))
+    }
+
+    /// crunch-run as a job calls it, for a shell.
+    pub fn crunch_run_line(
+        &self,
+        container: &ContainerUuid,
+        token_file: &Path,
+    ) -> Result<String, shlex::QuoteError> {
         let token_file = token_file.to_string_lossy();
         let words = self.crunch_run.iter().map(String::as_str).chain([
             "--token-file",
             &token_file,
             container.as_str(),
         ]);
-        Ok(format!("#!/bin/sh\nexec {}\n", shlex::try_join(words)?))
+        shlex::try_join(words)
     }
 }
 

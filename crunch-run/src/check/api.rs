@@ -28,8 +28,17 @@ struct Answer {
     took: Duration,
 }
 
+/// Whether there is a token to try.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Given {
+    Now,
+    None,
+    /// Each attempt gets one.
+    Later,
+}
+
 /// The findings, and a client where there is one to go on with.
-pub async fn look(endpoint: Endpoint, has_token: bool) -> (Vec<Finding>, Option<Client>) {
+pub async fn look(endpoint: Endpoint, token: Given) -> (Vec<Finding>, Option<Client>) {
     let endpoint = Endpoint {
         retry_budget: Duration::ZERO,
         call_timeout: PATIENCE,
@@ -60,13 +69,21 @@ pub async fn look(endpoint: Endpoint, has_token: bool) -> (Vec<Finding>, Option<
     if answer.discovery.is_err() {
         return (findings, None);
     }
-    if !has_token {
-        findings.push(Finding::warn(
-            "token",
-            "none given, so that neither it nor Keep was tried",
-            "give one with --token-file, or in ARVADOS_API_TOKEN",
-        ));
-        return (findings, None);
+    match token {
+        Given::Now => {}
+        Given::Later => {
+            let words = "not tried, nor Keep: each attempt has a token of its own";
+            findings.push(Finding::ok("token", words));
+            return (findings, None);
+        }
+        Given::None => {
+            findings.push(Finding::warn(
+                "token",
+                "none given, so that neither it nor Keep was tried",
+                "give one with --token-file, or in ARVADOS_API_TOKEN",
+            ));
+            return (findings, None);
+        }
     }
     let token = client.current_token().await;
     let accepted = token.is_ok();

@@ -20,11 +20,12 @@ use arvados_client::Endpoint;
 use arvados_client::endpoint::EndpointError;
 use clap::{Parser, ValueEnum};
 
+use self::api::Given;
 use self::finding::{Finding, Report};
 use crate::cache::{Limits, Share};
 use crate::engine::choose::Makers;
 use crate::exit;
-use crate::flags::EngineChoice;
+use crate::flags::{self as run_flags, EngineChoice};
 use crate::image::ImageStore;
 use crate::run::{SettingsError, default_cache, endpoint};
 
@@ -89,6 +90,30 @@ pub struct Flags {
     /// Trust only the certificates in this file (as SSL_CERT_FILE)
     #[arg(long, value_name = "FILE")]
     ca_certs: Option<PathBuf>,
+
+    /// The flags were those of a run
+    #[arg(skip)]
+    of_a_run: bool,
+}
+
+impl From<run_flags::Flags> for Flags {
+    /// What is told of a run that only looks.
+    fn from(flags: run_flags::Flags) -> Self {
+        Self {
+            format: Format::Json,
+            offline: false,
+            runtime_engine: flags.runtime_engine,
+            oci_runtime: flags.oci_runtime,
+            docker_socket: flags.docker_socket,
+            cache: flags.cache,
+            cache_size: flags.cache_size,
+            cache_free: flags.cache_free,
+            scratch: flags.scratch,
+            token_file: None,
+            ca_certs: flags.ca_certs,
+            of_a_run: true,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -113,7 +138,8 @@ pub fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
         Format::Json => report.json(),
     };
     io::stdout().lock().write_all(text.as_bytes())?;
-    Ok(match report.ok {
+    // A scheduler is told that it need not be tried elsewhere.
+    Ok(match report.ok || flags.of_a_run {
         true => ExitCode::SUCCESS,
         false => exit::ExitCode::Configuration.into(),
     })
@@ -246,7 +272,7 @@ impl Drop for Place {
 enum Server {
     Offline,
     Unusable(Finding),
-    Given { endpoint: Endpoint, has_token: bool },
+    Given { endpoint: Endpoint, token: Given },
 }
 
 /// The server, and the secret that must not be shown.
@@ -259,23 +285,30 @@ fn server(flags: &Flags, env: &impl Fn(&str) -> Option<String>) -> (Server, Stri
         let file = flags.token_file.as_deref().filter(|_| token.is_none());
         endpoint(file, flags.ca_certs.as_deref(), PATIENCE, &with)
     };
-    let (found, has_token) = match given(None) {
-        Err(SettingsError::Endpoint(EndpointError::NoToken)) => (given(Some(NO_TOKEN)), false),
-        found => (found, true),
+    let (found, token) = match given(flags.of_a_run.then_some(NO_TOKEN)) {
+        Err(SettingsError::Endpoint(EndpointError::NoToken)) => {
+            (given(Some(NO_TOKEN)), Given::None)
+        }
+        found if flags.of_a_run => (found, Given::Later),
+        found => (found, Given::Now),
     };
     match found {
         Ok(endpoint) => {
-            let token = match has_token {
-                true => endpoint.token.expose(),
-                false => "",
+            let given = match token {
+                Given::Now => endpoint.token.expose(),
+                Given::None | Given::Later => "",
             };
             // A v2 token's uuid is no secret.
-            let secret = token.split('/').nth(2).unwrap_or(token).to_owned();
-            let server = Server::Given {
-                endpoint,
-                has_token,
-            };
-            (server, secret)
+            let secret = given.split('/').nth(2).unwrap_or(given).to_owned();
+            (Server::Given { endpoint, token }, secret)
+        }
+        Err(error @ SettingsError::Endpoint(EndpointError::NoHost)) if flags.of_a_run => {
+            let finding = Finding::fail(
+                "API server",
+                error.to_string(),
+                "the variables of the dispatcher do not come here: look at what the scheduler or a wrapper does to the environment of jobs, as --export=NONE does",
+            );
+            (Server::Unusable(finding), String::new())
         }
         Err(error @ SettingsError::Endpoint(EndpointError::NoHost)) => {
             let finding = Finding::warn(
@@ -301,11 +334,8 @@ async fn ask(server: Server) -> Vec<Finding> {
     match server {
         Server::Offline => vec![not_tried("API server"), not_tried("Keep")],
         Server::Unusable(finding) => vec![finding],
-        Server::Given {
-            endpoint,
-            has_token,
-        } => {
-            let (mut findings, client) = api::look(endpoint, has_token).await;
+        Server::Given { endpoint, token } => {
+            let (mut findings, client) = api::look(endpoint, token).await;
             if let Some(client) = client {
                 findings.extend(keep::look(&client).await);
             }

@@ -1,4 +1,4 @@
-//! The job of `check --submit-test`: it shows that files travel to a node and back, and that crunch-run runs there.
+//! The job of `check --submit-test`: it shows that files travel to a node and back, and what crunch-run finds there.
 
 use std::error::Error;
 use std::path::Path;
@@ -24,12 +24,18 @@ const COLUMNS: &str =
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// HTCondor, for such a job.
-pub struct Trial<'a>(pub &'a Settings);
+pub struct Trial<'a> {
+    pub settings: &'a Settings,
+    /// Where it must run.
+    pub node: Option<&'a str>,
+}
 
 impl submit_test::Trial for Trial<'_> {
     const SUBMIT: &'static str = "condor_submit";
     const CANCEL: &'static str = "condor_rm";
-    const MEND: &'static str = "see that nodes have crunch-run where --crunch-run says, or give --transfer-crunch-run and a crunch-run that runs there";
+    const MEND: &'static str = "see that nodes have this version of crunch-run where --crunch-run says, or give --transfer-crunch-run and a crunch-run that runs there";
+    /// It comes with the end of the job.
+    const LATE: Duration = Duration::from_secs(5);
 
     async fn submit(
         &self,
@@ -37,10 +43,13 @@ impl submit_test::Trial for Trial<'_> {
         needs: &Needs,
         place: &Path,
     ) -> Result<String, Box<dyn Error>> {
-        let mut settings = self.0.clone();
-        settings.crunch_run.truncate(1);
-        // Before all that follows: it says its version and ends.
-        settings.crunch_run.push("--version".to_owned());
+        let mut settings = self.settings.clone();
+        if let Some(name) = self.node {
+            let name = name.replace(['"', '\\'], "");
+            let there = format!("TARGET.Machine == \"{name}\"");
+            settings.lines.set("node", "requirements", &there)?;
+        }
+        settings.crunch_run.push("--check".to_owned());
         settings.types.clear();
         let attempt = container.to_string().replacen("dz642", "gj3su", 1);
         let attempt = TokenUuid::parse(&attempt)?;
@@ -65,11 +74,6 @@ impl submit_test::Trial for Trial<'_> {
         Ok(job_number(&answer.output, " - "))
     }
 
-    fn version(&self, said: &str) -> Option<String> {
-        let line = said.lines().last()?;
-        line.starts_with("crunch-run ").then(|| line.to_owned())
-    }
-
     async fn state(&self, job: &str) -> Result<State, String> {
         let queued = ask("condor_q", job, &[]).await?;
         match state(&queued)? {
@@ -83,7 +87,7 @@ impl submit_test::Trial for Trial<'_> {
     }
 
     async fn never(&self, job: &str, needs: &Needs) -> Option<String> {
-        if self.0.pool_grows {
+        if self.settings.pool_grows {
             return None;
         }
         match analysis::verdict(job, needs, PATIENCE).await {

@@ -1,5 +1,5 @@
-//! A real job, submitted as containers are, seen to run crunch-run, and removed: only that shows that nodes have what
-//! they need.
+//! A real job, submitted as containers are, and removed: on its node crunch-run looks, with the flags and the variables of
+//! containers' jobs, whether that has what they need, and here it is told.
 
 use std::error::Error;
 use std::fs;
@@ -10,14 +10,27 @@ use std::time::{Duration, Instant};
 
 use arvados_client::ContainerUuid;
 
-use super::Finding;
+use serde::Deserialize;
+
+use super::{Finding, Level};
 use crate::needs::Needs;
 
 const WHAT: &str = "submit test";
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(500);
+/// crunch-run has looked around by then.
+const LOOKS: Duration = Duration::from_secs(40);
 /// A job that was cancelled is gone by then.
 const FAREWELL: Duration = Duration::from_secs(60);
+
+/// What is wanted of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Test {
+    /// So long it may take to start.
+    pub patience: Duration,
+    /// Where it must run.
+    pub node: Option<String>,
+}
 
 /// What the scheduler says of the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,8 +51,10 @@ pub trait Trial {
     const CANCEL: &'static str;
     /// What to do when crunch-run is not seen to run.
     const MEND: &'static str;
+    /// So much later than it was said may what the job says arrive.
+    const LATE: Duration;
 
-    /// Submits a job of these needs that runs `crunch-run --version`; what it says must arrive in `output.log` in
+    /// Submits a job of these needs that runs crunch-run with `--check`; what it says must arrive in `output.log` in
     /// `place`. Its number.
     fn submit(
         &self,
@@ -47,9 +62,6 @@ pub trait Trial {
         needs: &Needs,
         place: &Path,
     ) -> impl Future<Output = Result<String, Box<dyn Error>>>;
-
-    /// crunch-run's version, once all that the job has to say has arrived.
-    fn version(&self, said: &str) -> Option<String>;
 
     /// Where the job is. An error: the scheduler did not tell.
     fn state(&self, job: &str) -> impl Future<Output = Result<State, String>>;
@@ -80,8 +92,54 @@ impl Drop for Place {
     }
 }
 
+/// What crunch-run saw on the node.
+#[derive(Debug, Deserialize)]
+struct Node {
+    host: String,
+    uid: u32,
+    version: String,
+    findings: Vec<Found>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Found {
+    level: Level,
+    what: String,
+    finding: String,
+    mend: Option<String>,
+}
+
+impl Node {
+    /// From what a job said: one whole line among others, as the site's scripts may speak too.
+    fn of(said: &str) -> Option<Self> {
+        let (whole, _) = said.rsplit_once('\n')?;
+        let read = |line| serde_json::from_str(line).ok();
+        whole.lines().rev().find_map(read)
+    }
+
+    fn findings(self) -> impl Iterator<Item = Finding> {
+        let host = self.host;
+        self.findings.into_iter().map(move |found| {
+            let what = format!("{host}, {}", found.what);
+            Finding::new(found.level, what, &found.finding, found.mend.as_deref())
+        })
+    }
+}
+
 /// Does it. The job may take `patience` to start.
-pub async fn run<T: Trial>(trial: &T, directory: &Path, patience: Duration) -> Finding {
+pub async fn run<T: Trial>(trial: &T, directory: &Path, patience: Duration) -> Vec<Finding> {
+    let mut node = None;
+    let test = test(trial, directory, patience, &mut node).await;
+    let node = node.into_iter().flat_map(Node::findings);
+    std::iter::once(test).chain(node).collect()
+}
+
+async fn test<T: Trial>(
+    trial: &T,
+    directory: &Path,
+    patience: Duration,
+    node: &mut Option<Node>,
+) -> Finding {
     // A name no container has.
     let container = ContainerUuid::generate("check");
     let place = match Place::new(directory, &container) {
@@ -93,7 +151,7 @@ pub async fn run<T: Trial>(trial: &T, directory: &Path, patience: Duration) -> F
     };
     let needs = Needs {
         cpus: 1,
-        ram: 64 << 20,
+        ram: 256 << 20,
         max_run_time: Some(600),
         ..Needs::default()
     };
@@ -113,7 +171,10 @@ pub async fn run<T: Trial>(trial: &T, directory: &Path, patience: Duration) -> F
     let seen = watch(trial, &job, &needs, &place.0, patience).await;
     let gone = cancel(trial, &job).await;
     match (seen, gone) {
-        (Ok(words), Ok(())) => Finding::ok(WHAT, format!("job {job} {words}, and is gone")),
+        (Ok((words, seen)), Ok(())) => {
+            *node = Some(seen);
+            Finding::ok(WHAT, format!("job {job} {words}, and is gone"))
+        }
         (Err(Unseen::Waits(words)), Ok(())) => Finding::warn(
             WHAT,
             format!(
@@ -154,8 +215,9 @@ async fn watch<T: Trial>(
     needs: &Needs,
     place: &Path,
     patience: Duration,
-) -> Result<String, Unseen> {
+) -> Result<(String, Node), Unseen> {
     let began = Instant::now();
+    let (mut started, mut ended) = (None, None);
     let mut node = String::new();
     loop {
         let asked = trial.state(job).await;
@@ -170,25 +232,36 @@ async fn watch<T: Trial>(
             node = format!(" (it {words})");
         }
         let seconds = began.elapsed().as_secs_f64();
-        if let Some(version) = trial.version(&said) {
-            return Ok(format!(
-                "was accepted, and ran {version}{node} after {seconds:.1} s"
-            ));
+        if let Some(seen) = Node::of(&said) {
+            let (version, uid) = (&seen.version, seen.uid);
+            let words = format!(
+                "was accepted, and crunch-run {version} looked around as uid {uid}{node}, {seconds:.1} s later"
+            );
+            return Ok((words, seen));
         }
-        if let State::Ended(words) = &state {
-            return Err(Unseen::Failed(format!("{words}; it said: {said:?}")));
-        }
-        if began.elapsed() > patience {
-            return Err(match state {
-                State::Waits(words) => match trial.never(job, needs).await {
+        let said = said.trim();
+        let is_over = |since: &mut Option<Instant>, time: Duration| {
+            since.get_or_insert_with(Instant::now).elapsed() >= time
+        };
+        let missing = |words: String| {
+            let place = place.display();
+            Unseen::Failed(format!("{words}; what it says does not arrive in {place}"))
+        };
+        match state {
+            State::Waits(words) if began.elapsed() > patience => {
+                return Err(match trial.never(job, needs).await {
                     Some(why) => Unseen::Never(why),
                     None => Unseen::Waits(words),
-                },
-                _ => Unseen::Failed(format!(
-                    "runs{node}, but what it says does not arrive in {}",
-                    place.display()
-                )),
-            });
+                });
+            }
+            State::Ended(words) if !said.is_empty() => {
+                return Err(Unseen::Failed(format!("{words}; it said: {said}")));
+            }
+            State::Ended(words) if is_over(&mut ended, T::LATE) => return Err(missing(words)),
+            State::Runs(_) if is_over(&mut started, LOOKS + T::LATE) => {
+                return Err(missing(format!("runs{node}")));
+            }
+            State::Waits(_) | State::Runs(_) | State::Ended(_) => {}
         }
         tokio::time::sleep(PAUSE).await;
     }
@@ -204,4 +277,26 @@ async fn cancel<T: Trial>(trial: &T, job: &str) -> Result<(), String> {
         tokio::time::sleep(PAUSE).await;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_node_says_is_one_whole_line() {
+        let line = r#"{"host":"n1","uid":7,"version":"1.0","ok":false,"findings":[{"level":"ok","what":"kernel","finding":"6.1"},{"level":"fail","what":"cache","finding":"is full","mend":"empty it"}]}"#;
+        let node = Node::of(&format!("a note\n{line}\n{{}}\nan ep")).unwrap();
+        assert_eq!((node.uid, node.version.as_str()), (7, "1.0"));
+        let findings: Vec<Finding> = node.findings().collect();
+        assert_eq!(findings[0].what, "n1, kernel");
+        let fail = &findings[1];
+        assert_eq!(
+            (fail.level, fail.mend.as_deref()),
+            (Level::Fail, Some("empty it"))
+        );
+        for said in ["", line, "crunch-run: no such flag\n", "{}\n"] {
+            assert!(Node::of(said).is_none(), "{said}");
+        }
+    }
 }

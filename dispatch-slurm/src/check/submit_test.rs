@@ -1,26 +1,31 @@
-//! The job of `check --submit-test`: it shows that a node sees the shared directory and has crunch-run.
+//! The job of `check --submit-test`: it shows that a node sees the shared directory, and what crunch-run finds there.
 
 use std::error::Error;
 use std::path::Path;
+use std::time::Duration;
 
 use arvados_client::ContainerUuid;
 use dispatch_core::check::submit_test::{self, State};
+use dispatch_core::dry_run::Source;
 use dispatch_core::handover::job_number;
 use dispatch_core::needs::Needs;
 
 use crate::settings::Settings;
-use crate::submission::Job;
-
-/// The last line that the job writes.
-const READY: &str = "crunch-run is there";
+use crate::submission::{Argument, Job};
 
 /// Slurm, for such a job.
-pub struct Trial<'a>(pub &'a Settings);
+pub struct Trial<'a> {
+    pub settings: &'a Settings,
+    /// Where it must run.
+    pub node: Option<&'a str>,
+}
 
 impl submit_test::Trial for Trial<'_> {
     const SUBMIT: &'static str = "sbatch";
     const CANCEL: &'static str = "scancel";
-    const MEND: &'static str = "see that nodes have crunch-run where --crunch-run says, and --shared-dir at the same place";
+    const MEND: &'static str = "see that nodes have this version of crunch-run where --crunch-run says, and --shared-dir at the same place";
+    /// NFS may say for so long that a file is not there.
+    const LATE: Duration = Duration::from_secs(60);
 
     async fn submit(
         &self,
@@ -28,34 +33,30 @@ impl submit_test::Trial for Trial<'_> {
         needs: &Needs,
         place: &Path,
     ) -> Result<String, Box<dyn Error>> {
-        let settings = self.0;
-        let arguments = settings.sbatch(Job {
+        let settings = self.settings;
+        let mut arguments = settings.sbatch(Job {
             container,
             needs,
             comment: "dispatch-slurm check",
             output: &place.join("output.log"),
             avoid: &[],
         })?;
-        let crunch_run = settings
-            .crunch_run
-            .first()
-            .map_or("crunch-run", |word| word);
-        let crunch_run = shlex::try_quote(crunch_run)?;
-        // It ends by itself, should nobody be there to cancel it.
-        let script =
-            format!("#!/bin/sh\n{crunch_run} --version && echo {READY} && exec sleep 600\n");
+        arguments.extend(self.node.map(|name| Argument {
+            text: format!("--nodelist={name}"),
+            from: Source::Always("it was asked for"),
+        }));
+        let mut looks = settings.clone();
+        looks.crunch_run.push("--check".to_owned());
+        let looks = looks.crunch_run_line(container, &place.join("token"))?;
+        // What it said may take its time to arrive. It ends by itself, should nobody be there to cancel it.
+        let script = format!("#!/bin/sh\n{looks} && exec sleep 600\n");
         let answer = settings.command(arguments, script).succeed().await?;
         Ok(job_number(&answer.output, ";"))
     }
 
-    fn version(&self, said: &str) -> Option<String> {
-        let version = said.strip_suffix(&format!("{READY}\n"))?;
-        Some(version.lines().last().unwrap_or_default().to_owned())
-    }
-
     async fn state(&self, job: &str) -> Result<State, String> {
         let arguments = ["--noheader", "--all", "--states=all", "--format=%T|%r|%N"];
-        let command = self.0.client("squeue").args(arguments);
+        let command = self.settings.client("squeue").args(arguments);
         let command = command.args([format!("--jobs={job}")]);
         match command.succeed().await {
             Ok(answer) => {
@@ -68,7 +69,7 @@ impl submit_test::Trial for Trial<'_> {
     }
 
     async fn cancel(&self, job: &str) -> Result<(), String> {
-        let done = self.0.client("scancel").args([job]).succeed().await;
+        let done = self.settings.client("scancel").args([job]).succeed().await;
         done.map(drop).map_err(|error| error.to_string())
     }
 }

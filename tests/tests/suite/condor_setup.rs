@@ -190,7 +190,11 @@ async fn the_check_finds_what_works_and_what_does_not() {
     let site = Site::up(&[]).await;
     let findings = |report: &Value, what: &str| -> Vec<String> {
         let all = report["findings"].as_array().unwrap().iter();
-        let about = all.filter(|finding| finding["what"] == what);
+        // Of a node, its name comes before.
+        let about = all.filter(|finding| {
+            let told = finding["what"].as_str().unwrap();
+            told == what || (what.starts_with(", ") && told.ends_with(what))
+        });
         about
             .map(|f| format!("{}: {}", f["level"], f["finding"]))
             .collect()
@@ -208,7 +212,10 @@ async fn the_check_finds_what_works_and_what_does_not() {
     let report = site.answer(&["--crunch-run", crunch_run, "check", "--submit-test"]);
     assert_eq!(report["ok"], true, "{report}");
     let test = findings(&report, "submit test");
-    assert!(test[0].contains("ran crunch-run "), "{test:?}");
+    assert!(test[0].contains("looked around as uid "), "{test:?}");
+    // With the certificate that travelled.
+    let server = findings(&report, ", API server");
+    assert!(server[0].starts_with("\"ok\""), "{report}");
     assert!(
         findings(&report, "slots")[0].contains("of 4 CPUs, 8192 MiB, 0 GPUs"),
         "{report}"
@@ -252,6 +259,13 @@ async fn the_check_finds_what_works_and_what_does_not() {
         findings(&report, "submit test")[0].starts_with("\"fail\""),
         "{report}"
     );
+
+    let blind = format!("{crunch_run} --ca-certs=/no/such.pem");
+    let report = failed(&["--crunch-run", &blind, "check", "--submit-test"]);
+    let test = findings(&report, "submit test");
+    assert!(test[0].starts_with("\"ok\""), "{test:?}");
+    let server = findings(&report, ", API server");
+    assert!(server[0].contains("/no/such.pem"), "{report}");
 
     let unmet = "requirements = TARGET.HasUnobtainium =?= True";
     let report = failed(&[

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use arvados_client::records::ContainerState;
 use serde_json::{Value, json};
 
+use crate::program::binary;
 use crate::secrets::{Secrets, files, found_in, processes, secret};
 use crate::stack::client;
 
@@ -162,14 +163,22 @@ async fn the_check_finds_what_works_and_what_does_not() {
     assert_eq!(report["ok"], true, "{report}");
     let findings = |report: &Value, what: &str| -> Vec<String> {
         let all = report["findings"].as_array().unwrap().iter();
-        let about = all.filter(|finding| finding["what"] == what);
+        // Of a node, its name comes before.
+        let about = all.filter(|finding| {
+            let told = finding["what"].as_str().unwrap();
+            told == what || (what.starts_with(", ") && told.ends_with(what))
+        });
         about
             .map(|f| format!("{}: {}", f["level"], f["finding"]))
             .collect()
     };
     let test = findings(&report, "submit test");
-    assert!(test[0].contains("ran crunch-run "), "{test:?}");
-    assert!(test[0].contains("on n1 after"), "{test:?}");
+    assert!(test[0].contains("looked around as uid "), "{test:?}");
+    assert!(test[0].contains("on n1, "), "{test:?}");
+    for what in [", kernel", ", engine builtin", ", cache", ", API server"] {
+        let told = findings(&report, what);
+        assert!(!told.is_empty(), "{what}: {report}");
+    }
     assert!(
         findings(&report, "partitions")[0].contains("main (1 nodes)"),
         "{report}"
@@ -203,6 +212,15 @@ async fn the_check_finds_what_works_and_what_does_not() {
         test[0].starts_with("\"fail\"") && test[0].contains("/no/such/crunch-run"),
         "{test:?}"
     );
+
+    let blind = format!("{} --ca-certs=/no/such.pem", binary("crunch-run").display());
+    let output = site.errand(&["--crunch-run", &blind, "check", "--submit-test"]);
+    assert_eq!(output.status.code(), Some(78));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let test = findings(&report, "submit test");
+    assert!(test[0].starts_with("\"ok\""), "{test:?}");
+    let server = findings(&report, ", API server");
+    assert!(server[0].contains("/no/such.pem"), "{report}");
 
     let token = site.stack.dir.path().join("wrong-token");
     std::fs::write(&token, "wrongwrongwrong").unwrap();
