@@ -28,11 +28,19 @@ impl Check {
         Self::of(Path::new(env!("CARGO_BIN_EXE_crunch-run")), &[])
     }
 
+    /// By a run that only looks; the token is not there.
+    fn of_a_run() -> Self {
+        let mut check = Self::with_verb(Command::new(env!("CARGO_BIN_EXE_crunch-run")), "--check");
+        let uuid = "zzzzz-dz642-0123456789abcde";
+        check
+            .command
+            .args(["--token-file", "/no/such/token", "--grace=1m", uuid]);
+        check
+    }
+
     fn of(program: &Path, before: &[&str]) -> Self {
-        let place = tempfile::tempdir().unwrap();
-        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).unwrap();
         let mut words = before.iter().map(std::ffi::OsStr::new);
-        let mut command = match words.next() {
+        let command = match words.next() {
             Some(first) => {
                 let mut command = Command::new(first);
                 command.args(words).arg(program);
@@ -40,8 +48,14 @@ impl Check {
             }
             None => Command::new(program),
         };
+        Self::with_verb(command, "check")
+    }
+
+    fn with_verb(mut command: Command, verb: &str) -> Self {
+        let place = tempfile::tempdir().unwrap();
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).unwrap();
         command
-            .arg("check")
+            .arg(verb)
             .arg("--cache")
             .arg(place.path().join("cache"))
             // However full the disk of this machine is.
@@ -217,6 +231,44 @@ async fn a_server_that_is_not_to_be_trusted_or_reached_fails() {
     let (code, report) = Check::new().json();
     assert_eq!(code, 0);
     says(&report, "API server", "warn", "ARVADOS_API_HOST");
+}
+
+/// What a scheduler's submit test asks for: whatever is found is told, and that is no failure of the job.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_may_look_instead() {
+    if !run_lab::can_run() {
+        return;
+    }
+    let told = |check: Check| -> Value {
+        let output = check.output();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert_eq!(output.stdout.iter().filter(|c| **c == b'\n').count(), 1);
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let world = World::new().await;
+    let secret = "v2/zzzzz-gj3su-0123456789abcde/5ecret";
+    let report = told(Check::of_a_run().with_server(&world).token(secret));
+    assert_eq!(report["ok"], true, "{report:#}");
+    says(&report, "API server", "ok", "cluster");
+    says(
+        &report,
+        "token",
+        "ok",
+        "each attempt has a token of its own",
+    );
+    says(&report, "engine auto", "ok", "takes builtin");
+    says(&report, "cache", "ok", "will be made");
+    assert!(!report.to_string().contains("5ecret"));
+    let report = told(Check::of_a_run());
+    assert_eq!(report["ok"], false, "{report:#}");
+    says(&report, "API server", "fail", "ARVADOS_API_HOST");
+    let docker = ["--runtime-engine=docker", "--docker-socket=/nowhere"];
+    let report = told(Check::of_a_run().with_server(&world).args(&docker));
+    says(&report, "engine docker", "fail", "/nowhere");
+
+    // Wrong flags of a run are told as ever.
+    let output = Check::of_a_run().args(&["--no-such-flag"]).output();
+    assert_eq!(output.status.code(), Some(78), "{output:?}");
 }
 
 #[test]

@@ -203,6 +203,16 @@ pub fn refuse(why: &str) -> ExitCode {
     ExitCode::from(EXIT_CONFIG)
 }
 
+/// Tells of flags that are wrong, or what was asked about them, and ends. Wrong ones are a configuration that cannot work:
+/// a service manager is not to try again.
+pub fn refuse_flags(error: clap::Error) -> ! {
+    let _ = error.print();
+    std::process::exit(match error.use_stderr() {
+        true => EXIT_CONFIG.into(),
+        false => 0,
+    })
+}
+
 fn program_name() -> String {
     let name = std::env::args_os().next().map(PathBuf::from);
     name.as_deref()

@@ -63,7 +63,7 @@ fn main() -> ExitCode {
     if let Some(code) = manual::asked::<Flags>() {
         return code;
     }
-    let flags = Flags::parse();
+    let flags = Flags::try_parse().unwrap_or_else(|error| program::refuse_flags(error));
     program::run(flags.common.clone(), async || {
         let run_dir = Home::take(&flags.run_dir)?;
         let program = Executor::find(flags.crunch_run.as_deref()).ok_or(

@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     if let Some(code) = manual::asked::<Flags>() {
         return code;
     }
-    let flags = Flags::parse();
+    let flags = Flags::try_parse().unwrap_or_else(|error| program::refuse_flags(error));
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())

@@ -8,6 +8,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches};
 
 use super::{Config, ConfigError};
+use crate::program;
 
 /// The flag of programs that read the file.
 #[derive(Debug, Clone, Args)]
@@ -79,7 +80,7 @@ pub fn parse<F: CommandFactory + FromArgMatches>(
     given: impl Fn(&Config) -> Vec<Given>,
 ) -> Result<(F, Origins, Option<Config>), ConfigError> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
-    let matches = F::command().get_matches_from(&arguments);
+    let matches = read(F::command(), &arguments);
     let Some(path) = matches.get_one::<PathBuf>("config") else {
         return Ok((made(&matches), of::<F>(matches, Vec::new()), None));
     };
@@ -90,12 +91,17 @@ pub fn parse<F: CommandFactory + FromArgMatches>(
         let values: Vec<&'static str> = given.values.iter().map(|v| &*v.clone().leak()).collect();
         command.mut_arg(given.flag, |flag| flag.default_values(values))
     });
-    let matches = command.get_matches_from(&arguments);
+    let matches = read(command, &arguments);
     Ok((made(&matches), of::<F>(matches, given), Some(config)))
 }
 
+fn read(command: clap::Command, arguments: &[OsString]) -> ArgMatches {
+    let matches = command.try_get_matches_from(arguments);
+    matches.unwrap_or_else(|error| program::refuse_flags(error))
+}
+
 fn made<F: FromArgMatches>(matches: &ArgMatches) -> F {
-    F::from_arg_matches(matches).unwrap_or_else(|error| error.exit())
+    F::from_arg_matches(matches).unwrap_or_else(|error| program::refuse_flags(error))
 }
 
 fn of<F: CommandFactory>(matches: ArgMatches, given: Vec<Given>) -> Origins {

@@ -206,3 +206,28 @@ fn a_full_disk_is_said_so_and_what_was_accepted_stays() {
     drop(api);
     drop(disk);
 }
+
+/// A service manager that starts a program again need not try these.
+#[test]
+fn wrong_flags_are_a_configuration_that_cannot_work() {
+    for program in [
+        "dispatch-local",
+        "dispatch-slurm",
+        "dispatch-condor",
+        "dispatch-overseer",
+        "crunch-run",
+    ] {
+        let run = |word: &str| Command::new(binary(program)).arg(word).output().unwrap();
+        let wrong = run("--no-such-flag");
+        assert_eq!(wrong.status.code(), Some(78), "{program}: {wrong:?}");
+        let said = String::from_utf8_lossy(&wrong.stderr);
+        assert!(said.contains("--no-such-flag"), "{program}: {said}");
+        assert_eq!(run("--help").status.code(), Some(0), "{program}");
+        let manual = run("man");
+        let page = String::from_utf8_lossy(&manual.stdout);
+        assert!(
+            manual.status.success() && page.contains(".SH NAME"),
+            "{program}: {page}"
+        );
+    }
+}
