@@ -30,6 +30,13 @@ test-slurm: deps deps-labs
 	SLURM_LAB_RELEASE=$(RELEASE) PATH="/opt/slurm-$(RELEASE)/usr/bin:$$PATH" RUST_TEST_THREADS=4 \
 		cargo test -p suite-tests --test suite --test faults --locked $(fail_points) -- slurm
 
+# The units of contrib/ as they are, under a systemd of their own: as root, where systemd is installed.
+.PHONY: test-units
+test-units: deps deps-labs
+	cargo build --workspace --bins --locked
+	tests/units/try target/debug slurm
+	tests/units/try target/debug condor
+
 # With a real NVIDIA GPU: containers get the granted one and no other. As root, on a machine that has one.
 .PHONY: test-gpu
 test-gpu: deps
