@@ -17,8 +17,8 @@ demo: deps
 test: fail_points = --features fail-points/enabled
 test: deps deps-labs
 	cargo build --workspace --bins --locked $(fail_points)
-	RUST_TEST_THREADS=$$(($$(nproc) * 2)) cargo test --workspace --exclude suite-tests --lib --bins --tests --locked $(fail_points)
-	RUST_TEST_THREADS=6 cargo test -p suite-tests --lib --bins --tests --locked $(fail_points)
+	RUST_TEST_THREADS=$$(($$(nproc) * 2)) cargo test --no-fail-fast --workspace --exclude suite-tests --lib --bins --tests --locked $(fail_points)
+	RUST_TEST_THREADS=6 cargo test --no-fail-fast -p suite-tests --lib --bins --tests --locked $(fail_points)
 	cargo test --workspace --doc --locked $(fail_points)
 
 # The tests of Slurm on that of another Debian release, which is unpacked beside this machine's: make test-slurm RELEASE=sid
