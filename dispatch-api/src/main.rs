@@ -8,6 +8,9 @@ use dispatch_api::{LogFormat, Options, Server};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
+/// A person must change something, after sysexits.
+const WRONG_FLAGS: u8 = 78;
+
 fn main() -> ExitCode {
     if std::env::args_os().skip(1).eq(["man"]) {
         let page = clap_mangen::Man::new(Options::command());
@@ -16,7 +19,16 @@ fn main() -> ExitCode {
             Err(_) => ExitCode::FAILURE,
         };
     }
-    let options = Options::parse();
+    let options = match Options::try_parse() {
+        Ok(options) => options,
+        Err(error) => {
+            let _ = error.print();
+            return match error.use_stderr() {
+                true => ExitCode::from(WRONG_FLAGS),
+                false => ExitCode::SUCCESS,
+            };
+        }
+    };
     start_logging(options.log_format);
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()

@@ -30,8 +30,10 @@ use crate::unmatched::{COMMANDS, Unmatched};
 use crate::waiting;
 
 pub const NAME: &str = "condor";
-/// Jobs of one submission, and of one removal, at most.
+/// Jobs of one submission, at most.
 pub const BATCH: usize = 500;
+/// Jobs that one command removes: what it says of them is heard whole.
+const REMOVALS: usize = 40;
 /// condor_history is asked so often for an end, and so long lies between.
 const HISTORY_TRIES: u32 = 3;
 const HISTORY_PAUSE: Duration = Duration::from_secs(2);
@@ -194,8 +196,12 @@ impl Condor {
         let command = Command::new("condor_rm").patience(self.patience);
         let command = command.args(how.iter().copied()).args(numbers);
         match command.succeed().await {
-            Ok(_) => Ok(()),
-            Err(Failure::Said(said)) if is_removed(&said) => Ok(()),
+            // Where it removed some, it tells of the others and does not fail.
+            Ok(answer) => match refused(&answer.complaint, jobs) {
+                None => Ok(()),
+                Some(line) => Err(no_answer(line.to_owned())),
+            },
+            Err(Failure::Said(said)) if jobs.len() == 1 && is_removed(&said) => Ok(()),
             Err(failure) => Err(no_answer(failure.to_string())),
         }
     }
@@ -317,7 +323,7 @@ impl Scheduler for Condor {
     }
 
     fn stops(&self) -> usize {
-        BATCH
+        REMOVALS
     }
 
     /// To remove what is being removed already changes nothing: where one was not removed, all are asked for again.
@@ -375,6 +381,12 @@ impl Scheduler for Condor {
     async fn wake(&self) {
         self.events.rung().await
     }
+}
+
+/// What is said of one of these jobs that is still there.
+fn refused<'a>(said: &'a str, jobs: &[JobId]) -> Option<&'a str> {
+    let of_ours = |line: &&str| jobs.iter().any(|job| line.contains(&job.0));
+    said.lines().filter(of_ours).find(|line| !is_removed(line))
 }
 
 /// There is no such job any more, or it is being removed already.

@@ -1,5 +1,6 @@
 //! Acting: each action is carried out by itself and answers with what it observed.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,8 +44,10 @@ pub enum Outcome {
     NotTogether,
     /// The scheduler does not have it, and the container is not locked any more; whether the attempt's token is ended.
     NotSubmitted(bool),
-    /// A job was told to stop.
-    Stopping,
+    /// This job was told to stop.
+    Stopping(JobId),
+    /// It could not be told.
+    NotStopped(JobId),
     /// The job is gone and its results have been waiting on its node, for so long by now.
     Undelivered(Duration),
     /// The record left Locked or Running; its state now, and whether the attempt's token is ended.
@@ -373,18 +376,24 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         };
         fail_point("dispatcher.after-stop");
         let mut answers = answers.into_iter();
+        // What is true of a whole batch is told once.
+        let mut told: BTreeSet<String> = BTreeSet::new();
         let reports = batch.into_iter().map(|stop| {
-            let (container, reason) = (stop.container, stop.reason);
-            let report = match answers.next() {
+            let (container, reason) = (stop.container.clone(), stop.reason);
+            let error = match answers.next() {
                 Some(Ok(())) => {
-                    let container = container.clone();
-                    let told = Event::CleanedUpContainer { container, reason };
-                    Report::new(Outcome::Stopping, vec![told])
+                    let event = Event::CleanedUpContainer { container, reason };
+                    let report = Report::new(Outcome::Stopping(stop.job), vec![event]);
+                    return (stop.container, report);
                 }
-                Some(Err(error)) => Report::failed(&container, &error),
-                None => Report::failed(&container, "the scheduler gave no answer for this one"),
+                Some(Err(error)) => error.to_string(),
+                None => "the scheduler gave no answer for this one".to_owned(),
             };
-            (container, report)
+            let event = told
+                .insert(error.clone())
+                .then_some(Event::ActionFailed { container, error });
+            let report = Report::new(Outcome::NotStopped(stop.job), event.into_iter().collect());
+            (stop.container, report)
         });
         reports.collect()
     }

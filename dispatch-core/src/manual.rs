@@ -28,7 +28,11 @@ pub fn asked<F: CommandFactory>() -> Option<ExitCode> {
     if words.first()? != "man" {
         return None;
     }
-    let written = match Flags::parse_from(words).dir {
+    let flags = Flags::try_parse_from(words);
+    let written = match flags
+        .unwrap_or_else(|error| program::refuse_flags(error))
+        .dir
+    {
         Some(dir) => pages(F::command(), &dir),
         None => Man::new(F::command())
             .render(&mut io::stdout().lock())

@@ -72,6 +72,15 @@ impl Stopping {
         }
     }
 
+    /// It was told so just now, however long that took: from here on its grace counts.
+    pub fn told(&mut self, job: &JobId, now: Moment) {
+        if let Some(stage) = self.0.get_mut(job)
+            && stage.forced.is_none()
+        {
+            stage.asked = Some(now);
+        }
+    }
+
     /// The scheduler did not take the stop: what failed was not asked.
     pub fn failed(&mut self, job: &JobId) {
         if let Some(stage) = self.0.get_mut(job) {
@@ -118,6 +127,18 @@ mod tests {
             .into();
         let (ask, force) = (Some(Urgency::Ask), Some(Urgency::Force));
         assert_eq!(answers, [ask, None, None, force, None, force]);
+    }
+
+    #[test]
+    fn the_grace_begins_when_it_was_told() {
+        let (mut stopping, job) = (Stopping::default(), JobId("1".into()));
+        let next = |stopping: &mut Stopping, s| next(stopping, &job, Reason::PriorityZero, s);
+        assert_eq!(next(&mut stopping, 0), Some(Urgency::Ask));
+        stopping.told(&job, at(50));
+        assert_eq!(next(&mut stopping, 110), None);
+        assert_eq!(next(&mut stopping, 111), Some(Urgency::Force));
+        stopping.told(&job, at(115));
+        assert_eq!(next(&mut stopping, 122), Some(Urgency::Force));
     }
 
     #[test]

@@ -47,9 +47,17 @@ struct Ending<'a> {
     waits: bool,
     /// One command ends so many.
     most: usize,
+    /// There is no hand for one more.
+    full: bool,
 }
 
 impl Decided {
+    /// Whether a command to end jobs can take one more.
+    fn has_room(&self, most: usize) -> bool {
+        let mut open = self.stops.values().map(|place| &self.tasks[*place]);
+        open.any(|task| matches!(task, Task::Stop(batch, _) if batch.len() < most))
+    }
+
     /// A job is ended when its time has come, and if the scheduler may be asked now. By a command that ends others, too, only
     /// if nothing is lost when that has to be repeated: a running one is asked once, by itself.
     fn stop(&mut self, now: Moment, stop: Stop, ending: Ending<'_>) {
@@ -65,7 +73,7 @@ impl Decided {
         match open.and_then(|place| self.tasks.get_mut(*place)) {
             Some(Task::Stop(batch, _)) if batch.len() < ending.most => batch.push(stop),
             _ => {
-                if !ending.pace.take(now) {
+                if ending.full || !ending.pace.take(now) {
                     return;
                 }
                 if together {
@@ -94,8 +102,14 @@ impl Mind {
         let most = (hands - hands.div_ceil(KEPT)).max(1);
         let mut single_locks = most.saturating_sub(self.batches.single_locks());
         for action in plan(&self.world, &policy) {
-            if decided.tasks.len() >= free {
+            // What is begun may be joined still.
+            let full = decided.tasks.len() >= free;
+            let joins = matches!(action, Action::StopJob { .. });
+            if full && !decided.has_room(self.batches.stops()) {
                 break;
+            }
+            if full && !joins {
+                continue;
             }
             let container = action.container();
             let resting = self.resting.get(container);
@@ -158,6 +172,7 @@ impl Mind {
                     grace: self.settings.stop_grace,
                     waits: self.world.waiting.contains_key(container),
                     most: self.batches.stops(),
+                    full,
                 };
                 decided.stop(now, stop, ending);
                 continue;

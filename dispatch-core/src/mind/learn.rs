@@ -109,7 +109,11 @@ impl Mind {
                 self.left_over.retain(|_, tokens| !tokens.is_empty());
             }
             Outcome::Ended => self.over(&container),
-            Outcome::Stopping => {}
+            Outcome::Stopping(job) => self.stopping.told(&job, now),
+            Outcome::NotStopped(job) => {
+                self.resting.insert(container, Moment(now.0 + REST));
+                self.stopping.failed(&job);
+            }
             Outcome::Undelivered(waited) => {
                 let left = self.settings.undelivered_wait.saturating_sub(waited);
                 if let Some(attempt) = self.world.attempts.get_mut(&container) {
@@ -118,10 +122,6 @@ impl Mind {
             }
             Outcome::Failed => {
                 self.resting.insert(container.clone(), Moment(now.0 + REST));
-                let listing = self.world.listing.iter();
-                for job in listing.flat_map(|listing| listing.live(&container)) {
-                    self.stopping.failed(&job.id);
-                }
                 self.submitted(&container, now);
             }
         }

@@ -8,21 +8,12 @@ use dispatch_core::scheduler::{SchedulerError, Urgency};
 use dispatch_core::world::JobId;
 
 use super::{Slurm, no_answer};
+use crate::squeue::{Meaning, meaning};
 
 /// How many jobs one command ends: scancel asks the controller for each, and what it says of them is heard whole.
 pub(super) const STOPS: usize = 25;
 
 type Answer = Result<(), SchedulerError>;
-
-/// What is left to do about a job after those that wait were cancelled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Left {
-    Nothing,
-    /// It waits all the same.
-    Again,
-    /// It started before it was cancelled.
-    Ask,
-}
 
 impl Slurm {
     pub(super) async fn end(&self, job: &JobId, urgency: Urgency) -> Answer {
@@ -39,8 +30,8 @@ impl Slurm {
     }
 
     /// One answer for each. What scancel says of many does not tell of whom it is true, and a second TERM would cut short
-    /// what the first one began: so those that wait are cancelled, squeue tells what became of each, and only one that
-    /// started meanwhile is sent a signal, by a command of its own.
+    /// what the first one began: so those that wait are cancelled, and squeue tells what became of each. One that started
+    /// meanwhile is not ended by this; asked for again it is sent its signal by itself.
     pub(super) async fn end_all(&self, jobs: &[JobId], urgency: Urgency) -> Vec<Answer> {
         let numbers = jobs.iter().map(|job| job.0.as_str());
         if urgency == Urgency::Force {
@@ -54,35 +45,18 @@ impl Slurm {
             Ok(states) => states,
             Err(error) => return vec![Err(error); jobs.len()],
         };
-        let said = match cancelled {
-            Err(error) => error.to_string(),
-            Ok(()) => "scancel left it in the queue".to_owned(),
-        };
-        let mut answers = Vec::with_capacity(jobs.len());
-        for job in jobs {
-            answers.push(match left(states.get(&job.0).map(String::as_str)) {
-                Left::Nothing => Ok(()),
-                Left::Again => Err(no_answer(said.clone())),
-                Left::Ask => {
-                    self.unpaced.fetch_add(2, Ordering::Relaxed);
-                    self.end(job, Urgency::Ask).await
-                }
-            });
-        }
-        answers
+        let said = cancelled.err().map(|error| error.to_string());
+        let said = said.as_deref().unwrap_or("scancel left it in the queue");
+        let one = |job: &JobId| became(states.get(&job.0).map(String::as_str), said);
+        jobs.iter().map(one).collect()
     }
 
-    /// Of those that Slurm knows.
+    /// Of those that Slurm shows.
     async fn states(&self, jobs: &[JobId]) -> Result<BTreeMap<String, String>, SchedulerError> {
         let numbers: Vec<&str> = jobs.iter().map(|job| job.0.as_str()).collect();
         let which = format!("--jobs={}", numbers.join(","));
-        let listing = self
-            .squeue(&["--array", "--states=all", "--format=%i|%T", &which])
-            .await;
-        let listing = match listing {
-            Err(SchedulerError::NoAnswer { detail, .. }) if is_gone(&detail) => String::new(),
-            listing => listing?,
-        };
+        let query = ["--array", "--states=all", "--format=%i|%T", &which];
+        let listing = self.squeue(&query).await?;
         let rows = listing
             .lines()
             .filter_map(|line| line.trim().split_once('|'));
@@ -95,21 +69,26 @@ impl Slurm {
         let arguments = arguments.iter().copied();
         match self.client("scancel").args(arguments).succeed().await {
             Ok(_) => Ok(()),
+            // Of several it tells only what is true of some.
             Err(Failure::Said(said)) if is_gone(&said) => Ok(()),
             Err(failure) => Err(no_answer(failure.to_string())),
         }
     }
 }
 
-/// From a job's state; none: Slurm does not know it any more.
-fn left(state: Option<&str>) -> Left {
-    match state {
-        Some("PENDING") => Left::Again,
-        // It gets its signal, unless it is suspended.
-        Some("RUNNING" | "CONFIGURING" | "SUSPENDED" | "STOPPED" | "SIGNALING" | "STAGE_OUT") => {
-            Left::Ask
-        }
-        _ => Left::Nothing,
+/// A job after those that wait were cancelled, by its state; none: Slurm does not show it. `said` is why it may still wait.
+fn became(state: Option<&str>, said: &str) -> Answer {
+    match (state, state.map(meaning)) {
+        (_, Some(Meaning::Ended)) | (Some("COMPLETING"), _) => Ok(()),
+        // No signal reaches it: it is forced when its time is over.
+        (Some("SUSPENDED" | "STOPPED"), _) => Ok(()),
+        (_, Some(Meaning::Pending)) => Err(no_answer(said.to_owned())),
+        (Some(state), _) => Err(no_answer(format!(
+            "it was to be cancelled while it waited, and is {state} now: it is asked to end next"
+        ))),
+        (None, _) => Err(no_answer(
+            "squeue does not tell what became of it".to_owned(),
+        )),
     }
 }
 
@@ -124,16 +103,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_started_is_asked() {
-        for (state, expected) in [
-            (None, Left::Nothing),
-            (Some("CANCELLED"), Left::Nothing),
-            (Some("COMPLETING"), Left::Nothing),
-            (Some("PENDING"), Left::Again),
-            (Some("RUNNING"), Left::Ask),
-            (Some("SUSPENDED"), Left::Ask),
+    fn only_what_has_ended_or_cannot_be_asked_is_done() {
+        for (state, done, words) in [
+            (Some("CANCELLED"), true, ""),
+            (Some("COMPLETING"), true, ""),
+            (Some("SUSPENDED"), true, ""),
+            (Some("PENDING"), false, "denied"),
+            (Some("REQUEUE_HOLD"), false, "denied"),
+            (Some("RUNNING"), false, "is RUNNING now"),
+            (Some("CONFIGURING"), false, "asked to end next"),
+            (Some("RUNN"), false, "is RUNN now"),
+            (None, false, "does not tell"),
         ] {
-            assert_eq!(left(state), expected, "{state:?}");
+            let answer = became(state, "denied");
+            assert_eq!(answer.is_ok(), done, "{state:?}");
+            let said = answer.err().map(|error| error.to_string());
+            assert!(said.unwrap_or_default().contains(words), "{state:?}");
         }
     }
 }

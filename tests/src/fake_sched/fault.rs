@@ -1,6 +1,8 @@
 //! What goes wrong: rules that pick calls, and faults that spoil them.
 
-use std::time::Duration;
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -111,6 +113,8 @@ pub enum Fault {
     DoneLater,
     /// It takes so many milliseconds longer.
     Slow { ms: u64 },
+    /// Nothing happens before there is this file.
+    Until { file: PathBuf },
     /// As where the controller limits calls: so many milliseconds longer, and a remark on stderr.
     Stall { ms: u64 },
     /// A line of greeting on stdout and a warning on stderr, before its answer.
@@ -146,11 +150,18 @@ impl Fault {
         }
     }
 
-    /// How long it takes before anything happens.
-    pub fn delay(&self) -> Duration {
+    /// Waits until something may happen.
+    pub fn wait(&self) {
         match self {
-            Fault::Slow { ms } | Fault::Stall { ms } => Duration::from_millis(*ms),
-            _ => Duration::ZERO,
+            Fault::Slow { ms } | Fault::Stall { ms } => sleep(Duration::from_millis(*ms)),
+            Fault::Until { file } => {
+                let began = Instant::now();
+                // A test that is over makes none.
+                while !file.exists() && began.elapsed() < Duration::from_secs(120) {
+                    sleep(Duration::from_millis(20));
+                }
+            }
+            _ => {}
         }
     }
 
@@ -194,7 +205,11 @@ impl Fault {
                 flood.append(&mut reply.output);
                 reply.output = flood;
             }
-            Fault::Hang | Fault::DoneButHangs | Fault::DoneLater | Fault::Slow { .. } => {}
+            Fault::Hang
+            | Fault::DoneButHangs
+            | Fault::DoneLater
+            | Fault::Slow { .. }
+            | Fault::Until { .. } => {}
         }
         reply
     }

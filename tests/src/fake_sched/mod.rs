@@ -180,7 +180,7 @@ fn answer(store: &Store, name: &str, arguments: &[String]) -> std::io::Result<u8
     let Some(fault) = fault else {
         return tell(&act(order)?);
     };
-    std::thread::sleep(fault.delay());
+    fault.wait();
     let reply = match fault.effect() {
         Effect::Done => act(order)?,
         Effect::None => Reply::default(),

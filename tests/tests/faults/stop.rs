@@ -134,11 +134,21 @@ on_slurm!(
         let mut begin = held(kind);
         begin.flags = vec!["--stop-grace", "10m", "--crunch-run", WAITS_FOR_TERM];
         let mut scene = begin.up().await;
-        let containers = many_on_hold(&scene, 3, Fault::Slow { ms: 8000 }).await;
+        let begun = tempfile::tempdir().unwrap();
+        let file = begun.path().join("all-run");
+        let until = Fault::Until { file: file.clone() };
+        let containers = many_on_hold(&scene, 3, until).await;
         scene
             .wait_for("scancel", || scene.fake.count(kind.ends()) > 0)
             .await;
         scene.release();
+        scene
+            .wait_for("all to run", || {
+                let jobs = containers.iter().map(|c| scene.jobs_of(c.as_str()));
+                jobs.flatten().all(|job| job.started.is_some())
+            })
+            .await;
+        std::fs::write(&file, "").unwrap();
         for container in &containers {
             let ended = |c: &Container| c.state != ContainerState::Locked;
             scene.stack.wait_until(container, PATIENCE, ended).await;

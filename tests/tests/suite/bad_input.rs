@@ -211,6 +211,7 @@ fn a_full_disk_is_said_so_and_what_was_accepted_stays() {
 #[test]
 fn wrong_flags_are_a_configuration_that_cannot_work() {
     for program in [
+        "dispatch-api",
         "dispatch-local",
         "dispatch-slurm",
         "dispatch-condor",

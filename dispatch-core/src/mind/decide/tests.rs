@@ -190,8 +190,8 @@ fn many_jobs_that_wait_are_ended_by_one_command() {
     let learn = |mind: &mut Mind, now, failed: &str| {
         for job in &jobs {
             let outcome = match job.id.0 == failed {
-                true => Outcome::Failed,
-                false => Outcome::Stopping,
+                true => Outcome::NotStopped(job.id.clone()),
+                false => Outcome::Stopping(job.id.clone()),
             };
             mind.learn(now, job.container.clone(), outcome, Hints::default());
         }
@@ -218,8 +218,23 @@ fn many_jobs_that_wait_are_ended_by_one_command() {
     assert!(stopped(&decide(&mut mind, later(4))).is_empty(), "it rests");
     assert_eq!(stopped(&decide(&mut mind, later(9))), [[4]]);
     learn(&mut mind, later(9), "");
+    // With one hand, too.
+    (0..5).for_each(|_| mind.width.learn(true));
     let grace = mind.settings.stop_grace.as_secs();
     let forced = stopped(&decide(&mut mind, later(grace + 100)));
+    assert_eq!(forced.iter().map(Vec::len).collect::<Vec<_>>(), [3]);
+    for number in &forced[0] {
+        let job = &jobs[*number as usize];
+        let outcome = Outcome::NotStopped(job.id.clone());
+        mind.learn(
+            later(grace + 101),
+            job.container.clone(),
+            outcome,
+            Hints::default(),
+        );
+    }
+    (0..1000).for_each(|_| mind.width.learn(false));
+    let forced = stopped(&decide(&mut mind, later(grace + 110)));
     assert_eq!(forced.iter().map(Vec::len).collect::<Vec<_>>(), [2, 3]);
 }
 
