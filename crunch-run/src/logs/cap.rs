@@ -14,6 +14,8 @@ pub struct Capped<W> {
     limit: u64,
     tail: VecDeque<u8>,
     dropped: u64,
+    /// What was passed on so far ends within a line.
+    open: bool,
 }
 
 impl<W: Write> Capped<W> {
@@ -24,19 +26,28 @@ impl<W: Write> Capped<W> {
             limit,
             tail: VecDeque::new(),
             dropped: 0,
+            open: false,
         }
     }
 
-    /// Takes whole lines.
-    pub fn write(&mut self, lines: &[u8], stamp: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
+    /// Takes lines, of which the last one may go on in the next piece.
+    pub fn write(&mut self, lines: &[u8], stamp: impl Fn(&mut Vec<u8>)) -> io::Result<()> {
         let is_over = !self.tail.is_empty() || self.dropped > 0;
         if !is_over && lines.len() as u64 <= self.left {
             self.left -= lines.len() as u64;
+            self.open = lines.last().map_or(self.open, |last| *last != b'\n');
             return self.inner.write_all(lines);
         }
         if !is_over {
+            if self.open {
+                // Its rest is a line of its own, behind the mark.
+                self.inner.write_all(b"\n")?;
+                let mut rest = Vec::new();
+                stamp(&mut rest);
+                self.tail.extend(rest);
+            }
             self.mark(
-                stamp,
+                &stamp,
                 &format!(
                     "[crunch-run] This log has reached its limit of {} bytes. Of what follows only the end is kept.",
                     self.limit
@@ -104,6 +115,19 @@ mod tests {
         }
         let dropped = capped.finish(stamp).unwrap();
         (String::from_utf8(out).unwrap(), dropped)
+    }
+
+    #[test]
+    fn a_limit_within_a_line_breaks_that() {
+        let pieces = ["T one\nT tw", "o and what follows\n", "T three\n"].map(str::to_owned);
+        let (text, dropped) = kept(12, &pieces);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!((lines[..2].to_vec(), dropped), (vec!["T one", "T tw"], 0));
+        assert!(lines[2].starts_with("T [crunch-run] This log has reached"));
+        assert_eq!(lines[3..], ["T o and what follows", "T three"]);
+        // One that is whole is left so.
+        let (text, _) = kept(6, &pieces[1..]);
+        assert!(text.starts_with("T [crunch-run]"), "{text}");
     }
 
     #[test]
