@@ -52,6 +52,18 @@ pub async fn what_a_killed_attempt_made_is_removed_by_the_next(lab: &Lab) {
 
 /// The first attempt is killed when its container is made; the second runs it. What that has to say.
 async fn killed_and_run_again(lab: &Lab) -> String {
+    let job = killed(lab).await;
+    let uuid = job.uuid.clone();
+    let child = lab.start_job(&job, &[]);
+    let ended = lab.end(job, child).await;
+    assert_eq!(ended.stdout(), ["well"]);
+    let left = lab.engine.left_overs(&uuid).await;
+    assert!(left.is_empty(), "{left:?} is left");
+    ended.story().join("\n")
+}
+
+/// A job whose attempt was killed when its container was made.
+async fn killed(lab: &Lab) -> Job {
     let job = lab.world.lock(&["echo", "well"], json!({})).await;
     let points = tempfile::tempdir().unwrap();
     fs::write(points.path().join("run.created"), "1").unwrap();
@@ -64,14 +76,21 @@ async fn killed_and_run_again(lab: &Lab) -> String {
     let killed = program.spawn().unwrap().wait_with_output().await.unwrap();
     assert_eq!(killed.status.code(), None, "{killed:?}");
     assert_eq!(lab.world.record(&job).await.state, ContainerState::Locked);
+    job
+}
 
-    let uuid = job.uuid.clone();
-    let child = lab.start_job(&job, &[]);
-    let ended = lab.end(job, child).await;
-    assert_eq!(ended.stdout(), ["well"]);
-    let left = lab.engine.left_overs(&uuid).await;
-    assert!(left.is_empty(), "{left:?} is left");
-    ended.story().join("\n")
+/// Runs that begin at the same moment find the same: one takes it away, and none fails for that.
+pub async fn what_killed_attempts_made_is_removed_by_several_at_once(lab: &Lab) {
+    let (first, second) = (killed(lab).await, killed(lab).await);
+    let again = |job: Job| async {
+        let child = lab.start_job(&job, &[]);
+        let ended = lab.end(job, child).await;
+        assert_eq!(ended.stdout(), ["well"]);
+    };
+    let beside = async {
+        lab.run(&["true"], json!({})).await.code();
+    };
+    tokio::join!(again(first), again(second), beside);
 }
 
 pub async fn the_command_of_a_killed_attempt_does_not_outlive_the_next(lab: &Lab) {

@@ -115,6 +115,7 @@ macro_rules! scenarios {
             ];
             leftovers: [
                 what_a_killed_attempt_made_is_removed_by_the_next,
+                what_killed_attempts_made_is_removed_by_several_at_once,
                 the_command_of_a_killed_attempt_does_not_outlive_the_next,
             ];
             gpus: [

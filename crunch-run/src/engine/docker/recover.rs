@@ -28,7 +28,7 @@ impl DockerEngine {
             if label(&found, LABEL) == Some(name)
                 && let Some(id) = found.id
             {
-                remove(self.client().await?, &id)
+                remove(self.client().await?, &id, ENDING)
                     .await
                     .map_err(|error| self.failed(&what, error))?;
                 removed.push(format!("{} container {id}", self.flavour.name()));
@@ -57,7 +57,9 @@ impl DockerEngine {
             if !owner.is_gone() {
                 continue;
             }
-            match remove(client, id).await {
+            match remove(client, id, Duration::ZERO).await {
+                // Another run is at it.
+                Err(error) if messages::is_conflict(&error) => {}
                 Ok(()) => tracing::info!(
                     "container {uuid} was left by a crunch-run that is gone; it is removed"
                 ),
@@ -95,14 +97,21 @@ impl DockerEngine {
     }
 }
 
-async fn remove(client: &Docker, id: &str) -> Result<(), Error> {
+/// Where another run is removing it at this moment, it is gone when that is done, within `patience`.
+async fn remove(client: &Docker, id: &str, patience: Duration) -> Result<(), Error> {
     let options = RemoveContainerOptionsBuilder::new()
         .force(true)
         .v(true)
         .build();
-    match client.remove_container(id, Some(options)).await {
-        Err(error) if messages::is_gone(&error) => Ok(()),
-        done => done,
+    let until = Instant::now() + patience;
+    loop {
+        match client.remove_container(id, Some(options.clone())).await {
+            Err(error) if messages::is_gone(&error) => return Ok(()),
+            Err(error) if messages::is_conflict(&error) && Instant::now() < until => {
+                tokio::time::sleep(LOOK).await;
+            }
+            done => return done,
+        }
     }
 }
 
