@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use arvados_client::records::Container;
 use serde_json::{Value, json};
 
 use crate::stack::wait_for;
@@ -343,16 +342,14 @@ async fn a_container_runs_where_crunch_run_and_the_certificate_had_to_travel() {
     let command = "DIR/own/crunch-run --cache=DIR/notes/cache";
     let site = Site::up(&["--crunch-run", command]).await;
     let script = "echo made by a traveller > /out/note";
-    let (_, container) = site.stack.submit("travels", script, json!({})).await;
+    let (request, container) = site.stack.submit("travels", script, json!({})).await;
     let stack = &site.stack;
-    let done = |record: &Container| record.log.is_some();
-    let record = stack
-        .wait_until(&container, Duration::from_secs(30), done)
-        .await;
-    let log = record.log.unwrap().to_string();
+    let record = stack.end(&container, PATIENCE).await;
+    // The request's: that of the container is replaced by each later one, and then by this.
+    let request = stack.user.container_request(&request).await.unwrap();
+    let log = request.log_uuid.unwrap().to_string();
     let said = stack.read(&log, "crunch-run.txt").await;
     assert!(said.contains("uid 65534"), "{said}");
-    let record = stack.end(&container, PATIENCE).await;
     assert_eq!(record.exit_code, Some(0), "{record:?}\n{said}");
     let output = record.output.unwrap().to_string();
     assert_eq!(stack.read(&output, "note").await, "made by a traveller\n");
