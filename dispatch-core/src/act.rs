@@ -1,6 +1,5 @@
 //! Acting: each action is carried out by itself and answers with what it observed.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,8 +19,10 @@ use crate::world::JobId;
 
 mod release;
 mod start;
+mod stop;
 
 pub(crate) use start::is_no_such_call;
+pub use stop::Stop;
 
 /// What an action saw. The engine learns from it as from a look.
 #[derive(Debug)]
@@ -160,17 +161,6 @@ pub struct Submission {
     pub needs: Needs,
     /// Nodes to leave out.
     pub avoid: Vec<String>,
-}
-
-/// One job to be ended.
-#[derive(Debug)]
-pub struct Stop {
-    /// Its container.
-    pub container: ContainerUuid,
-    /// Its number.
-    pub job: JobId,
-    /// Why.
-    pub reason: Reason,
 }
 
 impl Submission {
@@ -365,37 +355,6 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
     ) -> Result<(), PutAwayError> {
         self.scheduler.forget(container).await?;
         Ok(self.attempts.end(attempt).await?)
-    }
-
-    async fn stop(&self, batch: Vec<Stop>, urgency: Urgency) -> Vec<(ContainerUuid, Report)> {
-        let jobs: Vec<JobId> = batch.iter().map(|stop| stop.job.clone()).collect();
-        fail_point("dispatcher.before-stop");
-        let answers = match jobs.as_slice() {
-            [job] => vec![self.scheduler.stop(job, urgency).await],
-            jobs => self.scheduler.stop_all(jobs, urgency).await,
-        };
-        fail_point("dispatcher.after-stop");
-        let mut answers = answers.into_iter();
-        // What is true of a whole batch is told once.
-        let mut told: BTreeSet<String> = BTreeSet::new();
-        let reports = batch.into_iter().map(|stop| {
-            let (container, reason) = (stop.container.clone(), stop.reason);
-            let error = match answers.next() {
-                Some(Ok(())) => {
-                    let event = Event::CleanedUpContainer { container, reason };
-                    let report = Report::new(Outcome::Stopping(stop.job), vec![event]);
-                    return (stop.container, report);
-                }
-                Some(Err(error)) => error.to_string(),
-                None => "the scheduler gave no answer for this one".to_owned(),
-            };
-            let event = told
-                .insert(error.clone())
-                .then_some(Event::ActionFailed { container, error });
-            let report = Report::new(Outcome::NotStopped(stop.job), event.into_iter().collect());
-            (stop.container, report)
-        });
-        reports.collect()
     }
 
     async fn submit(&self, batch: Vec<Submission>) -> Vec<(ContainerUuid, Report)> {
