@@ -27,4 +27,4 @@ mod trail;
 pub mod tx;
 
 pub use options::{LogFormat, Options};
-pub use server::{Server, StartError};
+pub use server::{Server, StartError, WRONG};

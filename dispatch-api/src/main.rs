@@ -4,12 +4,9 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
-use dispatch_api::{LogFormat, Options, Server};
+use dispatch_api::{LogFormat, Options, Server, WRONG};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
-
-/// A person must change something, after sysexits.
-const WRONG_FLAGS: u8 = 78;
 
 fn main() -> ExitCode {
     if std::env::args_os().skip(1).eq(["man"]) {
@@ -24,7 +21,7 @@ fn main() -> ExitCode {
         Err(error) => {
             let _ = error.print();
             return match error.use_stderr() {
-                true => ExitCode::from(WRONG_FLAGS),
+                true => ExitCode::from(WRONG),
                 false => ExitCode::SUCCESS,
             };
         }

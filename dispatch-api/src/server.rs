@@ -57,12 +57,15 @@ pub enum StartError {
     Thread(io::Error),
 }
 
+/// Exit status where a person must change something, after sysexits.
+pub const WRONG: u8 = 78;
+
 impl StartError {
-    /// The exit status: 78 is "a person must change something", after sysexits.
+    /// The exit status.
     pub fn exit_code(&self) -> u8 {
         match self {
             StartError::Prepare(_) | StartError::Thread(_) => 1,
-            _ => 78,
+            _ => WRONG,
         }
     }
 }
