@@ -4,6 +4,7 @@
 use std::error::Error;
 use std::fs;
 use std::future::Future;
+use std::io::Read;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -20,6 +21,9 @@ const WHAT: &str = "submit test";
 const PAUSE: Duration = Duration::from_millis(500);
 /// crunch-run has looked around by then.
 const LOOKS: Duration = Duration::from_secs(40);
+/// Of what the job says, at most so many bytes are looked at, and so many letters of its end are shown.
+const HEARD: u64 = 1 << 20;
+const LAST_WORDS: usize = 1000;
 /// A job that was cancelled is gone by then.
 const FAREWELL: Duration = Duration::from_secs(60);
 
@@ -223,7 +227,7 @@ async fn watch<T: Trial>(
         let asked = trial.state(job).await;
         let state =
             asked.map_err(|error| Unseen::Failed(format!("cannot be asked for: {error}")))?;
-        let said = fs::read_to_string(place.join("output.log")).unwrap_or_default();
+        let said = heard(&place.join("output.log"));
         if let State::Runs(place) = &state {
             node = format!(" on {place}");
         }
@@ -255,6 +259,8 @@ async fn watch<T: Trial>(
                 });
             }
             State::Ended(words) if !said.is_empty() => {
+                let last = said.char_indices().rev().nth(LAST_WORDS);
+                let said = last.map_or(said, |(from, _)| &said[from..]);
                 return Err(Unseen::Failed(format!("{words}; it said: {said}")));
             }
             State::Ended(words) if is_over(&mut ended, T::LATE) => return Err(missing(words)),
@@ -265,6 +271,16 @@ async fn watch<T: Trial>(
         }
         tokio::time::sleep(PAUSE).await;
     }
+}
+
+/// What there is of a job's output, text or not. A site's scripts may speak before crunch-run.
+fn heard(file: &Path) -> String {
+    let mut bytes = Vec::new();
+    if let Ok(file) = fs::File::open(file) {
+        // What cannot be read has not arrived.
+        let _ = file.take(HEARD).read_to_end(&mut bytes);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 async fn cancel<T: Trial>(trial: &T, job: &str) -> Result<(), String> {
@@ -282,6 +298,17 @@ async fn cancel<T: Trial>(trial: &T, job: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whatever_a_job_says_is_heard_as_far_as_it_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("output.log");
+        assert_eq!(heard(&file), "");
+        fs::write(&file, b"Gr\xfc\xdfe\n").unwrap();
+        assert_eq!(heard(&file), "Gr\u{fffd}\u{fffd}e\n");
+        fs::write(&file, vec![b'x'; 3 << 20]).unwrap();
+        assert_eq!(heard(&file).len() as u64, HEARD);
+    }
 
     #[test]
     fn what_the_node_says_is_one_whole_line() {
