@@ -176,18 +176,20 @@ fn slurm_jobs(line: &str) -> Vec<Job> {
     let time = |key| pairs.get(key).and_then(|time| time.parse::<f64>().ok());
     let state = text("JobState");
     let node = Some(text("NodeList")).filter(|node| !["", "(null)"].contains(&node.as_str()));
-    // A job that was cancelled has an exit status of 0 as well.
+    // One that was cancelled has an exit status of 0 as well, and so has one that a signal ended: `0:15`.
     let by_itself = ["COMPLETED", "FAILED"].contains(&state.as_str());
-    let exit = pairs["ExitCode"].split(':').next();
+    let (exit, signal) = pairs["ExitCode"].split_once(':').unwrap();
+    let signal = signal.parse().ok().filter(|signal| *signal != 0);
     let job = Job {
         name: text("JobName"),
         comment: pairs.get("Comment").map(|comment| (*comment).to_owned()),
         submitted: time("SubmitTime").unwrap_or_default(),
         started: node.as_ref().and_then(|_| time("StartTime")),
         node,
-        exit: exit
-            .and_then(|exit| exit.parse().ok())
-            .filter(|_| by_itself),
+        exit: (by_itself && signal.is_none())
+            .then(|| exit.parse().ok())
+            .flatten(),
+        signal,
         ended: time("EndTime").filter(|_| !LIVE.contains(&state.as_str())),
         state,
         ..Job::default()
@@ -228,5 +230,21 @@ fn condor_job(ad: &Value, left: bool) -> Job {
             .and_then(|code| i32::try_from(code).ok()),
         ad: ad.as_object().cloned().unwrap_or_default(),
         ..Job::default()
+    }
+}
+
+#[test]
+fn only_a_job_that_ended_by_itself_has_an_exit_status() {
+    for (state, code, exit, signal) in [
+        ("COMPLETED", "0:0", Some(0), None),
+        ("FAILED", "75:0", Some(75), None),
+        ("FAILED", "0:15", None, Some(15)),
+        ("CANCELLED", "0:0", None, None),
+        ("CANCELLED", "0:9", None, Some(9)),
+        ("RUNNING", "0:0", None, None),
+    ] {
+        let line = format!("JobId=7 JobName=x JobState={state} ExitCode={code}");
+        let jobs = slurm_jobs(&line);
+        assert_eq!((jobs[0].exit, jobs[0].signal), (exit, signal), "{line}");
     }
 }
