@@ -166,7 +166,7 @@ impl Mind {
                 self.backoff.accepted();
             }
         }
-        self.stopping.prune(&jobs);
+        self.stopping.listed(&jobs, began);
         let listing = Listing::new(began, jobs);
         self.world.previous = self.world.listing.replace(listing);
     }

@@ -2,8 +2,10 @@
 //!
 //! crunch-run takes a second TERM for "at once", so asking twice would cut short what it promised its container.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
+
+use arvados_client::{ContainerUuid, TokenUuid};
 
 use crate::plan::Reason;
 use crate::scheduler::Urgency;
@@ -11,6 +13,9 @@ use crate::world::{Job, JobId, Moment};
 
 /// How long crunch-run may tidy up after a final state before it is asked to end.
 const TIDYING: Duration = Duration::from_secs(30);
+/// How long a job is remembered that a listing does not show: the listing may be wrong, as some are, and a job that is
+/// shown again is the same one.
+const MEMORY: Duration = Duration::from_secs(600);
 /// Between two attempts to end a job by force.
 const REPEAT: Duration = Duration::from_secs(10);
 
@@ -18,7 +23,7 @@ const REPEAT: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub struct Stopping(BTreeMap<JobId, Stage>);
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Stage {
     /// When a stop was first planned.
     first: Moment,
@@ -28,6 +33,10 @@ struct Stage {
     asked: Option<Moment>,
     /// When it was last forced.
     forced: Option<Moment>,
+    /// When it was last known to be there.
+    seen: Moment,
+    /// Whose it is, once a listing has shown it: numbers of processes come again.
+    whose: Option<(ContainerUuid, Option<TokenUuid>)>,
 }
 
 impl Stopping {
@@ -44,6 +53,8 @@ impl Stopping {
             begun: None,
             asked: None,
             forced: None,
+            seen: now,
+            whose: None,
         });
         let asked = match (stage.asked, stage.begun) {
             (Some(asked), _) => asked,
@@ -91,11 +102,22 @@ impl Stopping {
         }
     }
 
-    /// Forgets jobs that are gone from a complete listing.
-    pub fn prune(&mut self, jobs: &[Job]) {
-        let live = jobs.iter().filter(|job| !job.ended).map(|job| &job.id);
-        let live: BTreeSet<&JobId> = live.collect();
-        self.0.retain(|id, _| live.contains(id));
+    /// What a complete listing says of them: those that ended are forgotten, and at last those that are gone.
+    pub fn listed(&mut self, jobs: &[Job], now: Moment) {
+        for job in jobs {
+            let Some(stage) = self.0.get_mut(&job.id) else {
+                continue;
+            };
+            let owner = (job.container.clone(), job.attempt.clone());
+            let is_another = stage.whose.as_ref().is_some_and(|whose| *whose != owner);
+            if job.ended || is_another {
+                self.0.remove(&job.id);
+                continue;
+            }
+            stage.seen = stage.seen.max(now);
+            stage.whose = Some(owner);
+        }
+        self.0.retain(|_, stage| now.since(stage.seen) <= MEMORY);
     }
 }
 
@@ -152,7 +174,48 @@ mod tests {
         stopping.failed(&JobId("1".into()));
         let late = next(&mut stopping, 61);
         assert_eq!(late, Some(Urgency::Force), "nobody ever took the request");
-        stopping.prune(&[]);
-        assert_eq!(next(&mut stopping, 100), None, "another job of that name");
+    }
+
+    /// The job 1 of an attempt.
+    fn shown(attempt: usize, ended: bool) -> Job {
+        Job {
+            id: JobId("1".into()),
+            container: ContainerUuid::parse("zzzzz-dz642-000000000000001").unwrap(),
+            attempt: TokenUuid::parse(&format!("zzzzz-gj3su-{attempt:015}")).ok(),
+            ended,
+            node: None,
+        }
+    }
+
+    #[test]
+    fn a_job_that_a_listing_missed_is_not_asked_again() {
+        let (mut stopping, job) = (Stopping::default(), JobId("1".into()));
+        let next = |stopping: &mut Stopping, s| next(stopping, &job, Reason::PriorityZero, s);
+        assert_eq!(next(&mut stopping, 0), Some(Urgency::Ask));
+        stopping.listed(&[], at(10));
+        stopping.listed(&[shown(7, false)], at(20));
+        assert_eq!(next(&mut stopping, 20), None);
+        assert_eq!(next(&mut stopping, 61), Some(Urgency::Force));
+        stopping.listed(&[], at(620));
+        assert_eq!(next(&mut stopping, 620), Some(Urgency::Force));
+        stopping.listed(&[], at(621));
+        let forgotten = next(&mut stopping, 621);
+        assert_eq!(forgotten, Some(Urgency::Ask));
+    }
+
+    #[test]
+    fn another_job_of_its_number_is_asked() {
+        let (mut stopping, job) = (Stopping::default(), JobId("1".into()));
+        let next = |stopping: &mut Stopping, s| next(stopping, &job, Reason::PriorityZero, s);
+        for (seconds, shown, due) in [
+            (0, vec![], Some(Urgency::Ask)),
+            (10, vec![shown(7, false)], None),
+            (20, vec![shown(8, false)], Some(Urgency::Ask)),
+            (30, vec![shown(8, false)], None),
+            (40, vec![shown(8, true)], Some(Urgency::Ask)),
+        ] {
+            stopping.listed(&shown, at(seconds));
+            assert_eq!(next(&mut stopping, seconds), due, "after {seconds} s");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! The simulated cluster: jobs, slots, and a scheduler that mumbles.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arvados_client::{ContainerUuid, TokenUuid};
@@ -30,6 +31,8 @@ pub struct Cluster {
     wake: Arc<Notify>,
     /// The last listing was empty though it should not have been.
     lied: Arc<std::sync::atomic::AtomicBool>,
+    /// Running jobs that this life of the dispatcher asked to end.
+    asked: Arc<Mutex<BTreeSet<u64>>>,
 }
 
 /// What a submission comes to.
@@ -48,6 +51,7 @@ impl Cluster {
             label,
             wake,
             lied: Arc::default(),
+            asked: Arc::default(),
         }
     }
 
@@ -142,6 +146,50 @@ impl Cluster {
             };
         });
         reply.await.unwrap_or_else(|_| Err(self.no_answer()))
+    }
+
+    async fn stop_once(&self, job: &JobId, urgency: Urgency) -> Result<(), SchedulerError> {
+        let (fails, time) = {
+            let mut world = self.world.get();
+            world.tally.commands += 1;
+            let fails = world.faults.stop_fails;
+            (world.happens(fails), world.upto(Duration::from_millis(200)))
+        };
+        sleep(time).await;
+        if fails {
+            return Err(self.no_answer());
+        }
+        let id: u64 = job.0.parse().map_err(|_| self.no_answer())?;
+        let over = {
+            let mut world = self.world.get();
+            world.note(|| format!("job {id} is to end: {urgency:?}"));
+            let Some(job) = world.jobs.get_mut(&id) else {
+                return Ok(());
+            };
+            job.stopped = true;
+            job.term.notify_one();
+            let foreign = job.label != self.label;
+            let forced = urgency == Urgency::Force;
+            if let (true, Some(executor)) = (forced, &job.executor) {
+                executor.abort();
+            }
+            let over = forced || job.phase == JobPhase::Pending;
+            // A second request means "at once" to crunch-run.
+            let asks = urgency == Urgency::Ask && job.phase == JobPhase::Active;
+            let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+            if asks && !asked.insert(id) {
+                world.violation(format!("job {id} was asked to end twice"));
+            }
+            if foreign {
+                world.violation(format!("job {id} of another dispatcher was stopped"));
+            }
+            over
+        };
+        if over {
+            end(&self.world, id);
+            fill(&self.world, &self.wake);
+        }
+        Ok(())
     }
 }
 
@@ -279,41 +327,12 @@ impl Scheduler for Cluster {
     }
 
     async fn stop(&self, job: &JobId, urgency: Urgency) -> Result<(), SchedulerError> {
-        let (fails, time) = {
-            let mut world = self.world.get();
-            world.tally.commands += 1;
-            let fails = world.faults.stop_fails;
-            (world.happens(fails), world.upto(Duration::from_millis(200)))
-        };
-        sleep(time).await;
-        if fails {
-            return Err(self.no_answer());
+        let answer = self.stop_once(job, urgency).await;
+        let broken = self.world.get().broken == Some(Broken::Stop);
+        match answer {
+            Ok(()) if broken => self.stop_once(job, urgency).await,
+            answer => answer,
         }
-        let id: u64 = job.0.parse().map_err(|_| self.no_answer())?;
-        let over = {
-            let mut world = self.world.get();
-            world.note(|| format!("job {id} is to end: {urgency:?}"));
-            let Some(job) = world.jobs.get_mut(&id) else {
-                return Ok(());
-            };
-            job.stopped = true;
-            job.term.notify_one();
-            let foreign = job.label != self.label;
-            let forced = urgency == Urgency::Force;
-            if let (true, Some(executor)) = (forced, &job.executor) {
-                executor.abort();
-            }
-            let over = forced || job.phase == JobPhase::Pending;
-            if foreign {
-                world.violation(format!("job {id} of another dispatcher was stopped"));
-            }
-            over
-        };
-        if over {
-            end(&self.world, id);
-            fill(&self.world, &self.wake);
-        }
-        Ok(())
     }
 
     fn stops(&self) -> usize {

@@ -13,6 +13,8 @@ pub enum Broken {
     Resubmit,
     /// A container is unlocked with the dispatch token instead of the attempt's.
     Unlock,
+    /// A job that was asked to end is asked again.
+    Stop,
 }
 
 /// Probabilities of each fault for one call, unless said otherwise.

@@ -46,6 +46,7 @@ fn broken_rules_are_noticed() {
         (Broken::Listing, "though its job is well"),
         (Broken::Resubmit, "was submitted 2 times"),
         (Broken::Unlock, "could go back to the queue"),
+        (Broken::Stop, "was asked to end twice"),
     ] {
         let noticed = (1..30).any(|seed| {
             let violations = run(seed, &small(Some(broken))).violations;
