@@ -1,12 +1,13 @@
 //! GPUs: the driver, the device nodes, CDI specs, and whether nvidia-smi answers.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::process::Command;
 
 use super::finding::Finding;
+use crate::engine::gpu::Registry;
 
 /// A GPU that hangs makes it hang too.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -20,23 +21,37 @@ struct Facts {
     nvidia_nodes: usize,
     has_kfd: bool,
     render_nodes: usize,
-    /// Files that may be CDI specs.
-    specs: usize,
+    cdi: Cdi,
     /// What nvidia-smi listed, or why it did not; `None` if it is not installed.
     nvidia_smi: Option<Result<usize, String>>,
 }
 
-pub async fn look() -> Vec<Finding> {
+/// What the CDI specifications of this node say.
+#[derive(Debug, Clone, Default)]
+struct Cdi {
+    /// Where they are.
+    places: String,
+    /// The devices; `None` if there are none.
+    described: Option<String>,
+    problems: Vec<String>,
+}
+
+impl Cdi {
+    fn of(registry: &Registry) -> Self {
+        Self {
+            places: registry.places(),
+            described: registry.described(),
+            problems: registry.problems(),
+        }
+    }
+}
+
+pub async fn look(cdi_dirs: Vec<PathBuf>) -> Vec<Finding> {
     let named = |dir: &str, is_one: fn(&str) -> bool| {
         let entries = fs::read_dir(dir).into_iter().flatten().flatten();
         entries
             .filter(|entry| is_one(&entry.file_name().to_string_lossy()))
             .count()
-    };
-    let is_spec = |name: &str| {
-        [".json", ".yaml", ".yml"]
-            .iter()
-            .any(|end| name.ends_with(end))
     };
     let version = fs::read_to_string("/proc/driver/nvidia/version").ok();
     judge(&Facts {
@@ -47,7 +62,7 @@ pub async fn look() -> Vec<Finding> {
         }),
         has_kfd: Path::new("/dev/kfd").exists(),
         render_nodes: named("/dev/dri", |name| name.starts_with("renderD")),
-        specs: named("/etc/cdi", is_spec) + named("/var/run/cdi", is_spec),
+        cdi: Cdi::of(&Registry::read(&cdi_dirs)),
         nvidia_smi: match which::which("nvidia-smi") {
             Ok(program) => Some(ask(&program).await),
             Err(_) => None,
@@ -127,12 +142,23 @@ fn judge(facts: &Facts) -> Vec<Finding> {
     if findings.is_empty() {
         findings.push(Finding::ok(WHAT, "none"));
     }
-    let specs = match facts.specs {
-        0 => "no CDI spec in /etc/cdi or /var/run/cdi; devices are found by their nodes".to_owned(),
-        count => format!("{count} files of CDI specs in /etc/cdi and /var/run/cdi"),
-    };
-    findings.push(Finding::ok("CDI", specs));
+    findings.extend(judge_cdi(&facts.cdi));
     findings
+}
+
+/// A GPU is found by them alone where they describe any of its kind.
+fn judge_cdi(cdi: &Cdi) -> Vec<Finding> {
+    let what = "CDI";
+    let places = &cdi.places;
+    let problems = cdi.problems.iter().map(|problem| {
+        let mend = "mend or remove it; for NVIDIA: nvidia-ctk cdi generate";
+        Finding::warn(what, problem, mend)
+    });
+    let described = match &cdi.described {
+        Some(devices) => format!("{devices}, described in {places}"),
+        None => format!("no device is described in {places}; GPUs are found by their nodes"),
+    };
+    problems.chain([Finding::ok(what, described)]).collect()
 }
 
 #[cfg(test)]
@@ -147,7 +173,6 @@ mod tests {
             nvidia_version: Some("535.1".to_owned()),
             nvidia_nodes: 2,
             nvidia_smi: Some(Ok(2)),
-            specs: 1,
             ..nothing.clone()
         };
         let with = |change: fn(&mut Facts)| {
@@ -190,6 +215,30 @@ mod tests {
             );
             assert_eq!(findings.last().unwrap().what, "CDI");
         }
+    }
+
+    #[test]
+    fn specifications_are_read_as_a_run_reads_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let told = || judge_cdi(&Cdi::of(&Registry::read(&[dir.path().to_owned()])));
+        let place = dir.path().display().to_string();
+        let none = told();
+        assert_eq!((none.len(), none[0].level), (1, Level::Ok));
+        assert!(none[0].finding.contains("no device is described in"));
+        let spec = r#"{"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0", "containerEdits": {}}]}"#;
+        fs::write(dir.path().join("a.json"), spec).unwrap();
+        let good = told();
+        let expected = format!("nvidia.com/gpu=0, described in {place}");
+        assert_eq!((good.len(), &good[0].finding), (1, &expected));
+        fs::write(dir.path().join("b.json"), spec).unwrap();
+        fs::write(dir.path().join("c.yaml"), "kind: [").unwrap();
+        // No specification by its name.
+        fs::write(dir.path().join("d.yml"), "kind: [").unwrap();
+        let bad = told();
+        let levels: Vec<Level> = bad.iter().map(|finding| finding.level).collect();
+        assert_eq!(levels, [Level::Warn, Level::Warn, Level::Ok], "{bad:?}");
+        assert!(bad[0].finding.contains("c.yaml cannot be used"), "{bad:?}");
+        assert!(bad[1].finding.contains("two CDI specifications"), "{bad:?}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! beside looks at one part, and decides purely what that means.
 
 mod api;
+mod blocks;
 mod cgroups;
 mod engines;
 mod finding;
@@ -27,7 +28,7 @@ use crate::engine::choose::Makers;
 use crate::exit;
 use crate::flags::{self as run_flags, EngineChoice};
 use crate::image::ImageStore;
-use crate::run::{SettingsError, default_cache, endpoint};
+use crate::run::{SettingsError, cdi_dirs, default_cache, endpoint};
 
 /// No part takes longer, and all are looked at at the same time.
 const PATIENCE: Duration = Duration::from_secs(25);
@@ -83,6 +84,14 @@ pub struct Flags {
     #[arg(long, value_name = "DIR")]
     scratch: Option<PathBuf>,
 
+    /// As crunch-run gets it; may be given several times
+    #[arg(long, value_name = "DIR")]
+    block_dir: Vec<PathBuf>,
+
+    /// As crunch-run gets it; may be given several times [default: /etc/cdi and /var/run/cdi]
+    #[arg(long, value_name = "DIR")]
+    cdi_spec_dir: Vec<PathBuf>,
+
     /// File that holds a token to try [default: ARVADOS_API_TOKEN]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
@@ -109,6 +118,8 @@ impl From<run_flags::Flags> for Flags {
             cache_size: flags.cache_size,
             cache_free: flags.cache_free,
             scratch: flags.scratch,
+            block_dir: flags.block_dir,
+            cdi_spec_dir: flags.cdi_spec_dir,
             token_file: None,
             ca_certs: flags.ca_certs,
             of_a_run: true,
@@ -149,6 +160,7 @@ async fn look(flags: &Flags) -> Report {
     let env = |name: &str| std::env::var(name).ok();
     let cache = flags.cache.clone().unwrap_or_else(|| default_cache(env));
     let scratch = flags.scratch.clone().unwrap_or_else(std::env::temp_dir);
+    let (blocks, specs) = (flags.block_dir.clone(), cdi_dirs(&flags.cdi_spec_dir));
     let limits = Limits {
         size: flags.cache_size,
         free: flags.cache_free,
@@ -167,11 +179,12 @@ async fn look(flags: &Flags) -> Report {
         part("cgroups", blocking(cgroups::look)),
         part("user namespaces", blocking(user_namespaces::look)),
         part("engines", trials.look()),
-        part("GPUs", gpus::look()),
+        part("GPUs", gpus::look(specs)),
         part(
             "directories",
             blocking(move || places::look(&cache, limits, &scratch)),
         ),
+        part("Keep blocks", blocking(move || blocks::look(&blocks))),
         part("API server", ask(server)),
     ];
     let mut findings = Vec::new();

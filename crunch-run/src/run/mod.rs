@@ -31,7 +31,7 @@ use fail_points::fail_point;
 
 pub use self::left::{Left, LeftError};
 pub use self::resume::{Resumption, resume};
-pub use self::settings::{Settings, SettingsError, default_cache, endpoint};
+pub use self::settings::{Settings, SettingsError, cdi_dirs, default_cache, endpoint};
 
 use self::claim::Claim;
 use self::failure::Failure;

@@ -98,10 +98,7 @@ impl Settings {
             docker_socket: flags.docker_socket.clone(),
             cpuset: flags.cpuset.clone(),
             gpus,
-            cdi_dirs: match flags.cdi_spec_dir.as_slice() {
-                [] => CDI_DIRS.map(PathBuf::from).to_vec(),
-                dirs => dirs.to_vec(),
-            },
+            cdi_dirs: cdi_dirs(&flags.cdi_spec_dir),
             network_for_all: flags.container_enable_networking == Networking::Always,
             limit_memory: flags.enable_memory_limit,
             statistics_period: flags.crunchstat_interval,
@@ -164,6 +161,14 @@ pub fn endpoint(
     }
     endpoint.retry_budget = endpoint.retry_budget.min(patience);
     Ok(endpoint)
+}
+
+/// Those given, or the usual ones.
+pub fn cdi_dirs(given: &[PathBuf]) -> Vec<PathBuf> {
+    match given {
+        [] => CDI_DIRS.map(PathBuf::from).to_vec(),
+        dirs => dirs.to_vec(),
+    }
 }
 
 /// Root shares one with all users' jobs; anybody else has his own.

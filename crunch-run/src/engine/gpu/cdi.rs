@@ -200,22 +200,41 @@ impl Registry {
         &self.specs[place.spec].1.devices[place.device]
     }
 
+    /// The devices, as a list for people; none: nothing is described.
+    pub fn described(&self) -> Option<String> {
+        let all = self.devices.len();
+        let names = self.devices.keys().map(String::as_str);
+        let named: Vec<&str> = names.take(MOST_NAMES).collect();
+        match all.checked_sub(named.len()) {
+            _ if named.is_empty() => None,
+            Some(more @ 1..) => Some(format!("{} and {more} more", named.join(", "))),
+            _ => Some(named.join(", ")),
+        }
+    }
+
+    /// What is wrong with the specifications, as sentences.
+    pub fn problems(&self) -> Vec<String> {
+        let doubtful = self.devices.iter().filter(|(_, place)| place.is_doubtful);
+        let doubtful = doubtful.map(|(name, place)| {
+            let file = self.specs[place.spec].0.display();
+            format!("two CDI specifications describe {name}, one of them {file}")
+        });
+        self.problems.iter().cloned().chain(doubtful).collect()
+    }
+
+    /// Where specifications are looked for.
+    pub fn places(&self) -> String {
+        let dirs: Vec<String> = self.dirs.iter().map(|d| d.display().to_string()).collect();
+        dirs.join(" and ")
+    }
+
     /// Why something is not found.
     pub fn unknown(&self) -> String {
-        let dirs: Vec<String> = self.dirs.iter().map(|d| d.display().to_string()).collect();
-        let mut names: Vec<&str> = self.devices.keys().map(String::as_str).collect();
-        let all = names.len();
-        names.truncate(MOST_NAMES);
-        let mut named = match names.is_empty() {
-            true => "no device at all".to_owned(),
-            false => names.join(", "),
-        };
-        if all > MOST_NAMES {
-            named.push_str(&format!(" and {} more", all - MOST_NAMES));
-        }
+        let named = self.described();
+        let named = named.unwrap_or_else(|| "no device at all".to_owned());
         let mut text = format!(
             "the CDI specifications of this node (in {}) do not describe it; they describe {named}",
-            dirs.join(" and ")
+            self.places()
         );
         for problem in &self.problems {
             text.push_str("; ");
