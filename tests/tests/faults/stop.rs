@@ -160,10 +160,47 @@ on_slurm!(
                 .await;
             scene.check_jobs(container, 1);
         }
-        let calls = scene.fake.calls();
-        let signals = calls
-            .iter()
-            .filter(|call| call.arguments.iter().any(|a| a == "--signal=TERM"));
-        assert_eq!(signals.count(), containers.len(), "{calls:?}");
+        assert_eq!(terms(&scene), containers.len());
+    }
+);
+
+/// How often a running job was asked to end.
+fn terms(scene: &Scene) -> usize {
+    let calls = scene.fake.calls();
+    let is_term = |argument: &String| argument == "--signal=TERM";
+    let terms = calls.iter().filter(|c| c.arguments.iter().any(is_term));
+    terms.count()
+}
+
+/// In crunch-run's place: it takes ten seconds to end, and a second TERM would be too much.
+const ENDS_SLOWLY: &str = "/bin/sh -c \"trap 'touch asked' TERM; n=0; while [ $n -lt 50 ]; do \
+     sleep 0.2; [ -e asked ] && n=$((n + 1)); done; exit 75\" crunch-run";
+
+// While it ends, a listing does not show the job, and the next one does: it is not asked to end a second time.
+on_slurm!(
+    a_job_that_a_listing_misses_is_asked_once,
+    |kind| async move {
+        let mut begin = running(kind);
+        begin.flags = vec!["--stop-grace", "10m", "--crunch-run", ENDS_SLOWLY];
+        let scene = begin.up().await;
+        let (request, container) = scene.request("sleep 1000", json!({})).await;
+        let job = || scene.jobs_of(container.as_str()).pop();
+        scene
+            .wait_for("its start", || job().is_some_and(|j| j.started.is_some()))
+            .await;
+        scene.looks(1).await;
+        scene.set_priority(&request, 0).await;
+        scene.wait_for("TERM", || terms(&scene) > 0).await;
+        let missed = Rule::next(kind.lists(), 1, Fault::Mute).having(kind.listing());
+        scene.fake.faults([missed]);
+        scene.looks(2).await;
+        assert!(
+            job().is_some_and(|j| j.ended.is_none()),
+            "it was to be slow"
+        );
+        let released = |c: &Container| c.state != ContainerState::Locked;
+        scene.stack.wait_until(&container, PATIENCE, released).await;
+        assert_eq!(terms(&scene), 1, "{:?}", scene.fake.calls());
+        scene.check_jobs(&container, 1);
     }
 );
