@@ -14,7 +14,8 @@ use dispatch_core::home::Home;
 use dispatch_core::instance_types::fit;
 use dispatch_core::needs::Fit;
 use dispatch_core::scheduler::{
-    Candidate, Ending, Order, Scheduler, SchedulerError, StillInUse, Urgency, Waiting, Wanted,
+    Candidate, Doubt, Ending, Order, Scheduler, SchedulerError, StillInUse, Urgency, Waiting,
+    Wanted,
 };
 use dispatch_core::world::{Job, JobId};
 
@@ -338,13 +339,11 @@ impl Scheduler for Condor {
     async fn ending(&self, container: &ContainerUuid, attempt: &TokenUuid) -> Ending {
         let constraint = format!("{CONTAINER} == \"{container}\" && {ATTEMPT} == \"{attempt}\"");
         let queued = self.ads("condor_q", &constraint, &[]).await;
-        // Without an answer it may be there.
-        let is_there = |ads: &Vec<Ad>| ads.iter().filter_map(Ad::job).any(|job| !job.ended);
-        if queued.as_ref().map_or(true, is_there) {
-            return Ending {
-                alive: true,
-                ..Ending::default()
-            };
+        let is_there = |ads: Vec<Ad>| ads.iter().filter_map(Ad::job).any(|job| !job.ended);
+        match queued.map(is_there) {
+            Ok(true) => return Ending::doubtful(Doubt::Alive),
+            Err(error) => return Ending::doubtful(Doubt::MayBeAlive(error.to_string())),
+            Ok(false) => {}
         }
         let mut history = self.history(&constraint).await;
         for _ in 1..HISTORY_TRIES {
@@ -367,7 +366,7 @@ impl Scheduler for Condor {
             reason,
             detail: self.dir(container).last_words_in_time().await,
             node: ad.as_ref().and_then(Ad::node),
-            alive: false,
+            doubt: None,
             undelivered: ad.as_ref().is_some_and(ending::is_undelivered),
         }
     }

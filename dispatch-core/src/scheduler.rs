@@ -94,6 +94,18 @@ pub enum SchedulerError {
     },
 }
 
+/// Why it is not certain that a job has ended, or how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Doubt {
+    /// It has not ended at all: the listings that missed it were wrong.
+    Alive,
+    /// The scheduler, asked for it by name, did not answer, and this is why.
+    MayBeAlive(String),
+    /// It has ended, and whether it left results on its node could not be asked, and this is why. Nothing is lost for a
+    /// container that never ran.
+    MayHaveResults(String),
+}
+
 /// How a job ended, as far as the scheduler can tell.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ending {
@@ -103,13 +115,21 @@ pub struct Ending {
     pub detail: String,
     /// The node it was on, where the scheduler tells.
     pub node: Option<String>,
-    /// It has not ended at all: the listings that missed it were wrong.
-    pub alive: bool,
+    /// What speaks against acting on it; then it is asked for again.
+    pub doubt: Option<Doubt>,
     /// The container ran, and its results are on the node, to be delivered later (crunch-run's exit status 77).
     pub undelivered: bool,
 }
 
 impl Ending {
+    /// Nothing is to be done on it.
+    pub fn doubtful(doubt: Doubt) -> Self {
+        Self {
+            doubt: Some(doubt),
+            ..Self::default()
+        }
+    }
+
     /// The reason, or that there is none.
     pub fn sentence(&self) -> &str {
         match self.reason.is_empty() {

@@ -10,7 +10,7 @@ use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::home::Home;
 use dispatch_core::needs::{Amount, Fit, Room};
 use dispatch_core::scheduler::{
-    Candidate, Ending, Order, Scheduler, SchedulerError, StillInUse, Urgency,
+    Candidate, Doubt, Ending, Order, Scheduler, SchedulerError, StillInUse, Urgency,
 };
 use dispatch_core::world::{Job, JobId};
 use rustix::process::Signal;
@@ -337,10 +337,7 @@ impl Scheduler for Local {
         let reason = match sign {
             Ok(Sign::Ended(end)) => sentence(end, dir.path()),
             Ok(Sign::Alive(_)) => {
-                return Ending {
-                    alive: true,
-                    ..Ending::default()
-                };
+                return Ending::doubtful(Doubt::Alive);
             }
             Err(error) => format!("it cannot be told how crunch-run ended: {error}"),
         };

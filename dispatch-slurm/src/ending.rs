@@ -29,6 +29,8 @@ pub struct Ended {
     pub status: Option<i64>,
     /// The number of the user who cancelled it.
     pub cancelled_by: Option<u32>,
+    /// Why its exit status could not be asked for.
+    pub unasked: Option<String>,
 }
 
 /// The newest line about the job of `attempt` in a listing in the format [`IN_SQUEUE`]: by its number where that is
@@ -69,6 +71,7 @@ pub fn in_sacct(answer: &str, attempt: &TokenUuid, job: Option<&str>) -> Option<
         node: node(fields[3]),
         status: status(fields[2]),
         cancelled_by: by.parse().ok(),
+        unasked: None,
     })
 }
 

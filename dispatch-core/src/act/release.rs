@@ -13,13 +13,28 @@ use crate::attempts::AttemptToken;
 use crate::events::Event;
 use crate::last_log;
 use crate::plan::Reason;
-use crate::scheduler::{Ending, Scheduler};
+use crate::scheduler::{Doubt, Ending, Scheduler};
 
 /// How long an action's API call may be repeated: the next look plans it again anyway.
 const BUDGET: Duration = Duration::from_secs(15);
-/// Two listings can be wrong in the same way; asked for by name the scheduler shows the job.
-const STILL_THERE: &str =
-    "two listings did not show its job, but the scheduler knows it: it is left alone";
+
+/// Why a container is left alone although two listings did not show its job: they can be wrong in the same way. It is
+/// `running` if it may have results.
+fn left_alone(ending: &Ending, running: bool) -> Option<String> {
+    let missed = "two listings did not show its job";
+    match ending.doubt.as_ref()? {
+        Doubt::Alive => Some(format!(
+            "{missed}, but the scheduler knows it: it is left alone"
+        )),
+        Doubt::MayBeAlive(why) => Some(format!(
+            "{missed}, and asked for it by name the scheduler did not answer: {why}"
+        )),
+        Doubt::MayHaveResults(why) if running => Some(format!(
+            "it cannot be told whether its job left results on its node: {why}"
+        )),
+        Doubt::MayHaveResults(_) => None,
+    }
+}
 
 impl<A: Api, S: Scheduler> Hands<A, S> {
     pub(super) async fn unlock(
@@ -39,8 +54,8 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         let mut failed_on = None;
         if reason == Reason::JobGone {
             let ending = self.scheduler.ending(&container, &attempt).await;
-            if ending.alive {
-                return Report::failed(&container, STILL_THERE);
+            if let Some(why) = left_alone(&ending, false) {
+                return Report::failed(&container, why);
             }
             failed_on.clone_from(&ending.node);
             self.leave_word(&container, &token.token, &ending).await;
@@ -76,8 +91,8 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         reason: Reason,
     ) -> Report {
         let ending = self.scheduler.ending(&container, &attempt).await;
-        if ending.alive {
-            return Report::failed(&container, STILL_THERE);
+        if let Some(why) = left_alone(&ending, reason == Reason::JobGone) {
+            return Report::failed(&container, why);
         }
         let token = token.filter(|t| t.uuid == attempt);
         if let (Reason::JobGone, Some(token)) = (reason, &token)
@@ -247,6 +262,31 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
             Err(_) => {
                 tracing::warn!(%container, "no log could be saved for it in time");
                 None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_certain_is_left_alone() {
+        let why = || "timed out".to_owned();
+        for (doubt, unlocked, cancelled) in [
+            (None, true, true),
+            (Some(Doubt::Alive), false, false),
+            (Some(Doubt::MayBeAlive(why())), false, false),
+            (Some(Doubt::MayHaveResults(why())), true, false),
+        ] {
+            let ending = Ending {
+                doubt,
+                ..Ending::default()
+            };
+            for (running, acted) in [(false, unlocked), (true, cancelled)] {
+                let left = left_alone(&ending, running);
+                assert_eq!(left.is_none(), acted, "{ending:?}: {left:?}");
             }
         }
     }

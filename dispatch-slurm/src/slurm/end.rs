@@ -1,7 +1,8 @@
 //! How a job ended, from Slurm's own memory and its accounts.
 
 use arvados_client::{ContainerUuid, TokenUuid};
-use dispatch_core::scheduler::{Ending, SchedulerError};
+use dispatch_core::command::Failure;
+use dispatch_core::scheduler::{Doubt, Ending, SchedulerError};
 
 use super::{Slurm, locked};
 use crate::accounting::user_name;
@@ -32,15 +33,14 @@ impl Slurm {
                 let reason = said.unwrap_or_else(|| FORGOTTEN.to_owned());
                 (reason, Ended::default())
             }
-            Err(error) => (
-                format!("it cannot be told how its job ended: {error}"),
-                Ended::default(),
-            ),
+            Err(error) => return Ending::doubtful(Doubt::MayBeAlive(error.to_string())),
         };
+        let is_alive = !ended.state.is_empty() && ended.is_alive();
+        let unasked = ended.unasked.clone().map(Doubt::MayHaveResults);
         Ending {
             reason,
             detail,
-            alive: !ended.state.is_empty() && ended.is_alive(),
+            doubt: is_alive.then_some(Doubt::Alive).or(unasked),
             undelivered: ended.is_undelivered(),
             node: ended.node,
         }
@@ -60,7 +60,7 @@ impl Slurm {
         };
         let query = ["--states=all", "--sort=i", &which, "--format", IN_SQUEUE];
         let listing = match self.squeue(&query).await {
-            Err(SchedulerError::NoAnswer { detail, .. }) if detail.contains("Invalid job id") => {
+            Err(SchedulerError::NoAnswer { detail, .. }) if is_unknown(&detail) => {
                 Ok(String::new())
             }
             listing => listing,
@@ -79,7 +79,10 @@ impl Slurm {
             ended.cancelled_by = booked.cancelled_by;
         }
         if ended.asks_for_status() && ended.status.is_none() {
-            ended.status = self.exit_status(&ended.job).await;
+            match self.exit_status(&ended.job).await {
+                Ok(status) => ended.status = status,
+                Err(failure) => ended.unasked = Some(failure.to_string()),
+            }
         }
         Ok(Some(ended))
     }
@@ -106,11 +109,19 @@ impl Slurm {
         (!booked.is_alive()).then_some(booked)
     }
 
-    /// The exit status of a job that failed, while Slurm remembers it.
-    async fn exit_status(&self, job: &str) -> Option<i64> {
+    /// The exit status of a job that failed, if Slurm still remembers it.
+    async fn exit_status(&self, job: &str) -> Result<Option<i64>, Failure> {
         let command = self.client("scontrol");
         let arguments = ["--oneliner", "show", "job", job];
-        let answer = command.args(arguments).succeed().await.ok()?;
-        ending::exit_status(&answer.output)
+        match command.args(arguments).succeed().await {
+            Ok(answer) => Ok(ending::exit_status(&answer.output)),
+            Err(Failure::Said(said)) if is_unknown(&said) => Ok(None),
+            Err(failure) => Err(failure),
+        }
     }
+}
+
+/// Slurm has forgotten the job.
+fn is_unknown(said: &str) -> bool {
+    said.contains("Invalid job id")
 }

@@ -17,6 +17,9 @@ mod listing;
 #[path = "../suite/points.rs"]
 #[allow(dead_code, reason = "the suite uses more of it than this does")]
 mod points;
+#[path = "../suite/processes.rs"]
+#[allow(dead_code, reason = "what those of the suite need")]
+mod processes;
 #[path = "../suite/program.rs"]
 #[allow(dead_code, reason = "the suite uses more of it than this does")]
 mod program;
