@@ -50,7 +50,7 @@ pub fn detach(
     dir: &JobDir,
     arguments: impl IntoIterator<Item = OsString>,
 ) -> Result<(), DetachError> {
-    let lock = LockFile::take(&dir.lock())?;
+    let lock = LockFile::take_in_time(&dir.lock())?;
     fail_point("run.lock-taken");
     dir.forget_exit().map_err(io_error(format!(
         "the note of an earlier end in {} cannot be removed",
@@ -90,7 +90,7 @@ pub fn hold(
     attempt: Option<TokenUuid>,
     dir: &JobDir,
 ) -> Result<OwnedFd, DetachError> {
-    let lock = LockFile::take(&dir.lock())?;
+    let lock = LockFile::take_in_time(&dir.lock())?;
     let note = Note::of(uuid.clone(), attempt, std::process::id())
         .map_err(io_error("this process cannot be looked at"))?;
     lock.write(&note)?;

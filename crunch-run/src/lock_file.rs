@@ -5,10 +5,15 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use arvados_client::{ContainerUuid, TokenUuid};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
+
+/// Nobody only looks for longer, also on a busy machine.
+const A_LOOK: Duration = Duration::from_secs(3);
+const PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
@@ -60,6 +65,20 @@ pub struct LockFile {
 }
 
 impl LockFile {
+    /// As [`take`](Self::take), where it may be held for a moment by somebody who only looks whether it is: a dispatcher
+    /// learns in this way whether a crunch-run lives.
+    pub fn take_in_time(path: &Path) -> Result<Self, LockError> {
+        let began = Instant::now();
+        loop {
+            match Self::take(path) {
+                Err(LockError::Held { .. }) if began.elapsed() < A_LOOK => {
+                    std::thread::sleep(PAUSE);
+                }
+                taken => return taken,
+            }
+        }
+    }
+
     pub fn take(path: &Path) -> Result<Self, LockError> {
         let failed = |source| LockError::Io {
             path: path.to_owned(),
@@ -143,5 +162,23 @@ mod tests {
         let read: Note = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
         assert_eq!((read.uuid, read.pid), (uuid, std::process::id()));
         assert!(read.start_time > 0 && read.boot_id.len() == 36);
+    }
+
+    #[test]
+    fn who_only_looks_whether_it_is_held_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let looking = LockFile::take(&path).unwrap();
+        let over = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(200));
+            drop(looking);
+        });
+        let began = Instant::now();
+        let taken = LockFile::take_in_time(&path).unwrap();
+        assert!(began.elapsed() >= Duration::from_millis(200));
+        over.join().unwrap();
+        let refused = LockFile::take_in_time(&path);
+        assert!(matches!(refused, Err(LockError::Held { .. })));
+        drop(taken);
     }
 }

@@ -38,6 +38,8 @@ struct Answer {
     job: String,
     /// When it was last asked for.
     asked: Instant,
+    /// For how long it is not asked for again.
+    holds: Duration,
     /// What no slot meets.
     never: Option<String>,
 }
@@ -103,7 +105,8 @@ impl Known {
         self.forget_others(ads);
         let kinds = without_match(ads);
         let asked = |kind: &i64| self.answers.get(kind).map(|answer| answer.asked);
-        let due = |kind: &i64| asked(kind).is_none_or(|at| now.duration_since(at) >= HOLDS);
+        let is_old = |answer: &Answer| now.duration_since(answer.asked) >= answer.holds;
+        let due = |kind: &i64| self.answers.get(kind).is_none_or(is_old);
         let kind = kinds.keys().copied().filter(due).min_by_key(asked)?;
         // The job that was asked about before, if there is one.
         let earlier = self.answers.get(&kind).map(|answer| answer.job.as_str());
@@ -122,14 +125,15 @@ impl Known {
         self.open = false;
         let Question { kind, job, .. } = question;
         let known = self.answers.remove(&kind).filter(|known| known.job == job);
-        let never = match verdict {
-            Verdict::Never(why) => Some(why),
-            Verdict::Matches => None,
-            Verdict::Unknown => known.and_then(|known| known.never),
+        let (never, holds) = match verdict {
+            Verdict::Never(why) => (Some(why), HOLDS),
+            Verdict::Matches => (None, HOLDS),
+            Verdict::Unknown => (known.and_then(|known| known.never), PAUSE),
         };
         let answer = Answer {
             job,
             asked: now,
+            holds,
             never,
         };
         self.answers.insert(kind, answer);
@@ -194,6 +198,25 @@ mod tests {
         );
         assert_eq!(ask(2000, &ads(&[(4, 9, "submitter limit")])), None);
         assert!(known.answers.is_empty());
+    }
+
+    #[test]
+    fn what_could_not_be_told_is_asked_again_soon() {
+        let (mut known, begun, jobs) = (Known::default(), Instant::now(), ads(&[(1, 7, NONE)]));
+        for (seconds, asked, verdict) in [
+            (0, true, Verdict::Unknown),
+            (29, false, Verdict::Unknown),
+            (30, true, Verdict::Never("no such GPU".into())),
+            (100, false, Verdict::Unknown),
+            (630, true, Verdict::Unknown),
+            (660, true, Verdict::Matches),
+        ] {
+            let next = known.next(&jobs, at(begun, seconds));
+            assert_eq!(next.is_some(), asked, "after {seconds} s");
+            if let Some(question) = next {
+                known.learn(question, verdict, at(begun, seconds));
+            }
+        }
     }
 
     #[test]

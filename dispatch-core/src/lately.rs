@@ -7,20 +7,26 @@ use crate::command::Command;
 
 /// What is known holds for so long.
 const HOLDS: Duration = Duration::from_secs(300);
-/// Once it is in doubt, only for so long.
+/// Once it is in doubt, or was asked for in vain, only for so long.
 const HOLDS_IN_DOUBT: Duration = Duration::from_secs(30);
+/// An answer is given up when nothing newer comes for so long: machines do change.
+const STALE: Duration = Duration::from_secs(3600);
 /// Jobs are more important.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The newest answer, if one could be read.
+/// The newest answer that could be read.
 #[derive(Debug)]
 pub struct Lately<T>(Mutex<Known<T>>);
 
 #[derive(Debug)]
 struct Known<T> {
-    answer: Option<T>,
+    /// And when it was given.
+    answer: Option<(T, Instant)>,
+    /// When it was last asked for.
     at: Option<Instant>,
     in_doubt: bool,
+    /// How often in a row there was no answer.
+    failed: u32,
 }
 
 impl<T> Default for Lately<T> {
@@ -29,15 +35,18 @@ impl<T> Default for Lately<T> {
             answer: None,
             at: None,
             in_doubt: false,
+            failed: 0,
         }))
     }
 }
 
 impl<T> Known<T> {
     fn is_due(&self) -> bool {
-        let holds = match self.in_doubt {
-            true => HOLDS_IN_DOUBT,
-            false => HOLDS,
+        let holds = match (self.in_doubt, self.failed) {
+            (false, 0) => HOLDS,
+            (true, _) => HOLDS_IN_DOUBT,
+            // What never answers is asked ever more seldom.
+            (false, failed) => HOLDS.min(HOLDS_IN_DOUBT * 2u32.saturating_pow(failed - 1).min(64)),
         };
         self.at.is_none_or(|at| at.elapsed() >= holds)
     }
@@ -50,7 +59,9 @@ impl<T> Lately<T> {
 
     /// What `read` makes of the newest answer; none while nothing is known.
     pub fn read<R>(&self, read: impl FnOnce(&T) -> R) -> Option<R> {
-        self.known().answer.as_ref().map(read)
+        let known = self.known();
+        let fresh = known.answer.as_ref().filter(|(_, at)| at.elapsed() < STALE);
+        fresh.map(|(answer, _)| read(answer))
     }
 
     /// It may not be true any more: it is asked for again sooner.
@@ -63,16 +74,20 @@ impl<T> Lately<T> {
         if !self.known().is_due() {
             return Ok(());
         }
-        let (answer, result) = match ask.await {
-            Ok(answer) => (Some(answer), Ok(())),
-            Err(error) => (None, Err(error)),
-        };
-        *self.known() = Known {
-            answer,
-            at: Some(Instant::now()),
-            in_doubt: false,
-        };
-        result
+        let asked = ask.await;
+        let (mut known, now) = (self.known(), Instant::now());
+        (known.at, known.in_doubt) = (Some(now), false);
+        match asked {
+            Ok(answer) => {
+                (known.answer, known.failed) = (Some((answer, now)), 0);
+                Ok(())
+            }
+            // What was known is better than nothing.
+            Err(error) => {
+                known.failed = known.failed.saturating_add(1);
+                Err(error)
+            }
+        }
     }
 }
 
@@ -99,25 +114,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_in_doubt_is_asked_for_sooner() {
+    fn what_is_in_doubt_or_failed_is_asked_for_sooner() {
         let lately = Lately::<u32>::default();
         assert!(lately.known().is_due());
         let ago = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds));
-        for (seconds, in_doubt, due) in [
-            (31, false, false),
-            (301, false, true),
-            (31, true, true),
-            (1, true, false),
+        for (seconds, in_doubt, failed, due) in [
+            (31, false, 0, false),
+            (301, false, 0, true),
+            (31, true, 0, true),
+            (1, true, 0, false),
+            (31, false, 1, true),
+            (59, false, 2, false),
+            (61, false, 2, true),
+            (299, false, 50, false),
+            (301, false, 50, true),
         ] {
             *lately.known() = Known {
                 answer: None,
                 at: ago(seconds),
                 in_doubt: false,
+                failed,
             };
             if in_doubt {
                 lately.doubt();
             }
-            assert_eq!(lately.known().is_due(), due, "{seconds} {in_doubt}");
+            assert_eq!(
+                lately.known().is_due(),
+                due,
+                "{seconds} {in_doubt} {failed}"
+            );
         }
     }
 
@@ -132,8 +157,16 @@ mod tests {
         // Not asked again at once.
         let said = lately.look(echo("7")).await;
         assert_eq!((said, lately.read(|n| *n)), (Ok(()), None));
-        lately.known().at = None;
+        let later = || lately.known().at = None;
+        later();
         let said = lately.look(echo("7")).await;
         assert_eq!((said, lately.read(|n| *n)), (Ok(()), Some(7)));
+        later();
+        let said = lately.look(echo("many")).await;
+        assert_eq!((said, lately.read(|n| *n)), (Err("many".into()), Some(7)));
+        assert_eq!(lately.known().failed, 1, "it is asked for again soon");
+        let hours_ago = Instant::now().checked_sub(STALE).unwrap();
+        lately.known().answer = Some((7, hours_ago));
+        assert_eq!(lately.read(|n| *n), None);
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use arvados_client::ContainerUuid;
 
 use crate::executor::Executor;
-use crate::job_dir::{End, JobDir};
+use crate::job_dir::{End, JobDir, Sign};
 
 /// crunch-run's exit code for "ran, results are on this node and undelivered".
 pub const UNDELIVERED: i32 = 77;
@@ -43,7 +43,7 @@ impl Deliveries {
         }
         let container = dir.container.clone();
         tracing::info!(%container, directory = %dir.path().display(), "delivering the results that were left on this machine");
-        let (resuming, deliveries) = (executor.resume(dir), self.clone());
+        let (resuming, deliveries, dir) = (executor.resume(dir), self.clone(), dir.clone());
         tokio::spawn(async move {
             let next = match resuming.await {
                 Ok(Some(0)) => {
@@ -52,6 +52,10 @@ impl Deliveries {
                     return;
                 }
                 Ok(Some(77) | None) => Try::Later(Instant::now()),
+                // It found another at work there, which a dispatcher before this one may have started.
+                Ok(Some(_)) if matches!(dir.sign(), Ok(Sign::Alive(_))) => {
+                    Try::Later(Instant::now())
+                }
                 Ok(Some(code)) => {
                     tracing::warn!(%container, code, "its results cannot be delivered from here");
                     Try::Never
