@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
@@ -14,6 +15,8 @@ use super::{LOOK, NODE, PROGRAM, Store};
 
 /// The name by which the keeper is called.
 pub const NAME: &str = "keep-job";
+/// How long it may take to write down what a job runs, once the job is in the table.
+const PREPARING: Duration = Duration::from_secs(10);
 
 /// What to run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -60,45 +63,61 @@ pub fn start(store: &Store, id: &str) -> io::Result<()> {
 /// Runs the job named by the only argument, from its start to its end.
 pub fn keep(store: &Store, arguments: &[String]) -> io::Result<()> {
     let id = arguments.first().ok_or(io::ErrorKind::InvalidInput)?;
-    let plan = fs::read(directory(store, id).join("plan.json"))?;
-    let plan: Plan = serde_json::from_slice(&plan)?;
+    let plan = planned(store, id)?;
+    let place = place(store, id, &plan);
+    // At once with its process: whoever ends a job that was started is to find one.
     let begun = change(store, id, |job| {
         // Somebody may have cancelled it, or put it on hold.
-        let starts = job.is_pending() && job.ended.is_none();
-        if starts {
-            job.started = Some(now());
-            begin(job);
+        if !job.is_pending() || job.ended.is_some() {
+            return None;
         }
-        starts
+        job.started = Some(now());
+        begin(job);
+        let launched = place.and_then(|place| launch(&place, &plan));
+        match &launched {
+            Ok(child) => job.pid = Some(Pid::from_child(child).as_raw_pid()),
+            Err(_) => end(job, Some(127), None),
+        }
+        Some(launched)
     })?;
-    if !begun {
-        return Ok(());
-    }
-    match launch(store, id, &plan) {
-        Ok(child) => wait(store, id, child),
-        Err(error) => {
-            fs::write(
-                &plan.output,
-                format!("{}: {error}\n", plan.program.display()),
-            )?;
-            change(store, id, |job| end(job, Some(127), None)).map(drop)
-        }
+    match begun {
+        None => Ok(()),
+        Some(Ok(child)) => wait(store, id, child),
+        Some(Err(error)) => fs::write(
+            &plan.output,
+            format!("{}: {error}\n", plan.program.display()),
+        ),
     }
 }
 
-fn launch(store: &Store, id: &str, plan: &Plan) -> io::Result<Child> {
-    let place = match &plan.transfer {
-        None => plan.directory.clone(),
-        Some(files) => {
-            let sandbox = directory(store, id).join("sandbox");
-            fs::create_dir_all(&sandbox)?;
-            for file in files {
-                let name = file.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-                fs::copy(file, sandbox.join(name))?;
-            }
-            sandbox
+/// What a job runs. It may be in the table, and be started, before that is written.
+fn planned(store: &Store, id: &str) -> io::Result<Plan> {
+    let until = Instant::now() + PREPARING;
+    loop {
+        let text = fs::read(directory(store, id).join("plan.json"));
+        let plan = text.and_then(|text| Ok(serde_json::from_slice(&text)?));
+        if plan.is_ok() || Instant::now() > until {
+            return plan;
         }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Where a job runs, with all that it needs there.
+fn place(store: &Store, id: &str, plan: &Plan) -> io::Result<PathBuf> {
+    let Some(files) = &plan.transfer else {
+        return Ok(plan.directory.clone());
     };
+    let sandbox = directory(store, id).join("sandbox");
+    fs::create_dir_all(&sandbox)?;
+    for file in files {
+        let name = file.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        fs::copy(file, sandbox.join(name))?;
+    }
+    Ok(sandbox)
+}
+
+fn launch(place: &Path, plan: &Plan) -> io::Result<Child> {
     let output = open(&plan.output)?;
     let mut command = Command::new(&plan.program);
     command
@@ -119,7 +138,6 @@ fn open(path: &Path) -> io::Result<File> {
 
 fn wait(store: &Store, id: &str, mut child: Child) -> io::Result<()> {
     let pid = Pid::from_child(&child);
-    change(store, id, |job| job.pid = Some(pid.as_raw_pid()))?;
     loop {
         if let Some(status) = child.try_wait()? {
             return change(store, id, |job| finish(job, status)).map(drop);

@@ -97,7 +97,8 @@ pub fn sbatch(order: Order<'_>) -> std::io::Result<Reply> {
     let path = |name: &str| options.value(name).map(|text| text.replace("%%", "%"));
     for number in &numbers {
         let job = job_id(id, *number);
-        let script = keeper::directory(order.store, &job).join("script");
+        let place = keeper::directory(order.store, &job);
+        let script = place.join("script");
         let task = number.map(|n| ("SLURM_ARRAY_TASK_ID".to_owned(), n.to_string()));
         let plan = Plan {
             program: interpreter(order.input),
@@ -107,8 +108,10 @@ pub fn sbatch(order: Order<'_>) -> std::io::Result<Reply> {
             directory: Path::new(&path("chdir").unwrap_or_else(|| "/".into())).to_owned(),
             output: PathBuf::from(path("output").unwrap_or_else(|| format!("slurm-{job}.out"))),
         };
-        keeper::prepare(order.store, &job, &plan)?;
+        fs::create_dir_all(place)?;
         fs::write(&script, order.input)?;
+        // The last of it: a job that is started meanwhile waits for its plan.
+        keeper::prepare(order.store, &job, &plan)?;
         if runs && !options.has("hold") && !later {
             keeper::start(order.store, &job)?;
         }

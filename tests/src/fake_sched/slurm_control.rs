@@ -80,6 +80,7 @@ fn cancel(state: &mut State, id: &str, options: &Options) -> Result<(), String> 
                 // It may have ended just now.
                 let _ = kill_process(pid, Signal::TERM);
             }
+            // It runs on paper only: one that was started has a process.
             (None, _) => keeper::end(job, Some(0), None),
             (_, other) => return Err(format!("scancel: error: Unknown job signal: {other}")),
         },

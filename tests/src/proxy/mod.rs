@@ -55,7 +55,8 @@ impl Proxy {
         let text = |key: &str| ready[key].as_str().expect("a ready line").to_owned();
         let certificate = text("certificate");
         let tls = serve::tls(Path::new(&certificate));
-        let listener = serve::bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a port");
+        let port = serve::bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a port");
+        let listener = serve::listen(&port).expect("a listener");
         let address = listener.local_addr().expect("a bound listener");
         let shared = Arc::new(Shared {
             upstream: text("host"),
@@ -64,7 +65,7 @@ impl Proxy {
             seen: Mutex::default(),
         });
         let (open, is_open) = watch::channel(true);
-        let task = tokio::spawn(serve::accept(listener, tls, shared.clone(), is_open));
+        let task = tokio::spawn(serve::accept(port, listener, tls, shared.clone(), is_open));
         Self {
             address,
             shared,

@@ -58,24 +58,28 @@ pub fn client() -> reqwest::Client {
         .expect("an HTTP client")
 }
 
-/// A listener whose port can be taken again at once.
-pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+/// Has a port, and refuses connections. Others that are bound like this can have the same port, and one of them can
+/// listen.
+pub fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
     let socket = TcpSocket::new_v4()?;
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
-    socket.listen(128)
+    Ok(socket)
 }
 
-/// Lets connections in while it is open; refuses them while it is not.
+/// Listens at a port that a socket has already.
+pub fn listen(port: &TcpSocket) -> io::Result<TcpListener> {
+    bind(port.local_addr()?)?.listen(128)
+}
+
+/// Lets connections in while it is open; refuses them while it is not. Nobody else is given the port meanwhile.
 pub async fn accept(
+    port: TcpSocket,
     listener: TcpListener,
     tls: TlsAcceptor,
     shared: Arc<Shared>,
     mut open: watch::Receiver<bool>,
 ) {
-    let Ok(address) = listener.local_addr() else {
-        return;
-    };
     let mut listener = Some(listener);
     let is_open = open.clone();
     loop {
@@ -95,7 +99,7 @@ pub async fn accept(
                 if open.wait_for(|open| *open).await.is_err() {
                     return;
                 }
-                listener = bind(address).ok();
+                listener = listen(&port).ok();
                 tokio::time::sleep(AGAIN).await;
             }
         }

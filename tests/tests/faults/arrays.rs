@@ -4,16 +4,19 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use arvados_client::ContainerUuid;
 use suite_tests::fake_sched::{Fault, Job, Rule};
 
 use crate::points::Points;
-use crate::scene::{Kind, Scene, on_slurm, running};
+use crate::scene::{Kind, PATIENCE, Scene, on_slurm, running};
 
 const COUNT: usize = 10;
 /// Between the command that makes the array and the one that names its elements.
 const BETWEEN: &str = "dispatcher.command-answered";
+/// Nothing new is started for so long after five submissions in a row that came to nothing.
+const BREAKER: Duration = Duration::from_secs(30);
 
 /// Containers that a dispatcher finds all at once.
 async fn waiting(kind: Kind, rules: Vec<Rule>) -> (Scene, Vec<ContainerUuid>) {
@@ -103,6 +106,9 @@ on_slurm!(
             let rule = Rule::next("scontrol", 1, fault).after(2);
             let (mut scene, containers) = waiting(kind, vec![rule]).await;
             scene.stack.dispatcher.start();
+            // Where none got a name the breaker holds up all of them. What follows takes no longer than always.
+            let patience = PATIENCE + BREAKER;
+            scene.stack.end(&containers[0], patience).await;
             for container in &containers {
                 scene.complete(container, locks).await;
             }

@@ -10,6 +10,7 @@ use serde_json::Value;
 use suite_tests::fake_sched::{FakeSched, Job, Settings};
 
 use crate::condor_lab::Pool;
+use crate::lab::Lab;
 use crate::program::{Program, binary};
 use crate::slurm_lab::Cluster;
 use crate::stack::{Servers, wait_for};
@@ -108,14 +109,15 @@ impl Real {
     pub fn jobs(&self) -> Vec<Job> {
         let mut jobs = match self {
             Self::Slurm(cluster) => {
-                let text = cluster.lab.ask("scontrol", &["--oneliner", "show", "jobs"]);
+                let query = ["--oneliner", "show", "jobs"];
+                let text = patiently(&cluster.lab, "scontrol", &query);
                 let jobs = text.lines().filter(|line| line.starts_with("JobId="));
                 jobs.flat_map(slurm_jobs).collect::<Vec<Job>>()
             }
             Self::Condor(pool) => {
                 // In this order: what leaves the queue meanwhile is in both.
                 let queued = pool.queue();
-                let left = pool.lab.ask("condor_history", &["-json"]);
+                let left = patiently(&pool.lab, "condor_history", &["-json"]);
                 let left: Vec<Value> = serde_json::from_str(&left).unwrap();
                 let is_left = |ad: &&Value| !left.iter().any(|other| id(other) == id(ad));
                 let queued = queued
@@ -130,6 +132,11 @@ impl Real {
         jobs.sort_by_key(|job| numbers(&job.id));
         jobs
     }
+}
+
+/// What a command answers, as soon as its daemon has time for it.
+fn patiently(lab: &Lab, program: &str, args: &[&str]) -> String {
+    wait_for(program, PATIENCE, || lab.try_ask(program, args))
 }
 
 /// The one whose `bin` a pool's dispatchers look into first. Everybody may write there.

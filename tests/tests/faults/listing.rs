@@ -4,11 +4,15 @@ use arvados_client::records::{Container, ContainerState};
 use serde_json::json;
 use suite_tests::fake_sched::{Fault, Job, Rule};
 
-use crate::scene::{Kind, PATIENCE, Scene, both, everywhere, held, running};
+use crate::scene::{Begin, Kind, PATIENCE, Scene, both, everywhere, given_back, held, running};
 
 /// A container whose job waits in the scheduler and was seen there.
 async fn waiting(kind: Kind) -> (Scene, arvados_client::ContainerUuid) {
-    let scene = held(kind).up().await;
+    waiting_in(held(kind)).await
+}
+
+async fn waiting_in(begin: Begin) -> (Scene, arvados_client::ContainerUuid) {
+    let scene = begin.up().await;
     let container = scene.submit().await;
     scene.job(&container).await;
     scene.looks(2).await;
@@ -27,7 +31,7 @@ async fn nothing_happens(kind: Kind, times: u32, fault: Fault, says: &str) {
     scene.end_job(&scene.job(&container).await.id);
     scene
         .stack
-        .wait_until(&container, PATIENCE, |c| c.state == ContainerState::Queued)
+        .wait_until(&container, PATIENCE, given_back)
         .await;
 }
 
@@ -50,7 +54,10 @@ everywhere!(
     both,
     all_it_says_is_empty_with_exit_status_0,
     |kind| async move {
-        let (mut scene, container) = waiting(kind).await;
+        let mut begin = held(kind);
+        // Time for listings to show the job again, and for its end, before the next attempt.
+        begin.flags = vec!["--min-retry-period", "20s"];
+        let (mut scene, container) = waiting_in(begin).await;
         scene.fake.faults([Rule::every(kind.lists(), Fault::Mute)]);
         let back = |c: &Container| c.state == ContainerState::Queued;
         scene.stack.wait_until(&container, PATIENCE, back).await;
@@ -75,13 +82,25 @@ async fn a_job_that_was_hidden_cannot_use_the_next_attempt() {
         let (scene, container) = waiting(kind).await;
         let first = scene.job(&container).await;
         let unheard = Fault::Nothing { say: String::new() };
-        scene.fake.faults([Rule::every(kind.lists(), Fault::Mute)]);
+        // The second job comes only when listings show jobs again: it is not to be taken for gone as well.
+        let file = scene.stack.dir.path().join("listed-again");
+        let until = Fault::Until { file: file.clone() };
+        scene.fake.faults([
+            Rule::every(kind.lists(), Fault::Mute),
+            Rule::next(kind.submits(), 1, until),
+        ]);
+        scene
+            .wait_for("the second submission", || {
+                scene.fake.count(kind.submits()) == 2
+            })
+            .await;
+        scene.fake.faults([Rule::every(kind.ends(), unheard)]);
+        std::fs::write(&file, "").unwrap();
         scene
             .wait_for("the second job", || {
                 scene.jobs_of(container.as_str()).len() == 2
             })
             .await;
-        scene.fake.faults([Rule::every(kind.ends(), unheard)]);
         scene.fake.start_job(&first.id);
         let old = || scene.jobs_of(container.as_str()).remove(0);
         scene
@@ -157,7 +176,7 @@ async fn names_that_are_not_text_hide_nothing() {
         scene.end_job(&scene.job(&container).await.id);
         scene
             .stack
-            .wait_until(&container, PATIENCE, |c| c.state == ContainerState::Queued)
+            .wait_until(&container, PATIENCE, given_back)
             .await;
         assert!(!scene.stack.dispatcher.said().contains("listing failed"));
     })

@@ -112,6 +112,11 @@ pub fn held(kind: Kind) -> Begin {
     }
 }
 
+/// Its job is gone. It waits again, but not for long: a test that stalls sees it locked for its next attempt.
+pub fn given_back(container: &Container) -> bool {
+    container.state == ContainerState::Queued || container.lock_count > 1
+}
+
 /// One dispatcher's world.
 pub struct Scene {
     pub kind: Kind,

@@ -1,5 +1,7 @@
 //! The command that ends a job goes wrong: the job is ended all the same, and nothing else is.
 
+use std::time::Instant;
+
 use arvados_client::ContainerUuid;
 use arvados_client::records::{Container, ContainerState};
 use serde_json::json;
@@ -16,17 +18,17 @@ async fn first_go_wrong(kind: Kind, fault: Fault) {
     scene.job(&container).await;
     scene.looks(1).await;
     scene.fake.faults([Rule::next(kind.ends(), 2, fault)]);
+    let begun = Instant::now();
     scene.set_priority(&request, 0).await;
     scene
         .stack
         .wait_until(&container, PATIENCE, |c| c.state != ContainerState::Locked)
         .await;
     assert!(scene.job(&container).await.ended.is_some());
-    assert!(
-        scene.fake.count(kind.ends()) <= 6,
-        "{:?}",
-        scene.fake.calls()
-    );
+    let commands = scene.fake.count(kind.ends());
+    // A job that the scheduler takes long to end is forced again every ten seconds.
+    let most = 6 + 2 * (begun.elapsed().as_secs() / 10) as usize;
+    assert!(commands <= most, "{:?}", scene.fake.calls());
     scene.check_jobs(&container, 0);
 }
 
@@ -77,8 +79,8 @@ everywhere!(
     }
 );
 
-/// So many jobs that wait, for containers that are all put on hold at one moment.
-async fn many_on_hold(scene: &Scene, count: usize, fault: Fault) -> Vec<ContainerUuid> {
+/// So many jobs that wait, for containers that are all put on hold at one moment; from then on `rule` holds.
+async fn many_on_hold(scene: &Scene, count: usize, rule: Rule) -> Vec<ContainerUuid> {
     let mut requests = Vec::new();
     for _ in 0..count {
         requests.push(scene.request("sleep 1000", json!({})).await);
@@ -87,7 +89,6 @@ async fn many_on_hold(scene: &Scene, count: usize, fault: Fault) -> Vec<Containe
         scene.job(container).await;
     }
     scene.looks(1).await;
-    let rule = Rule::next(scene.kind.ends(), 1, fault);
     scene.fake.faults([rule]);
     scene.proxy.open(false);
     for (request, _) in &requests {
@@ -110,7 +111,8 @@ everywhere!(
             status: 1,
             say: "error: Socket timed out on send/recv operation".into(),
         };
-        let containers = many_on_hold(&scene, 20, fault).await;
+        let rule = Rule::next(kind.ends(), 1, fault);
+        let containers = many_on_hold(&scene, 20, rule).await;
         for container in &containers {
             let released = |c: &Container| c.state != ContainerState::Locked;
             scene.stack.wait_until(container, PATIENCE, released).await;
@@ -122,9 +124,10 @@ everywhere!(
     }
 );
 
-/// In crunch-run's place, which would see by itself that nobody wants its container any more.
+/// In crunch-run's place, which would see by itself that nobody wants its container any more. It says that it waits:
+/// a TERM that comes before may be lost on its way.
 const WAITS_FOR_TERM: &str =
-    "/bin/sh -c \"trap 'kill $!; exit 75' TERM; /bin/sleep 1000 & wait\" crunch-run";
+    "/bin/sh -c \"trap 'kill $!; exit 75' TERM; /bin/sleep 1000 & echo waiting; wait\" crunch-run";
 
 // Slurm starts them while the command that was to cancel them is on its way: each is asked to end, well before it is
 // forced to.
@@ -137,7 +140,9 @@ on_slurm!(
         let begun = tempfile::tempdir().unwrap();
         let file = begun.path().join("all-run");
         let until = Fault::Until { file: file.clone() };
-        let containers = many_on_hold(&scene, 3, until).await;
+        // One of them may get a command of its own, as its record was being written when the others were to be ended.
+        let rule = Rule::every(kind.ends(), until);
+        let containers = many_on_hold(&scene, 3, rule).await;
         scene
             .wait_for("scancel", || scene.fake.count(kind.ends()) > 0)
             .await;
@@ -147,6 +152,13 @@ on_slurm!(
                 let jobs = containers.iter().map(|c| scene.jobs_of(c.as_str()));
                 jobs.flatten().all(|job| job.started.is_some())
             })
+            .await;
+        let waits = |container: &ContainerUuid| {
+            let dir = scene.stack.run_dir().join(container.as_str());
+            std::fs::read_to_string(dir.join("output.log")).is_ok_and(|s| s.contains("waiting"))
+        };
+        scene
+            .wait_for("all to wait for TERM", || containers.iter().all(waits))
             .await;
         std::fs::write(&file, "").unwrap();
         for container in &containers {
