@@ -10,7 +10,9 @@ use crate::run_lab::{file, signal};
 
 pub async fn the_memory_limit_kills_and_is_named(lab: &Lab) {
     let more = json!({"runtime_constraints": {"vcpus": 1, "ram": 24 << 20}});
-    let ended = lab.sh_with("exec tail /dev/zero", more).await;
+    // Of one that ends at once a daemon's engine cannot tell: its group is gone before anybody knows its name.
+    let script = "sleep 1; exec tail /dev/zero";
+    let ended = lab.sh_with(script, more).await;
     assert_eq!(ended.code(), 137);
     assert!(
         ended.error().starts_with("killed by its memory limit"),
@@ -21,7 +23,7 @@ pub async fn the_memory_limit_kills_and_is_named(lab: &Lab) {
 
 pub async fn exit_0_after_a_child_was_killed_for_memory_is_a_warning(lab: &Lab) {
     let more = json!({"runtime_constraints": {"vcpus": 1, "ram": 24 << 20}});
-    let ended = lab.sh_with("tail /dev/zero; exit 0", more).await;
+    let ended = lab.sh_with("sleep 1; tail /dev/zero; exit 0", more).await;
     assert_eq!(ended.code(), 0);
     let warning = ended.record.runtime_status.warning.unwrap_or_default();
     assert!(warning.contains("memory"), "{warning}");

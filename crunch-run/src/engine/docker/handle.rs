@@ -3,10 +3,11 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bollard::Docker;
 use bollard::errors::Error;
+use bollard::models::ContainerState;
 use bollard::query_parameters::{
     AttachContainerOptionsBuilder, KillContainerOptionsBuilder, RemoveContainerOptionsBuilder,
 };
@@ -21,6 +22,10 @@ use super::stdio::Carrier;
 use super::{Flavour, PATIENCE};
 use crate::cgroup::Cgroup;
 use crate::engine::{Container, EngineError, Exit, Stdio};
+
+/// How long a daemon may not know what it has just started, and between two questions.
+const BEGINNING: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(50);
 
 pub struct DockerContainer {
     client: Docker,
@@ -83,11 +88,8 @@ impl DockerContainer {
             .start_container(&self.id, None)
             .await
             .map_err(|error| self.explain("it cannot be started", error))?;
-        let state = follow::state(&self.client, &self.id).await;
-        let pid = state
-            .map_err(|why| self.io("nothing is known of it", io::Error::other(why)))?
-            .pid;
         // There is none if it has ended already.
+        let pid = self.begun().await?.pid;
         let pid = pid
             .and_then(|pid| u32::try_from(pid).ok())
             .filter(|pid| *pid > 0);
@@ -109,6 +111,21 @@ impl DockerContainer {
             *place = Some(AbortOnDropHandle::new(following));
         }
         Ok(())
+    }
+
+    /// What is known of it just after its start. Of one that ends in that very moment podman says that it has no
+    /// process, as a failure.
+    async fn begun(&self) -> Result<ContainerState, EngineError> {
+        let began = Instant::now();
+        loop {
+            match follow::state(&self.client, &self.id).await {
+                Ok(state) => return Ok(state),
+                Err(why) if began.elapsed() > BEGINNING => {
+                    return Err(self.io("nothing is known of it", io::Error::other(why)));
+                }
+                Err(_) => tokio::time::sleep(PAUSE).await,
+            }
+        }
     }
 
     fn explain(&self, what: &str, error: Error) -> EngineError {
