@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use arvados_client::records::ContainerState;
-use run_lab::{Finished, Job, World, can_run, file, finish, lines, signal};
+use run_lab::{Finished, Job, World, can_run, file, finish, go_on, lines, signal};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
@@ -31,17 +31,6 @@ async fn job(world: &World) -> Job {
             json!({"mounts": mounts, "secret_mounts": secret}),
         )
         .await
-}
-
-/// Lets the command go on to its end.
-fn go_on(job: &Job) {
-    let mounts = job.dir.join("scratch/files/mounts");
-    for entry in fs::read_dir(mounts).unwrap() {
-        let dir = entry.unwrap().path();
-        if dir.is_dir() && !dir.ends_with("output") && !dir.join("a.txt").exists() {
-            fs::write(dir.join("on"), "").unwrap();
-        }
-    }
 }
 
 /// A job whose results are left because the server was away.

@@ -6,7 +6,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use arvados_client::records::ContainerState;
-use run_lab::{World, can_run, file, finish, left_overs, lines, signal, write_token};
+use run_lab::{Job, World, can_run, file, finish, go_on, left_overs, lines, signal, write_token};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -224,7 +224,11 @@ async fn a_request_to_stop_before_the_command_runs_leaves_the_record_locked() {
     let job = world.lock(&["true"], json!({})).await;
     world.stop_server().await;
     let child = world.start(&job, &[]);
-    tokio::time::sleep(Duration::from_millis(700)).await;
+    // It hears signals before it has a log.
+    soon("it is at work", || {
+        job.dir.join("log/crunch-run.txt").exists().then_some(())
+    })
+    .await;
     signal(&child, Signal::TERM);
     let finished = finish(child).await;
     assert_eq!(finished.code, 75, "{}", finished.said);
@@ -237,21 +241,27 @@ async fn a_request_to_stop_before_the_command_runs_leaves_the_record_locked() {
     assert_eq!(world.record(&job).await.state, ContainerState::Locked);
 }
 
+/// A container that makes its output when it is told to.
+async fn told_to_go_on(world: &World) -> Job {
+    let script = "echo ready; until [ -e /go/on ]; do sleep 0.05; done; echo data >/out/file";
+    let mounts = json!({"mounts": {
+        "/out": {"kind": "tmp", "capacity": 1 << 20},
+        "/go": {"kind": "tmp", "capacity": 1 << 20},
+    }});
+    world.lock(&["sh", "-c", script], mounts).await
+}
+
 #[tokio::test]
 async fn results_survive_an_outage_of_the_server() {
     if !can_run() {
         return;
     }
     let mut world = World::new().await;
-    let job = world
-        .lock(
-            &["sh", "-c", "echo ready; sleep 1; echo data >/out/file"],
-            json!({}),
-        )
-        .await;
+    let job = told_to_go_on(&world).await;
     let child = world.start(&job, &["--deliver-for=60s"]);
     world.until_said(&job, "ready").await;
     world.stop_server().await;
+    go_on(&job);
     tokio::time::sleep(Duration::from_secs(3)).await;
     world.start_server().await;
     let finished = finish(child).await;
@@ -267,15 +277,11 @@ async fn results_that_cannot_be_delivered_stay_on_the_node() {
         return;
     }
     let mut world = World::new().await;
-    let job = world
-        .lock(
-            &["sh", "-c", "echo ready; sleep 1; echo data >/out/file"],
-            json!({}),
-        )
-        .await;
+    let job = told_to_go_on(&world).await;
     let child = world.start(&job, &["--deliver-for=2s"]);
     world.until_said(&job, "ready").await;
     world.stop_server().await;
+    go_on(&job);
     let finished = finish(child).await;
     assert_eq!(finished.code, 77, "{}", finished.said);
     assert!(

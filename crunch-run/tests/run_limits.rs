@@ -3,18 +3,25 @@
 mod run_lab;
 
 use arvados_client::records::{Container, ContainerState};
-use run_lab::{Job, World, can_run, file, finish, left_overs, lines, signal};
+use run_lab::{Job, World, can_run, file, finish, go_on, left_overs, lines, signal};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tokio::process::Child;
 
 async fn run(world: &World, script: &str, more: Value, flags: &[&str]) -> (Job, Container, Value) {
     let job = world.lock(&["sh", "-c", script], more).await;
-    let finished = finish(world.start(&job, flags)).await;
-    assert_eq!(finished.code, 0, "{}", finished.said);
-    let record = world.record(&job).await;
-    let log = world.log(&job).await;
-    let result = serde_json::from_str(file(&log, "result.json")).unwrap();
+    let child = world.start(&job, flags);
+    let (record, result) = ended(world, &job, child).await;
     (job, record, result)
+}
+
+async fn ended(world: &World, job: &Job, child: Child) -> (Container, Value) {
+    let finished = finish(child).await;
+    assert_eq!(finished.code, 0, "{}", finished.said);
+    let record = world.record(job).await;
+    let log = world.log(job).await;
+    let result = serde_json::from_str(file(&log, "result.json")).unwrap();
+    (record, result)
 }
 
 /// The record and the result say the same, and nothing is left.
@@ -39,9 +46,14 @@ async fn a_mount_s_capacity_is_kept() {
         "/scratch": {"kind": "tmp", "capacity": 2 << 20},
     }});
     // At once: what is being written may be measured half-way.
-    let script =
-        "fallocate -l 1950000 /scratch/x; sleep 3; fallocate -l 4000000 /scratch/x; sleep 1000";
-    let (job, record, result) = run(&world, script, mounts, &[]).await;
+    let script = "fallocate -l 1950000 /scratch/x; until [ -e /scratch/on ]; do sleep 0.05; done; \
+                  fallocate -l 4000000 /scratch/x; sleep 1000";
+    let job = world.lock(&["sh", "-c", script], mounts).await;
+    let child = world.start(&job, &[]);
+    let warned = |c: &Container| c.runtime_status.warning.is_some();
+    world.until(&job, "it is warned", warned).await;
+    go_on(&job);
+    let (record, result) = ended(&world, &job, child).await;
     let words =
         "it was stopped because it used 3.8 MiB of 2.0 MiB at /scratch; ask for more capacity";
     is_stopped(&job, &record, &result, "scratch_bytes", words);

@@ -177,7 +177,7 @@ impl Drop for Scene {
 
 #[test]
 fn a_submission_without_an_answer_is_waited_out() {
-    let mut scene = Scene::new("--command-timeout 500ms --doubt 4s");
+    let mut scene = Scene::new("--command-timeout 3s --doubt 4s");
     scene.set("sbatch-hangs");
     scene.want(5, Status::InProgress);
     scene.start();
@@ -185,14 +185,15 @@ fn a_submission_without_an_answer_is_waited_out() {
     scene.wait_for_words("those of a start without a clear answer may still come");
     scene.unset("sbatch-hangs");
     let calls = scene.wait_for_calls(2);
-    // Times are whole seconds there.
-    assert!(calls[1].0 - calls[0].0 >= 3.0, "{calls:?}");
+    // The doubt counts from the end of the first. Times are whole seconds there.
+    assert!(calls[1].0 - calls[0].0 >= 5.0, "{calls:?}");
     scene.wait_for("the jobs", || scene.jobs() == 5);
 }
 
 #[test]
 fn one_whose_overseer_was_killed_meanwhile_too() {
-    let mut scene = Scene::new("--doubt 4s");
+    // Longer than this test takes.
+    let mut scene = Scene::new("--doubt 60s");
     scene.set("sbatch-hangs");
     scene.want(5, Status::InProgress);
     scene.start();
@@ -213,7 +214,8 @@ fn one_whose_overseer_was_killed_meanwhile_too() {
 
 #[test]
 fn nothing_is_done_while_jobs_cannot_be_listed() {
-    let mut scene = Scene::new("--command-timeout 500ms");
+    // Also a start that took too long must not be waited out for minutes.
+    let mut scene = Scene::new("--command-timeout 3s --doubt 1s");
     scene.set("squeue-fails");
     scene.want(3, Status::InProgress);
     scene.start();
