@@ -8,6 +8,7 @@ use rustix::process::{Signal, kill_process};
 use serde_json::json;
 
 use crate::condor_lab::{PATIENCE, Pool};
+use crate::processes::is_gone;
 use crate::stack::{complete, wait_for};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -136,7 +137,9 @@ async fn a_schedd_that_is_down_at_the_start_is_waited_for() {
     // Nobody starts it again.
     kill_process(pool.master(), Signal::STOP).unwrap();
     // It takes its address along, as when the whole pool was ended.
-    kill_process(pool.daemon("condor_schedd"), Signal::TERM).unwrap();
+    let schedd = pool.daemon("condor_schedd");
+    kill_process(schedd, Signal::TERM).unwrap();
+    wait_for("it to be gone", PATIENCE, || is_gone(schedd).then_some(()));
     let mut stack = pool.stack(&[]).await;
     let (_, container) = stack.submit("early", "true", json!({})).await;
     let log = stack.dir.path().join("dispatcher.log");

@@ -191,7 +191,7 @@ async fn two_hundred_containers_and_the_books_balance_on_htcondor() {
             "--max-pending",
             "300",
             "--submit-line",
-            "job_lease_duration = 10",
+            "job_lease_duration = 30",
         ])
         .await;
     let starts = Starts::listen();

@@ -155,7 +155,9 @@ async fn a_startd_that_is_killed_ends_what_runs_there_at_most() {
     complete(&stack.end(&later, PATIENCE).await);
     pool.is_empty_soon();
     assert_eq!((starts.of("first"), starts.of("later")), (1, 1));
-    assert!(crunch_run_of(&first).is_none());
+    wait_for("its crunch-run to end", PATIENCE, || {
+        crunch_run_of(&first).is_none().then_some(())
+    });
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,9 +6,9 @@ use arvados_client::records::{Container, ContainerState};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use crate::batch::Batch;
 use crate::condor_lab::{PATIENCE, Pool};
 use crate::stack::wait_for;
+use crate::starts::{Gate, Starts};
 
 /// The condition that HTCondor itself only tells of when it is asked about one job.
 const UNMET: &str = "requirements = TARGET.HasUnobtainium =?= True";
@@ -59,12 +59,15 @@ fn starter(startd: Pid) -> Pid {
 async fn a_running_job_whose_machine_is_lost_is_waited_for_and_told_of() {
     let pool = Pool::up(&["--slots", "2"]);
     let stack = pool.stack(&[]).await;
-    let batch = Batch::submit(&stack, 1, 30.0).await;
-    let container = &batch.jobs[0].1;
+    let (starts, gate) = (Starts::listen(), Gate::closed());
+    let script = format!("{}; {}", starts.script("waits", 0.0), gate.script());
+    let network = json!({"runtime_constraints": {"vcpus": 1, "ram": 16 << 20, "API": true}});
+    let (_, container) = stack.submit("waits", &script, network).await;
+    let container = &container;
     let runs = |c: &Container| c.state == ContainerState::Running;
     stack.wait_until(container, PATIENCE, runs).await;
     wait_for("its start", PATIENCE, || {
-        (batch.started() == 1).then_some(())
+        (starts.of("waits") == 1).then_some(())
     });
     let startd = pool.daemon("condor_startd");
     let starter = starter(startd);
@@ -79,6 +82,7 @@ async fn a_running_job_whose_machine_is_lost_is_waited_for_and_told_of() {
     assert_eq!(record.state, ContainerState::Running, "{record:?}");
     kill_process(startd, Signal::CONT).unwrap();
     // It may have been ended with what looked after it.
+    gate.open();
     stack.end(container, PATIENCE).await;
-    assert_eq!(batch.starts_of(&batch.jobs[0].0), 1);
+    assert_eq!(starts.of("waits"), 1);
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::condor_lab::Pool;
 use crate::slurm_lab::Cluster;
 use crate::stack::{Stack, complete};
-use crate::starts::Starts;
+use crate::starts::{Gate, Starts};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -95,9 +95,10 @@ async fn both_are_killed_while_htcondor_runs_the_jobs() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drained_dispatcher_leaves_containers_running() {
     let mut stack = Stack::up().await;
-    let (_, container) = stack
-        .submit("long", "sleep 3; echo kept > result", json!({}))
-        .await;
+    let gate = Gate::closed();
+    let script = format!("{}; echo kept > result", gate.script());
+    let network = json!({"runtime_constraints": {"vcpus": 1, "ram": 32 << 20, "API": true}});
+    let (_, container) = stack.submit("long", &script, network).await;
     stack
         .wait_until(&container, PATIENCE, |c| c.state == ContainerState::Running)
         .await;
@@ -112,6 +113,7 @@ async fn a_drained_dispatcher_leaves_containers_running() {
         ContainerState::Running
     );
     stack.dispatcher.start();
+    gate.open();
     let record = stack.end(&container, PATIENCE).await;
     let output = complete(&record).output.clone().unwrap().to_string();
     assert_eq!(stack.read(&output, "result").await, "kept\n");
@@ -120,6 +122,7 @@ async fn a_drained_dispatcher_leaves_containers_running() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dispatcher_ends_when_asked_also_while_the_api_is_away() {
     let mut stack = Stack::up().await;
+    stack.wait_for_dispatcher();
     stack.api.kill();
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(stack.dispatcher.terminate(Duration::from_secs(5)).success());

@@ -12,6 +12,12 @@ pub fn crunch_run_of(container: &ContainerUuid) -> Option<Pid> {
     })
 }
 
+/// Whether it has ended. A zombie has; whoever started it collects it.
+pub fn is_gone(process: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
+    !stat.is_ok_and(|stat| !stat.contains(") Z "))
+}
+
 /// A script that hears TERM and does nothing of it. One that ignored it would be alone between two sleeps: crunch-run ends
 /// a first process at once that TERM cannot reach.
 pub fn deaf(seconds: &str) -> String {

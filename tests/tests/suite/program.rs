@@ -30,6 +30,8 @@ pub struct Program {
     log: PathBuf,
     user: Option<(String, PathBuf)>,
     child: Option<Child>,
+    /// How long its log was when it was started.
+    earlier: usize,
 }
 
 impl Program {
@@ -46,6 +48,7 @@ impl Program {
             log: log.to_owned(),
             user: None,
             child: None,
+            earlier: 0,
         }
     }
 
@@ -66,6 +69,7 @@ impl Program {
 
     pub fn start(&mut self) {
         assert!(self.child.is_none(), "{} runs already", self.name);
+        self.earlier = self.said().len();
         let mut command = match &self.user {
             None => Command::new(binary(self.name)),
             Some((user, program)) => {
@@ -143,6 +147,13 @@ impl Program {
     /// What it wrote on stdout so far.
     pub fn answered(&self) -> String {
         std::fs::read_to_string(self.log.with_extension("out")).unwrap_or_default()
+    }
+
+    /// Whether it has written this on stderr since it was started.
+    pub fn has_said(&self, words: &str) -> bool {
+        let said = self.said();
+        said.get(self.earlier..)
+            .is_some_and(|said| said.contains(words))
     }
 
     /// What it wrote on stderr so far.

@@ -9,7 +9,7 @@ use arvados_client::filter::Query;
 use arvados_client::records::{Authorization, ContainerState};
 use serde_json::json;
 
-use crate::stack::{Stack, client};
+use crate::stack::{Stack, client, wait_for};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -92,6 +92,14 @@ async fn no_secret_is_where_others_can_read_it() {
         secrets.values().all(|s| s.len() > 20),
         "a secret is too short to look for"
     );
+
+    // Running is said before its process is that of its command.
+    let token = secrets["container token"].as_bytes();
+    wait_for("the container to have its token", PATIENCE, || {
+        let has = |environment: &[u8]| environment.windows(token.len()).any(|part| part == token);
+        let mut all = processes().into_iter();
+        all.find(|(_, _, _, environment)| has(environment))
+    });
 
     // Processes: nothing in argv; in an environment only the container token, only inside the container.
     let mut inside = 0;

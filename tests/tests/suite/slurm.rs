@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use arvados_client::ContainerUuid;
 use arvados_client::records::ContainerState;
 use rustix::process::{Signal, kill_process};
 use serde_json::json;
@@ -9,7 +10,7 @@ use serde_json::json;
 use crate::processes::crunch_run_of;
 use crate::slurm_arrays;
 use crate::slurm_lab::{Cluster, PATIENCE};
-use crate::stack::complete;
+use crate::stack::{complete, wait_for};
 
 fn cluster() -> Cluster {
     Cluster::up(&["-n", "1", "-c", "4", "-m", "4000"])
@@ -31,6 +32,19 @@ async fn over_a_killed_dispatcher(cluster: &Cluster) {
         ));
     }
     tokio::time::sleep(Duration::from_secs(2)).await;
+    // One that was locked and not yet submitted would be locked again.
+    wait_for("a job of each", PATIENCE, || {
+        let said = stack.dispatcher.said();
+        let dispatched: Vec<&str> = said
+            .lines()
+            .filter(|line| line.contains("dispatched as job"))
+            .collect();
+        let is = |container: &ContainerUuid| {
+            let mut lines = dispatched.iter();
+            lines.any(|line| line.contains(container.as_str()))
+        };
+        jobs.iter().all(|(_, c)| is(c)).then_some(())
+    });
     stack.dispatcher.kill();
     stack.dispatcher.start();
     for (n, container) in jobs {

@@ -10,7 +10,7 @@ use rustix::process::{Signal, kill_process};
 use serde_json::json;
 
 use crate::processes::{crunch_run_of, deaf, sleeper};
-use crate::slurm_lab::{Cluster, PATIENCE};
+use crate::slurm_lab::{Cluster, PATIENCE, patient_crunch_run};
 use crate::stack::{Stack, complete, wait_for};
 
 const SMALL: [&str; 6] = ["-n", "1", "-c", "2", "-m", "4000"];
@@ -124,7 +124,9 @@ async fn accounts_tell_who_cancelled_a_job() {
     let Some(cluster) = Cluster::with_accounts(&SMALL) else {
         return;
     };
-    let stack = cluster.stack(&[]).await;
+    let stack = cluster
+        .stack(&["--crunch-run", &patient_crunch_run()])
+        .await;
     // Slurm ends crunch-run two seconds after it asked, and this one does not listen.
     let marker = format!("8764{}", std::process::id());
     let (_, container) = stack.submit("cancelled", &deaf(&marker), json!({})).await;

@@ -93,7 +93,7 @@ async fn what_cannot_work_is_told_at_the_start() {
             servers.dispatcher("dispatch-slurm", &args, &env)
         })
         .await;
-        let status = stack.dispatcher.end(Duration::from_secs(5));
+        let status = stack.dispatcher.end(PATIENCE);
         let said = stack.dispatcher.said();
         assert_eq!(status.code(), Some(78), "{said}");
         assert!(said.contains(words), "not {words:?}: {said}");

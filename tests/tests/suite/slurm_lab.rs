@@ -9,11 +9,17 @@ use arvados_client::ContainerUuid;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::lab::Lab;
+use crate::processes::is_gone;
 use crate::program::{Program, binary};
 use crate::stack::{Servers, Stack, wait_for};
 
 /// How long anything may take that is not slow on purpose.
 pub const PATIENCE: Duration = Duration::from_secs(90);
+
+/// A crunch-run that gives a container so long to end that Slurm, however slow, ends them both first.
+pub fn patient_crunch_run() -> String {
+    format!("{} --grace=60s", binary("crunch-run").display())
+}
 
 pub struct Cluster {
     pub lab: Lab,
@@ -66,9 +72,7 @@ impl Cluster {
         let process = self.process(daemon);
         kill_process(process, signal).unwrap();
         wait_for("a daemon to be gone", PATIENCE, || {
-            let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
-            // A zombie is gone; whoever started it collects it.
-            (!stat.is_ok_and(|stat| !stat.contains(") Z "))).then_some(())
+            is_gone(process).then_some(())
         });
     }
 

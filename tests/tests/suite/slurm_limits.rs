@@ -7,8 +7,9 @@ use arvados_client::records::{Container, ContainerState};
 use serde_json::{Value, json};
 
 use crate::processes::{crunch_run_of, deaf, sleeper};
-use crate::slurm_lab::{Cluster, PATIENCE};
+use crate::slurm_lab::{Cluster, PATIENCE, patient_crunch_run};
 use crate::stack::{Stack, wait_for};
+use crate::starts::Gate;
 
 const NODE: [&str; 6] = ["-n", "1", "-c", "4", "-m", "4000"];
 
@@ -46,6 +47,8 @@ async fn a_container_that_is_warned_of_the_end_of_its_time_says_so() {
 async fn a_job_that_slurm_ends_at_its_time_limit_is_told_so() {
     let cluster = Cluster::up(&NODE);
     let more = ["--warn-before-end", "0s", "--staging-allowance", "1m"];
+    let patient = patient_crunch_run();
+    let more = [&more[..], &["--crunch-run", &patient]].concat();
     let stack = cluster.stack(&more).await;
     let limit = json!({"scheduling_parameters": {"max_run_time": 60}});
     let marker = format!("8763{}", std::process::id());
@@ -63,16 +66,23 @@ async fn a_job_that_slurm_ends_at_its_time_limit_is_told_so() {
 async fn a_job_over_its_memory_is_told_so_whichever_process_the_kernel_ends() {
     let cluster = Cluster::up(&["-n", "1", "-c", "4", "-m", "4000", "-C", "-p", "mem"]);
     let stack = cluster.stack(&["--sbatch-argument=--mem=150"]).await;
-    let large = json!({"runtime_constraints": {"vcpus": 1, "ram": 1 << 30}});
-    let grows = "sleep 3; dd if=/dev/zero of=/dev/null bs=400M count=1 && sleep 1000";
-    let command = running(&stack, grows, large.clone()).await;
+    let large = json!({"runtime_constraints": {"vcpus": 1, "ram": 1 << 30, "API": true}});
+    let grows = |gate: &Gate| {
+        let wait = gate.script();
+        format!("{wait}; dd if=/dev/zero of=/dev/null bs=400M count=1 && sleep 1000")
+    };
+    let gate = Gate::closed();
+    let command = running(&stack, &grows(&gate), large.clone()).await;
+    gate.open();
     let record = stack.end(&command, PATIENCE).await;
     let why = record.runtime_status.error.unwrap_or_default();
     assert!(why.contains("memory"), "{:?}: {why}", record.state);
 
-    let executor = running(&stack, grows, large).await;
+    let gate = Gate::closed();
+    let executor = running(&stack, &grows(&gate), large).await;
     let process = crunch_run_of(&executor).unwrap().as_raw_nonzero();
     fs::write(format!("/proc/{process}/oom_score_adj"), "1000").unwrap();
+    gate.open();
     let why = self::why(&stack, &executor).await;
     assert!(
         why.contains("was killed by Slurm for using more memory than it was given"),

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::slurm_lab::{Cluster, PATIENCE};
 use crate::stack::{complete, wait_for};
+use crate::starts::Gate;
 
 const NODE: [&str; 6] = ["-n", "1", "-c", "4", "-m", "4000"];
 
@@ -57,7 +58,10 @@ async fn too_many_jobs_in_slurm_are_waited_for() {
 async fn jobs_that_are_requeued_renamed_or_named_alike_do_no_harm() {
     let cluster = Cluster::up(&NODE);
     let stack = cluster.stack(&[]).await;
-    let (_, container) = stack.submit("busy", "sleep 4; echo x > y", json!({})).await;
+    let gate = Gate::closed();
+    let script = format!("{}; echo x > y", gate.script());
+    let network = json!({"runtime_constraints": {"vcpus": 1, "ram": 32 << 20, "API": true}});
+    let (_, container) = stack.submit("busy", &script, network).await;
     let alike = format!("--job-name={container}");
     let other = cluster
         .lab
@@ -68,6 +72,7 @@ async fn jobs_that_are_requeued_renamed_or_named_alike_do_no_harm() {
     let jobs = cluster.jobs(&container);
     let job = jobs.iter().find(|job| *job != other).unwrap();
     assert!(cluster.may_not(&["requeue", job]), "it was requeued");
+    gate.open();
     let record = stack.end(&container, PATIENCE).await;
     assert_eq!(complete(&record).lock_count, 1);
     assert_eq!(cluster.tell(other, "%T"), "RUNNING");

@@ -12,6 +12,9 @@ use tempfile::TempDir;
 use crate::image;
 use crate::program::{Program, binary};
 
+/// How long a program may take to be at work.
+const START: Duration = Duration::from_secs(60);
+
 pub struct Stack {
     pub api: Program,
     pub dispatcher: Program,
@@ -101,6 +104,13 @@ impl Stack {
         let lock = self.run_dir().join(container.as_str()).join("lock");
         let note: Value = serde_json::from_slice(&std::fs::read(lock).unwrap()).unwrap();
         rustix::process::Pid::from_raw(note["pid"].as_i64().unwrap() as i32).unwrap()
+    }
+
+    /// Waits until the dispatcher is at work: before it hears signals it would not end well.
+    pub fn wait_for_dispatcher(&self) {
+        wait_for("the dispatcher to be started", START, || {
+            self.dispatcher.has_said("started scheduler=").then_some(())
+        });
     }
 
     /// Where the fail points of all its programs are armed, in a build that has them.

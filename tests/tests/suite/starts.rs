@@ -1,9 +1,33 @@
-//! Counts how often each container really started: each says its name to this listener.
+//! Counts how often each container really started: each says its name to this listener. And a gate at which containers
+//! wait until the test lets them go on.
 
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
+
+/// Containers wait before it until it is opened. They need this machine's network.
+pub struct Gate {
+    listener: TcpListener,
+}
+
+impl Gate {
+    pub fn closed() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self { listener }
+    }
+
+    /// A command that ends when the gate is opened, however late it comes there.
+    pub fn script(&self) -> String {
+        let port = self.listener.local_addr().unwrap().port();
+        // Nobody takes its connection, which ends with the listener; later there is none.
+        format!("nc 127.0.0.1 {port} </dev/null")
+    }
+
+    pub fn open(self) {
+        drop(self.listener);
+    }
+}
 
 pub struct Starts {
     port: u16,

@@ -135,7 +135,7 @@ fn one_at_a_time_and_the_next_one_takes_over_what_runs() {
         "--",
         "sh",
         "-c",
-        "sleep 3; echo kept > /out/result",
+        "sleep 15; echo kept > /out/result",
     ]);
     let job = submitted.split(' ').next().unwrap().to_owned();
     wait_for("the job to run", Duration::from_secs(30), || {

@@ -133,7 +133,9 @@ impl Scene {
                 break;
             }
             let name = format!("r{round}c{chance}");
-            jobs.extend(self.submit_for(victim, &name, &open, random).await);
+            // A look of the dispatcher must end while the one whose token is renewed still runs.
+            let long = 3.0 * (1 << chance) as f32;
+            jobs.extend(self.submit_for(victim, &name, long, &open, random).await);
             for point in open.iter().filter(|_| chance == 0) {
                 let often = point.need == Need::Nothing && point.fate == Fate::Completes;
                 let nth = if often { random.u32(1..4) } else { 1 };
@@ -147,7 +149,7 @@ impl Scene {
         assert!(armed.is_empty(), "nobody came to {armed:?}");
         let killed = self.points.killed().split_off(before);
         for job in &jobs {
-            self.judge(job, &killed).await;
+            self.judge(victim, job, &killed).await;
         }
         self.is_clean(victim).await;
         let names: Vec<&str> = killed.iter().map(|death| death.point.as_str()).collect();
@@ -162,6 +164,7 @@ impl Scene {
         &mut self,
         victim: Victim,
         name: &str,
+        long: f32,
         points: &[Point],
         random: &mut fastrand::Rng,
     ) -> Vec<Job> {
@@ -189,7 +192,7 @@ impl Scene {
         }
         if needs(Need::Renewal) {
             jobs.push(
-                self.submit(victim, format!("{name}renewed"), 3.0, false)
+                self.submit(victim, format!("{name}renewed"), long, false)
                     .await,
             );
         }
@@ -215,6 +218,9 @@ impl Scene {
         let until = Instant::now() + PATIENCE;
         let mut ended = None;
         loop {
+            // Before the records are read: where none is armed, nobody dies after that.
+            let armed = picked.iter().map(|p| p.name);
+            let armed: Vec<&str> = armed.filter(|p| self.points.is_armed(p)).collect();
             let mut waiting = Vec::new();
             for job in jobs {
                 self.revive(victim);
@@ -239,8 +245,6 @@ impl Scene {
                 }
                 waiting.push(format!("{} {}", job.name, job.container));
             }
-            let armed = picked.iter().map(|p| p.name);
-            let armed: Vec<&str> = armed.filter(|p| self.points.is_armed(p)).collect();
             let now = Instant::now();
             match waiting.is_empty() {
                 true if armed.is_empty() || now > *ended.get_or_insert(now) + SETTLE => return,
@@ -280,17 +284,33 @@ impl Scene {
             return false;
         };
         let soon = Timestamp::now() + Duration::from_secs(3600);
-        self.root.renew_token(token, soon).await.unwrap();
+        // The server may just have died.
+        if self.root.renew_token(token, soon).await.is_err() {
+            return false;
+        }
         self.stack.dispatcher.kill();
         self.stack.dispatcher.start();
         true
     }
 
-    async fn judge(&self, job: &Job, killed: &[Passing]) {
+    /// Of a server that may still have to come back.
+    async fn record(&mut self, victim: Victim, container: &ContainerUuid) -> Container {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            self.revive(victim);
+            match self.stack.user.container(container).await {
+                Ok(record) => return record,
+                Err(error) => assert!(Instant::now() < until, "{container}: {error}"),
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    async fn judge(&mut self, victim: Victim, job: &Job, killed: &[Passing]) {
         let Job {
             name, container, ..
         } = job;
-        let record = self.stack.container(container).await;
+        let record = self.record(victim, container).await;
         let deaths: Vec<&Passing> = killed
             .iter()
             .filter(|death| death.arguments.contains(container.as_str()))
