@@ -8,6 +8,7 @@ use arvados_client::records::{Container, ContainerState};
 use arvados_client::{Client, ContainerRequestUuid, ContainerUuid, Endpoint, Token};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::net::TcpSocket;
 
 use crate::image;
 use crate::program::{Program, binary};
@@ -23,6 +24,17 @@ pub struct Stack {
     pub ready: Value,
     pub dir: TempDir,
     pub image: String,
+    /// Of the server: nobody else is given it while that is away.
+    _port: TcpSocket,
+}
+
+/// A port of this machine, bound and not listened to: who binds it by its number as this does may listen.
+fn port() -> (TcpSocket, String) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_reuseaddr(true).unwrap();
+    socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let address = socket.local_addr().unwrap().to_string();
+    (socket, address)
 }
 
 /// What a dispatcher needs to know.
@@ -72,7 +84,8 @@ impl Stack {
     pub async fn with(make: impl FnOnce(&Servers, &Path) -> Program) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("state");
-        let args = ["--state", state.to_str().unwrap()];
+        let (port, address) = port();
+        let args = ["--state", state.to_str().unwrap(), "--listen", &address];
         let points = points_in(dir.path());
         std::fs::create_dir(&points).unwrap();
         let env = [(fail_points::VARIABLE, points.to_str().unwrap())];
@@ -96,6 +109,7 @@ impl Stack {
             ready,
             dir,
             image,
+            _port: port,
         }
     }
 
