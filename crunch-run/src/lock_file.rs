@@ -66,12 +66,12 @@ pub struct LockFile {
 
 impl LockFile {
     /// As [`take`](Self::take), where it may be held for a moment by somebody who only looks whether it is: a dispatcher
-    /// learns in this way whether a crunch-run lives.
+    /// learns in this way whether a crunch-run lives. A crunch-run that does is not waited for: it has its note there.
     pub fn take_in_time(path: &Path) -> Result<Self, LockError> {
         let began = Instant::now();
         loop {
             match Self::take(path) {
-                Err(LockError::Held { .. }) if began.elapsed() < A_LOOK => {
+                Err(LockError::Held { .. }) if began.elapsed() < A_LOOK && !is_at_work(path) => {
                     std::thread::sleep(PAUSE);
                 }
                 taken => return taken,
@@ -141,6 +141,16 @@ impl LockFile {
     }
 }
 
+/// Whether the process lives that left its note there.
+fn is_at_work(path: &Path) -> bool {
+    let note = fs::read(path).ok();
+    let note: Option<Note> = note.and_then(|text| serde_json::from_slice(&text).ok());
+    note.is_some_and(|note| {
+        let now = Note::of(note.uuid.clone(), note.attempt.clone(), note.pid);
+        now.is_ok_and(|now| now == note)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,8 +187,21 @@ mod tests {
         let taken = LockFile::take_in_time(&path).unwrap();
         assert!(began.elapsed() >= Duration::from_millis(200));
         over.join().unwrap();
+        let uuid = ContainerUuid::generate("zzzzz");
+        let note = Note::of(uuid, None, std::process::id()).unwrap();
+        taken.write(&note).unwrap();
+        let began = Instant::now();
         let refused = LockFile::take_in_time(&path);
         assert!(matches!(refused, Err(LockError::Held { .. })));
-        drop(taken);
+        assert!(began.elapsed() < A_LOOK, "one at work is not waited for");
+        let dead = Note {
+            start_time: note.start_time + 1,
+            ..note
+        };
+        taken.write(&dead).unwrap();
+        let began = Instant::now();
+        let refused = LockFile::take_in_time(&path);
+        assert!(matches!(refused, Err(LockError::Held { .. })));
+        assert!(began.elapsed() >= A_LOOK);
     }
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::attempt_dir::AttemptDir;
 use dispatch_core::command::{Command, Failure};
+use dispatch_core::exit_status;
 use dispatch_core::home::Home;
 use dispatch_core::instance_types::fit;
 use dispatch_core::needs::Fit;
@@ -354,20 +355,25 @@ impl Scheduler for Condor {
             tokio::time::sleep(HISTORY_PAUSE).await;
             history = self.history(&constraint).await;
         }
+        let detail = self.dir(container).last_words_in_time().await;
+        let said = exit_status::says_undelivered(&detail);
+        let mut doubt = None;
         let (reason, ad) = match history.map(|ads| ads.into_iter().next()) {
             Ok(Some(ad)) => (ending::verdict(&ad), Some(ad)),
             Ok(None) => ("HTCondor does not know its job".to_owned(), None),
             Err(error) => {
-                let reason = format!("it cannot be told how its job ended: {error}");
+                let why = error.to_string();
+                let reason = format!("it cannot be told how its job ended: {why}");
+                doubt = Some(Doubt::MayHaveResults(why)).filter(|_| !said);
                 (reason, None)
             }
         };
         Ending {
             reason,
-            detail: self.dir(container).last_words_in_time().await,
+            detail,
             node: ad.as_ref().and_then(Ad::node),
-            doubt: None,
-            undelivered: ad.as_ref().is_some_and(ending::is_undelivered),
+            doubt,
+            undelivered: ad.as_ref().map_or(said, ending::is_undelivered),
         }
     }
 

@@ -57,7 +57,7 @@ impl Pool {
         if let Err(said) = self.known.look(asked).await {
             tracing::warn!(
                 said,
-                "condor_status shows no slots: what asks for too much is left to HTCondor"
+                "condor_status shows no slots: those of the last hour are taken to be there, or else what asks for too much is left to HTCondor"
             );
         }
     }

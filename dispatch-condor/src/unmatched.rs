@@ -38,8 +38,10 @@ struct Answer {
     job: String,
     /// When it was last asked for.
     asked: Instant,
-    /// For how long it is not asked for again.
+    /// For how long it is not asked for again: ever longer where nothing is told.
     holds: Duration,
+    /// How often in a row nothing was told.
+    unknown: u32,
     /// What no slot meets.
     never: Option<String>,
 }
@@ -125,15 +127,24 @@ impl Known {
         self.open = false;
         let Question { kind, job, .. } = question;
         let known = self.answers.remove(&kind).filter(|known| known.job == job);
+        let earlier = known.as_ref().map(|known| known.unknown);
+        let unknown = match verdict {
+            Verdict::Unknown => earlier.unwrap_or_default().saturating_add(1),
+            _ => 0,
+        };
         let (never, holds) = match verdict {
             Verdict::Never(why) => (Some(why), HOLDS),
             Verdict::Matches => (None, HOLDS),
-            Verdict::Unknown => (known.and_then(|known| known.never), PAUSE),
+            Verdict::Unknown => {
+                let pause = PAUSE * 2u32.saturating_pow(unknown - 1).min(64);
+                (known.and_then(|known| known.never), pause.min(HOLDS))
+            }
         };
         let answer = Answer {
             job,
             asked: now,
             holds,
+            unknown,
             never,
         };
         self.answers.insert(kind, answer);
@@ -209,7 +220,9 @@ mod tests {
             (30, true, Verdict::Never("no such GPU".into())),
             (100, false, Verdict::Unknown),
             (630, true, Verdict::Unknown),
-            (660, true, Verdict::Matches),
+            (660, true, Verdict::Unknown),
+            (700, false, Verdict::Unknown),
+            (720, true, Verdict::Matches),
         ] {
             let next = known.next(&jobs, at(begun, seconds));
             assert_eq!(next.is_some(), asked, "after {seconds} s");

@@ -63,6 +63,8 @@ pub enum Outcome {
     Swept(TokenUuid),
     /// The record says what its job waits for.
     Told(Arc<str>),
+    /// It is not certain that its job has ended, or how: the scheduler is to be asked again.
+    Doubtful,
     /// Nothing is known to have changed.
     Failed,
 }
@@ -117,6 +119,8 @@ pub enum Task {
         token: Option<AttemptToken>,
         /// What the container needs.
         needs: Needs,
+        /// It was asked in vain for so long whether its job left results that none are waited for any more.
+        insists: bool,
     },
     /// Mint a token and lock with it, for many containers at once.
     Start(Vec<Start>),
@@ -247,9 +251,10 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
                 action,
                 token,
                 needs,
+                insists,
             } => {
                 let container = action.container().clone();
-                (container, self.act(action, token, needs).await)
+                (container, self.act(action, token, needs, insists).await)
             }
             Task::Renew(container, token) => {
                 let report = self.renew(&container, &token).await;
@@ -315,7 +320,13 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         }
     }
 
-    async fn act(&self, action: Action, token: Option<AttemptToken>, needs: Needs) -> Report {
+    async fn act(
+        &self,
+        action: Action,
+        token: Option<AttemptToken>,
+        needs: Needs,
+        insists: bool,
+    ) -> Report {
         match action {
             Action::Start { container, etag } => self.start(container, &etag, &needs, token).await,
             // Without its token it cannot be handed over, and stops are tasks of their own.
@@ -329,7 +340,10 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
                 container,
                 attempt,
                 reason,
-            } => self.cancel(container, attempt, token, reason).await,
+            } => {
+                self.cancel(container, attempt, token, reason, insists)
+                    .await
+            }
             Action::EndAttempt { container, attempt } => {
                 match self.put_away(&container, &attempt).await {
                     Ok(()) => Report::new(Outcome::Ended, vec![]),

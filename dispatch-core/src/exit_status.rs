@@ -18,6 +18,12 @@ pub fn sentence(status: i64) -> &'static str {
     }
 }
 
+/// Whether these last words of crunch-run say what [`UNDELIVERED`] says, where nobody remembers the status: a scheduler
+/// forgets its jobs while the API server is away.
+pub fn says_undelivered(last_words: &str) -> bool {
+    last_words.contains("on this node delivers them later")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -44,9 +44,9 @@ impl<T> Known<T> {
     fn is_due(&self) -> bool {
         let holds = match (self.in_doubt, self.failed) {
             (false, 0) => HOLDS,
-            (true, _) => HOLDS_IN_DOUBT,
+            (true, 0) => HOLDS_IN_DOUBT,
             // What never answers is asked ever more seldom.
-            (false, failed) => HOLDS.min(HOLDS_IN_DOUBT * 2u32.saturating_pow(failed - 1).min(64)),
+            (_, failed) => HOLDS.min(HOLDS_IN_DOUBT * 2u32.saturating_pow(failed - 1).min(64)),
         };
         self.at.is_none_or(|at| at.elapsed() >= holds)
     }
@@ -126,6 +126,7 @@ mod tests {
             (31, false, 1, true),
             (59, false, 2, false),
             (61, false, 2, true),
+            (59, true, 2, false),
             (299, false, 50, false),
             (301, false, 50, true),
         ] {

@@ -11,6 +11,7 @@ use crate::act::{Leavings, Task};
 use crate::admission;
 use crate::attempts::AttemptToken;
 use crate::backoff::Backoff;
+use crate::doubts::Doubts;
 use crate::events::Event;
 use crate::facts::Facts;
 use crate::needs::{Fit, Needs};
@@ -50,6 +51,7 @@ pub struct Mind {
     /// Submissions whose answer was lost, until a listing shows the job.
     unclear: BTreeSet<ContainerUuid>,
     stopping: Stopping,
+    doubts: Doubts,
     /// Containers left alone until then, after an action failed.
     resting: BTreeMap<ContainerUuid, Moment>,
     told: BTreeMap<ContainerUuid, String>,
@@ -95,6 +97,7 @@ impl Mind {
             left_over: BTreeMap::new(),
             unclear: BTreeSet::new(),
             stopping: Stopping::default(),
+            doubts: Doubts::default(),
             resting: BTreeMap::new(),
             told: BTreeMap::new(),
             failures: BTreeMap::new(),
@@ -167,6 +170,7 @@ impl Mind {
             }
         }
         self.stopping.listed(&jobs, began);
+        self.doubts.listed(&jobs);
         let listing = Listing::new(began, jobs);
         self.world.previous = self.world.listing.replace(listing);
     }
@@ -343,6 +347,7 @@ impl Mind {
             .map(|(container, attempt)| Task::Act {
                 token: self.tokens.get(container).cloned(),
                 needs: Needs::default(),
+                insists: false,
                 action: Action::Unlock {
                     container: container.clone(),
                     attempt: attempt.token.clone(),
@@ -359,7 +364,7 @@ impl Mind {
         };
         self.world.attempts.iter().any(|(uuid, attempt)| {
             let waits = matches!(attempt.phase, Phase::Submitted(_) | Phase::Adopted(_));
-            waits && listing.live(uuid).next().is_none()
+            waits && listing.live(uuid).next().is_none() && !self.doubts.has(uuid)
         })
     }
 

@@ -33,10 +33,15 @@ impl Pace {
         self.at = now;
     }
 
+    /// Whether a command may run now.
+    pub fn may(&mut self, now: Moment) -> bool {
+        self.refill(now);
+        self.rate == 0.0 || self.left >= 1.0
+    }
+
     /// Whether a command may run now; if so it counts.
     pub fn take(&mut self, now: Moment) -> bool {
-        self.refill(now);
-        let may = self.rate == 0.0 || self.left >= 1.0;
+        let may = self.may(now);
         if may {
             self.left -= 1.0;
         }

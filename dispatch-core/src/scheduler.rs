@@ -211,6 +211,8 @@ pub struct Batching {
     pub alike: Option<usize>,
     /// As [`Scheduler::stops`] says.
     pub stops: usize,
+    /// As [`Scheduler::counts_endings`] says.
+    pub counts_endings: bool,
 }
 
 impl Batching {
@@ -219,6 +221,7 @@ impl Batching {
         most: 1,
         alike: None,
         stops: 1,
+        counts_endings: false,
     };
 }
 
@@ -263,6 +266,7 @@ pub trait Scheduler: Send + Sync + 'static {
             most: self.batch(),
             alike: self.alike(),
             stops: self.stops(),
+            counts_endings: self.counts_endings(),
         }
     }
 
@@ -320,6 +324,12 @@ pub trait Scheduler: Send + Sync + 'static {
         urgency: Urgency,
     ) -> impl Future<Output = Vec<Result<(), SchedulerError>>> + Send {
         join_all(jobs.iter().map(move |job| self.stop(job, urgency)))
+    }
+
+    /// Whether it counts the commands of [`ending`](Self::ending) itself, in [`unpaced`](Self::unpaced), because one command
+    /// tells of several jobs.
+    fn counts_endings(&self) -> bool {
+        false
     }
 
     /// How the job of an attempt ended.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use arvados_client::{ContainerUuid, TokenUuid};
 
+use crate::act::Stop;
 use crate::plan::Reason;
 use crate::scheduler::Urgency;
 use crate::world::{Job, JobId, Moment};
@@ -35,33 +36,39 @@ struct Stage {
     forced: Option<Moment>,
     /// When it was last known to be there.
     seen: Moment,
-    /// Whose it is, once a listing has shown it: numbers of processes come again.
-    whose: Option<(ContainerUuid, Option<TokenUuid>)>,
+    /// Whose it is: numbers of processes come again.
+    container: ContainerUuid,
+    /// As the first listing since says.
+    attempt: Option<TokenUuid>,
 }
 
 impl Stopping {
     /// What to do now about a job that is to be stopped. None: wait.
-    pub fn due(
-        &mut self,
-        job: &JobId,
-        reason: Reason,
-        grace: Duration,
-        now: Moment,
-    ) -> Option<Urgency> {
-        let stage = self.0.entry(job.clone()).or_insert(Stage {
+    pub fn due(&mut self, stop: &Stop, grace: Duration, now: Moment) -> Option<Urgency> {
+        let Stop {
+            job,
+            container,
+            reason,
+        } = stop;
+        let stage = self.0.entry(job.clone()).or_insert_with(|| Stage {
             first: now,
             begun: None,
             asked: None,
             forced: None,
             seen: now,
-            whose: None,
+            container: container.clone(),
+            attempt: None,
         });
+        if stage.container != *container {
+            self.0.remove(job);
+            return self.due(stop, grace, now);
+        }
         let asked = match (stage.asked, stage.begun) {
             (Some(asked), _) => asked,
             // Where no request is ever taken, as of a job that is suspended, only force is left.
             (None, Some(begun)) if now.since(begun) > grace => begun,
             _ => {
-                let tidying = reason == Reason::ContainerFinal && now.since(stage.first) < TIDYING;
+                let tidying = *reason == Reason::ContainerFinal && now.since(stage.first) < TIDYING;
                 return (!tidying).then_some(Urgency::Ask);
             }
         };
@@ -108,14 +115,14 @@ impl Stopping {
             let Some(stage) = self.0.get_mut(&job.id) else {
                 continue;
             };
-            let owner = (job.container.clone(), job.attempt.clone());
-            let is_another = stage.whose.as_ref().is_some_and(|whose| *whose != owner);
-            if job.ended || is_another {
+            let is_same = stage.container == job.container
+                && (stage.attempt.is_none() || stage.attempt == job.attempt);
+            if job.ended || !is_same {
                 self.0.remove(&job.id);
                 continue;
             }
             stage.seen = stage.seen.max(now);
-            stage.whose = Some(owner);
+            stage.attempt.clone_from(&job.attempt);
         }
         self.0.retain(|_, stage| now.since(stage.seen) <= MEMORY);
     }
@@ -129,14 +136,23 @@ mod tests {
         Moment(Duration::from_secs(seconds))
     }
 
+    fn container(n: usize) -> ContainerUuid {
+        ContainerUuid::parse(&format!("zzzzz-dz642-{n:015}")).unwrap()
+    }
+
     /// What is due is done.
     fn next(stopping: &mut Stopping, job: &JobId, reason: Reason, seconds: u64) -> Option<Urgency> {
         let grace = match reason {
             Reason::ContainerFinal => TIDYING,
             _ => Duration::from_secs(60),
         };
-        let due = stopping.due(job, reason, grace, at(seconds))?;
-        assert_eq!(stopping.due(job, reason, grace, at(seconds)), Some(due));
+        let stop = Stop {
+            container: container(1),
+            job: job.clone(),
+            reason,
+        };
+        let due = stopping.due(&stop, grace, at(seconds))?;
+        assert_eq!(stopping.due(&stop, grace, at(seconds)), Some(due));
         stopping.begin(job, due, at(seconds));
         Some(due)
     }
@@ -180,7 +196,7 @@ mod tests {
     fn shown(attempt: usize, ended: bool) -> Job {
         Job {
             id: JobId("1".into()),
-            container: ContainerUuid::parse("zzzzz-dz642-000000000000001").unwrap(),
+            container: container(1),
             attempt: TokenUuid::parse(&format!("zzzzz-gj3su-{attempt:015}")).ok(),
             ended,
             node: None,
@@ -201,6 +217,29 @@ mod tests {
         stopping.listed(&[], at(621));
         let forgotten = next(&mut stopping, 621);
         assert_eq!(forgotten, Some(Urgency::Ask));
+    }
+
+    #[test]
+    fn a_process_with_the_number_of_an_earlier_one_is_asked() {
+        let mut stopping = Stopping::default();
+        let stop = |n| Stop {
+            container: container(n),
+            job: JobId("1".into()),
+            reason: Reason::PriorityZero,
+        };
+        let grace = Duration::from_secs(60);
+        assert_eq!(stopping.due(&stop(1), grace, at(0)), Some(Urgency::Ask));
+        stopping.begin(&stop(1).job, Urgency::Ask, at(0));
+        // It is over before any listing shows it again.
+        stopping.listed(&[], at(10));
+        assert_eq!(stopping.due(&stop(1), grace, at(100)), Some(Urgency::Force));
+        assert_eq!(stopping.due(&stop(2), grace, at(100)), Some(Urgency::Ask));
+        let anothers = Job {
+            container: container(3),
+            ..shown(7, false)
+        };
+        stopping.listed(&[anothers], at(101));
+        assert_eq!(stopping.due(&stop(3), grace, at(101)), Some(Urgency::Ask));
     }
 
     #[test]

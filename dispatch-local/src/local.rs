@@ -339,7 +339,7 @@ impl Scheduler for Local {
             Ok(Sign::Alive(_)) => {
                 return Ending::doubtful(Doubt::Alive);
             }
-            Err(error) => format!("it cannot be told how crunch-run ended: {error}"),
+            Err(error) => return Ending::doubtful(Doubt::MayBeAlive(error.to_string())),
         };
         Ending {
             reason,

@@ -1,7 +1,7 @@
 //! Whether `sacct` has anything to tell here: not every site keeps accounts, and asking where there are none costs a
 //! process each time.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arvados_client::ContainerUuid;
@@ -21,21 +21,31 @@ const SINCE: &str = "--starttime=now-30days";
 /// Accounting, if there is any.
 #[derive(Debug, Default)]
 pub struct Accounting {
-    /// It is left alone until then.
-    rests: Mutex<Option<Instant>>,
+    /// It is left alone until then, and what is said of it meanwhile.
+    rests: Mutex<Option<(Instant, Accounts)>>,
+}
+
+/// What accounting says when it is asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Accounts {
+    /// Lines in the format [`IN_SACCT`].
+    Told(String),
+    /// There are no accounts here.
+    Absent,
+    /// There may be; it did not answer, and this is why.
+    Silent(String),
 }
 
 impl Accounting {
-    /// What it knows of a container's job, or of all it had where the number is not known; in the format [`IN_SACCT`].
+    /// What it knows of a container's job, or of all it had where the number is not known; and whether it was asked.
     pub async fn ask(
         &self,
         sacct: Command,
         container: &ContainerUuid,
         job: Option<&str>,
-    ) -> Option<String> {
-        let rests = *self.rests.lock().unwrap_or_else(PoisonError::into_inner);
-        if rests.is_some_and(|until| Instant::now() < until) {
-            return None;
+    ) -> (Accounts, bool) {
+        if let Some(said) = self.said_lately() {
+            return (said, false);
         }
         let arguments = ["--noheader", "--parsable2", "--allocations", SINCE];
         let command = sacct.patience(PATIENCE).args(arguments);
@@ -46,23 +56,36 @@ impl Accounting {
             format!("--format={IN_SACCT}"),
         ];
         match command.args(more).args(job).succeed().await {
-            Ok(answer) => Some(answer.output),
+            Ok(answer) => (Accounts::Told(answer.output), true),
             Err(failure) => {
-                let pause = pause(&failure);
+                let (said, pause) = without(&failure);
                 tracing::debug!(%failure, seconds = pause.as_secs(), "sacct tells nothing");
-                let mut rests = self.rests.lock().unwrap_or_else(PoisonError::into_inner);
-                *rests = Some(Instant::now() + pause);
-                None
+                *self.rests() = Some((Instant::now() + pause, said.clone()));
+                (said, true)
             }
         }
     }
 }
 
-fn pause(failure: &Failure) -> Duration {
+impl Accounting {
+    fn rests(&self) -> MutexGuard<'_, Option<(Instant, Accounts)>> {
+        self.rests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// While it is left alone.
+    fn said_lately(&self) -> Option<Accounts> {
+        let rests = self.rests();
+        let resting = rests.as_ref().filter(|(until, _)| Instant::now() < *until);
+        resting.map(|(_, said)| said.clone())
+    }
+}
+
+/// What a failure means, and for how long.
+fn without(failure: &Failure) -> (Accounts, Duration) {
     match failure {
-        Failure::Said(said) if said.contains("disabled") => ABSENT,
-        failure if failure.is_not_started() => ABSENT,
-        _ => SILENT,
+        Failure::Said(said) if said.contains("disabled") => (Accounts::Absent, ABSENT),
+        failure if failure.is_not_started() => (Accounts::Absent, ABSENT),
+        failure => (Accounts::Silent(format!("sacct: {failure}")), SILENT),
     }
 }
 
@@ -84,7 +107,9 @@ mod tests {
     fn a_site_without_accounts_is_asked_once_an_hour() {
         let said = |text: &str| Failure::Said(text.into());
         let absent = "Slurm accounting storage is disabled";
-        assert_eq!(pause(&said(absent)), ABSENT);
-        assert_eq!(pause(&said("sacct: error: Connection refused")), SILENT);
+        assert_eq!(without(&said(absent)), (Accounts::Absent, ABSENT));
+        let (silent, pause) = without(&said("error: Connection refused"));
+        let expected = Accounts::Silent("sacct: error: Connection refused".into());
+        assert_eq!((silent, pause), (expected, SILENT));
     }
 }

@@ -29,8 +29,6 @@ pub struct Ended {
     pub status: Option<i64>,
     /// The number of the user who cancelled it.
     pub cancelled_by: Option<u32>,
-    /// Why its exit status could not be asked for.
-    pub unasked: Option<String>,
 }
 
 /// The newest line about the job of `attempt` in a listing in the format [`IN_SQUEUE`]: by its number where that is
@@ -39,8 +37,14 @@ pub fn in_squeue(listing: &str, attempt: &TokenUuid, job: Option<&str>) -> Optio
     let lines = listing
         .lines()
         .map(|line| line.splitn(5, '|').map(str::trim).collect::<Vec<_>>());
+    // Slurm may have begun to count anew.
+    let is_anothers = |fields: &[&str]| {
+        let named = TokenUuid::parse(first_word(fields[4]));
+        named.is_ok_and(|named| named != *attempt)
+    };
     let is_ours = |fields: &Vec<&str>| {
-        fields.len() == 5 && (job == Some(fields[0]) || is_of(fields, attempt))
+        let numbered = || job == Some(fields[0]) && !is_anothers(fields);
+        fields.len() == 5 && (is_of(fields, attempt) || numbered())
     };
     let fields = lines.rev().find(is_ours)?;
     Some(Ended {
@@ -71,13 +75,16 @@ pub fn in_sacct(answer: &str, attempt: &TokenUuid, job: Option<&str>) -> Option<
         node: node(fields[3]),
         status: status(fields[2]),
         cancelled_by: by.parse().ok(),
-        unasked: None,
     })
 }
 
 fn is_of(fields: &[&str], attempt: &TokenUuid) -> bool {
-    let comment = fields.get(4).copied().unwrap_or_default();
-    comment.split([' ', ',']).next() == Some(attempt.as_str())
+    first_word(fields.get(4).copied().unwrap_or_default()) == attempt.as_str()
+}
+
+/// Of a comment, which begins with the attempt's name.
+fn first_word(comment: &str) -> &str {
+    comment.split([' ', ',']).next().unwrap_or_default()
 }
 
 fn node(list: &str) -> Option<String> {

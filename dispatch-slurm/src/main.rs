@@ -8,6 +8,7 @@ mod check;
 mod dry_run;
 mod ending;
 mod flags;
+mod gathering;
 mod haste;
 mod nice;
 mod nodes;

@@ -41,14 +41,13 @@ impl Nodes {
         let scontrol = scontrol.args(["--all", "--oneliner", "show", "partition"]);
         let asked = async {
             let seen = answer(sinfo, patience, Capacity::parse).await?;
-            // Without it what sinfo shows is taken for all there is.
-            let all = answer(scontrol, patience, |answer| Some(total_nodes(answer))).await;
-            Ok::<_, String>(seen.of(&all.unwrap_or_default()))
+            let all = answer(scontrol, patience, |answer| Some(total_nodes(answer))).await?;
+            Ok::<_, String>(seen.of(&all))
         };
         if let Err(said) = self.known.look(asked).await {
             tracing::warn!(
                 said,
-                "sinfo does not tell what nodes there are: what asks for too much is left to Slurm to refuse"
+                "sinfo or scontrol does not tell what nodes there are: what they told in the last hour holds, or else what asks for too much is left to Slurm to refuse"
             );
         }
     }

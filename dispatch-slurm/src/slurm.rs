@@ -1,6 +1,6 @@
 //! Slurm as a scheduler: sbatch, squeue, scontrol, scancel, and sinfo and sacct where they tell something.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,6 +20,7 @@ use jiff::Timestamp;
 use crate::accounting::Accounting;
 use crate::arrays::{Arrays, LEAST};
 use crate::capacity::Asked;
+use crate::gathering::Gathering;
 use crate::haste::Haste;
 use crate::nodes::Nodes;
 use crate::refusals::Refusals;
@@ -74,13 +75,18 @@ pub struct Slurm {
     haste: Mutex<Haste>,
     /// Commands beside those that the engine counts.
     unpaced: AtomicU32,
+    /// Jobs that are asked for by their number, and by their name, because they seem to be gone.
+    numbers: Gathering,
+    names: Gathering,
+    /// Waiting jobs that we cancelled: nobody else did.
+    cancelled: Mutex<BTreeSet<String>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn no_answer(detail: String) -> SchedulerError {
+pub(crate) fn no_answer(detail: String) -> SchedulerError {
     SchedulerError::NoAnswer {
         scheduler: NAME,
         detail,
@@ -108,6 +114,9 @@ impl Slurm {
             unnamed: AtomicU32::new(0),
             haste: Mutex::default(),
             unpaced: AtomicU32::new(0),
+            numbers: Gathering::default(),
+            names: Gathering::default(),
+            cancelled: Mutex::default(),
         }
     }
 
@@ -325,12 +334,19 @@ impl Scheduler for Slurm {
         self.end_all(jobs, urgency).await
     }
 
+    fn counts_endings(&self) -> bool {
+        true
+    }
+
     async fn ending(&self, container: &ContainerUuid, attempt: &TokenUuid) -> Ending {
         self.how_it_ended(container, attempt).await
     }
 
     async fn forget(&self, container: &ContainerUuid) -> Result<(), StillInUse> {
-        locked(&self.jobs).remove(container);
+        let job = locked(&self.jobs).remove(container);
+        if let Some((_, job)) = job {
+            locked(&self.cancelled).remove(&job);
+        }
         self.refusals.forget(container);
         self.dir(container).forget().await;
         Ok(())

@@ -7,7 +7,9 @@ use std::time::Duration;
 use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::Scheduler;
 use dispatch_core::needs::Fit;
-use dispatch_core::scheduler::{Candidate, Ending, Order, SchedulerError, StillInUse, Urgency};
+use dispatch_core::scheduler::{
+    Candidate, Doubt, Ending, Order, SchedulerError, StillInUse, Urgency,
+};
 use dispatch_core::world::{Job, JobId};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep};
@@ -352,7 +354,16 @@ impl Scheduler for Cluster {
     }
 
     async fn ending(&self, container: &ContainerUuid, _: &TokenUuid) -> Ending {
-        self.world.get().tally.commands += 1;
+        let mut world = self.world.get();
+        world.tally.commands += 1;
+        let unknown = world.faults.end_unknown;
+        if world.happens(unknown) {
+            let why = "simulated".to_owned();
+            return Ending::doubtful(match world.happens(0.5) {
+                true => Doubt::MayBeAlive(why),
+                false => Doubt::MayHaveResults(why),
+            });
+        }
         Ending {
             reason: format!("the job of {container} was lost"),
             ..Ending::default()

@@ -46,6 +46,8 @@ pub struct Faults {
     pub not_together: f64,
     /// A stop is not taken.
     pub stop_fails: f64,
+    /// It does not say whether, or how, a job ended.
+    pub end_unknown: f64,
     /// Executors that die before they started their container.
     pub stillborn: f64,
     /// Executors killed a minute, each with the chance that its scheduler only believes so.
@@ -84,6 +86,7 @@ impl Faults {
             submit_late: upto(0.3),
             not_together: upto(0.5),
             stop_fails: upto(0.5),
+            end_unknown: upto(0.7),
             stillborn: upto(0.3),
             kills: upto(10.0),
             restarts: upto(1.0),

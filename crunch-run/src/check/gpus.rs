@@ -62,7 +62,10 @@ pub async fn look(cdi_dirs: Vec<PathBuf>) -> Vec<Finding> {
         }),
         has_kfd: Path::new("/dev/kfd").exists(),
         render_nodes: named("/dev/dri", |name| name.starts_with("renderD")),
-        cdi: Cdi::of(&Registry::read(&cdi_dirs)),
+        // A mount that is dead must not hold up the others.
+        cdi: tokio::task::spawn_blocking(move || Cdi::of(&Registry::read(&cdi_dirs)))
+            .await
+            .unwrap_or_default(),
         nvidia_smi: match which::which("nvidia-smi") {
             Ok(program) => Some(ask(&program).await),
             Err(_) => None,

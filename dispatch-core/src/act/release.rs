@@ -18,9 +18,8 @@ use crate::scheduler::{Doubt, Ending, Scheduler};
 /// How long an action's API call may be repeated: the next look plans it again anyway.
 const BUDGET: Duration = Duration::from_secs(15);
 
-/// Why a container is left alone although two listings did not show its job: they can be wrong in the same way. It is
-/// `running` if it may have results.
-fn left_alone(ending: &Ending, running: bool) -> Option<String> {
+/// Why a container is left alone although two listings did not show its job: they can be wrong in the same way.
+fn left_alone(ending: &Ending, results_count: bool) -> Option<String> {
     let missed = "two listings did not show its job";
     match ending.doubt.as_ref()? {
         Doubt::Alive => Some(format!(
@@ -29,11 +28,17 @@ fn left_alone(ending: &Ending, running: bool) -> Option<String> {
         Doubt::MayBeAlive(why) => Some(format!(
             "{missed}, and asked for it by name the scheduler did not answer: {why}"
         )),
-        Doubt::MayHaveResults(why) if running => Some(format!(
+        Doubt::MayHaveResults(why) if results_count => Some(format!(
             "it cannot be told whether its job left results on its node: {why}"
         )),
         Doubt::MayHaveResults(_) => None,
     }
+}
+
+fn doubtful(container: &ContainerUuid, why: String) -> Report {
+    let mut report = Report::failed(container, why);
+    report.outcome = Outcome::Doubtful;
+    report
 }
 
 impl<A: Api, S: Scheduler> Hands<A, S> {
@@ -55,7 +60,7 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         if reason == Reason::JobGone {
             let ending = self.scheduler.ending(&container, &attempt).await;
             if let Some(why) = left_alone(&ending, false) {
-                return Report::failed(&container, why);
+                return doubtful(&container, why);
             }
             failed_on.clone_from(&ending.node);
             self.leave_word(&container, &token.token, &ending).await;
@@ -89,10 +94,11 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         attempt: TokenUuid,
         token: Option<AttemptToken>,
         reason: Reason,
+        insists: bool,
     ) -> Report {
         let ending = self.scheduler.ending(&container, &attempt).await;
-        if let Some(why) = left_alone(&ending, reason == Reason::JobGone) {
-            return Report::failed(&container, why);
+        if let Some(why) = left_alone(&ending, reason == Reason::JobGone && !insists) {
+            return doubtful(&container, why);
         }
         let token = token.filter(|t| t.uuid == attempt);
         if let (Reason::JobGone, Some(token)) = (reason, &token)
@@ -284,8 +290,8 @@ mod tests {
                 doubt,
                 ..Ending::default()
             };
-            for (running, acted) in [(false, unlocked), (true, cancelled)] {
-                let left = left_alone(&ending, running);
+            for (results_count, acted) in [(false, unlocked), (true, cancelled)] {
+                let left = left_alone(&ending, results_count);
                 assert_eq!(left.is_none(), acted, "{ending:?}: {left:?}");
             }
         }

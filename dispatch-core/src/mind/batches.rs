@@ -113,6 +113,11 @@ impl Batches {
         self.rule.stops
     }
 
+    /// The scheduler itself counts the commands that tell how jobs ended.
+    pub(super) fn counts_endings(&self) -> bool {
+        self.rule.counts_endings
+    }
+
     pub(super) fn is_full(&self, batch: usize) -> bool {
         batch >= self.rule.most
     }
@@ -211,6 +216,7 @@ mod tests {
         most: 3,
         alike: None,
         stops: 1,
+        counts_endings: false,
     };
 
     fn submissions(count: usize) -> Vec<Submission> {
@@ -284,6 +290,7 @@ mod tests {
             most: 400,
             alike: Some(8),
             stops: 1,
+            counts_endings: false,
         });
         let (one, other) = (
             Needs::default(),

@@ -19,6 +19,8 @@ use crate::world::Moment;
 /// Calls for many locks under way at once: the server writes one after the other, and hands must be left for what is
 /// locked.
 const LOCK_CALLS: usize = 2;
+/// So long at least it is asked whether a job left results, however short these are waited for.
+const LEAST_DOUBT: Duration = Duration::from_secs(60);
 /// Where each lock takes a call of its own, one of so many hands is left for what is locked.
 const KEPT: usize = 4;
 
@@ -61,10 +63,7 @@ impl Decided {
     /// A job is ended when its time has come, and if the scheduler may be asked now. By a command that ends others, too, only
     /// if nothing is lost when that has to be repeated: a running one is asked once, by itself.
     fn stop(&mut self, now: Moment, stop: Stop, ending: Ending<'_>) {
-        let Some(urgency) = ending
-            .stopping
-            .due(&stop.job, stop.reason, ending.grace, now)
-        else {
+        let Some(urgency) = ending.stopping.due(&stop, ending.grace, now) else {
             return;
         };
         let together = ending.waits || urgency == Urgency::Force;
@@ -177,14 +176,22 @@ impl Mind {
                 decided.stop(now, stop, ending);
                 continue;
             }
-            let commands = !matches!(action, Action::Start { .. } | Action::EndAttempt { .. });
-            if commands && !self.pace.take(now) {
+            let may = match &action {
+                Action::Start { .. } | Action::EndAttempt { .. } => true,
+                Action::Unlock { .. } | Action::Cancel { .. } if self.batches.counts_endings() => {
+                    self.pace.may(now)
+                }
+                _ => self.pace.take(now),
+            };
+            if !may {
                 continue;
             }
             decided.begun.insert(container.clone());
             decided.tasks.push(Task::Act {
                 token: token.cloned(),
                 needs: known.map(|known| known.needs.clone()).unwrap_or_default(),
+                insists: self.doubts.lasted(action.container(), now)
+                    >= self.settings.undelivered_wait.max(LEAST_DOUBT),
                 action,
             });
         }
@@ -211,6 +218,7 @@ impl Mind {
                 Task::Act {
                     token: None,
                     needs: known.map(|known| known.needs.clone()).unwrap_or_default(),
+                    insists: false,
                     action: Action::Start { container, etag },
                 }
             }

@@ -115,10 +115,15 @@ impl Mind {
                 self.stopping.failed(&job);
             }
             Outcome::Undelivered(waited) => {
+                self.doubts.end(&container);
                 let left = self.settings.undelivered_wait.saturating_sub(waited);
                 if let Some(attempt) = self.world.attempts.get_mut(&container) {
                     attempt.phase = Phase::Undelivered(Moment(now.0 + left));
                 }
+            }
+            Outcome::Doubtful => {
+                let rest = self.doubts.again(&container, now);
+                self.resting.insert(container, Moment(now.0 + rest));
             }
             Outcome::Failed => {
                 self.resting.insert(container.clone(), Moment(now.0 + REST));
@@ -185,5 +190,6 @@ impl Mind {
         self.world.containers.remove(container);
         self.unclear.remove(container);
         self.batches.forget(container);
+        self.doubts.end(container);
     }
 }

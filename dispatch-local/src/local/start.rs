@@ -113,7 +113,9 @@ impl Shared {
                 self.executor.clear_scratch(&dir.container)?;
                 dir.remove()
             }
-            _ => dir.remove(),
+            Ok(Sign::Alive(_)) => dir.remove(),
+            // There may be results in it.
+            Err(error) => Err(error),
         }
     }
 }

@@ -7,7 +7,7 @@ use dispatch_core::command::Failure;
 use dispatch_core::scheduler::{SchedulerError, Urgency};
 use dispatch_core::world::JobId;
 
-use super::{Slurm, no_answer};
+use super::{Slurm, locked, no_answer};
 use crate::squeue::{Meaning, meaning};
 
 /// How many jobs one command ends: scancel asks the controller for each, and what it says of them is heard whole.
@@ -47,8 +47,10 @@ impl Slurm {
         };
         let said = cancelled.err().map(|error| error.to_string());
         let said = said.as_deref().unwrap_or("scancel left it in the queue");
-        let one = |job: &JobId| became(states.get(&job.0).map(String::as_str), said);
-        jobs.iter().map(one).collect()
+        let state = |job: &JobId| states.get(&job.0).map(String::as_str);
+        let ours = jobs.iter().filter(|job| state(job) == Some("CANCELLED"));
+        locked(&self.cancelled).extend(ours.map(|job| job.0.clone()));
+        jobs.iter().map(|job| became(state(job), said)).collect()
     }
 
     /// Of those that Slurm shows.

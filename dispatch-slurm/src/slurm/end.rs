@@ -1,11 +1,14 @@
 //! How a job ended, from Slurm's own memory and its accounts.
 
+use std::sync::atomic::Ordering;
+
 use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::command::Failure;
+use dispatch_core::exit_status;
 use dispatch_core::scheduler::{Doubt, Ending, SchedulerError};
 
 use super::{Slurm, locked};
-use crate::accounting::user_name;
+use crate::accounting::{Accounts, user_name};
 use crate::ending::{self, Ended, IN_SQUEUE};
 
 /// Of a job that nothing is known of.
@@ -20,71 +23,109 @@ impl Slurm {
         attempt: &TokenUuid,
     ) -> Ending {
         let detail = self.dir(container).last_words_in_time().await;
-        let (reason, ended) = match self.ended(container, attempt).await {
-            Ok(Some(ended)) => {
+        let (ended, unasked) = match self.ended(container, attempt).await {
+            Ok(found) => found,
+            Err(error) => return Ending::doubtful(Doubt::MayBeAlive(error.to_string())),
+        };
+        let reason = match &ended {
+            Some(ended) => {
                 let user = match ended.cancelled_by {
                     Some(uid) => Some(user_name(uid).await),
                     None => None,
                 };
-                (ended.sentence(user.as_deref()), ended)
+                ended.sentence(user.as_deref())
             }
-            Ok(None) => {
+            None => {
                 let said = self.refusals.said(container, attempt);
-                let reason = said.unwrap_or_else(|| FORGOTTEN.to_owned());
-                (reason, Ended::default())
+                said.unwrap_or_else(|| FORGOTTEN.to_owned())
             }
-            Err(error) => return Ending::doubtful(Doubt::MayBeAlive(error.to_string())),
         };
-        let is_alive = !ended.state.is_empty() && ended.is_alive();
-        let unasked = ended.unasked.clone().map(Doubt::MayHaveResults);
+        let status = ended.as_ref().and_then(|ended| ended.status);
+        // While the API server was away Slurm may have forgotten what the job itself still says.
+        let said = status.is_none() && exit_status::says_undelivered(&detail);
+        let is_alive = ended.as_ref().is_some_and(Ended::is_alive);
+        let unasked = unasked.filter(|_| !said).map(Doubt::MayHaveResults);
         Ending {
             reason,
             detail,
             doubt: is_alive.then_some(Doubt::Alive).or(unasked),
-            undelivered: ended.is_undelivered(),
-            node: ended.node,
+            undelivered: said || ended.as_ref().is_some_and(Ended::is_undelivered),
+            node: ended.and_then(|ended| ended.node),
         }
     }
 
-    /// What Slurm's own memory and its accounts know of the end of an attempt's job.
+    /// What Slurm's own memory and its accounts know of the end of an attempt's job, and why its exit status could not be
+    /// asked for, where that matters.
     async fn ended(
         &self,
         container: &ContainerUuid,
         attempt: &TokenUuid,
-    ) -> Result<Option<Ended>, SchedulerError> {
+    ) -> Result<(Option<Ended>, Option<String>), SchedulerError> {
         let noted = self.job_of(container, attempt);
         // By its number one job is asked for, by its name all of the user.
-        let which = match &noted {
-            Some(job) => format!("--jobs={job}"),
-            None => format!("--name={container}"),
-        };
-        let query = ["--states=all", "--sort=i", &which, "--format", IN_SQUEUE];
-        let listing = match self.squeue(&query).await {
-            Err(SchedulerError::NoAnswer { detail, .. }) if is_unknown(&detail) => {
-                Ok(String::new())
+        let listing = match &noted {
+            Some(job) => {
+                let ask = |jobs| self.shown("--jobs", jobs);
+                self.numbers.ask(job, ask).await
             }
-            listing => listing,
+            None => {
+                let ask = |names| self.shown("--name", names);
+                self.names.ask(container.as_str(), ask).await
+            }
         };
         let known = listing.as_deref().ok();
         let known = known.and_then(|listing| ending::in_squeue(listing, attempt, noted.as_deref()));
-        if known.as_ref().is_some_and(Ended::is_alive) {
-            return Ok(known);
+        let is_enough = |known: &Ended| known.is_alive() || self.took_it_back(known);
+        if known.as_ref().is_some_and(is_enough) {
+            return Ok((known, None));
         }
-        let booked = self.accounts(container, attempt, known.as_ref()).await;
+        let (booked, silent) = self.accounts(container, attempt, known.as_ref()).await;
         let Some(mut ended) = known.or(booked.clone()) else {
-            return listing.map(|_| None);
+            return listing.map(|_| (None, silent));
         };
         if let Some(booked) = booked {
             ended.status = booked.status;
             ended.cancelled_by = booked.cancelled_by;
         }
+        let mut unasked = None;
         if ended.asks_for_status() && ended.status.is_none() {
             match self.exit_status(&ended.job).await {
-                Ok(status) => ended.status = status,
-                Err(failure) => ended.unasked = Some(failure.to_string()),
+                Ok(Some(status)) => ended.status = Some(status),
+                Ok(None) => unasked = silent,
+                Err(failure) => unasked = Some(failure.to_string()),
             }
         }
-        Ok(Some(ended))
+        Ok((Some(ended), unasked))
+    }
+
+    /// What Slurm remembers of these jobs.
+    async fn shown(&self, by: &str, which: Vec<String>) -> Result<String, SchedulerError> {
+        match self.remembered(by, &which.join(",")).await {
+            Err(SchedulerError::NoAnswer { detail, .. }) if is_unknown(&detail) => {}
+            listing => return listing,
+        }
+        // It may be one of several that Slurm does not know, and then it says nothing of the others.
+        let mut all = String::new();
+        for one in which.iter().filter(|_| which.len() > 1) {
+            match self.remembered(by, one).await {
+                Err(SchedulerError::NoAnswer { detail, .. }) if is_unknown(&detail) => {}
+                listing => all.push_str(&listing?),
+            }
+        }
+        Ok(all)
+    }
+
+    async fn remembered(&self, by: &str, which: &str) -> Result<String, SchedulerError> {
+        self.unpaced.fetch_add(1, Ordering::Relaxed);
+        let which = format!("{by}={which}");
+        let query = ["--array", "--states=all", "--sort=i", &which, "--format"];
+        self.squeue(&[&query, &[IN_SQUEUE][..]].concat()).await
+    }
+
+    /// It never began, and it was us who cancelled it: accounts would tell no more.
+    fn took_it_back(&self, known: &Ended) -> bool {
+        let ours = locked(&self.cancelled).contains(&known.job);
+        ours && known.state == "CANCELLED" && known.node.is_none()
     }
 
     fn job_of(&self, container: &ContainerUuid, attempt: &TokenUuid) -> Option<String> {
@@ -93,24 +134,32 @@ impl Slurm {
         (of == attempt).then(|| job.clone())
     }
 
-    /// Accounts may lag behind: what they show as running says nothing.
+    /// Accounts may lag behind: what they show as running says nothing. And why they did not answer, if there are any.
     async fn accounts(
         &self,
         container: &ContainerUuid,
         attempt: &TokenUuid,
         known: Option<&Ended>,
-    ) -> Option<Ended> {
+    ) -> (Option<Ended>, Option<String>) {
         let sacct = self.settings.client("sacct");
         let job = known.map(|known| known.job.clone());
         let job = job.or_else(|| self.job_of(container, attempt));
-        let answer = self.accounting.ask(sacct, container, job.as_deref());
-        let answer = answer.await?;
-        let booked = ending::in_sacct(&answer, attempt, job.as_deref())?;
-        (!booked.is_alive()).then_some(booked)
+        let asking = self.accounting.ask(sacct, container, job.as_deref());
+        let (accounts, asked) = asking.await;
+        self.unpaced.fetch_add(u32::from(asked), Ordering::Relaxed);
+        match accounts {
+            Accounts::Told(lines) => {
+                let booked = ending::in_sacct(&lines, attempt, job.as_deref());
+                (booked.filter(|booked| !booked.is_alive()), None)
+            }
+            Accounts::Absent => (None, None),
+            Accounts::Silent(why) => (None, Some(why)),
+        }
     }
 
     /// The exit status of a job that failed, if Slurm still remembers it.
     async fn exit_status(&self, job: &str) -> Result<Option<i64>, Failure> {
+        self.unpaced.fetch_add(1, Ordering::Relaxed);
         let command = self.client("scontrol");
         let arguments = ["--oneliner", "show", "job", job];
         match command.args(arguments).succeed().await {

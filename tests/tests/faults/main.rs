@@ -23,6 +23,7 @@ mod processes;
 #[path = "../suite/program.rs"]
 #[allow(dead_code, reason = "the suite uses more of it than this does")]
 mod program;
+mod results;
 mod scene;
 #[path = "../suite/slurm_lab.rs"]
 #[allow(dead_code, reason = "the suite uses more of it than this does")]

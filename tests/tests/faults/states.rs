@@ -4,13 +4,9 @@ use std::time::Instant;
 
 use arvados_client::ContainerUuid;
 use arvados_client::records::{Container, ContainerState};
-use rustix::process::{Signal, kill_process};
-use serde_json::json;
 use suite_tests::fake_sched::{Fault, Rule};
 
-use crate::processes::crunch_run_of;
-use crate::program::binary;
-use crate::scene::{Kind, PATIENCE, both, everywhere, given_back, held, on_slurm, running};
+use crate::scene::{Kind, PATIENCE, both, everywhere, given_back, held, running};
 
 /// Slurm's words, one that Slurm does not have, and whether a job in that state is over.
 const SLURM: [(&str, bool); 25] = [
@@ -160,50 +156,6 @@ async fn a_job_cannot_be_shown() {
     let back = scene.stack.wait_until(&container, PATIENCE, given_back);
     back.await;
 }
-
-/// crunch-run, killed when its container runs, leaves results, and its job ends as such a job does.
-const LEAVES_RESULTS: &str = "/bin/sh -c '\"$@\" & wait $!; exit 77' sh";
-
-// The container ran. First Slurm does not say whether its job is over, and then not how it ended: nothing is given up.
-on_slurm!(
-    results_are_not_given_up_while_slurm_does_not_answer,
-    |kind| async move {
-        let command = format!("{LEAVES_RESULTS} {}", binary("crunch-run").display());
-        let mut begin = running(kind);
-        begin.flags = vec!["--crunch-run", command.leak()];
-        let scene = begin.up().await;
-        scene.fake.change(|state| state.settings.accounting = false);
-        let (_, container) = scene.request("sleep 1000", json!({})).await;
-        let runs = |c: &Container| c.state == ContainerState::Running;
-        scene.stack.wait_until(&container, PATIENCE, runs).await;
-        let timed_out = || Fault::Refuse {
-            status: 1,
-            say: "slurm_load_jobs error: Socket timed out on send/recv operation".into(),
-        };
-        scene.fake.faults([
-            Rule::next("squeue", 2, timed_out()).having("--states=all"),
-            Rule::next("scontrol", 2, timed_out()).having("job"),
-        ]);
-        let executor = crunch_run_of(&container).expect("its crunch-run");
-        kill_process(executor, Signal::KILL).unwrap();
-        scene
-            .says("asked for it by name the scheduler did not answer")
-            .await;
-        scene
-            .says("it cannot be told whether its job left results")
-            .await;
-        let kept = |c: &Container| {
-            let activity = c.runtime_status.activity.as_deref();
-            activity.is_some_and(|words| words.contains("wait for an administrator"))
-        };
-        let record = scene.stack.wait_until(&container, PATIENCE, kept).await;
-        assert_eq!(
-            (record.state, record.lock_count),
-            (ContainerState::Running, 1)
-        );
-        scene.check_jobs(&container, 1);
-    }
-);
 
 /// Three containers come to nothing on the one node that is known: nothing says that another would be better.
 #[tokio::test(flavor = "multi_thread")]

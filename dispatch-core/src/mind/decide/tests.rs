@@ -27,6 +27,7 @@ fn mind(most: usize) -> Mind {
         most,
         alike: None,
         stops: 3,
+        counts_endings: false,
     };
     let mut mind = Mind::new(settings, batching);
     mind.world.listing = Some(Listing::new(START, Vec::new()));
@@ -93,6 +94,45 @@ fn what_the_scheduler_ran_by_itself_counts() {
     assert!(submitted(&decide(&mut mind, START)).is_empty());
     let later = Moment(START.0 + Duration::from_secs(1001));
     assert_eq!(submitted(&decide(&mut mind, later)).len(), 1);
+}
+
+/// A container whose job was submitted, and that was looked at after the listings.
+fn gone(mind: &mut Mind, seen: Moment) {
+    let container = locked(mind, 1);
+    mind.world.containers.get_mut(&container).unwrap().seen = seen;
+    let attempt = mind.world.attempts.get_mut(&container).unwrap();
+    attempt.phase = Phase::Submitted(START);
+}
+
+#[test]
+fn what_tells_of_many_jobs_at_once_is_not_paid_for_by_each() {
+    let later = Moment(START.0 + Duration::from_secs(100));
+    let all_but_four = BURST - 4;
+    for (counts_endings, spent, most) in [
+        (false, all_but_four, 4),
+        (true, all_but_four, 8),
+        (true, 200, 0),
+    ] {
+        let mut mind = mind(1);
+        mind.hands_over(Batching {
+            counts_endings,
+            ..Batching::SINGLE
+        });
+        (0..20).for_each(|_| gone(&mut mind, later));
+        for seconds in [98, 99] {
+            let began = Moment(START.0 + Duration::from_secs(seconds));
+            mind.listed(began, Vec::new());
+        }
+        mind.spend(later, spent);
+        let tasks = decide(&mut mind, later);
+        let unlocks = tasks.iter().filter(|task| {
+            let Task::Act { action, .. } = task else {
+                return false;
+            };
+            matches!(action, Action::Unlock { .. })
+        });
+        assert_eq!(unlocks.count(), most, "{counts_endings} {spent}");
+    }
 }
 
 #[test]
