@@ -153,10 +153,7 @@ on_slurm!(
                 jobs.flatten().all(|job| job.started.is_some())
             })
             .await;
-        let waits = |container: &ContainerUuid| {
-            let dir = scene.stack.run_dir().join(container.as_str());
-            std::fs::read_to_string(dir.join("output.log")).is_ok_and(|s| s.contains("waiting"))
-        };
+        let waits = |container: &ContainerUuid| says_waiting(&scene, container);
         scene
             .wait_for("all to wait for TERM", || containers.iter().all(waits))
             .await;
@@ -176,6 +173,11 @@ on_slurm!(
     }
 );
 
+fn says_waiting(scene: &Scene, container: &ContainerUuid) -> bool {
+    let dir = scene.stack.run_dir().join(container.as_str());
+    std::fs::read_to_string(dir.join("output.log")).is_ok_and(|said| said.contains("waiting"))
+}
+
 /// How often a running job was asked to end.
 fn terms(scene: &Scene) -> usize {
     let calls = scene.fake.calls();
@@ -185,8 +187,8 @@ fn terms(scene: &Scene) -> usize {
 }
 
 /// In crunch-run's place: it takes ten seconds to end, and a second TERM would be too much.
-const ENDS_SLOWLY: &str = "/bin/sh -c \"trap 'touch asked' TERM; n=0; while [ $n -lt 50 ]; do \
-     sleep 0.2; [ -e asked ] && n=$((n + 1)); done; exit 75\" crunch-run";
+const ENDS_SLOWLY: &str = "/bin/sh -c \"trap 'asked=1' TERM; echo waiting; n=0; while [ $n -lt 50 ]; do \
+     /bin/sleep 0.2; n=$((n + ${asked:-0})); done; exit 75\" crunch-run";
 
 // While it ends, a listing does not show the job, and the next one does: it is not asked to end a second time.
 on_slurm!(
@@ -198,7 +200,7 @@ on_slurm!(
         let (request, container) = scene.request("sleep 1000", json!({})).await;
         let job = || scene.jobs_of(container.as_str()).pop();
         scene
-            .wait_for("its start", || job().is_some_and(|j| j.started.is_some()))
+            .wait_for("its start", || says_waiting(&scene, &container))
             .await;
         scene.looks(1).await;
         scene.set_priority(&request, 0).await;
