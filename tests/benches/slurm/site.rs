@@ -1,0 +1,192 @@
+//! A Slurm with dispatch-slurm on it, whose commands are counted.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use arvados_client::records::{Container, ContainerState};
+use arvados_client::{ContainerRequestUuid, ContainerUuid};
+use futures_util::{StreamExt, stream};
+use serde_json::{Value, json};
+
+use crate::PATIENCE;
+use crate::lab::Lab;
+use crate::stack::{self, Stack};
+
+pub type Made = (ContainerRequestUuid, ContainerUuid);
+
+/// A cluster, the servers, and dispatch-slurm on them.
+pub struct Site {
+    pub lab: Lab,
+    pub stack: Stack,
+    /// Where commands of the scheduler are written down.
+    calls: PathBuf,
+}
+
+impl Site {
+    pub async fn up(more: &[&str]) -> Self {
+        let lab = Lab::up(
+            "slurm",
+            &["-N", "-n", "1", "-c", "200", "-m", "100000", "-q", "4"],
+        );
+        let mut calls = PathBuf::new();
+        let stack = Stack::with(|servers, dir| {
+            calls = dir.join("calls");
+            let job = script(
+                &dir.join("job"),
+                &format!(
+                    "while [ ! -e {}/end-$3 ]; do sleep 0.05; done",
+                    dir.display()
+                ),
+            );
+            let shared = dir.join("shared");
+            let mut args = vec!["--shared-dir", shared.to_str().unwrap()];
+            args.extend(["--crunch-run", job.to_str().unwrap()]);
+            args.extend(["--max-pending", "5000", "--log-level", "info"]);
+            args.extend(more);
+            let path = listening(dir, &calls);
+            let conf = lab.variable("SLURM_CONF");
+            let env = [("SLURM_CONF", conf), ("PATH", path.as_str())];
+            servers.dispatcher("dispatch-slurm", &args, &env)
+        })
+        .await;
+        Self { lab, stack, calls }
+    }
+
+    /// Requests of so many containers that wait for ever, or run.
+    pub async fn make(&self, count: usize, more: impl Fn(usize) -> Value) -> Vec<Made> {
+        let made = (0..count).map(|n| {
+            let more = more(n);
+            async move { self.stack.submit(&n.to_string(), "true", more).await }
+        });
+        let made: Vec<_> = made.collect();
+        stream::iter(made).buffered(8).collect().await
+    }
+
+    /// The names of the jobs in the queue.
+    pub fn names(&self) -> BTreeSet<String> {
+        let listing = self
+            .lab
+            .ask("squeue", &["--noheader", "--array", "--format=%j"]);
+        listing.lines().map(|line| line.trim().to_owned()).collect()
+    }
+
+    /// Until each of these has a job; how long it took since `began`.
+    pub fn present(&self, wanted: &[Made], began: Instant) -> Duration {
+        stack::wait_for("a job of each", PATIENCE, || {
+            // Slurm and this machine have enough to do without being asked for a thousand jobs all the time.
+            std::thread::sleep(Duration::from_millis(200));
+            let names = self.names();
+            let all = wanted.iter().all(|(_, uuid)| names.contains(uuid.as_str()));
+            all.then(|| began.elapsed())
+        })
+    }
+
+    /// Nobody wants them any more.
+    pub async fn unwanted(&self, made: &[Made]) {
+        let zero = made.iter().map(|(request, _)| async move {
+            let zero = json!({"priority": 0});
+            self.stack
+                .user
+                .update_container_request(request, zero)
+                .await
+        });
+        let zero: Vec<_> = zero.collect();
+        let mut zero = stream::iter(zero).buffer_unordered(8);
+        while let Some(done) = zero.next().await {
+            done.expect("a priority");
+        }
+    }
+
+    /// Nobody wants them any more; until no job is left.
+    pub async fn clear(&self, made: &[Made]) {
+        self.unwanted(made).await;
+        self.lab.ask("scancel", &["--user", "root"]);
+        stack::wait_for("an empty queue", PATIENCE, || {
+            self.names().is_empty().then_some(())
+        });
+        self.put_away(made).await;
+    }
+
+    /// Until the dispatcher holds none of them.
+    pub async fn put_away(&self, made: &[Made]) {
+        for (_, container) in made {
+            let back = |c: &Container| c.state != ContainerState::Locked;
+            self.stack.wait_until(container, PATIENCE, back).await;
+        }
+    }
+
+    /// How often each command was called so far.
+    pub fn count(&self, name: &str) -> usize {
+        let text = fs::read_to_string(&self.calls).unwrap_or_default();
+        text.lines().filter(|line| *line == name).count()
+    }
+
+    pub fn all_calls(&self) -> usize {
+        let text = fs::read_to_string(&self.calls).unwrap_or_default();
+        text.lines().count()
+    }
+}
+
+/// For ever, for the nodes of that partition are down.
+pub fn ghost(n: usize) -> Value {
+    json!({"scheduling_parameters": {"partitions": ["ghost"]}, "runtime_constraints": {
+        "vcpus": 1, "ram": (32 + n as u64) << 20,
+    }})
+}
+
+pub fn script(path: &Path, text: &str) -> PathBuf {
+    fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    path.to_owned()
+}
+
+/// A PATH in which each of Slurm's commands but sbatch leaves a line first; a shell before sbatch would be half of its
+/// time.
+fn listening(dir: &Path, calls: &Path) -> String {
+    let own = std::env::var("PATH").unwrap();
+    let bin = dir.join("listening");
+    fs::create_dir_all(&bin).unwrap();
+    for name in ["squeue", "scontrol", "scancel", "sinfo", "sacct"] {
+        let real = std::env::split_paths(&own)
+            .map(|dir| dir.join(name))
+            .find(|p| p.is_file());
+        if let Some(real) = real {
+            let text = format!(
+                "echo {name} >>{}\nexec {} \"$@\"",
+                calls.display(),
+                real.display()
+            );
+            script(&bin.join(name), &text);
+        }
+    }
+    format!("{}:{own}", bin.display())
+}
+
+/// Seconds of a process so far, and of its children that have ended.
+pub fn processor_time(pid: u32) -> (f64, f64) {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+    let fields: Vec<&str> = stat
+        .rsplit_once(')')
+        .expect("a name")
+        .1
+        .split_whitespace()
+        .collect();
+    // utime, stime, cutime and cstime are the fields 14 to 17 of proc(5); the third comes first here.
+    let ticks = |n: usize| fields[n - 3].parse::<f64>().expect("a number");
+    let second = rustix::param::clock_ticks_per_second() as f64;
+    (
+        (ticks(14) + ticks(15)) / second,
+        (ticks(16) + ticks(17)) / second,
+    )
+}
+
+/// MiB.
+pub fn resident(pid: u32) -> f64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let kib = line.expect("VmRSS").split_whitespace().nth(1).unwrap();
+    kib.parse::<f64>().expect("a number") / 1024.0
+}
