@@ -179,11 +179,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         let looking = LockFile::take(&path).unwrap();
+        let began = Instant::now();
         let over = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(200));
             drop(looking);
         });
-        let began = Instant::now();
         let taken = LockFile::take_in_time(&path).unwrap();
         assert!(began.elapsed() >= Duration::from_millis(200));
         over.join().unwrap();

@@ -355,12 +355,17 @@ impl Scheduler for Condor {
             tokio::time::sleep(HISTORY_PAUSE).await;
             history = self.history(&constraint).await;
         }
-        let detail = self.dir(container).last_words_in_time().await;
+        let words = self.dir(container).last_words_in_time().await;
+        let unread = words.as_ref().err().map(ToString::to_string);
+        let detail = words.unwrap_or_default();
         let said = exit_status::says_undelivered(&detail);
         let mut doubt = None;
         let (reason, ad) = match history.map(|ads| ads.into_iter().next()) {
             Ok(Some(ad)) => (ending::verdict(&ad), Some(ad)),
-            Ok(None) => ("HTCondor does not know its job".to_owned(), None),
+            Ok(None) => {
+                doubt = unread.map(Doubt::MayHaveResults);
+                ("HTCondor does not know its job".to_owned(), None)
+            }
             Err(error) => {
                 let why = error.to_string();
                 let reason = format!("it cannot be told how its job ended: {why}");

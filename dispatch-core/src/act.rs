@@ -64,7 +64,10 @@ pub enum Outcome {
     /// The record says what its job waits for.
     Told(Arc<str>),
     /// It is not certain that its job has ended, or how: the scheduler is to be asked again.
-    Doubtful,
+    Doubtful {
+        /// It has ended; only of its results nothing is known.
+        results: bool,
+    },
     /// Nothing is known to have changed.
     Failed,
 }

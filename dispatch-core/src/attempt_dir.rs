@@ -87,8 +87,13 @@ impl AttemptDir {
         Ok(file)
     }
 
-    /// The end of what crunch-run said, in whole lines; empty where it said nothing.
+    /// The end of what crunch-run said, in whole lines; empty where it said nothing, or where that cannot be read.
     pub fn last_words(&self) -> String {
+        self.read_last_words().unwrap_or_default()
+    }
+
+    /// The same, or why it cannot be read.
+    fn read_last_words(&self) -> io::Result<String> {
         let read = || -> io::Result<String> {
             let mut file = File::open(self.output_file())?;
             let skip = file.metadata()?.len().saturating_sub(LAST_WORDS);
@@ -101,7 +106,10 @@ impl AttemptDir {
                 _ => text,
             })
         };
-        read().unwrap_or_default()
+        match read() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+            words => words,
+        }
     }
 
     /// Removes it; one that is not there is removed.
@@ -139,11 +147,9 @@ impl AttemptDir {
         }
     }
 
-    /// [`Self::last_words`], or nothing where the file system does not answer.
-    pub async fn last_words_in_time(&self) -> String {
-        self.in_time(|dir| Ok(dir.last_words()))
-            .await
-            .unwrap_or_default()
+    /// [`Self::last_words`], or why they cannot be read, also where the file system does not answer.
+    pub async fn last_words_in_time(&self) -> io::Result<String> {
+        self.in_time(Self::read_last_words).await
     }
 
     /// Removes it, and tells the log where that fails.

@@ -98,6 +98,14 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// Whether there is no such program.
+    pub fn is_not_installed(&self) -> bool {
+        let Self::NoAnswer(CommandError::NotStarted { source, .. }) = self else {
+            return false;
+        };
+        source.kind() == std::io::ErrorKind::NotFound
+    }
+
     /// Whether nothing can have happened.
     pub fn is_not_started(&self) -> bool {
         matches!(self, Self::NoAnswer(CommandError::NotStarted { .. }))

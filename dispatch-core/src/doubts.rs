@@ -16,21 +16,21 @@ const LONGEST: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub struct Doubts(BTreeMap<ContainerUuid, Doubted>);
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Doubted {
-    since: Moment,
+    /// Since when it is only the results that are in doubt.
+    results: Option<Moment>,
     questions: u32,
 }
 
 impl Doubts {
-    /// The scheduler was asked in vain, once more; how long it is not to be asked again.
-    pub fn again(&mut self, container: &ContainerUuid, now: Moment) -> Duration {
-        let doubted = self.0.entry(container.clone()).or_insert(Doubted {
-            since: now,
-            questions: 0,
-        });
+    /// The scheduler was asked in vain, once more, about the whole end or about `results` only; how long it is not to be
+    /// asked again.
+    pub fn again(&mut self, container: &ContainerUuid, results: bool, now: Moment) -> Duration {
+        let doubted = self.0.entry(container.clone()).or_default();
+        doubted.results = results.then(|| doubted.results.unwrap_or(now));
         let rest = FIRST * 2u32.saturating_pow(doubted.questions).min(60);
-        doubted.questions += 1;
+        doubted.questions = doubted.questions.saturating_add(1);
         rest.min(LONGEST)
     }
 
@@ -39,9 +39,9 @@ impl Doubts {
         self.0.contains_key(container)
     }
 
-    /// For how long by now.
+    /// For how long by now it is only the results that are in doubt.
     pub fn lasted(&self, container: &ContainerUuid, now: Moment) -> Duration {
-        let since = self.0.get(container).map(|doubted| doubted.since);
+        let since = self.0.get(container).and_then(|doubted| doubted.results);
         since.map_or(Duration::ZERO, |since| now.since(since))
     }
 
@@ -50,11 +50,11 @@ impl Doubts {
         self.0.remove(container);
     }
 
-    /// What a complete listing shows is not in doubt.
-    pub fn listed(&mut self, jobs: &[Job]) {
-        for job in jobs.iter().filter(|job| !job.ended) {
-            self.end(&job.container);
-        }
+    /// What a complete listing shows is not in doubt; which of them that were.
+    pub fn listed(&mut self, jobs: &[Job]) -> Vec<ContainerUuid> {
+        let live = jobs.iter().filter(|job| !job.ended);
+        let ended = live.filter(|job| self.0.remove(&job.container).is_some());
+        ended.map(|job| job.container.clone()).collect()
     }
 }
 
@@ -68,8 +68,11 @@ mod tests {
         let (mut doubts, container) = (Doubts::default(), ContainerUuid::generate("zzzzz"));
         let at = |seconds| Moment(Duration::from_secs(seconds));
         assert_eq!(doubts.lasted(&container, at(5)), Duration::ZERO);
+        assert_eq!(doubts.again(&container, false, at(5)).as_secs(), 2);
+        assert_eq!(doubts.lasted(&container, at(70)), Duration::ZERO);
+        doubts.end(&container);
         let rests: Vec<u64> = (0..40)
-            .map(|n| doubts.again(&container, at(10 + n)).as_secs())
+            .map(|n| doubts.again(&container, true, at(10 + n)).as_secs())
             .collect();
         assert_eq!(rests[..7], [2, 4, 8, 16, 32, 60, 60]);
         assert_eq!(rests[39], 60);
@@ -81,11 +84,16 @@ mod tests {
             ended,
             node: None,
         };
-        doubts.listed(&[job(true)]);
+        doubts.again(&container, false, at(71));
+        assert_eq!(doubts.lasted(&container, at(72)), Duration::ZERO, "anew");
+        assert_eq!(doubts.listed(&[job(true)]), []);
         assert!(doubts.has(&container));
-        doubts.listed(&[job(false)]);
+        assert_eq!(
+            doubts.listed(&[job(false)]).as_slice(),
+            std::slice::from_ref(&container)
+        );
         assert!(!doubts.has(&container));
-        assert_eq!(doubts.again(&container, at(99)).as_secs(), 2);
+        assert_eq!(doubts.again(&container, true, at(99)).as_secs(), 2);
         doubts.end(&container);
         assert!(!doubts.has(&container));
     }

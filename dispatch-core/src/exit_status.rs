@@ -21,7 +21,9 @@ pub fn sentence(status: i64) -> &'static str {
 /// Whether these last words of crunch-run say what [`UNDELIVERED`] says, where nobody remembers the status: a scheduler
 /// forgets its jobs while the API server is away.
 pub fn says_undelivered(last_words: &str) -> bool {
-    last_words.contains("on this node delivers them later")
+    let kept = last_words.contains("on this node delivers them later");
+    // They were to be taken out of a job's directory, and could not be.
+    kept && !last_words.contains("end with this job")
 }
 
 #[cfg(test)]
@@ -33,5 +35,10 @@ mod tests {
         assert!(sentence(77).contains("kept on the node"));
         assert_eq!(sentence(137), "crunch-run was killed");
         assert!(sentence(1).contains("failed"));
+        let kept = "u The results are not delivered and stay in /x: no answer. `crunch-run resume /x` on this node delivers them later\n";
+        let lost = "crunch-run: the results could not be delivered and end with this job, since they cannot be taken to /y\n";
+        assert!(says_undelivered(kept));
+        assert!(!says_undelivered(&format!("{kept}{lost}")));
+        assert!(!says_undelivered("u Complete\n"));
     }
 }

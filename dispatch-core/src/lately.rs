@@ -123,11 +123,11 @@ mod tests {
             (301, false, 0, true),
             (31, true, 0, true),
             (1, true, 0, false),
-            (31, false, 1, true),
-            (59, false, 2, false),
-            (61, false, 2, true),
-            (59, true, 2, false),
-            (299, false, 50, false),
+            (35, false, 1, true),
+            (40, false, 2, false),
+            (80, false, 2, true),
+            (40, true, 2, false),
+            (200, false, 50, false),
             (301, false, 50, true),
         ] {
             *lately.known() = Known {

@@ -170,7 +170,9 @@ impl Mind {
             }
         }
         self.stopping.listed(&jobs, began);
-        self.doubts.listed(&jobs);
+        for container in self.doubts.listed(&jobs) {
+            self.resting.remove(&container);
+        }
         let listing = Listing::new(began, jobs);
         self.world.previous = self.world.listing.replace(listing);
     }

@@ -84,7 +84,7 @@ impl Accounting {
 fn without(failure: &Failure) -> (Accounts, Duration) {
     match failure {
         Failure::Said(said) if said.contains("disabled") => (Accounts::Absent, ABSENT),
-        failure if failure.is_not_started() => (Accounts::Absent, ABSENT),
+        failure if failure.is_not_installed() => (Accounts::Absent, ABSENT),
         failure => (Accounts::Silent(format!("sacct: {failure}")), SILENT),
     }
 }

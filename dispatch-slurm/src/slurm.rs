@@ -1,6 +1,6 @@
 //! Slurm as a scheduler: sbatch, squeue, scontrol, scancel, and sinfo and sacct where they tell something.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -79,7 +79,7 @@ pub struct Slurm {
     numbers: Gathering,
     names: Gathering,
     /// Waiting jobs that we cancelled: nobody else did.
-    cancelled: Mutex<BTreeSet<String>>,
+    cancelled: Mutex<BTreeMap<String, Instant>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -132,6 +132,7 @@ async fn story(seed: u64, options: &Options) -> Outcome {
         stop_grace: Duration::from_secs(60),
         asked_by_name: [500, 5][rng.usize(..2)],
         token_margin: Duration::from_secs(rng.u64(600..=86_400)),
+        undelivered_wait: Duration::from_secs([0, 300, 86_400][rng.usize(..3)]),
         ..Settings::default()
     };
     let two = rng.bool();

@@ -22,7 +22,9 @@ pub fn program(world: &World, job: &Job) -> Command {
     let cache = world.place().join("cache");
     fs::create_dir_all(&cache).unwrap();
     give(&cache);
-    let certificate = world.place().join("certificate.pem");
+    // Others of this world may be reading theirs.
+    let certificate = format!("certificate-{}.pem", job.uuid);
+    let certificate = world.place().join(certificate);
     fs::copy(&world.environment()["SSL_CERT_FILE"], &certificate).unwrap();
     open(&certificate);
     let mut program = world.program_with_cache(job, &cache);

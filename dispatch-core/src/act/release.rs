@@ -35,9 +35,10 @@ fn left_alone(ending: &Ending, results_count: bool) -> Option<String> {
     }
 }
 
-fn doubtful(container: &ContainerUuid, why: String) -> Report {
+fn doubtful(container: &ContainerUuid, ending: &Ending, why: String) -> Report {
     let mut report = Report::failed(container, why);
-    report.outcome = Outcome::Doubtful;
+    let results = matches!(ending.doubt, Some(Doubt::MayHaveResults(_)));
+    report.outcome = Outcome::Doubtful { results };
     report
 }
 
@@ -60,7 +61,7 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         if reason == Reason::JobGone {
             let ending = self.scheduler.ending(&container, &attempt).await;
             if let Some(why) = left_alone(&ending, false) {
-                return doubtful(&container, why);
+                return doubtful(&container, &ending, why);
             }
             failed_on.clone_from(&ending.node);
             self.leave_word(&container, &token.token, &ending).await;
@@ -97,13 +98,22 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         insists: bool,
     ) -> Report {
         let ending = self.scheduler.ending(&container, &attempt).await;
-        if let Some(why) = left_alone(&ending, reason == Reason::JobGone && !insists) {
-            return doubtful(&container, why);
-        }
         let token = token.filter(|t| t.uuid == attempt);
-        if let (Reason::JobGone, Some(token)) = (reason, &token)
-            && let Some(report) = self.undelivered(&container, &token.token, &ending).await
-        {
+        let may_have_ended = !matches!(ending.doubt, Some(Doubt::Alive | Doubt::MayBeAlive(_)));
+        // What an earlier life of this dispatcher noted is in the record.
+        let noted = match (reason, &token) {
+            (Reason::JobGone, Some(token)) if may_have_ended => {
+                self.undelivered(&container, &token.token, &ending).await
+            }
+            _ => None,
+        };
+        if let Some(why) = left_alone(&ending, reason == Reason::JobGone && !insists) {
+            return match noted {
+                Some(report) => report,
+                None => doubtful(&container, &ending, why),
+            };
+        }
+        if let Some(report) = noted {
             return report;
         }
         let reason = match reason {

@@ -121,8 +121,8 @@ impl Mind {
                     attempt.phase = Phase::Undelivered(Moment(now.0 + left));
                 }
             }
-            Outcome::Doubtful => {
-                let rest = self.doubts.again(&container, now);
+            Outcome::Doubtful { results } => {
+                let rest = self.doubts.again(&container, results, now);
                 self.resting.insert(container, Moment(now.0 + rest));
             }
             Outcome::Failed => {

@@ -113,8 +113,8 @@ impl Shared {
                 self.executor.clear_scratch(&dir.container)?;
                 dir.remove()
             }
-            Ok(Sign::Alive(_)) => dir.remove(),
-            // There may be results in it.
+            // Somebody works there, or just looks, and there may be results in it.
+            Ok(Sign::Alive(_)) => Err(io::ErrorKind::DirectoryNotEmpty.into()),
             Err(error) => Err(error),
         }
     }

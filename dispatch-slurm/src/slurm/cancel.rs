@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use dispatch_core::command::Failure;
 use dispatch_core::scheduler::{SchedulerError, Urgency};
@@ -12,6 +13,8 @@ use crate::squeue::{Meaning, meaning};
 
 /// How many jobs one command ends: scancel asks the controller for each, and what it says of them is heard whole.
 pub(super) const STOPS: usize = 25;
+/// How long it is known whose cancel it was.
+const REMEMBERED: Duration = Duration::from_secs(3600);
 
 type Answer = Result<(), SchedulerError>;
 
@@ -49,7 +52,11 @@ impl Slurm {
         let said = said.as_deref().unwrap_or("scancel left it in the queue");
         let state = |job: &JobId| states.get(&job.0).map(String::as_str);
         let ours = jobs.iter().filter(|job| state(job) == Some("CANCELLED"));
-        locked(&self.cancelled).extend(ours.map(|job| job.0.clone()));
+        let now = Instant::now();
+        let mut all = locked(&self.cancelled);
+        all.retain(|_, at| now.duration_since(*at) < REMEMBERED);
+        all.extend(ours.map(|job| (job.0.clone(), now)));
+        drop(all);
         jobs.iter().map(|job| became(state(job), said)).collect()
     }
 

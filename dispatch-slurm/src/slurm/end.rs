@@ -22,7 +22,6 @@ impl Slurm {
         container: &ContainerUuid,
         attempt: &TokenUuid,
     ) -> Ending {
-        let detail = self.dir(container).last_words_in_time().await;
         let (ended, unasked) = match self.ended(container, attempt).await {
             Ok(found) => found,
             Err(error) => return Ending::doubtful(Doubt::MayBeAlive(error.to_string())),
@@ -40,9 +39,15 @@ impl Slurm {
                 said.unwrap_or_else(|| FORGOTTEN.to_owned())
             }
         };
-        let status = ended.as_ref().and_then(|ended| ended.status);
+        let words = self.dir(container).last_words_in_time().await;
         // While the API server was away Slurm may have forgotten what the job itself still says.
-        let said = status.is_none() && exit_status::says_undelivered(&detail);
+        let forgotten = ended
+            .as_ref()
+            .is_none_or(|ended| ended.status.is_none() && ended.asks_for_status());
+        let unread = words.as_ref().err().filter(|_| forgotten);
+        let unasked = unasked.or(unread.map(ToString::to_string));
+        let detail = words.unwrap_or_default();
+        let said = forgotten && exit_status::says_undelivered(&detail);
         let is_alive = ended.as_ref().is_some_and(Ended::is_alive);
         let unasked = unasked.filter(|_| !said).map(Doubt::MayHaveResults);
         Ending {
@@ -124,7 +129,7 @@ impl Slurm {
 
     /// It never began, and it was us who cancelled it: accounts would tell no more.
     fn took_it_back(&self, known: &Ended) -> bool {
-        let ours = locked(&self.cancelled).contains(&known.job);
+        let ours = locked(&self.cancelled).contains_key(&known.job);
         ours && known.state == "CANCELLED" && known.node.is_none()
     }
 
@@ -134,7 +139,7 @@ impl Slurm {
         (of == attempt).then(|| job.clone())
     }
 
-    /// Accounts may lag behind: what they show as running says nothing. And why they did not answer, if there are any.
+    /// Accounts may lag behind: what they show as running says nothing. And why they tell nothing, if there are any.
     async fn accounts(
         &self,
         container: &ContainerUuid,
@@ -148,10 +153,13 @@ impl Slurm {
         let (accounts, asked) = asking.await;
         self.unpaced.fetch_add(u32::from(asked), Ordering::Relaxed);
         match accounts {
-            Accounts::Told(lines) => {
-                let booked = ending::in_sacct(&lines, attempt, job.as_deref());
-                (booked.filter(|booked| !booked.is_alive()), None)
-            }
+            Accounts::Told(lines) => match ending::in_sacct(&lines, attempt, job.as_deref()) {
+                Some(late) if late.is_alive() => (
+                    None,
+                    Some(format!("sacct still shows it as {}", late.state)),
+                ),
+                booked => (booked, None),
+            },
             Accounts::Absent => (None, None),
             Accounts::Silent(why) => (None, Some(why)),
         }

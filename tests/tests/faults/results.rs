@@ -58,7 +58,9 @@ impl Running {
                 || activity.is_some_and(|words| words.contains("wait for an administrator"))
         };
         let stack = &self.scene.stack;
-        self.still_runs(&stack.wait_until(&self.container, PATIENCE, kept).await);
+        // What is in doubt is asked about ever more seldom.
+        let patience = PATIENCE * 3;
+        self.still_runs(&stack.wait_until(&self.container, patience, kept).await);
     }
 
     fn still_runs(&self, record: &Container) {
@@ -86,7 +88,7 @@ on_slurm!(slurm_does_not_answer, |kind| async move {
     let timed_out = "slurm_load_jobs error: Socket timed out on send/recv operation";
     scene.fake.faults([
         Rule::next("squeue", 2, refuses(timed_out)).having("--states=all"),
-        Rule::next("scontrol", 2, refuses(timed_out)).having("job"),
+        Rule::next("scontrol", 1, refuses(timed_out)).having("job"),
     ]);
     running.ends();
     scene

@@ -136,6 +136,53 @@ fn what_tells_of_many_jobs_at_once_is_not_paid_for_by_each() {
 }
 
 #[test]
+fn what_is_in_doubt_is_left_alone_for_a_while_and_insisted_upon_in_the_end() {
+    let at = |seconds| Moment(START.0 + Duration::from_secs(seconds));
+    let mut mind = mind(1);
+    mind.settings.undelivered_wait = Duration::from_secs(100);
+    gone(&mut mind, at(10_000));
+    let container = mind.world.containers.keys().next().unwrap().clone();
+    mind.listed(at(10), Vec::new());
+    mind.listed(at(11), Vec::new());
+    let insists = |mind: &mut Mind, seconds| {
+        let tasks = decide(mind, at(seconds));
+        tasks.into_iter().find_map(|task| match task {
+            Task::Act { insists, .. } => Some(insists),
+            _ => None,
+        })
+    };
+    let learn = |mind: &mut Mind, seconds, results| {
+        let outcome = Outcome::Doubtful { results };
+        mind.learn(at(seconds), container.clone(), outcome, Hints::default());
+    };
+    assert!(mind.is_unsettled());
+    for (seconds, results, expected) in [
+        (20, false, Some(false)),
+        (21, false, None),
+        // Only now it is certain that it has ended.
+        (1000, true, Some(false)),
+        (1099, true, Some(false)),
+        (1200, true, Some(true)),
+    ] {
+        assert_eq!(insists(&mut mind, seconds), expected, "after {seconds} s");
+        if expected.is_some() {
+            learn(&mut mind, seconds, results);
+        }
+    }
+    assert!(!mind.is_unsettled(), "its listing need not come sooner");
+    // It was there all the time.
+    let job = Job {
+        id: JobId("3".into()),
+        container: container.clone(),
+        attempt: None,
+        ended: false,
+        node: None,
+    };
+    mind.listed(at(1201), vec![job]);
+    assert!(!mind.doubts.has(&container) && mind.resting.is_empty());
+}
+
+#[test]
 fn the_highest_priority_is_submitted_first() {
     let mut mind = mind(3);
     let mut all: Vec<_> = [5, 1, 4, 2, 8, 7, 3]
