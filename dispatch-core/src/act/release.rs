@@ -107,14 +107,11 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
             }
             _ => None,
         };
-        if let Some(why) = left_alone(&ending, reason == Reason::JobGone && !insists) {
-            return match noted {
-                Some(report) => report,
-                None => doubtful(&container, &ending, why),
-            };
-        }
         if let Some(report) = noted {
             return report;
+        }
+        if let Some(why) = left_alone(&ending, reason == Reason::JobGone && !insists) {
+            return doubtful(&container, &ending, why);
         }
         let reason = match reason {
             Reason::Undelivered => format!("{}; and nobody did so in time", ending.sentence()),
