@@ -111,6 +111,9 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
             return report;
         }
         if let Some(why) = left_alone(&ending, reason == Reason::JobGone && !insists) {
+            if let (Some(Doubt::MayHaveResults(_)), Some(token)) = (&ending.doubt, &token) {
+                self.tell_doubt(&container, &token.token, &why).await;
+            }
             return doubtful(&container, &ending, why);
         }
         let reason = match reason {
@@ -150,6 +153,22 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
                 )
             }
             Err(error) => Report::failed(&container, &error).after(&error),
+        }
+    }
+
+    /// Says in the record, once, why it stays as it is though nothing runs any more. Nobody else writes there.
+    async fn tell_doubt(&self, container: &ContainerUuid, by: &Token, why: &str) {
+        let Ok(Row::Container(record)) = self.api.record(None, container).await else {
+            return;
+        };
+        let mut status = record.status.map(|status| *status).unwrap_or_default();
+        if status.activity.as_deref() == Some(why) {
+            return;
+        }
+        status.activity = Some(why.to_owned());
+        let change = json!({"runtime_status": status});
+        if let Err(error) = self.api.update(Some(by), container, change).await {
+            tracing::debug!(%container, %error, "its record does not say what is in doubt");
         }
     }
 

@@ -116,8 +116,15 @@ async fn accounts_do_not_answer() {
     scene
         .says("whether its job left results on its node: sacct: sacct: error: slurm_persist")
         .await;
+    // Its users read so.
+    let told = |c: &Container| {
+        let activity = c.runtime_status.activity.as_deref();
+        c.state.is_final() || activity.is_some_and(|words| words.contains("slurm_persist"))
+    };
+    let stack = &scene.stack;
+    stack.wait_until(&running.container, PATIENCE, told).await;
     scene.looks(2).await;
-    running.still_runs(&scene.stack.container(&running.container).await);
+    running.still_runs(&stack.container(&running.container).await);
 }
 
 /// Nobody but the job itself tells any more.
