@@ -6,6 +6,7 @@ use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use bollard::Docker;
+use bollard::container::AttachContainerResults;
 use bollard::errors::Error;
 use bollard::models::ContainerState;
 use bollard::query_parameters::{
@@ -58,23 +59,37 @@ impl DockerContainer {
 
     /// Takes its streams before it starts, so that nothing of them is lost.
     pub async fn attach(&self, stdio: Stdio, stdin_is_given: bool) -> Result<(), EngineError> {
-        let options = AttachContainerOptionsBuilder::new()
-            .stream(true)
-            .stdin(stdin_is_given)
-            .stdout(true)
-            .stderr(true)
-            .build();
-        let attached = self
-            .client
-            .attach_container(&self.id, Some(options))
-            .await
-            .map_err(|error| self.explain("its streams cannot be taken", error))?;
-        let carrier = Carrier::start(attached, stdio, stdin_is_given)
+        // Podman closes the whole connection, in the middle of a piece of output too, when the container ends with some of
+        // its stdin not taken.
+        let apart = stdin_is_given && self.flavour == Flavour::Podman;
+        let output = self.connection(stdin_is_given && !apart, true).await?;
+        let input = match apart {
+            true => Some(self.connection(true, false).await?),
+            false => None,
+        };
+        let carrier = Carrier::start(output, input, stdio, stdin_is_given)
             .map_err(|source| self.io("its streams cannot be taken", source))?;
         if let Ok(mut place) = self.carrier.lock() {
             *place = Some(carrier);
         }
         Ok(())
+    }
+
+    async fn connection(
+        &self,
+        stdin: bool,
+        output: bool,
+    ) -> Result<AttachContainerResults, EngineError> {
+        let options = AttachContainerOptionsBuilder::new()
+            .stream(true)
+            .stdin(stdin)
+            .stdout(output)
+            .stderr(output)
+            .build();
+        self.client
+            .attach_container(&self.id, Some(options))
+            .await
+            .map_err(|error| self.explain("its streams cannot be taken", error))
     }
 
     async fn run(&self) -> Result<(), EngineError> {

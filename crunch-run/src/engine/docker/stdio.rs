@@ -44,13 +44,19 @@ pub fn is_null(file: &OwnedFd) -> bool {
 }
 
 impl Carrier {
-    /// Begins to carry; ends when the daemon closes the connection.
+    /// Begins to carry; ends when the daemon closes the connection of the output. Stdin has one of its own where `apart` is
+    /// that.
     pub fn start(
         attached: AttachContainerResults,
+        apart: Option<AttachContainerResults>,
         stdio: Stdio,
         stdin_is_given: bool,
     ) -> io::Result<Self> {
         let AttachContainerResults { mut output, input } = attached;
+        let (input, unused) = match apart {
+            None => (input, None),
+            Some(apart) => (apart.input, Some((input, apart.output))),
+        };
         let (send, receive) = mpsc::channel(MOST_WAITING);
         let (written, has_written) = tokio::sync::oneshot::channel();
         let (stdout, stderr) = (File::from(stdio.stdout), File::from(stdio.stderr));
@@ -63,6 +69,8 @@ impl Carrier {
         let (tell, outcome) = watch::channel(None);
         let stdin = File::from(stdio.stdin);
         let feeder = tokio::spawn(async move {
+            // Open as long as this is: what is not used of two connections.
+            let _unused = unused;
             if stdin_is_given {
                 feed(stdin, input).await;
             } else {
