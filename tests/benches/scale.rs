@@ -22,6 +22,7 @@ use program::Program;
 use serde_json::json;
 use stack::Stack;
 use suite_tests::fake_sched::{FakeSched, Settings};
+use suite_tests::figures::{processor_time, resident};
 
 const QUEUED: u32 = 100_000;
 const TRACKED: u32 = 10_000;
@@ -166,30 +167,4 @@ async fn watch(fake: &FakeSched, dispatcher: &Program, time: Duration) {
         "  memory: {memory:.1} MiB at most, {first_half:.1} MiB in the first half, ratio {:.3}",
         memory / first_half
     );
-}
-
-/// Seconds of a process so far, and of its children that have ended.
-fn processor_time(pid: u32) -> (f64, f64) {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
-    let fields: Vec<&str> = stat
-        .rsplit_once(')')
-        .expect("a name")
-        .1
-        .split_whitespace()
-        .collect();
-    // utime, stime, cutime and cstime are the fields 14 to 17 of proc(5); the third comes first here.
-    let ticks = |n: usize| fields[n - 3].parse::<f64>().expect("a number");
-    let second = rustix::param::clock_ticks_per_second() as f64;
-    (
-        (ticks(14) + ticks(15)) / second,
-        (ticks(16) + ticks(17)) / second,
-    )
-}
-
-/// MiB.
-fn resident(pid: u32) -> f64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
-    let kib = line.expect("VmRSS").split_whitespace().nth(1).unwrap();
-    kib.parse::<f64>().expect("a number") / 1024.0
 }

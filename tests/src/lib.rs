@@ -2,4 +2,5 @@
 //! The tests themselves are under `tests/`.
 
 pub mod fake_sched;
+pub mod figures;
 pub mod proxy;

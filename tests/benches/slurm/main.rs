@@ -32,7 +32,8 @@ use std::time::{Duration, Instant};
 use arvados_client::records::ContainerState;
 use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
-use site::{Made, Site, ghost, processor_time, resident, script};
+use site::{Made, Site, ghost, script};
+use suite_tests::figures::{processor_time, resident};
 
 const MANY: usize = 1000;
 const RUNNING: usize = 100;

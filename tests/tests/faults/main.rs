@@ -18,7 +18,7 @@ mod listing;
 #[allow(dead_code, reason = "the suite uses more of it than this does")]
 mod points;
 #[path = "../suite/processes.rs"]
-#[allow(dead_code, reason = "what those of the suite need")]
+#[allow(dead_code, reason = "the suite uses more of it than this does")]
 mod processes;
 #[path = "../suite/program.rs"]
 #[allow(dead_code, reason = "the suite uses more of it than this does")]

@@ -5,6 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use arvados_client::records::ContainerState;
+use dispatch_core::attempt_dir::AttemptDir;
+use dispatch_core::exit_status::says_undelivered;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
@@ -121,6 +123,9 @@ async fn results_that_could_not_be_delivered_are_delivered_later() {
     wait_for("crunch-run to give up", PATIENCE, || {
         fs::read_to_string(&exit).ok()?.contains("77").then_some(())
     });
+    // By these words a dispatcher knows it whose scheduler has forgotten the job.
+    let words = AttemptDir::of(&stack.run_dir(), &container).last_words();
+    assert!(says_undelivered(&words), "{words}");
     stack.api.start();
     batch.all_complete_once(&stack).await;
     let record = stack.container(&container).await;

@@ -96,6 +96,16 @@ fn what_the_scheduler_ran_by_itself_counts() {
     assert_eq!(submitted(&decide(&mut mind, later)).len(), 1);
 }
 
+fn job_of(container: &ContainerUuid) -> Job {
+    Job {
+        id: JobId("3".into()),
+        container: container.clone(),
+        attempt: None,
+        ended: false,
+        node: None,
+    }
+}
+
 /// A container whose job was submitted, and that was looked at after the listings.
 fn gone(mind: &mut Mind, seen: Moment) {
     let container = locked(mind, 1);
@@ -171,13 +181,7 @@ fn what_is_in_doubt_is_left_alone_for_a_while_and_insisted_upon_in_the_end() {
     }
     assert!(!mind.is_unsettled(), "its listing need not come sooner");
     // It was there all the time.
-    let job = Job {
-        id: JobId("3".into()),
-        container: container.clone(),
-        attempt: None,
-        ended: false,
-        node: None,
-    };
+    let job = job_of(&container);
     mind.listed(at(1201), vec![job]);
     assert!(!mind.doubts.has(&container) && mind.resting.is_empty());
 }
@@ -331,13 +335,7 @@ fn a_container_that_an_event_named_is_asked_for() {
     let mut mind = mind(500);
     mind.settings.asked_by_name = 0;
     let container = locked(&mut mind, 1);
-    let job = Job {
-        id: JobId("3".into()),
-        container: container.clone(),
-        attempt: None,
-        ended: false,
-        node: None,
-    };
+    let job = job_of(&container);
     mind.world.listing = Some(Listing::new(START, vec![job]));
     let record = json!({"uuid": container, "state": "Locked", "priority": 1, "modified_at": "2026-11-22T04:00:00Z",
                         "locked_by_uuid": mind.tokens[&container].uuid});
