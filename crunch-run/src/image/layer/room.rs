@@ -7,7 +7,7 @@ use super::problem::Problem;
 
 /// The part of the file system that is left to others, as a divisor.
 const LEFT_TO_OTHERS: u64 = 100;
-/// Most images need more than this.
+/// Most images need more than this, in bytes.
 const FEW: u64 = 1 << 30;
 /// Before an entry of this size there is a look.
 const LARGE: u64 = 1 << 20;
@@ -46,12 +46,7 @@ impl Room {
         let left = found.f_blocks.saturating_mul(found.f_frsize) / LEFT_TO_OTHERS;
         // Some file systems count no files.
         let few_files = found.f_files > 0 && found.f_favail < found.f_files / LEFT_TO_OTHERS;
-        let at_start = *self.free_at_start.get_or_insert(free);
-        // Few bytes at the start are this node's fault, and said in the words by which such nodes are known.
-        let what = match at_start < FEW {
-            true => "No space left on device",
-            false => "not enough free space",
-        };
+        let what = words(*self.free_at_start.get_or_insert(free), left);
         if free < size.saturating_add(left) || few_files {
             return Err(full(format!(
                 "{what}: {size} bytes are to be unpacked next, {free} bytes and {} inodes are free, and {} % are left to others",
@@ -63,6 +58,15 @@ impl Room {
     }
 }
 
+/// A node that could not take a small image either is at fault, and said to be so in the words by which such nodes are
+/// known; where a large one does not fit, another node may be no better.
+fn words(free_at_start: u64, left: u64) -> &'static str {
+    match free_at_start < left.saturating_add(FEW) {
+        true => "No space left on device",
+        false => "not enough free space",
+    }
+}
+
 fn full(text: String) -> Problem {
     Problem::Write(io::Error::new(io::ErrorKind::StorageFull, text))
 }
@@ -71,6 +75,24 @@ fn full(text: String) -> Problem {
 mod tests {
     use super::*;
     use std::fs::File;
+
+    #[test]
+    fn a_node_that_can_take_nothing_is_said_to_be_full() {
+        const GIB: u64 = 1 << 30;
+        for (free_at_start, left, expected) in [
+            (0, 0, "No space left on device"),
+            (GIB - 1, 0, "No space left on device"),
+            (GIB, 0, "not enough free space"),
+            // Of a large disk that much is left to others: not even an empty file would go there.
+            (2 * GIB, 5 * GIB / 2, "No space left on device"),
+            (3 * GIB, 5 * GIB / 2, "No space left on device"),
+            (4 * GIB, 5 * GIB / 2, "not enough free space"),
+            (u64::MAX, u64::MAX, "not enough free space"),
+        ] {
+            let said = words(free_at_start, left);
+            assert_eq!(said, expected, "{free_at_start} of {left}");
+        }
+    }
 
     #[test]
     fn what_no_disk_can_hold_is_refused_before_a_byte_is_written() {
