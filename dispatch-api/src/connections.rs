@@ -21,7 +21,8 @@ use crate::app::stopped;
 
 /// Connections open at once; more wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 1024;
-const HANDSHAKE: Duration = Duration::from_secs(10);
+/// As long as for anything else that a client on a busy machine sends.
+const HANDSHAKE: Duration = Duration::from_secs(60);
 /// From the end of one request to the complete head of the next: also how long a connection may idle.
 const HEAD: Duration = Duration::from_secs(90);
 const AFTER_ACCEPT_ERROR: Duration = Duration::from_millis(100);

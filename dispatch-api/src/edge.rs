@@ -28,7 +28,7 @@ use crate::request::{self, Params};
 pub const MAX_API_BODY: u64 = 64 << 20;
 /// A client must send something this often while it sends a body.
 const BODY_PAUSE: Duration = Duration::from_secs(60);
-/// How long the rest of a refused body is taken.
+/// How long the next piece of a refused body is waited for.
 const DRAIN: Duration = Duration::from_secs(10);
 /// How long a request waits for its turn before it is told to come back.
 const TURN: Duration = Duration::from_secs(2);
@@ -235,16 +235,13 @@ async fn read_body(
 async fn drain(body: Body) {
     let mut pieces = body.into_data_stream();
     let mut left = MAX_API_BODY;
-    let taking = async {
-        while let Some(Ok(piece)) = pieces.next().await {
-            left = left.saturating_sub(piece.len() as u64);
-            if left == 0 {
-                break;
-            }
-        }
-    };
     // Whether all of it came does not matter: the answer is the same.
-    let _ = tokio::time::timeout(DRAIN, taking).await;
+    while let Ok(Some(Ok(piece))) = tokio::time::timeout(DRAIN, pieces.next()).await {
+        left = left.saturating_sub(piece.len() as u64);
+        if left == 0 {
+            break;
+        }
+    }
 }
 
 fn dispatch(app: &Arc<App>, arrived: &Arrived, body: &Bytes) -> Result<Response> {

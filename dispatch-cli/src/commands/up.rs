@@ -319,17 +319,19 @@ async fn wait_for_api(world: &mut World) -> Result<Option<Ready>, Failure> {
     }
 }
 
-/// Until dispatch-local answers; false if we are to stop.
+/// Until dispatch-local is noted down and answers; false if we are to stop.
 async fn wait_for_local(world: &mut World) -> Result<bool, Failure> {
-    let mut patience = Patience::new(LOCAL);
+    let (mut patience, mut is_noted) = (Patience::new(LOCAL), false);
     loop {
         let look_again = Instant::now() + Duration::from_millis(50);
-        if answers(&world.state).await {
+        if is_noted && answers(&world.state).await {
             return Ok(true);
         }
         tokio::select! {
-            event = patience.next(world) => if event?.is_none() {
-                return Ok(false);
+            event = patience.next(world) => match event? {
+                None => return Ok(false),
+                Some(Event::Started(child)) => is_noted |= child.name == LOCAL,
+                Some(_) => {}
             },
             () = sleep_until(look_again) => {}
         }

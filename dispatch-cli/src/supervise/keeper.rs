@@ -18,7 +18,9 @@ use super::log::ProgramLog;
 use crate::state_dir::ChildRecord;
 
 /// How long a program may take to end after SIGTERM.
-const GRACE: Duration = Duration::from_secs(20);
+const GRACE: Duration = Duration::from_secs(30);
+/// How long its last words are waited for once it has ended.
+const LAST_WORDS: Duration = Duration::from_secs(10);
 /// A longer line of a program is logged in pieces.
 const LONGEST_LINE: u64 = 64 << 10;
 
@@ -173,7 +175,7 @@ async fn follow(
     };
     // What it said last is worth the wait; a process it left behind may hold the pipes open, and is not waited for.
     for reading in [out, err].into_iter().flatten() {
-        let _ = timeout(Duration::from_secs(1), reading).await;
+        let _ = timeout(LAST_WORDS, reading).await;
     }
     ended
 }

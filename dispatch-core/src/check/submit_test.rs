@@ -24,6 +24,8 @@ const LOOKS: Duration = Duration::from_secs(40);
 /// Of what the job says, at most so many bytes are looked at, and so many letters of its end are shown.
 const HEARD: u64 = 1 << 20;
 const LAST_WORDS: usize = 1000;
+/// A scheduler that does not tell is asked again for so long.
+const SILENCE: Duration = Duration::from_secs(20);
 /// A job that was cancelled is gone by then.
 const FAREWELL: Duration = Duration::from_secs(60);
 
@@ -213,6 +215,16 @@ enum Unseen {
     Failed(String),
 }
 
+async fn state<T: Trial>(trial: &T, job: &str) -> Result<State, String> {
+    let began = Instant::now();
+    loop {
+        match trial.state(job).await {
+            Err(_) if began.elapsed() < SILENCE => tokio::time::sleep(PAUSE).await,
+            answered => return answered,
+        }
+    }
+}
+
 async fn watch<T: Trial>(
     trial: &T,
     job: &str,
@@ -224,7 +236,7 @@ async fn watch<T: Trial>(
     let (mut started, mut ended) = (None, None);
     let mut node = String::new();
     loop {
-        let asked = trial.state(job).await;
+        let asked = state(trial, job).await;
         let state =
             asked.map_err(|error| Unseen::Failed(format!("cannot be asked for: {error}")))?;
         let said = heard(&place.join("output.log"));
@@ -286,7 +298,7 @@ fn heard(file: &Path) -> String {
 async fn cancel<T: Trial>(trial: &T, job: &str) -> Result<(), String> {
     trial.cancel(job).await?;
     let began = Instant::now();
-    while !matches!(trial.state(job).await?, State::Ended(_)) {
+    while !matches!(state(trial, job).await?, State::Ended(_)) {
         if began.elapsed() > FAREWELL {
             return Err(format!("it is still there {} s later", FAREWELL.as_secs()));
         }
