@@ -79,7 +79,7 @@ mod tests {
             let pool = Pool::new(grows);
             if known {
                 let command = Command::new("echo").args([small]);
-                pool.ask(command, Duration::from_secs(10)).await;
+                pool.ask(command, Duration::from_secs(60)).await;
             }
             let needs = Needs {
                 cpus,

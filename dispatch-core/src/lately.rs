@@ -41,14 +41,14 @@ impl<T> Default for Lately<T> {
 }
 
 impl<T> Known<T> {
-    fn is_due(&self) -> bool {
+    fn is_due(&self, now: Instant) -> bool {
         let holds = match (self.in_doubt, self.failed) {
             (false, 0) => HOLDS,
             (true, 0) => HOLDS_IN_DOUBT,
             // What never answers is asked ever more seldom.
             (_, failed) => HOLDS.min(HOLDS_IN_DOUBT * 2u32.saturating_pow(failed - 1).min(64)),
         };
-        self.at.is_none_or(|at| at.elapsed() >= holds)
+        self.at.is_none_or(|at| now.duration_since(at) >= holds)
     }
 }
 
@@ -71,7 +71,7 @@ impl<T> Lately<T> {
 
     /// Asks if what is known is old; what was said instead of an answer, if it was.
     pub async fn look<E>(&self, ask: impl Future<Output = Result<T, E>>) -> Result<(), E> {
-        if !self.known().is_due() {
+        if !self.known().is_due(Instant::now()) {
             return Ok(());
         }
         let asked = ask.await;
@@ -116,8 +116,8 @@ mod tests {
     #[test]
     fn what_is_in_doubt_or_failed_is_asked_for_sooner() {
         let lately = Lately::<u32>::default();
-        assert!(lately.known().is_due());
-        let ago = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds));
+        let at = Instant::now();
+        assert!(lately.known().is_due(at));
         for (seconds, in_doubt, failed, due) in [
             (31, false, 0, false),
             (301, false, 0, true),
@@ -132,7 +132,7 @@ mod tests {
         ] {
             *lately.known() = Known {
                 answer: None,
-                at: ago(seconds),
+                at: Some(at),
                 in_doubt: false,
                 failed,
             };
@@ -140,7 +140,7 @@ mod tests {
                 lately.doubt();
             }
             assert_eq!(
-                lately.known().is_due(),
+                lately.known().is_due(at + Duration::from_secs(seconds)),
                 due,
                 "{seconds} {in_doubt} {failed}"
             );
@@ -150,9 +150,8 @@ mod tests {
     #[tokio::test]
     async fn an_answer_holds_until_it_is_old_and_one_that_cannot_be_read_is_told() {
         let lately = Lately::default();
-        let patience = Duration::from_secs(10);
         let number = |text: &str| text.trim().parse::<u32>().ok();
-        let echo = |word: &str| answer(Command::new("echo").args([word]), patience, number);
+        let echo = |word: &str| answer(Command::new("echo").args([word]), PATIENCE, number);
         let said = lately.look(echo("many")).await;
         assert_eq!((said, lately.read(|n| *n)), (Err("many".into()), None));
         // Not asked again at once.

@@ -1,8 +1,11 @@
-//! A fixed set of seeds, as long as a minute allows; and proof that the simulator notices what it should.
+//! A fixed set of seeds, as many as a minute allows; and proof that the simulator notices what it should.
 
 use std::time::{Duration, Instant};
 
 use simulator::{Broken, Options, run};
+
+/// However slow the machine is.
+const FEWEST: u64 = 20;
 
 /// A seed of so many containers.
 fn small(broken: Option<Broken>) -> Options {
@@ -17,7 +20,7 @@ fn small(broken: Option<Broken>) -> Options {
 fn nothing_is_lost_or_doubled() {
     let began = Instant::now();
     let mut seeds = 0;
-    while began.elapsed() < Duration::from_secs(60) {
+    while seeds < FEWEST || began.elapsed() < Duration::from_secs(60) {
         seeds += 1;
         let outcome = run(seeds, &small(None));
         assert!(
@@ -27,7 +30,6 @@ fn nothing_is_lost_or_doubled() {
         );
     }
     println!("{seeds} seeds passed");
-    assert!(seeds >= 20, "only {seeds} seeds in a minute");
 }
 
 #[test]

@@ -298,24 +298,19 @@ async fn a_draft_may_change_and_a_committed_request_hardly() {
 async fn secrets_are_for_the_container_only() {
     let world = World::new().await;
     world.image().await;
-    let secret = json!({"/key": {"kind": "text", "content": "hush"}});
+    // No identifier looks like it.
+    const HUSH: &str = "hush, hush!";
+    let secret = json!({"/key": {"kind": "text", "content": HUSH}});
     let made = world.submit(json!({"secret_mounts": secret})).await;
-    assert!(!made.to_string().contains("hush"));
+    assert!(!made.to_string().contains(HUSH));
     let uuid = made["container_uuid"].as_str().unwrap();
-    assert!(
-        !world
-            .admin
-            .container(uuid)
-            .await
-            .to_string()
-            .contains("hush")
-    );
+    assert!(!world.admin.container(uuid).await.to_string().contains(HUSH));
     world.admin.lock(uuid).await.ok();
     let inside = world.admin.container_token(uuid).await;
     let path = format!("containers/{uuid}/secret_mounts");
     assert_eq!(inside.get(&path).await.ok()["secret_mounts"], secret);
     let logs = world.admin.list("logs", json!({"limit": 1000})).await.ok();
-    assert!(!logs.to_string().contains("hush"), "nor in the log entries");
+    assert!(!logs.to_string().contains(HUSH), "nor in the log entries");
 }
 
 #[tokio::test(flavor = "multi_thread")]

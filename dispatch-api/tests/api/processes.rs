@@ -3,7 +3,9 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -64,8 +66,9 @@ async fn nothing_acknowledged_is_lost_when_the_server_is_killed() {
     let state = directory.path().join("state");
     let process = Process::start(&state);
     let api = Api::of(&process.ready, "user");
+    let written = Arc::new(AtomicUsize::new(0));
     let writers = (0..4).map(|writer| {
-        let api = api.clone();
+        let (api, written) = (api.clone(), written.clone());
         tokio::spawn(async move {
             let mut acknowledged = Vec::new();
             for number in 0.. {
@@ -75,7 +78,10 @@ async fn nothing_acknowledged_is_lost_when_the_server_is_killed() {
                     .json(&body);
                 match post.send().await {
                     Ok(answer) if answer.status() == 200 => match answer.json::<Value>().await {
-                        Ok(made) => acknowledged.push(made["uuid"].as_str().unwrap().to_owned()),
+                        Ok(made) => {
+                            acknowledged.push(made["uuid"].as_str().unwrap().to_owned());
+                            written.fetch_add(1, Ordering::Relaxed);
+                        }
                         Err(_) => break,
                     },
                     _ => break,
@@ -85,7 +91,10 @@ async fn nothing_acknowledged_is_lost_when_the_server_is_killed() {
         })
     });
     let writers: Vec<_> = writers.collect();
-    tokio::time::sleep(Duration::from_millis(700)).await;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while written.load(Ordering::Relaxed) <= 50 && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     process.kill();
     let mut acknowledged = Vec::new();
     for writer in writers {

@@ -204,7 +204,7 @@ mod tests {
     }
 
     async fn wait_for(what: &str, mut done: impl AsyncFnMut() -> bool) {
-        let until = Instant::now() + Duration::from_secs(30);
+        let until = Instant::now() + Duration::from_secs(300);
         while !done().await {
             assert!(Instant::now() < until, "waited for {what}");
             tokio::time::sleep(Duration::from_millis(20)).await;

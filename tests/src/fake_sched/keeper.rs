@@ -16,7 +16,7 @@ use super::{LOOK, NODE, PROGRAM, Store};
 /// The name by which the keeper is called.
 pub const NAME: &str = "keep-job";
 /// How long it may take to write down what a job runs, once the job is in the table.
-const PREPARING: Duration = Duration::from_secs(10);
+const PREPARING: Duration = Duration::from_secs(120);
 
 /// What to run.
 #[derive(Debug, Clone, Serialize, Deserialize)]

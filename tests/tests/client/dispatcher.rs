@@ -164,7 +164,6 @@ fn dispatch_with(
         reserve_ram: 0,
         max_pending: 100,
         stop_grace: Duration::from_secs(5),
-        token_margin: Duration::from_secs(4),
         label: "test".into(),
         ..settings
     };
@@ -178,6 +177,17 @@ fn dispatch_with(
     );
     let stop = CancellationToken::new();
     (stop.clone(), tokio::spawn(engine.run(stop)))
+}
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn eventually(done: &dyn Fn() -> bool) {
+    let limit = tokio::time::Instant::now() + PATIENCE;
+    while !done() {
+        assert!(tokio::time::Instant::now() < limit);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 async fn queue(world: &World, count: usize) -> Vec<ContainerUuid> {
@@ -194,6 +204,9 @@ async fn a_scheduler_that_takes_nothing_does_not_use_up_the_locks_of_the_queue()
     let containers = queue(&world, 8).await;
     let scheduler = Scripted::new(Manner::Mumble);
     let (stop, run) = dispatch(&world, &scheduler);
+    for container in &containers {
+        record_when(&world, container, |record| record.lock_count > 0).await;
+    }
     tokio::time::sleep(Duration::from_secs(7)).await;
     stop.cancel();
     run.await.unwrap();
@@ -213,6 +226,8 @@ async fn a_lost_answer_makes_no_second_job() {
     let containers = queue(&world, 3).await;
     let scheduler = Scripted::new(Manner::Swallow);
     let (stop, run) = dispatch(&world, &scheduler);
+    eventually(&|| containers.iter().all(|one| scheduler.made(one) > 0)).await;
+    // Time for a second one.
     tokio::time::sleep(Duration::from_secs(2)).await;
     for container in &containers {
         let record = world.user.container(container).await.unwrap();
@@ -230,14 +245,10 @@ async fn a_lost_answer_makes_no_second_job() {
 async fn a_drained_dispatcher_leaves_no_lock_without_a_job() {
     let world = World::new().await;
     let containers = queue(&world, 30).await;
-    let scheduler = Scripted::new(Manner::Slow(Duration::from_millis(150)));
+    let scheduler = Scripted::new(Manner::Slow(Duration::from_millis(500)));
     let (stop, run) = dispatch(&world, &scheduler);
     // In the middle of it.
-    let limit = tokio::time::Instant::now() + Duration::from_secs(20);
-    while scheduler.jobs.lock().unwrap().len() < 3 {
-        assert!(tokio::time::Instant::now() < limit);
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    eventually(&|| scheduler.jobs.lock().unwrap().len() >= 3).await;
     stop.cancel();
     run.await.unwrap();
     let mut locked = 0;
@@ -261,9 +272,14 @@ async fn the_token_of_a_long_attempt_is_renewed_before_it_ends() {
     let world = World::new().await;
     let (_, container) = world.request("long").await;
     let scheduler = Scripted::new(Manner::Slow(Duration::ZERO));
-    let (stop, run) = dispatch(&world, &scheduler);
-    // Longer than the four seconds it was minted for.
-    tokio::time::sleep(Duration::from_secs(7)).await;
+    let settings = Settings {
+        token_margin: Duration::from_secs(15),
+        ..Settings::default()
+    };
+    let (stop, run) = dispatch_with(&world, &scheduler, settings);
+    eventually(&|| scheduler.made(&container) == 1).await;
+    // Longer than what it was minted for.
+    tokio::time::sleep(Duration::from_secs(20)).await;
     let token = scheduler.token(&container);
     let as_attempt = world.dispatch.with_token(token);
     let record = as_attempt.container(&container).await.unwrap();
@@ -281,21 +297,14 @@ async fn a_container_on_hold_gives_its_job_back() {
     let (request, container) = world.request("held").await;
     let scheduler = Scripted::new(Manner::Slow(Duration::ZERO));
     let (stop, run) = dispatch(&world, &scheduler);
-    let wait = async |done: &dyn Fn() -> bool| {
-        let limit = tokio::time::Instant::now() + Duration::from_secs(10);
-        while !done() {
-            assert!(tokio::time::Instant::now() < limit);
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    wait(&|| scheduler.made(&container) == 1).await;
+    eventually(&|| scheduler.made(&container) == 1).await;
     let hold = json!({"priority": 0});
     world
         .user
         .update_container_request(&request, hold)
         .await
         .unwrap();
-    wait(&|| scheduler.made(&container) == 0).await;
+    eventually(&|| scheduler.made(&container) == 0).await;
     stop.cancel();
     run.await.unwrap();
 }
@@ -348,11 +357,7 @@ async fn what_a_job_waits_for_is_told_and_what_is_in_vain_is_given_up() {
 
 /// Waits for its job, makes the record Running as its executor would, and takes the job away. A client of the attempt.
 async fn run_and_lose(world: &World, scheduler: &Scripted, container: &ContainerUuid) -> Client {
-    let limit = tokio::time::Instant::now() + Duration::from_secs(20);
-    while scheduler.made(container) == 0 {
-        assert!(tokio::time::Instant::now() < limit);
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    eventually(&|| scheduler.made(container) > 0).await;
     let as_attempt = world.dispatch.with_token(scheduler.token(container));
     let running = json!({"state": "Running", "log": world.image.clone()});
     as_attempt
@@ -368,7 +373,7 @@ async fn record_when(
     container: &ContainerUuid,
     done: impl Fn(&Container) -> bool,
 ) -> Container {
-    let limit = tokio::time::Instant::now() + Duration::from_secs(20);
+    let limit = tokio::time::Instant::now() + PATIENCE;
     loop {
         let record = world.dispatch.container(container).await.unwrap();
         if done(&record) {

@@ -14,9 +14,9 @@ use crate::scene::{Begin, PATIENCE, everywhere, held, running};
 const LONG: Duration = Duration::from_secs(100);
 
 /// So long the dispatcher waits for a command. Those that nothing is wrong with end in time also on a machine that stalls.
-const TIMEOUT: &str = "15s";
+const TIMEOUT: &str = "25s";
 /// What it says of others.
-const GIVEN_UP: &str = "did not end within 15 s";
+const GIVEN_UP: &str = "did not end within 25 s";
 
 fn impatient(mut begin: Begin) -> Begin {
     begin.flags = vec!["--command-timeout", TIMEOUT];

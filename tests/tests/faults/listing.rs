@@ -56,7 +56,7 @@ everywhere!(
     |kind| async move {
         let mut begin = held(kind);
         // Time for listings to show the job again, and for its end, before the next attempt.
-        begin.flags = vec!["--min-retry-period", "20s"];
+        begin.flags = vec!["--min-retry-period", "40s"];
         let (mut scene, container) = waiting_in(begin).await;
         scene.fake.faults([Rule::every(kind.lists(), Fault::Mute)]);
         let back = |c: &Container| c.state == ContainerState::Queued;

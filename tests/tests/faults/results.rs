@@ -10,7 +10,7 @@ use suite_tests::fake_sched::{Fault, Rule};
 use tempfile::TempDir;
 
 use crate::processes::crunch_run_of;
-use crate::program::binary;
+use crate::program::{binary, write_script};
 use crate::scene::{Kind, PATIENCE, Scene, on_slurm, running};
 
 /// A container that runs.
@@ -30,8 +30,7 @@ impl Running {
             "#!/bin/sh\n{} \"$@\" &\nwait $!\necho '{words}'\nexit 77\n",
             binary("crunch-run").display()
         );
-        std::fs::write(&script, text).unwrap();
-        std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+        write_script(&script, &text);
         let mut begin = running(kind);
         begin.flags = vec!["--crunch-run", script.display().to_string().leak()];
         let scene = begin.up().await;

@@ -1,5 +1,6 @@
 //! The command that ends a job goes wrong: the job is ended all the same, and nothing else is.
 
+use std::path::Path;
 use std::time::Instant;
 
 use arvados_client::ContainerUuid;
@@ -186,16 +187,24 @@ fn terms(scene: &Scene) -> usize {
     terms.count()
 }
 
-/// In crunch-run's place: it takes ten seconds to end, and a second TERM would be too much.
-const ENDS_SLOWLY: &str = "/bin/sh -c \"trap 'asked=1' TERM; echo waiting; n=0; while [ $n -lt 50 ]; do \
-     /bin/sleep 0.2; n=$((n + ${asked:-0})); done; exit 75\" crunch-run";
+/// In crunch-run's place: asked to end, it does so when the file is there, and a second TERM would be too much.
+fn ends_slowly(file: &Path) -> String {
+    let file = file.display();
+    format!(
+        "/bin/sh -c \"trap 'asked=1' TERM; echo waiting; until [ -n \\\"$asked\\\" ] && [ -e {file} ]; do \
+         /bin/sleep 0.2; done; exit 75\" crunch-run"
+    )
+}
 
 // While it ends, a listing does not show the job, and the next one does: it is not asked to end a second time.
 on_slurm!(
     a_job_that_a_listing_misses_is_asked_once,
     |kind| async move {
+        let place = tempfile::tempdir().unwrap();
+        let end = place.path().join("end");
         let mut begin = running(kind);
-        begin.flags = vec!["--stop-grace", "10m", "--crunch-run", ENDS_SLOWLY];
+        let crunch_run = ends_slowly(&end).leak();
+        begin.flags = vec!["--stop-grace", "10m", "--crunch-run", crunch_run];
         let scene = begin.up().await;
         let (request, container) = scene.request("sleep 1000", json!({})).await;
         let job = || scene.jobs_of(container.as_str()).pop();
@@ -212,6 +221,7 @@ on_slurm!(
             job().is_some_and(|j| j.ended.is_none()),
             "it was to be slow"
         );
+        std::fs::write(end, "").unwrap();
         let released = |c: &Container| c.state != ContainerState::Locked;
         scene.stack.wait_until(&container, PATIENCE, released).await;
         assert_eq!(terms(&scene), 1, "{:?}", scene.fake.calls());

@@ -10,6 +10,8 @@ use crate::program::{Program, binary};
 use crate::stack::{environment, wait_for};
 use crate::up::Up;
 
+const PATIENCE: Duration = Duration::from_secs(90);
+
 /// One sentence that names all of `words`.
 fn is_a_sentence(said: &str, words: &[&str]) {
     assert_eq!(said.lines().count(), 1, "not one line: {said}");
@@ -89,7 +91,7 @@ fn a_request_larger_than_the_machine_waits_and_says_why() {
         "--",
         "true",
     ]);
-    let why = wait_for("the reason", Duration::from_secs(20), || {
+    let why = wait_for("the reason", PATIENCE, || {
         let said = up.ok(&["explain", "1"]);
         said.contains("this machine has").then_some(said)
     });
@@ -165,7 +167,7 @@ fn a_full_disk_is_said_so_and_what_was_accepted_stays() {
     let args = ["--state", state.to_str().unwrap()];
     let mut api = Program::new("dispatch-api", &dir.path().join("api"), &args, &[]);
     api.start();
-    let ready = wait_for("dispatch-api", Duration::from_secs(30), || {
+    let ready = wait_for("dispatch-api", PATIENCE, || {
         serde_json::from_str::<Value>(api.answered().lines().next()?).ok()
     });
     let dispatch = |args: &[&str]| {
@@ -200,7 +202,7 @@ fn a_full_disk_is_said_so_and_what_was_accepted_stays() {
     // Also after a crash on the full disk.
     api.kill();
     api.start();
-    wait_for("dispatch-api again", Duration::from_secs(30), || {
+    wait_for("dispatch-api again", PATIENCE, || {
         (read() == b"kept").then_some(())
     });
     drop(api);

@@ -6,7 +6,7 @@ use arvados_client::ContainerUuid;
 use serde_json::json;
 
 use crate::stack::{Stack, complete};
-use crate::starts::Starts;
+use crate::starts::{Gate, Starts};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -27,10 +27,26 @@ impl Batch {
         batch
     }
 
+    /// One that works until the gate is opened.
+    pub async fn of_one_behind(gate: &Gate, stack: &Stack) -> Self {
+        let mut batch = Self {
+            starts: Starts::listen(),
+            jobs: Vec::new(),
+        };
+        // How its connection ends does not matter.
+        let work = format!("{{ {} || true; }}", gate.script());
+        batch.add_working(stack, &work).await;
+        batch
+    }
+
     pub async fn add(&mut self, stack: &Stack, seconds: f32) -> ContainerUuid {
+        self.add_working(stack, &format!("sleep {seconds}")).await
+    }
+
+    async fn add_working(&mut self, stack: &Stack, work: &str) -> ContainerUuid {
         let name = format!("b{}", self.jobs.len());
         let network = json!({"runtime_constraints": {"vcpus": 1, "ram": 16 << 20, "API": true}});
-        let script = self.starts.script(&name, seconds);
+        let script = self.starts.script_of(&name, work);
         let (_, container) = stack.submit(&name, &script, network).await;
         self.jobs.push((name, container.clone()));
         container

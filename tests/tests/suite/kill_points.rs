@@ -200,7 +200,7 @@ async fn a_server_that_is_killed_in_its_first_start_comes_up() {
         let env = [(fail_points::VARIABLE, place.to_str().unwrap())];
         let mut api = Program::new("dispatch-api", &dir.path().join("api"), &args, &env);
         api.start();
-        let patience = Duration::from_secs(30);
+        let patience = Duration::from_secs(90);
         let status = wait_for(point.name, patience, || api.has_ended());
         assert_eq!(status.signal(), Some(9), "{}: {}", point.name, api.said());
         api.start();

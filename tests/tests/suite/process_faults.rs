@@ -16,6 +16,7 @@ use crate::place::{Place, everywhere};
 use crate::points::Points;
 use crate::processes::crunch_run_of;
 use crate::stack::{Stack, wait_for};
+use crate::starts::Gate;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a process stands still.
@@ -48,7 +49,8 @@ everywhere!(
     a_crunch_run_that_stood_still_goes_on,
     |place: Place| async move {
         let stack = place.stack().await;
-        let batch = Batch::submit(&stack, 1, 6.0).await;
+        let gate = Gate::closed();
+        let batch = Batch::of_one_behind(&gate, &stack).await;
         let container = &batch.jobs[0].1;
         stack
             .wait_until(container, PATIENCE, |c| c.state == ContainerState::Running)
@@ -56,7 +58,11 @@ everywhere!(
         wait_for("its start", PATIENCE, || {
             (batch.started() == 1).then_some(())
         });
-        stand_still(crunch_run_of(container).unwrap()).await;
+        let crunch_run = crunch_run_of(container).unwrap();
+        kill_process(crunch_run, Signal::STOP).unwrap();
+        gate.open();
+        tokio::time::sleep(STILL).await;
+        kill_process(crunch_run, Signal::CONT).unwrap();
         batch.all_complete_once(&stack).await;
         assert_eq!(stack.container(container).await.lock_count, 1);
     }
@@ -110,7 +116,8 @@ async fn results_that_could_not_be_delivered_are_delivered_later() {
     })
     .await;
     // It must not end before the server is gone.
-    let batch = Batch::submit(&stack, 1, 10.0).await;
+    let gate = Gate::closed();
+    let batch = Batch::of_one_behind(&gate, &stack).await;
     let container = batch.jobs[0].1.clone();
     stack
         .wait_until(&container, PATIENCE, |c| c.state == ContainerState::Running)
@@ -119,6 +126,7 @@ async fn results_that_could_not_be_delivered_are_delivered_later() {
         (batch.started() == 1).then_some(())
     });
     stack.api.kill();
+    gate.open();
     let exit = stack.run_dir().join(container.as_str()).join("exit");
     wait_for("crunch-run to give up", PATIENCE, || {
         fs::read_to_string(&exit).ok()?.contains("77").then_some(())

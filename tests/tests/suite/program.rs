@@ -1,9 +1,12 @@
 //! One program of the suite as a process of its own, which can be killed and started again.
 
 use std::fs::{File, OpenOptions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Where cargo put the programs of the workspace.
 pub fn binary(name: &str) -> PathBuf {
@@ -21,6 +24,14 @@ pub fn binary(name: &str) -> PathBuf {
 pub fn copy_program(from: &Path, to: &Path) {
     let done = Command::new("cp").args([from, to]).status().unwrap();
     assert!(done.success(), "cp {} {}", from.display(), to.display());
+}
+
+/// A script of the test, which any user may run. It is written by another process too: see [`copy_program`].
+pub fn write_script(path: &Path, text: &str) {
+    let draft = path.with_extension("draft");
+    std::fs::write(&draft, text).unwrap();
+    std::fs::set_permissions(&draft, PermissionsExt::from_mode(0o755)).unwrap();
+    copy_program(&draft, path);
 }
 
 pub struct Program {
@@ -117,14 +128,19 @@ impl Program {
 
     /// TERM; how it ended.
     pub fn terminate(&mut self, patience: Duration) -> std::process::ExitStatus {
-        let child = self.child.take().unwrap();
-        rustix::process::kill_process(
-            rustix::process::Pid::from_child(&child),
-            rustix::process::Signal::TERM,
-        )
-        .unwrap();
-        self.child = Some(child);
+        let child = Pid::from_child(self.child.as_ref().unwrap());
+        kill_process(child, Signal::TERM).unwrap();
         self.end(patience)
+    }
+
+    /// TERM where it runs, and no complaint if it does not end: a test that fails already is to say why.
+    pub fn end_quietly(&mut self, patience: Duration) {
+        let Some(child) = &self.child else { return };
+        let _ = kill_process(Pid::from_child(child), Signal::TERM);
+        let until = Instant::now() + patience;
+        while self.is_running() && self.has_ended().is_none() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// How it ended by itself, which it is about to do.

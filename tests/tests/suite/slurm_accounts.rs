@@ -1,7 +1,6 @@
 //! dispatch-slurm on a real Slurm that keeps accounts: slurmdbd with a MariaDB of its own.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use arvados_client::records::{Container, ContainerState};
@@ -10,6 +9,7 @@ use rustix::process::{Signal, kill_process};
 use serde_json::json;
 
 use crate::processes::{crunch_run_of, deaf, sleeper};
+use crate::program::write_script;
 use crate::slurm_lab::{Cluster, PATIENCE, patient_crunch_run};
 use crate::stack::{Stack, complete, wait_for};
 
@@ -34,8 +34,7 @@ fn noting(dir: &Path, notes: &Path) -> String {
         let real = places.find(|file| file.is_file()).unwrap();
         let (notes, real) = (notes.display(), real.display());
         let script = format!("#!/bin/sh\necho \"{name} $*\" >>{notes}\nexec {real} \"$@\"\n");
-        fs::write(bin.join(name), script).unwrap();
-        fs::set_permissions(bin.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+        write_script(&bin.join(name), &script);
     }
     format!("{}:{path}", bin.display())
 }

@@ -142,7 +142,7 @@ async fn shuffle(stack: &Stack, entries: &[Entry]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_hundred_containers_and_the_books_balance() {
-    let node_is_missed = ["-x", "SlurmdTimeout=5"];
+    let node_is_missed = ["-x", "SlurmdTimeout=15"];
     let size = ["-n", "4", "-c", "4", "-m", "4000"];
     let cluster = Cluster::up(&[size.as_slice(), &node_is_missed].concat());
     let more = [

@@ -1,7 +1,7 @@
 //! dispatch-slurm while slurmctld is away: from the start, for long, again and again.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use arvados_client::records::{Container, ContainerState};
@@ -15,10 +15,13 @@ use crate::stack::{Stack, complete, wait_for};
 
 const NODE: [&str; 6] = ["-n", "1", "-c", "4", "-m", "4000"];
 
-/// A free port. Nobody else takes one that was just given out.
-fn address() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap()
+/// Where the dispatcher says that its health page is.
+fn address(stack: &Stack) -> SocketAddr {
+    wait_for("its address", PATIENCE, || {
+        let said = stack.dispatcher.said();
+        let after = said.split("health and metrics address=").nth(1)?;
+        after.split_whitespace().next()?.parse().ok()
+    })
 }
 
 /// The answer to a GET, status line and all; empty while nobody answers.
@@ -36,14 +39,9 @@ fn page(address: SocketAddr, path: &str) -> String {
 async fn a_controller_that_is_down_at_the_start_is_waited_for() {
     let cluster = Cluster::up(&NODE);
     cluster.end("slurmctld", Signal::TERM);
-    let health = address();
-    let more = [
-        "--command-timeout",
-        "2s",
-        "--health-listen",
-        &health.to_string(),
-    ];
+    let more = ["--command-timeout", "2s", "--health-listen", "127.0.0.1:0"];
     let mut stack = cluster.stack(&more).await;
+    let health = address(&stack);
     let (_, container) = stack.submit("early", "true", json!({})).await;
     let waits = "the scheduler has not answered yet: the slurm scheduler did not answer";
     wait_for("its health page to say what it waits for", PATIENCE, || {

@@ -1,8 +1,5 @@
 //! dispatch-slurm while a real Slurm has its troubles, or its administrator does something.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-
 use arvados_client::ContainerUuid;
 use arvados_client::records::{Container, ContainerState};
 use rustix::process::{Signal, test_kill_process};
@@ -10,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::batch::Batch;
 use crate::processes::crunch_run_of;
+use crate::program::write_script;
 use crate::slurm_lab::{Cluster, PATIENCE};
 use crate::stack::{Stack, complete, wait_for};
 
@@ -68,7 +66,7 @@ async fn a_drained_node_is_waited_for_and_the_job_is_there_once() {
 /// The node is lost to Slurm, while its job still runs there: its attempt is over, and its token with it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_whose_node_is_lost_ends_and_so_does_what_runs_there() {
-    let cluster = Cluster::up(&["-n", "1", "-c", "4", "-m", "4000", "-x", "SlurmdTimeout=5"]);
+    let cluster = Cluster::up(&["-n", "1", "-c", "4", "-m", "4000", "-x", "SlurmdTimeout=30"]);
     let stack = cluster.stack(&[]).await;
     let container = submit(&stack, "lost", "sleep 1000", json!({})).await;
     running(&stack, &container).await;
@@ -151,8 +149,7 @@ async fn a_hold_before_a_change(seconds: &str) {
          echo \"$lines\" | exec {real}\n"
     );
     let own = place.path().join("scontrol");
-    fs::write(&own, script).unwrap();
-    fs::set_permissions(&own, fs::Permissions::from_mode(0o755)).unwrap();
+    write_script(&own, &script);
     let path = format!("{}:{path}", place.path().display());
     let stack = Stack::with(|servers, dir| {
         let env = [("PATH", path.as_str())];

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use arvados_client::records::ContainerState;
 use serde_json::{Value, json};
 
-use crate::program::binary;
+use crate::program::{binary, write_script};
 use crate::secrets::{Secrets, files, found_in, processes, secret};
 use crate::stack::client;
 
@@ -246,9 +246,7 @@ async fn an_epilog_tells_at_once_that_a_job_has_ended() {
         place.display(),
         script.display()
     );
-    std::fs::write(&epilog, of_site).unwrap();
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::set_permissions(&epilog, std::fs::Permissions::from_mode(0o755)).unwrap();
+    write_script(&epilog, &of_site);
     let line = format!("Epilog={}", epilog.display());
     let flags = [
         "--poll-interval",
@@ -257,24 +255,22 @@ async fn an_epilog_tells_at_once_that_a_job_has_ended() {
         place.to_str().unwrap(),
     ];
     let site = Site::up(&["-x", &line], &flags).await;
-    let mut containers = Vec::new();
-    for name in ["first", "second", "third"] {
-        containers.push(site.running(name, json!({})).await);
-    }
+    // Two listings are needed, and without a ring two seconds are between them. On a machine that stalls it takes several
+    // until one is fast.
     let mut times = Vec::new();
-    for container in &containers {
+    while times.iter().all(|time| *time >= Duration::from_secs(2)) {
+        assert!(times.len() < 10, "{times:?}");
+        let container = site.running("one of several", json!({})).await;
         site.silence().await;
-        let (pid, _) = executor(container);
+        let (pid, _) = executor(&container);
         let pid = rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap();
         let killed = Instant::now();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-        let record = site.stack.end(container, Duration::from_secs(30)).await;
+        let record = site.stack.end(&container, PATIENCE).await;
         times.push(killed.elapsed());
         assert_eq!(record.state, ContainerState::Cancelled);
     }
     eprintln!("final state seen so long after the end of the job: {times:?}");
-    // Two listings are needed, and without a ring two seconds are between them.
-    assert!(times.iter().min() < Some(&Duration::from_secs(2)));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,7 +14,7 @@ use crate::image;
 use crate::program::{Program, binary};
 
 /// How long a program may take to be at work.
-const START: Duration = Duration::from_secs(60);
+const START: Duration = Duration::from_secs(90);
 
 pub struct Stack {
     pub api: Program,
@@ -91,7 +91,7 @@ impl Stack {
         let env = [(fail_points::VARIABLE, points.to_str().unwrap())];
         let mut api = Program::new("dispatch-api", &dir.path().join("api"), &args, &env);
         api.start();
-        let ready = wait_for("dispatch-api to be ready", Duration::from_secs(30), || {
+        let ready = wait_for("dispatch-api to be ready", START, || {
             serde_json::from_str::<Value>(api.answered().lines().next()?).ok()
         });
         let servers = Servers {

@@ -56,8 +56,13 @@ impl Starts {
 
     /// Says the name, works for a while, leaves a file. The container needs this machine's network.
     pub fn script(&self, name: &str, seconds: f32) -> String {
+        self.script_of(name, &format!("sleep {seconds}"))
+    }
+
+    /// The same with other work.
+    pub fn script_of(&self, name: &str, work: &str) -> String {
         format!(
-            "echo {name} | nc 127.0.0.1 {} && sleep {seconds} && echo done {name} > result",
+            "echo {name} | nc 127.0.0.1 {} && {work} && echo done {name} > result",
             self.port
         )
     }

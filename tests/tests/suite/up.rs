@@ -10,6 +10,8 @@ use crate::image;
 use crate::program::{Program, binary};
 use crate::stack::wait_for;
 
+const PATIENCE: Duration = Duration::from_secs(90);
+
 pub struct Up {
     program: Program,
     pub dir: TempDir,
@@ -29,7 +31,7 @@ impl Up {
 
     /// Until it has printed its two lines so many times.
     fn wait_until_ready(&self, times: usize) {
-        wait_for("dispatch up", Duration::from_secs(30), || {
+        wait_for("dispatch up", PATIENCE, || {
             (self.program.answered().lines().count() == 2 * times).then_some(())
         });
     }
@@ -103,9 +105,7 @@ impl Up {
 impl Drop for Up {
     /// Killed, it would leave its programs to the next `dispatch up`.
     fn drop(&mut self) {
-        if self.program.is_running() {
-            self.program.terminate(Duration::from_secs(20));
-        }
+        self.program.end_quietly(PATIENCE);
     }
 }
 
@@ -138,12 +138,12 @@ fn one_at_a_time_and_the_next_one_takes_over_what_runs() {
         "sleep 15; echo kept > /out/result",
     ]);
     let job = submitted.split(' ').next().unwrap().to_owned();
-    wait_for("the job to run", Duration::from_secs(30), || {
+    wait_for("the job to run", PATIENCE, || {
         up.ok(&["show", "--json", &job])
             .contains(r#""state":"Running""#)
             .then_some(())
     });
-    assert!(up.program.terminate(Duration::from_secs(20)).success());
+    assert!(up.program.terminate(PATIENCE).success());
     up.program.start();
     up.wait_until_ready(2);
     up.ok(&["wait", &job]);

@@ -10,7 +10,7 @@ use arvados_client::records::ContainerState;
 use serde_json::{Value, json};
 
 use crate::lab::Lab;
-use crate::program::{Program, binary};
+use crate::program::{Program, binary, write_script};
 use crate::secrets::processes;
 use crate::stack::Stack;
 
@@ -40,8 +40,7 @@ pub fn counting_squeue(dir: &Path) -> String {
         real.display()
     );
     let wrapper = bin.join("squeue");
-    std::fs::write(&wrapper, script).unwrap();
-    std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755)).unwrap();
+    write_script(&wrapper, &script);
     format!("{}:{path}", bin.display())
 }
 
