@@ -1,7 +1,8 @@
 //! While the command runs: wait for its end, and for every reason to end it sooner.
 
 use std::convert::Infallible;
-use std::time::Duration;
+use std::pin::pin;
+use std::time::{Duration, Instant};
 
 use arvados_client::client::Call;
 use arvados_client::records::{Container as Record, ContainerState};
@@ -23,7 +24,7 @@ const LOOK: Duration = Duration::from_secs(10);
 const LOOK_BUDGET: Duration = Duration::from_secs(20);
 /// One refusal may be a server that restarts; two in a row are not.
 const REFUSALS: u32 = 2;
-/// The last look, at why we were asked to stop.
+/// The last look, at why we were asked to stop, may take as long as the stopping does, and this at least.
 const REASON_BUDGET: Duration = Duration::from_secs(3);
 
 /// The part of the maximum run time after which its end is announced.
@@ -84,7 +85,7 @@ impl Watch<'_> {
                 self.journal.say(format!("caught signal: {name}"));
                 // Whoever sent it may soon send KILL.
                 self.signals.save.notify_one();
-                let (exit, on_hold) = tokio::join!(self.end(), self.is_on_hold());
+                let (exit, on_hold) = self.end_and_learn_why().await;
                 let cause = if on_hold {
                     Cause::PriorityZero
                 } else {
@@ -132,6 +133,19 @@ impl Watch<'_> {
             return None;
         }
         self.container.wait().await.ok()
+    }
+
+    /// How it ended, and whether that was wanted because its priority is 0.
+    async fn end_and_learn_why(&self) -> (Option<Exit>, bool) {
+        let begun = Instant::now();
+        let (mut ending, mut asking) = (pin!(self.end()), pin!(self.is_on_hold()));
+        tokio::select! {
+            exit = &mut ending => {
+                let rest = REASON_BUDGET.saturating_sub(begun.elapsed());
+                (exit, tokio::time::timeout(rest, asking).await.unwrap_or(false))
+            }
+            on_hold = &mut asking => (ending.await, on_hold),
+        }
     }
 
     async fn time_is_over(&self) -> Duration {
@@ -210,10 +224,10 @@ impl Watch<'_> {
         self.client.send(call).await
     }
 
-    /// Why the dispatcher sent its signal, as far as that can be known soon.
+    /// Why the dispatcher sent its signal, as far as that can be known.
     async fn is_on_hold(&self) -> bool {
-        let look = tokio::time::timeout(REASON_BUDGET, self.look(REASON_BUDGET));
-        matches!(look.await, Ok(Ok(record)) if record.priority <= 0)
+        let look = self.look(self.grace.saturating_add(REASON_BUDGET)).await;
+        look.is_ok_and(|record| record.priority <= 0)
     }
 }
 

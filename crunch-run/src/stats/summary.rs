@@ -17,6 +17,8 @@ pub struct Summary {
     peak_disk: Option<(u64, u64)>,
     /// Resident bytes of named processes.
     peak_processes: BTreeMap<&'static str, u64>,
+    /// The last look may have come too late for the group.
+    process_limit: Processes,
 }
 
 impl Summary {
@@ -29,6 +31,7 @@ impl Summary {
             let peak = self.peak_processes.entry(name).or_default();
             *peak = (*peak).max(*bytes);
         }
+        self.process_limit = self.process_limit.or(sample.process_limit);
         self.last = Some(sample);
     }
 
@@ -63,8 +66,7 @@ impl Summary {
     }
 
     pub fn process_limit(&self) -> Processes {
-        let last = self.last.as_ref();
-        last.map(|sample| sample.process_limit).unwrap_or_default()
+        self.process_limit
     }
 
     /// What this program itself needed, in upstream's words.
@@ -168,6 +170,16 @@ mod tests {
             summary.add(sample(rss, used, user));
         }
         assert_eq!(summary.cpu_seconds(), Some(3.5));
+        let processes = Processes {
+            refused: 3,
+            limit: Some(20),
+        };
+        let mut seen = sample(10, 20, 3.0);
+        seen.process_limit = processes;
+        summary.add(seen);
+        // Its group is gone.
+        summary.add(sample(10, 20, 3.0));
+        assert_eq!(summary.process_limit(), processes);
         assert_eq!(
             summary.lines(200),
             [

@@ -24,8 +24,9 @@ use super::{Flavour, PATIENCE};
 use crate::cgroup::Cgroup;
 use crate::engine::{Container, EngineError, Exit, Stdio};
 
-/// How long a daemon may not know what it has just started, and between two questions.
+/// How long, and to how many questions, a daemon may not know what it has just started; and between two questions.
 const BEGINNING: Duration = Duration::from_secs(5);
+const QUESTIONS: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(50);
 
 pub struct DockerContainer {
@@ -132,10 +133,12 @@ impl DockerContainer {
     /// process, as a failure.
     async fn begun(&self) -> Result<ContainerState, EngineError> {
         let began = Instant::now();
+        let mut asked = 0;
         loop {
+            asked += 1;
             match follow::state(&self.client, &self.id).await {
                 Ok(state) => return Ok(state),
-                Err(why) if began.elapsed() > BEGINNING => {
+                Err(why) if asked >= QUESTIONS && began.elapsed() > BEGINNING => {
                     return Err(self.io("nothing is known of it", io::Error::other(why)));
                 }
                 Err(_) => tokio::time::sleep(PAUSE).await,

@@ -16,6 +16,8 @@ use crate::engine::{EngineError, Recovered};
 
 /// How long podman may need to tidy up after the end of a container.
 const ENDING: Duration = Duration::from_secs(30);
+/// The same, of a container that is none of ours.
+const OTHERS_ENDING: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(50);
 
 impl DockerEngine {
@@ -38,9 +40,9 @@ impl DockerEngine {
         Ok(Recovered { removed })
     }
 
-    /// Those of other containers: this one need not wait for them, nor fail with them.
+    /// Those of other containers: this one need not wait long for them, nor fail with them.
     async fn remove_orphans(&self, client: &Docker) {
-        let found = match self.find(LABEL, Duration::ZERO).await {
+        let found = match self.find(LABEL, OTHERS_ENDING).await {
             Ok(found) => found,
             Err(error) => {
                 tracing::debug!("not looked for what others left: {error}");
