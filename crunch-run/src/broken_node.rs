@@ -140,7 +140,7 @@ fn mark(path: &Path, reason: &str, journal: &Journal) {
 mod tests {
     use super::*;
     use arvados_client::ContainerUuid;
-    use std::os::unix::fs::PermissionsExt;
+    use tokio::io::AsyncWriteExt;
 
     #[test]
     fn symptoms_of_a_broken_node() {
@@ -175,16 +175,26 @@ mod tests {
         fs::read_to_string(file.path()).unwrap()
     }
 
+    /// By another process: one that is forked by another test must not have it open.
+    async fn write(program: &Path, text: &str) {
+        let mut shell = Command::new("sh")
+            .args(["-c", "cat >\"$0\"; chmod 700 \"$0\""])
+            .arg(program)
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = shell.stdin.take().unwrap();
+        stdin.write_all(text.as_bytes()).await.unwrap();
+        drop(stdin);
+        assert!(shell.wait().await.unwrap().success());
+    }
+
     #[tokio::test]
     async fn a_hook_is_run_and_its_words_are_in_the_log() {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("hook");
-        fs::write(
-            &program,
-            "#!/bin/sh\necho \"drained: $1 $ARVADOS_API_TOKEN\"; exit 3\n",
-        )
-        .unwrap();
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
+        let text = "#!/bin/sh\necho \"drained: $1 $ARVADOS_API_TOKEN\"; exit 3\n";
+        write(&program, text).await;
         let log = said(Alarm::Hook(program)).await;
         assert!(
             log.contains("drained: disk full \n") || log.contains("drained: disk full\n"),
@@ -217,8 +227,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("hook");
         let flood = "#!/bin/sh\necho begin; head -c 3000000 /dev/zero | tr '\\0' x\n";
-        fs::write(&program, flood).unwrap();
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
+        write(&program, flood).await;
         let log = said(Alarm::Hook(program)).await;
         assert!(log.contains("begin\n") && !log.contains("failed"));
         let most = HOOK_WORDS as usize + 1000;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crunch_run::cgroup::{Cgroup, Layout, Reach};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn make(leaf: &str) -> Option<Cgroup> {
     let group = Layout::of_this_process().ok()?.container_group(leaf);

@@ -174,17 +174,13 @@ async fn a_second_run_in_the_same_directory_leaves_the_first_alone() {
         return;
     }
     let world = World::new().await;
-    let job = world
-        .lock(
-            &["sh", "-c", "echo ready; sleep 2; echo x >/out/file"],
-            json!({}),
-        )
-        .await;
+    let job = told_to_go_on(&world).await;
     let first = world.start(&job, &[]);
     world.until_said(&job, "ready").await;
     let second = world.run(&job, &[]).await;
     assert_eq!(second.code, 76, "{}", second.said);
     assert!(job.dir.join("log/stdout.txt").exists());
+    go_on(&job);
     let first = finish(first).await;
     assert_eq!(first.code, 0, "{}", first.said);
     assert_eq!(world.output(&job).await.len(), 1);

@@ -2,8 +2,6 @@
 
 mod run_lab;
 
-use std::time::{Duration, Instant};
-
 use arvados_client::records::ContainerState;
 use run_lab::{World, can_run, file, finish, left_overs, lines, signal};
 use rustix::process::Signal;
@@ -227,19 +225,17 @@ async fn a_cancelled_request_is_the_reason_where_it_is_and_a_second_term_kills_a
             json!({}),
         )
         .await;
-    let child = world.start(&job, &["--grace=60s"]);
+    let child = world.start(&job, &["--grace=1000s"]);
     world.until_said(&job, "ready").await;
     world
         .user
         .update_container_request(&job.request, json!({"priority": 0}))
         .await
         .unwrap();
-    let begin = Instant::now();
     signal(&child, Signal::TERM);
     world.until_said(&job, "no").await;
     signal(&child, Signal::TERM);
     let finished = finish(child).await;
-    assert!(begin.elapsed() < Duration::from_secs(30));
     assert_eq!(finished.code, 0, "{}", finished.said);
     let record = world.record(&job).await;
     assert_eq!(record.state, ContainerState::Cancelled);

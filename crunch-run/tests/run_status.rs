@@ -37,10 +37,13 @@ async fn long_activities_are_told_and_short_ones_are_not() {
         status.activity(Some(format!("fetching inputs {done}/20 MiB")));
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    let seen = world.record(&job).await.runtime_status;
-    let activity = seen.activity.unwrap();
-    assert!(activity.starts_with("fetching inputs "), "{activity}");
-    assert_eq!(seen.warning.as_deref(), Some("w"));
+    let told = world
+        .until(&job, "it is told", |record| {
+            let activity = record.runtime_status.activity.as_deref();
+            activity.is_some_and(|text| text.starts_with("fetching inputs "))
+        })
+        .await;
+    assert_eq!(told.runtime_status.warning.as_deref(), Some("w"));
 
     status.warn("the limit cannot be enforced".into());
     let last = status.finish().await;

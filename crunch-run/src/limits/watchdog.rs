@@ -64,6 +64,8 @@ impl Watchdog {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     fn empty() -> Cgroup {
@@ -72,16 +74,22 @@ mod tests {
 
     #[test]
     fn it_bites_when_the_time_is_over_and_not_when_it_was_called_off() {
-        let (tell, hear) = mpsc::channel();
-        let dog = |after, word: &'static str| {
-            let tell = tell.clone();
-            Watchdog::start(empty(), after, move |_| tell.send(word).unwrap()).unwrap()
+        let dog = |after| {
+            let (tell, hear) = mpsc::channel();
+            let say = move |_| tell.send(()).unwrap();
+            (Watchdog::start(empty(), after, say).unwrap(), hear)
         };
-        let called_off = dog(Duration::from_millis(200), "called off");
+        let (called_off, hear) = dog(Duration::from_secs(3600));
         drop(called_off);
-        let overdue = dog(Duration::from_millis(400), "overdue");
-        assert!(!overdue.has_bitten());
-        assert_eq!(hear.recv_timeout(Duration::from_secs(20)), Ok("overdue"));
+        // Its thread has ended, without a word.
+        let heard = hear.recv_timeout(Duration::from_secs(300));
+        assert_eq!(heard, Err(RecvTimeoutError::Disconnected));
+
+        let (began, after) = (Instant::now(), Duration::from_millis(400));
+        let (overdue, hear) = dog(after);
+        let has_bitten = overdue.has_bitten();
+        assert!(!has_bitten || began.elapsed() >= after);
+        assert_eq!(hear.recv_timeout(Duration::from_secs(300)), Ok(()));
         assert!(overdue.has_bitten());
     }
 

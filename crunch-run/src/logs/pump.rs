@@ -122,7 +122,7 @@ mod tests {
         writing.write_all(b"one\ntw").unwrap();
         writing.write_all(b"o").unwrap();
         drop(writing);
-        let pumped = pump.finish(Duration::from_secs(10)).await;
+        let pumped = pump.finish(Duration::from_secs(300)).await;
         assert!(pumped.error.is_none() && pumped.dropped == 0);
         let text = std::fs::read_to_string(path).unwrap();
         let lines: Vec<&str> = text.lines().map(|l| &l[31..]).collect();

@@ -1,7 +1,6 @@
 //! GPUs of a made-up vendor, described by CDI: two devices, of which a container gets the one that was granted.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use arvados_client::records::ContainerState;
@@ -11,8 +10,8 @@ use tokio::process::Child;
 
 use crate::engines::Engine;
 use crate::lab::Lab;
-use crate::nobody;
 use crate::run_lab::{Finished, Job, file, finish};
+use crate::{nobody, run_lab};
 
 /// What a container can find of the vendor's devices, files and variables.
 const LOOK: &str = "ls /dev | grep fakegpu; for f in /opt/fake/*; do cat $f; done; env | grep FAKE_ | sort; \
@@ -83,9 +82,7 @@ impl Vendor {
                          echo '1, GPU-bb22, Lab GPU Mini, 550.1, 7.5, 2048' ;;\nesac\n";
         let bin = self.dir.join("bin");
         fs::create_dir_all(&bin).unwrap();
-        let program = bin.join("nvidia-smi");
-        fs::write(&program, script).unwrap();
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        run_lab::script::write(&bin.join("nvidia-smi"), script);
         format!("{}:/usr/local/bin:/usr/bin:/bin:/usr/sbin", bin.display())
     }
 

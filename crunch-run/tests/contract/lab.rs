@@ -1,5 +1,6 @@
 //! A server, an image and one engine: what a scenario is given, and what it gets from a run.
 
+use std::fs;
 use std::ops::AsyncFn;
 
 use arvados_client::records::{Container, ContainerState};
@@ -8,7 +9,7 @@ use tokio::process::{Child, Command};
 
 use crate::engines::Engine;
 use crate::nobody;
-use crate::run_lab::{Job, World, engine_lab, finish, lines};
+use crate::run_lab::{Job, World, engine_lab, finish, go_on, lines};
 
 pub struct Lab {
     pub engine: Engine,
@@ -38,6 +39,27 @@ pub async fn play(engine: Engine, name: &str, scenario: impl AsyncFn(&Lab)) {
     scenario(&Lab { engine, world }).await;
 }
 
+/// With a mount at /go, for a command that waits for `/go/on`.
+pub fn with_go(mut more: Value) -> Value {
+    more["mounts"] = json!({
+        "/out": {"kind": "tmp", "capacity": 1 << 20},
+        "/go": {"kind": "tmp", "capacity": 1 << 20},
+    });
+    more
+}
+
+/// How often crunch-run has written down what the container uses. Once it has, the start is over for it too.
+pub fn counted(job: &Job) -> usize {
+    let statistics = fs::read_to_string(job.dir.join("log/crunchstat.txt"));
+    statistics.map_or(0, |text| text.matches(" mem ").count())
+}
+
+pub async fn until_counted(world: &World, job: &Job, times: usize) {
+    world
+        .until(job, "its use is counted", |_| counted(job) >= times)
+        .await;
+}
+
 impl Lab {
     /// `sh -c script`, to its final state.
     pub async fn sh(&self, script: &str) -> Ended {
@@ -51,6 +73,16 @@ impl Lab {
 
     pub async fn run(&self, command: &[&str], more: Value) -> Ended {
         let (job, child) = self.start(command, more, &[]).await;
+        self.end(job, child).await
+    }
+
+    /// As `sh_with`, but the script begins only when what it uses is counted: of one that ends at once nobody may know its
+    /// group in time.
+    pub async fn sh_when_counted(&self, script: &str, more: Value) -> Ended {
+        let script = format!("until [ -e /go/on ]; do sleep 0.05; done; {script}");
+        let (job, child) = self.start(&["sh", "-c", &script], with_go(more), &[]).await;
+        until_counted(&self.world, &job, 1).await;
+        go_on(&job);
         self.end(job, child).await
     }
 

@@ -5,14 +5,12 @@ use crunch_run::cgroup::Cgroup;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::lab::Lab;
-use crate::run_lab::{file, signal};
+use crate::lab::{Lab, counted, until_counted, with_go};
+use crate::run_lab::{file, go_on, signal};
 
 pub async fn the_memory_limit_kills_and_is_named(lab: &Lab) {
     let more = json!({"runtime_constraints": {"vcpus": 1, "ram": 24 << 20}});
-    // Of one that ends at once a daemon's engine cannot tell: its group is gone before anybody knows its name.
-    let script = "sleep 1; exec tail /dev/zero";
-    let ended = lab.sh_with(script, more).await;
+    let ended = lab.sh_when_counted("exec tail /dev/zero", more).await;
     assert_eq!(ended.code(), 137);
     assert!(
         ended.error().starts_with("killed by its memory limit"),
@@ -23,7 +21,7 @@ pub async fn the_memory_limit_kills_and_is_named(lab: &Lab) {
 
 pub async fn exit_0_after_a_child_was_killed_for_memory_is_a_warning(lab: &Lab) {
     let more = json!({"runtime_constraints": {"vcpus": 1, "ram": 24 << 20}});
-    let ended = lab.sh_with("sleep 1; tail /dev/zero; exit 0", more).await;
+    let ended = lab.sh_when_counted("tail /dev/zero; exit 0", more).await;
     assert_eq!(ended.code(), 0);
     let warning = ended.record.runtime_status.warning.unwrap_or_default();
     assert!(warning.contains("memory"), "{warning}");
@@ -31,7 +29,9 @@ pub async fn exit_0_after_a_child_was_killed_for_memory_is_a_warning(lab: &Lab) 
 
 pub async fn term_is_heard_within_the_grace(lab: &Lab) {
     let script = "trap 'echo stopping; exit 5' TERM; echo ready; while :; do sleep 0.1; done";
-    let (job, child) = lab.start(&["sh", "-c", script], json!({}), &[]).await;
+    let (job, child) = lab
+        .start(&["sh", "-c", script], json!({}), &["--grace=60s"])
+        .await;
     lab.world.until_said(&job, "ready").await;
     signal(&child, Signal::TERM);
     let ended = lab.end(job, child).await;
@@ -64,15 +64,20 @@ pub async fn what_it_leaves_in_the_background_ends_with_it(lab: &Lab) {
 }
 
 pub async fn the_limit_of_processes_is_kept(lab: &Lab) {
-    // It notices, goes on for a while without another process, and fails: who ends at once may have no witness.
-    let script = "mkfifo /tmp/pipe; (for i in $(seq 60); do sleep 1000 & done; echo all); \
-                  read -t 2 nothing <>/tmp/pipe; exit 3";
+    // It notices, goes on without another process, and fails when that was seen: who ends at once may have no witness.
+    let script = "mkfifo /tmp/pipe; (for i in $(seq 60); do sleep 1000 & done; echo all); echo refused; \
+                  until [ -e /go/on ]; do read -t 1 nothing <>/tmp/pipe; done; exit 3";
+    let flags = ["--pids-limit=20", "--crunchstat-interval=1s"];
     let (job, child) = lab
-        .start(&["sh", "-c", script], json!({}), &["--pids-limit=20"])
+        .start(&["sh", "-c", script], with_go(json!({})), &flags)
         .await;
+    lab.world.until_said(&job, "refused").await;
+    // The next one may have been begun before.
+    until_counted(&lab.world, &job, counted(&job) + 2).await;
+    go_on(&job);
     let ended = lab.end(job, child).await;
     assert_eq!(ended.code(), 3);
-    assert!(ended.lines("stdout.txt").is_empty());
+    assert_eq!(ended.lines("stdout.txt"), ["refused"]);
     assert!(
         ended.error().contains("its limit of 20 was reached"),
         "{}",

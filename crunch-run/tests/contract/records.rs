@@ -6,7 +6,9 @@ use crate::lab::Lab;
 use crate::run_lab::{file, lines};
 
 pub async fn logs_are_present_and_stamped(lab: &Lab) {
-    let ended = lab.sh("echo out; echo err >&2; sleep 1").await;
+    let ended = lab
+        .sh_when_counted("echo out; echo err >&2", json!({}))
+        .await;
     for name in ["crunch-run.txt", "stdout.txt", "stderr.txt"] {
         assert!(!lines(file(&ended.log, name)).is_empty(), "{name}");
     }
@@ -23,7 +25,7 @@ pub async fn logs_are_present_and_stamped(lab: &Lab) {
 }
 
 pub async fn the_result_is_written_for_programs(lab: &Lab) {
-    let ended = lab.sh("sleep 1; exit 3").await;
+    let ended = lab.sh_when_counted("exit 3", json!({})).await;
     let result: Value = serde_json::from_str(file(&ended.log, "result.json")).unwrap();
     assert_eq!(result["verdict"], "exited");
     assert_eq!(result["state"], "Complete");

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::daemons::Daemon;
 use crate::engines::Engine;
+use crate::lab::until_counted;
 use crate::limits::processes_named;
 use crate::run_lab::{World, can_run, file, finish, lines};
 
@@ -41,13 +42,7 @@ async fn is_killed_while_a_command_runs(engine: Engine, name: &str) {
     ];
     let child = world.start(&job, &flags.each_ref().map(String::as_str));
     world.until_said(&job, "ready").await;
-    // The start is over for crunch-run too when it counts what the container uses.
-    let statistics = job.dir.join("log/crunchstat.txt");
-    world
-        .until(&job, "it is watched", |_| {
-            std::fs::read_to_string(&statistics).is_ok_and(|text| text.contains(" mem "))
-        })
-        .await;
+    until_counted(&world, &job, 1).await;
     let peer = tokio::net::UnixStream::connect(&daemon.socket)
         .await
         .unwrap();
@@ -64,7 +59,7 @@ async fn is_killed_while_a_command_runs(engine: Engine, name: &str) {
     let log = world.log(&job).await;
     assert_eq!(lines(file(&log, "stdout.txt")), ["ready"]);
     // Without the daemon's help.
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(90);
     while !processes_named(&command).is_empty() {
         assert!(Instant::now() < deadline, "its command still runs");
         tokio::time::sleep(Duration::from_millis(50)).await;

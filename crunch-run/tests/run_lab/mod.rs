@@ -6,6 +6,9 @@
 #[path = "../engine_lab/mod.rs"]
 pub mod engine_lab;
 
+pub mod script;
+pub mod server;
+
 use std::fs;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -20,9 +23,10 @@ use arvados_client::records::{Container, ContainerState};
 use arvados_client::{
     Client, ContainerRequestUuid, ContainerUuid, Endpoint, Pdh, Token, TokenUuid, scopes,
 };
-use dispatch_api::{Options, Server};
+use dispatch_api::Server;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::net::TcpSocket;
 use tokio::process::{Child, Command};
 
 /// Longer than any container of these tests takes.
@@ -68,6 +72,8 @@ pub struct World {
     pub image: String,
     ready: Value,
     dir: TempDir,
+    /// The server's: nobody else is given it while that is away.
+    port: TcpSocket,
 }
 
 /// A locked container and the directory its crunch-run is to use.
@@ -105,9 +111,8 @@ impl World {
 
     pub async fn with_archive((archive, id): (Vec<u8>, String)) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let server = Server::start(&Options::new(dir.path().join("state")))
-            .await
-            .unwrap();
+        let port = server::port();
+        let server = server::start(dir.path().join("state"), &port).await;
         let ready = serde_json::to_value(server.ready()).unwrap();
         let user = client(&ready, "user");
         let keep = user.keep(user.keep_options().await.unwrap()).await.unwrap();
@@ -119,6 +124,7 @@ impl World {
             image: String::new(),
             ready,
             dir,
+            port,
         };
         world.image = world
             .collection(&[(&format!("{id}.tar"), &archive)])
@@ -139,8 +145,7 @@ impl World {
 
     /// The same server again, at the same address.
     pub async fn start_server(&mut self) {
-        let options = Options::new(self.dir.path().join("state"));
-        self.server = Some(Server::start(&options).await.unwrap());
+        self.server = Some(server::start(self.state(), &self.port).await);
     }
 
     /// Where the server is, for a program's environment.
@@ -421,6 +426,11 @@ pub fn go_on(job: &Job) {
     }
 }
 
+/// How every token of the cluster begins. Less of it may be in any path.
+pub fn any_token(job: &Job) -> String {
+    format!("v2/{}-gj3su-", &job.uuid.as_str()[..5])
+}
+
 /// Control groups and notes of the container on this node.
 pub fn left_overs(uuid: &ContainerUuid) -> Vec<PathBuf> {
     let prefix = format!("crunch-run-{uuid}-");
@@ -463,6 +473,6 @@ fn client(ready: &Value, who: &str) -> Client {
     let token = Token::new(fs::read_to_string(path).unwrap());
     let mut endpoint = Endpoint::new(ready["host"].as_str().unwrap(), token).unwrap();
     endpoint.ca_file = Some(Path::new(ready["certificate"].as_str().unwrap()).to_owned());
-    endpoint.retry_budget = Duration::from_secs(5);
+    endpoint.retry_budget = Duration::from_secs(60);
     Client::new(endpoint).unwrap()
 }

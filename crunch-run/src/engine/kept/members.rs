@@ -75,19 +75,20 @@ mod tests {
     #[test]
     fn the_tree_holds_children_of_children() {
         let mut shell = std::process::Command::new("sh")
-            .args(["-c", "sh -c 'read line; :' & read line; wait"])
+            .args(["-c", "sh -c 'sleep 1000; :' & read line; wait"])
             .stdin(std::process::Stdio::piped())
             .spawn()
             .unwrap();
         let first = Pid::from_raw(shell.id() as i32).unwrap();
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-        while Members::Tree(first).processes().len() < 2 {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(300);
+        while Members::Tree(first).processes().len() < 3 {
             assert!(std::time::Instant::now() < deadline);
             std::thread::yield_now();
         }
-        // Only one of them is asked. The other does not collect it as long as it waits for its line.
+        // Only the last of them is asked, and with it its parent ends. The first does not collect that as long as it waits
+        // for its line.
         let child = Members::Tree(first).processes()[1];
-        Members::Tree(first).ask(Signal::TERM, |pid| pid == shell.id());
+        Members::Tree(first).ask(Signal::TERM, |pid| [shell.id(), child].contains(&pid));
         let has_ended = || {
             let stat = fs::read_to_string(format!("/proc/{child}/stat"));
             stat.is_ok_and(|stat| stat.contains(") Z "))
