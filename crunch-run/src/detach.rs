@@ -19,8 +19,9 @@ use fail_points::fail_point;
 use crate::job_dir::JobDir;
 use crate::lock_file::{LockError, LockFile, Note};
 
-/// A worker needs some milliseconds to come up. One that is given up too soon runs all the same.
-const WORKER_PATIENCE: Duration = Duration::from_secs(60);
+/// A worker needs some milliseconds to come up. One that is given up too soon runs all the same. Less than dispatch-local
+/// waits for all of a start.
+const WORKER_PATIENCE: Duration = Duration::from_secs(45);
 
 #[derive(Debug, thiserror::Error)]
 pub enum DetachError {
