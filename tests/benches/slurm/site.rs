@@ -15,6 +15,9 @@ use crate::PATIENCE;
 use crate::lab::Lab;
 use crate::stack::{self, Stack};
 
+/// In a line of the dispatcher's log, of a container.
+const SUBMITTED: &str = "event=\"dispatched\"";
+
 pub type Made = (ContainerRequestUuid, ContainerUuid);
 
 /// A cluster, the servers, and dispatch-slurm on them.
@@ -75,9 +78,17 @@ impl Site {
 
     /// Until each of these has a job; how long it took since `began`.
     pub fn present(&self, wanted: &[Made], began: Instant) -> Duration {
+        // Slurm and this machine have enough to do without being asked for a thousand jobs all the time.
+        stack::wait_for("the dispatcher to say so of each", PATIENCE, || {
+            std::thread::sleep(Duration::from_millis(50));
+            let said = self.stack.dispatcher.said();
+            let submitted = said.lines().filter(|line| line.contains(SUBMITTED));
+            let name = |line| str::split(line, "container=").nth(1)?.split(' ').next();
+            let submitted: BTreeSet<&str> = submitted.filter_map(name).collect();
+            let all = |(_, uuid): &Made| submitted.contains(uuid.as_str());
+            wanted.iter().all(all).then_some(())
+        });
         stack::wait_for("a job of each", PATIENCE, || {
-            // Slurm and this machine have enough to do without being asked for a thousand jobs all the time.
-            std::thread::sleep(Duration::from_millis(200));
             let names = self.names();
             let all = wanted.iter().all(|(_, uuid)| names.contains(uuid.as_str()));
             all.then(|| began.elapsed())
