@@ -11,6 +11,8 @@ use crate::job_dir::{End, JobDir, Sign};
 
 /// crunch-run's exit code for "ran, results are on this node and undelivered".
 pub const UNDELIVERED: i32 = 77;
+/// Its exit code for "not mine": another crunch-run is at it, or the record is another attempt's by now.
+const NOT_OURS: i32 = 76;
 /// Between the end of one try and the next. A try itself waits for the API server for minutes.
 const REST: Duration = Duration::from_secs(60);
 
@@ -26,6 +28,8 @@ enum Try {
     UnderWay,
     /// Ended without success at this moment.
     Later(Instant),
+    /// It was told to keep out. Who was at it may have ended in the very moment after that, so it is tried once more.
+    OnceMore(Instant),
     /// There is nothing that could be delivered, or not by us.
     Never,
 }
@@ -38,9 +42,12 @@ impl Deliveries {
 
     /// Starts a try where one is due. Must be called in the runtime.
     pub fn go_on(self: &Arc<Self>, executor: &Executor, dir: &JobDir, end: End) {
-        if !is_left(dir, end) || !self.begin(&dir.container) {
+        if !is_left(dir, end) {
             return;
         }
+        let Some(again) = self.begin(&dir.container) else {
+            return;
+        };
         let container = dir.container.clone();
         tracing::info!(%container, directory = %dir.path().display(), "delivering the results that were left on this machine");
         let (resuming, deliveries, dir) = (executor.resume(dir), self.clone(), dir.clone());
@@ -56,6 +63,7 @@ impl Deliveries {
                 Ok(Some(_)) if matches!(dir.sign(), Ok(Sign::Alive(_))) => {
                     Try::Later(Instant::now())
                 }
+                Ok(Some(NOT_OURS)) if !again => Try::OnceMore(Instant::now()),
                 Ok(Some(code)) => {
                     tracing::warn!(%container, code, "its results cannot be delivered from here");
                     Try::Never
@@ -77,21 +85,21 @@ impl Deliveries {
         }
     }
 
-    fn begin(&self, container: &ContainerUuid) -> bool {
+    /// Whether a try is due, and is under way from now on; if so, whether the one before it was told to keep out.
+    fn begin(&self, container: &ContainerUuid) -> Option<bool> {
         let mut tries = self.tries();
         let under_way = tries.values().filter(|t| matches!(t, Try::UnderWay));
         if under_way.count() >= AT_ONCE {
-            return false;
+            return None;
         }
-        let due = match tries.get(container) {
-            None => true,
-            Some(Try::UnderWay | Try::Never) => false,
-            Some(Try::Later(ended)) => ended.elapsed() >= REST,
+        let again = match tries.get(container) {
+            None => false,
+            Some(Try::Later(ended)) if ended.elapsed() >= REST => false,
+            Some(Try::OnceMore(ended)) if ended.elapsed() >= REST => true,
+            Some(_) => return None,
         };
-        if due {
-            tries.insert(container.clone(), Try::UnderWay);
-        }
-        due
+        tries.insert(container.clone(), Try::UnderWay);
+        Some(again)
     }
 
     fn tries(&self) -> MutexGuard<'_, BTreeMap<ContainerUuid, Try>> {
@@ -136,17 +144,23 @@ mod tests {
     fn one_try_at_a_time_and_a_rest_between() {
         let deliveries = Deliveries::default();
         let container = ContainerUuid::generate("zzzzz");
-        assert!(deliveries.begin(&container));
-        assert!(!deliveries.begin(&container));
-        let ended = |at| {
-            deliveries.tries().insert(container.clone(), Try::Later(at));
-            deliveries.begin(&container)
-        };
-        assert!(!ended(Instant::now()));
-        assert!(ended(Instant::now().checked_sub(REST).unwrap()));
+        assert_eq!(deliveries.begin(&container), Some(false));
+        assert_eq!(deliveries.begin(&container), None);
+        let rested = Instant::now().checked_sub(REST).unwrap();
+        for (ended, begun) in [
+            (Try::Later(Instant::now()), None),
+            (Try::Later(rested), Some(false)),
+            (Try::OnceMore(Instant::now()), None),
+            (Try::OnceMore(rested), Some(true)),
+            (Try::Never, None),
+            (Try::UnderWay, None),
+        ] {
+            deliveries.tries().insert(container.clone(), ended);
+            assert_eq!(deliveries.begin(&container), begun, "{ended:?}");
+        }
         deliveries.forget(&container);
-        assert!(!deliveries.begin(&container), "it is under way");
+        assert_eq!(deliveries.begin(&container), None, "it is under way");
         let others = || deliveries.begin(&ContainerUuid::generate("zzzzz"));
-        assert_eq!((0..10).filter(|_| others()).count(), AT_ONCE - 1);
+        assert_eq!((0..10).filter(|_| others().is_some()).count(), AT_ONCE - 1);
     }
 }
