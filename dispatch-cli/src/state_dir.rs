@@ -4,6 +4,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use arvados_client::{Endpoint, Token};
 use rustix::fs::{FlockOperation, flock};
@@ -11,6 +12,10 @@ use serde::{Deserialize, Serialize};
 
 /// The directory in it where the dispatcher keeps one directory for each container that runs.
 pub const RUN_DIR: &str = "run";
+
+/// Nobody only looks for longer.
+const A_LOOK: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// What can be wrong with the directory.
 #[derive(Debug, thiserror::Error)]
@@ -106,7 +111,7 @@ impl StateDir {
             .mode(0o600)
             .open(&path)
             .map_err(|source| io_error(&path, source))?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        match exclusive(&lock) {
             Ok(()) => Ok(Held { _lock: lock }),
             Err(rustix::io::Errno::WOULDBLOCK) => Err(StateError::AlreadyUp {
                 dir: self.path.display().to_string(),
@@ -214,6 +219,19 @@ pub fn env_lines(host: &str, token: &Token) -> String {
     )
 }
 
+/// Who only looks whether an `up` is there has the lock for a moment, too.
+fn exclusive(lock: &File) -> rustix::io::Result<()> {
+    let began = Instant::now();
+    loop {
+        match flock(lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) if began.elapsed() < A_LOOK => {
+                std::thread::sleep(PAUSE);
+            }
+            tried => return tried,
+        }
+    }
+}
+
 fn variable<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.split_whitespace()
         .filter_map(|word| word.split_once('='))
@@ -238,6 +256,15 @@ mod tests {
         (temporary, state)
     }
 
+    /// What another test starts has a copy of what is open here, until it runs.
+    fn until_free(state: &StateDir) {
+        let until = Instant::now() + Duration::from_secs(60);
+        while state.is_up() {
+            assert!(Instant::now() < until, "it is held");
+            std::thread::sleep(PAUSE);
+        }
+    }
+
     #[test]
     fn one_up_at_a_time_holds_a_directory() {
         let (_keep, state) = dir();
@@ -246,7 +273,7 @@ mod tests {
         assert!(state.is_up());
         assert!(matches!(state.hold(), Err(StateError::AlreadyUp { .. })));
         drop(held);
-        assert!(!state.is_up());
+        until_free(&state);
         state.hold().unwrap();
     }
 
@@ -264,6 +291,7 @@ mod tests {
         assert_eq!(endpoint.token.expose(), token.expose());
         assert!(endpoint.insecure, "no certificate was recorded");
         drop(held);
+        until_free(&state);
         assert!(matches!(state.endpoint(), Err(StateError::NotUp(_))));
     }
 

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Once;
+use std::time::{Duration, Instant};
 
 use dispatch_api::{Options, Server};
 use reqwest::{Certificate, Client, Method};
@@ -68,7 +69,16 @@ impl World {
 
     pub async fn at(directory: TempDir) -> World {
         let options = Options::new(directory.path().join("state"));
-        let server = Server::start(&options).await.unwrap();
+        // What another test starts has a copy of a stopped one's lock and port, until it runs.
+        let until = Instant::now() + Duration::from_secs(60);
+        let server = loop {
+            match Server::start(&options).await {
+                Err(_) if Instant::now() < until => {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+                started => break started.unwrap(),
+            }
+        };
         let admin = Api::of(&server.ready(), "user");
         World {
             server,
