@@ -36,8 +36,11 @@ pub async fn check(flags: &Flags, settings: &Settings, test: Option<Test>) -> Re
         let mend = "run the service, and this check, as a user of its own";
         findings.push(Finding::fail("user", "HTCondor runs no jobs of root", mend));
     }
-    let mend = "install HTCondor's client commands on this machine, in PATH";
-    findings.extend(check::commands(&COMMANDS, "-version", mend).await);
+    let mends = check::Mends {
+        install: "install HTCondor's client commands on this machine, in PATH",
+        configure: "have them work by hand for this user first: CONDOR_CONFIG names a configuration in another place than the usual",
+    };
+    findings.extend(check::commands(&COMMANDS, "-version", mends).await);
     let (place, home) = check::directory("job directory", &flags.job_dir);
     findings.push(place);
     if settings.transfer {

@@ -11,7 +11,7 @@ use std::fmt::Write;
 use serde::{Deserialize, Serialize};
 
 pub use api::look as api;
-pub use machine::{commands, directory, set_up};
+pub use machine::{Mends, commands, directory, set_up};
 
 /// How much it matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

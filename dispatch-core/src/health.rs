@@ -176,8 +176,9 @@ impl Health {
         for (uuid, known) in &world.containers {
             *counts.entry(known.state.to_string()).or_default() += 1;
             let ours = matches!(known.holder, Holder::Ours(_));
+            let is_queued = known.state == ContainerState::Queued;
             let waits = match &known.fit {
-                Fit::Later(why) | Fit::Never(why) if !ours => Some(why.as_str().into()),
+                Fit::Later(why) | Fit::Never(why) if is_queued => Some(why.as_str().into()),
                 _ => world.waiting.get(uuid).map(|waits| waits.words.clone()),
             };
             rows.push(Row {

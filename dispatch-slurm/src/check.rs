@@ -34,8 +34,11 @@ const LOCAL: [(i64, &str); 5] = [
 pub async fn check(flags: &Flags, settings: &Settings, test: Option<Test>) -> Report {
     let common = &flags.common;
     let mut findings = check::set_up(common);
-    let mend = "install Slurm's client commands on this machine, in PATH";
-    findings.extend(check::commands(&COMMANDS, "--version", mend).await);
+    let mends = check::Mends {
+        install: "install Slurm's client commands on this machine, in PATH",
+        configure: "have them work by hand for this user first: SLURM_CONF names a slurm.conf in another place than the usual",
+    };
+    findings.extend(check::commands(&COMMANDS, "--version", mends).await);
     let (place, home) = check::directory(SHARED, &flags.shared_dir);
     findings.push(place);
     if test.is_none() {

@@ -11,7 +11,7 @@ use crate::cgroup::{Layout, Mode};
 const WHAT: &str = "cgroups";
 const DELEGATE: &str = "have the scheduler or systemd delegate a group to the job (systemd: Delegate=yes; Slurm: \
     CgroupPlugin=cgroup/v2), or run crunch-run as root; else the scheduler must keep the limits (Slurm: \
-    ConstrainRAMSpace=yes, ConstrainCores=yes)";
+    ConstrainRAMSpace=yes, ConstrainCores=yes; HTCondor: CGROUP_MEMORY_LIMIT_POLICY=hard)";
 
 pub fn look() -> Vec<Finding> {
     match Layout::of_this_process() {

@@ -27,7 +27,7 @@ const TRIAL: SignedDuration = SignedDuration::from_secs(60);
 /// Looks, with the dispatch token. It makes one token that is good for nothing, and ends it.
 pub async fn look(endpoint: Result<Endpoint, StartError>) -> Vec<Finding> {
     let unusable = |error: &dyn std::error::Error| {
-        let mend = "give --config, or ARVADOS_API_HOST and --token-file; SSL_CERT_FILE names a private authority";
+        let mend = "give --config, or ARVADOS_API_HOST and --token-file; SSL_CERT_FILE names a private authority, in a file that this user may read";
         vec![Finding::fail(SERVER, error.to_string(), mend)]
     };
     let endpoint = match endpoint {
@@ -48,8 +48,7 @@ pub async fn look(endpoint: Result<Endpoint, StartError>) -> Vec<Finding> {
     let cluster = match client.discovery().await {
         Ok(discovery) => discovery.uuid_prefix,
         Err(error) => {
-            let mend =
-                "check its name, that it is up, and that this machine trusts its certificate";
+            let mend = "check its name, that it is up, and that its certificate is for that name and trusted here: SSL_CERT_FILE names a private authority";
             return vec![Finding::fail(SERVER, format!("{host}: {error}"), mend)];
         }
     };

@@ -28,8 +28,17 @@ pub fn set_up(flags: &Flags) -> Vec<Finding> {
     findings
 }
 
+/// What to do about a scheduler's commands.
+#[derive(Debug, Clone, Copy)]
+pub struct Mends<'a> {
+    /// That are not there.
+    pub install: &'a str,
+    /// That are there and fail.
+    pub configure: &'a str,
+}
+
 /// Whether these commands are there, and of one version, which `argument` makes them print on one line.
-pub async fn commands(names: &[&str], argument: &str, mend: &str) -> Vec<Finding> {
+pub async fn commands(names: &[&str], argument: &str, mends: Mends<'_>) -> Vec<Finding> {
     let mut versions = Vec::new();
     let mut findings = Vec::new();
     for name in names {
@@ -39,6 +48,10 @@ pub async fn commands(names: &[&str], argument: &str, mend: &str) -> Vec<Finding
                 versions.push((name, first.to_owned()));
             }
             Err(error) => {
+                let mend = match error.is_not_started() {
+                    true => mends.install,
+                    false => mends.configure,
+                };
                 findings.push(Finding::fail("commands", format!("{name}: {error}"), mend))
             }
         }
@@ -119,10 +132,17 @@ mod tests {
 
     #[tokio::test]
     async fn commands_are_of_one_version() {
-        let found = commands(&["true", "false-there-is-none"], "--version", "install it").await;
+        let mends = Mends {
+            install: "install it",
+            configure: "configure it",
+        };
+        let found = commands(&["true", "false-there-is-none"], "--version", mends).await;
         let levels: Vec<Level> = found.iter().map(|finding| finding.level).collect();
         assert_eq!(levels, [Level::Fail, Level::Ok], "{found:?}");
-        let found = commands(&["true", "cat"], "--version", "install it").await;
+        assert_eq!(found[0].mend.as_deref(), Some("install it"));
+        let found = commands(&["false"], "--version", mends).await;
+        assert_eq!(found[0].mend.as_deref(), Some("configure it"));
+        let found = commands(&["true", "cat"], "--version", mends).await;
         assert_eq!(found[0].level, Level::Warn, "{found:?}");
     }
 }
