@@ -1,13 +1,12 @@
 //! The machine that a dispatcher runs on: its user, the scheduler's commands, the directory of its jobs.
 
-use std::error::Error;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::Finding;
 use crate::command::Command;
-use crate::home::Home;
+use crate::home::{Home, HomeError};
 use crate::program::Flags;
 
 /// What can be told of flags, configuration file and user alone.
@@ -78,23 +77,27 @@ pub async fn commands(names: &[&str], argument: &str, mends: Mends<'_>) -> Vec<F
 
 /// The directory of the jobs, called `what`, made if need be as the service makes it.
 pub fn directory(what: &'static str, path: &Path) -> (Finding, Option<Home>) {
-    let failed = |error: &dyn Error| {
-        let own = "make it for the service's user alone: install -d -m 700 -o USER DIR";
-        (Finding::fail(what, error.to_string(), own), None)
+    let own = "make it for the service's user alone: install -d -m 700 -o USER DIR";
+    let failed = |error: HomeError| {
+        let mend = match error {
+            HomeError::NotYours { .. } => "run this check as the user of the service",
+            HomeError::Taken(_) | HomeError::Unusable { .. } => own,
+        };
+        (Finding::fail(what, error.to_string(), mend), None)
     };
     // It may be the first time; a service that runs holds it.
     if !path.exists()
         && let Err(error) = Home::take(path)
     {
-        return failed(&error);
+        return failed(error);
     }
     let home = match Home::visit(path) {
         Ok(home) => home,
-        Err(error) => return failed(&error),
+        Err(error) => return failed(error),
     };
     let trial = home.path().join(".check");
     if let Err(error) = fs::write(&trial, "").and_then(|()| fs::remove_file(&trial)) {
-        return failed(&error);
+        return (Finding::fail(what, error.to_string(), own), None);
     }
     let shown = home.path().display();
     let metadata = home.path().metadata();
@@ -128,6 +131,11 @@ mod tests {
         assert!(finding.finding.contains("mode 755"), "{finding:?}");
         let (finding, home) = directory("jobs", Path::new("/proc/none"));
         assert!(home.is_none() && finding.level == Level::Fail);
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(4711), None).unwrap();
+            let mend = directory("jobs", &path).0.mend.unwrap();
+            assert!(mend.starts_with("run this check as the user"), "{mend}");
+        }
     }
 
     #[tokio::test]
