@@ -396,7 +396,7 @@ async fn limits_are_named() {
         };
         let sentences = lab.engine.unenforceable(&limits, None).await;
         assert!(
-            sentences[0].contains("33554432 bytes is left to the scheduler"),
+            sentences[0].contains("for the scheduler to limit: memory (33554432 bytes)"),
             "{sentences:?}"
         );
         assert_eq!(

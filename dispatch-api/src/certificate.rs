@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::ServerConfig;
+use rustls::server::ParsedCertificate;
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
 use crate::state_dir::{StateDir, StateError};
 
@@ -59,6 +60,18 @@ pub fn own(state: &StateDir, listen: IpAddr) -> Result<Files, CertificateError> 
     Ok(files)
 }
 
+/// Whether a client that connects to this address would take the certificate; it does where that cannot be told.
+pub fn is_for(files: &Files, address: IpAddr) -> bool {
+    let Ok(certificate) = CertificateDer::from_pem_file(&files.certificate) else {
+        return true;
+    };
+    let Ok(parsed) = ParsedCertificate::try_from(&certificate) else {
+        return true;
+    };
+    let name = ServerName::IpAddress(address.into());
+    rustls::client::verify_server_name(&parsed, &name).is_ok()
+}
+
 fn host_name() -> io::Result<String> {
     let name = rustix::system::uname()
         .nodename()
@@ -99,4 +112,25 @@ pub fn server_config(files: &Files) -> Result<Arc<ServerConfig>, CertificateErro
         .map_err(mismatch)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_of_an_earlier_start_may_be_for_another_address() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::open(dir.path(), None).unwrap();
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        let local = own(&state, address("127.0.0.1")).unwrap();
+        let moved = own(&state, address("192.0.2.7")).unwrap();
+        assert_eq!(local.certificate, moved.certificate);
+        assert!(is_for(&moved, address("127.0.0.1")));
+        assert!(is_for(&moved, address("::1")));
+        assert!(!is_for(&moved, address("192.0.2.7")));
+        std::fs::remove_file(&moved.certificate).unwrap();
+        let made = own(&state, address("192.0.2.7")).unwrap();
+        assert!(is_for(&made, address("192.0.2.7")));
+    }
 }

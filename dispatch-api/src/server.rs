@@ -90,7 +90,15 @@ impl Server {
                 certificate: certificate.clone(),
                 key: key.clone(),
             },
-            _ => certificate::own(&state, listen.ip())?,
+            _ => {
+                let files = certificate::own(&state, listen.ip())?;
+                if !listen.ip().is_unspecified() && !certificate::is_for(&files, listen.ip()) {
+                    warn!(address = %listen.ip(), certificate = %files.certificate.display(),
+                          "clients will refuse the certificate, which was made for other addresses: remove it, \
+                           and certificate.key beside it, to have one made for this address too at the next start");
+                }
+                files
+            }
         };
         let tls = certificate::server_config(&files)?;
         let (listener, address) = bind(listen, options.listen.is_some())?;

@@ -12,12 +12,14 @@ use serde::Serialize;
 
 use crate::condor::Condor;
 use crate::lines::Line;
-use crate::submission::{Item, Settings};
+use crate::submission::{Item, Settings, names};
 
 /// What would be handed to condor_submit.
 #[derive(Debug, Serialize)]
 pub struct DryRun {
     lines: Vec<Explained>,
+    /// What stands for the macros in the lines, for this container: what it does not ask for is not there.
+    macros: BTreeMap<&'static str, String>,
     values: Vec<Explained>,
     environment: BTreeMap<String, String>,
     /// All of it, as condor_submit reads it.
@@ -63,6 +65,8 @@ const REASONS: [(&[&str], &str); 9] = [
         "not where it failed before, and never again after a start that may have run it",
     ),
 ];
+/// Stands for the attempt's name, which is made with the attempt.
+const ATTEMPT: &str = "ATTEMPT";
 /// And of all others.
 const ELSE: &str = "how attempts are run: once each, and asked before they are ended";
 
@@ -84,6 +88,12 @@ pub fn dry_run(
         needs: &needs,
         dir: dir.path(),
     };
+    let fields = names().into_iter().zip(settings.fields(&item)?);
+    let mut macros: BTreeMap<_, _> = fields
+        .map(|(name, value)| (name, value.replace("$(Comma)", ",")))
+        .collect();
+    macros.retain(|_, value| value != "$(Nothing)");
+    macros.insert("AttemptName", ATTEMPT.to_owned());
     let description = settings.describe(&common, &[item])?;
     let lines = settings.lines(&common)?;
     let lines = lines.into_iter().map(|line| Explained {
@@ -92,9 +102,10 @@ pub fn dry_run(
     });
     Ok(DryRun {
         lines: lines.collect(),
+        macros,
         values: values(container, reserve, &needs),
         environment: shown(&settings.environment),
-        description: description.replace(attempt.as_str(), "ATTEMPT"),
+        description: description.replace(attempt.as_str(), ATTEMPT),
     })
 }
 
@@ -141,7 +152,10 @@ impl Page for DryRun {
         }
         // The lines are its beginning.
         let items = self.description.lines().skip(self.lines.len());
-        page += "\n# an item for each job\n";
+        page += "\n# an item for each job; that of this container means\n";
+        for (name, value) in &self.macros {
+            page += &format!("#   $({name}) = {value}\n");
+        }
         for line in items {
             page += &format!("{line}\n");
         }

@@ -3,11 +3,16 @@
 //! A template's `%` tokens become macros that each job's item fills, so that one description holds many jobs. What a job
 //! does not ask for makes a line go: jobs that differ in that ([`Asks`]) do not go together.
 
-use dispatch_core::dry_run::{Source, speaks_of_a_secret};
+use dispatch_core::dry_run::Source;
 use dispatch_core::needs::Needs;
 use dispatch_core::template::{self, TemplateError, Value};
 
 use crate::quote::{self, Unwritable};
+
+mod refused;
+
+pub use refused::is_token;
+use refused::{SECRET, refusal};
 
 /// The letters of templates, the macro of each, in the order of an item's fields. [`crate::submission`] has one more.
 pub const MACROS: [(char, &str); 8] = [
@@ -21,94 +26,8 @@ pub const MACROS: [(char, &str); 8] = [
     ('I', "JobInstanceType"),
 ];
 
-/// Keys that decide which program a job is, how it is found again, or what follows from its end; as [`bare`] has them.
-const OURS: [(&str, &[&str]); 5] = [
-    (
-        "by it a job is found again",
-        &["containeruuid", "attemptuuid", "containerdispatcher"],
-    ),
-    (
-        "what becomes of a job is decided by the exit status of crunch-run, and containers would be lost or run twice",
-        &[
-            "onexitremove",
-            "onexithold",
-            "periodicremove",
-            "periodichold",
-            "periodicrelease",
-            "maxretries",
-            "retryuntil",
-            "successexitcode",
-            "killsig",
-            "removekillsig",
-            "wantgracefulremoval",
-            "leaveinqueue",
-            "leavejobinqueue",
-            "hold",
-            "noopjob",
-            "maxidle",
-            "maxmaterialize",
-            "materializemaxidle",
-            "jobmaterializemaxidle",
-            "jobmaterializelimit",
-            "numjobstarts",
-            "numjobcompletions",
-            "periodicvacate",
-        ],
-    ),
-    (
-        "--stop-grace is how long crunch-run has to save what there is; then its job is removed by force",
-        &["jobmaxvacatetime"],
-    ),
-    (
-        "the order of jobs follows the priority of containers",
-        &["priority", "prio", "jobprio"],
-    ),
-    (
-        "crunch-run is started with it; see --crunch-run, --transfer-crunch-run and EnvironmentVariables",
-        &[
-            "universe",
-            "jobuniverse",
-            "executable",
-            "cmd",
-            "arguments",
-            "args",
-            "environment",
-            "env",
-            "getenv",
-            "input",
-            "in",
-            "stdin",
-            "output",
-            "out",
-            "stdout",
-            "error",
-            "err",
-            "stderr",
-            "log",
-            "userlog",
-            "initialdir",
-            "iwd",
-            "jobiwd",
-            "remoteinitialdir",
-            "shouldtransferfiles",
-            "whentotransferoutput",
-            "transferexecutable",
-            "transferinputfiles",
-            "transferinput",
-            "transferoutputfiles",
-            "transferoutput",
-            "transferoutputremaps",
-        ],
-    ),
-];
-const SECRET: &str = "it seems to hold a secret, and everybody may read job ads";
 /// What is compared with what the slots have.
 const REQUESTS: [&str; 4] = ["requestcpus", "requestmemory", "requestdisk", "requestgpus"];
-/// Statements of the language that are no assignments.
-const STATEMENTS: [&str; 8] = [
-    "queue", "if", "elif", "else", "endif", "include", "use", "error",
-];
-
 /// Why an admin's line cannot be taken.
 #[derive(Debug, thiserror::Error)]
 pub enum LineError {
@@ -301,45 +220,6 @@ fn bare(key: &str) -> String {
     let name = lower.strip_prefix('+').unwrap_or(&lower);
     let name = name.trim().strip_prefix("my.").unwrap_or(name.trim());
     name.replace('_', "")
-}
-
-/// Why a line is not the admin's to set, if so.
-fn refusal(text: &str) -> Option<String> {
-    let (key, value) = split(text);
-    let first = key.split_whitespace().next().unwrap_or_default();
-    let is_name = |name: &str| {
-        let name = name.strip_prefix('+').unwrap_or(name).trim();
-        !name.is_empty()
-            && name
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || "_.".contains(c))
-    };
-    let first = first.to_lowercase();
-    let statement =
-        STATEMENTS.contains(&first.as_str()) && (key.to_lowercase() != first || first == "queue");
-    if statement || !text.contains('=') || !is_name(key) {
-        return Some("it is not KEY = VALUE".to_owned());
-    }
-    let name = bare(key);
-    let own = MACROS.iter().map(|(_, name)| *name);
-    let own = own.chain(crate::submission::MACROS);
-    if own.into_iter().any(|own| own.to_lowercase() == name) {
-        return Some(format!("{key} is a name that this program uses itself"));
-    }
-    let ours = OURS.iter().find(|(_, keys)| keys.contains(&name.as_str()));
-    if let Some((why, _)) = ours {
-        return Some(format!("{key} is not for the site to set: {why}"));
-    }
-    let is_attribute = key.starts_with('+') || key.to_lowercase().starts_with("my.");
-    if is_token(text) || (is_attribute && value.starts_with('"') && speaks_of_a_secret(key)) {
-        return Some(SECRET.to_owned());
-    }
-    None
-}
-
-/// Whether there is an Arvados token in a text.
-pub fn is_token(text: &str) -> bool {
-    text.contains("v2/") && text.contains("-gj3su-")
 }
 
 #[cfg(test)]

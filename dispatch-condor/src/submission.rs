@@ -138,11 +138,16 @@ impl Settings {
 
     /// What is of one job only.
     pub fn item(&self, job: &Item<'_>) -> Result<String, DescriptionError> {
+        Ok(self.fields(job)?.join(","))
+    }
+
+    /// The same, a field for each of [`names`].
+    pub fn fields(&self, job: &Item<'_>) -> Result<Vec<String>, DescriptionError> {
         let mut fields = self.asked(job.container, job.needs)?;
         fields.insert(lines::MACROS.len(), job.attempt.to_string());
         let dir = job.dir.to_string_lossy();
         fields.push(quote::listed_path("the job's directory", &dir)?);
-        Ok(fields.join(","))
+        Ok(fields)
     }
 
     /// What the container asks for, as fields of its item.
@@ -285,11 +290,15 @@ fn gpus(needs: &Needs) -> String {
     rules.collect::<Vec<_>>().join("&&")
 }
 
+/// The macros that an item fills, in its order.
+pub fn names() -> Vec<&'static str> {
+    let filled = lines::MACROS.iter().map(|(_, name)| *name);
+    filled.chain(MACROS.into_iter().take(5)).collect()
+}
+
 /// The line before the items.
 pub fn queue() -> String {
-    let filled = lines::MACROS.iter().map(|(_, name)| *name);
-    let fields: Vec<&str> = filled.chain(MACROS.into_iter().take(5)).collect();
-    format!("queue {} from (", fields.join(","))
+    format!("queue {} from (", names().join(","))
 }
 
 #[cfg(test)]

@@ -14,9 +14,10 @@ use crate::attempts::{AttemptToken, Attempts};
 use crate::events::Event;
 use crate::needs::Needs;
 use crate::plan::{Action, Reason};
-use crate::scheduler::{Order, Scheduler, SchedulerError, StillInUse, Urgency};
+use crate::scheduler::{Order, Scheduler, SchedulerError, Urgency};
 use crate::world::JobId;
 
+mod put_away;
 mod release;
 mod start;
 mod stop;
@@ -91,15 +92,6 @@ impl<A: Clone, S> Clone for Hands<A, S> {
             attempts: self.attempts.clone(),
         }
     }
-}
-
-/// An attempt that is over could not be put away.
-#[derive(Debug, thiserror::Error)]
-enum PutAwayError {
-    #[error(transparent)]
-    InUse(#[from] StillInUse),
-    #[error(transparent)]
-    Api(#[from] Error),
 }
 
 /// What to do with what is left of a container's job.
@@ -306,23 +298,6 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         }
     }
 
-    async fn sweep(
-        &self,
-        container: &ContainerUuid,
-        token: TokenUuid,
-        leavings: Leavings,
-    ) -> Report {
-        if leavings == Leavings::Remove
-            && let Err(error) = self.scheduler.forget(container).await
-        {
-            return Report::failed(container, error);
-        }
-        match self.attempts.end(&token).await {
-            Ok(()) => Report::new(Outcome::Swept(token), vec![]),
-            Err(error) => Report::failed(container, &error).after(&error),
-        }
-    }
-
     async fn act(
         &self,
         action: Action,
@@ -347,31 +322,12 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
                 self.cancel(container, attempt, token, reason, insists)
                     .await
             }
-            Action::EndAttempt { container, attempt } => {
-                match self.put_away(&container, &attempt).await {
-                    Ok(()) => Report::new(Outcome::Ended, vec![]),
-                    Err(error) => {
-                        let mut report = Report::failed(&container, &error);
-                        if let PutAwayError::Api(error) = &error {
-                            report = report.after(error);
-                        }
-                        report.outcome = Outcome::NotEnded;
-                        report
-                    }
-                }
-            }
+            Action::EndAttempt {
+                container,
+                attempt,
+                reason,
+            } => self.end_attempt(container, &attempt, reason).await,
         }
-    }
-
-    /// Removes what is left of an attempt, its token last: as long as the server has that, the next life of this
-    /// dispatcher finds what is left to do. And first of all before the container is locked again.
-    async fn put_away(
-        &self,
-        container: &ContainerUuid,
-        attempt: &TokenUuid,
-    ) -> Result<(), PutAwayError> {
-        self.scheduler.forget(container).await?;
-        Ok(self.attempts.end(attempt).await?)
     }
 
     async fn submit(&self, batch: Vec<Submission>) -> Vec<(ContainerUuid, Report)> {

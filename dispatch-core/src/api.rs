@@ -62,6 +62,8 @@ pub struct Record {
     pub log: Option<Pdh>,
     /// What its users read, where the record was asked for alone and has any. An update replaces all of it.
     pub status: Option<Box<RuntimeStatus>>,
+    /// What its command ended with, where the record was asked for alone.
+    pub exit_code: Option<i32>,
     /// What it asks for.
     pub needs: Needs,
 }
@@ -74,6 +76,16 @@ impl Record {
     pub fn undelivered_since(&self) -> Option<Timestamp> {
         let since = self.status.as_ref()?.extra.get(UNDELIVERED_SINCE)?;
         since.as_str()?.parse().ok()
+    }
+
+    /// How it is, in a few words, once it has ended.
+    pub fn end(&self) -> String {
+        let error = self.status.as_ref().and_then(|s| s.error.as_deref());
+        match (&self.state, self.exit_code, error) {
+            (ContainerState::Complete, Some(code), _) => format!("Complete, with exit code {code}"),
+            (state, _, Some(error)) => format!("{state}, {error}"),
+            (state, ..) => state.to_string(),
+        }
     }
 }
 
@@ -90,6 +102,7 @@ impl From<Container> for Record {
             log: container.log,
             status: (container.runtime_status != RuntimeStatus::default())
                 .then(|| Box::new(container.runtime_status)),
+            exit_code: container.exit_code,
             needs,
         }
     }

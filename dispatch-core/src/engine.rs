@@ -395,9 +395,12 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             }
             let why = report.events.iter().rev().find_map(Event::came_to_nothing);
             self.mind.last_attempt(&container, why);
+            let came_to_nothing = why.is_some();
             self.tell(report.events, records);
             self.mind
-                .learn(self.now(), container, report.outcome, report.hints);
+                .learn(self.now(), container.clone(), report.outcome, report.hints);
+            let next = came_to_nothing.then(|| self.mind.next_attempt(self.now(), container));
+            self.tell(next.flatten().into_iter().collect(), records);
         }
     }
 

@@ -109,6 +109,25 @@ impl Page for Explanation {
     }
 }
 
+/// What the scheduler would be told, and whether it would be told that now.
+#[derive(Debug, Serialize)]
+struct DryRun<P> {
+    #[serde(flatten)]
+    page: P,
+    /// Why not; none: it would be.
+    not_now: Option<String>,
+}
+
+impl<P: Page> Page for DryRun<P> {
+    fn text(&self) -> String {
+        let why = self.not_now.iter();
+        let why: String = why
+            .map(|why| format!("# as things are it is not submitted: {why}\n"))
+            .collect();
+        why + &self.page.text()
+    }
+}
+
 /// What errands need of a program: its settings, checked.
 pub trait Program {
     /// Its scheduler.
@@ -186,7 +205,15 @@ async fn answer<P: Program>(
         Errand::DryRun { container } => {
             let record = container.record(&client(program)?).await?;
             let home = Home::visit(program.directory())?;
-            (shown(&program.dry_run(&record, home).await?, format)?, true)
+            let page = program.dry_run(&record, home).await?;
+            let home = Home::visit(program.directory())?;
+            let label = home.known_label().unwrap_or_default();
+            let scheduler = program.scheduler(home, label);
+            let page = DryRun {
+                not_now: not_now(program, &scheduler, &record).await,
+                page,
+            };
+            (shown(&page, format)?, true)
         }
         Errand::Explain { container } => {
             let told = explain(&facts(program, container).await?);
@@ -225,10 +252,6 @@ async fn facts<P: Program>(program: &P, asked: &Asked) -> Result<Facts, Box<dyn 
     let uuid = &container.uuid.clone();
     let home = Home::visit(program.directory())?;
     let label = home.known_label().unwrap_or_default();
-    let candidate = Candidate {
-        container: uuid.clone(),
-        needs: Needs::of(&container).and_ram(common.reserve_extra_ram),
-    };
     let holder = container.locked_by_uuid.clone();
     let own = match common.token_mode {
         TokenModeName::Shared => Some(client.own_token().await?.uuid),
@@ -260,17 +283,9 @@ async fn facts<P: Program>(program: &P, asked: &Asked) -> Result<Facts, Box<dyn 
         _ => None,
     };
     let waiting = scheduler.waiting().remove(uuid);
-    let mut fits = scheduler.admit(std::slice::from_ref(&candidate), &[]);
-    let refusal = match container.state {
-        ContainerState::Queued => program.refusal(&candidate.needs).await,
-        _ => None,
-    };
-    let fit = match (fits.pop().unwrap_or(Fit::Now), refusal) {
-        (Fit::Now | Fit::Later(_), Some(words)) => {
-            let name = P::NAMES.scheduler;
-            Fit::Later(format!("{name} would not take its job: {words}"))
-        }
-        (fit, _) => fit,
+    let fit = match container.state {
+        ContainerState::Queued => fit(program, &scheduler, &container).await,
+        _ => Fit::Now,
     };
     Ok(Facts {
         last_words: last_words(&client, uuid).await,
@@ -283,6 +298,43 @@ async fn facts<P: Program>(program: &P, asked: &Asked) -> Result<Facts, Box<dyn 
         fit,
         analysis,
     })
+}
+
+/// Whether a container that is Queued could start, as far as a scheduler says that has listed its jobs, or failed to.
+async fn fit<P: Program>(program: &P, scheduler: &P::Scheduler, container: &Container) -> Fit {
+    let candidate = Candidate {
+        container: container.uuid.clone(),
+        needs: Needs::of(container).and_ram(program.common().reserve_extra_ram),
+    };
+    let mut fits = scheduler.admit(std::slice::from_ref(&candidate), &[]);
+    let refusal = program.refusal(&candidate.needs).await;
+    match (fits.pop().unwrap_or(Fit::Now), refusal) {
+        (Fit::Now | Fit::Later(_), Some(words)) => {
+            let name = P::NAMES.scheduler;
+            Fit::Later(format!("{name} would not take its job: {words}"))
+        }
+        (fit, _) => fit,
+    }
+}
+
+/// Why a container would not be submitted as things are, if so.
+async fn not_now<P: Program>(
+    program: &P,
+    scheduler: &P::Scheduler,
+    container: &Container,
+) -> Option<String> {
+    match (&container.state, container.priority) {
+        (ContainerState::Queued, 1..) => {}
+        (ContainerState::Queued, _) => return Some("its priority is 0".to_owned()),
+        (state, _) => return Some(format!("it is {state}")),
+    }
+    if let Err(error) = scheduler.list().await {
+        return Some(error.to_string());
+    }
+    match fit(program, scheduler, container).await {
+        Fit::Now => None,
+        Fit::Later(why) | Fit::Never(why) => Some(why),
+    }
 }
 
 /// What the server's `logs` have last of a dispatcher about it, the newest first: when, and its words.

@@ -1,5 +1,6 @@
 //! One type for everything that is decided: the same value gives the log line, the metric and the API log record.
 
+use arvados_client::records::ContainerState;
 use arvados_client::{ContainerUuid, TokenUuid};
 
 use crate::plan::Reason;
@@ -31,7 +32,14 @@ pub enum Event {
     /// The executor is gone without a final state: the record was cancelled, or unlocked if it never ran.
     CleanedUpExecutor {
         container: ContainerUuid,
+        /// As it is now.
+        state: ContainerState,
         reason: String,
+    },
+    /// Its executor recorded how it ended, and nothing is left of its job.
+    Ended {
+        container: ContainerUuid,
+        how: String,
     },
     /// Its results are on its node and were not delivered; somebody may still do that.
     ResultsUndelivered {
@@ -41,6 +49,8 @@ pub enum Event {
     /// A job, or a lock, of a container that is not to run any more was ended.
     CleanedUpContainer {
         container: ContainerUuid,
+        /// The job that was asked to end; none: there is only a lock, which was given back.
+        job: Option<JobId>,
         reason: Reason,
     },
     /// The scheduler did not take the job.
@@ -65,6 +75,7 @@ impl Event {
             Event::Dispatched { .. } => "dispatched",
             Event::CleanedUpExecutor { .. } => "cleaned_up_crashed_executor",
             Event::CleanedUpContainer { .. } => "cleaned_up_abandoned_container",
+            Event::Ended { .. } => "ended",
             Event::ResultsUndelivered { .. } => "results_undelivered",
             Event::SubmitFailed { .. } => "submit_failed",
             Event::ActionFailed { .. } => "action_failed",
@@ -80,6 +91,7 @@ impl Event {
             | Event::Dispatched { container, .. }
             | Event::CleanedUpExecutor { container, .. }
             | Event::CleanedUpContainer { container, .. }
+            | Event::Ended { container, .. }
             | Event::ResultsUndelivered { container, .. }
             | Event::SubmitFailed { container, .. }
             | Event::ActionFailed { container, .. } => container,
@@ -95,9 +107,10 @@ impl Event {
         }
     }
 
-    /// Whether the API's `logs` keep it: the six decisions of a dispatcher, and what a scheduler said no with.
+    /// Whether the API's `logs` keep it: the six decisions of a dispatcher, and what a scheduler said no with. That a
+    /// container ended the server knows itself.
     pub fn is_for_the_record(&self) -> bool {
-        !matches!(self, Event::ActionFailed { .. })
+        !matches!(self, Event::ActionFailed { .. } | Event::Ended { .. })
     }
 
     /// One sentence for people.
@@ -107,10 +120,15 @@ impl Event {
             Event::DecidedNotToRun { reason, .. } => format!("not run now: {reason}"),
             Event::LockFailed { error, .. } => format!("could not lock it: {error}"),
             Event::Dispatched { job, .. } => format!("dispatched as job {}", job.0),
-            Event::CleanedUpExecutor { reason, .. } => {
-                format!("cleaned up after its executor: {reason}")
-            }
-            Event::CleanedUpContainer { reason, .. } => format!("ended its job or lock: {reason}"),
+            Event::CleanedUpExecutor { state, reason, .. } => match state {
+                ContainerState::Queued => format!("given back to the queue: {reason}"),
+                state => format!("now {state}: {reason}"),
+            },
+            Event::CleanedUpContainer { job, reason, .. } => match job {
+                Some(job) => format!("asked job {} to end: {reason}", job.0),
+                None => format!("gave its lock back: {reason}"),
+            },
+            Event::Ended { how, .. } => format!("has ended: {how}"),
             Event::ResultsUndelivered { reason, .. } => reason.clone(),
             Event::SubmitFailed { error, .. } => format!("could not submit it: {error}"),
             Event::ActionFailed { error, .. } => format!("will be tried again: {error}"),

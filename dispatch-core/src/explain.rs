@@ -6,7 +6,7 @@ use arvados_client::records::{Container, ContainerState};
 use serde::Serialize;
 
 use crate::needs::Fit;
-use crate::scheduler::Waiting;
+use crate::scheduler::{Outlook, Waiting};
 use crate::world::Job;
 
 /// How a dispatcher and its scheduler are called.
@@ -145,14 +145,29 @@ fn why(facts: &Facts) -> String {
         (State::Queued, _, None) => match &facts.fit {
             Fit::Never(why) => format!("it cannot run here, though another dispatcher may run it: {why}"),
             Fit::Later(why) => format!("it is not handed to {scheduler} yet: {why}"),
-            Fit::Now => format!(
-                "it is taken, highest priority first, as soon as fewer than --max-pending wait in {scheduler}; \
-                if none of ours wait there, see that {program} runs, and what its log says of this container"
-            ),
+            Fit::Now => {
+                let again = match container.lock_count {
+                    0 => "",
+                    // Only the service knows when that is over; it says so in the server's logs.
+                    _ => ", when the wait after its last attempt is over (`last`)",
+                };
+                format!(
+                    "it is taken{again}, highest priority first, as soon as fewer than --max-pending wait in {scheduler}; \
+                    if none of ours wait there, see that {program} runs, and what its log says of this container"
+                )
+            }
         },
         (_, false, _) => format!("another dispatcher has it, or an earlier one with another {directory}"),
         (State::Locked, true, Some(job)) => match (&facts.waiting, &job.node) {
-            (Some(waiting), _) => format!("job {} waits in {scheduler}: {}", job.id.0, waiting.words),
+            (Some(waiting), _) => {
+                // The service looks longer, and may know more.
+                let noted = status.activity.as_ref().filter(|noted| {
+                    waiting.outlook == Outlook::Passes && **noted != waiting.words
+                });
+                let noted = noted.map(|noted| format!("; its record says: {noted}"));
+                let noted = noted.unwrap_or_default();
+                format!("job {} waits in {scheduler}: {}{noted}", job.id.0, waiting.words)
+            }
             (None, None) => format!("job {} waits in {scheduler}; {ask}{} tells more", job.id.0, job.id.0),
             (None, Some(node)) => {
                 let activity = said(&status.activity, "it prepares its start");
@@ -205,7 +220,6 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::scheduler::Outlook;
     use crate::world::JobId;
 
     const NAMES: Names = Names {
@@ -251,7 +265,8 @@ mod tests {
             (facts(json!({"state": "Odd"}), false, &[]), "left alone"),
             (facts(json!({"state": "Queued", "priority": 0}), false, &[]), "its priority is 0"),
             (facts(json!({"state": "Running", "priority": 0}), true, &[("3", None)]), "job 3 is being stopped"),
-            (facts(json!({"state": "Queued"}), false, &[]), "--max-pending"),
+            (facts(json!({"state": "Queued"}), false, &[]), "it is taken, highest"),
+            (facts(json!({"state": "Queued", "lock_count": 1}), false, &[]), "its last attempt is over"),
             (facts(json!({"state": "Queued"}), false, &[("3", None)]), "left over"),
             (facts(json!({"state": "Locked", "locked_by_uuid": locked}), false, &[]), "another dispatcher"),
             (facts(json!({"state": "Locked", "locked_by_uuid": locked}), true, &[("3", None)]), "waits in Slurm"),
@@ -296,5 +311,8 @@ mod tests {
             words: "for free nodes".into(),
         });
         assert_eq!(explain(&facts).why, "job 3 waits in Slurm: for free nodes");
+        facts.container.runtime_status.activity = Some("no node has it".into());
+        let both = "job 3 waits in Slurm: for free nodes; its record says: no node has it";
+        assert_eq!(explain(&facts).why, both);
     }
 }

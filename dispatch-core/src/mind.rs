@@ -210,7 +210,7 @@ impl Mind {
         }
         for (uuid, at) in &self.world.retry_at {
             if let Some(known) = self.world.containers.get_mut(uuid) {
-                let seconds = at.since(self.world.now).as_secs() + 1;
+                let seconds = seconds(*at, self.world.now);
                 known.fit = Fit::Later(match self.failures.get(uuid) {
                     Some(why) => format!(
                         "is tried again in {seconds} s; the last attempt came to nothing: {why}"
@@ -227,6 +227,16 @@ impl Mind {
         if let Some(why) = came_to_nothing {
             self.failures.insert(container.clone(), why.to_owned());
         }
+    }
+
+    /// When a container is tried again whose attempt came to nothing: other programs can tell it from the record alone.
+    pub fn next_attempt(&self, now: Moment, container: ContainerUuid) -> Option<Event> {
+        let at = self.world.retry_at.get(&container)?;
+        let reason = format!(
+            "the next attempt begins in {} s, or later",
+            seconds(*at, now)
+        );
+        Some(Event::DecidedNotToRun { container, reason })
     }
 
     fn policy(&self) -> Policy {
@@ -391,4 +401,9 @@ impl Mind {
         let thought = Duration::from_micros(10 * self.world.containers.len() as u64);
         thought.max(self.pace.wait(now).min(Duration::from_secs(1)))
     }
+}
+
+/// How long until `at`, in whole seconds.
+fn seconds(at: Moment, now: Moment) -> u64 {
+    at.since(now).as_secs() + 1
 }

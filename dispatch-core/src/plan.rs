@@ -105,6 +105,8 @@ pub enum Action {
         container: ContainerUuid,
         /// The token to end.
         attempt: TokenUuid,
+        /// Why nothing of it goes on.
+        reason: Reason,
     },
 }
 
@@ -302,6 +304,7 @@ fn clear(facts: Facts<'_>, reason: Reason, actions: &mut Vec<Action>) {
         actions.push(Action::EndAttempt {
             container: facts.uuid.clone(),
             attempt: attempt.token.clone(),
+            reason,
         });
     }
 }

@@ -127,6 +127,7 @@ fn row(uuid: &ContainerUuid, record: &Record) -> Row {
         modified_at: Some(record.modified_at),
         log: None,
         status: None,
+        exit_code: None,
         needs: Needs {
             cpus: 1,
             ..Needs::default()

@@ -53,11 +53,8 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         let Some(token) = token.filter(|t| t.uuid == attempt) else {
             return Report::new(Outcome::Failed, vec![]);
         };
-        let mut told = Event::CleanedUpContainer {
-            container: container.clone(),
-            reason,
-        };
         let mut failed_on = None;
+        let mut story = None;
         if reason == Reason::JobGone {
             let ending = self.scheduler.ending(&container, &attempt).await;
             if let Some(why) = left_alone(&ending, false) {
@@ -65,10 +62,7 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
             }
             failed_on.clone_from(&ending.node);
             self.leave_word(&container, &token.token, &ending).await;
-            told = Event::CleanedUpExecutor {
-                container: container.clone(),
-                reason: ending.story(),
-            };
+            story = Some(ending.story());
         }
         fail_point("dispatcher.before-unlock");
         let unlocked = self.api.unlock(&token.token, &container).await;
@@ -81,6 +75,18 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
             }
             Ok(state) => {
                 let ended = self.put_away(&container, &attempt).await.is_ok();
+                let told = match story {
+                    Some(reason) => Event::CleanedUpExecutor {
+                        container,
+                        state: state.clone(),
+                        reason,
+                    },
+                    None => Event::CleanedUpContainer {
+                        container,
+                        job: None,
+                        reason,
+                    },
+                };
                 let mut report = Report::new(Outcome::Released(state, ended), vec![told]);
                 report.hints.failed_on = failed_on;
                 report
@@ -145,15 +151,26 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
             Err(error) if error.is_denied() => {
                 self.end_as_dispatcher(container, &attempt, reason).await
             }
-            Ok(()) => {
-                let ended = self.put_away(&container, &attempt).await.is_ok();
-                Report::new(
-                    Outcome::Released(ContainerState::Cancelled, ended),
-                    vec![Event::CleanedUpExecutor { container, reason }],
-                )
-            }
+            Ok(()) => self.cancelled(container, &attempt, reason).await,
             Err(error) => Report::failed(&container, &error).after(&error),
         }
+    }
+
+    /// Its record is Cancelled now.
+    async fn cancelled(
+        &self,
+        container: ContainerUuid,
+        attempt: &TokenUuid,
+        reason: String,
+    ) -> Report {
+        let ended = self.put_away(&container, attempt).await.is_ok();
+        let state = ContainerState::Cancelled;
+        let told = Event::CleanedUpExecutor {
+            container,
+            state: state.clone(),
+            reason,
+        };
+        Report::new(Outcome::Released(state, ended), vec![told])
     }
 
     /// Says in the record, once, why it stays as it is though nothing runs any more. Nobody else writes there.
@@ -242,13 +259,7 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         }
         let bare = json!({"state": "Cancelled"});
         match self.api.update(None, &container, bare).await {
-            Ok(()) => {
-                let ended = self.put_away(&container, attempt).await.is_ok();
-                Report::new(
-                    Outcome::Released(ContainerState::Cancelled, ended),
-                    vec![Event::CleanedUpExecutor { container, reason }],
-                )
-            }
+            Ok(()) => self.cancelled(container, attempt, reason).await,
             Err(error) => Report::failed(&container, &error).after(&error),
         }
     }

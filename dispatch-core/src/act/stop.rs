@@ -44,7 +44,11 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
             let (container, reason) = (stop.container.clone(), stop.reason);
             let error = match answers.next() {
                 Some(Ok(())) => {
-                    let event = Event::CleanedUpContainer { container, reason };
+                    let event = Event::CleanedUpContainer {
+                        container,
+                        job: Some(stop.job.clone()),
+                        reason,
+                    };
                     let report = Report::new(Outcome::Stopping(stop.job), vec![event]);
                     return (stop.container, report);
                 }

@@ -80,24 +80,15 @@ pub const NO_GROUPS: &str = "an ordinary user can make no control group here";
 /// For containers on which no limit is set.
 pub fn unenforceable_at_all(limits: &Limits, gpus: Option<&GpuAccess>, why: &str) -> Vec<String> {
     let mut all = Vec::new();
-    all.extend(
-        limits
-            .memory_bytes
-            .map(|n| format!("the memory limit of {n} bytes")),
-    );
-    all.extend(limits.vcpus.map(|n| format!("the limit of {n} CPUs")));
-    all.extend(
-        limits
-            .cpuset
-            .as_ref()
-            .map(|c| format!("the restriction to CPUs {c}")),
-    );
+    all.extend(limits.memory_bytes.map(|n| format!("memory ({n} bytes)")));
+    all.extend(limits.vcpus.map(|n| format!("CPUs ({n})")));
+    all.extend(limits.cpuset.as_ref().map(|c| format!("which CPUs ({c})")));
     let most = limits.pids.unwrap_or(DEFAULT_PIDS);
-    all.push(format!("the limit of {most} processes"));
-    let mut sentences: Vec<String> = all
-        .into_iter()
-        .map(|what| format!("{what} is left to the scheduler: {why}"))
-        .collect();
+    all.push(format!("processes ({most})"));
+    let all = all.join(", ");
+    let mut sentences = vec![format!(
+        "what the container takes is for the scheduler to limit: {all}; {why}"
+    )];
     if has_gpus(gpus) {
         sentences.push(
             "the choice of GPUs is not enforced by the kernel: the container sees only its own device nodes"
@@ -197,13 +188,14 @@ mod tests {
             cpuset: Some("0-1".into()),
         };
         let all = unenforceable_at_all(&limits, None, NO_GROUPS);
-        for words in ["1073741824 bytes", "2 CPUs", "CPUs 0-1", "7 processes"] {
-            let named = all.iter().filter(|s| s.contains(words)).count();
-            assert_eq!(named, 1, "{words}: {all:?}");
-        }
         assert_eq!(
-            unenforceable_at_all(&Limits::default(), None, NO_GROUPS).len(),
-            1
+            all,
+            [
+                "what the container takes is for the scheduler to limit: memory (1073741824 bytes), CPUs (2), which CPUs (0-1), \
+                processes (7); an ordinary user can make no control group here"
+            ]
         );
+        let least = unenforceable_at_all(&Limits::default(), None, NO_GROUPS);
+        assert!(least[0].contains("limit: processes (32768);"), "{least:?}");
     }
 }
