@@ -3,11 +3,11 @@
 use std::io;
 use std::path::PathBuf;
 
-use arvados_client::Error as ApiError;
 use arvados_client::endpoint::EndpointError;
 use arvados_client::error::{StatusCode, with_causes};
 use arvados_client::keep::KeepError;
 use arvados_client::manifest::ManifestError;
+use arvados_client::{ContainerUuid, Error as ApiError};
 
 use crate::exit::Exit;
 use crate::image::ImageError;
@@ -45,6 +45,10 @@ pub enum Failure {
     NoCount,
     #[error("there is no job {0}; see them with: dispatch list --all")]
     NoJob(String),
+    #[error(
+        "no job has container {uuid} any more: {end}. Its job may go on with another: dispatch list --all"
+    )]
+    FormerContainer { uuid: ContainerUuid, end: String },
     #[error("{number} is the number of several jobs ({uuids}); use the uuid")]
     AmbiguousJob { number: u64, uuids: String },
     #[error(
@@ -124,6 +128,7 @@ impl Failure {
             Failure::State(StateError::AlreadyUp { .. }) => Exit::AlreadyUp,
             Failure::Image(ImageError::NoFile(_)) => Exit::NotFound,
             Failure::NoJob(_)
+            | Failure::FormerContainer { .. }
             | Failure::NoImage(_)
             | Failure::NoCollection(_)
             | Failure::NoPath { .. }

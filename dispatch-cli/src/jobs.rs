@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use arvados_client::Client;
 use arvados_client::filter::Query;
 use arvados_client::records::{Container, ContainerRequest};
+use arvados_client::{Client, ContainerUuid};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -33,7 +33,10 @@ pub async fn find(client: &Client, id: &JobId) -> Result<Job, Failure> {
                 .order("created_at desc")
                 .limit(1);
             let page = client.page::<ContainerRequest>(REQUESTS, &query).await?;
-            page.items.into_iter().next().ok_or(()).map_err(missing)?
+            match page.items.into_iter().next() {
+                Some(request) => request,
+                None => return Err(former(client, uuid).await?),
+            }
         }
         JobId::Number(number) => {
             let found = numbered(client, &user, *number).await?;
@@ -50,6 +53,21 @@ pub async fn find(client: &Client, id: &JobId) -> Result<Job, Failure> {
         }
     };
     with_container(client, request, &user).await
+}
+
+/// Of a container that no request has any more: after some ends a request gets another one.
+async fn former(client: &Client, uuid: &ContainerUuid) -> Result<Failure, Failure> {
+    let container = match client.container(uuid).await {
+        Ok(container) => container,
+        Err(error) if error.is_not_found() => return Ok(Failure::NoJob(uuid.to_string())),
+        Err(error) => return Err(error.into()),
+    };
+    let why = container.runtime_status.error;
+    let why = why.map(|why| format!(", {why}")).unwrap_or_default();
+    Ok(Failure::FormerContainer {
+        uuid: container.uuid,
+        end: format!("it is {}{why}", container.state),
+    })
 }
 
 /// The same job as it is now.

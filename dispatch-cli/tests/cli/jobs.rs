@@ -244,6 +244,25 @@ async fn jobs_can_be_killed_wherever_they_are() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_container_whose_job_went_on_with_another_is_told_of() {
+    let world = World::with_image().await;
+    let job = world.submit("a").await;
+    world.start(&job).await;
+    world
+        .update(
+            &job,
+            json!({"state": "Cancelled", "runtime_status": {"error": "its node was lost"}}),
+        )
+        .await;
+    let asked = world.run(&["explain", job.container.as_str()]).await;
+    asked.says(
+        3,
+        &["no job has container", "it is Cancelled, its node was lost"],
+    );
+    world.run(&["explain", &job.id]).await.ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn waiting_can_be_limited() {
     let world = World::with_image().await;
     let job = world.submit("a").await;

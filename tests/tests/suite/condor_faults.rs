@@ -184,6 +184,8 @@ async fn what_an_administrator_does_to_a_job_is_respected() {
     pool.lab.ask("condor_rm", &[&idle]);
     let locked_again = |c: &Container| c.lock_count > 1;
     stack.wait_until(&again, PATIENCE, locked_again).await;
+    stack.is_told(&again, "given back to the queue: ", PATIENCE);
+    stack.is_told(&again, "the next attempt begins in ", PATIENCE);
     // Removed while it runs.
     let job_of_first = pool.job(&first, |ad| ad["JobStatus"] == 2);
     pool.lab.ask("condor_rm", &[&job_of_first]);
@@ -192,7 +194,10 @@ async fn what_an_administrator_does_to_a_job_is_respected() {
         crunch_run_of(&first).is_none().then_some(())
     });
 
+    stack.is_told(&first, "has ended: Cancelled, ", PATIENCE);
+
     complete(&stack.end(&again, PATIENCE).await);
+    stack.is_told(&again, "has ended: Complete, with exit code 0", PATIENCE);
     assert_eq!(pool.find(&held).unwrap()["JobStatus"], 5);
     pool.lab.ask("condor_release", &[&job]);
     assert_eq!(complete(&stack.end(&held, PATIENCE).await).lock_count, 1);

@@ -23,6 +23,9 @@ async fn a_dry_run_shows_what_htcondor_then_has() {
     });
     let (container, notes) = site.started("shown", more).await;
     let shown = site.answer(&["--dry-run", container.as_str()]);
+    let not_now = shown["not_now"].as_str().unwrap();
+    assert!(not_now.starts_with("it is "), "{shown}");
+    assert_eq!(shown["macros"]["JobCpus"], "1", "{shown}");
     let (_, ad) = site.job(&container);
     let attempt = site.stack.container(&container).await.locked_by_uuid;
     let attempt = attempt.unwrap().to_string();

@@ -97,6 +97,8 @@ async fn what_an_administrator_does_to_a_job_is_respected() {
     stack
         .wait_until(&again, PATIENCE, |c| c.lock_count > 1)
         .await;
+    stack.is_told(&again, "given back to the queue: ", PATIENCE);
+    stack.is_told(&again, "the next attempt begins in ", PATIENCE);
 
     // A job that was asked to end while it is suspended hears nothing; it is ended all the same.
     let job_of_first = cluster.job(&first);
@@ -113,6 +115,8 @@ async fn what_an_administrator_does_to_a_job_is_respected() {
     });
 
     complete(&stack.end(&again, PATIENCE).await);
+    stack.is_told(&again, "has ended: Complete, with exit code 0", PATIENCE);
+    stack.is_told(&first, "Cancelled", PATIENCE);
     wait_for("the hold, which nobody released", PATIENCE, || {
         (cluster.tell(&job, "%Q") == "0").then_some(())
     });

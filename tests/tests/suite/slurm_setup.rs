@@ -26,6 +26,8 @@ async fn a_dry_run_shows_what_slurm_then_has() {
     });
     let container = site.running("shown", more).await;
     let shown = site.answer(&["--dry-run", container.as_str()]);
+    let not_now = shown["not_now"].as_str().unwrap();
+    assert!(not_now.starts_with("it is "), "{shown}");
     let arguments: Vec<(String, String)> = shown["arguments"]
         .as_array()
         .unwrap()

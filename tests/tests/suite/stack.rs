@@ -204,6 +204,16 @@ impl Stack {
         }
     }
 
+    /// Waits until the dispatcher's log says this of it.
+    pub fn is_told(&self, uuid: &ContainerUuid, words: &str, patience: Duration) {
+        wait_for(words, patience, || {
+            let said = self.dispatcher.said();
+            let mut lines = said.lines();
+            let is_it = |line: &str| line.contains(uuid.as_str()) && line.contains(words);
+            lines.any(is_it).then_some(())
+        });
+    }
+
     /// Text of a file in a collection.
     pub async fn read(&self, pdh: &str, path: &str) -> String {
         let output = Command::new(binary("dispatch"))

@@ -166,13 +166,15 @@ fn a_job_from_files_to_files() {
     assert_eq!(count.trim(), "3");
     let list = up.ok(&["list", "--json"]);
     assert!(list.contains(r#""state":"Complete""#), "{list}");
-    let audit = std::fs::read_to_string(up.dir.path().join("state/audit.log")).unwrap();
-    let events: Vec<String> = audit
-        .lines()
-        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
-        .map(|line| line["event"].as_str().unwrap().to_owned())
-        .collect();
-    assert_eq!(events, ["decided_to_run", "dispatched"]);
+    let events = wait_for("the end in the audit file", PATIENCE, || {
+        let audit = std::fs::read_to_string(up.dir.path().join("state/audit.log")).ok()?;
+        let lines = audit.lines().map(serde_json::from_str);
+        let events: Vec<serde_json::Value> = lines.collect::<Result<_, _>>().ok()?;
+        (events.len() > 2).then_some(events)
+    });
+    let names: Vec<&str> = events.iter().filter_map(|e| e["event"].as_str()).collect();
+    assert_eq!(names, ["decided_to_run", "dispatched", "ended"]);
+    assert_eq!(events[2]["text"], "has ended: Complete, with exit code 0");
     let info = up.ok(&["info"]);
     assert!(info.contains("CPU"), "{info}");
 }
