@@ -26,8 +26,9 @@ use crate::records::EVENT_TYPE;
 use crate::scheduler::{Candidate, Scheduler};
 use crate::world::{Job, JobId};
 
-/// So many of a dispatcher's last words are shown: what came of a refusal comes after its reason.
-const LAST_WORDS: u64 = 3;
+/// So many of a dispatcher's last words are shown: what came of a refusal comes after its reason, and the time of the
+/// next attempt after that.
+const LAST_WORDS: u64 = 4;
 
 /// Flags of programs that do errands.
 #[derive(Debug, Clone, Args)]

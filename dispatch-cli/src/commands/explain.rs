@@ -21,6 +21,8 @@ use crate::units::{count, show_size, show_time};
 
 /// The kind of log entries that dispatchers of this suite write.
 const NOTES: &str = "dispatch";
+/// So many of those are shown: when the next attempt begins comes after why the last came to nothing.
+const LAST_WORDS: u64 = 3;
 /// Locked this often is worth telling.
 const MANY_LOCKS: u32 = 3;
 
@@ -37,8 +39,8 @@ pub async fn run(args: Explain, session: &Session, out: Output) -> Result<(), Fa
     let job = jobs::find(client, &args.job).await?;
     let (dispatcher, server) = tokio::join!(status::ask(session), scheduling(client, &job));
     let last = match dispatcher {
-        Asked::Elsewhere => last_word(client, &job).await,
-        _ => None,
+        Asked::Elsewhere => last_words(client, &job).await,
+        _ => Vec::new(),
     };
     let now = Timestamp::now();
     let sentences = sentences(&job, &dispatcher, server.as_deref(), last, now);
@@ -58,25 +60,31 @@ async fn scheduling(client: &Client, job: &Job) -> Option<String> {
     Some(text).filter(|text| !text.is_empty())
 }
 
-/// What a dispatcher last noted of a job that does not run yet, in the server's logs, and when.
-async fn last_word(client: &Client, job: &Job) -> Option<(Timestamp, String)> {
-    let container = job.request.container_uuid.as_ref()?;
+/// What a dispatcher last noted of a job that does not run yet, in the server's logs, and when; the newest first.
+async fn last_words(client: &Client, job: &Job) -> Vec<(Timestamp, String)> {
+    let Some(container) = job.request.container_uuid.as_ref() else {
+        return Vec::new();
+    };
     let query = Query::new()
         .filter("object_uuid", "=", container)
         .filter("event_type", "=", NOTES)
         .order("id desc")
-        .limit(1);
+        .limit(LAST_WORDS);
     // It is only help.
-    let entry = client.page::<Log>("logs", &query).await.ok()?.items.pop()?;
-    let words = entry.properties["text"].as_str()?.to_owned();
-    Some((entry.event_at?, words))
+    let page = client.page::<Log>("logs", &query).await;
+    let entries = page.map(|page| page.items).unwrap_or_default();
+    let word = |entry: Log| {
+        let words = entry.properties["text"].as_str()?.to_owned();
+        Some((entry.event_at?, words))
+    };
+    entries.into_iter().filter_map(word).collect()
 }
 
 fn sentences(
     job: &Job,
     dispatcher: &Asked,
     server: Option<&str>,
-    last: Option<(Timestamp, String)>,
+    last: Vec<(Timestamp, String)>,
     now: Timestamp,
 ) -> Vec<String> {
     let name = job.name();
@@ -108,7 +116,8 @@ fn sentences(
             _ => server.map(|text| format!("The server says: {text}")),
         };
         said.extend(asked);
-        if let (Some((at, words)), JobState::Queued | JobState::Locked) = (last, state) {
+        let last = last.into_iter().filter(|_| state != JobState::Stopping);
+        for (at, words) in last {
             let ago = Duration::try_from(now.duration_since(at)).unwrap_or_default();
             said.push(format!("A dispatcher said {} ago: {words}", show_time(ago)));
         }
@@ -265,7 +274,7 @@ mod tests {
         let note = "2026-01-01T00:03:00Z".parse().unwrap();
         for (state, told) in [("Queued", true), ("Locked", true), ("Running", false)] {
             let job = job(500, json!({"state": state, "priority": 9}));
-            let last = Some((note, "not run now: it asks for 64 CPUs".to_owned()));
+            let last = vec![(note, "not run now: it asks for 64 CPUs".to_owned())];
             let said = sentences(&job, &Asked::Elsewhere, None, last, now).join("\n");
             let words = "A dispatcher said 2m00s ago: not run now: it asks for 64 CPUs";
             assert_eq!(said.contains(words), told, "{said}");
@@ -351,7 +360,7 @@ mod tests {
                 &job,
                 &dispatcher,
                 server,
-                None,
+                Vec::new(),
                 "2026-01-01T00:05:00Z".parse().unwrap(),
             );
             let text = said.join("\n");
