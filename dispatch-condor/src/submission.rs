@@ -14,6 +14,8 @@ use crate::lines::{self, Asks, Line, Lines};
 use crate::policy::{Starts, requirements};
 use crate::quote::{self, Unwritable};
 
+mod gpus;
+
 /// The attribute of a job that names its container.
 pub const CONTAINER: &str = "ContainerUUID";
 /// The attribute of a job that names its attempt.
@@ -21,7 +23,6 @@ pub const ATTEMPT: &str = "AttemptUUID";
 /// The attribute of a job that says which dispatcher of this user submitted it.
 pub const DISPATCHER: &str = "ContainerDispatcher";
 const KIB: u64 = 1 << 10;
-const MIB: u64 = 1 << 20;
 /// Variable of jobs that names a file.
 const CERTIFICATE: &str = "SSL_CERT_FILE";
 
@@ -174,7 +175,7 @@ impl Settings {
         fields.push(needs.disk().div_ceil(KIB).max(1).to_string());
         let seconds = needs.max_run_time.unwrap_or(0).saturating_add(self.staging);
         fields.push(seconds.to_string());
-        fields.push(match gpus(needs) {
+        fields.push(match gpus::rule(needs) {
             none if none.is_empty() => quote::item("what its GPUs must have", "")?,
             // Of numbers only, and without a space, which would end the field.
             rule => rule,
@@ -258,36 +259,6 @@ impl Settings {
         }
         Ok(self.lines.over(lines, common.asks))
     }
-}
-
-/// What each GPU must have at least: MiB of memory, and with CUDA its capability, and the version that the driver takes.
-/// Empty: anything. Of several capabilities, which are a list to choose from, the lowest.
-///
-/// Not `gpus_minimum_memory` and the like: a GPU that does not say (a part of one has no capability) would never do.
-/// crunch-run looks at the one it is given.
-fn gpus(needs: &Needs) -> String {
-    let Some(model) = needs.gpu_model.as_deref() else {
-        return String::new();
-    };
-    let is_cuda = needs.gpu_stack == "cuda";
-    let version = |text: &str| {
-        let (major, minor) = text.split_once('.').unwrap_or((text, "0"));
-        Some((major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?))
-    };
-    let targets = model.hardware_target.iter();
-    let lowest = targets.filter_map(|target| version(target)).min();
-    let driver = version(&model.driver_version);
-    let memory = (model.vram > 0).then(|| ("GlobalMemoryMb", model.vram.div_ceil(MIB).to_string()));
-    let capability = lowest.filter(|_| is_cuda);
-    let capability = capability.map(|(major, minor)| ("Capability", format!("{major}.{minor}")));
-    let driver = driver.filter(|_| is_cuda);
-    let driver = driver.map(|(major, minor)| {
-        let number = u64::from(major) * 1000 + u64::from(minor) * 10;
-        ("MaxSupportedVersion", number.to_string())
-    });
-    let rules = [memory, capability, driver].into_iter().flatten();
-    let rules = rules.map(|(name, least)| format!("({name}?:{least})>={least}"));
-    rules.collect::<Vec<_>>().join("&&")
 }
 
 /// The macros that an item fills, in its order.

@@ -1,0 +1,92 @@
+//! What a dispatcher keeps of a container's record.
+
+use arvados_client::records::{Container, ContainerState, RuntimeStatus};
+use arvados_client::{ContainerUuid, Pdh, TokenUuid};
+use jiff::Timestamp;
+
+use crate::needs::Needs;
+
+/// What a dispatcher keeps of a container's record. A look may hold many thousands, of records whose mounts alone may
+/// be any size.
+#[derive(Debug, Clone)]
+pub struct Record {
+    /// Its name.
+    pub uuid: ContainerUuid,
+    /// The record's version, for `If-Match`.
+    pub etag: String,
+    /// Its state.
+    pub state: ContainerState,
+    /// 0 is on hold or to be stopped.
+    pub priority: i64,
+    /// Which token holds the lock.
+    pub locked_by: Option<TokenUuid>,
+    /// By the server's clock.
+    pub modified_at: Option<Timestamp>,
+    /// Its log collection, where that was asked for.
+    pub log: Option<Pdh>,
+    /// What its users read, where the record was asked for alone and has any. An update replaces all of it.
+    pub status: Option<Box<RuntimeStatus>>,
+    /// What its command ended with, where the record was asked for alone.
+    pub exit_code: Option<i32>,
+    /// What it asks for.
+    pub needs: Needs,
+}
+
+/// Where the dispatcher writes that, in `runtime_status`.
+pub const UNDELIVERED_SINCE: &str = "undeliveredSince";
+
+impl Record {
+    /// Since when its results wait on a node to be delivered.
+    pub fn undelivered_since(&self) -> Option<Timestamp> {
+        let since = self.status.as_ref()?.extra.get(UNDELIVERED_SINCE)?;
+        since.as_str()?.parse().ok()
+    }
+
+    /// How it is, in a few words, once it has ended.
+    pub fn end(&self) -> String {
+        let error = self.status.as_ref().and_then(|s| s.error.as_deref());
+        match (&self.state, self.exit_code, error) {
+            (ContainerState::Complete, Some(code), _) => format!("Complete, with exit code {code}"),
+            (state, _, Some(error)) => format!("{state}, {error}"),
+            (state, ..) => state.to_string(),
+        }
+    }
+}
+
+impl From<Container> for Record {
+    fn from(container: Container) -> Self {
+        let needs = Needs::of(&container);
+        Self {
+            uuid: container.uuid,
+            etag: container.etag,
+            state: container.state,
+            priority: container.priority,
+            locked_by: container.locked_by_uuid,
+            modified_at: container.modified_at,
+            log: container.log,
+            status: (container.runtime_status != RuntimeStatus::default())
+                .then(|| Box::new(container.runtime_status)),
+            exit_code: container.exit_code,
+            needs,
+        }
+    }
+}
+
+/// One record of a listing. A record that is not what it should be blinds nobody to the others.
+#[derive(Debug, Clone)]
+pub enum Row {
+    /// A container.
+    Container(Box<Record>),
+    /// A record of that name which cannot be read, and why.
+    Unreadable(ContainerUuid, String),
+}
+
+impl Row {
+    /// Its name.
+    pub fn uuid(&self) -> &ContainerUuid {
+        match self {
+            Row::Container(record) => &record.uuid,
+            Row::Unreadable(uuid, _) => uuid,
+        }
+    }
+}
