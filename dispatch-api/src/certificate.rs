@@ -50,8 +50,9 @@ pub fn own(state: &StateDir, listen: IpAddr) -> Result<Files, CertificateError> 
     }
     let mut names = vec!["localhost".to_owned(), "127.0.0.1".into(), "::1".into()];
     names.extend(host_name().ok());
-    if !listen.is_unspecified() && !listen.is_loopback() {
-        names.push(listen.to_string());
+    let address = listen.to_string();
+    if !listen.is_unspecified() && !names.contains(&address) {
+        names.push(address);
     }
     let made = rcgen::generate_simple_self_signed(names)
         .map_err(|problem| CertificateError::Make(problem.to_string()))?;

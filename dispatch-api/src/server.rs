@@ -94,8 +94,8 @@ impl Server {
                 let files = certificate::own(&state, listen.ip())?;
                 if !listen.ip().is_unspecified() && !certificate::is_for(&files, listen.ip()) {
                     warn!(address = %listen.ip(), certificate = %files.certificate.display(),
-                          "clients will refuse the certificate, which was made for other addresses: remove it, \
-                           and certificate.key beside it, to have one made for this address too at the next start");
+                          "clients that use this address refuse the certificate, which was made for others: remove it, \
+                           and certificate.key beside it, to have one made at the next start, and give that to all clients");
                 }
                 files
             }

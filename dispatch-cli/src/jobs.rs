@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::failure::Failure;
 use crate::job::{ID_PROPERTY, Job, USER_PROPERTY, number_of};
 use crate::job_id::JobId;
+use crate::output::plain;
 
 const BY_NUMBER: &str = "properties.dispatch_id";
 const BY_USER: &str = "properties.dispatch_user";
@@ -58,12 +59,15 @@ pub async fn find(client: &Client, id: &JobId) -> Result<Job, Failure> {
 /// Of a container that no request has any more: after some ends a request gets another one.
 async fn former(client: &Client, uuid: &ContainerUuid) -> Result<Failure, Failure> {
     let container = match client.container(uuid).await {
-        Ok(container) => container,
+        Ok(container) if container.state.is_final() => container,
+        Ok(_) => return Ok(Failure::NoJob(uuid.to_string())),
         Err(error) if error.is_not_found() => return Ok(Failure::NoJob(uuid.to_string())),
         Err(error) => return Err(error.into()),
     };
     let why = container.runtime_status.error;
-    let why = why.map(|why| format!(", {why}")).unwrap_or_default();
+    let why = why
+        .map(|why| format!(", {}", plain(&why)))
+        .unwrap_or_default();
     Ok(Failure::FormerContainer {
         uuid: container.uuid,
         end: format!("it is {}{why}", container.state),

@@ -66,7 +66,7 @@ impl errand::Program for Program<'_> {
         home: Home,
     ) -> Result<impl Page, Box<dyn Error>> {
         let reserve = self.flags.common.reserve_extra_ram;
-        let label = home.known_label().unwrap_or_else(|| "LABEL".to_owned());
+        let label = home.shown_label();
         let condor = self.scheduler(home, label);
         condor.look_at_pool().await;
         dry_run(container, reserve, &self.settings, &condor, self.origins)

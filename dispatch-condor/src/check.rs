@@ -49,7 +49,7 @@ pub async fn check(flags: &Flags, settings: &Settings, test: Option<Test>) -> Re
     findings.push(description(settings, home.as_ref()).await);
     findings.push(slots().await);
     if let Some(home) = home {
-        let label = home.known_label().unwrap_or_default();
+        let label = home.shown_label();
         let directory = home.path().to_owned();
         let condor = Condor::new(settings.clone(), home, label, common.command_timeout);
         let queue = queue(&condor).await;

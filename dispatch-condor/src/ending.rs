@@ -3,7 +3,7 @@
 use dispatch_core::exit_status;
 
 use crate::listing::{Ad, State};
-use crate::waiting::{OUT_OF_MEMORY, is_out_of_time, too_much_memory};
+use crate::waiting::{OUT_OF_MEMORY, asked_memory, is_out_of_time};
 
 /// Whether its results are on the node, to be delivered later.
 pub fn is_undelivered(ad: &Ad) -> bool {
@@ -39,8 +39,10 @@ fn removed(ad: &Ad) -> String {
     let on = ad.node().map(|node| format!(" {node}")).unwrap_or_default();
     match ad.hold() {
         Some((held, OUT_OF_MEMORY)) => {
-            let memory = too_much_memory(ad);
-            return format!("was ended by HTCondor for using {memory} ({held})");
+            let asked = asked_memory(ad);
+            return format!(
+                "was ended by HTCondor for using more memory than it was given ({held}{asked})"
+            );
         }
         Some((held, code)) if is_out_of_time(code) => {
             return format!("reached its time limit in HTCondor ({held})");
@@ -87,7 +89,7 @@ mod tests {
             (r#""JobStatus": 4, "ExitCode": 75"#.into(), " ended with exit code 75: crunch-run could not start the container there"),
             (r#""JobStatus": 4, "ExitBySignal": true, "ExitSignal": 9"#.into(), ": crunch-run was killed by signal 9"),
             (by_rule(r#""HoldReasonCode": 34, "HoldReason": "over cgroup memory limit""#), " was ended by HTCondor for using more memory than it was given (over cgroup memory limit)"),
-            (by_rule(r#""HoldReasonCode": 34, "HoldReason": "oom", "RequestMemory": 300"#), " was ended by HTCondor for using more memory than the 300 MiB it was given (oom)"),
+            (by_rule(r#""HoldReasonCode": 34, "HoldReason": "oom", "RequestMemory": 300"#), " was ended by HTCondor for using more memory than it was given (oom; it asked for 300 MiB)"),
             (by_rule(r#""HoldReasonCode": 47, "HoldReason": "time""#), " reached its time limit in HTCondor (time)"),
             (by_rule(r#""LastJobStatus": 5, "LastHoldReasonCode": 34, "LastHoldReason": "oom""#), " was ended by HTCondor for using more memory than it was given (oom)"),
             (by_rule(r#""LastJobStatus": 1, "LastHoldReason": "long ago", "NumJobStarts": 1"#), " was taken off its machine n1, or that was lost"),

@@ -13,11 +13,12 @@ use crate::listing::{Ad, State};
 /// It used more memory than it was given.
 pub const OUT_OF_MEMORY: i64 = 34;
 
-/// With how much memory it was given, where that is a plain number.
-pub fn too_much_memory(ad: &Ad) -> String {
+/// How much memory it asked for, where that is a plain number, to be said after HTCondor's words; its slot may have given
+/// more.
+pub fn asked_memory(ad: &Ad) -> String {
     match ad.needs().ram >> 20 {
-        0 => "more memory than it was given".to_owned(),
-        given => format!("more memory than the {given} MiB it was given"),
+        0 => String::new(),
+        asked => format!("; it asked for {asked} MiB"),
     }
 }
 
@@ -130,7 +131,6 @@ fn because(reason: &str) -> &'static str {
 
 fn held(ad: &Ad) -> String {
     let (reason, code) = ad.hold().unwrap_or_default();
-    let memory;
     let words = match code {
         1 => "to be released: somebody held it (condor_release)",
         3 | 5 | 26 | 27 => "to be released: a rule of this pool held it",
@@ -139,17 +139,18 @@ fn held(ad: &Ad) -> String {
         7..=13 | 18 | 32 | 33 => "for an administrator: its files could not be transferred",
         21 => "to be released: its machine held it",
         22 => "for an administrator: its event log cannot be written",
-        OUT_OF_MEMORY => {
-            memory = format!("to be released: it used {}", too_much_memory(ad));
-            &memory
-        }
+        OUT_OF_MEMORY => "to be released: it used more memory than it was given",
         code if is_out_of_time(code) => "to be released: its time was over",
         _ => "to be released: HTCondor holds it",
     };
+    let asked = match code {
+        OUT_OF_MEMORY => asked_memory(ad),
+        _ => String::new(),
+    };
     match (code, ad.hold_reason_sub_code) {
         (0, _) => format!("{words} ({reason})"),
-        (_, Some(sub @ 1..)) => format!("{words} ({reason}; code {code}.{sub})"),
-        _ => format!("{words} ({reason}; code {code})"),
+        (_, Some(sub @ 1..)) => format!("{words} ({reason}; code {code}.{sub}{asked})"),
+        _ => format!("{words} ({reason}; code {code}{asked})"),
     }
 }
 
@@ -185,7 +186,7 @@ mod tests {
             (r#""JobStatus": 7"#, Passes, "to be resumed: its machine has stopped it for a while"),
             (r#""JobStatus": 5, "HoldReasonCode": 1, "HoldReasonSubCode": 0, "HoldReason": "via condor_hold""#, NeedsSomebody, "to be released: somebody held it (condor_release) (via condor_hold; code 1)"),
             (r#""JobStatus": 5, "HoldReasonCode": 13, "HoldReasonSubCode": 2, "HoldReason": "no file""#, NeedsSomebody, "for an administrator: its files could not be transferred (no file; code 13.2)"),
-            (r#""JobStatus": 5, "HoldReasonCode": 34, "HoldReason": "over", "RequestMemory": 256"#, NeedsSomebody, "to be released: it used more memory than the 256 MiB it was given (over; code 34)"),
+            (r#""JobStatus": 5, "HoldReasonCode": 34, "HoldReason": "over", "RequestMemory": 256"#, NeedsSomebody, "to be released: it used more memory than it was given (over; code 34; it asked for 256 MiB)"),
             (r#""JobStatus": 5"#, NeedsSomebody, "to be released: HTCondor holds it (no reason given)"),
         ];
         for (more, outlook, words) in rows {

@@ -44,8 +44,9 @@ pub enum Outcome {
     SubmitUnclear,
     /// The scheduler does not have it, and is to be asked again, for this one alone.
     NotTogether,
-    /// The scheduler does not have it, and the container is not locked any more; whether the attempt's token is ended.
-    NotSubmitted(bool),
+    /// The scheduler does not have it, and the record is not Locked any more; its state now, and whether the attempt's
+    /// token is ended.
+    NotSubmitted(ContainerState, bool),
     /// This job was told to stop.
     Stopping(JobId),
     /// It could not be told.
@@ -325,8 +326,8 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
             Action::EndAttempt {
                 container,
                 attempt,
-                reason,
-            } => self.end_attempt(container, &attempt, reason).await,
+                ended,
+            } => self.end_attempt(container, &attempt, ended).await,
         }
     }
 
@@ -383,7 +384,7 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
             .await;
         report.events.insert(0, told);
         report.outcome = match report.outcome {
-            Outcome::Released(_, ended) => Outcome::NotSubmitted(ended),
+            Outcome::Released(state, ended) => Outcome::NotSubmitted(state, ended),
             // Not unlocked: later listings will show no job, and the plan unlocks it then.
             _ => Outcome::SubmitUnclear,
         };

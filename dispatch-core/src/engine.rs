@@ -54,6 +54,8 @@ pub struct Engine<A, S> {
     rung: Arc<AtomicBool>,
     /// When the last look began.
     began: Instant,
+    /// Nothing new is begun.
+    drains: bool,
 }
 
 /// What one look saw, in the order it looked: a record is younger than the listing beside it, so that what a job said
@@ -102,6 +104,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             swept: None,
             rung: Arc::default(),
             began: Instant::now(),
+            drains: false,
         }
     }
 
@@ -195,6 +198,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
                 }
             }
         }
+        self.drains = true;
         tracing::info!("draining: nothing new is started, jobs are left running");
         for looking in [
             sight.map(|s| s.abort_handle()),
@@ -395,12 +399,13 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             }
             let why = report.events.iter().rev().find_map(Event::came_to_nothing);
             self.mind.last_attempt(&container, why);
-            let came_to_nothing = why.is_some();
             self.tell(report.events, records);
-            self.mind
-                .learn(self.now(), container.clone(), report.outcome, report.hints);
-            let next = came_to_nothing.then(|| self.mind.next_attempt(self.now(), container));
-            self.tell(next.flatten().into_iter().collect(), records);
+            let next = self
+                .mind
+                .learn(self.now(), container, report.outcome, report.hints);
+            // Who comes after this process knows nothing of a wait.
+            let next = next.filter(|_| !self.drains);
+            self.tell(next.into_iter().collect(), records);
         }
     }
 

@@ -115,7 +115,7 @@ impl Page for Explanation {
 struct DryRun<P> {
     #[serde(flatten)]
     page: P,
-    /// Why not; none: it would be.
+    /// Why not; none: nothing is known that keeps it, but others may come first.
     not_now: Option<String>,
 }
 
@@ -208,7 +208,7 @@ async fn answer<P: Program>(
             let home = Home::visit(program.directory())?;
             let page = program.dry_run(&record, home).await?;
             let home = Home::visit(program.directory())?;
-            let label = home.known_label().unwrap_or_default();
+            let label = home.shown_label();
             let scheduler = program.scheduler(home, label);
             let page = DryRun {
                 not_now: not_now(program, &scheduler, &record).await,
@@ -252,7 +252,7 @@ async fn facts<P: Program>(program: &P, asked: &Asked) -> Result<Facts, Box<dyn 
     let container = asked.record(&client).await?;
     let uuid = &container.uuid.clone();
     let home = Home::visit(program.directory())?;
-    let label = home.known_label().unwrap_or_default();
+    let label = home.shown_label();
     let holder = container.locked_by_uuid.clone();
     let own = match common.token_mode {
         TokenModeName::Shared => Some(client.own_token().await?.uuid),
@@ -329,8 +329,16 @@ async fn not_now<P: Program>(
         (ContainerState::Queued, _) => return Some("its priority is 0".to_owned()),
         (state, _) => return Some(format!("it is {state}")),
     }
-    if let Err(error) = scheduler.list().await {
-        return Some(error.to_string());
+    let jobs = match scheduler.list().await {
+        Ok(jobs) => jobs,
+        Err(error) => return Some(error.to_string()),
+    };
+    let left = |job: &&Job| job.container == container.uuid && !job.ended;
+    if let Some(job) = jobs.iter().find(left) {
+        return Some(format!(
+            "job {} is left over from an earlier attempt",
+            job.id.0
+        ));
     }
     match fit(program, scheduler, container).await {
         Fit::Now => None,

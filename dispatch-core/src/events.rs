@@ -14,7 +14,8 @@ pub enum Event {
         container: ContainerUuid,
         attempt: TokenUuid,
     },
-    /// Decided not to run, and why. Told once, not at every look.
+    /// Decided not to run, and why. Told once for each reason, not at every look; and, after an attempt that came to
+    /// nothing, when the next begins.
     DecidedNotToRun {
         container: ContainerUuid,
         reason: String,
@@ -36,7 +37,7 @@ pub enum Event {
         state: ContainerState,
         reason: String,
     },
-    /// Its executor recorded how it ended, and nothing is left of its job.
+    /// Its record came to an end, as its executor or the server wrote, while an attempt of ours held it.
     Ended {
         container: ContainerUuid,
         how: String,
@@ -46,11 +47,17 @@ pub enum Event {
         container: ContainerUuid,
         reason: String,
     },
-    /// A job, or a lock, of a container that is not to run any more was ended.
+    /// A job of a container that is not to run any more was asked to end.
     CleanedUpContainer {
         container: ContainerUuid,
-        /// The job that was asked to end; none: there is only a lock, which was given back.
-        job: Option<JobId>,
+        job: JobId,
+        reason: Reason,
+    },
+    /// A lock was given back without a job.
+    GaveBack {
+        container: ContainerUuid,
+        /// As its record is now.
+        state: ContainerState,
         reason: Reason,
     },
     /// The scheduler did not take the job.
@@ -74,7 +81,9 @@ impl Event {
             Event::LockFailed { .. } => "lock_failed",
             Event::Dispatched { .. } => "dispatched",
             Event::CleanedUpExecutor { .. } => "cleaned_up_crashed_executor",
-            Event::CleanedUpContainer { .. } => "cleaned_up_abandoned_container",
+            Event::CleanedUpContainer { .. } | Event::GaveBack { .. } => {
+                "cleaned_up_abandoned_container"
+            }
             Event::Ended { .. } => "ended",
             Event::ResultsUndelivered { .. } => "results_undelivered",
             Event::SubmitFailed { .. } => "submit_failed",
@@ -91,6 +100,7 @@ impl Event {
             | Event::Dispatched { container, .. }
             | Event::CleanedUpExecutor { container, .. }
             | Event::CleanedUpContainer { container, .. }
+            | Event::GaveBack { container, .. }
             | Event::Ended { container, .. }
             | Event::ResultsUndelivered { container, .. }
             | Event::SubmitFailed { container, .. }
@@ -120,14 +130,11 @@ impl Event {
             Event::DecidedNotToRun { reason, .. } => format!("not run now: {reason}"),
             Event::LockFailed { error, .. } => format!("could not lock it: {error}"),
             Event::Dispatched { job, .. } => format!("dispatched as job {}", job.0),
-            Event::CleanedUpExecutor { state, reason, .. } => match state {
-                ContainerState::Queued => format!("given back to the queue: {reason}"),
-                state => format!("now {state}: {reason}"),
-            },
-            Event::CleanedUpContainer { job, reason, .. } => match job {
-                Some(job) => format!("asked job {} to end: {reason}", job.0),
-                None => format!("gave its lock back: {reason}"),
-            },
+            Event::CleanedUpExecutor { state, reason, .. } => given_back(state, reason),
+            Event::CleanedUpContainer { job, reason, .. } => {
+                format!("asked job {} to end: {reason}", job.0)
+            }
+            Event::GaveBack { state, reason, .. } => given_back(state, &reason.to_string()),
             Event::Ended { how, .. } => format!("has ended: {how}"),
             Event::ResultsUndelivered { reason, .. } => reason.clone(),
             Event::SubmitFailed { error, .. } => format!("could not submit it: {error}"),
@@ -148,5 +155,13 @@ impl Event {
             }
             _ => tracing::info!(%container, event, "{sentence}"),
         }
+    }
+}
+
+/// What became of a record whose lock was given back. The server ends what was locked too often.
+fn given_back(state: &ContainerState, reason: &str) -> String {
+    match state {
+        ContainerState::Queued => format!("given back to the queue: {reason}"),
+        state => format!("now {state}: {reason}"),
     }
 }

@@ -86,9 +86,14 @@ impl Home {
     }
 
     /// [`Self::label`], if a dispatcher was ever here.
-    pub fn known_label(&self) -> Option<String> {
+    fn known_label(&self) -> Option<String> {
         let label = fs::read_to_string(self.path.join("label")).ok();
         label.filter(|text| text.len() >= 16)
+    }
+
+    /// [`Self::label`] for who only looks: before a dispatcher was ever here, a word that is no dispatcher's.
+    pub fn shown_label(&self) -> String {
+        self.known_label().unwrap_or_else(|| "LABEL".to_owned())
     }
 
     /// The name by which attempt tokens are known as this dispatcher's: of this directory, not of this process.

@@ -229,16 +229,6 @@ impl Mind {
         }
     }
 
-    /// When a container is tried again whose attempt came to nothing: other programs can tell it from the record alone.
-    pub fn next_attempt(&self, now: Moment, container: ContainerUuid) -> Option<Event> {
-        let at = self.world.retry_at.get(&container)?;
-        let reason = format!(
-            "the next attempt begins in {} s, or later",
-            seconds(*at, now)
-        );
-        Some(Event::DecidedNotToRun { container, reason })
-    }
-
     fn policy(&self) -> Policy {
         Policy {
             max_pending: self.settings.max_pending,

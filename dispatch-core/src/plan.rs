@@ -105,8 +105,8 @@ pub enum Action {
         container: ContainerUuid,
         /// The token to end.
         attempt: TokenUuid,
-        /// Why nothing of it goes on.
-        reason: Reason,
+        /// Its record is final, and nobody was told so: the state.
+        ended: Option<ContainerState>,
     },
 }
 
@@ -180,7 +180,7 @@ pub fn plan<'a>(world: &'a World, policy: &'a Policy) -> impl Iterator<Item = Ac
         let mut actions = Vec::new();
         let facts = Facts::of(world, uuid);
         if !facts.in_flight && !world.containers.contains_key(uuid) {
-            clear(facts, Reason::ContainerDeleted, &mut actions);
+            clear(facts, Reason::ContainerDeleted, None, &mut actions);
         }
         actions
     });
@@ -203,7 +203,7 @@ fn follow(
     match (&known.state, &known.holder) {
         (ContainerState::Unknown(_), _) => {}
         (ContainerState::Complete | ContainerState::Cancelled, _) => {
-            clear(facts, Reason::ContainerFinal, actions)
+            clear(facts, Reason::ContainerFinal, Some(&known.state), actions)
         }
         // Its token must live on: should the lost request take effect after all, only that token can use the lock or
         // give it back.
@@ -211,7 +211,7 @@ fn follow(
             stop_all(facts, Reason::LockLost, actions)
         }
         (ContainerState::Queued, _) | (_, Holder::Other | Holder::Nobody) => {
-            clear(facts, Reason::LockLost, actions)
+            clear(facts, Reason::LockLost, None, actions)
         }
         (_, Holder::Ours(attempt)) => hold(now, policy, known, facts, attempt, actions),
     }
@@ -292,8 +292,14 @@ fn may_still_be_locked(now: Moment, known: &Known, facts: Facts<'_>) -> bool {
     })
 }
 
-/// Nothing of ours should exist for this container: stop its jobs, then end its attempt.
-fn clear(facts: Facts<'_>, reason: Reason, actions: &mut Vec<Action>) {
+/// Nothing of ours should exist for this container, which has ended in the state `ended`, or goes on without us: stop its
+/// jobs, then end its attempt.
+fn clear(
+    facts: Facts<'_>,
+    reason: Reason,
+    ended: Option<&ContainerState>,
+    actions: &mut Vec<Action>,
+) {
     let before = actions.len();
     stop_all(facts, reason, actions);
     if actions.len() == before
@@ -304,7 +310,10 @@ fn clear(facts: Facts<'_>, reason: Reason, actions: &mut Vec<Action>) {
         actions.push(Action::EndAttempt {
             container: facts.uuid.clone(),
             attempt: attempt.token.clone(),
-            reason,
+            // Of an attempt that is over the end was told; and one that may not have had the lock has no part in it.
+            ended: ended
+                .filter(|_| !matches!(attempt.phase, Phase::Unclear(_) | Phase::Ending))
+                .cloned(),
         });
     }
 }

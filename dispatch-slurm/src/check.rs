@@ -46,7 +46,7 @@ pub async fn check(flags: &Flags, settings: &Settings, test: Option<Test>) -> Re
     }
     findings.push(partitions(settings).await);
     if let Some(home) = home {
-        let label = home.known_label().unwrap_or_default();
+        let label = home.shown_label();
         let directory = home.path().to_owned();
         let slurm = Slurm::new(settings.clone(), home, label, common.command_timeout);
         let squeue = squeue(&slurm).await;

@@ -36,8 +36,7 @@ pub fn dry_run(
     let needs = Needs::of(container).and_ram(reserve);
     let dir = AttemptDir::of(home.path(), &container.uuid);
     let attempt = attempt_of(container)?;
-    let label = home.known_label();
-    let comment = squeue::comment(&attempt, label.as_deref().unwrap_or("LABEL"));
+    let comment = squeue::comment(&attempt, &home.shown_label());
     let arguments = settings.sbatch(Job {
         container: &container.uuid,
         needs: &needs,

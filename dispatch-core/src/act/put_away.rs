@@ -1,12 +1,18 @@
 //! What is left of an attempt that is over, removed.
 
+use std::time::Duration;
+
+use arvados_client::records::ContainerState;
 use arvados_client::{ContainerUuid, Error, TokenUuid};
+use tokio::time::timeout;
 
 use super::{Hands, Leavings, Outcome, Report};
 use crate::api::{Api, Row};
 use crate::events::Event;
-use crate::plan::Reason;
 use crate::scheduler::{Scheduler, StillInUse};
+
+/// How long it may take to read how a container ended.
+const LOOK: Duration = Duration::from_secs(10);
 
 /// An attempt that is over could not be put away.
 #[derive(Debug, thiserror::Error)]
@@ -29,17 +35,14 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         Ok(self.attempts.end(attempt).await?)
     }
 
+    /// Its record is final in the state `ended`, of which nobody was told.
     pub(super) async fn end_attempt(
         &self,
         container: ContainerUuid,
         attempt: &TokenUuid,
-        reason: Reason,
+        ended: Option<ContainerState>,
     ) -> Report {
-        match self.put_away(&container, attempt).await {
-            Ok(()) if reason == Reason::ContainerFinal => {
-                let how = self.how_it_ended(&container).await;
-                Report::new(Outcome::Ended, vec![Event::Ended { container, how }])
-            }
+        let mut report = match self.put_away(&container, attempt).await {
             Ok(()) => Report::new(Outcome::Ended, vec![]),
             Err(error) => {
                 let mut report = Report::failed(&container, &error);
@@ -49,15 +52,21 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
                 report.outcome = Outcome::NotEnded;
                 report
             }
-        }
-    }
-
-    /// For people: nothing depends on it.
-    async fn how_it_ended(&self, container: &ContainerUuid) -> String {
-        match self.api.record(None, container).await {
-            Ok(Row::Container(record)) => record.end(),
-            _ => "how could not be read".to_owned(),
-        }
+        };
+        let Some(state) = ended else {
+            return report;
+        };
+        // For people: nothing depends on it.
+        let how = match timeout(LOOK, self.api.record(None, &container)).await {
+            Ok(Ok(Row::Container(record))) => record.end(),
+            Ok(Err(error)) => {
+                report = report.after(&error);
+                state.to_string()
+            }
+            _ => state.to_string(),
+        };
+        report.events.insert(0, Event::Ended { container, how });
+        report
     }
 
     pub(super) async fn sweep(

@@ -69,8 +69,9 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         fail_point("dispatcher.after-unlock");
         match unlocked {
             Err(error) if error.is_denied() => {
-                let reason = "the token of this attempt has expired before it could be given back";
-                self.end_as_dispatcher(container, &attempt, reason.to_owned())
+                let late = "the token of this attempt has expired before it could be given back";
+                let story = story.unwrap_or_else(|| reason.to_string());
+                self.end_as_dispatcher(container, &attempt, late.to_owned(), story)
                     .await
             }
             Ok(state) => {
@@ -81,9 +82,9 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
                         state: state.clone(),
                         reason,
                     },
-                    None => Event::CleanedUpContainer {
+                    None => Event::GaveBack {
                         container,
-                        job: None,
+                        state: state.clone(),
                         reason,
                     },
                 };
@@ -149,7 +150,8 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         fail_point("dispatcher.after-cancel");
         match cancelled {
             Err(error) if error.is_denied() => {
-                self.end_as_dispatcher(container, &attempt, reason).await
+                self.end_as_dispatcher(container, &attempt, reason.clone(), reason)
+                    .await
             }
             Ok(()) => self.cancelled(container, &attempt, reason).await,
             Err(error) => Report::failed(&container, &error).after(&error),
@@ -241,18 +243,33 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
 
     /// The server does not let the attempt do this. If it still holds the lock, its token has ended, and nobody can
     /// give the container back any more, only end it, and only by the bare state. Else the container is not ours any
-    /// more: an earlier request took effect though its answer was lost, and another may hold it by now.
+    /// more: an earlier request took effect though its answer was lost, and another may hold it by now. `story` is what
+    /// that request was made for.
     async fn end_as_dispatcher(
         &self,
         container: ContainerUuid,
         attempt: &TokenUuid,
         reason: String,
+        story: String,
     ) -> Report {
         match self.api.record(None, &container).await {
             Ok(Row::Container(record)) if record.locked_by.as_ref() == Some(attempt) => {}
             Ok(Row::Container(record)) => {
                 let ended = self.put_away(&container, attempt).await.is_ok();
-                return Report::new(Outcome::Released(record.state, ended), vec![]);
+                let told = match (&record.state, &record.locked_by) {
+                    (ContainerState::Queued, None) => Some(Event::CleanedUpExecutor {
+                        container,
+                        state: ContainerState::Queued,
+                        reason: story,
+                    }),
+                    (state, _) if state.is_final() => Some(Event::Ended {
+                        container,
+                        how: record.end(),
+                    }),
+                    _ => None,
+                };
+                let outcome = Outcome::Released(record.state, ended);
+                return Report::new(outcome, told.into_iter().collect());
             }
             Ok(Row::Unreadable(_, why)) => return Report::failed(&container, why),
             Err(error) => return Report::failed(&container, &error).after(&error),

@@ -46,7 +46,7 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
                 Some(Ok(())) => {
                     let event = Event::CleanedUpContainer {
                         container,
-                        job: Some(stop.job.clone()),
+                        job: stop.job.clone(),
                         reason,
                     };
                     let report = Report::new(Outcome::Stopping(stop.job), vec![event]);

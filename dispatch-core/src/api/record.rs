@@ -6,6 +6,9 @@ use jiff::Timestamp;
 
 use crate::needs::Needs;
 
+/// So many letters of what somebody wrote are shown in a log.
+const MOST: usize = 300;
+
 /// What a dispatcher keeps of a container's record. A look may hold many thousands, of records whose mounts alone may
 /// be any size.
 #[derive(Debug, Clone)]
@@ -47,7 +50,7 @@ impl Record {
         let error = self.status.as_ref().and_then(|s| s.error.as_deref());
         match (&self.state, self.exit_code, error) {
             (ContainerState::Complete, Some(code), _) => format!("Complete, with exit code {code}"),
-            (state, _, Some(error)) => format!("{state}, {error}"),
+            (state, _, Some(error)) => format!("{state}, {}", quoted(error)),
             (state, ..) => state.to_string(),
         }
     }
@@ -72,6 +75,21 @@ impl From<Container> for Record {
     }
 }
 
+/// What somebody wrote into a record, for an admin's log: one line that is not long, without anything like a token.
+fn quoted(text: &str) -> String {
+    let words = text.split(|c: char| c.is_whitespace() || c.is_control());
+    let words = words.filter(|word| !word.is_empty());
+    let shown = words.map(|word| match word.contains("v2/") {
+        true => "…",
+        false => word,
+    });
+    let line = shown.collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}
+
 /// One record of a listing. A record that is not what it should be blinds nobody to the others.
 #[derive(Debug, Clone)]
 pub enum Row {
@@ -88,5 +106,50 @@ impl Row {
             Row::Container(record) => &record.uuid,
             Row::Unreadable(uuid, _) => uuid,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn end(record: Value) -> String {
+        let mut all = json!({"uuid": "zzzzz-dz642-queuedcontainer"});
+        for (key, value) in record.as_object().unwrap() {
+            all[key] = value.clone();
+        }
+        Record::from(serde_json::from_value::<Container>(all).unwrap()).end()
+    }
+
+    #[test]
+    fn an_end_is_one_line_whatever_is_in_the_record() {
+        let error = |text: &str| json!({"state": "Cancelled", "runtime_status": {"error": text}});
+        let long = "x".repeat(1000);
+        let rows = [
+            (
+                json!({"state": "Complete", "exit_code": 3}),
+                "Complete, with exit code 3",
+            ),
+            (json!({"state": "Complete"}), "Complete"),
+            (json!({"state": "Cancelled"}), "Cancelled"),
+            (error("no disk"), "Cancelled, no disk"),
+            (
+                error("a\n2026 ERROR b\u{1b}[31m\r"),
+                "Cancelled, a 2026 ERROR b [31m",
+            ),
+            (
+                error("(v2/zzzzz-gj3su-000000000000000/secret) is it"),
+                "Cancelled, … is it",
+            ),
+        ];
+        for (record, words) in rows {
+            assert_eq!(end(record), words);
+        }
+        assert_eq!(
+            end(error(&long)).chars().count(),
+            "Cancelled, …".chars().count() + MOST
+        );
     }
 }

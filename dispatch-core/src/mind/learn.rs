@@ -5,17 +5,24 @@ use std::time::Duration;
 use arvados_client::ContainerUuid;
 use arvados_client::records::ContainerState;
 
-use super::Mind;
+use super::{Mind, seconds};
 use crate::act::{Hints, Outcome};
 use crate::attempts::AttemptToken;
+use crate::events::Event;
 use crate::world::{Attempt, Holder, Moment, Phase};
 
 /// After an action failed, its container is left alone for so long.
 const REST: Duration = Duration::from_secs(2);
 
 impl Mind {
-    /// Learns from a finished action.
-    pub fn learn(&mut self, now: Moment, container: ContainerUuid, outcome: Outcome, hints: Hints) {
+    /// Learns from a finished action; what follows from it is to be told.
+    pub fn learn(
+        &mut self,
+        now: Moment,
+        container: ContainerUuid,
+        outcome: Outcome,
+        hints: Hints,
+    ) -> Option<Event> {
         self.width.learn(hints.overloaded);
         if let Some(node) = hints.failed_on
             && self.nodes.failed(node.clone(), &container, now)
@@ -56,7 +63,7 @@ impl Mind {
             }
             Outcome::MayNotMint => {
                 self.refused(now);
-                self.failed(container, now);
+                return self.failed(container, now);
             }
             Outcome::Submitted => {
                 self.backoff.accepted();
@@ -74,12 +81,10 @@ impl Mind {
                 }
                 self.batches.goes_alone(container);
             }
-            Outcome::NotSubmitted(ended) => {
+            Outcome::NotSubmitted(state, ended) => {
                 self.refused(now);
                 self.place_anywhere(&container, now);
-                let token = self.tokens.get(&container).cloned();
-                self.failed(container.clone(), now);
-                self.ended(&container, token, ended);
+                return self.released(container, state, ended, now);
             }
             Outcome::Released(state, ended) => {
                 // Its submission failed without saying so clearly.
@@ -87,12 +92,7 @@ impl Mind {
                     self.refused(now);
                     self.place_anywhere(&container, now);
                 }
-                let token = self.tokens.get(&container).cloned();
-                match state {
-                    ContainerState::Queued => self.failed(container.clone(), now),
-                    _ => self.over(&container),
-                }
-                self.ended(&container, token, ended);
+                return self.released(container, state, ended, now);
             }
             Outcome::NotEnded => {
                 if let Some(attempt) = self.world.attempts.get_mut(&container) {
@@ -130,6 +130,7 @@ impl Mind {
                 self.submitted(&container, now);
             }
         }
+        None
     }
 
     fn has(&mut self, container: &ContainerUuid, token: AttemptToken, phase: Phase) {
@@ -176,11 +177,37 @@ impl Mind {
         self.world.retry_at.insert(container, Moment(now.0 + time));
     }
 
-    /// The attempt is over and came to nothing.
-    fn failed(&mut self, container: ContainerUuid, now: Moment) {
+    /// The attempt is over, and its record in this state.
+    fn released(
+        &mut self,
+        container: ContainerUuid,
+        state: ContainerState,
+        ended: bool,
+        now: Moment,
+    ) -> Option<Event> {
+        let token = self.tokens.get(&container).cloned();
+        let next = match state {
+            ContainerState::Queued => self.failed(container.clone(), now),
+            _ => {
+                self.over(&container);
+                None
+            }
+        };
+        self.ended(&container, token, ended);
+        next
+    }
+
+    /// The attempt is over and came to nothing. When the next begins, if there is one: other programs can tell it from
+    /// the record alone.
+    fn failed(&mut self, container: ContainerUuid, now: Moment) -> Option<Event> {
+        let known = self.world.containers.get(&container);
+        let is_wanted = known.is_some_and(|known| known.priority > 0);
         self.over(&container);
         let at = self.backoff.failed(&container, now);
-        self.world.retry_at.insert(container, at);
+        self.world.retry_at.insert(container.clone(), at);
+        let seconds = seconds(at, now);
+        let reason = format!("the next attempt begins in {seconds} s, or later");
+        is_wanted.then_some(Event::DecidedNotToRun { container, reason })
     }
 
     /// The attempt is over; the next look tells the rest.

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use proptest::prelude::*;
-
 use super::*;
 use crate::needs::Needs;
 use crate::world::{Attempt, Job, Listing, Moment, Waits};
+
+mod properties;
+mod starts;
+
+pub(crate) use properties::any_world;
 
 const POLICY: Policy = Policy {
     max_pending: 10,
@@ -392,263 +395,37 @@ fn a_deleted_container_keeps_no_job() {
     assert_eq!(words(&world), ["stop 1.1 ContainerDeleted"]);
 }
 
+/// The end of a container is told with the end of the attempt that had it, and once.
 #[test]
-fn the_highest_priority_starts_first_and_only_as_many_as_may_wait() {
-    let mut world = world(ContainerState::Locked, ours(), 1);
-    world.attempts.insert(
-        uuid(1),
-        Attempt {
-            token: token(1),
-            phase: Phase::Submitting,
-        },
-    );
-    for (n, priority) in [
-        (2, 5),
-        (3, 562_948_158_193_364_795),
-        (4, 562_948_158_193_364_794),
-        (5, 5),
+fn the_end_of_a_container_is_told_once() {
+    use ContainerState::{Cancelled, Complete, Queued};
+    let submitted = Phase::Submitted(at(7));
+    for (world, told) in [
+        (
+            with_attempt(world(Complete, ours(), 1), submitted),
+            Some(Complete),
+        ),
+        (
+            with_attempt(world(Cancelled, Holder::Nobody, 0), submitted),
+            Some(Cancelled),
+        ),
+        (
+            with_attempt(world(Cancelled, Holder::Nobody, 0), Phase::Ending),
+            None,
+        ),
+        (
+            with_attempt(world(Complete, Holder::Nobody, 1), Phase::Unclear(at(7))),
+            None,
+        ),
+        (
+            with_attempt(world(Queued, Holder::Nobody, 1), submitted),
+            None,
+        ),
     ] {
-        let known = Known {
-            state: ContainerState::Queued,
-            priority,
-            etag: String::new(),
-            holder: Holder::Nobody,
-            needs: Needs::default(),
-            fit: Fit::Now,
-            seen: at(9),
-        };
-        world.containers.insert(uuid(n), known);
+        let ends = planned(&world).into_iter().map(|action| match action {
+            Action::EndAttempt { ended, .. } => ended,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(ends.collect::<Vec<_>>(), [told]);
     }
-    let started = |policy: Policy| {
-        plan(&world, &policy)
-            .map(|a| a.container().clone())
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(
-        started(Policy {
-            max_pending: 4,
-            ..POLICY
-        }),
-        [uuid(3), uuid(4), uuid(2)]
-    );
-    assert_eq!(
-        started(Policy {
-            may_start: false,
-            ..POLICY
-        }),
-        []
-    );
-    // Whoever is on his way to a place takes it.
-    world.in_flight.insert(uuid(3));
-    let policy = Policy {
-        max_pending: 4,
-        ..POLICY
-    };
-    let rest = plan(&world, &policy).map(|action| action.container().clone());
-    assert_eq!(rest.collect::<Vec<_>>(), [uuid(4), uuid(2)]);
-}
-
-/// Jobs that wait for an administrator do not keep the place of those that could run; but the scheduler is not filled
-/// with them either.
-#[test]
-fn what_waits_in_vain_takes_no_place_up_to_a_number() {
-    for (in_vain, expected) in [(0, 4), (4, 4), (6, 2), (8, 0), (9, 0)] {
-        let mut world = world(ContainerState::Queued, Holder::Nobody, 1);
-        let queued = world.containers.remove(&uuid(1)).unwrap();
-        for n in 100..120 {
-            world.containers.insert(uuid(n), queued.clone());
-        }
-        for n in 0..in_vain {
-            let known = Known {
-                state: ContainerState::Locked,
-                holder: ours(),
-                ..queued.clone()
-            };
-            world.containers.insert(uuid(n), known);
-            let waits = Waits {
-                words: "somebody holds it".into(),
-                in_vain_since: Some(at(1)),
-            };
-            world.waiting.insert(uuid(n), waits);
-            let job = Job {
-                container: uuid(n),
-                ..job(1, 1)
-            };
-            world = with_job(world, job);
-        }
-        let policy = Policy {
-            max_pending: 4,
-            ..POLICY
-        };
-        let started = plan(&world, &policy).filter(|a| matches!(a, Action::Start { .. }));
-        assert_eq!(started.count(), expected, "{in_vain} in vain");
-    }
-}
-
-#[test]
-fn what_does_not_fit_now_or_ever_stays_queued() {
-    for fit in [Fit::Later("busy".into()), Fit::Never("too large".into())] {
-        let mut world = world(ContainerState::Queued, Holder::Nobody, 1);
-        world.containers.get_mut(&uuid(1)).unwrap().fit = fit;
-        assert_eq!(words(&world), [""; 0]);
-    }
-}
-
-#[test]
-fn a_container_that_just_failed_waits_for_its_retry_time() {
-    let mut world = world(ContainerState::Queued, Holder::Nobody, 1);
-    world.retry_at.insert(uuid(1), at(11));
-    assert_eq!(words(&world), [""; 0]);
-    world.now = at(11);
-    assert_eq!(words(&world), ["start"]);
-}
-
-fn any_state() -> impl Strategy<Value = ContainerState> {
-    prop_oneof![
-        Just(ContainerState::Queued),
-        Just(ContainerState::Locked),
-        Just(ContainerState::Running),
-        Just(ContainerState::Complete),
-        Just(ContainerState::Cancelled),
-        Just(ContainerState::Unknown("New".into())),
-    ]
-}
-
-fn any_phase() -> impl Strategy<Value = Phase> {
-    prop_oneof![
-        Just(Phase::Locked),
-        Just(Phase::Submitting),
-        (0u64..12).prop_map(|s| Phase::Submitted(at(s))),
-        (0u64..12).prop_map(|s| Phase::Adopted(at(s))),
-        (0u64..12).prop_map(|s| Phase::Undelivered(at(s))),
-    ]
-}
-
-prop_compose! {
-    fn any_listing(began: u64)(jobs in prop::collection::vec((0usize..4, 0usize..3, any::<bool>()), 0..5)) -> Listing {
-        let jobs = jobs.into_iter().enumerate().map(|(i, (n, a, ended))| Job { id: JobId(i.to_string()), ended, ..job(n, a) }).collect();
-        Listing::new(at(began), jobs)
-    }
-}
-
-prop_compose! {
-    pub(crate) fn any_world()(
-        containers in prop::collection::btree_map(0usize..4, (any_state(), -1i64..3, 0usize..4), 0..4),
-        attempts in prop::collection::btree_map(0usize..4, (0usize..3, any_phase()), 0..4),
-        listing in prop::option::of(any_listing(9)),
-        previous in prop::option::of(any_listing(8)),
-        in_flight in prop::collection::vec(0usize..4, 0..2),
-        retry_at in prop::collection::btree_map(0usize..4, 5u64..15, 0..2),
-    ) -> World {
-        World {
-            now: at(10),
-            containers: containers.into_iter().map(|(n, (state, priority, holder))| {
-                let holder = match holder { 3 => Holder::Other, 2 => Holder::Nobody, n => Holder::Ours(token(n)) };
-                (uuid(n), Known { state, priority, etag: String::new(), holder, needs: Needs::default(), fit: Fit::Now, seen: at(100) })
-            }).collect(),
-            attempts: attempts.into_iter().map(|(n, (t, phase))| (uuid(n), Attempt { token: token(t), phase })).collect(),
-            listing,
-            previous,
-            in_flight: in_flight.into_iter().map(uuid).collect(),
-            retry_at: retry_at.into_iter().map(|(n, s)| (uuid(n), at(s))).collect(),
-            ..World::default()
-        }
-    }
-}
-
-proptest! {
-    #[test]
-    fn nothing_is_cancelled_or_started_without_two_listings(mut world in any_world()) {
-        world.previous = None;
-        for action in planned(&world) {
-            let from_missing_knowledge = matches!(
-                action,
-                Action::Cancel { .. } | Action::Start { .. } | Action::Unlock { reason: Reason::JobGone, .. }
-            );
-            prop_assert!(!from_missing_knowledge, "{action:?}");
-        }
-    }
-
-    #[test]
-    fn a_container_with_a_live_job_is_never_started_unlocked_or_cancelled(world in any_world()) {
-        for action in planned(&world) {
-            let alive = world.listing.iter().any(|l| l.live(action.container()).next().is_some());
-            let not_submitted = matches!(action, Action::Unlock { reason: Reason::PriorityZero, .. });
-            if alive && !not_submitted {
-                prop_assert!(!matches!(action, Action::Start { .. } | Action::Unlock { .. } | Action::Cancel { .. }), "{action:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn what_another_dispatcher_holds_is_left_alone_but_for_our_own_jobs(world in any_world()) {
-        for action in planned(&world) {
-            if world.containers.get(action.container()).is_some_and(|k| k.holder == Holder::Other) {
-                prop_assert!(!matches!(action, Action::Unlock { .. } | Action::Cancel { .. } | Action::Submit { .. } | Action::Start { .. }), "{action:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn one_kind_of_action_a_container_and_none_while_one_is_under_way(world in any_world()) {
-        let actions = planned(&world);
-        for action in &actions {
-            prop_assert!(!world.in_flight.contains(action.container()));
-            let stops = matches!(action, Action::StopJob { .. });
-            let others = actions.iter().filter(|a| a.container() == action.container() && *a != action);
-            for other in others {
-                prop_assert!(stops && matches!(other, Action::StopJob { .. }), "{action:?} beside {other:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn every_live_job_of_a_final_container_is_stopped(world in any_world()) {
-        let actions = planned(&world);
-        let Some(listing) = &world.listing else { return Ok(()) };
-        for (uuid, known) in &world.containers {
-            if known.state.is_final() && !world.in_flight.contains(uuid) {
-                for job in listing.live(uuid) {
-                    prop_assert!(actions.iter().any(|a| matches!(a, Action::StopJob { job: id, .. } if *id == job.id)), "{job:?} lives on");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn the_same_world_gives_the_same_plan(world in any_world()) {
-        prop_assert_eq!(planned(&world), planned(&world.clone()));
-    }
-}
-
-/// Workflow runners leave room for the containers they ask for.
-#[test]
-fn supervisors_have_their_share() {
-    let mut world = world(ContainerState::Running, ours(), 1);
-    world.attempts.insert(
-        uuid(1),
-        Attempt {
-            token: token(1),
-            phase: Phase::Submitted(at(1)),
-        },
-    );
-    world = with_job(world, job(1, 1));
-    let known = world.containers.get_mut(&uuid(1)).unwrap();
-    known.needs.supervisor = true;
-    for n in 2..8 {
-        let mut queued = world.containers[&uuid(1)].clone();
-        queued.state = ContainerState::Queued;
-        queued.holder = Holder::Nobody;
-        queued.priority = 100 - n as i64;
-        queued.needs.supervisor = n < 6;
-        world.containers.insert(uuid(n), queued);
-    }
-    let policy = Policy {
-        max_supervisors: 3,
-        ..POLICY
-    };
-    let started: Vec<ContainerUuid> = plan(&world, &policy)
-        .map(|action| action.container().clone())
-        .collect();
-    assert_eq!(started, [2, 3, 6, 7].map(uuid));
 }

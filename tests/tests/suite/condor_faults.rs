@@ -194,7 +194,7 @@ async fn what_an_administrator_does_to_a_job_is_respected() {
         crunch_run_of(&first).is_none().then_some(())
     });
 
-    stack.is_told(&first, "has ended: Cancelled, ", PATIENCE);
+    stack.is_told(&first, "Cancelled", PATIENCE);
 
     complete(&stack.end(&again, PATIENCE).await);
     stack.is_told(&again, "has ended: Complete, with exit code 0", PATIENCE);

@@ -391,3 +391,28 @@ fn a_container_that_an_event_named_is_asked_for() {
         "everything is still to be seen"
     );
 }
+
+/// Nothing is announced that will not come.
+#[test]
+fn the_next_attempt_is_told_where_there_is_one() {
+    use ContainerState::{Cancelled, Queued};
+    for (priority, state, told) in [(1, Queued, true), (1, Cancelled, false), (0, Queued, false)] {
+        for outcome in [Outcome::Released, Outcome::NotSubmitted] {
+            let mut mind = mind(1);
+            let container = locked(&mut mind, priority);
+            let next = mind.learn(
+                START,
+                container.clone(),
+                outcome(state.clone(), true),
+                Hints::default(),
+            );
+            let said = next.map(|event| event.sentence());
+            let words = "not run now: the next attempt begins in 3 s, or later";
+            assert_eq!(said.as_deref(), told.then_some(words), "{priority} {state}");
+            assert_eq!(
+                mind.world.retry_at.contains_key(&container),
+                state == Queued
+            );
+        }
+    }
+}
