@@ -44,7 +44,7 @@ pub enum Outcome {
     SubmitUnclear,
     /// The scheduler does not have it, and is to be asked again, for this one alone.
     NotTogether,
-    /// The scheduler does not have it, and the record is not Locked any more; its state now, and whether the attempt's
+    /// The scheduler does not have it, and the record is not Locked by this attempt any more; its state now, and whether the attempt's
     /// token is ended.
     NotSubmitted(ContainerState, bool),
     /// This job was told to stop.

@@ -204,14 +204,15 @@ async fn answer<P: Program>(
 ) -> Result<(String, bool), Box<dyn Error>> {
     Ok(match errand {
         Errand::DryRun { container } => {
-            let record = container.record(&client(program)?).await?;
+            let client = client(program)?;
+            let record = container.record(&client).await?;
             let home = Home::visit(program.directory())?;
             let page = program.dry_run(&record, home).await?;
             let home = Home::visit(program.directory())?;
             let label = home.shown_label();
             let scheduler = program.scheduler(home, label);
             let page = DryRun {
-                not_now: not_now(program, &scheduler, &record).await,
+                not_now: not_now(program, &client, &scheduler, &record).await?,
                 page,
             };
             (shown(&page, format)?, true)
@@ -249,27 +250,28 @@ fn client<P: Program>(program: &P) -> Result<Client, Box<dyn Error>> {
 async fn facts<P: Program>(program: &P, asked: &Asked) -> Result<Facts, Box<dyn Error>> {
     let common = program.common();
     let client = client(program)?;
-    let container = asked.record(&client).await?;
-    let uuid = &container.uuid.clone();
+    let uuid = &asked.record(&client).await?.uuid;
     let home = Home::visit(program.directory())?;
     let label = home.shown_label();
+    let scheduler = program.scheduler(home, label.clone());
+    let jobs = scheduler.list().await.map_err(|error| error.to_string());
+    let jobs = jobs.map(|mut jobs| {
+        jobs.retain(|job| job.container == *uuid);
+        jobs
+    });
+    // Younger than the listing, as the service has it.
+    let container = client.container(uuid).await?;
     let holder = container.locked_by_uuid.clone();
     let own = match common.token_mode {
         TokenModeName::Shared => Some(client.own_token().await?.uuid),
         TokenModeName::PerAttempt => None,
     };
     let tokens = client.tokens().await?;
-    let scheduler = program.scheduler(home, label.clone());
     let minter = format!("{}-{label}", scheduler.name());
     let ours = holder.filter(|holder| {
         let attempt = tokens.iter().find(|token| token.uuid == *holder);
         own.as_ref() == Some(holder)
             || attempt.is_some_and(|token| scopes::is_labelled(&token.scopes, &minter))
-    });
-    let jobs = scheduler.list().await.map_err(|error| error.to_string());
-    let jobs = jobs.map(|mut jobs| {
-        jobs.retain(|job| job.container == *uuid);
-        jobs
     });
     let ended = match (&ours, &jobs) {
         (Some(attempt), Ok(jobs)) if jobs.is_empty() => {
@@ -318,32 +320,45 @@ async fn fit<P: Program>(program: &P, scheduler: &P::Scheduler, container: &Cont
     }
 }
 
+/// Why a container is none to be started, by its record.
+fn not_wanted(container: &Container) -> Option<String> {
+    match (&container.state, container.priority) {
+        (ContainerState::Queued, 1..) => None,
+        (ContainerState::Queued, _) => Some("its priority is 0".to_owned()),
+        (state, _) => Some(format!("it is {state}")),
+    }
+}
+
 /// Why a container would not be submitted as things are, if so.
 async fn not_now<P: Program>(
     program: &P,
+    client: &Client,
     scheduler: &P::Scheduler,
     container: &Container,
-) -> Option<String> {
-    match (&container.state, container.priority) {
-        (ContainerState::Queued, 1..) => {}
-        (ContainerState::Queued, _) => return Some("its priority is 0".to_owned()),
-        (state, _) => return Some(format!("it is {state}")),
+) -> Result<Option<String>, Box<dyn Error>> {
+    if let Some(why) = not_wanted(container) {
+        return Ok(Some(why));
     }
     let jobs = match scheduler.list().await {
         Ok(jobs) => jobs,
-        Err(error) => return Some(error.to_string()),
+        Err(error) => return Ok(Some(error.to_string())),
     };
+    // Younger than the listing, as the service has it.
+    let container = client.container(&container.uuid).await?;
+    if let Some(why) = not_wanted(&container) {
+        return Ok(Some(why));
+    }
     let left = |job: &&Job| job.container == container.uuid && !job.ended;
     if let Some(job) = jobs.iter().find(left) {
-        return Some(format!(
-            "job {} is left over from an earlier attempt",
-            job.id.0
-        ));
+        let job = &job.id.0;
+        return Ok(Some(format!(
+            "job {job} is left over from an earlier attempt"
+        )));
     }
-    match fit(program, scheduler, container).await {
+    Ok(match fit(program, scheduler, &container).await {
         Fit::Now => None,
         Fit::Later(why) | Fit::Never(why) => Some(why),
-    }
+    })
 }
 
 /// What the server's `logs` have last of a dispatcher about it, the newest first: when, and its words.

@@ -37,7 +37,7 @@ pub enum Event {
         state: ContainerState,
         reason: String,
     },
-    /// Its record came to an end, as its executor or the server wrote, while an attempt of ours held it.
+    /// Its record came to an end, as its executor wrote, or the server, while an attempt of ours held it.
     Ended {
         container: ContainerUuid,
         how: String,

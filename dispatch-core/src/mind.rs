@@ -394,6 +394,6 @@ impl Mind {
 }
 
 /// How long until `at`, in whole seconds.
-fn seconds(at: Moment, now: Moment) -> u64 {
-    at.since(now).as_secs() + 1
+fn seconds(at: Moment, now: Moment) -> u128 {
+    at.since(now).as_millis().div_ceil(1000)
 }

@@ -35,7 +35,7 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         Ok(self.attempts.end(attempt).await?)
     }
 
-    /// Its record is final in the state `ended`, of which nobody was told.
+    /// `ended`: its record is final, in this state, and nobody was told.
     pub(super) async fn end_attempt(
         &self,
         container: ContainerUuid,

@@ -8,7 +8,7 @@ use fail_points::fail_point;
 use serde_json::json;
 
 use super::{Hands, Outcome, Report};
-use crate::api::{Api, Row, UNDELIVERED_SINCE};
+use crate::api::{Api, Record, Row, UNDELIVERED_SINCE};
 use crate::attempts::AttemptToken;
 use crate::events::Event;
 use crate::last_log;
@@ -33,6 +33,12 @@ fn left_alone(ending: &Ending, results_count: bool) -> Option<String> {
         )),
         Doubt::MayHaveResults(_) => None,
     }
+}
+
+/// Of a record that somebody else has brought to its end.
+fn has_ended(container: ContainerUuid, record: &Record) -> Option<Event> {
+    let how = record.state.is_final().then(|| record.end())?;
+    Some(Event::Ended { container, how })
 }
 
 fn doubtful(container: &ContainerUuid, ending: &Ending, why: String) -> Report {
@@ -64,30 +70,41 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
             self.leave_word(&container, &token.token, &ending).await;
             story = Some(ending.story());
         }
+        let told = |container, state| match story {
+            Some(reason) => Event::CleanedUpExecutor {
+                container,
+                state,
+                reason,
+            },
+            None => Event::GaveBack {
+                container,
+                state,
+                reason,
+            },
+        };
         fail_point("dispatcher.before-unlock");
         let unlocked = self.api.unlock(&token.token, &container).await;
         fail_point("dispatcher.after-unlock");
         match unlocked {
             Err(error) if error.is_denied() => {
                 let late = "the token of this attempt has expired before it could be given back";
-                let story = story.unwrap_or_else(|| reason.to_string());
-                self.end_as_dispatcher(container, &attempt, late.to_owned(), story)
-                    .await
+                let ours = self.end_as_dispatcher(container.clone(), &attempt, late.to_owned());
+                let (mut report, record) = ours.await;
+                report.events.extend(record.and_then(|record| {
+                    let is_free = record.locked_by.is_none();
+                    match record.state {
+                        // It was given back before, though that was not heard.
+                        ContainerState::Queued if is_free => Some(told(container, record.state)),
+                        // One that is given back at the end of the program may never have had the lock.
+                        _ if reason != Reason::Draining => has_ended(container, &record),
+                        _ => None,
+                    }
+                }));
+                report
             }
             Ok(state) => {
                 let ended = self.put_away(&container, &attempt).await.is_ok();
-                let told = match story {
-                    Some(reason) => Event::CleanedUpExecutor {
-                        container,
-                        state: state.clone(),
-                        reason,
-                    },
-                    None => Event::GaveBack {
-                        container,
-                        state: state.clone(),
-                        reason,
-                    },
-                };
+                let told = told(container, state.clone());
                 let mut report = Report::new(Outcome::Released(state, ended), vec![told]);
                 report.hints.failed_on = failed_on;
                 report
@@ -150,8 +167,21 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         fail_point("dispatcher.after-cancel");
         match cancelled {
             Err(error) if error.is_denied() => {
-                self.end_as_dispatcher(container, &attempt, reason.clone(), reason)
-                    .await
+                let ours = self.end_as_dispatcher(container.clone(), &attempt, reason.clone());
+                let (mut report, record) = ours.await;
+                report.events.extend(record.and_then(|record| {
+                    let error = record.status.as_ref().and_then(|s| s.error.as_ref());
+                    match error == Some(&reason) && record.state == ContainerState::Cancelled {
+                        // It was cancelled before, though that was not heard.
+                        true => Some(Event::CleanedUpExecutor {
+                            container,
+                            state: record.state,
+                            reason,
+                        }),
+                        false => has_ended(container, &record),
+                    }
+                }));
+                report
             }
             Ok(()) => self.cancelled(container, &attempt, reason).await,
             Err(error) => Report::failed(&container, &error).after(&error),
@@ -243,42 +273,30 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
 
     /// The server does not let the attempt do this. If it still holds the lock, its token has ended, and nobody can
     /// give the container back any more, only end it, and only by the bare state. Else the container is not ours any
-    /// more: an earlier request took effect though its answer was lost, and another may hold it by now. `story` is what
-    /// that request was made for.
+    /// more: an earlier request took effect though its answer was lost, and another may hold it by now; then its record
+    /// tells what there is to be told.
     async fn end_as_dispatcher(
         &self,
         container: ContainerUuid,
         attempt: &TokenUuid,
         reason: String,
-        story: String,
-    ) -> Report {
+    ) -> (Report, Option<Box<Record>>) {
         match self.api.record(None, &container).await {
             Ok(Row::Container(record)) if record.locked_by.as_ref() == Some(attempt) => {}
             Ok(Row::Container(record)) => {
                 let ended = self.put_away(&container, attempt).await.is_ok();
-                let told = match (&record.state, &record.locked_by) {
-                    (ContainerState::Queued, None) => Some(Event::CleanedUpExecutor {
-                        container,
-                        state: ContainerState::Queued,
-                        reason: story,
-                    }),
-                    (state, _) if state.is_final() => Some(Event::Ended {
-                        container,
-                        how: record.end(),
-                    }),
-                    _ => None,
-                };
-                let outcome = Outcome::Released(record.state, ended);
-                return Report::new(outcome, told.into_iter().collect());
+                let outcome = Outcome::Released(record.state.clone(), ended);
+                return (Report::new(outcome, vec![]), Some(record));
             }
-            Ok(Row::Unreadable(_, why)) => return Report::failed(&container, why),
-            Err(error) => return Report::failed(&container, &error).after(&error),
+            Ok(Row::Unreadable(_, why)) => return (Report::failed(&container, why), None),
+            Err(error) => return (Report::failed(&container, &error).after(&error), None),
         }
         let bare = json!({"state": "Cancelled"});
-        match self.api.update(None, &container, bare).await {
+        let report = match self.api.update(None, &container, bare).await {
             Ok(()) => self.cancelled(container, attempt, reason).await,
             Err(error) => Report::failed(&container, &error).after(&error),
-        }
+        };
+        (report, None)
     }
 
     /// Says in the record what became of an attempt that never ran, so that nothing ends without a word when the

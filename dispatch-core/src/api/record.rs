@@ -6,6 +6,8 @@ use jiff::Timestamp;
 
 use crate::needs::Needs;
 
+/// No word of any language is so long, but keys are.
+const LONGEST: usize = 120;
 /// So many letters of what somebody wrote are shown in a log.
 const MOST: usize = 300;
 
@@ -48,9 +50,10 @@ impl Record {
     /// How it is, in a few words, once it has ended.
     pub fn end(&self) -> String {
         let error = self.status.as_ref().and_then(|s| s.error.as_deref());
+        let error = error.map(quoted).filter(|line| !line.is_empty());
         match (&self.state, self.exit_code, error) {
             (ContainerState::Complete, Some(code), _) => format!("Complete, with exit code {code}"),
-            (state, _, Some(error)) => format!("{state}, {}", quoted(error)),
+            (state, _, Some(error)) => format!("{state}, {error}"),
             (state, ..) => state.to_string(),
         }
     }
@@ -79,10 +82,8 @@ impl From<Container> for Record {
 fn quoted(text: &str) -> String {
     let words = text.split(|c: char| c.is_whitespace() || c.is_control());
     let words = words.filter(|word| !word.is_empty());
-    let shown = words.map(|word| match word.contains("v2/") {
-        true => "…",
-        false => word,
-    });
+    let is_secret = |word: &str| word.contains("v2/") || word.len() > LONGEST;
+    let shown = words.map(|word| if is_secret(word) { "…" } else { word });
     let line = shown.collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(MOST) {
         Some((end, _)) => format!("{}…", &line[..end]),
@@ -126,7 +127,7 @@ mod tests {
     #[test]
     fn an_end_is_one_line_whatever_is_in_the_record() {
         let error = |text: &str| json!({"state": "Cancelled", "runtime_status": {"error": text}});
-        let long = "x".repeat(1000);
+        let long = "why ".repeat(1000);
         let rows = [
             (
                 json!({"state": "Complete", "exit_code": 3}),
@@ -134,7 +135,12 @@ mod tests {
             ),
             (json!({"state": "Complete"}), "Complete"),
             (json!({"state": "Cancelled"}), "Cancelled"),
+            (error(" \n"), "Cancelled"),
             (error("no disk"), "Cancelled, no disk"),
+            (
+                error(&format!("key {}", "x".repeat(150))),
+                "Cancelled, key …",
+            ),
             (
                 error("a\n2026 ERROR b\u{1b}[31m\r"),
                 "Cancelled, a 2026 ERROR b [31m",

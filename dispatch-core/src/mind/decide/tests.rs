@@ -407,7 +407,7 @@ fn the_next_attempt_is_told_where_there_is_one() {
                 Hints::default(),
             );
             let said = next.map(|event| event.sentence());
-            let words = "not run now: the next attempt begins in 3 s, or later";
+            let words = "not run now: the next attempt begins in 2 s, or later";
             assert_eq!(said.as_deref(), told.then_some(words), "{priority} {state}");
             assert_eq!(
                 mind.world.retry_at.contains_key(&container),
