@@ -1,11 +1,13 @@
 //! Calls on containers.
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::client::{Call, Client};
 use crate::error::Error;
+use crate::filter::Query;
 use crate::ids::ContainerUuid;
-use crate::records::{Authorization, Container, LockReply};
+use crate::records::{Authorization, Container, LockReply, Log};
 
 impl Client {
     /// The whole record.
@@ -52,5 +54,26 @@ impl Client {
     pub async fn secret_mounts(&self, uuid: &ContainerUuid) -> Result<Value, Error> {
         self.send(Call::get(format!("containers/{uuid}/secret_mounts")))
             .await
+    }
+
+    /// What the server's `logs` have last of it with a text, of one kind (`event_type`): when, and the text; the newest
+    /// first, at most `limit`.
+    pub async fn last_notes(
+        &self,
+        uuid: &ContainerUuid,
+        kind: &str,
+        limit: u64,
+    ) -> Result<Vec<(Timestamp, String)>, Error> {
+        let query = Query::new()
+            .filter("object_uuid", "=", uuid)
+            .filter("event_type", "=", kind)
+            .order("id desc")
+            .limit(limit);
+        let page = self.page::<Log>("logs", &query).await?;
+        let note = |entry: Log| {
+            let text = entry.properties["text"].as_str()?.to_owned();
+            Some((entry.event_at?, text))
+        };
+        Ok(page.items.into_iter().filter_map(note).collect())
     }
 }

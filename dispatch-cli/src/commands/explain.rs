@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use arvados_client::Client;
 use arvados_client::client::Call;
-use arvados_client::filter::Query;
-use arvados_client::records::Log;
 use clap::Args;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -65,19 +63,9 @@ async fn last_words(client: &Client, job: &Job) -> Vec<(Timestamp, String)> {
     let Some(container) = job.request.container_uuid.as_ref() else {
         return Vec::new();
     };
-    let query = Query::new()
-        .filter("object_uuid", "=", container)
-        .filter("event_type", "=", NOTES)
-        .order("id desc")
-        .limit(LAST_WORDS);
     // It is only help.
-    let page = client.page::<Log>("logs", &query).await;
-    let entries = page.map(|page| page.items).unwrap_or_default();
-    let word = |entry: Log| {
-        let words = entry.properties["text"].as_str()?.to_owned();
-        Some((entry.event_at?, words))
-    };
-    entries.into_iter().filter_map(word).collect()
+    let notes = client.last_notes(container, NOTES, LAST_WORDS).await;
+    notes.unwrap_or_default()
 }
 
 fn sentences(
