@@ -10,6 +10,8 @@ use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
 
+use crate::lines::one_line;
+
 pub use api::look as api;
 pub use machine::{Mends, commands, directory, set_up};
 
@@ -68,11 +70,6 @@ impl Finding {
             mend: mend.map(one_line),
         }
     }
-}
-
-/// Messages of other programs may have several lines.
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// All that was found.

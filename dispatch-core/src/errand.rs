@@ -7,11 +7,9 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use arvados_client::filter::Query;
 use arvados_client::records::{Container, ContainerState};
 use arvados_client::{Client, ContainerUuid, scopes};
 use clap::{Args, Subcommand, ValueEnum};
-use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::api::Api;
@@ -20,6 +18,7 @@ use crate::check::Report;
 use crate::check::submit_test::Test;
 use crate::explain::{Explanation, Facts, Names, explain};
 use crate::home::Home;
+use crate::lines::one_line;
 use crate::needs::{Fit, Needs};
 use crate::program::{self, TokenModeName};
 use crate::records::EVENT_TYPE;
@@ -212,7 +211,10 @@ async fn answer<P: Program>(
             let label = home.shown_label();
             let scheduler = program.scheduler(home, label);
             let page = DryRun {
-                not_now: not_now(program, &client, &scheduler, &record).await?,
+                // In a page that the scheduler's command reads too, it is a comment of one line.
+                not_now: not_now(program, &client, &scheduler, &record)
+                    .await?
+                    .map(|why| one_line(&why)),
                 page,
             };
             (shown(&page, format)?, true)
@@ -363,22 +365,13 @@ async fn not_now<P: Program>(
 
 /// What the server's `logs` have last of a dispatcher about it, the newest first: when, and its words.
 async fn last_words(client: &Client, uuid: &ContainerUuid) -> Vec<String> {
-    let query = Query::new()
-        .filter("object_uuid", "=", uuid)
-        .filter("event_type", "=", EVENT_TYPE)
-        .order("id desc")
-        .limit(LAST_WORDS);
-    let page = match client.page::<serde_json::Value>("logs", &query).await {
-        Ok(page) => page,
-        Err(error) => return vec![format!("not known: {error}")],
-    };
-    let word = |entry: &serde_json::Value| {
-        let time: Timestamp = entry["event_at"].as_str()?.parse().ok()?;
-        let words = entry["properties"]["text"].as_str()?;
-        Some(format!(
-            "{}, {words}",
-            time.strftime("%Y-%m-%d %H:%M:%S UTC")
-        ))
-    };
-    page.items.iter().filter_map(word).collect()
+    match client.last_notes(uuid, EVENT_TYPE, LAST_WORDS).await {
+        Ok(notes) => {
+            let notes = notes.into_iter();
+            notes
+                .map(|(time, words)| format!("{}, {words}", time.strftime("%Y-%m-%d %H:%M:%S UTC")))
+                .collect()
+        }
+        Err(error) => vec![format!("not known: {error}")],
+    }
 }

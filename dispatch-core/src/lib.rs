@@ -30,6 +30,7 @@ pub mod home;
 pub mod instance_types;
 pub mod last_log;
 pub mod lately;
+mod lines;
 pub mod manual;
 pub mod mind;
 pub mod needs;

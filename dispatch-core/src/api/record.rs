@@ -4,6 +4,7 @@ use arvados_client::records::{Container, ContainerState, RuntimeStatus};
 use arvados_client::{ContainerUuid, Pdh, TokenUuid};
 use jiff::Timestamp;
 
+use crate::lines::words;
 use crate::needs::Needs;
 
 /// No word of any language is so long, but keys are.
@@ -80,10 +81,8 @@ impl From<Container> for Record {
 
 /// What somebody wrote into a record, for an admin's log: one line that is not long, without anything like a token.
 fn quoted(text: &str) -> String {
-    let words = text.split(|c: char| c.is_whitespace() || c.is_control());
-    let words = words.filter(|word| !word.is_empty());
     let is_secret = |word: &str| word.contains("v2/") || word.len() > LONGEST;
-    let shown = words.map(|word| if is_secret(word) { "…" } else { word });
+    let shown = words(text).map(|word| if is_secret(word) { "…" } else { word });
     let line = shown.collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(MOST) {
         Some((end, _)) => format!("{}…", &line[..end]),
