@@ -41,6 +41,11 @@ pub struct Endpoint {
     pub keep_services: Vec<String>,
     /// How long one call may be repeated, waits included.
     pub retry_budget: Duration,
+    /// How long one call may be repeated while the server cannot be reached or cannot answer; none: for all of
+    /// `retry_budget`.
+    pub outage_budget: Option<Duration>,
+    /// How long a refusal of what worked before is asked again.
+    pub refusal_window: Duration,
     /// How long one attempt may take.
     pub call_timeout: Duration,
 }
@@ -74,6 +79,8 @@ impl Endpoint {
             ca_file: None,
             keep_services: Vec::new(),
             retry_budget: Duration::from_secs(120),
+            outage_budget: None,
+            refusal_window: crate::retry::REFUSAL_WINDOW,
             call_timeout: Duration::from_secs(60),
         })
     }
@@ -82,21 +89,16 @@ impl Endpoint {
     /// `SSL_CERT_FILE`; what is missing there is looked up in `~/.config/arvados/settings.conf`.
     pub fn from_env() -> Result<Self, EndpointError> {
         let settings = settings_conf();
+        let in_file = |key: &str| settings.iter().find(|(k, _)| k == key);
         Self::from_lookup(|key| {
-            std::env::var(key)
-                .ok()
-                .filter(|v| !v.is_empty())
-                .or_else(|| {
-                    settings
-                        .iter()
-                        .find(|(k, _)| k == key)
-                        .map(|(_, v)| v.clone())
-                })
+            let set = std::env::var(key).ok().filter(|v| !v.is_empty());
+            set.or_else(|| in_file(key).map(|(_, v)| v.clone()))
         })
     }
 
-    /// [`Endpoint::from_env`] over any source of variables.
+    /// [`Endpoint::from_env`] over any source of variables. One that is set but empty counts as unset.
     pub fn from_lookup(get: impl Fn(&str) -> Option<String>) -> Result<Self, EndpointError> {
+        let get = |key: &str| get(key).filter(|value| !value.is_empty());
         let host = get("ARVADOS_API_HOST").ok_or(EndpointError::NoHost)?;
         let token = get("ARVADOS_API_TOKEN").ok_or(EndpointError::NoToken)?;
         let mut endpoint = Self::new(&host, Token::new(token))?;
@@ -116,7 +118,7 @@ fn is_true(value: &str) -> bool {
 
 /// `KEY=VALUE` lines of the user's settings file; lines that are not `ARVADOS_…` are ignored.
 fn settings_conf() -> Vec<(String, String)> {
-    let Some(home) = std::env::var_os("HOME") else {
+    let Some(home) = std::env::var_os("HOME").filter(|home| !home.is_empty()) else {
         return Vec::new();
     };
     let path = PathBuf::from(home).join(".config/arvados/settings.conf");
@@ -155,6 +157,25 @@ mod tests {
         .unwrap();
         assert!(e.insecure);
         assert_eq!(e.keep_services, ["http://a", "http://b"]);
+    }
+
+    #[test]
+    fn a_variable_that_is_set_but_empty_is_unset() {
+        let e = Endpoint::from_lookup(lookup(&[
+            ("ARVADOS_API_HOST", "zzzzz.example.org"),
+            ("ARVADOS_API_TOKEN", "t"),
+            ("ARVADOS_API_HOST_INSECURE", ""),
+            ("ARVADOS_KEEP_SERVICES", ""),
+            ("SSL_CERT_FILE", ""),
+        ]))
+        .unwrap();
+        assert!(!e.insecure && e.keep_services.is_empty());
+        assert_eq!(e.ca_file, None);
+        let empty = Endpoint::from_lookup(lookup(&[
+            ("ARVADOS_API_HOST", ""),
+            ("ARVADOS_API_TOKEN", "t"),
+        ]));
+        assert_eq!(empty.unwrap_err(), EndpointError::NoHost);
     }
 
     #[test]

@@ -99,6 +99,14 @@ pub enum Error {
         /// What happened.
         detail: String,
     },
+    /// The server made no way in to a container.
+    #[error("no gateway tunnel from the API server at {host}: {detail}")]
+    Tunnel {
+        /// Host and port.
+        host: String,
+        /// What happened.
+        detail: String,
+    },
     /// A Keep service has an address that cannot be used.
     #[error(transparent)]
     KeepService(#[from] crate::keep::ServiceError),

@@ -1,7 +1,8 @@
 //! Identifiers of the Arvados API as types: one newtype per kind of object, and the portable data hash.
 //!
-//! A uuid is `CCCCC-KKKKK-XXXXXXXXXXXXXXX`: cluster, kind and 15 characters, all of `[a-z0-9]`
-//! (<https://doc.arvados.org/api/resources.html>).
+//! A uuid is `CCCCC-KKKKK-XXXXXXXXXXXXXXX`: cluster and kind of `[a-z0-9]`, and a tail of 15 characters
+//! (<https://doc.arvados.org/api/resources.html>). Servers also write Keep services with 16 characters, and letters
+//! of either case, in the tail. A uuid keeps the spelling it was read in.
 
 use std::fmt;
 use std::str::FromStr;
@@ -29,12 +30,18 @@ pub enum IdError {
     NotPdh(String),
 }
 
+/// Length of nearly every uuid.
+pub const UUID_LENGTH: usize = 27;
+/// Length of the longest uuids: Keep services whose volume has no `Rendezvous` of its own.
+const LONGEST_UUID: usize = 28;
+
 /// The part in the middle of a uuid, if the text has the shape of one.
 fn infix(text: &str) -> Option<&str> {
-    let ok = text.len() == 27
+    let ok = (UUID_LENGTH..=LONGEST_UUID).contains(&text.len())
         && text.bytes().enumerate().all(|(i, b)| match i {
             5 | 11 => b == b'-',
-            _ => b.is_ascii_lowercase() || b.is_ascii_digit(),
+            0..11 => b.is_ascii_lowercase() || b.is_ascii_digit(),
+            _ => b.is_ascii_alphanumeric(),
         });
     ok.then(|| &text[6..11])
 }
@@ -46,14 +53,15 @@ fn random_suffix() -> String {
         .collect()
 }
 
-/// The 27 characters of a uuid, in place: there are many, and they are compared all the time.
+/// The characters of a uuid in place, 0 after the last: there are many, and they are compared all the time.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct Name([u8; 27]);
+struct Name([u8; LONGEST_UUID]);
 
 impl Name {
     /// Of a text that has the shape of a uuid; of anything else it is the beginning.
     fn of(text: &str) -> Self {
-        let mut name = [b'0'; 27];
+        let mut name = [b'0'; LONGEST_UUID];
+        name[UUID_LENGTH] = 0;
         for (to, from) in name.iter_mut().zip(text.bytes()) {
             *to = from;
         }
@@ -63,7 +71,11 @@ impl Name {
 
 impl AsRef<str> for Name {
     fn as_ref(&self) -> &str {
-        std::str::from_utf8(&self.0).unwrap_or_default()
+        let length = match self.0[UUID_LENGTH] {
+            0 => UUID_LENGTH,
+            _ => LONGEST_UUID,
+        };
+        std::str::from_utf8(&self.0[..length]).unwrap_or_default()
     }
 }
 
@@ -242,6 +254,38 @@ mod tests {
                 "{bad}"
             );
         }
+    }
+
+    #[test]
+    fn a_uuid_is_read_and_written_as_the_server_spells_it() {
+        // uuid, accepted
+        let rows = [
+            ("zzzzz-bi6l4-000000000000001", true),
+            ("zzzzz-bi6l4-887edefe27fc75f4", true),
+            ("zzzzz-bi6l4-RendezvousPoint", true),
+            ("zzzzz-bi6l4-RENDEZVOUSpoint1", true),
+            ("zzzzz-BI6L4-000000000000001", false),
+            ("Zzzzz-bi6l4-000000000000001", false),
+            ("zzzzz-bi6l4-00000000000001", false),
+            ("zzzzz-bi6l4-887edefe27fc75f45", false),
+            ("zzzzz-bi6l4-887edefe27fc75f-", false),
+            ("zzzzz-bi6l4-00000000000000\0", false),
+            ("zzzzz-bi6l4-../../../../etc", false),
+        ];
+        for (text, accepted) in rows {
+            let json = serde_json::to_string(text).unwrap();
+            match serde_json::from_str::<KeepServiceUuid>(&json) {
+                Ok(uuid) => {
+                    assert!(accepted, "{text}");
+                    assert_eq!(uuid.as_str(), text);
+                    assert_eq!(serde_json::to_string(&uuid).unwrap(), json);
+                    assert_eq!(Uuid::parse(text).unwrap().infix(), "bi6l4");
+                }
+                Err(_) => assert!(!accepted, "{text}"),
+            }
+        }
+        let lower = KeepServiceUuid::parse("zzzzz-bi6l4-rendezvouspoint").unwrap();
+        assert_ne!(lower.as_str(), "zzzzz-bi6l4-RendezvousPoint");
     }
 
     #[test]

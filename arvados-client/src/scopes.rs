@@ -16,9 +16,8 @@ pub fn attempt(container: &ContainerUuid, label: &str) -> Vec<String> {
         format!("POST {record}/lock"),
         format!("POST {record}/unlock"),
         format!("GET {record}/auth"),
+        // New ones only: with the right to change collections it could change everybody's.
         "POST /arvados/v1/collections".into(),
-        "PUT /arvados/v1/collections/".into(),
-        "PATCH /arvados/v1/collections/".into(),
         "GET /arvados/v1/keep_services/accessible".into(),
         "GET /arvados/v1/users/current".into(),
         label_scope(label),
@@ -66,5 +65,20 @@ mod tests {
         assert!(is_labelled(&scopes, "local on node 1"));
         assert!(!is_labelled(&scopes, "local on node 2"));
         assert_eq!(attempt_container(&["all".into()]), None);
+    }
+
+    #[test]
+    fn an_attempt_changes_nothing_but_its_own_container() {
+        let uuid = ContainerUuid::generate("zzzzz");
+        let own = format!("/arvados/v1/containers/{uuid}");
+        for scope in attempt(&uuid, "l") {
+            let (method, path) = scope.split_once(' ').unwrap();
+            let is_new = (method, path) == ("POST", "/arvados/v1/collections");
+            assert!(
+                method == "GET" || path.starts_with(&own) || is_new,
+                "{scope}"
+            );
+            assert!(!path.ends_with('/'), "{scope}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! TLS set-up: the system's certificates, a named file, or (asked for by name) anything.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -7,6 +8,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls_native_certs::CertificateResult;
 
 use crate::endpoint::Endpoint;
 
@@ -56,11 +58,22 @@ pub(crate) fn config(endpoint: &Endpoint) -> Result<ClientConfig, TlsError> {
             }
         }
         None => {
-            let native = rustls_native_certs::load_native_certs();
-            roots.add_parsable_certificates(native.certs);
+            let named = std::env::var_os("SSL_CERT_FILE");
+            roots.add_parsable_certificates(system_certificates(named.as_deref()).certs);
         }
     }
     Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// The system's certificates; `named` is `SSL_CERT_FILE`.
+fn system_certificates(named: Option<&OsStr>) -> CertificateResult {
+    if named.is_none_or(|named| !named.is_empty()) {
+        return rustls_native_certs::load_native_certs();
+    }
+    // Set but empty is unset to everybody but that library, which finds nothing then.
+    let found = openssl_probe::probe();
+    let dir = found.cert_dir.first().map(PathBuf::as_path);
+    rustls_native_certs::load_certs_from_paths(found.cert_file.as_deref(), dir)
 }
 
 /// `ARVADOS_API_HOST_INSECURE`: the peer is not checked, the connection is still encrypted.
@@ -106,5 +119,21 @@ impl ServerCertVerifier for AnyCertificate {
     }
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn an_empty_name_of_a_certificate_file_is_none() {
+        let certificates = |named| {
+            let certs = system_certificates(named).certs;
+            certs.iter().map(|c| c.to_vec()).collect::<BTreeSet<_>>()
+        };
+        assert_eq!(certificates(Some("".as_ref())), certificates(None));
     }
 }

@@ -10,7 +10,7 @@ use arvados_client::ContainerUuid;
 use bytesize::ByteSize;
 use clap::{ArgAction, Parser};
 
-pub use self::choices::{EngineChoice, GpuStackFlag, MountMethod, Networking};
+pub use self::choices::{EngineChoice, GatewayChoice, GpuStackFlag, MountMethod, Networking};
 use crate::cache::{Limits, Share};
 
 /// What `--help` says below the flags; `exit.rs` is the other place that knows.
@@ -174,6 +174,10 @@ pub struct Flags {
     #[arg(long, default_value = "32MiB", value_name = "SIZE")]
     pub log_update_size: ByteSize,
 
+    /// Serve the log of a running container to those who may read it, through the API server
+    #[arg(long, value_enum, default_value_t = GatewayChoice::Auto, value_name = "WHEN")]
+    pub container_gateway: GatewayChoice,
+
     /// Program to run when this node looks broken, with the reason as its argument
     #[arg(long, value_name = "FILE")]
     pub broken_node_hook: Option<PathBuf>,
@@ -198,6 +202,10 @@ pub struct Flags {
     /// This process is the one in the background; the lock is its stdin
     #[arg(long, hide = true)]
     pub worker: bool,
+
+    /// The gateway secret is on stdin
+    #[arg(long, hide = true)]
+    pub gateway_secret_stdin: bool,
 
     #[command(flatten)]
     pub obsolete: Obsolete,

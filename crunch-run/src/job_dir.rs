@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use arvados_client::ContainerUuid;
 
+use crate::environment;
 use crate::exit::ExitCode;
 use crate::registry::Places;
 
@@ -29,7 +30,7 @@ impl JobDir {
 
     /// A new one for a run in the foreground.
     pub fn fresh(uuid: &ContainerUuid) -> io::Result<Self> {
-        let parent = std::env::temp_dir().canonicalize()?;
+        let parent = environment::temp_dir().canonicalize()?;
         loop {
             let path = parent.join(format!("crunch-run.{uuid}.{:08x}", fastrand::u32(..)));
             match fs::DirBuilder::new().mode(0o700).create(&path) {

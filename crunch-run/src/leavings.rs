@@ -4,13 +4,14 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use arvados_client::ContainerUuid;
 
 use crate::engine::choose::Makers;
 use crate::engine::{Engine, EngineError};
+use crate::environment;
 use crate::job_dir::JobDir;
 use crate::lock_file::{LockError, LockFile};
 use crate::mounts::arv_mount::detach;
@@ -34,7 +35,7 @@ pub struct Sweeper<'a> {
 impl Sweeper<'_> {
     /// Removes what earlier attempts at the container that begins left with other engines than this run's.
     pub async fn earlier_attempts(self, uuid: &ContainerUuid) -> Vec<String> {
-        let dir = registry::directory(|name| std::env::var(name).ok());
+        let dir = registry::directory(environment::variable);
         let mut said = Vec::new();
         for entry in registry::killed(&dir, uuid).unwrap_or_default() {
             match self.recover_elsewhere(&entry).await {
@@ -56,6 +57,21 @@ impl Sweeper<'_> {
         Ok(removed)
     }
 
+    /// What its container left under another user's id belongs to this user then, and can be removed.
+    async fn give_files(self, entry: &Entry, places: &Places) -> Result<(), EngineError> {
+        let noted = entry.engine.as_ref();
+        let other = noted
+            .filter(|noted| **noted != self.engine.note())
+            .map(|noted| self.makers.noted(noted));
+        let engine = other.as_deref().unwrap_or(self.engine);
+        let mut dirs = scratch_dirs(places, &entry.uuid);
+        dirs.push(places.job_dir.clone());
+        for dir in dirs {
+            engine.give_files(entry.uuid.as_str(), None, &dir).await?;
+        }
+        Ok(())
+    }
+
     async fn recover_elsewhere(self, entry: &Entry) -> Result<Vec<String>, EngineError> {
         let noted = entry.engine.as_ref();
         let Some(noted) = noted.filter(|noted| **noted != self.engine.note()) else {
@@ -75,7 +91,7 @@ impl Sweeper<'_> {
 
 /// A sentence for each thing that was done or could not be.
 pub async fn sweep(sweeper: Sweeper<'_>) -> Vec<String> {
-    let dir = registry::directory(|name| std::env::var(name).ok());
+    let dir = registry::directory(environment::variable);
     let dead = match Dead::find(&dir) {
         Ok(Some(dead)) => dead,
         Ok(None) => return Vec::new(),
@@ -107,21 +123,37 @@ async fn tidy(sweeper: Sweeper<'_>, dead: &Dead, entry: &Entry, said: &mut Vec<S
             return;
         }
     }
-    let (places, name) = (entry.places.clone(), uuid.clone());
-    let removing = tokio::task::spawn_blocking(move || match &places {
-        Some(places) => remove(places, &name),
-        None => Ok(None),
-    });
-    let removed = removing.await.unwrap_or_else(|e| Err(io::Error::other(e)));
+    let mut removed = remove_files(entry).await;
+    if let (Err(error), Some(places)) = (&removed, &entry.places)
+        && error.kind() == io::ErrorKind::PermissionDenied
+    {
+        match sweeper.give_files(entry, places).await {
+            Ok(()) => removed = remove_files(entry).await,
+            Err(error) => said.push(error.to_string()),
+        }
+    }
     match removed.and_then(|sentence| dead.forget(entry).map(|()| sentence)) {
         Ok(sentence) => said.extend(sentence),
-        Err(error) => said.push(format!(
-            "What the killed run of {uuid} left cannot be removed: {error}"
-        )),
+        Err(error) => {
+            let place = entry.places.as_ref().map(|places| places.job_dir.display());
+            let place = place.map_or(String::new(), |dir| format!(" in {dir}"));
+            said.push(format!(
+                "What the killed run of {uuid} left{place} cannot be removed and stays: {error}"
+            ));
+        }
     }
 }
 
-/// Its files; those in a dispatcher's directory are the dispatcher's.
+async fn remove_files(entry: &Entry) -> io::Result<Option<String>> {
+    let Some(places) = entry.places.clone() else {
+        return Ok(None);
+    };
+    let uuid = entry.uuid.clone();
+    let removing = tokio::task::spawn_blocking(move || remove(&places, &uuid));
+    removing.await.unwrap_or_else(|e| Err(io::Error::other(e)))
+}
+
+/// Its files; of a dispatcher's directory only what the run itself would have removed.
 fn remove(places: &Places, uuid: &ContainerUuid) -> io::Result<Option<String>> {
     // Where everybody may write, somebody else may have put something in its place.
     let is_ours = fs::symlink_metadata(&places.job_dir)
@@ -145,7 +177,7 @@ fn remove(places: &Places, uuid: &ContainerUuid) -> io::Result<Option<String>> {
     }
     scratch(places, uuid)?;
     if !places.own {
-        return Ok(None);
+        return remove_tree(&dir.scratch()).map(|()| None);
     }
     fs::remove_dir_all(dir.path())?;
     Ok(Some(format!(
@@ -164,16 +196,20 @@ fn has_results(dir: &JobDir) -> bool {
 }
 
 fn scratch(places: &Places, uuid: &ContainerUuid) -> io::Result<()> {
+    let dirs = scratch_dirs(places, uuid);
+    dirs.iter().try_for_each(|dir| remove_tree(dir))
+}
+
+fn scratch_dirs(places: &Places, uuid: &ContainerUuid) -> Vec<PathBuf> {
     let Some(parent) = &places.scratch else {
-        return Ok(());
+        return Vec::new();
     };
     let prefix = format!("crunch-run.{uuid}.");
-    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
-        if entry.file_name().to_string_lossy().starts_with(&prefix) {
-            remove_tree(&entry.path())?;
-        }
-    }
-    Ok(())
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
+        .map(|entry| entry.path())
+        .collect()
 }
 
 fn remove_tree(path: &Path) -> io::Result<()> {

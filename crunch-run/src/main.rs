@@ -8,12 +8,13 @@ use crunch_run::detach::{DetachError, become_worker, detach, hold};
 use crunch_run::errand::{self, Errand};
 use crunch_run::exit::ExitCode;
 use crunch_run::flags::{Flags, normalise};
+use crunch_run::gateway::secret;
 use crunch_run::job_dir::JobDir;
 use crunch_run::lock_file::LockError;
 use crunch_run::run::{self, Settings};
 use crunch_run::sentence::sentence;
 use crunch_run::stdin_config::Config;
-use crunch_run::{cache, check, manual, refuge, registry, resume};
+use crunch_run::{cache, check, environment, manual, refuge, registry, resume};
 use fail_points::fail_point;
 
 fn main() -> std::process::ExitCode {
@@ -111,7 +112,7 @@ fn kill(
 }
 
 fn runs() -> std::path::PathBuf {
-    registry::directory(|name| std::env::var(name).ok())
+    registry::directory(environment::variable)
 }
 
 fn fresh_dir(flags: &Flags) -> anyhow::Result<JobDir> {
@@ -134,9 +135,8 @@ fn start_anew(flags: &Flags) -> anyhow::Result<ExitCode> {
 
 /// An error, and with it another status, where nothing will be left to deliver.
 fn take_to_safety(flags: &Flags, dir: &JobDir) -> anyhow::Result<()> {
-    let env = |name: &str| std::env::var(name).ok();
     let told = flags.undelivered_dir.as_deref();
-    let Some(place) = refuge::place(dir.path(), told, env) else {
+    let Some(place) = refuge::place(dir.path(), told, environment::variable) else {
         return Ok(());
     };
     let new = refuge::take(dir, &place, flags.token_file.as_deref())
@@ -148,6 +148,23 @@ fn take_to_safety(flags: &Flags, dir: &JobDir) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The gateway secret leaves the environment before anything is started that could inherit it.
+fn gateway_secret(flags: &Flags) -> anyhow::Result<Option<String>> {
+    if flags.gateway_secret_stdin {
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut std::io::stdin().lock(), &mut text)
+            .context("the gateway secret cannot be read from stdin")?;
+        return Ok(Some(text));
+    }
+    let Ok(secret) = std::env::var(secret::VARIABLE) else {
+        return Ok(None);
+    };
+    // The worker's stdin is its lock.
+    let is_taken = flags.detach || flags.worker;
+    let error = secret::start_anew(&secret, is_taken, std::env::args_os());
+    Err(anyhow::Error::new(error).context("crunch-run cannot be started anew"))
+}
+
 fn start(flags: &Flags) -> anyhow::Result<ExitCode> {
     for note in flags.obsolete.notes() {
         eprintln!("crunch-run: {note}");
@@ -155,7 +172,11 @@ fn start(flags: &Flags) -> anyhow::Result<ExitCode> {
     if flags.stdin_config || (flags.detach && flags.job_dir.is_none()) {
         return start_anew(flags);
     }
-    let settings = Settings::new(flags, |name| std::env::var(name).ok())?;
+    let secret = gateway_secret(flags)?;
+    let settings = Settings::new(flags, |name| match name {
+        secret::VARIABLE => secret.clone(),
+        _ => environment::variable(name),
+    })?;
     let dir = match &flags.job_dir {
         Some(path) => JobDir::given(path)
             .with_context(|| format!("the job directory {} cannot be used", path.display()))?,

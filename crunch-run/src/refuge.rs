@@ -58,7 +58,7 @@ pub fn take(dir: &JobDir, place: &Path, token_file: Option<&Path>) -> anyhow::Re
         "{} is not a directory of this user alone",
         place.display()
     );
-    if let Some(sandbox) = std::env::var_os(SANDBOX) {
+    if let Some(sandbox) = std::env::var_os(SANDBOX).filter(|value| !value.is_empty()) {
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
         ensure!(
             !is_jobs_own(&place.canonicalize()?, Path::new(&sandbox), &mounts),

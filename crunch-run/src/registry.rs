@@ -85,7 +85,7 @@ pub fn directory(env: impl Fn(&str) -> Option<String>) -> PathBuf {
     }
     match env("XDG_RUNTIME_DIR").filter(|dir| dir.starts_with('/')) {
         Some(dir) => PathBuf::from(dir).join("crunch-run"),
-        None => std::env::temp_dir().join(format!("crunch-run-list-{}", uid.as_raw())),
+        None => crate::environment::temp_dir().join(format!("crunch-run-list-{}", uid.as_raw())),
     }
 }
 

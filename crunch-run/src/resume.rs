@@ -10,6 +10,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Parser;
 
 use crate::detach::hold;
+use crate::environment::variable;
 use crate::exit::ExitCode;
 use crate::flags::duration;
 use crate::job_dir::JobDir;
@@ -74,10 +75,7 @@ pub fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
         .clone()
         .or_else(|| Some(dir.token()).filter(|path| path.exists()))
         .or_else(|| left.token_file.clone().filter(|path| path.exists()));
-    let env = |name: &str| {
-        let set = std::env::var(name).ok().filter(|value| !value.is_empty());
-        set.or_else(|| left.environment.get(name).cloned())
-    };
+    let env = |name: &str| variable(name).or_else(|| left.environment.get(name).cloned());
     let certificates = flags.ca_certs.as_deref();
     let endpoint = endpoint(token_file.as_deref(), certificates, flags.deliver_for, &env)?;
     let code = resume(Resumption {

@@ -33,6 +33,11 @@ impl Stop {
         self.times(1).await
     }
 
+    /// Whether there was a request.
+    pub fn is_asked(&self) -> bool {
+        self.0.borrow().times > 0
+    }
+
     /// Waits for a second one: whoever asks twice does not want to wait.
     pub async fn asked_again(&self) -> Asked {
         self.times(2).await

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
 /// What ends within this time needs no word.
-const QUIET: Duration = Duration::from_secs(1);
+const QUIET: Duration = Duration::from_secs(2);
 /// At most one update in this time.
 const PACE: Duration = Duration::from_secs(2);
 /// Words are not worth much insistence.
@@ -25,6 +25,8 @@ const BUDGET: Duration = Duration::from_secs(5);
 pub struct Words {
     pub activity: Option<String>,
     pub warnings: Vec<String>,
+    /// Warnings that hold for every container here. All others stand before them.
+    pub of_node: Vec<String>,
     /// That the node will be taken away.
     pub preemption: Option<String>,
 }
@@ -37,9 +39,16 @@ impl Words {
         if self.preemption.is_some() {
             status.preemption_notice.clone_from(&self.preemption);
         }
+        let is_of_node = |line: &str| self.of_node.iter().any(|w| w == line);
+        status.warning = status.warning.take().filter(|w| !is_of_node(w));
+        status.warning_detail = status.warning_detail.take().and_then(|detail| {
+            let lines: Vec<&str> = detail.lines().filter(|line| !is_of_node(line)).collect();
+            (!lines.is_empty()).then(|| lines.join("\n"))
+        });
         let new: Vec<&String> = self
             .warnings
             .iter()
+            .chain(&self.of_node)
             .filter(|w| status.warning.as_ref() != Some(w))
             .filter(|w| {
                 let detail = status.warning_detail.as_deref().unwrap_or_default();
@@ -108,6 +117,10 @@ impl Status {
             .send_modify(|words| words.warnings.push(sentence));
     }
 
+    pub fn warn_of_node(&self, sentence: String) {
+        self.words.send_modify(|words| words.of_node.push(sentence));
+    }
+
     /// The node will be taken away; the command goes on as long as it can.
     pub fn preemption(&self, notice: String) {
         self.words.send_modify(|words| {
@@ -121,6 +134,13 @@ impl Status {
     pub fn at_start(&self) -> Option<RuntimeStatus> {
         let status = self.words.borrow().over(&self.speaker.there);
         (status != self.speaker.there).then_some(status)
+    }
+
+    /// What the attribute is to be at the end, but for the verdict, as far as it is known now.
+    pub fn at_end(&self) -> RuntimeStatus {
+        let mut last = self.words.borrow().clone();
+        last.activity = None;
+        last.over(&self.speaker.there)
     }
 
     /// Falls silent. What the attribute is to be at the end, but for the verdict.
@@ -184,6 +204,7 @@ mod tests {
         let words = Words {
             activity: None,
             warnings: vec!["w1".into(), "w2".into()],
+            of_node: vec![],
             preemption: Some("soon".into()),
         };
         let over = words.over(&there);
@@ -197,6 +218,29 @@ mod tests {
         assert_eq!(alone.warning.as_deref(), Some("w1"));
         assert_eq!(alone.warning_detail.as_deref(), Some("w2"));
         assert_eq!(words.over(&alone), alone);
+    }
+
+    #[test]
+    fn what_holds_for_every_container_comes_last() {
+        let first = Words {
+            of_node: vec!["no limits".into()],
+            ..Words::default()
+        };
+        let alone = first.over(&RuntimeStatus::default());
+        assert_eq!(alone.warning.as_deref(), Some("no limits"));
+        assert_eq!(alone.warning_detail, None);
+        let later = Words {
+            warnings: vec!["disk full".into(), "GPU lost".into()],
+            ..first
+        };
+        // Also over what was told before.
+        for there in [RuntimeStatus::default(), alone] {
+            let over = later.over(&there);
+            assert_eq!(over.warning.as_deref(), Some("disk full"));
+            let detail = over.warning_detail.as_deref();
+            assert_eq!(detail, Some("GPU lost\nno limits"));
+            assert_eq!(later.over(&over), over);
+        }
     }
 
     #[test]

@@ -17,6 +17,7 @@ use serde::Deserialize;
 
 use crate::detach::program;
 use crate::flags::normalise;
+use crate::gateway::secret::{TokenFile, VARIABLE as GATEWAY_SECRET};
 
 /// Longest text read: it may hold a whole cluster's configuration.
 const LONGEST: u64 = 16 << 20;
@@ -74,7 +75,9 @@ impl Config {
         let mut given: Vec<OsString> = vec!["--job-dir".into(), dir.into()];
         if let Some(token) = &token {
             let path = dir.join("token");
-            if let Err(source) = write_private(&path, token) {
+            let secret = self.env.remove(GATEWAY_SECRET);
+            let text = TokenFile::text(token, secret.as_deref());
+            if let Err(source) = write_private(&path, &text) {
                 let what = format!("the token cannot be written to {}", path.display());
                 return ConfigError::Start { what, source };
             }
@@ -104,14 +107,14 @@ fn own_arguments(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString>
     words.filter(|word| !is_ours(word)).collect()
 }
 
-fn write_private(path: &Path, token: &Token) -> io::Result<()> {
+fn write_private(path: &Path, text: &str) -> io::Result<()> {
     let mut file = fs::OpenOptions::new()
         .create(true)
         .truncate(true)
         .write(true)
         .mode(0o600)
         .open(path)?;
-    file.write_all(token.expose().as_bytes())
+    file.write_all(text.as_bytes())
 }
 
 #[cfg(test)]

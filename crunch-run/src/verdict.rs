@@ -220,6 +220,10 @@ fn oom(exit: &Exit, limit: Option<u64>) -> Option<Reason> {
     if !exit.oom_killed {
         return None;
     }
+    let limit = match exit.job_group {
+        Some(group) => group.limit,
+        None => limit,
+    };
     let used = match (exit.peak_memory, limit) {
         (Some(peak), Some(limit)) => format!("used {} of {}", size(peak), size(limit)),
         (Some(peak), None) => format!("used {}", size(peak)),
@@ -234,7 +238,11 @@ fn oom(exit: &Exit, limit: Option<u64>) -> Option<Reason> {
     Some(Reason::new(
         format!("{who}: {used}; ask for more with --mem"),
         format!(
-            "its control group counts {} out-of-memory kill{}; highest use {}, limit {}; {}",
+            "{} counts {} out-of-memory kill{}; highest use {}, limit {}; {}",
+            match exit.job_group {
+                Some(_) => "the control group of its job",
+                None => "its control group",
+            },
             exit.oom_kills,
             if exit.oom_kills == 1 { "" } else { "s" },
             bytes(exit.peak_memory),
@@ -314,7 +322,7 @@ impl Cause {
 
 impl Verdict {
     /// The final update of a Running record. `status` is what `runtime_status` holds without the verdict.
-    pub fn update(&self, status: RuntimeStatus, log: Option<&Pdh>) -> Value {
+    pub fn update(&self, status: RuntimeStatus, log: Option<&Pdh>, cost: Option<f64>) -> Value {
         let mut attributes = json!({
             "state": self.state.as_str(),
             "runtime_status": self.status(status),
@@ -323,6 +331,7 @@ impl Verdict {
             ("exit_code", self.exit_code.map(Value::from)),
             ("output", self.output.as_ref().map(|pdh| json!(pdh))),
             ("log", log.map(|pdh| json!(pdh))),
+            ("cost", cost.map(Value::from)),
         ] {
             if let Some(value) = value {
                 attributes[name] = value;
@@ -359,7 +368,7 @@ pub fn refusal(reason: &Reason, status: RuntimeStatus, log: Option<&Pdh>) -> Val
         error: Some(reason.clone()),
         warning: None,
     };
-    verdict.update(status, log)
+    verdict.update(status, log, None)
 }
 
 #[cfg(test)]

@@ -211,8 +211,7 @@ async fn an_arv_mount_that_cannot_begin_says_why_in_the_log() {
         "{}",
         finished.said
     );
-    let log = world.record(&job).await.log.unwrap();
-    let files = world.files(log.as_str()).await;
+    let files = world.log(&job).await;
     assert!(file(&files, "arv-mount.txt").contains("no such thing"));
     assert_nothing_is_left(&job);
 }

@@ -396,11 +396,15 @@ async fn limits_are_named() {
         };
         let sentences = lab.engine.unenforceable(&limits, None).await;
         assert!(
-            sentences[0].contains("for the scheduler to limit: memory (33554432 bytes)"),
+            sentences[0]
+                .sentence
+                .contains("for the scheduler to limit: memory (33554432 bytes)"),
             "{sentences:?}"
         );
         assert_eq!(
-            sentences.iter().any(|s| s.contains("/proc and /sys")),
+            sentences
+                .iter()
+                .any(|s| s.sentence.contains("/proc and /sys")),
             is_root()
         );
     }

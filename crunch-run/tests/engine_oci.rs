@@ -460,7 +460,9 @@ async fn limits_hold_for_root_and_are_named_for_others() {
         let sentences = lab.engine.unenforceable(&asked.limits, None).await;
         if !is_root() {
             assert!(
-                sentences[0].contains("for the scheduler to limit: memory (33554432 bytes)"),
+                sentences[0]
+                    .sentence
+                    .contains("for the scheduler to limit: memory (33554432 bytes)"),
                 "{sentences:?}"
             );
             continue;

@@ -283,6 +283,7 @@ async fn resume(step: &str, dir: &Path, code: i32) {
     resume
         .arg("resume")
         .arg(dir)
+        .arg("--deliver-for=2s")
         .env_clear()
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());

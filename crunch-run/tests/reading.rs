@@ -117,8 +117,8 @@ async fn what_is_read_of_the_log_while_it_runs_is_there_after_a_kill() {
     world.until_said(&job, "second").await;
     let before = world.record(&job).await.log;
     signal(&child, Signal::USR1);
-    let record = world.until(&job, "saved", |c| c.log != before).await;
-    let running = world.files(&record.log.unwrap().to_string()).await;
+    world.until(&job, "saved", |c| c.log != before).await;
+    let running = world.log(&job).await;
     signal(&child, Signal::TERM);
     let finished = finish(child).await;
     let record = world.record(&job).await;

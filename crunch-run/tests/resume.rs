@@ -44,6 +44,13 @@ async fn left_behind(world: &mut World) -> Job {
     assert_eq!(finished.code, 77, "{}", finished.said);
     let advice = format!("`crunch-run resume {}`", job.dir.display());
     assert!(finished.said.contains(&advice), "{}", finished.said);
+    let host = rustix::system::uname();
+    let place = format!(
+        "stay in {} on {}: ",
+        job.dir.display(),
+        host.nodename().to_string_lossy()
+    );
+    assert!(finished.said.contains(&place), "{}", finished.said);
     job
 }
 
@@ -167,6 +174,26 @@ async fn results_outlive_the_directory_of_a_job_of_htcondor() {
     assert_eq!(finished.code, 0, "{}", finished.said);
     assert_delivered(&world, &job).await;
     fs::remove_dir_all(dir).unwrap();
+}
+
+#[tokio::test]
+async fn a_record_does_not_go_on_saying_that_its_results_wait() {
+    if !can_run() {
+        return;
+    }
+    let mut world = World::new().await;
+    let job = left_behind(&mut world).await;
+    world.start_server().await;
+    let dispatcher = world.dispatch.with_token(job.token.clone());
+    let waits = json!({"runtime_status": {
+        "activity": "its results are on n7 and wait", "warning": "the container ran, and its results are kept",
+        "warningDetail": "the last words of its job", "undeliveredSince": "2026-01-02T03:04:05Z",
+    }});
+    dispatcher.update_container(&job.uuid, waits).await.unwrap();
+    let finished = resume(&job.dir).await;
+    assert_eq!(finished.code, 0, "{}", finished.said);
+    let status = world.record(&job).await.runtime_status;
+    assert_eq!(status, arvados_client::records::RuntimeStatus::default());
 }
 
 #[tokio::test]

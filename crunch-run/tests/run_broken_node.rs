@@ -74,7 +74,7 @@ async fn a_full_disk_raises_the_alarm_and_leaves_the_container_to_another_node()
         let record = world.record(&job).await;
         assert_eq!(record.state, ContainerState::Locked);
         // The log that outlives the attempt tells it.
-        let log = world.files(&record.log.unwrap().to_string()).await;
+        let log = world.log(&job).await;
         let story = lines(file(&log, "crunch-run.txt"));
         let is_said = |words: &str| story.iter().any(|line| line.contains(words));
         assert!(is_said("This node seems to be broken: "), "{story:?}");

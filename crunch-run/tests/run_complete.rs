@@ -3,7 +3,7 @@
 mod run_lab;
 
 use arvados_client::records::ContainerState;
-use run_lab::{World, any_token, can_run, file, go_on, lines};
+use run_lab::{World, any_token, can_run, file, finish, go_on, lines};
 use serde_json::{Value, json};
 
 #[tokio::test]
@@ -63,6 +63,29 @@ async fn a_command_runs_to_complete_with_output_and_log() {
         .collect();
     left.sort();
     assert_eq!(left, ["lock"]);
+}
+
+#[tokio::test]
+async fn the_machine_and_its_price_are_told_where_the_dispatcher_names_them() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let job = world.lock(&["sleep", "0.1"], json!({})).await;
+    // One unit of money a second.
+    let machine = r#"{"ProviderType": "m1.large", "Price": 3600.0, "VCPUs": 2, "RAM": 4000000000}"#;
+    let mut program = world.program(&job, &[]);
+    let finished = finish(program.env("InstanceType", machine).spawn().unwrap()).await;
+    assert_eq!(finished.code, 0, "{}", finished.said);
+    let record = world.record(&job).await;
+    let cost = record.extra["cost"].as_f64().unwrap();
+    assert!((0.1..90.0).contains(&cost), "{cost}");
+    let log = world.log(&job).await;
+    let node: Value = serde_json::from_str(file(&log, "node.json")).unwrap();
+    assert_eq!(node["ProviderType"], "m1.large");
+    // Tools miss this file where there is none.
+    assert_eq!(file(&log, "arv-mount.txt"), "");
+    assert!(file(&log, "crunch-run.txt").contains("Inputs are copied to this node"));
 }
 
 #[tokio::test]

@@ -44,7 +44,7 @@ async fn who_does_not_hold_the_lock_runs_nothing() {
         .unlock_container(&job.uuid)
         .await
         .unwrap();
-    let finished = world.run(&job, &[]).await;
+    let finished = world.run(&job, &["--deliver-for=4s"]).await;
     assert_eq!(finished.code, 76, "{}", finished.said);
     assert_eq!(world.record(&job).await.state, ContainerState::Queued);
 }
@@ -96,7 +96,7 @@ async fn a_record_that_is_taken_away_stops_the_command() {
     }
     let world = World::new().await;
     let job = world.lock(&["sleep", "1000"], json!({})).await;
-    let child = world.start(&job, &[]);
+    let child = world.start(&job, &["--deliver-for=4s"]);
     world.until_running(&job).await;
     // What a dispatcher does that believes the job to be gone.
     world
@@ -350,6 +350,45 @@ async fn in_the_foreground_the_environment_is_enough() {
     assert_eq!(world.record(&job).await.state, ContainerState::Complete);
     let left: Vec<_> = fs::read_dir(parent.path()).unwrap().flatten().collect();
     assert_eq!(left.len(), 1, "only the cache is left: {left:?}");
+}
+
+/// Some dispatchers pass variables along that they do not have themselves.
+#[tokio::test]
+async fn variables_that_are_set_but_empty_count_as_unset() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let job = world.lock(&["true"], json!({})).await;
+    let ready = world.program(&job, &[]);
+    let mut program = tokio::process::Command::new(env!("CARGO_BIN_EXE_crunch-run"));
+    program.env_clear();
+    for (name, value) in ready.as_std().get_envs() {
+        program.env(name, value.unwrap());
+    }
+    for name in [
+        "TMPDIR",
+        "XDG_RUNTIME_DIR",
+        "XDG_CACHE_HOME",
+        "HOME",
+        "ARVADOS_KEEP_SERVICES",
+        "InstanceType",
+        "_CONDOR_SCRATCH_DIR",
+    ] {
+        program.env(name, "");
+    }
+    let cache = tempfile::tempdir().unwrap();
+    let finished = program
+        .arg("--cache")
+        .arg(cache.path())
+        .arg(job.uuid.as_str())
+        .env("ARVADOS_API_TOKEN", job.token.expose())
+        .output()
+        .await
+        .unwrap();
+    let said = String::from_utf8_lossy(&finished.stderr);
+    assert_eq!(finished.status.code(), Some(0), "{said}");
+    assert_eq!(world.record(&job).await.state, ContainerState::Complete);
 }
 
 #[tokio::test]

@@ -214,7 +214,7 @@ async fn a_notice_that_the_node_will_go_is_passed_on_and_saves_the_log() {
     assert_eq!(told.state, ContainerState::Running);
     let warning = told.runtime_status.warning.unwrap_or_default();
     assert!(warning.starts_with("preemption notice: "), "{warning}");
-    let saved = world.files(&told.log.unwrap().to_string()).await;
+    let saved = world.log(&job).await;
     assert_eq!(lines(file(&saved, "stdout.txt")), ["so far"]);
     signal(&child, Signal::TERM);
     let finished = finish(child).await;

@@ -76,24 +76,11 @@ async fn statistics_and_the_closing_lines_are_those_that_tools_parse() {
     assert_eq!(story.last(), Some(&"Complete"));
 }
 
-/// The log that the record names now. While a newer one is being saved, for a moment it names the one before.
-async fn saved(world: &World, job: &Job) -> Vec<(String, String)> {
-    let deadline = std::time::Instant::now() + Duration::from_secs(60);
-    loop {
-        let record = world.record(job).await;
-        let log = record.log.expect("a log since before Running").to_string();
-        if let Ok(found) = world.user.collection(&log).await {
-            return world.files_in(&found.manifest_text).await;
-        }
-        assert!(std::time::Instant::now() < deadline, "{log} is not there");
-    }
-}
-
 /// Waits until the saved log of the running container has these words in its stdout.
 async fn until_saved(world: &World, job: &Job, words: &str) {
     let deadline = std::time::Instant::now() + Duration::from_secs(60);
     loop {
-        let files = saved(world, job).await;
+        let files = world.log(job).await;
         let stdout = files.iter().find(|(name, _)| name == "stdout.txt");
         if stdout.is_some_and(|(_, text)| text.contains(words)) {
             return;
@@ -129,7 +116,8 @@ async fn a_running_container_s_log_is_saved_by_time_by_size_and_on_demand() {
         world.until_said(&job, "much").await;
         // Saved before it ran: what machine it is on can be seen at once.
         assert!(
-            saved(&world, &job)
+            world
+                .log(&job)
                 .await
                 .iter()
                 .any(|(name, text)| name == "node-info.txt" && text.len() > 10)

@@ -9,8 +9,10 @@ use crate::auth::{self, Caller};
 use crate::blocks::store::BlockStore;
 use crate::db::readers::Readers;
 use crate::db::writer::Writer;
+use crate::emulation::faults::Faults;
 use crate::error::Result;
 use crate::events::Feed;
+use crate::gateway::tunnels::Tunnels;
 use crate::metrics::Metrics;
 use crate::tx::{Setting, Tx};
 
@@ -26,6 +28,8 @@ pub struct App {
     pub attempts: Arc<AttemptTokens>,
     pub blocks: BlockStore,
     pub feed: Arc<Feed>,
+    pub faults: Faults,
+    pub tunnels: Tunnels,
     pub metrics: Metrics,
     /// `host:port` for clients that did not say under which name they know this server.
     pub address: String,

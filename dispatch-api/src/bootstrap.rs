@@ -54,7 +54,7 @@ fn ensure_user(tx: &Tx<'_>, name: &str) -> Result<Record> {
         .with("email", format!("{name}@localhost"))
         .with("first_name", name)
         .with("is_active", true)
-        .with("is_admin", true);
+        .with("is_admin", name != "user" || tx.setting.rules.user_is_admin);
     if name == "root" {
         user.set("uuid", tx.setting.system_user());
     }

@@ -43,6 +43,12 @@ pub fn parse(text: &str) -> Option<Timestamp> {
         .map(|zoned| zoned.timestamp())
 }
 
+/// A stored time as HTTP headers have it; the epoch when it cannot be read.
+pub fn http_date(text: &str) -> String {
+    let at = parse(text).unwrap_or(Timestamp::UNIX_EPOCH);
+    at.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()
+}
+
 /// Milliseconds since the epoch of a stored time; 0 when it cannot be read.
 pub fn millis(text: &str) -> i64 {
     parse(text).map_or(0, |at| at.as_millisecond())
@@ -66,6 +72,12 @@ mod tests {
             assert_eq!(normalise(given).as_deref(), Some(expected), "{given}");
         }
         assert_eq!(normalise("tomorrow"), None);
+    }
+
+    #[test]
+    fn http_has_dates_of_its_own() {
+        let date = http_date("2026-01-02T03:04:05.000000000Z");
+        assert_eq!(date, "Fri, 02 Jan 2026 03:04:05 GMT");
     }
 
     #[test]

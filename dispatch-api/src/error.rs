@@ -29,6 +29,12 @@ pub enum ApiError {
     SlowBody(u64),
     #[error("the server is busy with other requests; try again in a second")]
     Busy,
+    #[error("{0}")]
+    Gateway(String),
+    #[error("insufficient storage")]
+    NoVolume,
+    #[error("context canceled")]
+    Cancelled,
     #[error("the disk holding the server's state is full; nothing was changed")]
     DiskFull,
     #[error("block {0} on disk does not match its hash; it was moved aside")]
@@ -76,9 +82,12 @@ impl ApiError {
             ApiError::Stale { .. } => StatusCode::PRECONDITION_FAILED,
             ApiError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             ApiError::SlowBody(_) => StatusCode::REQUEST_TIMEOUT,
-            ApiError::Busy | ApiError::Stopping => StatusCode::SERVICE_UNAVAILABLE,
-            ApiError::DiskFull => StatusCode::INSUFFICIENT_STORAGE,
-            ApiError::CorruptBlock(_)
+            ApiError::Busy | ApiError::Stopping | ApiError::Gateway(_) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            ApiError::DiskFull | ApiError::NoVolume => StatusCode::INSUFFICIENT_STORAGE,
+            ApiError::Cancelled
+            | ApiError::CorruptBlock(_)
             | ApiError::Blocks { .. }
             | ApiError::Database(_)
             | ApiError::BadRecord(_)

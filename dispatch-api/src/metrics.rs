@@ -29,6 +29,7 @@ pub struct Metrics {
     requests: Family<Answer, Counter>,
     seconds: Histogram,
     containers: Family<InState, Gauge>,
+    tunnels: Gauge,
 }
 
 impl Default for Metrics {
@@ -37,6 +38,7 @@ impl Default for Metrics {
         let requests = Family::<Answer, Counter>::default();
         let seconds = Histogram::new(exponential_buckets(0.0005, 2.0, 16));
         let containers = Family::<InState, Gauge>::default();
+        let tunnels = Gauge::default();
         registry.register(
             "requests",
             "Requests answered, by method and status",
@@ -48,11 +50,17 @@ impl Default for Metrics {
             seconds.clone(),
         );
         registry.register("containers", "Containers by state", containers.clone());
+        registry.register(
+            "gateway_tunnels",
+            "Tunnels open to gateways of containers",
+            tunnels.clone(),
+        );
         Metrics {
             registry,
             requests,
             seconds,
             containers,
+            tunnels,
         }
     }
 }
@@ -60,7 +68,7 @@ impl Default for Metrics {
 impl Metrics {
     pub fn answered(&self, method: &http::Method, code: http::StatusCode, took: Duration) {
         // Methods are the client's text; only the known ones may become labels.
-        let known = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
+        let known = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "PROPFIND"];
         let method = known
             .into_iter()
             .find(|known| *known == method.as_str())
@@ -86,6 +94,8 @@ impl Metrics {
             }
             Ok(())
         })?;
+        let tunnels = app.tunnels.count();
+        self.tunnels.set(i64::try_from(tunnels).unwrap_or(i64::MAX));
         let mut text = String::new();
         encode(&mut text, &self.registry)
             .map_err(|_| ApiError::BadRecord("the metrics cannot be written".into()))?;

@@ -1,9 +1,12 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
+
+use crate::emulation::Emulate;
 
 /// The embedded Arvados API server: container queue, collections and Keep blocks in one process.
 ///
@@ -32,6 +35,20 @@ pub struct Options {
     #[arg(long, value_name = "ID")]
     pub cluster_id: Option<String>,
 
+    /// Maximum number of containers whose logs can be read while they run; each holds a connection.
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub max_gateway_tunnels: usize,
+
+    /// Server to pass for, so that clients can be tried as they will find it. For tests only.
+    ///
+    /// With `arvados-3`, what Arvados 3.2 does not have is not there, and what it refuses is refused. The user of the
+    /// token file `user` is no administrator then, where the state directory is new. An administrator may ask for
+    /// faults: `POST /_emulation/fault` with `{"fault": NAME, "seconds": N}`, where NAME is `database-restart`,
+    /// `overload` or `context-canceled`, ends every second request with 401, 503 or 500 for that time.
+    #[arg(long, value_enum, value_name = "SERVER", default_value_t = Emulate::None,
+          env = "DISPATCH_API_EMULATE")]
+    pub emulate: Emulate,
+
     /// Form of the log on standard error.
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
@@ -44,15 +61,15 @@ pub enum LogFormat {
 }
 
 impl Options {
-    /// Defaults for a state directory.
+    /// Defaults for a state directory, as on a command line that names nothing else.
     pub fn new(state: PathBuf) -> Self {
-        Options {
-            state,
-            listen: None,
-            tls_cert: None,
-            tls_key: None,
-            cluster_id: None,
-            log_format: LogFormat::Text,
-        }
+        let words = [
+            "dispatch-api".into(),
+            "--state".into(),
+            state.into_os_string(),
+        ];
+        Options::try_parse_from::<_, OsString>(words).expect(
+            "every option but --state has a default, and the environment names known values",
+        )
     }
 }

@@ -22,8 +22,10 @@ use crate::connections;
 use crate::db::readers::Readers;
 use crate::db::writer::Writer;
 use crate::db::{self, MigrateError};
+use crate::emulation::faults::Faults;
 use crate::error::ApiError;
 use crate::events::Feed;
+use crate::gateway::tunnels::Tunnels;
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::state_dir::{StateDir, StateError};
@@ -102,7 +104,7 @@ impl Server {
         };
         let tls = certificate::server_config(&files)?;
         let (listener, address) = bind(listen, options.listen.is_some())?;
-        let (app, writer) = open(&state, address)?;
+        let (app, writer) = open(&state, address, options)?;
         fail_point("api.start.before-port");
         state.remember_port(address.port())?;
         let accepting = tokio::spawn(connections::accept(
@@ -196,7 +198,11 @@ fn bind(address: SocketAddr, given: bool) -> Result<(TcpListener, SocketAddr), S
     Ok((listener, bound))
 }
 
-fn open(state: &StateDir, address: SocketAddr) -> Result<(Arc<App>, JoinHandle<()>), StartError> {
+fn open(
+    state: &StateDir,
+    address: SocketAddr,
+    options: &Options,
+) -> Result<(Arc<App>, JoinHandle<()>), StartError> {
     let kept = &state.kept;
     let attempt_key = AttemptKey::new(kept.attempt_key.as_bytes());
     let setting = Arc::new(Setting {
@@ -205,6 +211,7 @@ fn open(state: &StateDir, address: SocketAddr) -> Result<(Arc<App>, JoinHandle<(
         blob_signing_key: kept.blob_signing_key.clone(),
         max_dispatch_attempts: 10,
         container_count_max: 3,
+        rules: options.emulate.rules(),
     });
     let database = state.path.join("state.db");
     let mut connection = db::open(&database)?;
@@ -237,6 +244,8 @@ fn open(state: &StateDir, address: SocketAddr) -> Result<(Arc<App>, JoinHandle<(
         attempts,
         blocks,
         feed,
+        faults: Faults::default(),
+        tunnels: Tunnels::new(options.max_gateway_tunnels),
         metrics: Metrics::default(),
         address: reachable(address).to_string(),
         working: Arc::new(Semaphore::new(MAX_REQUESTS)),

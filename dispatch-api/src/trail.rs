@@ -34,9 +34,10 @@ pub fn leave(tx: &Tx<'_>, who: &Caller, change: &Change<'_>) -> Result<()> {
         return Ok(());
     }
     let uuid = tx.setting.new_uuid(&LOGS);
-    let mut properties = properties(change, false)?;
+    let names = tx.setting.rules.carried;
+    let mut properties = properties(change, None)?;
     if properties.len() > LARGEST {
-        properties = self::properties(change, true)?;
+        properties = self::properties(change, Some(names))?;
     }
     tx.conn
         .prepare_cached(
@@ -55,7 +56,9 @@ pub fn leave(tx: &Tx<'_>, who: &Caller, change: &Change<'_>) -> Result<()> {
             format!("{} of {}", change.event_type, object.uuid()),
             properties,
         ))?;
-    let carried = |record: Option<&Record>| record.map_or(Value::Null, events::carried);
+    let carried = |record: Option<&Record>| {
+        record.map_or(Value::Null, |record| events::carried(record, names))
+    };
     let entry = Record::new()
         .with("id", tx.conn.last_insert_rowid())
         .with("uuid", uuid)
@@ -69,11 +72,11 @@ pub fn leave(tx: &Tx<'_>, who: &Caller, change: &Change<'_>) -> Result<()> {
             "properties",
             json!({"old_attributes": carried(change.old), "new_attributes": carried(change.new)}),
         );
-    tx.add_event(Event::from_log(&entry));
+    tx.add_event(Event::from_log(&entry, names));
     Ok(())
 }
 
-fn properties(change: &Change<'_>, few: bool) -> Result<String> {
+fn properties(change: &Change<'_>, few: Option<&[&str]>) -> Result<String> {
     serde_json::to_string(&Properties { change, few })
         .map_err(|problem| ApiError::BadRecord(format!("a log entry cannot be written: {problem}")))
 }
@@ -81,7 +84,7 @@ fn properties(change: &Change<'_>, few: bool) -> Result<String> {
 /// Written straight from the records, because this happens with every change.
 struct Properties<'a> {
     change: &'a Change<'a>,
-    few: bool,
+    few: Option<&'a [&'a str]>,
 }
 
 impl Serialize for Properties<'_> {
@@ -105,7 +108,7 @@ impl Serialize for Properties<'_> {
 struct Attributes<'a> {
     resource: &'static Resource,
     record: &'a Record,
-    few: bool,
+    few: Option<&'a [&'a str]>,
 }
 
 impl Serialize for Attributes<'_> {
@@ -113,7 +116,7 @@ impl Serialize for Attributes<'_> {
         serializer.collect_map(
             self.resource
                 .public_attrs()
-                .filter(|attr| !attr.bulky && (!self.few || events::CARRIED.contains(&attr.name)))
+                .filter(|attr| !attr.bulky && self.few.is_none_or(|few| few.contains(&attr.name)))
                 .map(|attr| (attr.name, self.record.get(attr.name))),
         )
     }

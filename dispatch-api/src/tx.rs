@@ -8,6 +8,7 @@ use crate::auth::Caller;
 use crate::auth::attempt::{AttemptKey, Override};
 use crate::clock;
 use crate::db::rows;
+use crate::emulation::Rules;
 use crate::error::{ApiError, Result};
 use crate::events::Event;
 use crate::record::Record;
@@ -21,6 +22,7 @@ pub struct Setting {
     pub blob_signing_key: String,
     pub max_dispatch_attempts: i64,
     pub container_count_max: i64,
+    pub rules: &'static Rules,
 }
 
 impl Setting {
@@ -33,6 +35,7 @@ impl Setting {
             blob_signing_key: "key".into(),
             max_dispatch_attempts: 10,
             container_count_max: 3,
+            rules: crate::emulation::Emulate::None.rules(),
         }
     }
 
@@ -153,7 +156,9 @@ impl<'a> Tx<'a> {
         }
         new.set("modified_at", self.now.as_str());
         new.set("modified_by_user_uuid", who.user_uuid.as_str());
-        self.update_quietly(resource, who, old, &new)
+        let new = rows::update(self.conn, resource, old, &new)?;
+        self.log(resource, who, "update", Some(old), Some(&new))?;
+        Ok(new)
     }
 
     /// As `update`, for changes that follow from another record and leave `modified_at` alone.
@@ -165,7 +170,9 @@ impl<'a> Tx<'a> {
         new: &Record,
     ) -> Result<Record> {
         let new = rows::update(self.conn, resource, old, new)?;
-        self.log(resource, who, "update", Some(old), Some(&new))?;
+        if self.setting.rules.consequences_logged {
+            self.log(resource, who, "update", Some(old), Some(&new))?;
+        }
         Ok(new)
     }
 
@@ -195,7 +202,7 @@ impl<'a> Tx<'a> {
             entry.set("event_at", self.now.as_str());
         }
         let entry = rows::insert(self.conn, &schema::LOGS, &entry)?;
-        self.add_event(Event::from_log(&entry));
+        self.add_event(Event::from_log(&entry, self.setting.rules.carried));
         Ok(entry)
     }
 

@@ -24,18 +24,21 @@ pub struct Cli {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Options of every command")]
 pub struct Global {
-    /// Directory of 'dispatch up' [default: $XDG_STATE_HOME/dispatch]
-    #[arg(
-        long,
-        global = true,
-        value_name = "DIR",
-        env = "DISPATCH_STATE",
-        hide_env = true
-    )]
+    /// Directory of 'dispatch up' [default: $DISPATCH_STATE, or $XDG_STATE_HOME/dispatch]
+    #[arg(long, global = true, value_name = "DIR")]
     pub state: Option<PathBuf>,
     /// Print JSON instead of text
     #[arg(long, global = true)]
     pub json: bool,
+}
+
+impl Global {
+    /// The directory that is named by the flag or else by the environment.
+    pub fn state(&self) -> Option<PathBuf> {
+        // Set but empty is unset, as for every variable.
+        let set = std::env::var_os("DISPATCH_STATE").filter(|dir| !dir.is_empty());
+        self.state.clone().or_else(|| set.map(PathBuf::from))
+    }
 }
 
 /// The commands.

@@ -72,6 +72,15 @@ impl FromStr for InputSpec {
     }
 }
 
+impl InputSpec {
+    /// What people call it: where it appears, without the directory of inputs.
+    pub fn name(&self) -> &str {
+        let below = self.target.strip_prefix(INPUTS);
+        let below = below.filter(|below| below.starts_with('/'));
+        below.unwrap_or(&self.target).trim_start_matches('/')
+    }
+}
+
 impl Source {
     /// A collection where the text begins with the name of one, else a local path.
     pub fn parse(text: &str) -> Result<Self, InputSpecError> {
@@ -181,6 +190,19 @@ mod tests {
                 (target, source),
                 "{text}"
             );
+        }
+    }
+
+    #[test]
+    fn an_input_is_called_as_people_wrote_it() {
+        for (text, name) in [
+            ("a=f", "a"),
+            ("a/b=f", "a/b"),
+            ("/ref/a=f", "ref/a"),
+            ("/inputs=f", "inputs"),
+        ] {
+            let input: InputSpec = text.parse().unwrap();
+            assert_eq!(input.name(), name, "{text}");
         }
     }
 

@@ -114,6 +114,12 @@ impl Job {
         )
     }
 
+    /// Whether its container is known, if it has one. The reply to a new request comes without it, and does not say
+    /// how a reused container ended.
+    pub fn has_its_container(&self) -> bool {
+        self.request.container_uuid.is_none() || self.container.is_some()
+    }
+
     /// How people call it.
     pub fn name(&self) -> String {
         match self.number {

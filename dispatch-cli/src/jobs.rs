@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use arvados_client::client::Call;
+use arvados_client::error::StatusCode;
 use arvados_client::filter::Query;
 use arvados_client::records::{Container, ContainerRequest};
 use arvados_client::{Client, ContainerUuid};
@@ -53,7 +55,8 @@ pub async fn find(client: &Client, id: &JobId) -> Result<Job, Failure> {
             first
         }
     };
-    with_container(client, request, &user).await
+    let container = container(client, &request, None).await?;
+    Ok(Job::new(request, container, &user))
 }
 
 /// Of a container that no request has any more: after some ends a request gets another one.
@@ -74,29 +77,45 @@ async fn former(client: &Client, uuid: &ContainerUuid) -> Result<Failure, Failur
     })
 }
 
-/// The same job as it is now.
+/// The same job as it is now. That its records can be read is known, so refusals are asked again before they are
+/// believed.
 pub async fn refresh(client: &Client, job: &Job) -> Result<Job, Failure> {
-    let request = client.container_request(&job.request.uuid).await?;
-    let mut fresh = with_container(client, request, "").await?;
+    let call = Call::get(format!("{REQUESTS}/{}", job.request.uuid));
+    let request = client.send::<ContainerRequest>(call.known_record()).await?;
+    let known = job.container.as_ref().map(|container| &container.uuid);
+    let container = container(client, &request, known).await?;
+    let mut fresh = Job::new(request, container, "");
     fresh.number = job.number;
     Ok(fresh)
 }
 
-async fn with_container(
+/// The container that serves a request, if this token may see it; `known` could be read before.
+async fn container(
     client: &Client,
-    request: ContainerRequest,
-    user: &str,
-) -> Result<Job, Failure> {
-    let container = match &request.container_uuid {
-        None => None,
-        Some(uuid) => match client.container(uuid).await {
-            Ok(container) => Some(container),
-            // The request may be shared with us and its container not.
-            Err(error) if error.is_not_found() || error.is_denied() => None,
-            Err(error) => return Err(error.into()),
-        },
+    request: &ContainerRequest,
+    known: Option<&ContainerUuid>,
+) -> Result<Option<Container>, Failure> {
+    let Some(uuid) = &request.container_uuid else {
+        return Ok(None);
     };
-    Ok(Job::new(request, container, user))
+    let call = Call::get(format!("containers/{uuid}"));
+    let call = match known == Some(uuid) {
+        true => call.known_record(),
+        false => call,
+    };
+    match client.send(call).await {
+        Ok(container) => Ok(Some(container)),
+        // The request may be shared with us and its container not.
+        Err(error)
+            if matches!(
+                error.status(),
+                Some(StatusCode::NOT_FOUND | StatusCode::FORBIDDEN)
+            ) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The newest jobs that match, with their containers, and how many match in all.

@@ -1,44 +1,55 @@
-//! A job's log: the files of its log collection, read from where the last reading ended.
+//! A job's log as it grows: every byte of its files once, from wherever it can be had first.
+//!
+//! The same files are in two places: with the container's crunch-run, which the server's log route reads, and in the
+//! collection that is saved now and then and at the end. What is saved is the beginning of what is live, so one offset
+//! in each file is enough for both.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
-use std::path::PathBuf;
 
+use arvados_client::api::LogRange;
 use arvados_client::keep::{FileReader, KeepClient};
-use arvados_client::manifest::{Entry, EntryKind};
+use arvados_client::manifest::Entry;
 use arvados_client::{Client, ContainerUuid};
 
-use crate::collection::{self, Stored};
 use crate::failure::Failure;
-use crate::job::Job;
+use crate::job::{Job, JobState};
 use crate::log_line::{Line, Lines};
+use crate::saved_log;
 use crate::session::Session;
-use crate::state_dir::RUN_DIR;
 
 /// Reads the files of a log as they grow.
 pub struct LogFiles {
     client: Client,
     keep: KeepClient,
-    /// Where the executors of this machine write, if the job may run here.
-    run_dir: Option<PathBuf>,
     files: BTreeMap<String, Place>,
-    container: Option<ContainerUuid>,
+    attempt: Option<Attempt>,
+    /// The saved log that has been read.
     seen: Option<String>,
 }
 
+/// What wrote a log: another attempt at the same container begins its files anew.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Attempt {
+    container: ContainerUuid,
+    lock_count: u32,
+}
+
+/// How far a file has been read.
 #[derive(Default)]
 struct Place {
     offset: u64,
     lines: Lines,
 }
 
-/// Where the log of a job is now: what its container saved last, else the request's own collection.
-pub fn location(job: &Job) -> Option<String> {
-    let saved = job.container.as_ref().and_then(|c| c.log.as_ref());
-    let own = job.request.log_uuid.as_ref().map(ToString::to_string);
-    // While it runs, the content changes: its hash tells when.
-    saved.map(ToString::to_string).or(own)
+impl Place {
+    fn feed<E>(
+        &mut self,
+        bytes: &[u8],
+        take: impl FnMut(Line<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.offset += bytes.len() as u64;
+        self.lines.feed(bytes, take)
+    }
 }
 
 impl LogFiles {
@@ -52,89 +63,108 @@ impl LogFiles {
         Ok(Self {
             client,
             keep,
-            run_dir: session.local.as_ref().map(|state| state.join(RUN_DIR)),
             files: files.collect(),
-            container: None,
+            attempt: None,
             seen: None,
         })
     }
 
-    /// Gives every line that is new to `take`, file by file: what is saved on the server, then what is only on this
-    /// machine yet.
+    /// Gives every line that is new to `take`, file by file: what is saved, then what is only live yet.
     pub async fn read(
         &mut self,
         job: &Job,
         mut take: impl FnMut(&str, Line<'_>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         self.turn_to(job);
-        if let Some(location) = location(job)
-            && self.seen.as_ref() != Some(&location)
-        {
-            let stored = open(&self.client, job, &location).await?;
-            for (name, place) in &mut self.files {
-                let Some(Entry::File(extents)) = stored.tree.lookup(name) else {
-                    continue;
-                };
-                let size = extents.iter().map(|extent| extent.len).sum();
-                if size <= place.offset {
-                    continue;
-                }
-                let mut reader = FileReader::range(self.keep.clone(), extents, place.offset..size)?;
-                while let Some(chunk) = reader.next_chunk().await? {
-                    place.lines.feed(&chunk, |line| take(name, line))?;
-                }
-                place.offset = size;
-            }
-            self.seen = Some(location);
+        let is_saved = self.read_saved(job, &mut take).await?;
+        match is_saved && job.verdict().is_some() {
+            true => Ok(()),
+            false => self.read_live(job, take).await.map(drop),
         }
-        self.read_here(take)
     }
 
-    /// Gives what the executor has written on this machine since. What is saved later is the same bytes.
-    pub fn read_here(
+    /// Reads the saved log if it is another than the last time. False if there is none that can be read.
+    async fn read_saved(
         &mut self,
+        job: &Job,
         mut take: impl FnMut(&str, Line<'_>) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
-        let (Some(run_dir), Some(container)) = (&self.run_dir, &self.container) else {
-            return Ok(());
+    ) -> Result<bool, Failure> {
+        let Some(location) = saved_log::location(job) else {
+            return Ok(false);
         };
-        let dir = run_dir.join(container.as_str()).join("log");
+        if self.seen.as_ref() == Some(&location) {
+            return Ok(true);
+        }
+        let Some(tree) = saved_log::open(&self.client, job, &location).await? else {
+            return Ok(false);
+        };
         for (name, place) in &mut self.files {
-            // It runs elsewhere, is over, or is somebody else's: then only what is saved can be read.
-            let Ok(mut file) = File::open(dir.join(name)) else {
+            let Some(Entry::File(extents)) = tree.lookup(name) else {
                 continue;
             };
-            if file.seek(SeekFrom::Start(place.offset)).is_err() {
+            let size = extents.iter().map(|extent| extent.len).sum();
+            if size <= place.offset {
                 continue;
             }
-            let mut chunk = vec![0; 64 << 10];
-            while let Ok(got @ 1..) = file.read(&mut chunk) {
-                place.offset += got as u64;
-                place.lines.feed(&chunk[..got], |line| take(name, line))?;
+            let mut reader = FileReader::range(self.keep.clone(), extents, place.offset..size)?;
+            while let Some(chunk) = reader.next_chunk().await? {
+                place.feed(&chunk, |line| take(name, line))?;
             }
         }
-        Ok(())
+        self.seen = Some(location);
+        Ok(true)
     }
 
-    /// Whether there is anything on this machine to read.
-    pub fn is_here(&self) -> bool {
-        match (&self.run_dir, &self.container) {
-            (Some(run_dir), Some(container)) => {
-                run_dir.join(container.as_str()).join("log").is_dir()
+    /// Gives what was written since, as far as the server's log route has it now. Whether that was anything.
+    pub async fn read_live(
+        &mut self,
+        job: &Job,
+        mut take: impl FnMut(&str, Line<'_>) -> Result<(), Failure>,
+    ) -> Result<bool, Failure> {
+        let (Some(container), true) = (&job.request.container_uuid, has_begun(job)) else {
+            return Ok(false);
+        };
+        let mut is_new = false;
+        let request = &job.request.uuid;
+        for (name, place) in &mut self.files {
+            let range = self
+                .client
+                .container_log(request, container, name, place.offset);
+            // The log can be had later, or from where it is saved; who follows it sees by the job's record whether the
+            // server is there at all.
+            let Ok(LogRange::Data(mut stream)) = range.await else {
+                continue;
+            };
+            while let Ok(Some(chunk)) = stream.next_chunk().await {
+                place.feed(&chunk, |line| take(name, line))?;
+                is_new = true;
             }
-            _ => false,
         }
+        Ok(is_new)
     }
 
-    /// When another container serves the job, its log begins anew.
+    /// Whether any of the files has anything in it.
+    pub fn has_begun(&self) -> bool {
+        self.files.values().any(|place| place.offset > 0)
+    }
+
+    /// When another attempt serves the job, its log begins anew.
     fn turn_to(&mut self, job: &Job) {
-        let container = &job.request.container_uuid;
-        if self.container != *container {
-            self.container.clone_from(container);
+        let locks = job.container.as_ref().map(|c| c.lock_count);
+        let attempt = job.request.container_uuid.clone().map(|container| Attempt {
+            container,
+            lock_count: locks.unwrap_or_default(),
+        });
+        if self.attempt == attempt {
+            return;
+        }
+        let container = |attempt: &Option<Attempt>| attempt.as_ref().map(|a| a.container.clone());
+        if container(&self.attempt) != container(&attempt) {
             self.seen = None;
-            for place in self.files.values_mut() {
-                *place = Place::default();
-            }
+        }
+        self.attempt = attempt;
+        for place in self.files.values_mut() {
+            *place = Place::default();
         }
     }
 
@@ -150,42 +180,21 @@ impl LogFiles {
     }
 }
 
-/// By its hash, or, where that may not be read, as the request's collection.
-async fn open(client: &Client, job: &Job, location: &str) -> Result<Stored, Failure> {
-    match (
-        collection::open(client, location).await,
-        &job.request.log_uuid,
-    ) {
-        (Err(Failure::NoCollection(_)), Some(own)) if own.as_str() != location => {
-            collection::open(client, own.as_str()).await
-        }
-        (opened, _) => opened,
-    }
+/// Whether there may be a log: not before a dispatcher has the container.
+fn has_begun(job: &Job) -> bool {
+    let before = [JobState::Draft, JobState::Held, JobState::Queued];
+    !before.contains(&job.state())
 }
 
-/// The names of the files in a job's log.
+/// The names of the files in a job's log: of one that is written now, or else of what is saved.
 pub async fn names(client: &Client, job: &Job) -> Result<Vec<String>, Failure> {
-    let Some(location) = location(job) else {
-        return Ok(Vec::new());
-    };
-    let stored = open(client, job, &location).await?;
-    let entries = stored.tree.list("").unwrap_or_default();
-    Ok(entries
-        .iter()
-        .filter(|entry| matches!(entry.kind, EntryKind::File { .. }))
-        .map(|entry| entry.name.to_owned())
-        .collect())
-}
-
-/// A small file of a job's log, whole; none if it is not there (any more) or too large.
-pub async fn small(client: &Client, keep: &KeepClient, job: &Job, name: &str) -> Option<Vec<u8>> {
-    const MOST: usize = 1 << 20;
-    let stored = open(client, job, &location(job)?).await.ok()?;
-    let Some(Entry::File(extents)) = stored.tree.lookup(name) else {
-        return None;
-    };
-    FileReader::new(keep.clone(), extents)
-        .read_all(MOST)
-        .await
-        .ok()
+    if let (Some(container), true, None) =
+        (&job.request.container_uuid, has_begun(job), job.verdict())
+        // What can be had of it is help; what is saved is the result.
+        && let Ok(Some(files)) = client.container_log_files(&job.request.uuid, container).await
+        && !files.is_empty()
+    {
+        return Ok(files.into_iter().map(|file| file.name).collect());
+    }
+    saved_log::names(client, job).await
 }

@@ -2,6 +2,7 @@
 
 mod cli;
 mod collection;
+mod collection_name;
 mod commands;
 mod download;
 mod exit;
@@ -15,12 +16,14 @@ mod log_files;
 mod log_line;
 mod output;
 mod result_file;
+mod saved_log;
 mod session;
 mod state_dir;
 mod status;
 mod supervise;
 mod units;
 mod upload;
+mod waiting;
 mod watch;
 
 use std::process::ExitCode;

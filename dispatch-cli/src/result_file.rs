@@ -5,7 +5,7 @@ use arvados_client::keep::KeepClient;
 use serde_json::Value;
 
 use crate::job::Job;
-use crate::log_files;
+use crate::saved_log;
 
 /// What was measured.
 #[derive(Debug, Clone, PartialEq)]
@@ -13,7 +13,7 @@ pub struct ResultFile(Value);
 
 /// Reads it, if the job has one.
 pub async fn read(client: &Client, keep: &KeepClient, job: &Job) -> Option<ResultFile> {
-    let bytes = log_files::small(client, keep, job, "result.json").await?;
+    let bytes = saved_log::small(client, keep, job, "result.json").await?;
     serde_json::from_slice(&bytes).ok().map(ResultFile)
 }
 

@@ -4,13 +4,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use arvados_client::endpoint::EndpointError;
+use arvados_client::retry::REFUSAL_WINDOW;
 use arvados_client::{Client, Endpoint};
 
 use crate::failure::Failure;
 use crate::state_dir::StateDir;
 
-/// A person waits: trouble that lasts longer is told, not waited out.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time for which a call is repeated while the server cannot be reached: a person waits for the answer.
+const OUTAGE_BUDGET: Duration = Duration::from_secs(5);
+/// Time for which a call is repeated in all: longer than a refusal of what worked before is asked again.
+const RETRY_BUDGET: Duration = Duration::from_secs(REFUSAL_WINDOW.as_secs() + 30);
 
 /// A connection, and the `dispatch up` behind it if it is ours.
 #[derive(Debug, Clone)]
@@ -39,7 +42,8 @@ impl Session {
                 })?,
             }
         };
-        endpoint.retry_budget = PATIENCE;
+        endpoint.outage_budget = Some(OUTAGE_BUDGET);
+        endpoint.retry_budget = RETRY_BUDGET;
         // With the two lines of `up` in the environment it is the same server all the same.
         let local = dir.ok().filter(|dir| {
             dir.endpoint()

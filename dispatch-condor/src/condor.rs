@@ -378,6 +378,7 @@ impl Scheduler for Condor {
             detail,
             node: ad.as_ref().and_then(Ad::node),
             doubt,
+            never_began: ad.as_ref().is_some_and(ending::never_began),
             undelivered: ad.as_ref().map_or(said, ending::is_undelivered),
         }
     }

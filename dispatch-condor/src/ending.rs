@@ -10,6 +10,11 @@ pub fn is_undelivered(ad: &Ad) -> bool {
     ad.state() == State::Completed && ad.exit_code == Some(exit_status::UNDELIVERED)
 }
 
+/// It was removed while it waited: no machine ever started it.
+pub fn never_began(ad: &Ad) -> bool {
+    ad.state() == State::Removed && !ad.has_started()
+}
+
 /// The sentence.
 pub fn verdict(ad: &Ad) -> String {
     let job = format!("HTCondor job {}", ad.id());
@@ -103,6 +108,13 @@ mod tests {
         for (more, expected) in rows {
             assert_eq!(verdict(&ad(&more)), format!("HTCondor job 8.0{expected}"));
         }
+    }
+
+    #[test]
+    fn a_job_that_was_removed_while_it_waited_never_began() {
+        assert!(never_began(&ad(r#""JobStatus": 3"#)));
+        assert!(!never_began(&ad(r#""JobStatus": 3, "NumJobStarts": 1"#)));
+        assert!(!never_began(&ad(r#""JobStatus": 4, "ExitCode": 75"#)));
     }
 
     #[test]

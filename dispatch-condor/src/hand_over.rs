@@ -234,7 +234,7 @@ mod tests {
         let order = || Order {
             container: ContainerUuid::generate("zzzzz"),
             attempt: TokenUuid::generate("zzzzz"),
-            token: Token::new("secret"),
+            credentials: Token::new("secret").into(),
             needs: Needs::default(),
             avoid: Vec::new(),
         };

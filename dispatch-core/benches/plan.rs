@@ -52,6 +52,7 @@ fn world(running: usize) -> World {
             needs: Needs::default(),
             fit: Fit::Now,
             seen: began(99),
+            end: None,
         };
         world.containers.insert(uuid, known);
     }

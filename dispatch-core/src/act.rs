@@ -11,16 +11,19 @@ use serde_json::json;
 
 use crate::api::{Api, Row};
 use crate::attempts::{AttemptToken, Attempts};
+use crate::credentials::{Credentials, GatewayKey};
 use crate::events::Event;
 use crate::needs::Needs;
 use crate::plan::{Action, Reason};
 use crate::scheduler::{Order, Scheduler, SchedulerError, Urgency};
 use crate::world::JobId;
 
+mod holder;
 mod put_away;
 mod release;
 mod start;
 mod stop;
+mod undelivered;
 
 pub(crate) use start::is_no_such_call;
 pub use stop::Stop;
@@ -63,6 +66,10 @@ pub enum Outcome {
     Ended,
     /// A token of an earlier attempt is ended.
     Swept(TokenUuid),
+    /// A left-over token is disabled, and held no lock then.
+    Disabled(AttemptToken),
+    /// A token of an earlier attempt holds the lock after all.
+    Holds(AttemptToken),
     /// The record says what its job waits for.
     Told(Arc<str>),
     /// It is not certain that its job has ended, or how: the scheduler is to be asked again.
@@ -83,6 +90,8 @@ pub struct Hands<A, S> {
     pub scheduler: Arc<S>,
     /// Attempt tokens.
     pub attempts: Attempts<A>,
+    /// What the secrets of container gateways are derived from, where the dispatcher has it.
+    pub gateway: Option<GatewayKey>,
 }
 
 impl<A: Clone, S> Clone for Hands<A, S> {
@@ -91,6 +100,7 @@ impl<A: Clone, S> Clone for Hands<A, S> {
             api: self.api.clone(),
             scheduler: self.scheduler.clone(),
             attempts: self.attempts.clone(),
+            gateway: self.gateway.clone(),
         }
     }
 }
@@ -117,6 +127,10 @@ pub enum Task {
         needs: Needs,
         /// It was asked in vain for so long whether its job left results that none are waited for any more.
         insists: bool,
+        /// How it ended, where a look has shown that.
+        end: Option<String>,
+        /// Its job was listed at least once, or may have been: false after a submission that came to nothing.
+        listed: bool,
     },
     /// Mint a token and lock with it, for many containers at once.
     Start(Vec<Start>),
@@ -135,8 +149,21 @@ pub enum Task {
         /// What its users read.
         words: Arc<str>,
     },
-    /// End the token of an attempt that is over; with what is left of its job, where nothing of the container goes on.
-    Sweep(ContainerUuid, TokenUuid, Leavings),
+    /// End a token that was left over from an earlier attempt.
+    Sweep(LeftOver),
+}
+
+/// A token of an earlier attempt.
+#[derive(Debug)]
+pub struct LeftOver {
+    /// The container.
+    pub container: ContainerUuid,
+    /// The token.
+    pub token: AttemptToken,
+    /// What is left of its job goes too, where nothing of the container goes on.
+    pub leavings: Leavings,
+    /// A lock that was asked for with it may still be granted.
+    pub may_lock: bool,
 }
 
 /// A container to be started together with others.
@@ -164,11 +191,14 @@ pub struct Submission {
 }
 
 impl Submission {
-    fn order(&self) -> Order {
+    fn order(&self, gateway: Option<&GatewayKey>) -> Order {
         Order {
             container: self.container.clone(),
             attempt: self.token.uuid.clone(),
-            token: self.token.token.clone(),
+            credentials: Credentials {
+                token: self.token.token.clone(),
+                gateway_secret: gateway.map(|key| key.secret(&self.container)),
+            },
             needs: self.needs.clone(),
             avoid: self.avoid.clone(),
         }
@@ -176,6 +206,15 @@ impl Submission {
 }
 
 impl Task {
+    /// Whether it waits for the scheduler's answer.
+    pub fn asks_scheduler(&self) -> bool {
+        match self {
+            Task::Submit(_) | Task::Stop(..) => true,
+            Task::Act { action, .. } => action.asks_scheduler(),
+            Task::Start(_) | Task::Renew(..) | Task::Tell { .. } | Task::Sweep(_) => false,
+        }
+    }
+
     /// The containers it is about: one, but for a batch.
     pub fn containers(&self) -> Vec<&ContainerUuid> {
         match self {
@@ -183,9 +222,8 @@ impl Task {
             Task::Start(batch) => batch.iter().map(|one| &one.container).collect(),
             Task::Submit(batch) => batch.iter().map(|one| &one.container).collect(),
             Task::Stop(batch, _) => batch.iter().map(|one| &one.container).collect(),
-            Task::Renew(container, _)
-            | Task::Sweep(container, ..)
-            | Task::Tell { container, .. } => vec![container],
+            Task::Renew(container, _) | Task::Tell { container, .. } => vec![container],
+            Task::Sweep(left_over) => vec![&left_over.container],
         }
     }
 }
@@ -248,9 +286,24 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
                 token,
                 needs,
                 insists,
+                end,
+                listed,
             } => {
                 let container = action.container().clone();
-                (container, self.act(action, token, needs, insists).await)
+                let report = match action {
+                    Action::Unlock {
+                        container,
+                        attempt,
+                        reason,
+                    } => self.unlock(container, attempt, token, reason, listed).await,
+                    Action::EndAttempt {
+                        container,
+                        attempt,
+                        ended,
+                    } => self.end_attempt(container, &attempt, ended, end).await,
+                    action => self.act(action, token, needs, insists).await,
+                };
+                (container, report)
             }
             Task::Renew(container, token) => {
                 let report = self.renew(&container, &token).await;
@@ -264,9 +317,9 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
                 let report = self.tell(&container, &token, words).await;
                 (container, report)
             }
-            Task::Sweep(container, token, leavings) => {
-                let report = self.sweep(&container, token, leavings).await;
-                (container, report)
+            Task::Sweep(left_over) => {
+                let container = left_over.container.clone();
+                (container, self.sweep(left_over).await)
             }
         };
         vec![(container, report)]
@@ -308,13 +361,12 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
     ) -> Report {
         match action {
             Action::Start { container, etag } => self.start(container, &etag, &needs, token).await,
-            // Without its token it cannot be handed over, and stops are tasks of their own.
-            Action::Submit { .. } | Action::StopJob { .. } => Report::new(Outcome::Failed, vec![]),
-            Action::Unlock {
-                container,
-                attempt,
-                reason,
-            } => self.unlock(container, attempt, token, reason).await,
+            // These are tasks of their own.
+            Action::Submit { .. }
+            | Action::StopJob { .. }
+            | Action::Unlock { .. }
+            | Action::EndAttempt { .. }
+            | Action::EndLeftOver { .. } => Report::new(Outcome::Failed, vec![]),
             Action::Cancel {
                 container,
                 attempt,
@@ -323,16 +375,12 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
                 self.cancel(container, attempt, token, reason, insists)
                     .await
             }
-            Action::EndAttempt {
-                container,
-                attempt,
-                ended,
-            } => self.end_attempt(container, &attempt, ended).await,
         }
     }
 
     async fn submit(&self, batch: Vec<Submission>) -> Vec<(ContainerUuid, Report)> {
-        let orders = batch.iter().map(Submission::order).collect();
+        let gateway = self.gateway.as_ref();
+        let orders = batch.iter().map(|one| one.order(gateway)).collect();
         fail_point("dispatcher.before-submit");
         let mut answers = self.scheduler.submit_all(orders).await.into_iter();
         fail_point("dispatcher.after-submit");
@@ -380,7 +428,7 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         }
         let attempt = token.uuid.clone();
         let mut report = self
-            .unlock(container, attempt, Some(token), Reason::Refused)
+            .unlock(container, attempt, Some(token), Reason::Refused, false)
             .await;
         report.events.insert(0, told);
         report.outcome = match report.outcome {

@@ -93,6 +93,7 @@ mod tests {
                 needs: Needs::default(),
                 fit: Fit::Now,
                 seen: Moment::default(),
+                end: None,
             };
             world.containers.insert(uuid(n), known);
         }

@@ -11,18 +11,40 @@ use arvados_client::filter::Query;
 use arvados_client::records::{Authorization, Container, ContainerState};
 use arvados_client::{Client, ContainerUuid, Error, Token, TokenUuid};
 use jiff::Timestamp;
-use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::last_log::{self, LastLogError};
 use crate::news::{News, news};
 
+mod listing;
 mod record;
 
-pub use record::{Record, Row, UNDELIVERED_SINCE};
+pub(crate) use listing::row;
+use listing::{behind, named, rows};
+pub use record::{Record, Row, UNDELIVERED_SINCE, WARNING_BEFORE, WARNING_DETAIL_BEFORE};
 
-/// The columns a dispatcher needs.
-const COLUMNS: [&str; 10] = [
+/// Columns of the queue: what may change.
+const QUEUE: [&str; 6] = [
+    "uuid",
+    "state",
+    "priority",
+    "locked_by_uuid",
+    "created_at",
+    "modified_at",
+];
+/// Columns of containers that are followed: also how they ended.
+const FOLLOWED: [&str; 8] = [
+    "uuid",
+    "state",
+    "priority",
+    "locked_by_uuid",
+    "created_at",
+    "modified_at",
+    "exit_code",
+    "runtime_status",
+];
+/// Columns that also tell what a container needs. Mounts may be any size: each is read once.
+const WHOLE: [&str; 10] = [
     "uuid",
     "state",
     "priority",
@@ -60,7 +82,7 @@ pub trait Api: Clone + Send + Sync + 'static {
     /// The time by which tokens end.
     fn now(&self) -> Timestamp;
 
-    /// Queued containers with a priority above 0, highest first, behind `after`. None at all is the end of the queue;
+    /// Queued containers with a priority above 0, highest first, behind `after`, without what they need. None at all is the end of the queue;
     /// fewer than `limit` is not.
     fn queued(
         &self,
@@ -68,8 +90,14 @@ pub trait Api: Clone + Send + Sync + 'static {
         limit: u64,
     ) -> impl Future<Output = Result<Vec<Row>, Error>> + Send;
 
-    /// The records of these names, as many as there are; fewer is no proof that one is gone.
+    /// The records of these names, as many as there are, with how they ended; fewer is no proof that one is gone.
     fn records(
+        &self,
+        uuids: &[ContainerUuid],
+    ) -> impl Future<Output = Result<Vec<Row>, Error>> + Send;
+
+    /// The records of these names, as many as there are, with what they need.
+    fn whole_records(
         &self,
         uuids: &[ContainerUuid],
     ) -> impl Future<Output = Result<Vec<Row>, Error>> + Send;
@@ -155,11 +183,11 @@ pub trait Api: Clone + Send + Sync + 'static {
         attributes: Value,
     ) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Saves `text` as a file beside what the log `earlier` has; the new log's name. `earlier` may be empty.
+    /// Saves `text` as a file, on request beside those of the log that was saved last; the new log's name.
     fn save_log(
         &self,
         container: &ContainerUuid,
-        earlier: Option<String>,
+        beside_earlier: bool,
         text: String,
     ) -> impl Future<Output = Result<String, LastLogError>> + Send;
 
@@ -182,7 +210,7 @@ impl Api for Client {
         let queue = Query::new()
             .filter("state", "=", "Queued")
             .filter("priority", ">", 0)
-            .select(&COLUMNS)
+            .select(&QUEUE)
             .limit(limit);
         let after = after.map(|place| (place.priority, &place.uuid));
         let client = self.with_retry_budget(LOOK);
@@ -190,11 +218,11 @@ impl Api for Client {
     }
 
     async fn records(&self, uuids: &[ContainerUuid]) -> Result<Vec<Row>, Error> {
-        let query = Query::new()
-            .filter("uuid", "in", uuids)
-            .select(&COLUMNS)
-            .limit(uuids.len() as u64);
-        rows(&self.with_retry_budget(LOOK), query).await
+        named(self, uuids, &FOLLOWED).await
+    }
+
+    async fn whole_records(&self, uuids: &[ContainerUuid]) -> Result<Vec<Row>, Error> {
+        named(self, uuids, &WHOLE).await
     }
 
     async fn changed(&self, since: Timestamp) -> Result<Option<Vec<Row>>, Error> {
@@ -203,7 +231,7 @@ impl Api for Client {
             .filter("state", "in", ["Locked", "Running"])
             .filter("priority", "=", 0)
             .order("uuid asc")
-            .select(&COLUMNS)
+            .select(&FOLLOWED)
             .limit(PAGE);
         let mut all = rows(&client, held).await?;
         if all.len() as u64 >= PAGE {
@@ -211,7 +239,7 @@ impl Api for Client {
         }
         let recent = Query::new()
             .filter("modified_at", ">=", since)
-            .select(&COLUMNS)
+            .select(&FOLLOWED)
             .limit(PAGE);
         let mut after: Option<(Timestamp, ContainerUuid)> = None;
         for _ in 0..PAGES {
@@ -302,7 +330,8 @@ impl Api for Client {
     }
 
     async fn lock(&self, by: &Token, uuid: &ContainerUuid, etag: &str) -> Result<(), Error> {
-        let client = self.with_token(by.clone());
+        // The server has just made it.
+        let client = self.with_token(by.clone()).with_accepted_token();
         client.lock_container(uuid, etag).await.map(drop)
     }
 
@@ -329,10 +358,10 @@ impl Api for Client {
     async fn save_log(
         &self,
         container: &ContainerUuid,
-        earlier: Option<String>,
+        beside_earlier: bool,
         text: String,
     ) -> Result<String, LastLogError> {
-        last_log::save(self, container, earlier, &text).await
+        last_log::save(self, container, beside_earlier, &text).await
     }
 
     async fn note(&self, entry: &NewLog) -> Result<(), Error> {
@@ -343,7 +372,18 @@ impl Api for Client {
         self.create_logs(entries).await
     }
 
+    /// Only a server that tells of changes of priority, as dispatch-api does, is listened to. At a real Arvados server each
+    /// event costs a permission check for an administrator's subscription, and polling finds as much.
     async fn follow(&self, heard: Arc<News>) {
+        let tells_all = loop {
+            match self.bulk().await {
+                Ok(bulk) => break bulk.starts > 1,
+                Err(_) => tokio::time::sleep(STEADY).await,
+            }
+        };
+        if !tells_all {
+            return std::future::pending().await;
+        }
         let mut wait = Duration::from_secs(1);
         loop {
             if let Ok(mut events) = self.events(&CHANGES).await {
@@ -363,46 +403,4 @@ impl Api for Client {
             wait = (wait * 2).min(Duration::from_secs(60));
         }
     }
-}
-
-/// The records of `query` behind `after` in the order of `key` and uuid: by keyset, so that what comes and goes
-/// meanwhile neither hides nor doubles others.
-async fn behind<T: Serialize>(
-    client: &Client,
-    query: Query,
-    (key, beyond, order): (&str, &str, &str),
-    after: Option<(T, &ContainerUuid)>,
-) -> Result<Vec<Row>, Error> {
-    let Some((value, uuid)) = after else {
-        return rows(client, query.order(order).order("uuid asc")).await;
-    };
-    let value = json!(value);
-    let equal = query.clone().filter(key, "=", &value);
-    let equal = equal.filter("uuid", ">", uuid).order("uuid asc");
-    let found = rows(client, equal).await?;
-    if !found.is_empty() {
-        return Ok(found);
-    }
-    let rest = query.filter(key, beyond, &value);
-    rows(client, rest.order(order).order("uuid asc")).await
-}
-
-async fn rows(client: &Client, query: Query) -> Result<Vec<Row>, Error> {
-    let page = client.page::<Value>("containers", &query).await?;
-    Ok(page.items.into_iter().filter_map(row).collect())
-}
-
-/// A record by itself. One without a container's name is nobody's.
-pub(crate) fn row(record: Value) -> Option<Row> {
-    let uuid = record["uuid"]
-        .as_str()
-        .and_then(|uuid| ContainerUuid::parse(uuid).ok());
-    let Some(uuid) = uuid else {
-        tracing::warn!(uuid = %record["uuid"], "the API listed a container without a container's uuid");
-        return None;
-    };
-    Some(match serde_json::from_value::<Container>(record) {
-        Ok(record) => Row::Container(Box::new(Record::from(record))),
-        Err(error) => Row::Unreadable(uuid, error.to_string()),
-    })
 }

@@ -7,8 +7,10 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use arvados_client::{ContainerUuid, Token, TokenUuid};
+use arvados_client::{ContainerUuid, TokenUuid};
 use fail_points::fail_point;
+
+use crate::credentials::Credentials;
 
 /// How much of the job's output is quoted, from its end.
 const LAST_WORDS: u64 = 2000;
@@ -50,23 +52,23 @@ impl AttemptDir {
     }
 
     /// Makes it for a new attempt, in place of an earlier one's.
-    pub fn create(&self, token: &Token) -> io::Result<()> {
-        self.create_with("token", token)
+    pub fn create(&self, credentials: &Credentials) -> io::Result<()> {
+        self.create_with("token", credentials)
     }
 
     /// Makes it for `attempt`, whose job may start at any time, or never.
-    pub fn create_for(&self, attempt: &TokenUuid, token: &Token) -> io::Result<()> {
-        self.create_with(&token_name(attempt), token)
+    pub fn create_for(&self, attempt: &TokenUuid, credentials: &Credentials) -> io::Result<()> {
+        self.create_with(&token_name(attempt), credentials)
     }
 
-    fn create_with(&self, name: &str, token: &Token) -> io::Result<()> {
+    fn create_with(&self, name: &str, credentials: &Credentials) -> io::Result<()> {
         self.remove()?;
         DirBuilder::new().mode(0o700).create(&self.path)?;
         fail_point("dispatcher.directory-made");
         // Not forced to the disk, which would take longer than all the rest of a submission: a job whose token is lost with
         // the machine starts nothing, and its container is given back. Closed by name: a file server says only then that
         // it has no room.
-        let file = self.new_file(name, token.expose().as_bytes())?;
+        let file = self.new_file(name, credentials.file_content().expose().as_bytes())?;
         nix::unistd::close(file)?;
         fail_point("dispatcher.token-written");
         Ok(())
@@ -174,18 +176,24 @@ pub fn token_name_of(attempt: &str) -> String {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
+    use arvados_client::Token;
+
     use super::*;
+
+    fn token(text: &str) -> Credentials {
+        Token::new(text).into()
+    }
 
     #[test]
     fn the_token_is_for_its_owner_only_and_a_new_attempt_finds_nothing_old() {
         let home = tempfile::tempdir().unwrap();
         let dir = AttemptDir::of(home.path(), &ContainerUuid::generate("zzzzz"));
         dir.remove().unwrap();
-        dir.create(&Token::new("first")).unwrap();
+        dir.create(&token("first")).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(dir.path()), mode(&dir.token_file())), (0o700, 0o600));
         fs::write(dir.output_file(), "old").unwrap();
-        dir.create(&Token::new("second")).unwrap();
+        dir.create(&token("second")).unwrap();
         assert_eq!(fs::read_to_string(dir.token_file()).unwrap(), "second");
         assert_eq!(dir.last_words(), "");
     }
@@ -204,7 +212,7 @@ mod tests {
     fn last_words_are_whole_lines() {
         let home = tempfile::tempdir().unwrap();
         let dir = AttemptDir::of(home.path(), &ContainerUuid::generate("zzzzz"));
-        dir.create(&Token::new("x")).unwrap();
+        dir.create(&token("x")).unwrap();
         fs::write(dir.output_file(), "short\n").unwrap();
         assert_eq!(dir.last_words(), "short\n");
         let long: String = (0..1000).map(|n| format!("line {n}\n")).collect();

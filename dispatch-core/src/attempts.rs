@@ -1,13 +1,16 @@
 //! Attempt tokens: made for one lock, found again after a restart, ended when nobody needs them.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use arvados_client::api::{Each, NewToken};
+use arvados_client::error::StatusCode;
 use arvados_client::records::Authorization;
+use arvados_client::retry::RefusalTimer;
 use arvados_client::{ContainerUuid, Error, Token, TokenUuid, scopes};
 use fail_points::fail_point;
 use jiff::{SignedDuration, Timestamp};
+use tokio::time::Instant;
 
 use crate::api::Api;
 
@@ -48,6 +51,9 @@ pub enum MintError {
 /// Seconds: no token lives longer than ten years.
 const LONGEST: u64 = 10 * 365 * 86400;
 
+/// Age of the end of a token that is disabled: more than clocks differ, less than a server keeps ended tokens for.
+const DISABLED_SINCE: SignedDuration = SignedDuration::from_hours(24);
+
 /// Mints, renews and ends attempt tokens of one dispatcher instance.
 #[derive(Debug, Clone)]
 pub struct Attempts<A> {
@@ -57,6 +63,8 @@ pub struct Attempts<A> {
     mode: TokenMode,
     /// The dispatch token by name, where it is shared; known after the first [`Self::recover`].
     own: Arc<OnceLock<AttemptToken>>,
+    /// Since when the server refuses to make tokens, after it made one; none: it has made none yet.
+    refused: Arc<Mutex<Option<RefusalTimer>>>,
 }
 
 impl<A: Api> Attempts<A> {
@@ -69,6 +77,7 @@ impl<A: Api> Attempts<A> {
             margin: margin.min(SignedDuration::from_secs(LONGEST as i64)),
             mode,
             own: Arc::default(),
+            refused: Arc::default(),
         }
     }
 
@@ -106,7 +115,7 @@ impl<A: Api> Attempts<A> {
         fail_point("dispatcher.before-mint");
         let made = self.api.mint(&new).await;
         fail_point("dispatcher.after-mint");
-        made_attempt(made)
+        self.made_attempt(made)
     }
 
     /// The same for many, by one call.
@@ -124,13 +133,58 @@ impl<A: Api> Attempts<A> {
         fail_point("dispatcher.before-mint");
         let made: Result<Each<Authorization>, Error> = self.api.mint_all(&new).await;
         fail_point("dispatcher.after-mint");
-        Ok(made?.into_iter().map(made_attempt).collect())
+        Ok(made?
+            .into_iter()
+            .map(|one| self.made_attempt(one))
+            .collect())
+    }
+
+    fn made_attempt(&self, made: Result<Authorization, Error>) -> Result<AttemptToken, MintError> {
+        let may_not = self.may_not_mint(&made);
+        let made = made.map_err(|error| match may_not {
+            true => MintError::NotAllowed(error.to_string()),
+            false => MintError::Api(error),
+        })?;
+        attempt(&made).ok_or_else(|| {
+            MintError::NotAllowed("the server did not show the new token's secret".into())
+        })
+    }
+
+    /// Whether the server does not let the dispatch token make tokens: it says so (403, for a token that it accepts), and
+    /// has never made one, or has said nothing else for a minute.
+    fn may_not_mint(&self, made: &Result<Authorization, Error>) -> bool {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now().into_std();
+        match made {
+            Ok(_) => {
+                refused.get_or_insert_default().is_over(made, now);
+                false
+            }
+            Err(error) if error.status() == Some(StatusCode::FORBIDDEN) => {
+                let timer = refused.as_mut();
+                timer.is_none_or(|timer| timer.has_failed(error, now))
+            }
+            Err(_) => false,
+        }
     }
 
     fn new_token(&self, container: &ContainerUuid, max_run_time: Option<u64>) -> NewToken {
         NewToken {
             scopes: scopes::attempt(container, &self.label),
             expires_at: self.api.now() + lifetime(max_run_time, self.margin),
+        }
+    }
+
+    /// Has the server refuse a token from now on, until it is renewed. False: there is no such token any more, or it
+    /// is not to be disabled.
+    pub async fn disable(&self, token: &TokenUuid) -> Result<bool, Error> {
+        if let TokenMode::Shared(_) = self.mode {
+            return Ok(false);
+        }
+        match self.api.renew(token, self.api.now() - DISABLED_SINCE).await {
+            Ok(()) => Ok(true),
+            Err(error) if error.is_not_found() => Ok(false),
+            Err(error) => Err(error),
         }
     }
 
@@ -164,16 +218,6 @@ impl<A: Api> Attempts<A> {
             .filter_map(|token| Some((scopes::attempt_container(&token.scopes)?, attempt(&token)?)))
             .collect())
     }
-}
-
-fn made_attempt(made: Result<Authorization, Error>) -> Result<AttemptToken, MintError> {
-    let made = made.map_err(|error| match error.is_denied() {
-        true => MintError::NotAllowed(error.to_string()),
-        false => MintError::Api(error),
-    })?;
-    attempt(&made).ok_or_else(|| {
-        MintError::NotAllowed("the server did not show the new token's secret".into())
-    })
 }
 
 fn attempt(token: &Authorization) -> Option<AttemptToken> {

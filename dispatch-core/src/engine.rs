@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use arvados_client::api::Bulk;
+use arvados_client::retry::RefusalTimer;
 use arvados_client::{ContainerUuid, Error};
 use futures_util::{StreamExt, stream};
 use tokio::task::{JoinHandle, JoinSet};
@@ -14,19 +14,22 @@ use tokio_util::sync::CancellationToken;
 
 use crate::act::{Hands, Outcome, Report};
 use crate::api::Api;
-use crate::attempts::{AttemptToken, Attempts};
+use crate::attempts::Attempts;
 use crate::audit::Audit;
 use crate::events::Event;
-use crate::health::{Health, View};
+use crate::health::Health;
 use crate::mind::Mind;
-use crate::news::{Named, News};
-use crate::observe::{Interest, Look, look};
+use crate::news::News;
+use crate::observe::Look;
 use crate::records::{Records, records};
 use crate::scheduler::{Scheduler, SchedulerError};
 use crate::settings::Settings;
 use crate::tempo::Tempo;
-use crate::trouble::Trouble;
-use crate::world::{Job, Moment};
+use crate::world::Moment;
+
+mod looking;
+
+use looking::{Listed, Sight};
 
 /// How long giving back what was not submitted may take at the end.
 const FAREWELL: Duration = Duration::from_secs(10);
@@ -34,8 +37,15 @@ const FAREWELL: Duration = Duration::from_secs(10);
 const ABREAST: usize = 8;
 /// Between two rounds of putting waiting jobs in order, at least: priorities seldom change one at a time.
 const ORDER: Duration = Duration::from_secs(2);
-/// Between two searches for tokens that nobody remembers, as after a lost answer to the request for one.
-const SWEEP: Duration = Duration::from_secs(600);
+
+/// The dispatch token cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the dispatch token cannot be used: the API server says that its user is no administrator, who could neither see nor \
+     lock the containers of others; give the token of an administrator or of the system user (--token-file, \
+     SystemRootToken or ARVADOS_API_TOKEN)"
+)]
+pub struct NotAdmin;
 
 /// What came of a task, for each of its containers.
 type Reports = Vec<(ContainerUuid, Report)>;
@@ -54,18 +64,17 @@ pub struct Engine<A, S> {
     rung: Arc<AtomicBool>,
     /// When the last look began.
     began: Instant,
+    /// A listing of the scheduler whose answer takes long.
+    late: Option<JoinHandle<Listed>>,
     /// Nothing new is begun.
     drains: bool,
-}
-
-/// What one look saw, in the order it looked: a record is younger than the listing beside it, so that what a job said
-/// before it went is known when it is missed.
-struct Sight {
-    found: Option<Result<Vec<(ContainerUuid, AttemptToken)>, Error>>,
-    /// How many the server takes in one call, if it was asked and said so.
-    bulk: Option<Bulk>,
-    /// When the scheduler was asked, and its answer, if it was time for that.
-    listing: Option<(Moment, Result<Vec<Job>, SchedulerError>)>,
+    /// Since when the server refuses the dispatch token.
+    refused: RefusalTimer,
+    refusal_window: Duration,
+    /// The server said that the dispatch token's user is no admin.
+    no_admin: bool,
+    /// Locks since the last look that others had first.
+    lost_locks: usize,
 }
 
 impl<A: Api, S: Scheduler> Engine<A, S> {
@@ -91,11 +100,16 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             settings.token_mode.clone(),
         );
         Self {
+            refused: RefusalTimer::new(settings.refusal_window),
+            refusal_window: settings.refusal_window,
+            no_admin: false,
+            lost_locks: 0,
             tempo: Tempo::new(settings.poll_interval, settings.shortest_interval),
             hands: Hands {
                 api,
                 scheduler: Arc::new(scheduler),
                 attempts,
+                gateway: settings.gateway.take(),
             },
             mind: Mind::new(settings, batching),
             health,
@@ -104,6 +118,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             swept: None,
             rung: Arc::default(),
             began: Instant::now(),
+            late: None,
             drains: false,
         }
     }
@@ -113,7 +128,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
     }
 
     /// Runs until `shutdown`, then lets the actions under way finish and leaves the jobs running.
-    pub async fn run(mut self, shutdown: CancellationToken) {
+    pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), NotAdmin> {
         let news = Arc::new(News::default());
         let helpers = CancellationToken::new();
         let _stop_helpers = helpers.clone().drop_guard();
@@ -152,6 +167,9 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
                 Some(seen) = ready(&mut sight) => {
                     sight = None;
                     view = seen.ok().and_then(|seen| self.heard(seen, &news, &records));
+                    if self.no_admin {
+                        return Err(NotAdmin);
+                    }
                     if view.is_none() {
                         next_look = Instant::now() + self.pause(woken);
                     }
@@ -161,6 +179,15 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
                     self.saw(seen, &records);
                     disorder = true;
                     next_look = Instant::now() + self.pause(woken);
+                    next_act = Instant::now();
+                }
+                Some(listed) = ready(&mut self.late) => {
+                    self.late = None;
+                    if let Ok(listed) = listed {
+                        self.listed(listed, &records);
+                    }
+                    // Records that are younger than it are needed to act on it.
+                    next_look = next_look.min(Instant::now() + self.pause(true));
                     next_act = Instant::now();
                 }
                 Some(arranged) = ready(&mut arranging) => {
@@ -204,6 +231,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
             sight.map(|s| s.abort_handle()),
             view.map(|v| v.abort_handle()),
             arranging.map(|a| a.abort_handle()),
+            self.late.take().map(|l| l.abort_handle()),
         ] {
             looking.iter().for_each(|handle| handle.abort());
         }
@@ -213,6 +241,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
         let _ = tokio::time::timeout(FAREWELL, self.give_back(&records)).await;
         drop(records);
         let _ = tokio::time::timeout(Duration::from_secs(5), writer).await;
+        Ok(())
     }
 
     /// How long until the next look. `woken`: something happened while the last one was under way.
@@ -224,146 +253,6 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
     /// Something waits to be confirmed by a listing, or a job may have ended.
     fn hurries(&self) -> bool {
         self.mind.is_unsettled() || self.rung.load(Ordering::Relaxed)
-    }
-
-    /// Begins a look: at our tokens if it is time for that, and at the scheduler.
-    fn observe(&mut self) -> JoinHandle<Sight> {
-        self.began = Instant::now();
-        let list = self.may_list();
-        let due = self.swept.is_none_or(|at| at.elapsed() >= SWEEP);
-        let (hands, started) = (self.hands.clone(), self.started);
-        tokio::spawn(async move {
-            let (found, bulk) = match due {
-                true => {
-                    let found = hands.attempts.recover().await;
-                    let bulk = match found {
-                        Ok(_) => hands.api.bulk().await.ok(),
-                        Err(_) => None,
-                    };
-                    (Some(found), bulk)
-                }
-                false => (None, None),
-            };
-            let listing = match list {
-                true => {
-                    let began = Moment(started.elapsed());
-                    Some((began, hands.scheduler.list().await))
-                }
-                false => None,
-            };
-            Sight {
-                found,
-                bulk,
-                listing,
-            }
-        })
-    }
-
-    /// Whether it is time to ask the scheduler for its jobs; if so, it is about to be asked.
-    fn may_list(&mut self) -> bool {
-        let gap = self.hands.scheduler.listing_gap();
-        let may = self.tempo.may_list(Instant::now(), self.hurries(), gap);
-        if may {
-            self.rung.store(false, Ordering::Relaxed);
-        }
-        may
-    }
-
-    /// Takes in the first half of a look and begins the other, at the API. None before the tokens of an earlier life
-    /// are known: what they hold must not be taken for another's.
-    fn heard(
-        &mut self,
-        seen: Sight,
-        news: &News,
-        records: &Records,
-    ) -> Option<JoinHandle<Result<Look, Error>>> {
-        match seen.found {
-            Some(Ok(found)) => {
-                let first = self.swept.replace(Instant::now()).is_none();
-                if first {
-                    tracing::info!(tokens = found.len(), "found the attempts of an earlier run");
-                }
-                self.mind.recovered(self.now(), found);
-            }
-            Some(Err(error)) => {
-                self.health.api_failed(&error);
-                self.tempo.look_failed(Instant::now(), error.retry_after());
-                let error = Trouble(&error);
-                match self.swept {
-                    None => {
-                        tracing::warn!(%error, "cannot look for attempts of an earlier run; nothing is started before that")
-                    }
-                    Some(_) => {
-                        tracing::warn!(%error, "cannot look for tokens that nobody remembers; it is tried again")
-                    }
-                }
-            }
-            None => {}
-        }
-        if let Some(bulk) = seen.bulk {
-            self.mind.takes_at_once(bulk.starts);
-            records.at_once(bulk.logs);
-        }
-        match seen.listing {
-            None => {}
-            Some((began, Ok(jobs))) => {
-                self.health.scheduler_answered();
-                self.tempo.listed(self.mind.world().listing.is_none());
-                self.mind.listed(began, jobs);
-                // It may have learnt only now what it can do.
-                self.mind.hands_over(self.hands.scheduler.batching());
-                let waiting = self.hands.scheduler.waiting();
-                let events = self.mind.waits(self.now(), waiting);
-                self.tell(events, records);
-            }
-            Some((_, Err(error))) => {
-                self.health.scheduler_failed(&error);
-                self.tempo.listing_failed();
-                tracing::warn!(%error, "the scheduler's listing failed; nothing is concluded from it");
-            }
-        }
-        self.swept?;
-        let named: Named = news.take();
-        let interest: Interest = self.mind.interest(self.now(), named);
-        let api = self.hands.api.clone();
-        Some(tokio::spawn(async move { look(&api, &interest).await }))
-    }
-
-    /// Takes in what the API showed. What fails changes nothing.
-    fn saw(
-        &mut self,
-        seen: Result<Result<Look, Error>, tokio::task::JoinError>,
-        records: &Records,
-    ) {
-        self.tempo.looked(self.began.elapsed());
-        match seen {
-            Ok(Ok(look)) => {
-                self.health.api_answered();
-                let events = self.mind.looked(self.now(), look);
-                self.tell(events, records);
-            }
-            Ok(Err(error)) => {
-                self.health.api_failed(&error);
-                self.mind.look_failed();
-                self.tempo.look_failed(Instant::now(), error.retry_after());
-                let error = Trouble(&error);
-                tracing::warn!(%error, "the look at the API failed; nothing is concluded from it");
-            }
-            Err(_) => {
-                self.mind.look_failed();
-                return;
-            }
-        }
-        let (waiting, started) = self.mind.candidates(self.now());
-        let fits = self.hands.scheduler.admit(&waiting, &started);
-        let events = self.mind.admitted(&waiting, fits);
-        self.tell(events, records);
-        self.health.view(View {
-            world: self.mind.world(),
-            room: self.hands.scheduler.room(),
-            breaker_open: !self.mind.may_start(self.now()),
-            shunned: self.mind.shunned(self.now()),
-        });
     }
 
     /// Begins to put the waiting jobs in order.
@@ -393,8 +282,8 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
         for (container, report) in done.into_iter().flatten() {
             // A look tells whether it has the lock. And what a look showed of a container in the middle of an action did
             // not count.
-            if matches!(report.outcome, Outcome::LockUnclear(_)) || self.mind.is_unseen(&container)
-            {
+            let unclear = matches!(report.outcome, Outcome::LockUnclear(_) | Outcome::Holds(_));
+            if unclear || self.mind.is_unseen(&container) {
                 news.ring();
             }
             let why = report.events.iter().rev().find_map(Event::came_to_nothing);
@@ -423,6 +312,7 @@ impl<A: Api, S: Scheduler> Engine<A, S> {
     fn tell(&mut self, events: Vec<Event>, records: &Records) {
         for event in events {
             event.log();
+            self.lost_locks += usize::from(matches!(event, Event::LockFailed { lost: true, .. }));
             self.health.count(&event);
             if let Some(Err(error)) = self.audit.as_mut().map(|audit| audit.write(&event)) {
                 tracing::error!(%error, "the audit file could not be written");

@@ -12,6 +12,8 @@ use arvados_client::{Client, ContainerUuid, scopes};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
+use tokio::join;
+
 use crate::api::Api;
 use crate::asked::Asked;
 use crate::check::Report;
@@ -25,6 +27,8 @@ use crate::records::EVENT_TYPE;
 use crate::scheduler::{Candidate, Scheduler};
 use crate::world::{Job, JobId};
 
+/// Timeout of one question to the scheduler: a person waits for the answer.
+const QUESTION_TIMEOUT: Duration = Duration::from_secs(5);
 /// So many of a dispatcher's last words are shown: what came of a refusal comes after its reason, and the time of the
 /// next attempt after that.
 const LAST_WORDS: u64 = 4;
@@ -256,11 +260,20 @@ async fn facts<P: Program>(program: &P, asked: &Asked) -> Result<Facts, Box<dyn 
     let home = Home::visit(program.directory())?;
     let label = home.shown_label();
     let scheduler = program.scheduler(home, label.clone());
-    let jobs = scheduler.list().await.map_err(|error| error.to_string());
+    let (jobs, tokens, last_words) = join!(
+        in_time(scheduler.list()),
+        client.tokens(),
+        last_words(&client, uuid)
+    );
+    let jobs = match jobs {
+        Some(jobs) => jobs.map_err(|error| error.to_string()),
+        None => Err(silent(P::NAMES.scheduler)),
+    };
     let jobs = jobs.map(|mut jobs| {
         jobs.retain(|job| job.container == *uuid);
         jobs
     });
+    let tokens = tokens?;
     // Younger than the listing, as the service has it.
     let container = client.container(uuid).await?;
     let holder = container.locked_by_uuid.clone();
@@ -268,32 +281,44 @@ async fn facts<P: Program>(program: &P, asked: &Asked) -> Result<Facts, Box<dyn 
         TokenModeName::Shared => Some(client.own_token().await?.uuid),
         TokenModeName::PerAttempt => None,
     };
-    let tokens = client.tokens().await?;
     let minter = format!("{}-{label}", scheduler.name());
     let ours = holder.filter(|holder| {
         let attempt = tokens.iter().find(|token| token.uuid == *holder);
         own.as_ref() == Some(holder)
             || attempt.is_some_and(|token| scopes::is_labelled(&token.scopes, &minter))
     });
-    let ended = match (&ours, &jobs) {
-        (Some(attempt), Ok(jobs)) if jobs.is_empty() => {
-            Some(scheduler.ending(uuid, attempt).await.reason).filter(|reason| !reason.is_empty())
+    let ended = async {
+        match (&ours, &jobs) {
+            (Some(attempt), Ok(jobs)) if jobs.is_empty() => {
+                let ending = in_time(scheduler.ending(uuid, attempt)).await;
+                let reason = ending.map_or(silent(P::NAMES.scheduler), |ending| ending.reason);
+                Some(reason).filter(|reason| !reason.is_empty())
+            }
+            _ => None,
         }
-        _ => None,
     };
     let job = jobs.iter().flatten().find(|job: &&Job| !job.ended);
-    let analysis = match job {
-        // Of one that runs it would tell why it could run nowhere else.
-        Some(job) if container.state != ContainerState::Running => program.analysis(&job.id).await,
-        _ => None,
+    let analysis = async {
+        match job {
+            // Of one that runs it would tell why it could run nowhere else.
+            Some(job) if container.state != ContainerState::Running => {
+                let analysis = in_time(program.analysis(&job.id)).await;
+                analysis.unwrap_or_else(|| Some(silent(P::NAMES.scheduler)))
+            }
+            _ => None,
+        }
     };
+    let fit = async {
+        match container.state {
+            // A scheduler that has just not answered is not asked again.
+            ContainerState::Queued if jobs.is_ok() => fit(program, &scheduler, &container).await,
+            _ => Fit::Now,
+        }
+    };
+    let (ended, analysis, fit) = join!(ended, analysis, fit);
     let waiting = scheduler.waiting().remove(uuid);
-    let fit = match container.state {
-        ContainerState::Queued => fit(program, &scheduler, &container).await,
-        _ => Fit::Now,
-    };
     Ok(Facts {
-        last_words: last_words(&client, uuid).await,
+        last_words,
         names: P::NAMES,
         container,
         held_by_us: ours.is_some(),
@@ -305,6 +330,17 @@ async fn facts<P: Program>(program: &P, asked: &Asked) -> Result<Facts, Box<dyn 
     })
 }
 
+/// The answer to one question, unless it takes too long.
+async fn in_time<T>(asked: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(QUESTION_TIMEOUT, asked).await.ok()
+}
+
+/// What is said of a scheduler that does not answer a question in time.
+fn silent(scheduler: &str) -> String {
+    let seconds = QUESTION_TIMEOUT.as_secs();
+    format!("{scheduler} did not answer within {seconds} s")
+}
+
 /// Whether a container that is Queued could start, as far as a scheduler says that has listed its jobs, or failed to.
 async fn fit<P: Program>(program: &P, scheduler: &P::Scheduler, container: &Container) -> Fit {
     let candidate = Candidate {
@@ -312,7 +348,8 @@ async fn fit<P: Program>(program: &P, scheduler: &P::Scheduler, container: &Cont
         needs: Needs::of(container).and_ram(program.common().reserve_extra_ram),
     };
     let mut fits = scheduler.admit(std::slice::from_ref(&candidate), &[]);
-    let refusal = program.refusal(&candidate.needs).await;
+    let refusal = in_time(program.refusal(&candidate.needs)).await;
+    let refusal = refusal.unwrap_or_else(|| Some(silent(P::NAMES.scheduler)));
     match (fits.pop().unwrap_or(Fit::Now), refusal) {
         (Fit::Now | Fit::Later(_), Some(words)) => {
             let name = P::NAMES.scheduler;
@@ -341,9 +378,10 @@ async fn not_now<P: Program>(
     if let Some(why) = not_wanted(container) {
         return Ok(Some(why));
     }
-    let jobs = match scheduler.list().await {
-        Ok(jobs) => jobs,
-        Err(error) => return Ok(Some(error.to_string())),
+    let jobs = match in_time(scheduler.list()).await {
+        Some(Ok(jobs)) => jobs,
+        Some(Err(error)) => return Ok(Some(error.to_string())),
+        None => return Ok(Some(silent(P::NAMES.scheduler))),
     };
     // Younger than the listing, as the service has it.
     let container = client.container(&container.uuid).await?;

@@ -24,6 +24,8 @@ pub enum Event {
     LockFailed {
         container: ContainerUuid,
         error: String,
+        /// The record is not as it was seen: most likely somebody else was quicker.
+        lost: bool,
     },
     /// Handed to the scheduler.
     Dispatched {
@@ -53,12 +55,14 @@ pub enum Event {
         job: JobId,
         reason: Reason,
     },
-    /// A lock was given back without a job.
+    /// A lock was given back, and no executor ever ran for it.
     GaveBack {
         container: ContainerUuid,
         /// As its record is now.
         state: ContainerState,
         reason: Reason,
+        /// What became of its job, where the scheduler was asked.
+        job: Option<String>,
     },
     /// The scheduler did not take the job.
     SubmitFailed {
@@ -113,6 +117,7 @@ impl Event {
         match self {
             Event::SubmitFailed { error, .. } => Some(error),
             Event::CleanedUpExecutor { reason, .. } => Some(reason),
+            Event::GaveBack { job, .. } => job.as_deref(),
             _ => None,
         }
     }
@@ -121,6 +126,11 @@ impl Event {
     /// container ended the server knows itself.
     pub fn is_for_the_record(&self) -> bool {
         !matches!(self, Event::ActionFailed { .. } | Event::Ended { .. })
+    }
+
+    /// Every container that runs without trouble has it.
+    pub fn is_routine(&self) -> bool {
+        matches!(self, Event::DecidedToRun { .. } | Event::Dispatched { .. })
     }
 
     /// One sentence for people.
@@ -134,7 +144,12 @@ impl Event {
             Event::CleanedUpContainer { job, reason, .. } => {
                 format!("asked job {} to end: {reason}", job.0)
             }
-            Event::GaveBack { state, reason, .. } => given_back(state, &reason.to_string()),
+            Event::GaveBack {
+                state, reason, job, ..
+            } => match job {
+                Some(job) => given_back(state, job),
+                None => given_back(state, &reason.to_string()),
+            },
             Event::Ended { how, .. } => format!("has ended: {how}"),
             Event::ResultsUndelivered { reason, .. } => reason.clone(),
             Event::SubmitFailed { error, .. } => format!("could not submit it: {error}"),
@@ -146,6 +161,10 @@ impl Event {
     pub fn log(&self) {
         let (container, event, sentence) = (self.container(), self.name(), self.sentence());
         match self {
+            // The engine says it of all of them in one line.
+            Event::LockFailed { lost: true, .. } => {
+                tracing::debug!(%container, event, "{sentence}");
+            }
             Event::LockFailed { .. }
             | Event::SubmitFailed { .. }
             | Event::ActionFailed { .. }

@@ -26,6 +26,12 @@ pub fn says_undelivered(last_words: &str) -> bool {
     kept && !last_words.contains("end with this job")
 }
 
+/// The directory on the node with the results, as crunch-run named it: "`crunch-run resume DIR`".
+pub fn results_directory(last_words: &str) -> Option<&str> {
+    let (_, named) = last_words.rsplit_once("`crunch-run resume ")?;
+    named.split_once('`').map(|(directory, _)| directory)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -38,6 +44,8 @@ mod tests {
         let kept = "u The results are not delivered and stay in /x: no answer. `crunch-run resume /x` on this node delivers them later\n";
         let lost = "crunch-run: the results could not be delivered and end with this job, since they cannot be taken to /y\n";
         assert!(says_undelivered(kept));
+        assert_eq!(results_directory(kept), Some("/x"));
+        assert_eq!(results_directory(lost), None);
         assert!(!says_undelivered(&format!("{kept}{lost}")));
         assert!(!says_undelivered("u Complete\n"));
     }

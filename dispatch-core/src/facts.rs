@@ -27,6 +27,8 @@ pub struct Facts<'a> {
     pub uuid: &'a ContainerUuid,
     /// Our attempt at it, if there is one.
     pub attempt: Option<&'a Attempt>,
+    /// A token of an earlier attempt may still be accepted: known since this moment.
+    pub left_over: Option<Moment>,
     /// An action is under way.
     pub in_flight: bool,
     /// Not to be locked before this moment.
@@ -49,6 +51,7 @@ impl<'a> Facts<'a> {
         Self {
             uuid,
             attempt: world.attempts.get(uuid),
+            left_over: world.left_over.get(uuid).copied(),
             in_flight: world.in_flight.contains(uuid),
             retry_at: world.retry_at.get(uuid).copied(),
             waits: world.waiting.get(uuid),
@@ -60,6 +63,7 @@ impl<'a> Facts<'a> {
     /// Of every container whose record is known, with the record, in the order of their uuids.
     pub fn of_all(world: &'a World) -> impl Iterator<Item = (&'a Known, Facts<'a>)> {
         let mut attempts = Beside::new(world.attempts.iter());
+        let mut left_over = Beside::new(world.left_over.iter());
         let mut in_flight = Beside::new(world.in_flight.iter().map(|uuid| (uuid, ())));
         let mut retry_at = Beside::new(world.retry_at.iter());
         let mut waits = Beside::new(world.waiting.iter());
@@ -70,6 +74,7 @@ impl<'a> Facts<'a> {
             let facts = Facts {
                 uuid,
                 attempt: attempts.at(uuid),
+                left_over: left_over.at(uuid).copied(),
                 in_flight: in_flight.at(uuid).is_some(),
                 retry_at: retry_at.at(uuid).copied(),
                 waits: waits.at(uuid),

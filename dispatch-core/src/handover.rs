@@ -21,14 +21,14 @@ pub async fn hand_over(
         .map_err(|failure| failed(scheduler, order, &failure))
 }
 
-/// Writes the attempt's token where its job finds it.
+/// Writes the attempt's credentials where its job finds them.
 pub async fn prepare(
     scheduler: &'static str,
     order: &Order,
     dir: &AttemptDir,
 ) -> Result<(), SchedulerError> {
-    let (attempt, token) = (order.attempt.clone(), order.token.clone());
-    dir.in_time(move |dir| dir.create_for(&attempt, &token))
+    let (attempt, credentials) = (order.attempt.clone(), order.credentials.clone());
+    dir.in_time(move |dir| dir.create_for(&attempt, &credentials))
         .await
         .map_err(|error| SchedulerError::Refused {
             scheduler,

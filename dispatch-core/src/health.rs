@@ -142,8 +142,8 @@ impl Health {
     }
 
     /// The API could not be looked at.
-    pub fn api_failed(&self, error: &arvados_client::Error) {
-        self.facts().api.failure = Some(Trouble(error).to_string());
+    pub fn api_failed(&self, trouble: &Trouble<'_>) {
+        self.facts().api.failure = Some(trouble.to_string());
     }
 
     /// The scheduler's listing is complete.

@@ -1,10 +1,10 @@
 //! The log of a container whose executor is gone: what it last saved, and what the dispatcher has to say. Nobody else
 //! will save one.
 
-use std::time::Duration;
-
+use arvados_client::filter::Query;
 use arvados_client::keep::{CollectionWriter, KeepError};
 use arvados_client::manifest::{Manifest, ManifestError};
+use arvados_client::records::ContainerRequest;
 use arvados_client::{Client, ContainerUuid, Error};
 use jiff::Timestamp;
 use serde_json::json;
@@ -13,8 +13,6 @@ use crate::scheduler::Ending;
 
 /// The dispatcher's file beside those of crunch-run.
 const FILE: &str = "dispatch.txt";
-/// The collection itself is only for the container's record: whoever asked for the container gets a copy.
-const KEPT: Duration = Duration::from_secs(14 * 86400);
 
 /// Why the log could not be saved.
 #[derive(Debug, thiserror::Error)]
@@ -52,11 +50,12 @@ pub fn text(container: &ContainerUuid, scheduler: &str, ending: &Ending, now: Ti
     text
 }
 
-/// Saves `text` beside the files of the log `earlier` and returns the new collection's portable data hash.
+/// Saves `text` in a new collection and returns its portable data hash. With `beside_earlier` the collection has the
+/// files of the log that was saved last, too.
 pub(crate) async fn save(
     client: &Client,
     container: &ContainerUuid,
-    earlier: Option<String>,
+    beside_earlier: bool,
     text: &str,
 ) -> Result<String, LastLogError> {
     let keep = client.keep(client.keep_options().await?).await?;
@@ -65,29 +64,74 @@ pub(crate) async fn save(
     writer.write(text.as_bytes()).await?;
     writer.finish_file();
     let ours = writer.finish().await?;
+    let earlier = match beside_earlier {
+        true => earlier(client, container).await?,
+        false => None,
+    };
     let manifest = match earlier {
         None => ours,
-        Some(earlier) => {
-            let saved = client.collection(&earlier).await?;
-            let saved = Manifest::parse(&saved.manifest_text)?;
-            Manifest::merged([&saved, &ours])?
-        }
+        Some(earlier) => Manifest::merged([&earlier, &ours])?,
     };
-    let until = (Timestamp::now() + KEPT).to_string();
+    // Made in the trash: the server copies it from there to whoever asked for the container.
     let made = client
         .create_collection(json!({
             "name": format!("logs for {container}"),
             "manifest_text": manifest.to_string(),
-            "trash_at": until, "delete_at": until,
+            "is_trashed": true,
         }))
         .await?;
     let hash = made.portable_data_hash.ok_or(LastLogError::NoHash)?;
     Ok(hash.to_string())
 }
 
+/// The log that was saved last, as a request for the container shows it: the container's own collection is in the
+/// trash, where its blocks are not signed for readers.
+async fn earlier(
+    client: &Client,
+    container: &ContainerUuid,
+) -> Result<Option<Manifest>, LastLogError> {
+    let query = Query::new()
+        .filter("container_uuid", "=", container)
+        .select(&["uuid", "log_uuid"])
+        .limit(1);
+    let requests = client
+        .page::<ContainerRequest>("container_requests", &query)
+        .await?;
+    let Some(log) = requests.items.into_iter().find_map(|one| one.log_uuid) else {
+        return Ok(None);
+    };
+    let shown = client.collection(log.as_str()).await?;
+    let own = of_container(&shown.manifest_text, container);
+    Ok(Some(Manifest::parse(&own)?))
+}
+
+/// The streams of one container's log among those of a request's, in which each container has a directory of its own.
+fn of_container(manifest: &str, container: &ContainerUuid) -> String {
+    let directory = format!("./log\\040for\\040container\\040{container}");
+    let streams = manifest.lines().filter_map(|line| {
+        let rest = line.strip_prefix(&directory)?;
+        rest.starts_with([' ', '/']).then(|| format!(".{rest}\n"))
+    });
+    streams.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_request_s_log_has_those_of_other_containers_beside() {
+        let container = ContainerUuid::generate("zzzzz");
+        let block = "acbd18db4cc2f85cedef654fccc4a4d8+3";
+        let name = format!("./log\\040for\\040container\\040{container}");
+        let manifest = format!(
+            ". {block} 0:3:stdout.txt\n{name} {block} 0:3:stdout.txt\n{name}/deep {block} 0:3:x\n{name}0 {block} 0:3:y\n"
+        );
+        assert_eq!(
+            of_container(&manifest, &container),
+            format!(". {block} 0:3:stdout.txt\n./deep {block} 0:3:x\n")
+        );
+    }
 
     #[test]
     fn every_line_has_its_time_and_the_reason_is_told() {

@@ -16,6 +16,7 @@ pub mod backoff;
 pub mod check;
 pub mod command;
 pub mod config;
+pub mod credentials;
 mod doubts;
 pub mod dry_run;
 pub mod engine;

@@ -2,12 +2,13 @@
 //! tells it what was seen and what became of its tasks, and carries out what it decides next.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-use arvados_client::ContainerUuid;
 use arvados_client::records::ContainerState;
+use arvados_client::{ContainerUuid, TokenUuid};
 
-use crate::act::{Leavings, Task};
+use crate::act::Task;
 use crate::admission;
 use crate::attempts::AttemptToken;
 use crate::backoff::Backoff;
@@ -17,8 +18,9 @@ use crate::facts::Facts;
 use crate::needs::{Fit, Needs};
 use crate::news::Named;
 use crate::nodes::Nodes;
+use crate::observe::KnownNeeds;
 use crate::pace::{Pace, Width};
-use crate::plan::{Action, LOST_ANSWER, Policy, Reason};
+use crate::plan::{Action, Policy, Reason};
 use crate::scheduler::{Batching, Candidate, Wanted};
 use crate::settings::Settings;
 use crate::stopping::Stopping;
@@ -28,12 +30,15 @@ mod batches;
 mod decide;
 mod learn;
 mod look;
+mod upkeep;
 mod waits;
 
 use batches::Batches;
 
 /// Actions under way at once, at most.
-const HANDS: usize = 8;
+const HANDS: usize = 10;
+/// Of them, those that the scheduler is never asked by: what needs only the API goes on while a scheduler hangs.
+const API_HANDS: usize = 2;
 /// Commands to the scheduler at once after a quiet time.
 const BURST: u32 = 50;
 
@@ -44,9 +49,14 @@ pub struct Mind {
     world: World,
     /// The tokens of the attempts in [`World::attempts`].
     tokens: BTreeMap<ContainerUuid, AttemptToken>,
-    /// Tokens of ours that hold no lock as far as is known, and since when. A lock asked for with one may still be
-    /// granted; then it is an attempt again.
-    left_over: BTreeMap<ContainerUuid, Vec<(AttemptToken, Moment)>>,
+    /// Tokens of ours that hold no lock as far as is known; the containers are those of [`World::left_over`]. A lock asked
+    /// for with one may still be granted; then it is an attempt again.
+    left_over: BTreeMap<ContainerUuid, Vec<AttemptToken>>,
+    /// Left-over tokens that are disabled, since when. They bar no attempt. A lock that was asked for with one earlier
+    /// may still be granted; then it is enabled again.
+    disabled: BTreeMap<ContainerUuid, Vec<(AttemptToken, Moment)>>,
+    /// Those of them that were granted the lock all the same: they are enabled again to give it back.
+    granted_late: BTreeSet<TokenUuid>,
     backoff: Backoff,
     /// Submissions whose answer was lost, until a listing shows the job.
     unclear: BTreeSet<ContainerUuid>,
@@ -69,12 +79,20 @@ pub struct Mind {
     /// The newest change seen at the server; none: the next look asks for everything.
     newest: Option<look::Newest>,
     looks: u64,
+    /// Containers that the server did not find, since when no look has.
+    missing: BTreeMap<ContainerUuid, Moment>,
     /// What was heard and has not been seen since.
     unseen: Named,
     /// The last look failed, and had asked for everything.
     failed: bool,
     /// The look under way does not ask for everything.
     partial: bool,
+    /// The look under way asks only for these: little time has passed since one that asked for all.
+    quick: Option<BTreeSet<ContainerUuid>>,
+    /// When the last look began that listed the queue; none: the next one is to.
+    queue_listed: Option<Moment>,
+    /// What containers need: it is read once.
+    needs: Arc<KnownNeeds>,
     nodes: Nodes,
     /// Containers that no node was left for: they may run anywhere.
     unplaceable: BTreeSet<ContainerUuid>,
@@ -82,6 +100,9 @@ pub struct Mind {
     pace: Pace,
     waits_told: waits::Told,
     batches: Batches,
+    /// Containers with an action under way that asks the scheduler, by the number of the action.
+    asking: BTreeMap<ContainerUuid, u64>,
+    last_asking: u64,
 }
 
 impl Mind {
@@ -95,6 +116,8 @@ impl Mind {
             world: World::default(),
             tokens: BTreeMap::new(),
             left_over: BTreeMap::new(),
+            disabled: BTreeMap::new(),
+            granted_late: BTreeSet::new(),
             unclear: BTreeSet::new(),
             stopping: Stopping::default(),
             doubts: Doubts::default(),
@@ -108,13 +131,19 @@ impl Mind {
             touched: BTreeSet::new(),
             newest: None,
             looks: 0,
+            missing: BTreeMap::new(),
             unseen: Named::default(),
             failed: false,
             partial: false,
+            quick: None,
+            queue_listed: None,
+            needs: Arc::default(),
             nodes: Nodes::default(),
             unplaceable: BTreeSet::new(),
             width: Width::new(HANDS),
             waits_told: waits::Told::default(),
+            asking: BTreeMap::new(),
+            last_asking: 0,
         }
     }
 
@@ -151,13 +180,6 @@ impl Mind {
             if !known && !self.world.in_flight.contains(&container) {
                 self.leave(container, token, now);
             }
-        }
-    }
-
-    fn leave(&mut self, container: ContainerUuid, token: AttemptToken, now: Moment) {
-        let tokens = self.left_over.entry(container).or_default();
-        if tokens.iter().all(|(known, _)| known.uuid != token.uuid) {
-            tokens.push((token, now));
         }
     }
 
@@ -284,6 +306,12 @@ impl Mind {
         let containers = &self.world.containers;
         let shape = |container: &ContainerUuid| containers.get(container).map(|k| &k.needs);
         self.batches.begin(task, shape);
+        if task.asks_scheduler() {
+            self.last_asking += 1;
+            let asking = task.containers().into_iter().cloned();
+            self.asking
+                .extend(asking.map(|uuid| (uuid, self.last_asking)));
+        }
         for container in task.containers() {
             self.touched.insert(container.clone());
             self.world.in_flight.insert(container.clone());
@@ -294,48 +322,19 @@ impl Mind {
         }
     }
 
+    /// How many more actions may ask the scheduler.
+    fn free_to_ask(&self) -> usize {
+        let under_way: BTreeSet<&u64> = self.asking.values().collect();
+        let most = self.width.hands().saturating_sub(API_HANDS).max(1);
+        most.saturating_sub(under_way.len())
+    }
+
     fn is_busy(&self, container: &ContainerUuid, now: Moment) -> bool {
         let rests = self
             .resting
             .get(container)
             .is_some_and(|until| *until > now);
         rests || self.world.in_flight.contains(container)
-    }
-
-    /// Tokens to be renewed before they end, as afterwards nobody could record a result, and left-over ones to be
-    /// ended: no request made with one is on its way any more, and it does not hold its container's lock.
-    fn upkeep(&self, now: Moment, due: impl Fn(&AttemptToken) -> bool) -> Vec<Task> {
-        let renew = self
-            .tokens
-            .iter()
-            .filter(|(container, token)| !self.is_busy(container, now) && due(token))
-            .map(|(container, token)| Task::Renew(container.clone(), token.clone()));
-        let left_over = self.left_over.iter();
-        let sweep = left_over.filter_map(|(container, tokens)| {
-            // Nobody can lock a container that has ended.
-            let (seen, ended) = match self.world.containers.get(container) {
-                Some(known) => (known.seen, known.state.is_final()),
-                None if self.world.deleted.contains(container) => (self.looking, true),
-                None => return None,
-            };
-            let over = |since: &Moment| ended || seen.since(*since) >= LOST_ANSWER;
-            let (token, _) = tokens.iter().find(|(_, since)| over(since))?;
-            let goes_on = self.world.attempts.contains_key(container);
-            let mut jobs = self.world.listing.iter().flat_map(|l| l.live(container));
-            let leavings = match goes_on {
-                true => Leavings::Keep,
-                // Its job is being stopped.
-                false if jobs.next().is_some() => return None,
-                false => Leavings::Remove,
-            };
-            let free = !self.is_busy(container, now);
-            free.then(|| Task::Sweep(container.clone(), token.uuid.clone(), leavings))
-        });
-        let mut seen = BTreeSet::new();
-        renew
-            .chain(sweep)
-            .filter(|task| seen.insert(task.containers()[0].clone()))
-            .collect()
     }
 
     /// What to give back at the end: what was locked and not submitted, for nobody else may take it.
@@ -350,6 +349,8 @@ impl Mind {
                 token: self.tokens.get(container).cloned(),
                 needs: Needs::default(),
                 insists: false,
+                end: None,
+                listed: false,
                 action: Action::Unlock {
                     container: container.clone(),
                     attempt: attempt.token.clone(),
@@ -370,12 +371,13 @@ impl Mind {
         })
     }
 
-    /// Whether all that can start of what was seen of the queue is taken, and there was more of it.
+    /// Whether all that can start of what was seen of the queue is taken, and there was more of it. What waits for room
+    /// here is not taken: a machine whose slots are full needs no longer queue.
     pub fn has_used_up_the_queue(&self) -> bool {
         let can_start = |(uuid, known): (&ContainerUuid, &Known)| {
             known.state == ContainerState::Queued
                 && known.priority > 0
-                && known.fit == Fit::Now
+                && !matches!(known.fit, Fit::Never(_))
                 && !self.world.retry_at.contains_key(uuid)
         };
         self.locked && self.more_queued && !self.world.containers.iter().any(can_start)

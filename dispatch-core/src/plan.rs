@@ -3,6 +3,7 @@
 //! | container | lock | attempt of ours | job | priority > 0 | priority 0 |
 //! |---|---|---|---|---|---|
 //! | Queued | nobody | none | gone | start, highest priority first, as far as admitted | wait |
+//! | Queued | nobody | any, and a token of an earlier one is left over | gone | end that token, in the place of the start | end it when there is time |
 //! | Queued | nobody | asked for the lock, answer lost | gone | start again with the same token | two minutes later end the attempt |
 //! | Queued | nobody | over, or its end not confirmed | gone, unknown | end the attempt | the same |
 //! | Queued | any | any | there | stop the job: its attempt does not hold the lock | the same |
@@ -27,7 +28,8 @@
 //! failed one, one older than the submission, or a record older than the listing.
 //!
 //! A second job of the same container is stopped wherever the first is kept. A container with an action under way
-//! gets no other.
+//! gets no other. So a container with a left-over token is locked only after the server has confirmed that it does not
+//! accept that token any more.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -38,6 +40,10 @@ use arvados_client::{ContainerUuid, TokenUuid};
 use crate::facts::{Facts, Presence};
 use crate::needs::Fit;
 use crate::world::{Holder, Job, JobId, Known, Moment, Phase, World};
+
+mod reason;
+
+pub use reason::Reason;
 
 /// So long a request whose answer was lost may still take effect on the server.
 pub const LOST_ANSWER: Duration = Duration::from_secs(120);
@@ -64,6 +70,11 @@ pub enum Action {
         container: ContainerUuid,
         /// The version seen.
         etag: String,
+    },
+    /// End a token of an earlier attempt, after which the container can be started.
+    EndLeftOver {
+        /// The container.
+        container: ContainerUuid,
     },
     /// Hand the attempt to the scheduler.
     Submit {
@@ -110,53 +121,22 @@ pub enum Action {
     },
 }
 
-/// Why an action is taken, for the log, the metrics and the audit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Reason {
-    /// Its priority is 0.
-    PriorityZero,
-    /// Its record is Complete or Cancelled.
-    ContainerFinal,
-    /// Its record is gone.
-    ContainerDeleted,
-    /// Its record is Queued again, or another dispatcher holds it.
-    LockLost,
-    /// Another job runs the same container.
-    SecondJob,
-    /// Two complete listings do not show its job.
-    JobGone,
-    /// Its job waited for too long for something that does not come by itself.
-    InVain,
-    /// Its results were on its node, and nobody delivered them in time.
-    Undelivered,
-    /// The scheduler refused its job.
-    Refused,
-    /// The dispatcher ends before it could submit it.
-    Draining,
-}
-
-impl std::fmt::Display for Reason {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Reason::PriorityZero => "its priority is 0",
-            Reason::ContainerFinal => "the container has ended",
-            Reason::ContainerDeleted => "the container does not exist any more",
-            Reason::LockLost => "this attempt does not hold the container's lock",
-            Reason::SecondJob => "another job runs the same container",
-            Reason::JobGone => "its job is gone",
-            Reason::InVain => "its job cannot start as things are, and has waited long enough",
-            Reason::Undelivered => "its results were not delivered from its node",
-            Reason::Refused => "the scheduler refused its job",
-            Reason::Draining => "the dispatcher ends before it could submit it",
-        })
-    }
-}
-
 impl Action {
+    /// Whether the scheduler is asked or told something.
+    pub fn asks_scheduler(&self) -> bool {
+        match self {
+            Action::Submit { .. } | Action::StopJob { .. } | Action::Cancel { .. } => true,
+            // It is asked once more what became of the job.
+            Action::Unlock { reason, .. } => *reason == Reason::JobGone,
+            Action::Start { .. } | Action::EndLeftOver { .. } | Action::EndAttempt { .. } => false,
+        }
+    }
+
     /// The container it is about.
     pub fn container(&self) -> &ContainerUuid {
         match self {
             Action::Start { container, .. }
+            | Action::EndLeftOver { container }
             | Action::Submit { container, .. }
             | Action::StopJob { container, .. }
             | Action::Unlock { container, .. }
@@ -374,11 +354,22 @@ fn start(world: &World, policy: &Policy, actions: &mut Vec<Action>) {
         queue
             .into_iter()
             .take(room)
-            .map(|(uuid, known)| Action::Start {
-                container: uuid.clone(),
-                etag: known.etag.clone(),
-            }),
+            .filter_map(|(uuid, known)| start_one(world, uuid, known)),
     );
+}
+
+/// A container is locked once no token of an earlier attempt can change it any more.
+fn start_one(world: &World, uuid: &ContainerUuid, known: &Known) -> Option<Action> {
+    let container = uuid.clone();
+    match world.left_over.get(uuid) {
+        None => Some(Action::Start {
+            container,
+            etag: known.etag.clone(),
+        }),
+        // The token may hold the lock by now: only a record read since then tells.
+        Some(since) if known.seen < *since => None,
+        Some(_) => Some(Action::EndLeftOver { container }),
+    }
 }
 
 /// The containers that wait for nothing but a place, as far as `also` holds, in the order in which they get one.

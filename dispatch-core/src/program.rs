@@ -20,7 +20,8 @@ use tokio_util::sync::CancellationToken;
 use crate::attempts::TokenMode;
 use crate::audit::Audit;
 use crate::config::{self, Config};
-use crate::engine::Engine;
+use crate::credentials::GatewayKey;
+use crate::engine::{Engine, NotAdmin};
 use crate::health::Health;
 use crate::scheduler::{JOB_ENVIRONMENT, Scheduler};
 use crate::settings::Settings;
@@ -117,6 +118,12 @@ pub struct Flags {
 }
 
 impl Flags {
+    /// What the secrets of container gateways are derived from, where the configuration file has it.
+    fn gateway_key(&self) -> Option<GatewayKey> {
+        let cluster = &self.config.as_deref()?.cluster;
+        cluster.system_root_token.clone().map(GatewayKey::new)
+    }
+
     /// The variables that jobs get, by the configuration file or else as we have them ourselves; no token is among them.
     pub fn job_environment(&self) -> BTreeMap<String, String> {
         let value = |key: &str| {
@@ -167,6 +174,9 @@ pub enum StartError {
     /// What the scheduler needs is not there.
     #[error(transparent)]
     Scheduler(Box<dyn std::error::Error + Send + Sync>),
+    /// The dispatch token.
+    #[error(transparent)]
+    NotAdmin(#[from] NotAdmin),
     /// The operating system refused something basic.
     #[error("cannot start: {0}")]
     System(#[from] std::io::Error),
@@ -279,6 +289,7 @@ where
         retry_period: flags.min_retry_period,
         commands_per_second: flags.scheduler_rate,
         token_mode,
+        gateway: flags.gateway_key(),
         poll_interval: flags.poll_interval,
         shortest_interval: flags.shortest_interval,
         reserve_ram: flags.reserve_extra_ram,
@@ -293,11 +304,13 @@ where
     tracing::info!(scheduler = scheduler.name(), api = %client.endpoint().host, label = settings.label, "started");
     let engine = Engine::new(client, scheduler, settings, health, audit);
     notify(&[sd_notify::NotifyState::Ready]);
-    engine.run(shutdown).await;
+    let ran = engine.run(shutdown.clone()).await;
+    shutdown.cancel();
     notify(&[sd_notify::NotifyState::Stopping]);
     if let Some(serving) = serving {
         let _ = tokio::time::timeout(Duration::from_secs(2), serving).await;
     }
+    ran?;
     tracing::info!("stopped; jobs were left running");
     Ok(())
 }

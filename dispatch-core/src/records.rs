@@ -54,9 +54,11 @@ pub fn records<A: Api>(api: A) -> (Records, Writer<A>) {
 }
 
 impl Records {
-    /// Has it written, if it is for the record.
+    /// Has it written, if it is for the record. A server that takes one entry a call is spared those of every
+    /// container's usual course: two more calls for each container would be as many as its lock takes.
     pub fn keep(&self, event: Event) {
-        if event.is_for_the_record() {
+        let many = self.most.load(Ordering::Relaxed) > 1;
+        if event.is_for_the_record() && (many || !event.is_routine()) {
             let _ = self.queue.try_send(event);
         }
     }
@@ -133,5 +135,38 @@ fn entry(event: &Event) -> NewLog {
         object_uuid: event.container().to_string(),
         event_type: EVENT_TYPE,
         properties: json!({"text": event.sentence(), "dispatch_event": event.name()}),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arvados_client::{ContainerUuid, TokenUuid};
+
+    use super::*;
+
+    #[test]
+    fn a_server_that_takes_one_entry_a_call_gets_no_routine() {
+        let (sender, mut queue) = mpsc::channel(9);
+        let most = Arc::new(AtomicUsize::new(1));
+        let records = Records {
+            queue: sender,
+            most,
+        };
+        let container = ContainerUuid::generate("zzzzz");
+        let routine = Event::DecidedToRun {
+            container: container.clone(),
+            attempt: TokenUuid::generate("zzzzz"),
+        };
+        let refused = Event::SubmitFailed {
+            container,
+            error: "no".into(),
+        };
+        for (at_once, kept) in [(1, 1), (500, 2)] {
+            records.at_once(at_once);
+            records.keep(routine.clone());
+            records.keep(refused.clone());
+            let got = std::iter::from_fn(|| queue.try_recv().ok()).count();
+            assert_eq!(got, kept, "{at_once}");
+        }
     }
 }

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
 
-use arvados_client::{ContainerUuid, Token, TokenUuid};
+use arvados_client::{ContainerUuid, TokenUuid};
 use futures_util::future::join_all;
 
+use crate::credentials::Credentials;
 use crate::needs::{Fit, Needs, Room};
 use crate::world::{Job, JobId};
 
@@ -34,8 +35,8 @@ pub struct Order {
     pub container: ContainerUuid,
     /// The attempt's name.
     pub attempt: TokenUuid,
-    /// The attempt's token, for crunch-run's eyes only.
-    pub token: Token,
+    /// The attempt's token and the secret of its gateway, for crunch-run only.
+    pub credentials: Credentials,
     /// What it takes.
     pub needs: Needs,
     /// Nodes on which it must not run, where the scheduler can be told so.
@@ -117,6 +118,8 @@ pub struct Ending {
     pub node: Option<String>,
     /// What speaks against acting on it; then it is asked for again.
     pub doubt: Option<Doubt>,
+    /// The job was never started on any node, for certain: no executor ran.
+    pub never_began: bool,
     /// The container ran, and its results are on the node, to be delivered later (crunch-run's exit status 77).
     pub undelivered: bool,
 }

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
+use arvados_client::retry::REFUSAL_WINDOW;
+
 use crate::attempts::TokenMode;
+use crate::credentials::GatewayKey;
 
 /// What an admin may set.
 #[derive(Debug, Clone)]
@@ -29,10 +32,14 @@ pub struct Settings {
     pub start_timeout: Option<Duration>,
     /// Results that could not be delivered may wait on their node for so long, before the record is cancelled.
     pub undelivered_wait: Duration,
+    /// A container counts as deleted, and a token as refused, when the server has said so for so long.
+    pub refusal_window: Duration,
     /// An attempt's token outlives the container's run time limit by this; one that is needed longer is renewed.
     pub token_margin: Duration,
     /// Whose token holds the locks.
     pub token_mode: TokenMode,
+    /// What the secrets of container gateways are derived from; none: jobs get no such secret.
+    pub gateway: Option<GatewayKey>,
     /// Names this dispatcher among those of the same user: same name after a restart, different name elsewhere.
     pub label: String,
 }
@@ -52,8 +59,10 @@ impl Default for Settings {
             stop_grace: Duration::from_secs(60),
             start_timeout: Some(Duration::from_secs(86400)),
             undelivered_wait: Duration::from_secs(86400),
+            refusal_window: REFUSAL_WINDOW,
             token_margin: Duration::from_secs(14 * 86400),
             token_mode: TokenMode::PerAttempt,
+            gateway: None,
             label: String::new(),
         }
     }

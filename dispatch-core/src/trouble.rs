@@ -8,12 +8,17 @@ use arvados_client::error::StatusCode;
 
 /// An error of a look, for people.
 #[derive(Debug)]
-pub struct Trouble<'a>(pub &'a Error);
+pub struct Trouble<'a> {
+    /// What the server or the network said.
+    pub error: &'a Error,
+    /// The token never worked, or has been refused for long enough: it is at fault.
+    pub lasts: bool,
+}
 
 impl fmt::Display for Trouble<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
-        match self.0.status() {
+        write!(f, "{}", self.error)?;
+        match self.error.status().filter(|_| self.lasts) {
             Some(StatusCode::UNAUTHORIZED) => f.write_str(
                 "; is the dispatch token (--token-file, or ARVADOS_API_TOKEN) one of this server's, and has it not ended?",
             ),
@@ -45,11 +50,16 @@ mod tests {
                 request_id: "req-x".into(),
                 retry_after: None,
             });
-            let told = Trouble(&error).to_string();
+            let told = |lasts| {
+                let error = &error;
+                Trouble { error, lasts }.to_string()
+            };
+            let (once, for_long) = (told(false), told(true));
             assert!(
-                told.contains("no (req-x)") && told.contains(words),
-                "{told}"
+                for_long.contains("no (req-x)") && for_long.contains(words),
+                "{for_long}"
             );
+            assert!(!once.contains("token"), "{once}");
         }
     }
 }

@@ -52,6 +52,8 @@ pub struct Known {
     pub fit: Fit,
     /// When the look that saw it began.
     pub seen: Moment,
+    /// How it ended, in a few words, where that was asked for.
+    pub end: Option<String>,
 }
 
 /// A job of ours in the scheduler.
@@ -178,6 +180,8 @@ pub struct World {
     pub waiting: BTreeMap<ContainerUuid, Waits>,
     /// Attempts that have a token.
     pub attempts: BTreeMap<ContainerUuid, Attempt>,
+    /// Containers with a token of an earlier attempt that the server may still accept, and since when that is known.
+    pub left_over: BTreeMap<ContainerUuid, Moment>,
     /// Containers not to be locked again before this moment, after a failure.
     pub retry_at: BTreeMap<ContainerUuid, Moment>,
     /// Containers with an action under way: nothing more is planned for them.

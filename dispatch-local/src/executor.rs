@@ -1,5 +1,7 @@
 //! Starts `crunch-run --detach` for one job directory.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,7 +9,6 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use arvados_client::ContainerUuid;
-use dispatch_core::scheduler::JOB_ENVIRONMENT;
 use fail_points::fail_point;
 use serde::Deserialize;
 use tokio::process::Command;
@@ -27,6 +28,8 @@ pub struct Executor {
     pub cache: PathBuf,
     /// More arguments, as the admin gave them.
     pub arguments: Vec<String>,
+    /// Where the API server is, for crunch-run: variables without any token.
+    pub server: BTreeMap<String, String>,
 }
 
 /// Why a job did not start.
@@ -62,15 +65,22 @@ struct Started {
     pid: u32,
 }
 
-/// What of this process's environment crunch-run gets.
-fn environment() -> impl Iterator<Item = (&'static str, std::ffi::OsString)> {
-    let names = JOB_ENVIRONMENT.iter().chain(&["PATH", "TMPDIR"]);
-    names
-        .chain(fail_points::ENVIRONMENT)
-        .filter_map(|name| Some((*name, std::env::var_os(name)?)))
-}
+/// Variables of this process that crunch-run gets as they are. `InstanceType` describes the machine with its price.
+const INHERITED: [&str; 3] = ["PATH", "TMPDIR", "InstanceType"];
 
 impl Executor {
+    /// The whole environment of crunch-run. A variable that is set but empty counts as not set.
+    fn environment(&self) -> impl Iterator<Item = (&str, OsString)> {
+        let inherited = INHERITED
+            .iter()
+            .chain(fail_points::ENVIRONMENT)
+            .filter_map(|name| Some((*name, std::env::var_os(name).filter(|v| !v.is_empty())?)));
+        let server = self.server.iter();
+        server
+            .map(|(name, value)| (name.as_str(), OsString::from(value)))
+            .chain(inherited)
+    }
+
     /// Finds crunch-run: where it was said to be, beside this program, or in PATH.
     pub fn find(given: Option<&Path>) -> Option<PathBuf> {
         if let Some(given) = given {
@@ -89,7 +99,7 @@ impl Executor {
         command
             .args(self.arguments(dir, notes))
             .env_clear()
-            .envs(environment())
+            .envs(self.environment())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -140,7 +150,7 @@ impl Executor {
             .arg("resume")
             .arg(dir.path())
             .env_clear()
-            .envs(environment())
+            .envs(self.environment())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());

@@ -15,8 +15,9 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use arvados_client::{ContainerUuid, Token, TokenUuid};
+use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::attempt_dir::AttemptDir;
+use dispatch_core::credentials::Credentials;
 use fail_points::fail_point;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -108,9 +109,9 @@ impl JobDir {
         Ok(found)
     }
 
-    /// Makes it for a new attempt, with the token and the notes in it.
-    pub fn create(&self, notes: &Notes, token: &Token) -> io::Result<()> {
-        self.dir.create(token)?;
+    /// Makes it for a new attempt, with the credentials and the notes in it.
+    pub fn create(&self, notes: &Notes, credentials: &Credentials) -> io::Result<()> {
+        self.dir.create(credentials)?;
         self.dir.write("job.json", &serde_json::to_vec(notes)?)?;
         fail_point("local.notes-written");
         Ok(())
@@ -183,6 +184,8 @@ impl JobDir {
 
 #[cfg(test)]
 mod tests {
+    use arvados_client::Token;
+
     use super::*;
 
     fn job() -> (tempfile::TempDir, JobDir) {
@@ -194,7 +197,7 @@ mod tests {
             limit: Some(60),
             submitted_at: 1,
         };
-        job.create(&notes, &Token::new("secret")).unwrap();
+        job.create(&notes, &Token::new("secret").into()).unwrap();
         assert_eq!(job.notes(), Some(notes));
         (run, job)
     }

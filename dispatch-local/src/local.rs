@@ -330,6 +330,7 @@ impl Scheduler for Local {
     async fn ending(&self, container: &ContainerUuid, _: &TokenUuid) -> Ending {
         let dir = self.shared.dir(container);
         let sign = dir.sign();
+        let never_began = matches!(sign, Ok(Sign::Ended(End::NeverStarted)));
         let undelivered = match sign {
             Ok(Sign::Ended(end)) => self.shared.deliveries.may_be_delivered(&dir, end),
             _ => false,
@@ -344,6 +345,7 @@ impl Scheduler for Local {
         Ending {
             reason,
             detail: dir.last_words(),
+            never_began,
             undelivered,
             ..Ending::default()
         }

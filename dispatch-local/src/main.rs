@@ -16,8 +16,9 @@ use std::process::ExitCode;
 
 use bytesize::ByteSize;
 use clap::Parser;
+use dispatch_core::config::{Config, Given};
 use dispatch_core::home::Home;
-use dispatch_core::{manual, program};
+use dispatch_core::{config, manual, program};
 
 use executor::Executor;
 use local::Local;
@@ -56,14 +57,45 @@ struct Flags {
     #[arg(long, value_name = "SIZE")]
     ram: Option<ByteSize>,
     #[command(flatten)]
+    file: config::Flag,
+    #[command(flatten)]
     common: program::Flags,
+}
+
+/// What the configuration file says, in terms of the flags.
+fn given(config: &Config) -> Vec<Given> {
+    let containers = &config.cluster.containers;
+    let engine = containers.runtime_engine.as_deref();
+    let arguments = containers.crunch_run_arguments_list.clone();
+    let arguments: Vec<String> = engine
+        .map(|engine| format!("--runtime-engine={engine}"))
+        .into_iter()
+        .chain(arguments.into_iter().flatten())
+        .collect();
+    let ours = [
+        config::one(
+            "crunch_run",
+            "Containers.CrunchRunCommand",
+            containers.crunch_run_command.clone(),
+        ),
+        config::list(
+            "crunch_run_arguments",
+            "Containers.RuntimeEngine, CrunchRunArgumentsList",
+            Some(arguments).filter(|arguments| !arguments.is_empty()),
+        ),
+    ];
+    ours.into_iter().flatten().chain(config.common()).collect()
 }
 
 fn main() -> ExitCode {
     if let Some(code) = manual::asked::<Flags>() {
         return code;
     }
-    let flags = Flags::try_parse().unwrap_or_else(|error| program::refuse_flags(error));
+    let (mut flags, _, config) = match config::parse::<Flags>(std::env::args_os(), given) {
+        Ok(parsed) => parsed,
+        Err(error) => return program::refuse(&error.to_string()),
+    };
+    flags.common.config = config.map(Into::into);
     program::run(flags.common.clone(), async || {
         let run_dir = Home::take(&flags.run_dir)?;
         let program = Executor::find(flags.crunch_run.as_deref()).ok_or(
@@ -74,6 +106,7 @@ fn main() -> ExitCode {
             scratch: run_dir.directory(flags.scratch, "scratch")?,
             cache: run_dir.directory(flags.cache, "cache")?,
             arguments: flags.crunch_run_arguments,
+            server: flags.common.job_environment(),
         };
         let offer = Offer {
             cpus: flags.cpus,
@@ -92,5 +125,24 @@ mod tests {
     #[test]
     fn the_flags_are_well_formed() {
         super::Flags::command().debug_assert();
+    }
+
+    #[test]
+    fn the_configuration_file_stands_for_flags() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let text =
+            "Clusters: {zzzzz: {Containers: {CrunchRunCommand: /opt/crunch-run, RuntimeEngine: oci,
+            CrunchRunArgumentsList: [--pids-limit=9], ReserveExtraRAM: 1KiB}}}";
+        std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+        let path = file.path().to_str().unwrap();
+        let arguments = ["x", "--run-dir=/r", "--config", path].map(std::ffi::OsString::from);
+        let parsed = dispatch_core::config::parse::<super::Flags>(arguments, super::given);
+        let (flags, _, _) = parsed.unwrap();
+        assert_eq!(flags.crunch_run.unwrap().to_str(), Some("/opt/crunch-run"));
+        assert_eq!(
+            flags.crunch_run_arguments,
+            ["--runtime-engine=oci", "--pids-limit=9"]
+        );
+        assert_eq!(flags.common.reserve_extra_ram, 1024);
     }
 }

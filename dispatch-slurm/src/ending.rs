@@ -128,6 +128,12 @@ impl Ended {
         self.reason == NOT_LAUNCHED && !self.status.is_some_and(killed)
     }
 
+    /// It ended while it waited: no node was ever given to it.
+    pub fn never_began(&self) -> bool {
+        let waited = matches!(self.state.as_str(), "CANCELLED" | "DEADLINE");
+        (waited && self.node.is_none()) || self.state == "REVOKED"
+    }
+
     /// The container ran, and its results are on its node.
     pub fn is_undelivered(&self) -> bool {
         self.asks_for_status()
@@ -261,6 +267,22 @@ mod tests {
         // Another attempt's end says nothing of this one's.
         let other = TokenUuid::parse("zzzzz-gj3su-111111111111111").unwrap();
         assert_eq!(in_sacct(&answer, &other, None), None);
+    }
+
+    #[test]
+    fn a_job_that_was_cancelled_while_it_waited_never_began() {
+        for (state, nodes, never_began) in [
+            ("CANCELLED", "", true),
+            ("CANCELLED", "n1", false),
+            ("DEADLINE", "", true),
+            ("REVOKED", "", true),
+            ("FAILED", "n1", false),
+            ("PENDING", "", false),
+        ] {
+            let line = format!("9|{state}|None|{nodes}|{ATTEMPT} me\n");
+            let ended = in_squeue(&line, &attempt(), None).unwrap();
+            assert_eq!(ended.never_began(), never_began, "{line}");
+        }
     }
 
     #[test]

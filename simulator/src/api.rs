@@ -46,6 +46,11 @@ impl SimApi {
         Self { world, user, wake }
     }
 
+    /// Whether tokens are not ended, against the rule.
+    fn keeps_left_overs(&self) -> bool {
+        self.world.get().broken == Some(Broken::LeftOver)
+    }
+
     /// One call. It happens at the server even if the caller is killed meanwhile.
     pub async fn call<T: Send + 'static>(
         &self,
@@ -89,6 +94,7 @@ fn run<T>(
 ) -> Result<T, Error> {
     let mut world = world.get();
     world.tally.api_calls += 1;
+    *world.tally.calls.entry(what).or_default() += 1;
     let done = effect(&mut world);
     if let Err(error) = &done {
         world.note(|| format!("{what} refused: {error}"));
@@ -107,6 +113,8 @@ fn fate(world: &mut World) -> (Fate, Duration, Duration) {
     let fate =
         if tokio::time::Instant::now() < world.api_away_until || world.happens(faults.refused) {
             Fate::Refused([429, 500, 503][world.rng.usize(..3)])
+        } else if is_refused(world) {
+            Fate::Refused(401)
         } else if world.happens(faults.lost) {
             Fate::Lost
         } else if world.happens(faults.late) {
@@ -115,6 +123,12 @@ fn fate(world: &mut World) -> (Fate, Duration, Duration) {
             Fate::Answered
         };
     (fate, before, after)
+}
+
+/// The server does not know a valid token for the moment.
+fn is_refused(world: &mut World) -> bool {
+    let (until, often) = world.refuses_tokens;
+    tokio::time::Instant::now() < until && world.happens(often)
 }
 
 fn row(uuid: &ContainerUuid, record: &Record) -> Row {
@@ -128,11 +142,23 @@ fn row(uuid: &ContainerUuid, record: &Record) -> Row {
         log: None,
         status: None,
         exit_code: None,
-        needs: Needs {
-            cpus: 1,
-            ..Needs::default()
-        },
+        tells_end: true,
+        needs: None,
     }))
+}
+
+/// The same with what the container needs.
+fn whole(row: Row) -> Row {
+    match row {
+        Row::Container(record) => {
+            let needs = Some(Needs {
+                cpus: 1,
+                ..Needs::default()
+            });
+            Row::Container(Box::new(api::Record { needs, ..*record }))
+        }
+        unreadable => unreadable,
+    }
 }
 
 impl World {
@@ -171,15 +197,12 @@ impl Api for SimApi {
     }
 
     async fn records(&self, uuids: &[ContainerUuid]) -> Result<Vec<Row>, Error> {
-        let uuids = uuids.to_vec();
-        self.call("records", move |world| {
-            let found = uuids
-                .iter()
-                .filter_map(|u| Some((u, world.containers.get(u)?)));
-            let rows = found.map(|(uuid, record)| row(uuid, record)).collect();
-            Ok(world.page(rows))
-        })
-        .await
+        self.named("records", uuids).await
+    }
+
+    async fn whole_records(&self, uuids: &[ContainerUuid]) -> Result<Vec<Row>, Error> {
+        let rows = self.named("whole records", uuids).await?;
+        Ok(rows.into_iter().map(whole).collect())
     }
 
     async fn changed(&self, since: Timestamp) -> Result<Option<Vec<Row>>, Error> {
@@ -200,7 +223,7 @@ impl Api for SimApi {
             world.admit(&who, &uuid)?;
             let record = world.containers.get(&uuid);
             record
-                .map(|record| row(&uuid, record))
+                .map(|record| whole(row(&uuid, record)))
                 .ok_or_else(|| refuse(404, "not found"))
         })
         .await
@@ -258,6 +281,9 @@ impl Api for SimApi {
 
     async fn renew(&self, token: &TokenUuid, end: Timestamp) -> Result<(), Error> {
         let token = token.clone();
+        if end <= self.now() && self.keeps_left_overs() {
+            return Ok(());
+        }
         self.call("renew", move |world| match world.tokens.get_mut(&token) {
             Some(known) => {
                 known.expires_at = end;
@@ -270,6 +296,9 @@ impl Api for SimApi {
 
     async fn revoke(&self, token: &TokenUuid) -> Result<(), Error> {
         let token = token.clone();
+        if self.keeps_left_overs() {
+            return Ok(());
+        }
         self.call("revoke", move |world| {
             world.tokens.remove(&token);
             world.note(|| format!("{token} ended"));
@@ -326,7 +355,7 @@ impl Api for SimApi {
     async fn save_log(
         &self,
         _: &ContainerUuid,
-        _: Option<String>,
+        _: bool,
         _: String,
     ) -> Result<String, LastLogError> {
         let saved = self.call("log", |_| Ok("a log by the dispatcher".to_owned()));
@@ -351,6 +380,20 @@ impl Api for SimApi {
             self.wake.notified().await;
             news.ring();
         }
+    }
+}
+
+impl SimApi {
+    async fn named(&self, what: &'static str, uuids: &[ContainerUuid]) -> Result<Vec<Row>, Error> {
+        let uuids = uuids.to_vec();
+        self.call(what, move |world| {
+            let found = uuids
+                .iter()
+                .filter_map(|u| Some((u, world.containers.get(u)?)));
+            let rows = found.map(|(uuid, record)| row(uuid, record)).collect();
+            Ok(world.page(rows))
+        })
+        .await
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use arvados_client::records::ContainerState;
+use arvados_client::retry::RefusalTimer;
 use arvados_client::{ContainerUuid, Error, TokenUuid};
 use serde_json::json;
 use tokio::sync::Notify;
@@ -60,6 +61,7 @@ async fn begin(
     container: &ContainerUuid,
 ) -> Result<(), NotOurs> {
     let began = Instant::now();
+    let mut refused = RefusalTimer::default();
     while began.elapsed() < PATIENCE {
         let asked = api.executor_update(attempt, container, running()).await;
         match asked {
@@ -73,7 +75,7 @@ async fn begin(
                     _ => return Err(NotOurs),
                 }
             }
-            Err(error) if is_final(&error) => return Err(NotOurs),
+            Err(error) if is_final(&error, &mut refused) => return Err(NotOurs),
             Err(_) => {}
         }
         sleep(Duration::from_secs(2)).await;
@@ -81,8 +83,9 @@ async fn begin(
     Err(NotOurs)
 }
 
-fn is_final(error: &Error) -> bool {
-    error.is_denied() || error.is_refused() || error.is_not_found()
+/// A refusal of the token is believed after a minute.
+fn is_final(error: &Error, refused: &mut RefusalTimer) -> bool {
+    error.is_refused() || refused.has_failed(error, Instant::now().into_std())
 }
 
 /// Tries until there is an answer that counts.
@@ -91,10 +94,11 @@ where
     F: Future<Output = Result<T, Error>>,
 {
     let began = Instant::now();
+    let mut refused = RefusalTimer::default();
     while began.elapsed() < PATIENCE {
         match ask().await {
             Ok(answer) => return Ok(answer),
-            Err(error) if is_final(&error) => return Err(NotOurs),
+            Err(error) if is_final(&error, &mut refused) => return Err(NotOurs),
             Err(_) => sleep(Duration::from_secs(5)).await,
         }
     }

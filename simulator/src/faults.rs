@@ -15,6 +15,8 @@ pub enum Broken {
     Unlock,
     /// A job that was asked to end is asked again.
     Stop,
+    /// A token of an earlier attempt is not ended before the container is locked again.
+    LeftOver,
 }
 
 /// Probabilities of each fault for one call, unless said otherwise.
@@ -58,6 +60,8 @@ pub struct Faults {
     pub whims: f64,
     /// Times the API is away, a minute.
     pub outages: f64,
+    /// Times the API refuses valid tokens for a while, as after a restart of its database, a minute.
+    pub refusals: f64,
     /// A call for many is refused though the server announced it, as after its downgrade.
     pub no_bulk: f64,
 }
@@ -92,6 +96,7 @@ impl Faults {
             restarts: upto(1.0),
             whims: upto(30.0),
             outages: upto(0.2),
+            refusals: upto(0.5),
             no_bulk: upto(0.5),
         }
     }

@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         containers: flags.containers,
         broken: flags.broken,
         trace: flags.trace,
+        plain: false,
     };
     let began = Instant::now();
     let next = AtomicU64::new(flags.from);

@@ -72,6 +72,7 @@ impl World {
             container: scopes::attempt_container(scopes),
             expires_at: end,
             jobs: 0,
+            held: false,
         };
         let made = authorization(&uuid, &record);
         self.note(|| format!("{uuid} made for {:?}", record.container));
@@ -105,6 +106,7 @@ impl World {
             return Err(refuse(422, "nobody locks with the dispatch token here"));
         };
         self.tally.locks += 1;
+        self.only_this_token(uuid, token);
         self.change(uuid, |record| {
             record.state = ContainerState::Locked;
             record.locked_by = Some(token.clone());

@@ -37,6 +37,8 @@ pub struct Options {
     pub broken: Option<Broken>,
     /// Print all that happens.
     pub trace: bool,
+    /// Nothing goes wrong, and the server is a real Arvados: it takes no many in one call.
+    pub plain: bool,
 }
 
 /// What came of a seed.
@@ -52,6 +54,10 @@ pub struct Outcome {
     pub tally: Tally,
     /// Simulated time.
     pub elapsed: Duration,
+    /// Time between two looks when nothing happens.
+    pub poll_interval: Duration,
+    /// How many dispatchers there were.
+    pub dispatchers: usize,
 }
 
 /// Runs one seed in this thread.
@@ -116,7 +122,9 @@ fn live(
     };
     let health = Health::new(Duration::from_secs(60), None);
     let engine = Engine::new(api, cluster, settings, health, None);
-    tokio::spawn(engine.run(CancellationToken::new()))
+    tokio::spawn(async move {
+        let _ = engine.run(CancellationToken::new()).await;
+    })
 }
 
 async fn story(seed: u64, options: &Options) -> Outcome {
@@ -141,6 +149,10 @@ async fn story(seed: u64, options: &Options) -> Outcome {
     let work = Duration::from_secs(rng.u64(1..=600));
     let mut world = World::new(rng, options.broken, options.trace);
     world.slots = slots;
+    if options.plain {
+        world.faults = Faults::default();
+        world.bulk = 1;
+    }
     let world = Shared::new(world);
     let mut dispatchers = vec![Dispatcher::start(&world, 0, users[0], &settings)];
     if two {
@@ -180,6 +192,8 @@ async fn story(seed: u64, options: &Options) -> Outcome {
         containers: count,
         tally: world.tally.clone(),
         elapsed: world.began.elapsed(),
+        poll_interval: settings.poll_interval,
+        dispatchers: dispatchers.len(),
     }
 }
 
@@ -215,6 +229,13 @@ async fn mischief(shared: &Shared, dispatchers: &mut [Dispatcher], settings: &Se
         let time = world.upto(Duration::from_secs(600));
         world.note(|| format!("the API is away for {time:?}"));
         world.api_away_until = Instant::now() + time;
+    }
+    if shared.get().happens(each(faults.refusals)) {
+        let mut world = shared.get();
+        let time = world.upto(Duration::from_secs(300));
+        let often = [0.3, 0.7, 1.0][world.rng.usize(..3)];
+        world.note(|| format!("the API refuses tokens for {time:?}, {often} of all calls"));
+        world.refuses_tokens = (Instant::now() + time, often);
     }
     if shared.get().happens(each(faults.restarts)) {
         let (which, time) = {
@@ -289,6 +310,7 @@ fn calm(shared: &Shared) {
     world.note(|| "calm".into());
     world.faults = Faults::default();
     world.api_away_until = Instant::now();
+    world.refuses_tokens = (Instant::now(), 0.0);
 }
 
 /// Every container is final or on hold, and no job is left.

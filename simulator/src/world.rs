@@ -19,8 +19,8 @@ use crate::faults::{Broken, Faults};
 /// Violations that are kept; the first one tells the story.
 const KEPT: usize = 20;
 
-/// An action takes so long at most, with every call of it slow.
-const ACTION: Duration = Duration::from_secs(240);
+/// Time that an action takes at most, with every call of it slow, and refused for a minute.
+const ACTION: Duration = Duration::from_secs(420);
 
 /// A container's record.
 #[derive(Debug, Clone)]
@@ -47,6 +47,8 @@ pub struct TokenRecord {
     pub container: Option<ContainerUuid>,
     pub expires_at: Timestamp,
     pub jobs: u32,
+    /// It has held a lock.
+    pub held: bool,
 }
 
 /// A job of a scheduler.
@@ -80,6 +82,8 @@ pub enum JobPhase {
 #[derive(Debug, Clone, Default)]
 pub struct Tally {
     pub api_calls: u64,
+    /// The same by what was asked.
+    pub calls: BTreeMap<&'static str, u64>,
     pub listings: u64,
     pub commands: u64,
     pub locks: u64,
@@ -109,6 +113,8 @@ pub struct World {
     pub active: usize,
     pub slots: usize,
     pub api_away_until: Instant,
+    /// Until then a call is refused as if its token were unknown, so often.
+    pub refuses_tokens: (Instant, f64),
     pub violations: Vec<String>,
     pub tally: Tally,
     pub digest: DefaultHasher,
@@ -151,6 +157,7 @@ impl World {
             active: 0,
             slots: 1,
             api_away_until: Instant::now(),
+            refuses_tokens: (Instant::now(), 0.0),
             violations: Vec::new(),
             tally: Tally::default(),
             digest: DefaultHasher::new(),
@@ -222,6 +229,31 @@ impl World {
             if before.is_final() {
                 self.violation(format!("{uuid} left {before} for {after}"));
             }
+        }
+    }
+
+    /// No token of an earlier attempt may be good for anything once the container is locked again.
+    pub fn only_this_token(&mut self, uuid: &ContainerUuid, token: &TokenUuid) {
+        let now = self.now();
+        let Some(scopes) = self.tokens.get(token).map(|known| known.scopes.clone()) else {
+            return;
+        };
+        let is_other = |(name, known): &(&TokenUuid, &TokenRecord)| {
+            // The label is one of the scopes.
+            *name != token && known.held && known.scopes == scopes && known.expires_at > now
+        };
+        let other = self
+            .tokens
+            .iter()
+            .find(is_other)
+            .map(|(name, _)| name.clone());
+        if let Some(other) = other {
+            self.violation(format!(
+                "{uuid} was locked while {other} of an earlier attempt still worked"
+            ));
+        }
+        if let Some(known) = self.tokens.get_mut(token) {
+            known.held = true;
         }
     }
 

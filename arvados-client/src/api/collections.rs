@@ -24,17 +24,4 @@ impl Client {
         ))
         .await
     }
-
-    /// Changes a collection.
-    pub async fn update_collection(
-        &self,
-        uuid: &str,
-        attributes: Value,
-    ) -> Result<Collection, Error> {
-        self.send(Call::put(
-            format!("collections/{uuid}"),
-            json!({"collection": attributes}),
-        ))
-        .await
-    }
 }

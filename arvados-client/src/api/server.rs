@@ -34,22 +34,26 @@ impl Client {
 
     /// How blocks are to be stored on this cluster: the defaults, with the copies the cluster wants of each.
     pub async fn keep_options(&self) -> Result<KeepOptions, Error> {
-        let replicas = self
-            .discovery()
-            .await?
-            .default_collection_replication
-            .max(1);
-        Ok(KeepOptions {
-            replicas,
-            ..KeepOptions::default()
-        })
+        Ok(self.discovery().await?.keep_options())
     }
 
     /// A Keep client for this token: the services the endpoint names, else those the server lists.
     pub async fn keep(&self, options: KeepOptions) -> Result<KeepClient, Error> {
+        let listed = match self.endpoint().keep_services.is_empty() {
+            true => self.keep_services().await?,
+            false => Vec::new(),
+        };
+        self.keep_of(&listed, options)
+    }
+
+    /// The same, with services that the server listed before.
+    pub fn keep_of(
+        &self,
+        listed: &[KeepService],
+        options: KeepOptions,
+    ) -> Result<KeepClient, Error> {
         let named = &self.endpoint().keep_services;
         let services = if named.is_empty() {
-            let listed = self.keep_services().await?;
             listed
                 .iter()
                 .map(|s| {
@@ -73,5 +77,15 @@ impl Client {
             services,
             options,
         ))
+    }
+}
+
+impl Discovery {
+    /// How blocks are to be stored: the defaults, with the copies the cluster wants of each.
+    pub fn keep_options(&self) -> KeepOptions {
+        KeepOptions {
+            replicas: self.default_collection_replication.max(1),
+            ..KeepOptions::default()
+        }
     }
 }

@@ -6,6 +6,7 @@ use md5::{Digest, Md5};
 use url::Url;
 
 use super::locator::{BlockHash, Locator};
+use crate::ids::UUID_LENGTH;
 
 /// One Keep service.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,12 +107,17 @@ impl Service {
     }
 
     /// The services are ranked by this per block, so that every client looks for a block in the same places first.
+    ///
+    /// A uuid of the usual length counts by its tail, any other as a whole. So does the Go client, which servers use
+    /// among themselves; the Python client takes the last 15 characters of either.
     fn weight(&self, hash: &BlockHash) -> [u8; 16] {
-        // Only the last part of the uuid counts; the cluster and kind are the same for all.
-        let tail = self.uuid.len().saturating_sub(15);
+        let tail = match self.uuid.len() {
+            UUID_LENGTH => &self.uuid.as_bytes()[12..],
+            _ => self.uuid.as_bytes(),
+        };
         let mut digest = Md5::new();
         digest.update(hash.to_string());
-        digest.update(&self.uuid.as_bytes()[tail..]);
+        digest.update(tail);
         digest.finalize().into()
     }
 }
@@ -146,40 +152,43 @@ pub(super) fn read_order(services: &[Service], locator: &Locator) -> Vec<Service
 mod tests {
     use super::*;
 
-    fn sixteen() -> Vec<Service> {
+    /// Sixteen services with a tail of this many digits.
+    fn sixteen(tail: usize) -> Vec<Service> {
         (0..16)
             .map(|n| {
-                let uuid = format!("zzzzz-bi6l4-{n:015x}");
+                let uuid = format!("zzzzz-bi6l4-{n:0tail$x}");
                 Service::new(&uuid, "keep.example", 25107, false, "disk", false).unwrap()
             })
             .collect()
     }
 
     fn last_digits(order: &[Service]) -> String {
-        order.iter().map(|s| &s.uuid[26..]).collect()
+        order.iter().map(|s| &s.uuid[s.uuid.len() - 1..]).collect()
     }
 
     #[test]
     fn services_are_probed_in_the_order_all_clients_agree_on() {
-        let expected = [
-            "3eab2d5fc9681074",
-            "097dba52e648f1c3",
-            "c5b4e023f8a7d691",
-            "9d81c02e76a3bf54",
+        // of each block, the order with uuids of 27 characters and with uuids of 28
+        let rows = [
+            ("3eab2d5fc9681074", "fecd789a216b4530"),
+            ("097dba52e648f1c3", "642b83df7a5ce019"),
+            ("c5b4e023f8a7d691", "aecb082694d517f3"),
+            ("9d81c02e76a3bf54", "09edca21bf354867"),
         ];
-        for (n, expected) in expected.into_iter().enumerate() {
+        for (n, (usual, long)) in rows.into_iter().enumerate() {
             let hash = BlockHash::of(format!("{n:064x}").as_bytes());
-            assert_eq!(last_digits(&write_order(&sixteen(), &hash)), expected);
-            assert_eq!(
-                last_digits(&read_order(&sixteen(), &Locator::new(hash, 64))),
-                expected
-            );
+            for (tail, expected) in [(15, usual), (16, long)] {
+                let services = sixteen(tail);
+                assert_eq!(last_digits(&write_order(&services, &hash)), expected);
+                let locator = Locator::new(hash, 64);
+                assert_eq!(last_digits(&read_order(&services, &locator)), expected);
+            }
         }
     }
 
     #[test]
     fn a_gateway_is_asked_first_where_the_locator_names_it_and_never_elsewhere() {
-        let mut services = sixteen();
+        let mut services = sixteen(15);
         services.truncate(2);
         let gateway = Service::new(
             "zzzzz-bi6l4-gatewayaaaaaaaa",

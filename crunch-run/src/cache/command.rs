@@ -60,7 +60,7 @@ struct Place {
 
 impl Place {
     fn dir(&self) -> PathBuf {
-        let env = |name: &str| std::env::var(name).ok();
+        let env = crate::environment::variable;
         self.cache.clone().unwrap_or_else(|| default_cache(env))
     }
 }

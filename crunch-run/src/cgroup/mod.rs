@@ -4,6 +4,7 @@ mod end;
 pub mod enforce;
 pub mod layout;
 mod read;
+mod shared;
 #[cfg(test)]
 mod snapshots;
 
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 pub use end::EndError;
 pub use layout::{Layout, Mode};
 pub use read::{BlockIo, CpuUse, MemoryUse, Processes, Reach};
+pub use shared::{GroupMemory, SharedKills, SharedMemory};
 
 /// The directories of one control group, by controller name (`memory`, `cpuacct`, …).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,6 +67,18 @@ impl Cgroup {
         dirs.sort_unstable();
         dirs.dedup();
         dirs
+    }
+
+    /// Without the hierarchies that do not account `controller`.
+    fn only(&self, controller: &str) -> Self {
+        let v1 = self.v1.get(controller).cloned();
+        Self {
+            v2: self.v2.clone().filter(|_| v1.is_none()),
+            v1: v1
+                .map(|dir| (controller.to_owned(), dir))
+                .into_iter()
+                .collect(),
+        }
     }
 
     fn is_v1(&self, controller: &str) -> bool {

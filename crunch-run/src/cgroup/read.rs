@@ -148,28 +148,30 @@ impl Cgroup {
     /// How many CPUs the group may use: its quota, else its CPU set, else the machine's.
     pub fn cpus(&self) -> f64 {
         let quota = self.cpu_quota();
-        let set = self.dir("cpuset").and_then(|dir| {
-            [
-                "cpuset.cpus.effective",
-                "cpuset.effective_cpus",
-                "cpuset.cpus",
-            ]
-            .iter()
-            .find_map(|name| {
-                // A group without a set of its own has the one around it.
-                let dir = Reach::Around.dir_with(dir, name)?;
-                fs::read_to_string(dir.join(name)).ok()
-            })
-            .and_then(|list| super::enforce::parse_cpus(list.trim()))
-            .map(|cpus| cpus.len() as f64)
-            .filter(|n| *n > 0.0)
-        });
+        let set = self.cpuset_size();
         let machine = || std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64);
         match (quota, set) {
             (Some(quota), Some(set)) => quota.min(set),
             (Some(n), None) | (None, Some(n)) => n,
             (None, None) => machine(),
         }
+    }
+
+    /// How many CPUs are in the group's set, or in that of the nearest group around it that has one.
+    pub fn cpuset_size(&self) -> Option<f64> {
+        let dir = self.dir("cpuset")?;
+        let list = [
+            "cpuset.cpus.effective",
+            "cpuset.effective_cpus",
+            "cpuset.cpus",
+        ]
+        .iter()
+        .find_map(|name| {
+            let dir = Reach::Around.dir_with(dir, name)?;
+            fs::read_to_string(dir.join(name)).ok()
+        })?;
+        let cpus = super::enforce::parse_cpus(list.trim())?;
+        Some(cpus.len() as f64).filter(|n| *n > 0.0)
     }
 
     /// The smallest CPU quota of the group and those above it.
@@ -295,7 +297,7 @@ fn flat(text: &str, key: &str) -> Option<u64> {
     })
 }
 
-fn number(path: &Path) -> Option<u64> {
+pub(super) fn number(path: &Path) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 

@@ -28,7 +28,7 @@ struct Tried {
 
 struct Works {
     took: Duration,
-    /// What it cannot keep here.
+    /// What it cannot keep here, and nothing else keeps.
     lacks: Vec<String>,
 }
 
@@ -84,7 +84,11 @@ async fn lacks(engine: &dyn Engine) -> Vec<String> {
         pids: None,
         cpuset: None,
     };
-    engine.unenforceable(&limits, None).await
+    let lacks = engine.unenforceable(&limits, None).await.into_iter();
+    lacks
+        .filter(|lack| !lack.is_covered)
+        .map(|lack| lack.sentence)
+        .collect()
 }
 
 fn is_service(choice: EngineChoice) -> bool {

@@ -157,9 +157,12 @@ pub fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
 }
 
 async fn look(flags: &Flags) -> Report {
-    let env = |name: &str| std::env::var(name).ok();
+    let env = crate::environment::variable;
     let cache = flags.cache.clone().unwrap_or_else(|| default_cache(env));
-    let scratch = flags.scratch.clone().unwrap_or_else(std::env::temp_dir);
+    let scratch = flags
+        .scratch
+        .clone()
+        .unwrap_or_else(crate::environment::temp_dir);
     let (blocks, specs) = (flags.block_dir.clone(), cdi_dirs(&flags.cdi_spec_dir));
     let limits = Limits {
         size: flags.cache_size,
@@ -269,7 +272,7 @@ impl Place {
     fn new() -> io::Result<Self> {
         use std::os::unix::fs::DirBuilderExt;
         let name = format!("crunch-run-check.{:016x}", fastrand::u64(..));
-        let path = std::env::temp_dir().canonicalize()?.join(name);
+        let path = crate::environment::temp_dir().canonicalize()?.join(name);
         std::fs::DirBuilder::new().mode(0o700).create(&path)?;
         Ok(Self(path))
     }

@@ -121,6 +121,7 @@ pub async fn choose(
     if choice != EngineChoice::Auto {
         let engine = makers.make(choice)?;
         engine.check()?;
+        engine.check_service().await?;
         return Ok(Chosen {
             engine,
             passed_over,
@@ -163,7 +164,10 @@ pub async fn try_out(
     let engine = makers.make(choice)?;
     let is_service = matches!(choice, EngineChoice::Docker | EngineChoice::Podman);
     let tried = match is_service {
-        true => engine.check(),
+        true => match engine.check() {
+            Ok(()) => engine.check_service().await,
+            failed => failed,
+        },
         false => works(&*engine, scratch).await,
     };
     match tried {

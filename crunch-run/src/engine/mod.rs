@@ -11,14 +11,14 @@ pub mod oci;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
-use crate::cgroup::{Cgroup, Processes};
+use crate::cgroup::{Cgroup, GroupMemory, Processes, SharedKills};
 use crate::image::{Image, ImageSource};
 pub use error::{EngineError, StartError};
 use gpu::GpuAccess;
@@ -31,13 +31,19 @@ pub trait Engine: Send + Sync {
     /// Whether it can run anything here at all; the error is the sentence to show.
     fn check(&self) -> Result<(), EngineError>;
 
-    /// One sentence for every requested limit or protection that this engine cannot enforce on
-    /// this machine. The caller refuses or warns; the engine then runs without that limit.
+    /// Whether the service that it speaks to can run containers as it is set up. The error says what to
+    /// change.
+    fn check_service(&self) -> BoxFuture<'_, Result<(), EngineError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Every requested limit or protection that this engine cannot enforce on this machine. The
+    /// engine then runs without that limit.
     fn unenforceable<'a>(
         &'a self,
         limits: &'a Limits,
         gpus: Option<&'a GpuAccess>,
-    ) -> BoxFuture<'a, Vec<String>>;
+    ) -> BoxFuture<'a, Vec<Unenforced>>;
 
     /// Makes the image usable, from the node cache if it is there.
     fn prepare_image(&self, source: ImageSource) -> BoxFuture<'_, Result<Image, EngineError>>;
@@ -53,11 +59,39 @@ pub trait Engine: Send + Sync {
     /// Finds and removes whatever an earlier, killed attempt at this container left on this node.
     fn recover<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Recovered, EngineError>>;
 
+    /// Gives what a container named `name` left in `dir` to this user, where containers of this engine
+    /// may leave files of others. True if there were any. `image` is one that the engine has.
+    fn give_files<'a>(
+        &'a self,
+        _name: &'a str,
+        _image: Option<&'a Image>,
+        _dir: &'a Path,
+    ) -> BoxFuture<'a, Result<bool, EngineError>> {
+        Box::pin(std::future::ready(Ok(false)))
+    }
+
     /// How somebody else finds this engine again.
     fn note(&self) -> EngineNote {
         EngineNote {
             name: self.name().to_owned(),
             socket: None,
+        }
+    }
+}
+
+/// A limit or protection that an engine does not enforce.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unenforced {
+    pub sentence: String,
+    /// The scheduler's control group has a limit in its place, so this is no warning.
+    pub is_covered: bool,
+}
+
+impl From<String> for Unenforced {
+    fn from(sentence: String) -> Self {
+        Self {
+            sentence,
+            is_covered: false,
         }
     }
 }
@@ -172,9 +206,33 @@ pub struct Exit {
     pub oom_kills: u64,
     /// The highest memory use the kernel saw, in bytes.
     pub peak_memory: Option<u64>,
+    /// The job's control group, where the kills and the peak are its and not the container's own.
+    #[serde(default)]
+    pub job_group: Option<GroupMemory>,
+    /// Highest resident memory of one process, in bytes, where the kernel keeps no peak of all.
+    #[serde(default)]
+    pub largest_process: Option<u64>,
     /// Of its own control group, at the end.
     #[serde(default)]
     pub processes: Processes,
+}
+
+impl Exit {
+    /// With what the kernel counted in a control group that the container shares with its job. A
+    /// kill there was one of this container if its command was killed, or if nothing else runs there.
+    pub fn with_job_group(self, found: Option<SharedKills>) -> Self {
+        let was_killed = self.status.code() == 128 + libc::SIGKILL;
+        match found {
+            Some(found) if was_killed || found.is_alone => Self {
+                oom_killed: true,
+                oom_kills: found.kills,
+                peak_memory: found.memory.peak,
+                job_group: Some(found.memory),
+                ..self
+            },
+            _ => self,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

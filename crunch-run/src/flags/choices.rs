@@ -52,3 +52,12 @@ impl From<GpuStackFlag> for GpuStack {
         }
     }
 }
+
+/// Whether live logs are served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum GatewayChoice {
+    /// Where there is a secret for it, or the server takes any
+    Auto,
+    /// Never
+    Off,
+}

@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arvados_client::{Client, ContainerUuid};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Journal, Saver};
+use crate::own_record;
 
 /// In one period the log is looked at this often.
 const LOOKS: u32 = 360;
@@ -37,10 +39,14 @@ impl Pace {
     }
 }
 
-/// Runs until it is dropped.
+/// Longest wait for a save that is under way at the end; the last save does it again.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Runs until it is ended or dropped.
 #[derive(Debug)]
 pub struct Checkpoints {
-    _task: AbortOnDropHandle<()>,
+    over: CancellationToken,
+    task: AbortOnDropHandle<()>,
 }
 
 impl Checkpoints {
@@ -53,11 +59,15 @@ impl Checkpoints {
         pace: Pace,
         journal: Journal,
     ) -> Self {
+        let over = CancellationToken::new();
+        let is_over = over.clone();
         let task = tokio::spawn(async move {
             let mut size = saver.dir().size();
             let mut saved = Instant::now();
             loop {
                 let asked = tokio::select! {
+                    biased;
+                    () = is_over.cancelled() => return,
                     () = asked.notified() => true,
                     () = tokio::time::sleep(pace.look()) => false,
                 };
@@ -67,22 +77,35 @@ impl Checkpoints {
                 }
                 fail_points::fail_point("run.before-checkpoint");
                 let told = async {
-                    let log = saver.save(false).await?;
-                    client.update_container(&uuid, json!({"log": log})).await?;
+                    let log = saver.save().await?;
+                    let update = own_record::update(&uuid, &json!({"log": log}));
+                    client.send::<Value>(update).await?;
                     Ok::<_, super::SaveError>(())
                 };
                 match told.await {
                     Ok(()) => (size, saved) = (now, Instant::now()),
                     Err(error) => {
                         journal.say(format!("The log is not saved now: {error}"));
-                        tokio::time::sleep(PAUSE).await;
+                        tokio::select! {
+                            () = tokio::time::sleep(PAUSE) => {}
+                            () = is_over.cancelled() => return,
+                        }
                     }
                 }
             }
         });
         Self {
-            _task: AbortOnDropHandle::new(task),
+            over,
+            task: AbortOnDropHandle::new(task),
         }
+    }
+
+    /// No further save. One that is under way is finished, so that the last one needs to send only what is new, and
+    /// so that no older log is told after the last.
+    pub async fn end(self) {
+        self.over.cancel();
+        // Dropped, it is aborted.
+        let _ = tokio::time::timeout(END_TIMEOUT, self.task).await;
     }
 }
 

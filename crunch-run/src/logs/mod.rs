@@ -37,14 +37,17 @@ pub const HOST_STATISTICS: &str = "hoststat.txt";
 /// What arv-mount said, where it serves collections.
 pub const ARV_MOUNT: &str = "arv-mount.txt";
 pub const NODE: &str = "node-info.txt";
+/// What kind of machine it was, where the dispatcher says so.
+pub const INSTANCE: &str = "node.json";
 pub const CONTAINER: &str = "container.json";
 /// The facts of the run, for programs.
 pub const RESULT: &str = "result.json";
 
 /// Everything that goes into the log collection, as far as it exists.
-pub const FILES: [&str; 9] = [
+pub const FILES: [&str; 10] = [
     CONTAINER,
     NODE,
+    INSTANCE,
     JOURNAL,
     STDOUT,
     STDERR,

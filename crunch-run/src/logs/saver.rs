@@ -1,4 +1,5 @@
-//! Saves the log files into one collection, again and again; each time only what is new is sent.
+//! Saves the log files, again and again: each time only what is new is sent to Keep, and a new collection is made in
+//! the trash. No collection is ever changed, so the attempt's token need not have the right to.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -6,16 +7,15 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::time::Duration;
 
+use arvados_client::error::StatusCode;
 use arvados_client::keep::{CollectionWriter, KeepClient, KeepError};
+use arvados_client::records::Collection;
 use arvados_client::{Client, ContainerUuid, Pdh};
-use jiff::Timestamp;
-use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 use super::{FILES, LogDir};
+use crate::own_record;
 
-/// A log that is never saved again is kept this long: an outage must not cost it.
-const KEPT: Duration = Duration::from_secs(14 * 24 * 3600);
 const READ_SIZE: u64 = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +50,6 @@ struct Progress {
     writer: Option<CollectionWriter<KeepClient>>,
     /// Bytes of each file that the writer has.
     sent: BTreeMap<&'static str, u64>,
-    collection: Option<String>,
     saved: Option<(String, Pdh)>,
 }
 
@@ -69,9 +68,18 @@ impl Saver {
         &self.dir
     }
 
-    /// Saves what the files hold now. The last time the collection goes to the trash, as the container's
-    /// log is copied from there to whoever asked for the container.
-    pub async fn save(&self, last: bool) -> Result<Pdh, SaveError> {
+    /// Saves what the files hold now. A refusal is asked again for a minute.
+    pub async fn save(&self) -> Result<Pdh, SaveError> {
+        self.save_as(&self.client).await
+    }
+
+    /// The same, for a caller that itself decides when a refusal is believed.
+    pub async fn save_once(&self) -> Result<Pdh, SaveError> {
+        let client = self.client.with_refusal_window(Duration::ZERO);
+        self.save_as(&client).await
+    }
+
+    async fn save_as(&self, client: &Client) -> Result<Pdh, SaveError> {
         let mut progress = self.progress.lock().await;
         // Taken out, so that a failed or cancelled upload leaves none behind.
         let mut writer = match progress.writer.take() {
@@ -87,50 +95,24 @@ impl Saver {
         }
         let manifest = writer.snapshot().await?.to_string();
         progress.writer = Some(writer);
-        let saved = self.collection(&mut progress, &manifest, last).await;
-        if let Err(SaveError::Api(error)) = &saved
-            && error.status().is_some_and(|s| s.is_client_error())
-        {
-            // The collection is gone, or the signatures of its blocks are too old: all anew next time.
-            *progress = Progress::default();
-        }
-        saved
-    }
-
-    async fn collection(
-        &self,
-        progress: &mut Progress,
-        manifest: &str,
-        last: bool,
-    ) -> Result<Pdh, SaveError> {
         if let Some((saved, pdh)) = &progress.saved
-            && saved == manifest
-            && !last
+            && *saved == manifest
         {
             return Ok(pdh.clone());
         }
-        let attributes = self.attributes(manifest, last);
-        let saved = match &progress.collection {
-            Some(uuid) => self.client.update_collection(uuid, attributes).await?,
-            None => self.client.create_collection(attributes).await?,
-        };
-        // A trashed collection cannot be changed any more; a later save makes another.
-        progress.collection = (!last).then_some(saved.uuid);
-        let pdh = saved.portable_data_hash.ok_or(SaveError::NoHash)?;
-        progress.saved = Some((manifest.to_owned(), pdh.clone()));
-        Ok(pdh)
-    }
-
-    fn attributes(&self, manifest: &str, last: bool) -> Value {
-        let name = format!("logs for {}", self.uuid);
-        if last {
-            return json!({"name": name, "manifest_text": manifest, "is_trashed": true});
+        let made = client.send(own_record::new_log(&self.uuid, &manifest));
+        let made: Result<Collection, _> = made.await;
+        if let Err(error) = &made
+            && error.status().is_some_and(|status| {
+                status.is_client_error() && status != StatusCode::UNAUTHORIZED
+            })
+        {
+            // The signatures of its blocks may be too old: all anew next time.
+            *progress = Progress::default();
         }
-        let until = Timestamp::now() + KEPT;
-        json!({
-            "name": name, "manifest_text": manifest,
-            "trash_at": until.to_string(), "delete_at": until.to_string(),
-        })
+        let pdh = made?.portable_data_hash.ok_or(SaveError::NoHash)?;
+        progress.saved = Some((manifest, pdh.clone()));
+        Ok(pdh)
     }
 }
 

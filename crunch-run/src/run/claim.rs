@@ -1,16 +1,19 @@
 //! The beginning: read the record, make sure that it is ours, and get the container's own token.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use arvados_client::client::Call;
 use arvados_client::keep::{KeepClient, KeepOptions, Service};
-use arvados_client::records::{Container, ContainerState, Mount};
+use arvados_client::records::{Authorization, Container, ContainerState, Mount};
 use arvados_client::{Client, ContainerUuid, Error, Token, TokenUuid};
 use serde_json::Value;
 
 use super::failure::Failure;
 use super::image::ImageFile;
+use super::server_facts::ServerFacts;
+use crate::own_record;
 
 /// A container that is ours to run, and the means to do so.
 #[derive(Debug)]
@@ -19,49 +22,57 @@ pub struct Claim {
     /// As the server sent it.
     pub raw: Value,
     pub own_token: TokenUuid,
+    /// What the server is.
+    pub server: ServerFacts,
     /// Stores with the attempt's token: the log.
     pub keep: KeepClient,
     /// Calls with the container's token: inputs, image and output.
     pub container_client: Client,
     pub container_keep: KeepClient,
+    /// The same, and the storage classes are the cluster's choice.
+    pub default_keep: KeepClient,
 }
 
 /// Reads what needs the attempt's token, and checks that the attempt holds the lock of a container in `state`. Two connections are as many as
-/// pay for being opened.
+/// pay for being opened. What the server says of Keep may be remembered in `cache`.
 pub async fn claim(
     client: &Client,
     uuid: &ContainerUuid,
     state: ContainerState,
     keep_budget: Duration,
+    cache: Option<&Path>,
 ) -> Result<Claim, Failure> {
     let ours = async {
         let own_token = own_token(client).await?;
         let raw: Value = client
-            .send(Call::get(format!("containers/{uuid}")))
+            .send(own_record::read(uuid))
             .await
             .map_err(|e| Failure::of_call("the record cannot be read", &e))?;
         let record: Container = serde_json::from_value(raw.clone()).map_err(|error| {
             Failure::NeverRan(format!("the record cannot be understood: {error}"))
         })?;
         guard(&record, &state, &own_token)?;
-        let auth = client
-            .container_auth(uuid)
+        let auth: Authorization = client
+            .send(Call::get(format!("containers/{uuid}/auth")).known_record())
             .await
             .map_err(|e| Failure::of_call("the container's own token cannot be had", &e))?;
         Ok::<_, Failure>((own_token, raw, record, auth))
     };
-    let keep = async {
-        let services = client.keep(KeepOptions::default()).await?;
-        Ok::<_, Error>((services, client.keep_options().await?))
-    };
-    let (ours, keep) = tokio::join!(ours, keep);
+    let (ours, server) = tokio::join!(ours, ServerFacts::of(client, cache));
     let (own_token, raw, record, auth) = ours?;
-    let (services, options) =
-        keep.map_err(|e| Failure::of_call("it cannot be known where Keep is", &e))?;
+    let no_keep = |e: Error| Failure::of_call("it cannot be known where Keep is", &e);
+    let server = server.map_err(no_keep)?;
+    let options = KeepOptions {
+        replicas: server.replicas,
+        ..KeepOptions::default()
+    };
     let options = KeepOptions {
         retry_budget: options.retry_budget.min(keep_budget),
         ..options
     };
+    let services = client
+        .keep_of(&server.services, options.clone())
+        .map_err(no_keep)?;
 
     // One spelling everywhere, because blocks are signed for it.
     let token = auth
@@ -70,37 +81,53 @@ pub async fn claim(
         .ok_or_else(|| {
             Failure::NeverRan("the API server did not tell the container's token".to_owned())
         })?;
-    let (keep, container_keep) = keeps(client, &token, &record, services.services(), options);
+    let Keeps {
+        attempt,
+        output,
+        default,
+    } = keeps(client, &token, &record, services.services(), options);
     Ok(Claim {
-        keep,
-        container_client: client.with_token(token),
-        container_keep,
+        keep: attempt,
+        default_keep: default,
+        // The server has just told it, so it is valid.
+        container_client: client.with_token(token).with_accepted_token(),
+        container_keep: output,
         record,
         raw,
         own_token,
+        server,
     })
 }
 
-/// Keep for the attempt, and for the container, whose output has storage classes.
+/// Keep by whose blocks it stores.
+struct Keeps {
+    attempt: KeepClient,
+    /// The container's, in the storage classes of its output.
+    output: KeepClient,
+    /// The container's, in the classes that the cluster chooses.
+    default: KeepClient,
+}
+
 fn keeps(
     client: &Client,
-    containers: &Token,
+    container: &Token,
     record: &Container,
     services: &[Service],
     options: KeepOptions,
-) -> (KeepClient, KeepClient) {
+) -> Keeps {
     let keep_as = |token: &Token, options: KeepOptions| {
         let (http, services) = (client.http().clone(), services.to_vec());
         KeepClient::new(http, token.clone(), services, options)
     };
-    let output = KeepOptions {
+    let with_classes = KeepOptions {
         storage_classes: record.output_storage_classes.clone(),
         ..options.clone()
     };
-    (
-        keep_as(&client.endpoint().token, options),
-        keep_as(containers, output),
-    )
+    Keeps {
+        attempt: keep_as(&client.endpoint().token, options.clone()),
+        output: keep_as(container, with_classes),
+        default: keep_as(container, options),
+    }
 }
 
 async fn own_token(client: &Client) -> Result<TokenUuid, Failure> {
@@ -142,9 +169,13 @@ fn guard(record: &Container, state: &ContainerState, own: &TokenUuid) -> Result<
 }
 
 /// What needs the container's token: its secret mounts, and where its image is.
+///
+/// A server that has no secret mounts of a container says so with an empty object. So a 404 is never "none": a command
+/// must not run without the secrets it was promised.
 pub async fn inputs(claim: &Claim) -> Result<(BTreeMap<String, Mount>, ImageFile), Failure> {
+    let secret = Call::get(format!("containers/{}/secret_mounts", claim.record.uuid));
     let (secret, image) = tokio::join!(
-        claim.container_client.secret_mounts(&claim.record.uuid),
+        claim.container_client.send::<Value>(secret.known_record()),
         ImageFile::find(&claim.container_client, &claim.record.container_image),
     );
     let secret = match secret {
@@ -154,7 +185,6 @@ pub async fn inputs(claim: &Claim) -> Result<(BTreeMap<String, Mount>, ImageFile
                 Failure::NeverRan("the secret mounts cannot be understood".to_owned())
             })?
             .unwrap_or_default(),
-        Err(error) if error.is_not_found() => BTreeMap::new(),
         Err(error) => {
             return Err(Failure::of_call("the secret mounts cannot be read", &error));
         }
@@ -259,15 +289,28 @@ pub mod tests {
             .await;
         let (client, mut record) = locked(&server, &stores.uri(), json!({})).await;
         let patience = Duration::from_secs(10);
-        let claim = claim(&client, &record.uuid, ContainerState::Locked, patience);
+        let claim = claim(
+            &client,
+            &record.uuid,
+            ContainerState::Locked,
+            patience,
+            None,
+        );
         let claim = claim.await.unwrap();
         // As of another server: this one has but one class.
         record.output_storage_classes = vec!["hot".into(), "archive".into()];
         let token = &claim.container_client.endpoint().token;
         let services = client.keep(KeepOptions::default()).await.unwrap();
         let options = KeepOptions::default();
-        let (ours, output) = keeps(&client, token, &record, services.services(), options);
-        for keep in [output, ours, claim.container_keep, claim.keep] {
+        let keeps = keeps(&client, token, &record, services.services(), options);
+        let (ours, output) = (keeps.attempt, keeps.output);
+        for keep in [
+            output,
+            ours,
+            claim.container_keep,
+            claim.keep,
+            keeps.default,
+        ] {
             keep.put("foo".into()).await.unwrap();
         }
         let asked: Vec<Option<String>> = stores
@@ -279,7 +322,7 @@ pub mod tests {
             .map(|classes| Some(classes?.to_str().ok()?.to_owned()))
             .collect();
         let [both, default] = ["hot, archive", "default"].map(|text| Some(text.to_owned()));
-        assert_eq!(asked, [both, None, default, None]);
+        assert_eq!(asked, [both, None, default, None, None]);
         server.stop().await;
     }
 }

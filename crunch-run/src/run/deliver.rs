@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use arvados_client::client::Call;
 use arvados_client::records::{Container as Record, ContainerState, RuntimeStatus};
 use arvados_client::{Client, Error, Pdh};
 use serde_json::{Value, json};
@@ -11,26 +10,31 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::claim::Claim;
 use super::insist::{GaveUp, Insistence, Trouble};
-use super::patient::{PatientStore, may_pass};
-use super::prepare::transfer;
+use super::refusals::{Refusals, is_final, is_keep_refusal, is_refusal};
 use crate::engine::Exit;
 use crate::exit::ExitCode;
 use crate::logs::{Journal, SaveError, Saver};
-use crate::mounts::{Progress, Staged};
-use crate::output::{self, OutputError};
+use crate::mounts::Staged;
+use crate::own_record;
 use crate::status::Status;
 use crate::verdict::{Cause, Output, Verdict};
 
 /// How long one look at the record may take.
 const LOOK_BUDGET: Duration = Duration::from_secs(20);
 /// When the exit code is told before the output is saved.
-const OUTPUT_IS_LONG: Duration = Duration::from_secs(1);
+const OUTPUT_IS_LONG: Duration = Duration::from_secs(3);
+
+/// The first pause between two looks at a record that is refused; it doubles.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 /// The parts that every delivery needs.
 pub struct Delivery<'a> {
-    pub client: &'a Client,
+    /// Returns refusals at once: the delivery itself decides when they are believed.
+    client: Client,
     pub claim: &'a Claim,
     pub insistence: Insistence<'a>,
+    /// Of the attempt's own token.
+    refusals: Refusals,
     pub journal: &'a Journal,
 }
 
@@ -57,7 +61,18 @@ impl std::fmt::Display for Undelivered {
     }
 }
 
-impl Delivery<'_> {
+impl<'a> Delivery<'a> {
+    pub fn new(client: &Client, claim: &'a Claim, insistence: Insistence<'a>) -> Self {
+        let window = client.endpoint().refusal_window;
+        Self {
+            client: client.with_refusal_window(Duration::ZERO),
+            claim,
+            refusals: Refusals::new(window, insistence.stop),
+            journal: insistence.journal,
+            insistence,
+        }
+    }
+
     /// What the command left, as a collection.
     pub async fn output(
         &self,
@@ -87,105 +102,19 @@ impl Delivery<'_> {
         }))
     }
 
-    pub async fn save_output(
-        &self,
-        staged: &Staged,
-        status: &Status,
-    ) -> Result<Output, Undelivered> {
-        if self.claim.record.runtime_constraints.api {
-            let set = self
-                .insistence
-                .on(
-                    "Reading the output that the container may have set",
-                    || async { self.look().await.map_err(Trouble::Later) },
-                )
-                .await;
-            // It was read as ours when the attempt began, so a refusal means that it is not ours any more.
-            match set {
-                Ok(record) => {
-                    if let Some(output) = record.output {
-                        self.journal
-                            .say(format!("The container set its output to {output}"));
-                        return Ok(Output::Saved(output));
-                    }
-                }
-                Err(GaveUp::TooLong(error) | GaveUp::Final(error)) => {
-                    return Err(self.lost("its output cannot be looked up", &error).await);
-                }
-            }
-        }
-        let progress = |progress: Progress| {
-            status.activity(Some(transfer("saving output", progress)));
-        };
-        let keep = PatientStore::new(self.claim.container_keep.clone(), &self.insistence);
-        let say = |remark: &str| self.journal.say(remark);
-        let captured = self
-            .insistence
-            .on("Saving the output", || async {
-                let captured =
-                    output::capture_saying(staged, &self.claim.record, &keep, &progress, &say);
-                match captured.await {
-                    Ok(manifest) => Ok(manifest),
-                    Err(error) if error.is_users_mistake() => Err(Trouble::Final(error)),
-                    // There was patience enough with this block.
-                    Err(OutputError::Keep(error)) if may_pass(&error) => {
-                        Err(Trouble::Final(OutputError::Keep(error)))
-                    }
-                    // Keep refuses us when the container's token has ended.
-                    Err(error) if !self.is_ours().await => Err(Trouble::Final(error)),
-                    Err(error) => Err(Trouble::Later(error)),
-                }
-            })
-            .await;
-        let manifest = match captured {
-            Ok(manifest) => manifest,
-            Err(GaveUp::Final(error)) if error.is_users_mistake() => {
-                return Ok(Output::Wrong(error.to_string()));
-            }
-            Err(GaveUp::TooLong(error)) => return Err(unsaved(&error)),
-            Err(GaveUp::Final(error @ OutputError::Keep(_))) if self.is_ours().await => {
-                return Err(unsaved(&error));
-            }
-            Err(GaveUp::Final(error)) => return Err(Undelivered::NotOurs(error.to_string())),
-        };
-        fail_points::fail_point("run.output-stored");
-        let collection = output_collection(&self.claim.record, &manifest.to_string());
-        let made = self
-            .insistence
-            .on("Saving the output collection", || async {
-                self.claim
-                    .container_client
-                    .create_collection(collection.clone())
-                    .await
-                    .map_err(sorted)
-            })
-            .await;
-        match made {
-            Ok(made) => match made.portable_data_hash {
-                Some(pdh) => Ok(Output::Saved(pdh)),
-                None => Ok(Output::Wrong(
-                    "the API server gave its collection no portable data hash".to_owned(),
-                )),
-            },
-            Err(GaveUp::TooLong(error)) => Err(Undelivered::TooLong(format!(
-                "its output collection cannot be saved: {error}"
-            ))),
-            Err(GaveUp::Final(error)) if self.is_ours().await => Ok(Output::Wrong(format!(
-                "the API server refused its collection: {error}"
-            ))),
-            Err(GaveUp::Final(error)) => Err(Undelivered::NotOurs(error.to_string())),
-        }
-    }
-
     /// The whole log. Without it the record still gets its final state.
     async fn log(&self, saver: &Arc<Saver>) -> Result<Pdh, String> {
         let saved = self
             .insistence
             .on("Saving the log", || async {
-                saver.save(true).await.map_err(|error| match &error {
-                    SaveError::Api(api) if is_final(api) => Trouble::Final(error),
-                    _ => Trouble::Later(error),
-                })
+                match saver.save_once().await {
+                    Ok(pdh) => {
+                        self.refusals.accepted();
+                        Ok(pdh)
+                    }
+                    Err(error) if self.is_log_refused(&error) => Err(Trouble::Final(error)),
+                    Err(error) => Err(Trouble::Later(error)),
+                }
             })
             .await;
         saved.map_err(|(GaveUp::TooLong(error) | GaveUp::Final(error))| error.to_string())
@@ -245,18 +174,27 @@ impl Delivery<'_> {
         }
     }
 
+    fn is_log_refused(&self, error: &SaveError) -> bool {
+        match error {
+            SaveError::Api(api) if is_refusal(api) => self.refusals.are_believed(),
+            SaveError::Keep(keep) if is_keep_refusal(keep) => self.refusals.are_believed(),
+            SaveError::Api(api) => is_final(api),
+            _ => false,
+        }
+    }
+
     async fn update(&self, attributes: &Value) -> Result<(), GaveUp<Error>> {
+        let uuid = &self.claim.record.uuid;
         self.insistence
             .on("The final update", || async {
-                self.client
-                    .update_container(&self.claim.record.uuid, attributes.clone())
-                    .await
-                    .map_err(sorted)
+                let update = own_record::update(uuid, attributes);
+                let answer = self.client.send::<Value>(update).await;
+                self.refusals.sorted(answer).map(drop)
             })
             .await
     }
 
-    async fn lost(&self, what: &str, error: &Error) -> Undelivered {
+    pub async fn lost(&self, what: &str, error: &Error) -> Undelivered {
         let text = format!("{what}: {error}");
         if error.status().is_some() && !self.is_ours().await {
             Undelivered::NotOurs(text)
@@ -265,13 +203,8 @@ impl Delivery<'_> {
         }
     }
 
-    async fn look(&self) -> Result<Record, Error> {
-        let call = Call::get(format!("containers/{}", self.claim.record.uuid));
-        self.client.send(call.budget(LOOK_BUDGET)).await
-    }
-
     async fn has_landed(&self, update: &Value) -> bool {
-        let record = self.look().await;
+        let record = self.read().await;
         record.is_ok_and(|record| {
             json!(record.state) == update["state"]
                 && record.state.is_final()
@@ -280,60 +213,50 @@ impl Delivery<'_> {
     }
 
     /// Whether the record is still Running under this attempt's lock, as far as can be known.
-    async fn is_ours(&self) -> bool {
-        match self.look().await {
-            Ok(record) => {
-                record.state == ContainerState::Running
-                    && record.locked_by_uuid.as_ref() == Some(&self.claim.own_token)
-            }
-            Err(error) => !(error.is_denied() || error.is_not_found()),
+    pub async fn is_ours(&self) -> bool {
+        match self.read().await {
+            Ok(record) => self.is_held(&record),
+            Err(error) => !is_refusal(&error),
         }
     }
-}
 
-/// Made in the trash: the API server copies it from there for everybody who asked for the container.
-fn output_collection(record: &Record, manifest: &str) -> Value {
-    json!({
-        "name": format!("output for {}", record.uuid),
-        "manifest_text": manifest,
-        "is_trashed": true,
-        "storage_classes_desired": record.output_storage_classes,
-    })
-}
-
-fn unsaved(error: &OutputError) -> Undelivered {
-    Undelivered::TooLong(format!("its output cannot be saved: {error}"))
-}
-
-/// A refusal of what was asked; it would be refused again.
-fn is_final(error: &Error) -> bool {
-    error.is_denied() || error.is_not_found() || error.is_refused() || error.is_stale()
-}
-
-fn sorted(error: Error) -> Trouble<Error> {
-    if is_final(&error) {
-        Trouble::Final(error)
-    } else {
-        Trouble::Later(error)
+    /// The same by one look: certainly not ours, or perhaps.
+    pub async fn may_be_ours(&self) -> bool {
+        match self.look().await {
+            Ok(record) => self.is_held(&record),
+            Err(error) => !is_refusal(&error) || !self.refusals.are_believed(),
+        }
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+    fn is_held(&self, record: &Record) -> bool {
+        record.state == ContainerState::Running
+            && record.locked_by_uuid.as_ref() == Some(&self.claim.own_token)
+    }
 
-    #[test]
-    fn the_output_is_to_be_kept_in_its_storage_classes() {
-        let record: Record = serde_json::from_value(json!({
-            "uuid": "zzzzz-dz642-0123456789abcde", "output_storage_classes": ["hot", "archive"],
-        }))
-        .unwrap();
-        let collection = output_collection(&record, "");
-        assert_eq!(
-            collection["storage_classes_desired"],
-            json!(["hot", "archive"])
-        );
-        assert_eq!(collection["name"], "output for zzzzz-dz642-0123456789abcde");
-        assert_eq!(collection["is_trashed"], true);
+    /// The record, asked for again as long as a refusal is not believed.
+    async fn read(&self) -> Result<Record, Error> {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match self.look().await {
+                Err(error) if is_refusal(&error) && !self.refusals.are_believed() => {
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        _ = self.insistence.stop.asked_again() => return Err(error),
+                    }
+                    pause *= 2;
+                }
+                seen => return seen,
+            }
+        }
+    }
+
+    /// One look at the record.
+    pub async fn look(&self) -> Result<Record, Error> {
+        let call = own_record::read(&self.claim.record.uuid);
+        let seen = self.client.send(call.budget(LOOK_BUDGET)).await;
+        if seen.is_ok() {
+            self.refusals.accepted();
+        }
+        seen
     }
 }

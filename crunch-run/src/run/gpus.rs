@@ -26,7 +26,7 @@ pub async fn find(
 ) -> Result<(Option<GpuAccess>, Given), Failure> {
     let wish = &record.runtime_constraints.gpu;
     let never_ran = |error: gpus::GpuError| Failure::NeverRan(error.to_string());
-    let env = |name: &str| std::env::var(name).ok();
+    let env = crate::environment::variable;
     let grant = gpus::grant(wish, settings.gpus.clone(), env).map_err(never_ran)?;
     let Some(grant) = grant else {
         return Ok((None, Given::default()));

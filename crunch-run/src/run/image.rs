@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arvados_client::Client;
+use arvados_client::error::StatusCode;
 use arvados_client::keep::KeepClient;
 use arvados_client::manifest::{Entry, EntryKind, Extent, Manifest};
 
@@ -28,7 +29,10 @@ pub struct ImageFile {
 impl ImageFile {
     pub async fn find(client: &Client, collection: &str) -> Result<Self, Failure> {
         let found = client.collection(collection).await.map_err(|error| {
-            if error.is_not_found() || error.is_denied() {
+            // The token itself is refused: that says nothing about the image.
+            if error.status() == Some(StatusCode::UNAUTHORIZED) {
+                Failure::of_call("the image's collection cannot be read", &error)
+            } else if error.is_not_found() || error.is_denied() {
                 mistake(
                     format!(
                         "the container's user can read no collection {collection} to take the image from: \

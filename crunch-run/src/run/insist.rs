@@ -45,6 +45,7 @@ impl Insistence<'_> {
     ) -> Result<T, GaveUp<E>> {
         let mut failing_since: Option<Instant> = None;
         let mut pause = FIRST_PAUSE;
+        let mut failures = Failures::new(what, self.journal);
         loop {
             let error = match attempt().await {
                 Ok(done) => return Ok(done),
@@ -55,16 +56,70 @@ impl Insistence<'_> {
             if since.elapsed() + pause > self.patience {
                 return Err(GaveUp::TooLong(error));
             }
-            self.journal.say(format!(
-                "{what} failed and is tried again in {:.1} s: {error}",
-                pause.as_secs_f64()
-            ));
+            failures.say(&error.to_string());
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 _ = self.stop.asked_again() => return Err(GaveUp::TooLong(error)),
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
+    }
+}
+
+/// Says each failure once, however often it comes: the last lines of the log are what people see of undelivered
+/// results.
+struct Failures<'a> {
+    what: &'a str,
+    journal: &'a Journal,
+    last: String,
+    repeats: u32,
+}
+
+impl<'a> Failures<'a> {
+    fn new(what: &'a str, journal: &'a Journal) -> Self {
+        Self {
+            what,
+            journal,
+            last: String::new(),
+            repeats: 0,
+        }
+    }
+
+    fn say(&mut self, error: &str) {
+        if without_request(error) == without_request(&self.last) {
+            self.repeats += 1;
+            return;
+        }
+        self.say_repeats();
+        self.journal
+            .say(format!("{} failed and is tried again: {error}", self.what));
+        error.clone_into(&mut self.last);
+    }
+
+    fn say_repeats(&mut self) {
+        if self.repeats > 0 {
+            let times = match self.repeats {
+                1 => "once more".to_owned(),
+                more => format!("{more} times more"),
+            };
+            self.journal
+                .say(format!("{} failed {times} for the same reason", self.what));
+        }
+        self.repeats = 0;
+    }
+}
+
+impl Drop for Failures<'_> {
+    fn drop(&mut self) {
+        self.say_repeats();
+    }
+}
+
+/// The same refusal has another request id each time.
+fn without_request(error: &str) -> &str {
+    match error.rfind(" (req-") {
+        Some(at) if error.ends_with(')') => &error[..at],
+        _ => error,
     }
 }
 
@@ -107,6 +162,37 @@ mod tests {
             .on("It", || async { Err(Trouble::Final("never")) })
             .await;
         assert!(matches!(refused, Err(GaveUp::Final("never"))));
+    }
+
+    #[test]
+    fn a_failure_that_comes_again_and_again_is_said_once() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let uuid = ContainerUuid::generate("zzzzz");
+        let journal = Journal::new(file.reopen().unwrap(), uuid);
+        let mut failures = Failures::new("It", &journal);
+        for error in [
+            "no (req-a)",
+            "no (req-b)",
+            "no (req-c)",
+            "other",
+            "no",
+            "no",
+        ] {
+            failures.say(error);
+        }
+        drop(failures);
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        let lines: Vec<&str> = text.lines().map(|line| &line[31..]).collect();
+        assert_eq!(
+            lines,
+            [
+                "It failed and is tried again: no (req-a)",
+                "It failed 2 times more for the same reason",
+                "It failed and is tried again: other",
+                "It failed and is tried again: no",
+                "It failed once more for the same reason",
+            ]
+        );
     }
 
     #[tokio::test]

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use arvados_client::records::ContainerState;
+use arvados_client::records::{ContainerState, RuntimeStatus};
 use arvados_client::{ContainerUuid, Endpoint, Pdh, TokenUuid};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -47,6 +47,12 @@ pub struct Left {
     /// What the record says, once the API server has answered the final update: nothing is left to deliver then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<ContainerState>,
+    /// What the machine cost, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<f64>,
+    /// What `runtime_status` was to be at the end, but for the verdict: a dispatcher writes there that the results wait.
+    #[serde(default)]
+    pub status: RuntimeStatus,
     /// result.json, but for the verdict.
     result: Value,
 }
@@ -122,6 +128,8 @@ impl Left {
             first_log: facts.first_log.clone(),
             log: None,
             recorded: None,
+            cost: None,
+            status: RuntimeStatus::default(),
             result: facts.result,
         }
     }

@@ -5,23 +5,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arvados_client::Pdh;
-use arvados_client::records::RuntimeStatus;
+use arvados_client::records::{Container, ContainerState, RuntimeStatus};
 use fail_points::fail_point;
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::claim::{self, Claim};
 use super::failure::Failure;
 use super::gpus::{self, Given};
 use super::limits;
 use super::prepare::{self, Created, Creation, Fetched, Pumps, Scratch, on_this_node};
+use super::request;
 use super::reserve::Reserve;
 use super::spec;
 use super::{Attempt, Means};
-use crate::engine::Container;
+use crate::engine;
 use crate::exit::ExitCode;
+use crate::gateway::Gateway;
 use crate::limits::Allowance;
-use crate::logs::{CONTAINER, NODE, SaveError, Saver, container_json, node_info};
+use crate::logs::{CONTAINER, INSTANCE, NODE, SaveError, Saver, container_json, node_info};
+use crate::own_record;
 use crate::stats::Sampler;
 use crate::status::Status;
 use crate::verdict;
@@ -34,12 +38,15 @@ pub struct Running {
     pub allowance: Allowance,
     pub gpus: Given,
     pub fetched: Fetched,
-    pub container: Arc<dyn Container>,
+    pub container: Arc<dyn engine::Container>,
     pub pumps: Pumps,
+    pub unenforced: Vec<String>,
     pub first_log: Pdh,
     /// Statistics of this program itself.
     pub host: Option<Sampler>,
     pub reserve: Reserve,
+    /// Keeps the record's `gateway_address` true.
+    pub address_keeper: AbortOnDropHandle<()>,
 }
 
 impl Attempt<'_> {
@@ -55,12 +62,15 @@ impl Attempt<'_> {
             engine,
             scratch,
             saver,
+            gateway,
             ..
         } = means;
         self.describe(claim, scratch)
             .map_err(Failure::on_this_node)?;
         let reserve = Reserve::take(self.dir)
             .map_err(|error| on_this_node(self.dir.path(), &error).on_this_node())?;
+        self.unless_stopped(request::check(&claim.record, &self.client, &self.journal))
+            .await?;
         // Before anything is fetched: a node without the right ones need not be kept busy.
         let (access, gpus) = self
             .unless_stopped(gpus::find(
@@ -98,20 +108,29 @@ impl Attempt<'_> {
             }),
             self.unless_stopped(async {
                 fail_point("run.before-first-log");
-                let saved = saver.save(false).await;
+                let saved = saver.save().await;
                 fail_point("run.after-first-log");
                 saved.map_err(|error| Failure::NeverRan(error.to_string()))
             }),
         );
-        let Created { container, pumps } = created?;
+        let Created {
+            container,
+            pumps,
+            unenforced,
+        } = created?;
         fail_point("run.created");
         let announced = match log {
-            Ok(log) => self.announce(log, status).await,
+            Ok(log) => self.announce(log, claim, gateway, status).await,
             Err(failure) => Err(failure),
         };
         self.phases.end("create");
         match announced {
-            Ok(first_log) => Ok(Running {
+            Ok((first_log, address)) => Ok(Running {
+                address_keeper: gateway.keep_address(
+                    self.client.clone(),
+                    self.settings.uuid.clone(),
+                    address,
+                ),
                 allowance: limits::allowance(
                     &claim.record,
                     &self.settings.site,
@@ -123,6 +142,7 @@ impl Attempt<'_> {
                 fetched,
                 container,
                 pumps,
+                unenforced,
                 first_log,
                 host,
                 reserve,
@@ -135,17 +155,39 @@ impl Attempt<'_> {
     }
 
     /// Locked → Running: the guard against a second start.
-    async fn announce(&self, log: Pdh, status: &Status) -> Result<Pdh, Failure> {
+    async fn announce(
+        &self,
+        log: Pdh,
+        claim: &Claim,
+        gateway: &Gateway,
+        status: &Status,
+    ) -> Result<(Pdh, Option<String>), Failure> {
+        // The server takes it only together with Running, or later.
+        let address = gateway.address().await;
         // Once it is sent it may have taken effect, so from there on a request to stop is for the run to hear.
         self.unless_stopped(async { Ok(()) }).await?;
-        let update = announcement(&log, status.at_start(), Timestamp::now());
+        let mut update = announcement(&log, status.at_start(), Timestamp::now());
+        if let Some(address) = &address {
+            update["gateway_address"] = json!(address);
+        }
         fail_point("run.before-running");
-        self.client
-            .update_container(&self.settings.uuid, update)
-            .await
-            .map_err(|error| Failure::of_announcement(&error))?;
+        let update = own_record::update(&self.settings.uuid, &update);
+        if let Err(error) = self.client.send::<Value>(update).await {
+            // Whose it is, only the record says: a server has other reasons to refuse.
+            let still_ours = error.is_refused() && self.is_still_locked(claim).await;
+            return Err(Failure::of_announcement(&error, still_ours));
+        }
         fail_point("run.after-running");
-        Ok(log)
+        Ok((log, address))
+    }
+
+    async fn is_still_locked(&self, claim: &Claim) -> bool {
+        let seen = self.client.send(own_record::read(&self.settings.uuid));
+        let seen: Result<Container, _> = seen.await;
+        seen.is_ok_and(|record| {
+            record.state == ContainerState::Locked
+                && record.locked_by_uuid.as_ref() == Some(&claim.own_token)
+        })
     }
 
     /// What the log says about the container and this machine.
@@ -156,6 +198,10 @@ impl Attempt<'_> {
             .and_then(|()| {
                 let text = node_info(&[Path::new("/"), scratch.path(), cache]);
                 self.logs.write(NODE, text.as_bytes())
+            })
+            .and_then(|()| match &self.settings.instance {
+                Some(instance) => self.logs.write(INSTANCE, instance.text().as_bytes()),
+                None => Ok(()),
             })
             .map_err(|error| on_this_node(self.dir.path(), &error))
     }
@@ -175,19 +221,16 @@ impl Attempt<'_> {
             .say(format!("{}\n{}", reason.sentence, reason.detail));
         self.journal.close("Cancelled");
         let (log, words) = tokio::join!(
-            tokio::time::timeout(self.settings.patience, saver.save(true)),
+            tokio::time::timeout(self.settings.patience, saver.save()),
             status.finish()
         );
         // The reason is in the record itself; the log only tells the story.
         let log = log.ok().and_then(Result::ok);
         let update = verdict::refusal(&reason, words, log.as_ref());
-        let told = self
-            .client
-            .update_container(&self.settings.uuid, update)
-            .await;
-        match told {
-            Ok(()) => ExitCode::Recorded,
-            Err(error) => self.give_up(Failure::of_announcement(&error)),
+        let update = own_record::update(&self.settings.uuid, &update);
+        match self.client.send::<Value>(update).await {
+            Ok(_) => ExitCode::Recorded,
+            Err(error) => self.give_up(Failure::of_refusal(&error)),
         }
     }
 
@@ -195,11 +238,9 @@ impl Attempt<'_> {
     async fn tell_why(&self, reason: &str, saver: &Saver) {
         self.journal.say(format!("Nothing was run here: {reason}"));
         let telling = async {
-            let log = saver.save(false).await?;
-            let attributes = json!({"log": log});
-            self.client
-                .update_container(&self.settings.uuid, attributes)
-                .await?;
+            let log = saver.save().await?;
+            let update = own_record::update(&self.settings.uuid, &json!({"log": log}));
+            self.client.send::<Value>(update).await?;
             Ok::<_, SaveError>(())
         };
         let patience = LAST_WORDS.min(self.settings.patience);
@@ -247,7 +288,7 @@ mod tests {
         let refused = tell(&announcement(&log, None, later)).await.unwrap_err();
         assert!(refused.is_refused(), "{refused}");
         assert!(matches!(
-            Failure::of_announcement(&refused),
+            Failure::of_announcement(&refused, false),
             Failure::NotOurs(_)
         ));
         server.stop().await;

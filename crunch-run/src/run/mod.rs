@@ -7,16 +7,21 @@ mod failure;
 mod gpus;
 mod image;
 mod insist;
+mod instance;
 mod left;
 mod limits;
 mod locked;
 mod patient;
 mod phases;
 mod prepare;
+mod refusals;
+mod request;
 mod reserve;
 mod result;
 mod resume;
 mod running;
+mod save_output;
+mod server_facts;
 mod settings;
 mod spec;
 mod watch;
@@ -39,11 +44,13 @@ use self::phases::Phases;
 use self::prepare::{Scratch, on_this_node};
 use crate::engine::{Engine, choose};
 use crate::exit::ExitCode;
-use crate::flags::MountMethod;
+use crate::flags::{GatewayChoice, MountMethod};
+use crate::gateway::secret::GatewaySecret;
+use crate::gateway::{Gateway, GatewayParts};
 use crate::image::ImageStore;
 use crate::job_dir::JobDir;
 use crate::leavings::{self, Sweeper};
-use crate::logs::{JOURNAL, Journal, LogDir, Saver};
+use crate::logs::{ARV_MOUNT, JOURNAL, Journal, LogDir, Saver};
 use crate::mounts::arv_mount::{ArvMount, Request, Surroundings};
 use crate::registry::Registered;
 use crate::signals::{self, Signals};
@@ -99,7 +106,8 @@ async fn run(
         }
     };
     let client = match Client::new(settings.endpoint.clone()) {
-        Ok(client) => client,
+        // The dispatcher locked the container with this token a moment ago.
+        Ok(client) => client.with_accepted_token(),
         Err(error) => {
             journal.say(error.to_string());
             return ExitCode::Configuration;
@@ -138,6 +146,7 @@ struct Means<'a> {
     scratch: &'a Scratch,
     tree: Option<&'a ArvMount>,
     saver: &'a Arc<Saver>,
+    gateway: &'a Gateway,
 }
 
 impl Attempt<'_> {
@@ -157,6 +166,7 @@ impl Attempt<'_> {
             &self.settings.uuid,
             ContainerState::Locked,
             self.settings.patience,
+            Some(&self.settings.cache),
         ));
         let claim = match claimed.await {
             Ok(claim) => claim,
@@ -172,6 +182,8 @@ impl Attempt<'_> {
             claim.record.uuid.clone(),
             self.logs.clone(),
         ));
+        // It lives as long as the record can say Running.
+        let gateway = self.gateway(&claim);
         let prepared = async {
             let makers = self.makers()?;
             let engine = self.engine(&makers).await?;
@@ -192,6 +204,7 @@ impl Attempt<'_> {
                     scratch: &scratch,
                     tree: tree.as_ref(),
                     saver: &saver,
+                    gateway: &gateway,
                 };
                 let code = self.with_means(means, status).await;
                 if let Some(tree) = tree {
@@ -202,12 +215,27 @@ impl Attempt<'_> {
             Err(failure) => self.refuse(failure, status, &saver).await,
         };
         fail_point("run.before-scratch-removed");
-        if code != ExitCode::Undelivered
-            && let Err(error) = scratch.remove()
-        {
-            tracing::warn!(container = %self.settings.uuid, "{} cannot be removed: {error}", scratch.path().display());
+        if code != ExitCode::Undelivered {
+            self.remove_scratch(&*engine, &scratch).await;
         }
         code
+    }
+
+    async fn remove_scratch(&self, engine: &dyn Engine, scratch: &Scratch) {
+        let mut removed = scratch.remove();
+        if removed
+            .as_ref()
+            .is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied)
+        {
+            self.give_files(engine, None, scratch).await;
+            removed = scratch.remove();
+        }
+        if let Err(error) = removed {
+            self.journal.say(format!(
+                "{} cannot be removed and stays on this node: {error}",
+                scratch.path().display()
+            ));
+        }
     }
 
     async fn with_means(&self, means: Means<'_>, status: Status) -> ExitCode {
@@ -218,6 +246,33 @@ impl Attempt<'_> {
         }
     }
 
+    /// What serves the log while the container runs. Nothing depends on it.
+    fn gateway(&self, claim: &Claim) -> Gateway {
+        if self.settings.gateway == GatewayChoice::Off {
+            return Gateway::off();
+        }
+        let takes_any = claim.server.takes_any_gateway_secret;
+        let own = || takes_any.then(GatewaySecret::random).flatten();
+        let Some(secret) = self.settings.gateway_secret.clone().or_else(own) else {
+            self.journal.say(
+                "Live logs are not served: the dispatcher gave no gateway secret (GatewayAuthSecret)",
+            );
+            return Gateway::off();
+        };
+        let parts = GatewayParts {
+            client: self.client.clone(),
+            uuid: self.settings.uuid.clone(),
+            secret,
+            logs: self.logs.clone(),
+            journal: self.journal.clone(),
+        };
+        Gateway::start(parts).unwrap_or_else(|error| {
+            self.journal
+                .say(format!("Live logs are not served: {error}"));
+            Gateway::off()
+        })
+    }
+
     /// What serves collections, where the flags want that. It is beside the scratch directory, whose files are counted.
     async fn tree(
         &self,
@@ -226,6 +281,7 @@ impl Attempt<'_> {
         scratch: &Scratch,
     ) -> Result<Option<ArvMount>, Failure> {
         if self.settings.mount_method == MountMethod::Copy {
+            self.say_that_inputs_are_copied();
             return Ok(None);
         }
         let is_service = matches!(engine.name(), "docker" | "podman");
@@ -251,6 +307,17 @@ impl Attempt<'_> {
         let tree = self.unless_stopped(starting).await?;
         self.phases.end("arv-mount");
         Ok(Some(tree))
+    }
+
+    /// Readers of the log miss the file of arv-mount where there is none.
+    fn say_that_inputs_are_copied(&self) {
+        self.journal
+            .say("Inputs are copied to this node before the command starts; arv-mount is not used");
+        // Empty: crunchstat-summary complains of each line that it cannot count.
+        if let Err(error) = self.logs.write(ARV_MOUNT, b"") {
+            self.journal
+                .say(format!("{ARV_MOUNT} cannot be written: {error}"));
+        }
     }
 
     fn makers(&self) -> Result<choose::Makers, Failure> {
@@ -331,6 +398,7 @@ impl Attempt<'_> {
                 ExitCode::NotOurs
             }
             Failure::NeverRan(reason) | Failure::BrokenNode(reason) => {
+                server_facts::forget(&self.settings.cache, &self.settings.endpoint.host);
                 self.journal.say(format!("Ending without a run: {reason}"));
                 ExitCode::NeverRan
             }

@@ -1,7 +1,7 @@
 //! How long each part of the attempt took.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 
@@ -22,6 +22,11 @@ impl Phases {
     /// A part ends here, and the next begins.
     pub fn end(&self, name: &'static str) {
         self.lock().push((name, Instant::now()));
+    }
+
+    /// Since the first part began.
+    pub fn elapsed(&self) -> Duration {
+        self.began.elapsed()
     }
 
     pub fn seconds_of(&self, name: &str) -> Option<f64> {

@@ -158,6 +158,8 @@ pub struct Pumps {
 pub struct Created {
     pub container: Arc<dyn Container>,
     pub pumps: Pumps,
+    /// What the engine does not limit here, a sentence each.
+    pub unenforced: Vec<String>,
 }
 
 /// What a container is made from.
@@ -203,13 +205,27 @@ pub async fn create(from: Creation<'_>) -> Result<Created, Failure> {
         engine.unenforceable(&limits, from.gpus.as_ref()),
         engine.create(&fetched.image, spec)
     );
-    for sentence in unenforceable.into_iter().chain(remarks) {
+    for sentence in remarks {
         from.journal.say(format!("Warning: {sentence}"));
         from.status.warn(sentence);
     }
+    for missing in &unenforceable {
+        let sentence = missing.sentence.clone();
+        if missing.is_covered {
+            from.journal.say(format!("Note: {sentence}"));
+            continue;
+        }
+        from.journal.say(format!("Warning: {sentence}"));
+        from.status.warn_of_node(sentence);
+    }
     let container =
         container.map_err(|e| Failure::of_engine("the container cannot be created", &e))?;
-    Ok(Created { container, pumps })
+    let unenforced = unenforceable.into_iter().map(|all| all.sentence).collect();
+    Ok(Created {
+        container,
+        pumps,
+        unenforced,
+    })
 }
 
 /// From and to files where the record asks for that, and otherwise from nothing and to the log.

@@ -26,6 +26,7 @@ pub struct Facts<'a> {
     pub engine: &'a str,
     pub gpus: &'a Given,
     pub refused_processes: u64,
+    pub unenforced: &'a [String],
 }
 
 /// Every field is always there, as null where it is not known.
@@ -45,6 +46,7 @@ struct RunResult<'a> {
     cpu_seconds: Option<f64>,
     peak_memory_bytes: Option<u64>,
     memory_limit_bytes: Option<u64>,
+    unenforced_limits: &'a [String],
     peak_scratch_bytes: u64,
     read_bytes: Option<u64>,
     written_bytes: Option<u64>,
@@ -79,6 +81,7 @@ impl Facts<'_> {
             cpu_seconds: usage.cpu_seconds(),
             peak_memory_bytes: exit.and_then(|exit| exit.peak_memory).or(usage.peak_rss()),
             memory_limit_bytes: self.memory_limit,
+            unenforced_limits: self.unenforced,
             peak_scratch_bytes: self.scratch_peak,
             read_bytes: io.map(|io| io.read),
             written_bytes: io.map(|io| io.written),
@@ -148,6 +151,7 @@ mod tests {
             engine: "builtin",
             gpus: &Given::default(),
             refused_processes: 0,
+            unenforced: &[],
         };
         let result: Value = facts.value();
         let written: Vec<&str> = result

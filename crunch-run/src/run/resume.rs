@@ -5,8 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arvados_client::client::Call;
-use arvados_client::records::{Container as Record, ContainerState};
+use arvados_client::records::{Container as Record, ContainerState, RuntimeStatus};
 use arvados_client::{Client, Endpoint};
 
 use super::claim::{self, Claim};
@@ -16,12 +15,17 @@ use super::in_runtime;
 use super::insist::{GaveUp, Insistence, Trouble};
 use super::left::Left;
 use super::limits;
+use super::running::this_node;
 use crate::exit::ExitCode;
 use crate::job_dir::JobDir;
 use crate::logs::{JOURNAL, Journal, LogDir, RESULT, Saver};
+use crate::own_record;
 use crate::signals::Signals;
 use crate::status::Status;
 use crate::verdict::{self, Ending, Output, Verdict};
+
+/// The key of `runtime_status` under which a dispatcher notes since when results wait.
+const UNDELIVERED_SINCE: &str = "undeliveredSince";
 
 /// What is to be delivered, and how. Whoever calls holds the lock of the job directory.
 #[derive(Debug)]
@@ -37,6 +41,8 @@ pub fn resume(resumption: Resumption) -> io::Result<ExitCode> {
     let logs = LogDir::existing(&resumption.dir.logs())?;
     let journal = Journal::new(logs.open(JOURNAL)?, resumption.left.container.clone());
     let client = Client::new(resumption.endpoint.clone()).map_err(io::Error::other)?;
+    // The attempt was claimed with it.
+    let client = client.with_accepted_token();
     in_runtime(|signals| {
         let resumed = Resumed {
             resumption,
@@ -78,12 +84,13 @@ impl Resumed {
             Ok(()) => ExitCode::Recorded,
             Err(undelivered) => {
                 let dir = self.resumption.dir.path().display();
+                let node = this_node();
                 self.journal.say(match &undelivered {
                     Undelivered::NotOurs(text) => format!(
                         "The container is not this attempt's any more, so nothing was delivered; its results stay in {dir}: {text}"
                     ),
                     Undelivered::TooLong(text) => format!(
-                        "The results are still not delivered and stay in {dir}: {text}. `crunch-run resume {dir}` may be tried again"
+                        "The results are still not delivered and stay in {dir} on {node}: {text}. `crunch-run resume {dir}` may be tried again"
                     ),
                 });
                 undelivered.code()
@@ -109,6 +116,7 @@ impl Resumed {
                 &left.container,
                 ContainerState::Running,
                 *patience,
+                None,
             );
             match claim.await {
                 Ok(claim) if claim.own_token == left.attempt => Ok(claim),
@@ -139,13 +147,16 @@ impl Resumed {
         let (Some(verdict), Some(log)) = (&left.verdict, &left.log) else {
             return false;
         };
-        let call = Call::get(format!("containers/{}", left.container));
-        let record: Result<Record, _> = self.client.send(call).await;
+        // It was refused for long enough.
+        let client = self.client.with_refusal_window(Duration::ZERO);
+        let record: Result<Record, _> = client.send(own_record::read(&left.container)).await;
         record.is_ok_and(|record| record.state == verdict.state && record.log.as_ref() == Some(log))
     }
 
     async fn deliver(&mut self, claim: &Claim) -> Result<(), Undelivered> {
-        let status = Status::start(self.client.clone(), &claim.record);
+        let mut record = claim.record.clone();
+        record.runtime_status = as_before(record.runtime_status, &self.resumption.left.status);
+        let status = Status::start(self.client.clone(), &record);
         let saver = Arc::new(Saver::new(
             self.client.clone(),
             claim.keep.clone(),
@@ -153,12 +164,7 @@ impl Resumed {
             self.logs.clone(),
         ));
         let mut left = self.resumption.left.clone();
-        let delivery = Delivery {
-            client: &self.client,
-            claim,
-            insistence: self.insistence(),
-            journal: &self.journal,
-        };
+        let delivery = Delivery::new(&self.client, claim, self.insistence());
         let verdict = match &left.verdict {
             Some(verdict) => verdict.clone(),
             None => self.judge(&left, claim, &delivery, &status).await?,
@@ -174,7 +180,7 @@ impl Resumed {
         let (log, words) = delivery.last_log(&saver, status, &left.first_log).await;
         left.log = Some(log.clone());
         self.write_down(&left)?;
-        let update = verdict.update(words, Some(&log));
+        let update = verdict.update(words, Some(&log), left.cost);
         let state = delivery.record(&verdict, update).await?;
         left.recorded = Some(state.clone());
         // It is removed in a moment, unless this process is killed.
@@ -242,6 +248,43 @@ impl Resumed {
     }
 }
 
+/// What a dispatcher said of waiting results is over, and what it replaced comes back.
+fn as_before(mut there: RuntimeStatus, left: &RuntimeStatus) -> RuntimeStatus {
+    if there.extra.remove(UNDELIVERED_SINCE).is_some() {
+        there.activity = None;
+        there.warning.clone_from(&left.warning);
+        there.warning_detail.clone_from(&left.warning_detail);
+    }
+    there
+}
+
 fn stopped(signal: &str) -> Undelivered {
     Undelivered::TooLong(format!("it was stopped on request (signal {signal})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_earlier_warning_takes_the_place_of_that_of_waiting_results() {
+        let status = |value| -> RuntimeStatus { serde_json::from_value(value).unwrap() };
+        let left = status(json!({"warning": "w", "warningDetail": "d"}));
+        // there, what it becomes
+        for (there, expected) in [
+            (
+                json!({
+                    "warning": "its results are kept", "warningDetail": "x", "activity": "they wait",
+                    "undeliveredSince": "2026-01-02T03:04:05Z", "progress": 3,
+                }),
+                json!({"warning": "w", "warningDetail": "d", "progress": 3}),
+            ),
+            (json!({"warning": "other"}), json!({"warning": "other"})),
+        ] {
+            let now = as_before(status(there), &left);
+            assert_eq!(serde_json::to_value(now).unwrap(), expected);
+        }
+    }
 }

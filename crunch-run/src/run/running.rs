@@ -21,6 +21,7 @@ use super::watch::{Watch, Watched};
 use super::{Attempt, Means};
 use crate::engine::{Container, Engine, Exit};
 use crate::exit::ExitCode;
+use crate::image::Image;
 use crate::limits::Watchdog;
 use crate::logs::{Checkpoints, HOST_STATISTICS, Pump, RESULT, STATISTICS, Saver};
 use crate::mounts::NotedMounts;
@@ -54,6 +55,7 @@ impl Attempt<'_> {
             scratch,
             tree,
             saver,
+            ..
         } = means;
         let checkpoints = Checkpoints::start(
             saver.clone(),
@@ -106,10 +108,11 @@ impl Attempt<'_> {
     ) -> ExitCode {
         let Ended {
             ending,
-            usage,
+            mut usage,
             running,
             checkpoints,
         } = ended;
+        usage.largest_process(ending.exit().and_then(|exit| exit.largest_process));
         if let Some(sentence) = reserve::full(scratch.path()) {
             self.journal.say(format!("Warning: {sentence}"));
             status.warn(sentence);
@@ -139,6 +142,7 @@ impl Attempt<'_> {
             phases: &self.phases,
             engine: engine.name(),
             gpus: &running.gpus,
+            unenforced: &running.unenforced,
         };
         // Only of a command that ended by itself the output is still to be seen.
         let (exit, verdict) = match &ending {
@@ -159,23 +163,23 @@ impl Attempt<'_> {
             first_log: &running.first_log,
             result: facts.value(),
         });
+        left.status = status.at_end();
         // Before all that may take its time.
         self.note(&left);
         self.drain("stdout", running.pumps.stdout).await;
         self.drain("stderr", running.pumps.stderr).await;
         self.say_usage(ending.exit(), &usage, claim);
-        let delivery = Delivery {
-            client: &self.client,
-            claim,
-            insistence: Insistence {
-                patience: self.settings.patience,
-                stop: &self.signals.stop,
-                journal: &self.journal,
-            },
+        self.give_files(engine, Some(&running.fetched.image), scratch)
+            .await;
+        let insistence = Insistence {
+            patience: self.settings.patience,
+            stop: &self.signals.stop,
             journal: &self.journal,
         };
+        let delivery = Delivery::new(&self.client, claim, insistence);
         facts.scratch_peak = running.allowance.scratch_at_most().await;
         left.measured(facts.value());
+        left.status = status.at_end();
         self.note(&left);
         fail_point("run.before-output");
         let output = match &ending {
@@ -187,7 +191,7 @@ impl Attempt<'_> {
         };
         self.phases.end("output");
         fail_point("run.after-output");
-        drop(checkpoints);
+        drop(running.address_keeper);
         let verdict = match output {
             Ok(output) => verdict::judge(&ending, output, evidence),
             Err(undelivered) => return self.keep(&undelivered),
@@ -209,15 +213,18 @@ impl Attempt<'_> {
                 self.journal.say(line);
             }
         }
+        checkpoints.end().await;
         left.verdict = Some(verdict.clone());
         self.note(&left);
         self.last_lines(&verdict);
         let (log, words) = delivery.last_log(saver, status, &running.first_log).await;
         self.phases.end("logs");
         left.log = Some(log.clone());
+        let instance = self.settings.instance.as_ref();
+        left.cost = instance.and_then(|instance| instance.cost(self.phases.elapsed()));
         self.note(&left);
         fail_point("run.after-last-log");
-        let update = verdict.update(words, Some(&log));
+        let update = verdict.update(words, Some(&log), left.cost);
         fail_point("run.before-final");
         let recorded = delivery.record(&verdict, update).await;
         self.phases.end("record");
@@ -330,9 +337,27 @@ impl Attempt<'_> {
             self.journal.say(line);
         }
         if let Some(peak) = exit.and_then(|exit| exit.peak_memory) {
+            let whose = match exit.is_some_and(|exit| exit.job_group.is_some()) {
+                true => "memory of its job's control group, with cache",
+                false => "container memory with cache",
+            };
             self.journal.say(format!(
-                "Maximum container memory with cache, as the kernel counted it, was {peak} bytes"
+                "Maximum {whose}, as the kernel counted it, was {peak} bytes"
             ));
+        }
+    }
+
+    /// Files that the container made as another user: else they could be neither saved nor removed.
+    pub async fn give_files(&self, engine: &dyn Engine, image: Option<&Image>, scratch: &Scratch) {
+        let uuid = self.settings.uuid.as_str();
+        match engine.give_files(uuid, image, scratch.path()).await {
+            Ok(true) => self
+                .journal
+                .say("The container made files as another user; they belong to this user now"),
+            Ok(false) => {}
+            Err(error) => self.journal.say(format!(
+                "Files that the container made as another user stay that user's: {error}"
+            )),
         }
     }
 
@@ -393,12 +418,19 @@ impl Attempt<'_> {
                 format!("The container is not ours any more: {undelivered}")
             }
             Undelivered::TooLong(_) => format!(
-                "The results are not delivered and stay in {dir}: {undelivered}. `crunch-run resume {dir}` on this node delivers them later",
-                dir = self.dir.path().display()
+                "The results are not delivered and stay in {dir} on {node}: {undelivered}. `crunch-run resume {dir}` on this node delivers them later",
+                dir = self.dir.path().display(),
+                node = this_node(),
             ),
         });
         code
     }
+}
+
+/// The name of this machine.
+pub fn this_node() -> String {
+    let name = rustix::system::uname();
+    name.nodename().to_string_lossy().into_owned()
 }
 
 /// Relative to the job directory where it is in it: that may be moved.

@@ -6,11 +6,14 @@ use std::time::Duration;
 use arvados_client::endpoint::EndpointError;
 use arvados_client::{ContainerUuid, Endpoint, Token};
 
+use super::instance::Instance;
 use crate::broken_node::Alarm;
 use crate::cache::Limits;
 use crate::engine::gpu::CDI_DIRS;
 use crate::engine::{GpuGrant, GpuStack};
-use crate::flags::{EngineChoice, Flags, MountMethod, Networking};
+use crate::environment;
+use crate::flags::{EngineChoice, Flags, GatewayChoice, MountMethod, Networking};
+use crate::gateway::secret::{self, GatewaySecret, TokenFile};
 use crate::logs::Pace;
 
 #[derive(Debug, Clone)]
@@ -19,6 +22,9 @@ pub struct Settings {
     pub endpoint: Endpoint,
     /// Where its token was read from.
     pub token_file: Option<PathBuf>,
+    pub gateway: GatewayChoice,
+    /// Shared with the API server, if the dispatcher gave one.
+    pub gateway_secret: Option<GatewaySecret>,
     /// Below it each attempt makes a directory of its own; `None` is the job directory.
     pub scratch: Option<PathBuf>,
     pub cache: PathBuf,
@@ -43,6 +49,8 @@ pub struct Settings {
     pub patience: Duration,
     pub log_limit: u64,
     pub log_pace: Pace,
+    /// What machine this is, where the dispatcher says so.
+    pub instance: Option<Instance>,
     pub site: SiteLimits,
     pub alarm: Alarm,
 }
@@ -76,7 +84,8 @@ impl Settings {
     /// `env` looks a variable up.
     pub fn new(flags: &Flags, env: impl Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
         let (token_file, certificates) = (flags.token_file.as_deref(), flags.ca_certs.as_deref());
-        let endpoint = endpoint(token_file, certificates, flags.deliver_for, &env)?;
+        let (endpoint, gateway_secret) =
+            endpoint_and_secret(token_file, certificates, flags.deliver_for, &env)?;
         let gpus = flags.gpu_stack.map(|stack| GpuGrant {
             stack: GpuStack::from(stack),
             ids: flags.gpu_ids.clone(),
@@ -85,6 +94,8 @@ impl Settings {
             uuid: flags.uuid.clone(),
             endpoint,
             token_file: token_file.map(|path| path.canonicalize().unwrap_or(path.to_owned())),
+            gateway: flags.container_gateway,
+            gateway_secret,
             scratch: flags.scratch.clone(),
             cache: flags.cache.clone().unwrap_or_else(|| default_cache(&env)),
             cache_limits: Limits {
@@ -106,6 +117,7 @@ impl Settings {
             overdue: flags.overdue,
             patience: flags.deliver_for,
             log_limit: flags.log_limit.as_u64(),
+            instance: Instance::of(&env),
             log_pace: Pace {
                 period: flags.log_update_period,
                 growth: flags.log_update_size.as_u64(),
@@ -141,17 +153,26 @@ pub fn endpoint(
     patience: Duration,
     env: &impl Fn(&str) -> Option<String>,
 ) -> Result<Endpoint, SettingsError> {
-    let token = match token_file {
-        Some(path) => {
-            Some(
-                std::fs::read_to_string(path).map_err(|source| SettingsError::Token {
-                    path: path.to_owned(),
-                    source,
-                })?,
-            )
-        }
-        None => env("ARVADOS_API_TOKEN"),
+    endpoint_and_secret(token_file, certificates, patience, env).map(|(endpoint, _)| endpoint)
+}
+
+fn endpoint_and_secret(
+    token_file: Option<&Path>,
+    certificates: Option<&Path>,
+    patience: Duration,
+    env: &impl Fn(&str) -> Option<String>,
+) -> Result<(Endpoint, Option<GatewaySecret>), SettingsError> {
+    let file = token_file.map(|path| {
+        TokenFile::read(path).map_err(|source| SettingsError::Token {
+            path: path.to_owned(),
+            source,
+        })
+    });
+    let (token, secret) = match file.transpose()? {
+        Some(file) => (Some(file.token.expose().to_owned()), file.gateway),
+        None => (env("ARVADOS_API_TOKEN"), None),
     };
+    let secret = secret.or_else(|| GatewaySecret::new(&env(secret::VARIABLE)?));
     let mut endpoint = Endpoint::from_lookup(|name| match name {
         "ARVADOS_API_TOKEN" => token.clone(),
         _ => env(name).filter(|value| !value.is_empty()),
@@ -160,7 +181,9 @@ pub fn endpoint(
         endpoint.ca_file = Some(path.to_owned());
     }
     endpoint.retry_budget = endpoint.retry_budget.min(patience);
-    Ok(endpoint)
+    // Less than the patience: whether a refusal is meant must be known before results are given up.
+    endpoint.refusal_window = endpoint.refusal_window.min(patience / 2);
+    Ok((endpoint, secret))
 }
 
 /// Those given, or the usual ones.
@@ -182,7 +205,7 @@ pub fn default_cache(env: impl Fn(&str) -> Option<String>) -> PathBuf {
         (None, Some(home)) => PathBuf::from(home).join(".cache/crunch-run"),
         (None, None) => {
             let user = rustix::process::geteuid().as_raw();
-            std::env::temp_dir().join(format!("crunch-run-cache-{user}"))
+            environment::temp_dir().join(format!("crunch-run-cache-{user}"))
         }
     }
 }

@@ -4,8 +4,8 @@ use std::convert::Infallible;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use arvados_client::client::Call;
 use arvados_client::records::{Container as Record, ContainerState};
+use arvados_client::retry::RefusalTimer;
 use arvados_client::{Client, ContainerUuid, Error, TokenUuid};
 use fail_points::fail_point;
 
@@ -13,6 +13,7 @@ use crate::engine::{Container, Exit};
 use crate::limits::{Allowance, Overrun};
 use crate::logs::Journal;
 use crate::mounts::arv_mount::ArvMount;
+use crate::own_record;
 use crate::signals::Signals;
 use crate::stats::Source;
 use crate::status::Status;
@@ -22,8 +23,6 @@ use crate::verdict::{Cause, Ending};
 const LOOK: Duration = Duration::from_secs(10);
 /// How long one look may take.
 const LOOK_BUDGET: Duration = Duration::from_secs(20);
-/// One refusal may be a server that restarts; two in a row are not.
-const REFUSALS: u32 = 2;
 /// The last look, at why we were asked to stop, may take as long as the stopping does, and this at least.
 const REASON_BUDGET: Duration = Duration::from_secs(3);
 
@@ -204,35 +203,37 @@ impl Watch<'_> {
     }
 
     async fn record_says_no(&self) -> Reason {
-        let mut refusals = 0;
+        // The timer here decides, not each call.
+        let client = self.client.with_refusal_window(Duration::ZERO);
+        let mut refusals = RefusalTimer::new(self.client.endpoint().refusal_window);
         loop {
             // Many crunch-runs began together; they need not look together.
             tokio::time::sleep(LOOK.mul_f64(0.8 + 0.4 * fastrand::f64())).await;
-            let seen = self.look(LOOK_BUDGET).await;
-            refusals = match &seen {
-                Err(error) if error.is_denied() || error.is_not_found() => refusals + 1,
-                _ => 0,
-            };
-            if let Some(reason) = judge(&seen, refusals, self.own_token) {
+            let seen = self.look(&client, LOOK_BUDGET).await;
+            let refused = refusals.is_over(&seen, Instant::now());
+            if let Some(reason) = judge(&seen, refused, self.own_token) {
                 return reason;
             }
         }
     }
 
-    async fn look(&self, budget: Duration) -> Result<Record, Error> {
-        let call = Call::get(format!("containers/{}", self.uuid)).budget(budget);
-        self.client.send(call).await
+    async fn look(&self, client: &Client, budget: Duration) -> Result<Record, Error> {
+        client
+            .send(own_record::read(self.uuid).budget(budget))
+            .await
     }
 
     /// Why the dispatcher sent its signal, as far as that can be known.
     async fn is_on_hold(&self) -> bool {
-        let look = self.look(self.grace.saturating_add(REASON_BUDGET)).await;
+        let budget = self.grace.saturating_add(REASON_BUDGET);
+        let look = self.look(self.client, budget).await;
         look.is_ok_and(|record| record.priority <= 0)
     }
 }
 
-/// Whether what was seen is a reason to stop. Not to see anything is none.
-fn judge(seen: &Result<Record, Error>, refusals: u32, own: &TokenUuid) -> Option<Reason> {
+/// Whether what was seen is a reason to stop. Not to see anything is none, and neither is a refusal before it was
+/// `refused` for long enough to be believed.
+fn judge(seen: &Result<Record, Error>, refused: bool, own: &TokenUuid) -> Option<Reason> {
     match seen {
         Ok(record) if record.state != ContainerState::Running => Some(Reason::NotOurs(format!(
             "The record is {} although its command runs",
@@ -243,7 +244,7 @@ fn judge(seen: &Result<Record, Error>, refusals: u32, own: &TokenUuid) -> Option
         )),
         Ok(record) if record.priority <= 0 => Some(Reason::Stop(Cause::PriorityZero)),
         Ok(_) => None,
-        Err(error) if refusals >= REFUSALS => Some(Reason::NotOurs(format!(
+        Err(error) if refused => Some(Reason::NotOurs(format!(
             "The record cannot be read with this attempt's token any more ({error})"
         ))),
         Err(_) => None,
@@ -274,17 +275,17 @@ mod tests {
             }))
         };
         let cases = [
-            (record("Running", &own, 5), 0, "go on"),
-            (record("Running", &own, 0), 0, "stop"),
-            (record("Running", &other, 5), 0, "not ours"),
-            (record("Cancelled", &own, 5), 0, "not ours"),
-            (record("Queued", &own, 5), 0, "not ours"),
-            (refused(401), 1, "go on"),
-            (refused(401), 2, "not ours"),
-            (refused(502), 0, "go on"),
+            (record("Running", &own, 5), false, "go on"),
+            (record("Running", &own, 0), false, "stop"),
+            (record("Running", &other, 5), false, "not ours"),
+            (record("Cancelled", &own, 5), false, "not ours"),
+            (record("Queued", &own, 5), false, "not ours"),
+            (refused(401), false, "go on"),
+            (refused(401), true, "not ours"),
+            (refused(502), false, "go on"),
         ];
-        for (seen, refusals, expected) in cases {
-            let said = match judge(&seen, refusals, &own) {
+        for (seen, is_over, expected) in cases {
+            let said = match judge(&seen, is_over, &own) {
                 None => "go on",
                 Some(Reason::Stop(Cause::PriorityZero)) => "stop",
                 Some(Reason::NotOurs(_)) => "not ours",

@@ -43,6 +43,11 @@ impl Summary {
         self.peak_faults = self.peak_faults.max(memory.pgmajfault);
     }
 
+    /// One process had so many resident bytes, as the kernel counted it between two looks.
+    pub fn largest_process(&mut self, bytes: Option<u64>) {
+        self.peak_rss = self.peak_rss.max(bytes);
+    }
+
     /// Seconds of CPU time, user and system.
     pub fn cpu_seconds(&self) -> Option<f64> {
         self.last

@@ -1,6 +1,7 @@
 //! Endings, and the verdicts they get.
 
 use super::*;
+use crate::cgroup::{GroupMemory, SharedKills};
 use crate::limits::Resource;
 
 /// What happened, and what is made of it.
@@ -21,6 +22,8 @@ fn exit(status: ExitStatus, oom_kills: u64) -> Exit {
         oom_killed: oom_kills > 0,
         oom_kills,
         peak_memory: Some(64 * MIB),
+        job_group: None,
+        largest_process: None,
         processes: Processes::default(),
     }
 }
@@ -34,6 +37,48 @@ fn evidence() -> Evidence {
 
 fn saved() -> Output {
     Output::Saved(Pdh::parse(Pdh::EMPTY).unwrap())
+}
+
+#[test]
+fn a_kill_in_the_job_s_control_group_is_told_with_its_limit() {
+    let found = |is_alone| SharedKills {
+        kills: 1,
+        is_alone,
+        memory: GroupMemory {
+            limit: Some(32 * MIB),
+            peak: Some(31 * MIB),
+        },
+    };
+    let (signal, shell) = (ExitStatus::Signal(9), ExitStatus::Code(137));
+    for (status, is_alone, kind) in [
+        (signal, true, Kind::Memory),
+        (signal, false, Kind::Memory),
+        // A shell passes on how its child ended.
+        (shell, false, Kind::Memory),
+        (ExitStatus::Code(1), true, Kind::Memory),
+        (ExitStatus::Code(0), true, Kind::ChildOutOfMemory),
+        // It may have been a process of another container.
+        (ExitStatus::Code(1), false, Kind::Exited),
+        (ExitStatus::Code(0), false, Kind::Exited),
+    ] {
+        let exit = exit(status, 0).with_job_group(Some(found(is_alone)));
+        let verdict = judge(&Ending::Exited(exit), saved(), evidence());
+        assert_eq!(verdict.kind, kind, "{status:?} {is_alone}");
+        let Some(reason) = verdict.error.or(verdict.warning) else {
+            assert_eq!(kind, Kind::Exited);
+            continue;
+        };
+        assert!(
+            reason.sentence.contains("used 31.0 MiB of 32.0 MiB"),
+            "{reason:?}"
+        );
+        let detail = "the control group of its job counts 1 out-of-memory kill; \
+                      highest use 32505856 bytes, limit 33554432 bytes";
+        assert!(reason.detail.starts_with(detail), "{reason:?}");
+    }
+    let killed = exit(signal, 0).with_job_group(None);
+    let verdict = judge(&Ending::Exited(killed), saved(), evidence());
+    assert_eq!((verdict.kind, verdict.error), (Kind::Signalled, None));
 }
 
 #[test]
@@ -211,10 +256,12 @@ fn the_update_carries_what_the_state_allows() {
         serde_json::from_value(json!({"activity": "x", "warning": "w", "own": 1})).unwrap();
     let log = Pdh::parse(Pdh::EMPTY).unwrap();
     let ending = Ending::Exited(exit(ExitStatus::Code(0), 1));
-    let update = judge(&ending, saved(), Evidence::default()).update(there.clone(), Some(&log));
+    let update =
+        judge(&ending, saved(), Evidence::default()).update(there.clone(), Some(&log), Some(1.5));
     assert_eq!(update["state"], "Complete");
     assert_eq!(update["exit_code"], 0);
     assert_eq!(update["output"], Pdh::EMPTY);
+    assert_eq!(update["cost"], 1.5);
     let status = &update["runtime_status"];
     assert_eq!(status["own"], 1);
     assert!(status.get("activity").is_none());

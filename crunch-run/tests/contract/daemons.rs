@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -22,6 +23,21 @@ pub struct Daemon {
 pub fn docker() -> &'static Daemon {
     static DAEMON: OnceLock<Daemon> = OnceLock::new();
     DAEMON.get_or_init(|| Daemon::start("docker"))
+}
+
+/// The same daemon: its socket belongs to the group of nobody, as to the group docker elsewhere.
+pub fn docker_for_nobody() -> &'static Daemon {
+    static OPENED: OnceLock<()> = OnceLock::new();
+    let daemon = docker();
+    OPENED.get_or_init(|| {
+        let open = |path: &Path, mode| {
+            chown(path, None, Some(65534)).unwrap();
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        open(daemon.socket.parent().unwrap(), 0o710);
+        open(&daemon.socket, 0o660);
+    });
+    daemon
 }
 
 pub fn podman() -> &'static Daemon {

@@ -21,6 +21,8 @@ pub enum Engine {
     RuncAsNobody,
     ApptainerAsNobody,
     PodmanAsNobody,
+    /// An ordinary user in the group of root's daemon.
+    DockerAsNobody,
 }
 
 impl Engine {
@@ -31,7 +33,7 @@ impl Engine {
             Self::Crun | Self::CrunAsNobody => run_lab::can_run_with("crun"),
             Self::Runc | Self::RuncAsNobody => run_lab::can_run_with("runc"),
             Self::Apptainer | Self::ApptainerAsNobody => run_lab::can_run_with("apptainer"),
-            Self::Docker => run_lab::can_run_with("dockerd"),
+            Self::Docker | Self::DockerAsNobody => run_lab::can_run_with("dockerd"),
             Self::Podman | Self::PodmanAsNobody => run_lab::can_run_with("podman"),
         }
     }
@@ -59,7 +61,12 @@ impl Engine {
             "the_hostname_is_its_own",
         ];
         let differences: &[&[&str]] = match self {
-            Self::Builtin | Self::Crun | Self::Runc | Self::Docker | Self::Podman => &[],
+            Self::Builtin
+            | Self::Crun
+            | Self::Runc
+            | Self::Docker
+            | Self::DockerAsNobody
+            | Self::Podman => &[],
             Self::Apptainer => &[NO_LIMITS, APPTAINERS, &["proc_and_sys_are_safe"]],
             Self::CrunAsNobody => &[NO_LIMITS, NOBODYS],
             Self::RuncAsNobody => &[NO_LIMITS, NOBODYS, &["a_user_by_name", "a_user_by_number"]],
@@ -79,6 +86,7 @@ impl Engine {
         };
         let flag = match self {
             Self::Docker => return of("docker", &daemons::docker().socket),
+            Self::DockerAsNobody => return of("docker", &daemons::docker_for_nobody().socket),
             Self::Podman => return of("podman", &daemons::podman().socket),
             Self::PodmanAsNobody => return of("podman", &daemons::podman_as_nobody().socket),
             Self::Builtin => "--runtime-engine=builtin",
@@ -91,12 +99,18 @@ impl Engine {
 
     /// Differences; `docs/engines.md` lists them for people.
     pub fn makes_a_missing_cwd(self) -> bool {
-        matches!(self, Self::Docker | Self::Podman | Self::PodmanAsNobody)
+        matches!(
+            self,
+            Self::Docker | Self::DockerAsNobody | Self::Podman | Self::PodmanAsNobody
+        )
     }
 
     /// The runtime finds out only when it becomes the command; it says so on stderr, and exits.
     pub fn finds_bad_programs_late(self) -> bool {
-        matches!(self, Self::Docker | Self::Podman | Self::PodmanAsNobody)
+        matches!(
+            self,
+            Self::Docker | Self::DockerAsNobody | Self::Podman | Self::PodmanAsNobody
+        )
     }
 
     pub fn is_nobodys(self) -> bool {
@@ -106,12 +120,16 @@ impl Engine {
                 | Self::RuncAsNobody
                 | Self::ApptainerAsNobody
                 | Self::PodmanAsNobody
+                | Self::DockerAsNobody
         )
     }
 
     /// A daemon has the containers: they do not end with who made them.
     pub fn is_a_service(self) -> bool {
-        matches!(self, Self::Docker | Self::Podman | Self::PodmanAsNobody)
+        matches!(
+            self,
+            Self::Docker | Self::DockerAsNobody | Self::Podman | Self::PodmanAsNobody
+        )
     }
 
     /// What of this container is still on the node; nothing should be.
@@ -134,6 +152,7 @@ impl Engine {
                     .collect();
             }
             Self::Docker => &daemons::docker().socket,
+            Self::DockerAsNobody => &daemons::docker_for_nobody().socket,
             Self::Podman => &daemons::podman().socket,
             Self::PodmanAsNobody => &daemons::podman_as_nobody().socket,
         };

@@ -93,6 +93,20 @@ pub async fn what_killed_attempts_made_is_removed_by_several_at_once(lab: &Lab) 
     tokio::join!(again(first), again(second), beside);
 }
 
+/// They may be another user's on the node.
+pub async fn files_of_a_killed_attempt_are_removed_by_the_next(lab: &Lab) {
+    let script = "umask 022; mkdir -p /out/a/b && echo x >/out/a/b/c; echo ready; sleep 1000";
+    let (job, mut child) = lab.start(&["sh", "-c", script], json!({}), &[]).await;
+    lab.world.until_said(&job, "ready").await;
+    signal(&child, Signal::KILL);
+    child.wait().await.unwrap();
+    let deadline = Instant::now() + Duration::from_secs(90);
+    while job.dir.join("scratch").exists() {
+        assert!(Instant::now() < deadline, "its files are left");
+        lab.run(&["true"], json!({})).await.code();
+    }
+}
+
 pub async fn the_command_of_a_killed_attempt_does_not_outlive_the_next(lab: &Lab) {
     let other = bystander(lab).await;
     let (job, mut child) = bystander(lab).await;

@@ -12,6 +12,7 @@ mod ends;
 mod engines;
 mod gpus;
 mod images;
+mod job_group;
 mod lab;
 mod leftovers;
 mod limits;
@@ -117,6 +118,7 @@ macro_rules! scenarios {
                 what_a_killed_attempt_made_is_removed_by_the_next,
                 what_killed_attempts_made_is_removed_by_several_at_once,
                 the_command_of_a_killed_attempt_does_not_outlive_the_next,
+                files_of_a_killed_attempt_are_removed_by_the_next,
             ];
             gpus: [
                 the_granted_gpu_is_there_and_the_other_is_not,
@@ -131,6 +133,7 @@ macro_rules! scenarios {
                 logs_are_present_and_stamped,
                 the_result_is_written_for_programs,
                 the_attempt_tidies_up,
+                files_of_the_container_s_user_are_tidied_up,
             ];
         }
     };
@@ -163,6 +166,7 @@ suite!(apptainer, crate::engines::Engine::Apptainer);
 suite!(docker, crate::engines::Engine::Docker);
 suite!(podman, crate::engines::Engine::Podman);
 suite!(crun_as_nobody, crate::engines::Engine::CrunAsNobody);
+suite!(docker_as_nobody, crate::engines::Engine::DockerAsNobody);
 suite!(runc_as_nobody, crate::engines::Engine::RuncAsNobody);
 suite!(podman_as_nobody, crate::engines::Engine::PodmanAsNobody);
 suite!(

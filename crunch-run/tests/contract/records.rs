@@ -1,9 +1,11 @@
 //! What stays of a container: its log files, statistics and result.
 
+use arvados_client::records::ContainerState;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::lab::Lab;
-use crate::run_lab::{file, lines};
+use crate::run_lab::{Job, file, lines, signal};
 
 pub async fn logs_are_present_and_stamped(lab: &Lab) {
     let ended = lab
@@ -38,9 +40,32 @@ pub async fn the_result_is_written_for_programs(lab: &Lab) {
 
 pub async fn the_attempt_tidies_up(lab: &Lab) {
     let ended = lab.run(&["true"], json!({})).await;
-    let left: Vec<String> = std::fs::read_dir(&ended.job.dir)
+    assert_eq!(left(&ended.job), ["lock"]);
+}
+
+fn left(job: &Job) -> Vec<String> {
+    std::fs::read_dir(&job.dir)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    assert_eq!(left, ["lock"]);
+        .collect()
+}
+
+/// They may be another user's on the node.
+pub async fn files_of_the_container_s_user_are_tidied_up(lab: &Lab) {
+    let script = "umask 022; mkdir -p /out/a/b && echo x >/out/a/b/c && chmod 600 /out/a/b/c";
+    let ended = lab.sh(script).await;
+    assert_eq!(ended.code(), 0, "{}", ended.said);
+    assert_eq!(ended.output, [("a/b/c".to_owned(), "x\n".to_owned())]);
+    assert_eq!(left(&ended.job), ["lock"], "{}", ended.said);
+
+    // Nothing of it is saved, and nothing stays.
+    let script = format!("{script}; echo ready; sleep 1000");
+    let (job, child) = lab
+        .start(&["sh", "-c", &script], json!({}), &["--grace=1s"])
+        .await;
+    lab.world.until_said(&job, "ready").await;
+    signal(&child, Signal::TERM);
+    let ended = lab.end(job, child).await;
+    assert_eq!(ended.record.state, ContainerState::Cancelled);
+    assert_eq!(left(&ended.job), ["lock"], "{}", ended.said);
 }

@@ -1,9 +1,11 @@
 //! Docker's daemon and podman's service when they are not there, or not any more.
 
 use std::os::unix::net::UnixListener;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use arvados_client::records::ContainerState;
+use crunch_run::cgroup::{Layout, Mode};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
@@ -11,7 +13,7 @@ use crate::daemons::Daemon;
 use crate::engines::Engine;
 use crate::lab::until_counted;
 use crate::limits::processes_named;
-use crate::run_lab::{World, can_run, file, finish, lines};
+use crate::run_lab::{self, World, can_run, file, finish, lines};
 
 #[tokio::test]
 async fn docker_is_killed_while_a_command_runs() {
@@ -21,6 +23,39 @@ async fn docker_is_killed_while_a_command_runs() {
 #[tokio::test]
 async fn podman_s_service_is_killed_while_a_command_runs() {
     is_killed_while_a_command_runs(Engine::Podman, "podman").await;
+}
+
+/// Where control groups are hybrid, as `crunch-run check` says too.
+#[tokio::test]
+async fn podman_with_a_runtime_that_refuses_the_control_groups_is_told_with_the_remedy() {
+    let layout = Layout::of_this_process().unwrap();
+    let controllers = layout.v2().map(|v2| v2.mount.join("cgroup.controllers"));
+    let controllers = controllers.and_then(|file| std::fs::read_to_string(file).ok());
+    let is_refused = layout.mode == Mode::Hybrid && controllers.is_some_and(|c| c.trim() != "");
+    if !Engine::Podman.can_run() || !is_refused || !run_lab::can_run_with("crun") {
+        println!("skipped: crun takes this machine's control groups");
+        return;
+    }
+    let world = World::new().await;
+    let daemon = Daemon::start("podman-with-crun");
+    let job = world.lock(&["true"], json!({})).await;
+    let socket = format!("--docker-socket={}", daemon.socket.display());
+    let flags = ["--runtime-engine=podman", &socket];
+    let finished = world.run(&job, &flags).await;
+    assert_eq!(finished.code, 75, "{}", finished.said);
+    let remedy = "set runtime = \"runc\" below [engine] in /etc/containers/containers.conf";
+    assert!(finished.said.contains(remedy), "{}", finished.said);
+    let checked = Command::new(env!("CARGO_BIN_EXE_crunch-run"))
+        .args(["check", "--offline"])
+        .args(flags)
+        .output()
+        .unwrap();
+    let said = String::from_utf8(checked.stdout).unwrap();
+    let line = said.lines().find(|line| line.contains("engine podman"));
+    assert!(
+        line.is_some_and(|l| l.starts_with("FAIL") && l.contains(remedy)),
+        "{said}"
+    );
 }
 
 async fn is_killed_while_a_command_runs(engine: Engine, name: &str) {

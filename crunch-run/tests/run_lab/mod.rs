@@ -25,6 +25,7 @@ use arvados_client::{
 };
 use dispatch_api::Server;
 use serde_json::{Value, json};
+use suite_tests::proxy::Proxy;
 use tempfile::TempDir;
 use tokio::net::TcpSocket;
 use tokio::process::{Child, Command};
@@ -146,6 +147,19 @@ impl World {
     /// The same server again, at the same address.
     pub async fn start_server(&mut self) {
         self.server = Some(server::start(self.state(), &self.port).await);
+    }
+
+    /// Something that spoils requests, between the server and who is sent there.
+    pub fn proxy(&self) -> Proxy {
+        Proxy::start(&self.ready)
+    }
+
+    /// As `program`, by way of the proxy.
+    pub fn program_by(&self, proxy: &Proxy, job: &Job, flags: &[&str]) -> Command {
+        let ready = proxy.ready(&self.ready);
+        let mut program = self.program(job, flags);
+        program.env("ARVADOS_API_HOST", ready["host"].as_str().unwrap());
+        program
     }
 
     /// Where the server is, for a program's environment.

@@ -8,7 +8,7 @@ use fail_points::fail_point;
 use serde_json::{Map, Value, json};
 
 use super::{Call, Reply, containers, logs, present, tokens};
-use crate::auth::{Caller, scope};
+use crate::auth::Caller;
 use crate::container::lifecycle;
 use crate::error::{ApiError, Result};
 use crate::schema::{LOGS, TOKENS};
@@ -51,7 +51,7 @@ pub fn create_logs(call: &Call) -> Result<Reply> {
 
 /// The attributes of each record to be made, for whoever may make one by the call of this path.
 fn wanted_records(call: &Call, single: &str) -> Result<Vec<Result<Map<String, Value>>>> {
-    if !scope::permits(&call.who.scopes, "POST", single) {
+    if !call.who.may("POST", single) {
         return Err(ApiError::OutOfScope);
     }
     let each = items(call)?.into_iter().map(|item| match item {
@@ -97,7 +97,7 @@ fn wanted_lock(call: &Call, item: &Value) -> Result<Wanted> {
     let token = text("token").ok_or(ApiError::NotLoggedIn)?;
     let who = call.app.authenticate(&token)?;
     let path = format!("/arvados/v1/containers/{uuid}/lock");
-    match scope::permits(&who.scopes, "POST", &path) {
+    match who.may("POST", &path) {
         true => Ok(Wanted {
             who,
             uuid,

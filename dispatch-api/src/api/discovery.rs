@@ -8,6 +8,7 @@ use crate::collection::content::SIGNATURE_TTL;
 use crate::collection::store::TRASH_LIFETIME;
 use crate::db::list::MAX_PAGE;
 use crate::edge::MAX_API_BODY;
+use crate::emulation::Rules;
 use crate::schema::{self, Attr, AttrType, KEEP_SERVICES, Resource};
 
 /// The API revision this server follows.
@@ -44,6 +45,7 @@ const TOKEN_EXTRAS: &[Extra] = &[
 ];
 /// Extensions of ours: `docs/bulk.md`.
 const BULK_CREATE: &str = "bulk_create";
+const GATEWAY_AUTH: &str = "gatewayAuth";
 const BULK_LOCK: &str = "bulk_lock";
 const LOG_EXTRAS: &[Extra] = &[(BULK_CREATE, "POST", "logs/bulk_create")];
 const USER_EXTRAS: &[Extra] = &[
@@ -76,7 +78,7 @@ pub fn document(app: &App, host: &str) -> Value {
         schemas.insert(format!("{}List", resource.class), list_schema(resource));
         methods.insert(
             resource.table.into(),
-            json!({"methods": resource_methods(resource)}),
+            json!({"methods": resource_methods(resource, app.setting.rules)}),
         );
     }
     methods.insert("configs".into(), one_document("configs", "config"));
@@ -84,7 +86,7 @@ pub fn document(app: &App, host: &str) -> Value {
         "vocabularies".into(),
         one_document("vocabularies", "vocabulary"),
     );
-    let mut document = about();
+    let mut document = about(app.setting.rules);
     let of_this_server = json!({
         "generatedAt": crate::clock::now(),
         "baseUrl": format!("{root}arvados/v1/"),
@@ -106,19 +108,22 @@ pub fn document(app: &App, host: &str) -> Value {
     document
 }
 
-fn about() -> Value {
-    json!({
+fn about(rules: &Rules) -> Value {
+    let version = match rules.extensions {
+        true => env!("CARGO_PKG_VERSION"),
+        false => "3.2.1",
+    };
+    let mut about = json!({
         "kind": "discovery#restDescription",
         "discoveryVersion": "v1",
         "id": "arvados:v1",
         "name": "arvados",
         "version": "v1",
         "revision": REVISION,
-        "source_version": env!("CARGO_PKG_VERSION"),
-        "sourceVersion": env!("CARGO_PKG_VERSION"),
-        "packageVersion": env!("CARGO_PKG_VERSION"),
+        "source_version": version,
+        "sourceVersion": version,
+        "packageVersion": version,
         "title": "Arvados API",
-        "description": "The embedded API server of the dispatcher suite",
         "documentationLink": "https://doc.arvados.org/api/index.html",
         "protocol": "rest",
         "basePath": "/arvados/v1/",
@@ -139,7 +144,13 @@ fn about() -> Value {
                 "location": "query",
             },
         },
-    })
+    });
+    if rules.extensions {
+        about["description"] = json!("The embedded API server of the dispatcher suite");
+        // An executor may choose the secret of its gateway itself: its attempt token says who it is.
+        about[GATEWAY_AUTH] = json!("attempt-token");
+    }
+    about
 }
 
 /// Settings that clients take from this document.
@@ -216,7 +227,7 @@ fn list_schema(resource: &Resource) -> Value {
     })
 }
 
-fn resource_methods(resource: &Resource) -> Value {
+fn resource_methods(resource: &Resource, rules: &Rules) -> Value {
     let table = resource.table;
     let mut methods = Map::new();
     methods.insert(
@@ -277,7 +288,12 @@ fn resource_methods(resource: &Resource) -> Value {
             &[],
         ),
     );
+    let extended = rules.extensions;
+    let is_ours = |name: &str| matches!(name, BULK_CREATE | BULK_LOCK);
     for (name, verb, path) in extras(resource) {
+        if is_ours(name) && !extended {
+            continue;
+        }
         methods.insert(
             (*name).into(),
             method(resource, name, verb, path, &[("select", select())]),

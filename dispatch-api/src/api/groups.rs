@@ -46,6 +46,7 @@ fn create(call: &Call) -> Result<Record> {
                 "Group class must be project, filter or role",
             ));
         }
+        tx.setting.rules.check_name(group.text("name"))?;
         let owner = group
             .some_text("owner_uuid")
             .unwrap_or(&who.user_uuid)

@@ -24,7 +24,8 @@ pub fn route(call: &Call, verb: &str, rest: &[&str]) -> Result<Reply> {
 }
 
 fn uuid_of(call: &Call) -> String {
-    format!("{}-bi6l4-000000000000000", call.app.setting.cluster_id)
+    let setting = &call.app.setting;
+    setting.rules.keep_service_uuid(&setting.cluster_id)
 }
 
 fn this_server(call: &Call) -> Value {

@@ -61,6 +61,12 @@ pub fn route(call: &Call, method: &Method, path: &str) -> Result<Reply> {
         Method::PATCH => "PUT",
         ref other => other.as_str(),
     };
+    let is_extension = segments
+        .last()
+        .is_some_and(|name| name.starts_with("bulk_"));
+    if is_extension && !call.app.setting.rules.extensions {
+        return Err(ApiError::path_not_found());
+    }
     match segments.as_slice() {
         ["containers", rest @ ..] => containers::route(call, verb, rest),
         ["container_requests", rest @ ..] => container_requests::route(call, verb, rest),

@@ -92,7 +92,9 @@ pub(super) fn create(
     for server_side in ["last_used_at", "last_used_by_ip_address"] {
         token.0.remove(server_side);
     }
-    match scope::attempt_of(&scopes).map(str::to_owned) {
+    let signed = tx.setting.rules.extensions;
+    let attempt_of = scope::attempt_of(&scopes).filter(|_| signed);
+    match attempt_of.map(str::to_owned) {
         // What is signed is not looked up again, so it must be right from the start.
         Some(_) if !user.bool("is_active") => {
             return Err(ApiError::invalid(format!("Owner {owner} is not active")));

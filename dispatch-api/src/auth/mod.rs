@@ -1,6 +1,7 @@
 //! Who is calling: tokens to callers.
 
 pub mod attempt;
+mod attempt_routes;
 pub mod lifetime;
 pub mod permission;
 pub mod scope;
@@ -29,6 +30,8 @@ pub struct Identity {
     /// The container this token was made for at its lock.
     pub container_uuid: Option<String>,
     pub expires_at: Option<String>,
+    /// The container that an attempt token was signed for; `None` for every other token.
+    pub attempt_of: Option<String>,
 }
 
 impl std::fmt::Debug for Identity {
@@ -48,6 +51,45 @@ impl Identity {
             scopes: vec!["all".into()],
             container_uuid: None,
             expires_at: None,
+            attempt_of: None,
+        })
+    }
+
+    /// Whether scopes, and the container of an attempt, allow this request.
+    pub fn may(&self, method: &str, path: &str) -> bool {
+        let in_attempt = |container: &String| attempt_routes::permits(container, method, path);
+        scope::permits(&self.scopes, method, path) && self.attempt_of.iter().all(in_attempt)
+    }
+
+    /// Whether this token may look at the object of an event.
+    pub fn may_hear_of(&self, object_uuid: &str) -> bool {
+        let unlimited = self.attempt_of.is_none() && self.scopes.iter().any(|scope| scope == "all");
+        unlimited
+            || schema::by_uuid(object_uuid).is_some_and(|resource| {
+                let path = format!("/arvados/v1/{}/{object_uuid}", resource.table);
+                self.may("GET", &path)
+            })
+    }
+
+    /// This caller as far as records go that are not his container's: an attempt of an administrator is none.
+    pub fn beyond_container(self: &Arc<Self>) -> Caller {
+        match self.attempt_of {
+            Some(_) => self.as_plain(&self.user_uuid),
+            None => self.clone(),
+        }
+    }
+
+    /// The same token in the hands of a user without special rights.
+    pub fn as_plain(&self, user_uuid: &str) -> Caller {
+        Arc::new(Identity {
+            token_uuid: self.token_uuid.clone(),
+            presented: self.presented.clone(),
+            user_uuid: user_uuid.to_owned(),
+            is_admin: false,
+            scopes: self.scopes.clone(),
+            container_uuid: self.container_uuid.clone(),
+            expires_at: self.expires_at.clone(),
+            attempt_of: self.attempt_of.clone(),
         })
     }
 }
@@ -75,6 +117,11 @@ fn take_apart(text: &str) -> Presented<'_> {
     }
 }
 
+/// Whether a token reads as one that is signed, genuine or not.
+pub fn is_signed(text: &str) -> bool {
+    attempt::is_signed(take_apart(text).secret)
+}
+
 /// The caller behind a token, or 401.
 pub fn authenticate(
     connection: &Connection,
@@ -94,6 +141,7 @@ pub fn authenticate(
             scopes: claims.scopes,
             container_uuid: None,
             expires_at: claims.exp.and_then(attempt::from_epoch),
+            attempt_of: Some(claims.container),
         }));
     }
     from_table(connection, text, &presented)
@@ -148,6 +196,7 @@ fn from_table(connection: &Connection, text: &str, presented: &Presented<'_>) ->
         scopes,
         container_uuid,
         expires_at: token.some_text("expires_at").map(str::to_owned),
+        attempt_of: None,
     }))
 }
 

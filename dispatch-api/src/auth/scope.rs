@@ -29,6 +29,20 @@ pub fn permits(scopes: &[String], method: &str, path: &str) -> bool {
     })
 }
 
+/// Whether any scope lets its token save a collection, and so store the blocks of one.
+pub fn may_save(scopes: &[String]) -> bool {
+    const COLLECTIONS: &str = "/arvados/v1/collections";
+    scopes.iter().any(|scope| {
+        scope == "all"
+            || ["POST", "PUT", "PATCH"].iter().any(|method| {
+                scope
+                    .strip_prefix(method)
+                    .and_then(|path| path.strip_prefix(' '))
+                    .is_some_and(|path| path.starts_with(COLLECTIONS))
+            })
+    })
+}
+
 /// The container whose lock these scopes permit: they belong to an attempt token.
 pub fn attempt_of(scopes: &[String]) -> Option<&str> {
     scopes.iter().find_map(|scope| {
@@ -100,6 +114,20 @@ mod tests {
             );
         }
         assert!(!permits(&[], "GET", "/arvados/v1/containers"));
+    }
+
+    #[test]
+    fn only_who_may_save_collections_may_store_blocks() {
+        for (scope, expected) in [
+            ("all", true),
+            ("POST /arvados/v1/collections", true),
+            ("PUT /arvados/v1/collections/", true),
+            ("GET /arvados/v1/collections", false),
+            ("POST /arvados/v1/links", false),
+        ] {
+            assert_eq!(may_save(&[scope.to_owned()]), expected, "{scope}");
+        }
+        assert!(!may_save(&[]));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use http::{Method, StatusCode};
 use tokio_util::io::ReaderStream;
 
 use crate::app::App;
+use crate::auth::{self, scope};
 use crate::blocks::STORAGE_CLASS;
 use crate::collection::content::{SIGNATURE_TTL, now_unix};
 use crate::error::{ApiError, Result};
@@ -15,7 +16,7 @@ use crate::error::{ApiError, Result};
 const PIECE: usize = 128 << 10;
 
 /// Store a block and answer with its locator, signed for the caller's token.
-pub fn put(app: &App, name: &str, token: &str, data: &Bytes) -> Result<Response> {
+pub fn put(app: &App, name: &str, token: &str, classes: &str, data: &Bytes) -> Result<Response> {
     let hash = BlockHash::parse(name.split('+').next().unwrap_or_default())
         .map_err(|problem| ApiError::BadRequest(problem.to_string()))?;
     if data.len() > MAX_BLOCK_SIZE {
@@ -23,8 +24,11 @@ pub fn put(app: &App, name: &str, token: &str, data: &Bytes) -> Result<Response>
             limit: MAX_BLOCK_SIZE as u64,
         });
     }
-    // Only a live token may fill the disk; which one is of no matter to the block.
-    app.authenticate(token)?;
+    let rules = app.setting.rules;
+    if rules.block_put_needs_token && !scope::may_save(&app.authenticate(token)?.scopes) {
+        return Err(ApiError::OutOfScope);
+    }
+    rules.check_block_classes(classes)?;
     let found = BlockHash::of(data);
     if found != hash {
         return Err(ApiError::BadRequest(format!(
@@ -59,6 +63,10 @@ pub fn find(app: &App, method: &Method, name: &str, token: &str) -> Result<Reada
     let missing = || ApiError::NotFound("Not Found".into());
     let locator =
         Locator::parse(name).map_err(|problem| ApiError::BadRequest(problem.to_string()))?;
+    // A signature outlives the attempt it was made for.
+    if auth::is_signed(token) {
+        app.authenticate(token)?;
+    }
     let key = app.setting.blob_signing_key.as_bytes();
     locator
         .verify(key, token, now_unix(), SIGNATURE_TTL)

@@ -1,6 +1,6 @@
 //! Manifest text as the server needs it: checked, unsigned for storage, signed for a reader.
 
-use arvados_client::keep::Locator;
+use arvados_client::keep::{BlockHash, Locator};
 use arvados_client::manifest::{self, Manifest};
 use jiff::Timestamp;
 
@@ -37,9 +37,10 @@ impl Content {
 /// Every block must carry a signature that is valid for this token.
 pub fn check_signatures(text: &str, key: &str, token: &str) -> Result<()> {
     let now = now_unix();
+    let nothing = BlockHash::of(b"");
     for locator in locators(text) {
-        // The empty block holds nothing to protect.
-        if locator.size > 0
+        // The empty block holds nothing to protect. It is known by its hash: a size can be anything.
+        if locator.hash != nothing
             && locator
                 .verify(key.as_bytes(), token, now, SIGNATURE_TTL)
                 .is_err()
@@ -140,10 +141,15 @@ mod tests {
             (signed.as_str(), "key", "s"),
             (signed.as_str(), "other", "v2/u/s"),
             (TEXT, "key", "v2/u/s"),
+            (&TEXT.replace("+3", "+0"), "key", "v2/u/s"),
+            (&TEXT.replace("+3", "+00"), "key", "v2/u/s"),
+            (&TEXT.replace("+3", "+0+A00@0"), "key", "v2/u/s"),
         ] {
             let error = check_signatures(text, key, token).unwrap_err();
-            assert_eq!(error.status().as_u16(), 403);
+            assert_eq!(error.status().as_u16(), 403, "{text}");
         }
+        let empty = ". d41d8cd98f00b204e9800998ecf8427e+0 0:0:empty\n";
+        check_signatures(empty, "key", "v2/u/s").unwrap();
     }
 
     proptest::proptest! {

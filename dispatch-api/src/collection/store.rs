@@ -29,6 +29,7 @@ pub fn create(
     attributes: &Map<String, Value>,
     unique_name: bool,
 ) -> Result<Record> {
+    let who = &who.beyond_container();
     let mut collection = changes::apply(&COLLECTIONS, &Record::new(), attributes, &[])?;
     let owner = collection
         .some_text("owner_uuid")
@@ -60,6 +61,7 @@ fn insert(tx: &Tx<'_>, who: &Caller, mut collection: Record, unique_name: bool) 
         Some(uuid) => uuid.to_owned(),
         None => tx.setting.new_uuid(&COLLECTIONS),
     };
+    tx.setting.rules.check_name(collection.text("name"))?;
     collection
         .set("uuid", uuid.as_str())
         .set("current_version_uuid", uuid);
@@ -85,6 +87,9 @@ pub fn update(
     changes::check_etag(&old, options.if_match)?;
     let mut new = changes::apply(&COLLECTIONS, &old, attributes, &[])?;
     permission::must_write(tx.conn, who, &new)?;
+    if old.get("name") != new.get("name") {
+        tx.setting.rules.check_name(new.text("name"))?;
+    }
     if attributes.contains_key("manifest_text") {
         let manifest = new.text("manifest_text").to_owned();
         take_content(tx, who, &mut new, &manifest)?;

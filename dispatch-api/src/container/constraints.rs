@@ -159,9 +159,10 @@ fn gpu(given: &Object, stored: &mut Object, problems: &mut Vec<String>) {
 
 fn is_version(text: &str) -> bool {
     text.split_once('.').is_some_and(|(major, minor)| {
-        [major, minor]
-            .iter()
-            .all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
+        let is_number =
+            |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+        // Zero is how no version reads, in the real server too.
+        is_number(major) && is_number(minor) && text.parse::<f64>().is_ok_and(|number| number > 0.0)
     })
 }
 
@@ -266,6 +267,10 @@ mod tests {
             (json!({"ram": 1, "vcpus": 1, "disk": 3}), "disk"),
             (
                 json!({"ram": 1, "vcpus": 1, "gpu": {"stack": "cuda", "device_count": 1, "driver_version": "11"}}),
+                "driver_version",
+            ),
+            (
+                json!({"ram": 1, "vcpus": 1, "gpu": {"stack": "cuda", "device_count": 1, "driver_version": "0.0"}}),
                 "driver_version",
             ),
             (

@@ -40,6 +40,9 @@ pub fn actor(who: &Caller, container: &Record) -> Actor {
         Actor::Holder
     } else if who.container_uuid.as_deref() == Some(container.uuid()) {
         Actor::Container
+    } else if who.attempt_of.is_some() && container.some_text("locked_by_uuid").is_some() {
+        // An attempt has no say in that of another.
+        Actor::User
     } else if who.is_admin {
         Actor::Admin
     } else {
@@ -162,13 +165,38 @@ fn check_values(tx: &Tx<'_>, who: &Caller, old: &Record, new: &Record) -> Result
     }
     if changed("output")
         && let Some(pdh) = new.some_text("output")
-        && store::find_by_pdh(tx.conn, who, pdh, true)?.is_none()
+        && !may_name(tx, who, old, pdh)?
     {
         return Err(ApiError::invalid(
             "Output collection must exist and be readable by current user.",
         ));
     }
+    // Anybody else may name any log, as in the real server; the requester is shown what is in it.
+    if changed("log")
+        && who.attempt_of.is_some()
+        && let Some(pdh) = new.some_text("log")
+        && store::any_by_pdh(tx.conn, pdh)?.is_some()
+        && !may_name(tx, who, old, pdh)?
+    {
+        return Err(ApiError::invalid(
+            "Log collection must be readable by current user.",
+        ));
+    }
     Ok(())
+}
+
+/// Whether there is a collection of this content that the caller may read. An attempt may name what was saved with its
+/// own token or with the container's, and nothing more of what its owner may read.
+fn may_name(tx: &Tx<'_>, who: &Caller, container: &Record, pdh: &str) -> Result<bool> {
+    if who.attempt_of.is_none() {
+        return Ok(store::find_by_pdh(tx.conn, who, pdh, true)?.is_some());
+    }
+    for user in [who.user_uuid.as_str(), container.text("runtime_user_uuid")] {
+        if store::find_by_pdh(tx.conn, &who.as_plain(user), pdh, true)?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// What a new state brings with it.

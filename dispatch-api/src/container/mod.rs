@@ -5,6 +5,7 @@ pub mod image;
 pub mod lifecycle;
 pub mod mounts;
 pub mod outcome;
+pub mod ports;
 pub mod priority;
 pub mod request;
 pub mod reuse;

@@ -61,8 +61,12 @@ fn retry(tx: &Tx<'_>, system: &Caller, cancelled: &Record, requests: &[Record]) 
     let secrets = requests.first().cloned().unwrap_or_default();
     let next = spec::again(tx, system, cancelled, merged_scheduling(requests), &secrets)?;
     for request in requests {
-        let moved = request
-            .clone()
+        let mut moved = request.clone();
+        // The last log of the container came with its end, and nobody sees it elsewhere.
+        if let Some(log) = log_collection(tx, system, request, cancelled)? {
+            moved.set("log_uuid", log);
+        }
+        let moved = moved
             .with("container_uuid", next.uuid())
             .with("container_count", request.int("container_count") + 1)
             .with("cumulative_cost", cost_so_far(request, cancelled));

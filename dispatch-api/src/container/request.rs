@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{constraints, mounts, outcome, priority, spec};
+use super::{constraints, mounts, outcome, ports, priority, spec};
 use crate::api::changes;
 use crate::auth::{Caller, Identity, permission};
 use crate::blocks::STORAGE_CLASS;
@@ -148,7 +148,7 @@ fn refresh(tx: &Tx<'_>, request: &Record) -> Result<()> {
 
 /// Give the request its container.
 fn commit(tx: &Tx<'_>, who: &Caller, old: &Record, new: Record) -> Result<Record> {
-    check_complete(&new)?;
+    check_complete(tx, &new)?;
     let container_uuid = spec::container_for(tx, who, &new)?;
     let new = new
         .with("state", "Committed")
@@ -217,7 +217,7 @@ fn check_priority(request: &Record) -> Result<()> {
 }
 
 /// Checks that a request must pass to be committed.
-fn check_complete(request: &Record) -> Result<()> {
+fn check_complete(tx: &Tx<'_>, request: &Record) -> Result<()> {
     let mut wrong = Vec::new();
     if request.get("command").as_array().is_none_or(Vec::is_empty) {
         wrong.push("Command can't be blank".to_owned());
@@ -230,7 +230,8 @@ fn check_complete(request: &Record) -> Result<()> {
     let classes = request.get("output_storage_classes").as_array();
     let classes = classes.into_iter().flatten().filter_map(Value::as_str);
     // Otherwise the container would run, and its output could not be saved.
-    for class in classes.filter(|class| *class != STORAGE_CLASS) {
+    let checked = tx.setting.rules.storage_classes_checked;
+    for class in classes.filter(|class| checked && *class != STORAGE_CLASS) {
         wrong.push(format!(
             "Output storage classes: there is no {class:?} here, only {STORAGE_CLASS:?}"
         ));
@@ -239,6 +240,7 @@ fn check_complete(request: &Record) -> Result<()> {
         return Err(ApiError::Invalid(wrong));
     }
     constraints::runtime(request.get("runtime_constraints"), true)?;
+    ports::check(request.get("published_ports"))?;
     mounts::check(
         request.get("mounts"),
         request.get("secret_mounts"),

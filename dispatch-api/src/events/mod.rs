@@ -12,17 +12,6 @@ use crate::record::Record;
 /// Events a listener may lag behind before it is disconnected.
 const BUFFER: usize = 8192;
 
-/// Attributes that an event carries of an object. `priority` is ours: the real server tells nothing of it.
-pub const CARRIED: [&str; 7] = [
-    "is_trashed",
-    "name",
-    "owner_uuid",
-    "portable_data_hash",
-    "priority",
-    "requesting_container_uuid",
-    "state",
-];
-
 #[derive(Clone, Debug)]
 pub struct Event {
     pub id: i64,
@@ -33,14 +22,15 @@ pub struct Event {
 }
 
 impl Event {
-    pub fn from_log(entry: &Record) -> Event {
+    /// The event of a log entry, with the named attributes of its object.
+    pub fn from_log(entry: &Record, names: &[&str]) -> Event {
         let properties = entry.get("properties");
         let properties = if properties.get("text").is_some() {
             properties.clone()
         } else {
             json!({
-                "old_attributes": cut_down(&properties["old_attributes"]),
-                "new_attributes": cut_down(&properties["new_attributes"]),
+                "old_attributes": cut_down(&properties["old_attributes"], names),
+                "new_attributes": cut_down(&properties["new_attributes"], names),
             })
         };
         let mut body = Map::new();
@@ -74,8 +64,8 @@ impl Event {
 }
 
 /// What events carry of a record.
-pub fn carried(record: &Record) -> Value {
-    CARRIED
+pub fn carried(record: &Record, names: &[&str]) -> Value {
+    names
         .iter()
         .filter_map(|name| Some(((*name).to_owned(), record.0.get(*name)?.clone())))
         .collect::<Map<_, _>>()
@@ -83,11 +73,11 @@ pub fn carried(record: &Record) -> Value {
 }
 
 /// Only what events carry of an object's attributes.
-fn cut_down(attributes: &Value) -> Value {
+fn cut_down(attributes: &Value, names: &[&str]) -> Value {
     match attributes.as_object() {
         Some(all) => Value::Object(
             all.iter()
-                .filter(|(name, _)| CARRIED.contains(&name.as_str()))
+                .filter(|(name, _)| names.contains(&name.as_str()))
                 .map(|(name, value)| (name.clone(), value.clone()))
                 .collect(),
         ),
@@ -144,7 +134,10 @@ mod tests {
                 "properties",
                 json!({"old_attributes": {"state": "Queued", "mounts": {}}, "new_attributes": {"state": "Locked"}}),
             );
-        let message: Value = serde_json::from_str(&Event::from_log(&entry).message(3)).unwrap();
+        let message: Value = serde_json::from_str(
+            &Event::from_log(&entry, crate::emulation::OWN.carried).message(3),
+        )
+        .unwrap();
         assert_eq!(message["msgID"], 3);
         assert_eq!(message["event_at"], "2026-01-02T03:04:05.123456Z");
         assert_eq!(

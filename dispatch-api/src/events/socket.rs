@@ -1,7 +1,7 @@
 //! `/websocket`: subscribe, replay, and events as they are committed.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::extract::ws::{Message, WebSocket};
 use serde_json::{Value, json};
@@ -22,6 +22,10 @@ const PING_EVERY: Duration = Duration::from_secs(45);
 const REPLAY: Duration = Duration::from_secs(600);
 const REPLAY_PAGE: i64 = 500;
 const MAX_SUBSCRIPTIONS: usize = 64;
+/// Interval between looks whether the token of a listener is still good, and the age at which the answer to the last
+/// look is too old to tell an event by it.
+const TOKEN_CHECK: Duration = Duration::from_secs(5);
+const TOKEN_CHECK_AGE: Duration = Duration::from_secs(1);
 
 /// The filters one connection asked for; an event passes if any set of them lets it through.
 #[derive(Default)]
@@ -71,12 +75,15 @@ struct Listener {
     subscriptions: Subscriptions,
     sent: u64,
     last_id: i64,
+    /// When the token was last found good.
+    checked: Instant,
 }
 
 pub async fn serve(app: Arc<App>, who: Option<Caller>, socket: WebSocket) {
     let mut live = app.feed.listen();
     let mut stop = app.stopping();
     let mut ping = tokio::time::interval(PING_EVERY);
+    let mut check = tokio::time::interval(TOKEN_CHECK);
     let mut listener = Listener {
         app,
         who,
@@ -84,6 +91,7 @@ pub async fn serve(app: Arc<App>, who: Option<Caller>, socket: WebSocket) {
         subscriptions: Subscriptions::default(),
         sent: 0,
         last_id: 0,
+        checked: Instant::now(),
     };
     loop {
         let going_on = tokio::select! {
@@ -101,6 +109,7 @@ pub async fn serve(app: Arc<App>, who: Option<Caller>, socket: WebSocket) {
                 Some(Ok(_)) => true,
             },
             _ = ping.tick() => listener.send(Message::Ping(Vec::new().into())).await,
+            _ = check.tick() => listener.is_still_let_in().await,
             _ = stopped(&mut stop) => false,
         };
         if !going_on {
@@ -120,6 +129,26 @@ impl Listener {
     async fn status(&mut self, status: u16) -> bool {
         let text = json!({"status": status}).to_string();
         self.send(Message::Text(text.into())).await
+    }
+
+    /// Whether the token is as good as it was. One that never was good stays, and hears nothing.
+    async fn is_still_let_in(&mut self) -> bool {
+        let Some(who) = self.who.clone() else {
+            return true;
+        };
+        let app = self.app.clone();
+        let look = move || app.authenticate(&who.presented);
+        match tokio::task::spawn_blocking(look).await {
+            Ok(Ok(who)) => {
+                self.who = Some(who);
+                self.checked = Instant::now();
+                true
+            }
+            _ => {
+                self.send(Message::Close(None)).await;
+                false
+            }
+        }
     }
 
     async fn obey(&mut self, text: &str) -> bool {
@@ -153,6 +182,9 @@ impl Listener {
         if event.id <= self.last_id || !self.subscriptions.pass(event) {
             return true;
         }
+        if self.checked.elapsed() > TOKEN_CHECK_AGE && !self.is_still_let_in().await {
+            return false;
+        }
         let allowed = may_hear(self.app.clone(), self.who.clone(), event.clone());
         if !allowed.await {
             return true;
@@ -184,7 +216,7 @@ impl Listener {
             };
             after = last.int("id");
             for entry in &entries {
-                let event = Arc::new(Event::from_log(entry));
+                let event = Arc::new(Event::from_log(entry, self.app.setting.rules.carried));
                 if !self.tell(&event).await {
                     return false;
                 }
@@ -198,6 +230,9 @@ async fn may_hear(app: Arc<App>, who: Option<Caller>, event: Arc<Event>) -> bool
     let Some(who) = who else {
         return false;
     };
+    if !who.may_hear_of(&event.object_uuid) {
+        return false;
+    }
     if who.is_admin {
         return true;
     }
@@ -219,7 +254,7 @@ mod tests {
             .with("id", 1)
             .with("event_type", "update")
             .with("created_at", "2026-01-02T03:04:05.000000000Z");
-        let event = Event::from_log(&entry);
+        let event = Event::from_log(&entry, &[]);
         for (filters, expected) in [
             (json!([]), true),
             (json!([["event_type", "in", ["create", "update"]]]), true),

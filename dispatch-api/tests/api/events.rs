@@ -15,34 +15,39 @@ use tokio_tungstenite::tungstenite::Message;
 
 use crate::world::{Api, World};
 
-struct Listener(WebSocketStream<TlsStream<TcpStream>>);
+/// A connection to the server, for what no HTTP client does.
+pub async fn connect(world: &World) -> TlsStream<TcpStream> {
+    let ready = world.server.ready();
+    let certificate = ready["certificate"].as_str().unwrap();
+    let mut roots = rustls::RootCertStore::empty();
+    roots
+        .add(CertificateDer::from_pem_file(certificate).unwrap())
+        .unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let stream = TcpStream::connect(&world.admin.host).await.unwrap();
+    let name = "127.0.0.1".try_into().unwrap();
+    TlsConnector::from(Arc::new(config))
+        .connect(name, stream)
+        .await
+        .unwrap()
+}
+
+pub struct Listener(WebSocketStream<TlsStream<TcpStream>>);
 
 impl Listener {
-    async fn connect(world: &World, api: &Api) -> Listener {
-        let ready = world.server.ready();
-        let certificate = ready["certificate"].as_str().unwrap();
-        let mut roots = rustls::RootCertStore::empty();
-        roots
-            .add(CertificateDer::from_pem_file(certificate).unwrap())
-            .unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        let stream = TcpStream::connect(&api.host).await.unwrap();
-        let name = "127.0.0.1".try_into().unwrap();
-        let stream = TlsConnector::from(Arc::new(config))
-            .connect(name, stream)
-            .await
-            .unwrap();
+    pub async fn connect(world: &World, api: &Api) -> Listener {
+        let stream = connect(world).await;
         let url = format!("wss://{}/websocket?api_token={}", api.host, api.token);
         let (socket, _) = tokio_tungstenite::client_async(url, stream).await.unwrap();
         Listener(socket)
     }
 
-    async fn say(&mut self, message: Value) {
+    pub async fn say(&mut self, message: Value) {
         self.0
             .send(Message::text(message.to_string()))
             .await
@@ -50,12 +55,12 @@ impl Listener {
     }
 
     /// The next message.
-    async fn hear(&mut self) -> Option<Value> {
+    pub async fn hear(&mut self) -> Option<Value> {
         self.hear_within(Duration::from_secs(60)).await
     }
 
     /// The next message, or nothing for a while.
-    async fn hear_within(&mut self, patience: Duration) -> Option<Value> {
+    pub async fn hear_within(&mut self, patience: Duration) -> Option<Value> {
         loop {
             let next = tokio::time::timeout(patience, self.0.next());
             match next.await.ok()??.ok()? {
@@ -65,8 +70,20 @@ impl Listener {
         }
     }
 
+    /// Whether the server ends the connection within a time.
+    pub async fn ends_within(&mut self, patience: Duration) -> bool {
+        let ended = async {
+            while let Some(Ok(message)) = self.0.next().await {
+                if message.is_close() {
+                    break;
+                }
+            }
+        };
+        tokio::time::timeout(patience, ended).await.is_ok()
+    }
+
     /// The next event about an object.
-    async fn hear_of(&mut self, uuid: &str) -> Value {
+    pub async fn hear_of(&mut self, uuid: &str) -> Value {
         loop {
             let event = self.hear().await.expect("an event");
             if event["object_uuid"] == uuid {

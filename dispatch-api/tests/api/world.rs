@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
-use dispatch_api::{Options, Server};
+use dispatch_api::{Emulate, Options, Server};
 use reqwest::{Certificate, Client, Method};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -67,8 +67,29 @@ impl World {
         World::at(tempfile::tempdir().unwrap()).await
     }
 
+    /// A server that passes for a real one. Its `admin` is the user of the dispatchers.
+    #[allow(dead_code, reason = "the benchmark measures this server as itself")]
+    pub async fn as_arvados() -> World {
+        let directory = tempfile::tempdir().unwrap();
+        let mut options = Options::new(directory.path().join("state"));
+        options.emulate = Emulate::Arvados3;
+        World::with(directory, options).await
+    }
+
+    #[allow(dead_code, reason = "the benchmark needs no tunnels")]
+    pub async fn with_tunnels(most: usize) -> World {
+        let directory = tempfile::tempdir().unwrap();
+        let mut options = Options::new(directory.path().join("state"));
+        options.max_gateway_tunnels = most;
+        World::with(directory, options).await
+    }
+
     pub async fn at(directory: TempDir) -> World {
         let options = Options::new(directory.path().join("state"));
+        World::with(directory, options).await
+    }
+
+    async fn with(directory: TempDir, options: Options) -> World {
         // What another test starts has a copy of a stopped one's lock and port, until it runs.
         let until = Instant::now() + Duration::from_secs(60);
         let server = loop {
@@ -79,7 +100,11 @@ impl World {
                 started => break started.unwrap(),
             }
         };
-        let admin = Api::of(&server.ready(), "user");
+        let admin = match options.emulate {
+            Emulate::None => "user",
+            Emulate::Arvados3 => "dispatch",
+        };
+        let admin = Api::of(&server.ready(), admin);
         World {
             server,
             directory,

@@ -18,7 +18,7 @@ use crate::status::{self, Asked};
 use crate::units::{count, show_size, show_time};
 
 /// The kind of log entries that dispatchers of this suite write.
-const NOTES: &str = "dispatch";
+pub const NOTES: &str = "dispatch";
 /// So many of those are shown: when the next attempt begins comes after why the last came to nothing.
 const LAST_WORDS: u64 = 3;
 /// Locked this often is worth telling.

@@ -2,7 +2,7 @@
 
 use arvados_client::Client;
 use arvados_client::filter::Query;
-use arvados_client::records::Container;
+use arvados_client::records::{Container, User};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -15,6 +15,9 @@ use crate::units::{count, show_size};
 /// Show the server, the queue, and what is free on this machine
 #[derive(Debug, Args)]
 pub struct Info {}
+
+/// The end of the system user's uuid, whose token is the cluster's SystemRootToken.
+const SYSTEM_USER: &str = "-tpzed-000000000000000";
 
 /// Containers by what happens with them.
 #[derive(Debug, Clone, Copy, serde::Serialize)]
@@ -53,7 +56,8 @@ pub async fn run(session: &Session, out: Output) -> Result<(), Failure> {
         return out.json(&json!({
             "host": session.host(),
             "cluster": discovery.uuid_prefix,
-            "user": user.username,
+            "user": called(&user),
+            "user_uuid": user.uuid,
             "state_dir": session.local.as_ref().map(|dir| dir.path()),
             "containers": counts,
             "dispatcher": match &dispatcher {
@@ -68,7 +72,11 @@ pub async fn run(session: &Session, out: Output) -> Result<(), Failure> {
         session.host(),
         discovery.uuid_prefix
     ))?;
-    out.line(&format!("User        {}", plain(&user.username)))?;
+    out.line(&format!(
+        "User        {} ({})",
+        plain(&called(&user)),
+        user.uuid
+    ))?;
     if let Some(local) = &session.local {
         out.line(&format!("State       {}", local.path().display()))?;
         out.line(&format!("Log         {}", local.join("log").display()))?;
@@ -100,6 +108,18 @@ pub async fn run(session: &Session, out: Output) -> Result<(), Failure> {
     Ok(())
 }
 
+/// How a user is called; the system user has no login name.
+fn called(user: &User) -> String {
+    let names = [&user.username, &user.full_name];
+    let name = names.into_iter().find(|name| !name.is_empty());
+    match (name, user.uuid.as_str().ends_with(SYSTEM_USER)) {
+        (Some(name), true) => format!("{name}, the system user"),
+        (None, true) => "the system user".to_owned(),
+        (Some(name), false) => name.clone(),
+        (None, false) => "a user without a name".to_owned(),
+    }
+}
+
 fn shown(amounts: Amounts) -> String {
     let mut text = format!(
         "{}, {} memory, {} scratch",
@@ -120,4 +140,35 @@ async fn number_of(client: &Client, state: &str, held: bool) -> Result<u64, Fail
     }
     let page = client.page::<Container>("containers", &query).await?;
     Ok(page.items_available.unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_user_is_called_something() {
+        // uuid, login name, full name
+        let rows = [
+            ("zzzzz-tpzed-0123456789abcde", "alice", "Alice A", "alice"),
+            ("zzzzz-tpzed-0123456789abcde", "", "Alice A", "Alice A"),
+            (
+                "zzzzz-tpzed-0123456789abcde",
+                "",
+                "",
+                "a user without a name",
+            ),
+            (
+                "zzzzz-tpzed-000000000000000",
+                "",
+                "root",
+                "root, the system user",
+            ),
+            ("zzzzz-tpzed-000000000000000", "", "", "the system user"),
+        ];
+        for (uuid, username, full_name, name) in rows {
+            let user = json!({"uuid": uuid, "username": username, "full_name": full_name});
+            assert_eq!(called(&serde_json::from_value(user).unwrap()), name);
+        }
+    }
 }

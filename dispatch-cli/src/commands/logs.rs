@@ -18,13 +18,14 @@ use crate::output::{Output, note};
 use crate::session::Session;
 use crate::watch::{Outage, Watch};
 
-/// How often a log that grows on this machine is looked at.
-const GLANCE: Duration = Duration::from_millis(200);
+/// Intervals between two reads of a log that grows: the first after something new, and the last while nothing comes.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+const MAX_POLL_INTERVAL: Duration = Duration::from_millis(1500);
 
 /// Show what a job printed: its standard output on standard output, its standard error on standard error
 ///
-/// While a job runs elsewhere, its log is shown as far as it has been saved on the server; on the machine of 'dispatch
-/// up' it is shown as it is printed.
+/// While a job runs, its log is shown as it is printed where the server can reach the job, and otherwise as far as it
+/// has been saved.
 #[derive(Debug, Args)]
 pub struct Logs {
     /// Job
@@ -66,13 +67,14 @@ pub async fn run(args: Logs, session: &Session, out: Output) -> Result<(), Failu
     files
         .read(&job, |name, line| printer.print(name, line))
         .await?;
-    if !args.follow && !files.is_here() {
+    if !args.follow && !files.has_begun() {
         check(&args, session, &job).await?;
     }
     if args.follow && job.verdict().is_none() {
         let mut watch = Watch::new(client);
         let mut outage = Outage::default();
         let mut activity = None;
+        let mut interval = POLL_INTERVAL;
         while job.verdict().is_none() {
             tell_activity(&job, &mut activity);
             let uuids: Vec<String> = job.uuids().map(str::to_owned).collect();
@@ -80,8 +82,15 @@ pub async fn run(args: Logs, session: &Session, out: Output) -> Result<(), Failu
             loop {
                 tokio::select! {
                     () = &mut pause => break,
-                    () = sleep(GLANCE) => files.read_here(|name, line| printer.print(name, line))?,
+                    () = sleep(interval) => {}
                 }
+                let is_new = files
+                    .read_live(&job, |name, line| printer.print(name, line))
+                    .await?;
+                interval = match is_new {
+                    true => POLL_INTERVAL,
+                    false => (interval * 3 / 2).min(MAX_POLL_INTERVAL),
+                };
             }
             let Some(fresh) = outage.bear(jobs::refresh(client, &job).await, Instant::now())?
             else {

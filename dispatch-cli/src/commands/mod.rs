@@ -25,10 +25,12 @@ use crate::state_dir::StateDir;
 
 /// Runs the command that was parsed.
 pub async fn run(cli: Cli) -> Result<Exit, Failure> {
-    let global = &cli.global;
-    let out = Output { json: global.json };
-    let state = || StateDir::locate(global.state.as_deref());
-    let session = || Session::open(global.state.as_deref());
+    let out = Output {
+        json: cli.global.json,
+    };
+    let named = cli.global.state();
+    let state = || StateDir::locate(named.as_deref());
+    let session = || Session::open(named.as_deref());
     match cli.command {
         Command::Up(up) => up::run(up, state()?).await?,
         Command::Env(_) => env::run(&state()?, out)?,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::json;
 
+use crate::collection_name;
 use crate::failure::Failure;
 use crate::output::{Output, note};
 use crate::session::Session;
@@ -20,7 +21,7 @@ pub struct Put {
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
     /// What to call the collection [default: the name of the first path]
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = collection_name::given)]
     pub name: Option<String>,
 }
 
@@ -30,7 +31,7 @@ pub async fn run(args: Put, session: &Session, out: Output) -> Result<(), Failur
         let last = args.paths[0]
             .file_name()
             .map(|n| n.to_string_lossy().into_owned());
-        last.unwrap_or_else(|| "files".to_owned())
+        collection_name::from_text(last.as_deref().unwrap_or("files"))
     });
     let items = upload::plan_aside(args.paths).await?;
     let manifest = upload::store(client, &items, "uploading").await?;

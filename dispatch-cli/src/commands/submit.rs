@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::wait;
 use crate::collection;
+use crate::collection_name;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::image::store;
@@ -85,6 +86,10 @@ pub struct Submit {
     #[arg(required = true, last = true, value_name = "CMD")]
     pub command: Vec<String>,
 }
+
+/// Lowest driver version that servers accept, for jobs that can use any: they refuse every text that reads as 0.
+/// Jobs that need a certain one are submitted through the API.
+const ANY_DRIVER: &str = "0.1";
 
 /// A number of devices of one kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -219,9 +224,8 @@ fn announce(job: &Job, out: Output) -> Result<(), Failure> {
 fn attributes(args: &Submit, plan: &Plan, name: &str, image: &str, mounts: Value) -> Value {
     let mut constraints = json!({"vcpus": args.cpus, "ram": args.mem, "API": args.network});
     if let Some(gpus) = &args.gpus {
-        // Any driver will do; who needs a certain one asks through the API.
         constraints["gpu"] = json!({
-            "stack": gpus.stack, "device_count": gpus.count, "driver_version": "0.0", "hardware_target": [], "vram": 0,
+            "stack": gpus.stack, "device_count": gpus.count, "driver_version": ANY_DRIVER, "hardware_target": [], "vram": 0,
         });
     }
     let mut scheduling = Map::new();
@@ -231,7 +235,8 @@ fn attributes(args: &Submit, plan: &Plan, name: &str, image: &str, mounts: Value
     json!({
         "name": name, "state": "Committed", "priority": args.priority, "use_existing": args.reuse,
         "container_image": image, "command": args.command, "cwd": ".", "environment": plan.environment,
-        "output_path": plan.output_path, "output_name": format!("Output of {name}"), "mounts": mounts,
+        "output_path": plan.output_path, "mounts": mounts,
+        "output_name": collection_name::from_text(&format!("Output of {name}")),
         "runtime_constraints": constraints, "scheduling_parameters": scheduling,
     })
 }
@@ -243,11 +248,11 @@ async fn mounts(client: &Client, args: &Submit, plan: &Plan, name: &str) -> Resu
         json!({"kind": "tmp", "capacity": args.scratch}),
     );
     for input in &plan.inputs {
-        let title = format!("Input {} of {name}", input.target);
+        let title = collection_name::from_text(&format!("Input {} of {name}", input.name()));
         let mount = mount(client, &input.source, &title).await?;
         mounts.insert(input.target.clone(), mount);
     }
-    let title = format!("Standard input of {name}");
+    let title = collection_name::from_text(&format!("Standard input of {name}"));
     let stdin = match &plan.stdin {
         None => return Ok(Value::Object(mounts)),
         Some(Stdin::Piped) => piped(client, &title).await?,
@@ -391,6 +396,32 @@ mod tests {
         assert_eq!(request["environment"], json!({"A": "b=c"}));
         assert_eq!(request["command"], json!(["/bin/echo", "--x"]));
         assert_eq!(request["use_existing"], false);
+        assert_eq!(request["output_name"], "Output of echo");
+    }
+
+    #[test]
+    fn gpus_are_asked_for_with_a_driver_that_servers_accept() {
+        for (text, stack, count) in [
+            ("2", "cuda", 2),
+            ("cuda:1", "cuda", 1),
+            ("rocm:3", "rocm", 3),
+        ] {
+            let args = parse(&["--gpus", text]).unwrap();
+            let plan = plan(&args).unwrap();
+            let request = attributes(&args, &plan, "echo", "i", json!({}));
+            let gpu = &request["runtime_constraints"]["gpu"];
+            assert_eq!(gpu["stack"], stack);
+            assert_eq!(gpu["device_count"], count);
+            assert_eq!(gpu["hardware_target"], json!([]));
+            // A server reads it as a number and refuses 0.
+            let driver = gpu["driver_version"].as_str().unwrap();
+            let (major, minor) = driver.split_once('.').unwrap();
+            assert!(
+                major.parse::<u32>().is_ok() && minor.parse::<u32>().is_ok(),
+                "{driver}"
+            );
+            assert!(driver.parse::<f64>().unwrap() > 0.0, "{driver}");
+        }
     }
 
     #[test]

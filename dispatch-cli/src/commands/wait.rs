@@ -17,10 +17,13 @@ use crate::log_files::LogFiles;
 use crate::output::{Output, note, plain};
 use crate::session::Session;
 use crate::units;
+use crate::waiting::Reasons;
 use crate::watch::{Outage, Watch};
 
-/// How much of what a failed job said is shown.
+/// Number of lines shown of what a failed job said last.
 const TAIL: usize = 20;
+/// Timeout of the look that follows the end of `--timeout`.
+const LAST_LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Wait until jobs are over and end with their exit code: of several, the first that is not 0
 #[derive(Debug, Args)]
@@ -55,11 +58,17 @@ pub async fn until_over(
     watch: &mut Watch,
     deadline: Option<Instant>,
 ) -> Result<Job, Failure> {
-    if job.verdict().is_some() {
-        return Ok(job);
-    }
     let mut outage = Outage::default();
+    let mut reasons = Reasons::default();
+    let mut is_known = job.has_its_container();
+    if !is_known && let Some(fresh) = look(client, &job, &mut outage, deadline).await? {
+        (job, is_known) = (fresh, true);
+    }
     loop {
+        if is_known && job.verdict().is_some() {
+            return Ok(job);
+        }
+        reasons.tell(client, &job, Instant::now()).await;
         let uuids: Vec<String> = job.uuids().map(str::to_owned).collect();
         let pause = watch.pause(&uuids);
         let in_time = match deadline {
@@ -69,13 +78,32 @@ pub async fn until_over(
                 true
             }
         };
-        if let Some(fresh) = outage.bear(jobs::refresh(client, &job).await, Instant::now())? {
-            job = fresh;
+        if let Some(fresh) = look(client, &job, &mut outage, deadline).await? {
+            (job, is_known) = (fresh, true);
         }
-        if job.verdict().is_some() || !in_time {
+        if !in_time {
             return Ok(job);
         }
     }
+}
+
+/// The job as it is now; none if the server is away or the time is over before it answers.
+async fn look(
+    client: &Client,
+    job: &Job,
+    outage: &mut Outage,
+    deadline: Option<Instant>,
+) -> Result<Option<Job>, Failure> {
+    let refresh = jobs::refresh(client, job);
+    let looked = match deadline {
+        // What is known at the end of the time is better for one look more.
+        Some(deadline) => match timeout_at(deadline + LAST_LOOK_TIMEOUT, refresh).await {
+            Ok(looked) => looked,
+            Err(_) => return Ok(None),
+        },
+        None => refresh.await,
+    };
+    outage.bear(looked, Instant::now())
 }
 
 /// Says how the job ended, with the end of what it said if it failed.
@@ -149,4 +177,60 @@ async fn stderr_tail(session: &Session, job: &Job) -> VecDeque<String> {
         }
     }
     tail
+}
+
+#[cfg(test)]
+mod tests {
+    use arvados_client::{Endpoint, Token};
+    use dispatch_api::{Options, Server};
+    use http::{Method, StatusCode};
+    use suite_tests::proxy::{Effect, Fault, Proxy, Rule};
+
+    use super::*;
+
+    /// A client of the server's user, by way of the proxy, that believes refusals early.
+    fn client(ready: &Value, proxy: &Proxy) -> Client {
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let token = std::fs::read_to_string(text(&ready["tokens"]["user"])).unwrap();
+        let host = text(&proxy.ready(ready)["host"]);
+        let mut endpoint = Endpoint::new(&host, Token::new(token)).unwrap();
+        endpoint.insecure = true;
+        endpoint.refusal_window = Duration::from_millis(500);
+        Client::new(endpoint).unwrap()
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_refusal_that_lasts_ends_the_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options::new(dir.path().join("state"));
+        let server = Server::start(&options).await.unwrap();
+        let ready = serde_json::to_value(server.ready()).unwrap();
+        let proxy = Proxy::start(&ready);
+        let client = client(&ready, &proxy);
+        let image = client.create_collection(json!({"manifest_text": ""}));
+        let request = json!({
+            "state": "Committed", "priority": 1, "command": ["true"], "output_path": "/out", "cwd": ".",
+            "container_image": image.await.unwrap().portable_data_hash,
+            "mounts": {"/out": {"kind": "tmp", "capacity": 1}},
+            "runtime_constraints": {"vcpus": 1, "ram": 1 << 28},
+        });
+        let request = client.create_container_request(request).await.unwrap();
+        let job = jobs::find(&client, &JobId::Request(request.uuid))
+            .await
+            .unwrap();
+        assert!(job.has_its_container());
+        for (status, exit) in [
+            (StatusCode::UNAUTHORIZED, Exit::Denied),
+            (StatusCode::NOT_FOUND, Exit::NotFound),
+        ] {
+            let refused = Fault::Answer(status, Effect::None);
+            proxy.faults([Rule::every(Method::GET, "container_requests/*", refused)]);
+            let before = proxy.spoilt();
+            let mut watch = Watch::new(&client);
+            let ended = until_over(&client, job.clone(), &mut watch, None).await;
+            assert_eq!(ended.unwrap_err().exit(), exit, "{status}");
+            assert!(proxy.spoilt() - before > 1, "{status}");
+        }
+        server.stop().await;
+    }
 }

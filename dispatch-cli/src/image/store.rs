@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use tokio_util::io::SyncIoBridge;
 
 use super::{ImageError, ImageName, Packed};
+use crate::collection_name;
 use crate::failure::Failure;
 
 /// Class of the links that say which image a collection holds.
@@ -81,7 +82,7 @@ pub async fn store(
     uploaded?;
     packed?;
     let manifest = writer.finish().await?;
-    let title = format!("Docker image {name} sha256:{}", &id[..12]);
+    let title = collection_name::from_text(&format!("Docker image {name} sha256:{}", &id[..12]));
     let collection = client
         .create_collection(json!({
             "name": title,

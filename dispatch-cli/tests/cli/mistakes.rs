@@ -60,6 +60,10 @@ async fn things_that_do_not_exist() {
 #[tokio::test(flavor = "multi_thread")]
 async fn command_lines_that_make_no_sense() {
     let world = World::with_image().await;
+    let put = world.run(&["put", "--name", "a/b", "/etc/hostname"]).await;
+    assert_eq!(put.code, 2, "{put:?}");
+    let said = "the name of a collection cannot contain a /: write \"a_b\"";
+    assert!(put.err.contains(said), "{put:?}");
     for (flags, word) in [
         (&["--mem", "4"][..], "write 4GiB"),
         (&["--scratch", "10"], "write 10GiB"),

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use arvados_client::filter::Query;
+use arvados_client::records::Collection;
 use serde_json::{Value, json};
 
 use crate::world::{World, run};
@@ -90,6 +92,45 @@ async fn inputs_are_collections_or_uploaded() {
     let many = mounts["/many"]["portable_data_hash"].as_str().unwrap();
     let listed = world.run(&["--json", "get", "--list", many]).await.json();
     assert_eq!(listed, json!([{"path": "sub/two.txt", "size": 3}]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_collection_is_given_a_name_that_servers_refuse() {
+    let world = World::with_image().await;
+    world
+        .run(&["image", "add", "acme/other:v1", "root/../root"])
+        .await
+        .ok();
+    std::fs::create_dir(world.path("new")).unwrap();
+    std::fs::write(world.path("new/tool"), "another image").unwrap();
+    world
+        .run(&["image", "add", "acme/tool:v1", "new"])
+        .await
+        .ok();
+    let line = "submit --image tool --name a/b --input text=new/tool --input /ref/x=new/tool --stdin new/tool -- /bin/sh";
+    let args: Vec<&str> = line.split(' ').collect();
+    world.run(&args).await.ok();
+    let shown = world.run(&["--json", "show", "1"]).await.json();
+    assert_eq!(shown["request"]["name"], "a/b", "a job may be called so");
+    assert_eq!(shown["request"]["output_name"], "Output of a_b");
+    let collections: Vec<Collection> = world
+        .user
+        .all("collections", Query::new(), |c: &Collection| &c.uuid)
+        .await
+        .unwrap();
+    let names: BTreeSet<&str> = collections.iter().map(|c| c.name.as_str()).collect();
+    for name in [
+        "Input text of a_b",
+        "Input ref_x of a_b",
+        "Standard input of a_b",
+    ] {
+        assert!(names.contains(name), "{names:?}");
+    }
+    let image = names
+        .iter()
+        .any(|n| n.starts_with("Docker image acme_tool:v1"));
+    assert!(image, "{names:?}");
+    assert!(!names.iter().any(|name| name.contains('/')), "{names:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -226,32 +226,6 @@ fn one_command_makes_a_server_that_others_find() {
 }
 
 #[test]
-fn what_a_job_prints_on_this_machine_is_seen_before_it_is_saved() {
-    let place = Place::new();
-    let (up, _) = place.up();
-    fs::create_dir(place.path("root")).unwrap();
-    fs::write(place.path("root/tool"), "not run in this test").unwrap();
-    place.run(&["image", "add", "tool", "root"]).ok();
-    let job = place
-        .run(&["--json", "submit", "--image", "tool", "--", "tool"])
-        .json();
-    let log = place
-        .path("state/run")
-        .join(job["container_uuid"].as_str().unwrap())
-        .join("log");
-    place.run(&["logs", "1"]).says(3, &["has no log yet"]);
-    fs::create_dir_all(&log).unwrap();
-    fs::write(
-        log.join("stdout.txt"),
-        "2026-11-21T07:00:00.000000001Z at work\n",
-    )
-    .unwrap();
-    assert_eq!(place.run(&["logs", "1"]).ok(), "at work\n");
-    up.signal("-TERM");
-    assert_eq!(up.end().0, Some(0));
-}
-
-#[test]
 fn programs_that_die_are_started_again_and_end_with_up() {
     let place = Place::new();
     let (up, lines) = place.up();

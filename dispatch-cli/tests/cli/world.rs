@@ -8,6 +8,7 @@ use arvados_client::{Client, ContainerUuid, Endpoint, Token};
 use assert_cmd::Command;
 use dispatch_api::{Options, Server};
 use serde_json::{Value, json};
+use suite_tests::proxy::Proxy;
 use tempfile::TempDir;
 
 /// Longer than anything here takes.
@@ -18,6 +19,7 @@ pub struct World {
     pub dispatch: Client,
     pub user: Client,
     pub dir: TempDir,
+    ready: Value,
     host: String,
     token: String,
 }
@@ -72,7 +74,7 @@ impl World {
         let server = Server::start(&Options::new(dir.path().join("server")))
             .await
             .unwrap();
-        let ready = server.ready();
+        let ready = serde_json::to_value(server.ready()).unwrap();
         let token = |who: &str| {
             let text = std::fs::read_to_string(ready["tokens"][who].as_str().unwrap()).unwrap();
             text.trim().to_owned()
@@ -88,6 +90,7 @@ impl World {
             user: client(token("user")),
             token: token("user"),
             host: host.clone(),
+            ready: ready.clone(),
             _server: server,
             dir,
         }
@@ -118,6 +121,21 @@ impl World {
             .env("ARVADOS_API_HOST_INSECURE", "1")
             .env("ARVADOS_API_TOKEN", &self.token);
         command
+    }
+
+    /// A proxy before the server, and the command that knows the server as this proxy.
+    pub fn proxy(&self) -> (Proxy, impl Fn(&[&str]) -> Command + '_) {
+        let proxy = Proxy::start(&self.ready);
+        let host = proxy.ready(&self.ready)["host"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        let command = move |args: &[&str]| {
+            let mut command = self.command(args);
+            command.env("ARVADOS_API_HOST", &host);
+            command
+        };
+        (proxy, command)
     }
 
     /// Runs it aside, because the server is in this process.

@@ -7,8 +7,9 @@ use arvados_client::{ContainerUuid, Token, TokenUuid};
 use fail_points::fail_point;
 use serde_json::json;
 
+use super::holder::HolderError;
 use super::{Hands, Outcome, Report};
-use crate::api::{Api, Record, Row, UNDELIVERED_SINCE};
+use crate::api::{Api, Record};
 use crate::attempts::AttemptToken;
 use crate::events::Event;
 use crate::last_log;
@@ -48,19 +49,46 @@ fn doubtful(container: &ContainerUuid, ending: &Ending, why: String) -> Report {
     report
 }
 
+/// What is told once the lock was given back: an executor that ran is gone, or there was none.
+struct GivenBack {
+    reason: Reason,
+    /// How its job ended, and whether it is certain that it never began; none: the scheduler was not asked.
+    job: Option<(String, bool)>,
+}
+
+impl GivenBack {
+    fn event(self, container: ContainerUuid, state: ContainerState) -> Event {
+        match self.job {
+            Some((reason, false)) => Event::CleanedUpExecutor {
+                container,
+                state,
+                reason,
+            },
+            job => Event::GaveBack {
+                container,
+                state,
+                reason: self.reason,
+                job: job.map(|(story, _)| story),
+            },
+        }
+    }
+}
+
 impl<A: Api, S: Scheduler> Hands<A, S> {
+    /// `listed`: the scheduler showed the attempt's job at least once, or may have.
     pub(super) async fn unlock(
         &self,
         container: ContainerUuid,
         attempt: TokenUuid,
         token: Option<AttemptToken>,
         reason: Reason,
+        listed: bool,
     ) -> Report {
         let Some(token) = token.filter(|t| t.uuid == attempt) else {
             return Report::new(Outcome::Failed, vec![]);
         };
         let mut failed_on = None;
-        let mut story = None;
+        let mut job = None;
         if reason == Reason::JobGone {
             let ending = self.scheduler.ending(&container, &attempt).await;
             if let Some(why) = left_alone(&ending, false) {
@@ -68,48 +96,41 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
             }
             failed_on.clone_from(&ending.node);
             self.leave_word(&container, &token.token, &ending).await;
-            story = Some(ending.story());
+            job = Some((ending.story(), ending.never_began || !listed));
         }
-        let told = |container, state| match story {
-            Some(reason) => Event::CleanedUpExecutor {
-                container,
-                state,
-                reason,
-            },
-            None => Event::GaveBack {
-                container,
-                state,
-                reason,
-            },
-        };
+        let told = GivenBack { reason, job };
         fail_point("dispatcher.before-unlock");
-        let unlocked = self.api.unlock(&token.token, &container).await;
+        let call = || self.api.unlock(&token.token, &container);
+        let unlocked = self.as_holder(&container, &token, call).await;
         fail_point("dispatcher.after-unlock");
         match unlocked {
-            Err(error) if error.is_denied() => {
-                let late = "the token of this attempt has expired before it could be given back";
-                let ours = self.end_as_dispatcher(container.clone(), &attempt, late.to_owned());
-                let (mut report, record) = ours.await;
-                report.events.extend(record.and_then(|record| {
-                    let is_free = record.locked_by.is_none();
-                    match record.state {
-                        // It was given back before, though that was not heard.
-                        ContainerState::Queued if is_free => Some(told(container, record.state)),
-                        // One that is given back at the end of the program may never have had the lock.
-                        _ if reason != Reason::Draining => has_ended(container, &record),
-                        _ => None,
-                    }
-                }));
-                report
-            }
             Ok(state) => {
                 let ended = self.put_away(&container, &attempt).await.is_ok();
-                let told = told(container, state.clone());
+                let told = told.event(container, state.clone());
                 let mut report = Report::new(Outcome::Released(state, ended), vec![told]);
                 report.hints.failed_on = failed_on;
                 report
             }
-            Err(error) => Report::failed(&container, &error).after(&error),
+            Err(HolderError::NotHolder(record)) => {
+                let is_free = record.locked_by.is_none();
+                let event = match &record.state {
+                    // It was given back before, though that was not heard.
+                    ContainerState::Queued if is_free => {
+                        Some(told.event(container.clone(), record.state.clone()))
+                    }
+                    // One that is given back at the end of the program may never have had the lock.
+                    _ if reason != Reason::Draining => has_ended(container.clone(), &record),
+                    _ => None,
+                };
+                self.not_ours(&container, &attempt, record, event).await
+            }
+            Err(HolderError::Expired) => {
+                let late = "the token of this attempt has expired before it could be given back";
+                self.cancel_as_dispatcher(container, &attempt, late.to_owned())
+                    .await
+            }
+            Err(HolderError::Unreadable(why)) => Report::failed(&container, why),
+            Err(HolderError::Api(error)) => Report::failed(&container, &error).after(&error),
         }
     }
 
@@ -127,7 +148,7 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         // What an earlier life of this dispatcher noted is in the record.
         let noted = match (reason, &token) {
             (Reason::JobGone, Some(token)) if may_have_ended => {
-                self.undelivered(&container, &token.token, &ending).await
+                self.undelivered(&container, token, &ending).await
             }
             _ => None,
         };
@@ -145,7 +166,7 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
             _ => ending.sentence().to_owned(),
         };
         fail_point("dispatcher.before-cancel");
-        let cancelled = match token {
+        let cancelled = match &token {
             Some(token) => {
                 let log = self.last_log(&container, &ending).await;
                 let mut change = json!({
@@ -155,36 +176,38 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
                 if let Some(log) = log {
                     change["log"] = log.into();
                 }
-                self.api
-                    .update(Some(&token.token), &container, change)
-                    .await
+                let by = Some(&token.token);
+                let call = || self.api.update(by, &container, change.clone());
+                self.as_holder(&container, token, call).await
             }
             None => {
                 let bare = json!({"state": "Cancelled"});
-                self.api.update(None, &container, bare).await
+                let cancelled = self.api.update(None, &container, bare).await;
+                cancelled.map_err(HolderError::Api)
             }
         };
         fail_point("dispatcher.after-cancel");
         match cancelled {
-            Err(error) if error.is_denied() => {
-                let ours = self.end_as_dispatcher(container.clone(), &attempt, reason.clone());
-                let (mut report, record) = ours.await;
-                report.events.extend(record.and_then(|record| {
-                    let error = record.status.as_ref().and_then(|s| s.error.as_ref());
+            Ok(()) => self.cancelled(container, &attempt, reason).await,
+            Err(HolderError::NotHolder(record)) => {
+                let error = record.status.as_ref().and_then(|s| s.error.as_ref());
+                let event =
                     match error == Some(&reason) && record.state == ContainerState::Cancelled {
                         // It was cancelled before, though that was not heard.
                         true => Some(Event::CleanedUpExecutor {
-                            container,
-                            state: record.state,
+                            container: container.clone(),
+                            state: record.state.clone(),
                             reason,
                         }),
-                        false => has_ended(container, &record),
-                    }
-                }));
-                report
+                        false => has_ended(container.clone(), &record),
+                    };
+                self.not_ours(&container, &attempt, record, event).await
             }
-            Ok(()) => self.cancelled(container, &attempt, reason).await,
-            Err(error) => Report::failed(&container, &error).after(&error),
+            Err(HolderError::Expired) => {
+                self.cancel_as_dispatcher(container, &attempt, reason).await
+            }
+            Err(HolderError::Unreadable(why)) => Report::failed(&container, why),
+            Err(HolderError::Api(error)) => Report::failed(&container, &error).after(&error),
         }
     }
 
@@ -205,98 +228,33 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         Report::new(Outcome::Released(state, ended), vec![told])
     }
 
-    /// Says in the record, once, why it stays as it is though nothing runs any more. Nobody else writes there.
-    async fn tell_doubt(&self, container: &ContainerUuid, by: &Token, why: &str) {
-        let Ok(Row::Container(record)) = self.api.record(None, container).await else {
-            return;
-        };
-        let mut status = record.status.map(|status| *status).unwrap_or_default();
-        if status.activity.as_deref() == Some(why) {
-            return;
-        }
-        status.activity = Some(why.to_owned());
-        let change = json!({"runtime_status": status});
-        if let Err(error) = self.api.update(Some(by), container, change).await {
-            tracing::debug!(%container, %error, "its record does not say what is in doubt");
-        }
-    }
-
-    /// Results that are kept on the node may still be delivered, which takes the record as it is and the attempt's
-    /// token. The record says so: a scheduler forgets its jobs, and a dispatcher may be restarted. None: there are no
-    /// such results, or the attempt is over.
-    async fn undelivered(
+    /// The attempt does not hold the container any more: an earlier request took effect though its answer was lost, and
+    /// another may hold it by now.
+    async fn not_ours(
         &self,
         container: &ContainerUuid,
-        by: &Token,
-        ending: &Ending,
-    ) -> Option<Report> {
-        let now = self.api.now();
-        let record = match self.api.record(None, container).await {
-            Ok(Row::Container(record)) => record,
-            // The cancel that follows would do no better.
-            Ok(Row::Unreadable(_, why)) => return Some(Report::failed(container, why)),
-            Err(error) => return Some(Report::failed(container, &error).after(&error)),
-        };
-        if let Some(since) = record.undelivered_since() {
-            let waited = now.duration_since(since).unsigned_abs();
-            return Some(Report::new(Outcome::Undelivered(waited), vec![]));
-        }
-        if !ending.undelivered {
-            return None;
-        }
-        let place = ending.node.as_deref().unwrap_or("its node");
-        let reason = ending.sentence();
-        let mut status = record.status.map(|status| *status).unwrap_or_default();
-        status.activity = Some(format!(
-            "its results are on {place} and wait for an administrator to deliver them"
-        ));
-        status.warning = Some(reason.to_owned());
-        status.warning_detail = Some(ending.detail.clone());
-        let since = now.to_string().into();
-        status.extra.insert(UNDELIVERED_SINCE.to_owned(), since);
-        let noted = self
-            .api
-            .update(Some(by), container, json!({"runtime_status": status}))
-            .await;
-        match noted {
-            Ok(()) => {
-                let (container, reason) = (container.clone(), reason.to_owned());
-                Some(Report::new(
-                    Outcome::Undelivered(Duration::ZERO),
-                    vec![Event::ResultsUndelivered { container, reason }],
-                ))
-            }
-            Err(error) if error.is_denied() => None,
-            Err(error) => Some(Report::failed(container, &error).after(&error)),
-        }
+        attempt: &TokenUuid,
+        record: Box<Record>,
+        event: Option<Event>,
+    ) -> Report {
+        let ended = self.put_away(container, attempt).await.is_ok();
+        let outcome = Outcome::Released(record.state.clone(), ended);
+        Report::new(outcome, event.into_iter().collect())
     }
 
-    /// The server does not let the attempt do this. If it still holds the lock, its token has ended, and nobody can
-    /// give the container back any more, only end it, and only by the bare state. Else the container is not ours any
-    /// more: an earlier request took effect though its answer was lost, and another may hold it by now; then its record
-    /// tells what there is to be told.
-    async fn end_as_dispatcher(
+    /// The attempt holds the lock, and its token has ended: nobody can give the container back any more, only end it, and
+    /// only by the bare state.
+    async fn cancel_as_dispatcher(
         &self,
         container: ContainerUuid,
         attempt: &TokenUuid,
         reason: String,
-    ) -> (Report, Option<Box<Record>>) {
-        match self.api.record(None, &container).await {
-            Ok(Row::Container(record)) if record.locked_by.as_ref() == Some(attempt) => {}
-            Ok(Row::Container(record)) => {
-                let ended = self.put_away(&container, attempt).await.is_ok();
-                let outcome = Outcome::Released(record.state.clone(), ended);
-                return (Report::new(outcome, vec![]), Some(record));
-            }
-            Ok(Row::Unreadable(_, why)) => return (Report::failed(&container, why), None),
-            Err(error) => return (Report::failed(&container, &error).after(&error), None),
-        }
+    ) -> Report {
         let bare = json!({"state": "Cancelled"});
-        let report = match self.api.update(None, &container, bare).await {
+        match self.api.update(None, &container, bare).await {
             Ok(()) => self.cancelled(container, attempt, reason).await,
             Err(error) => Report::failed(&container, &error).after(&error),
-        };
-        (report, None)
+        }
     }
 
     /// Says in the record what became of an attempt that never ran, so that nothing ends without a word when the
@@ -317,17 +275,13 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
     /// else waits for it for long.
     async fn last_log(&self, container: &ContainerUuid, ending: &Ending) -> Option<String> {
         let save = async {
-            let earlier = match self.api.record(None, container).await {
-                Ok(Row::Container(record)) => record.log.map(|log| log.to_string()),
-                _ => None,
-            };
             let text = last_log::text(container, self.scheduler.name(), ending, self.api.now());
             fail_point("dispatcher.before-last-log");
-            let saved = self.api.save_log(container, earlier, text.clone()).await;
+            let saved = self.api.save_log(container, true, text.clone()).await;
             fail_point("dispatcher.after-last-log");
             match saved {
                 // Better this alone than nothing.
-                Err(_) => self.api.save_log(container, None, text).await,
+                Err(_) => self.api.save_log(container, false, text).await,
                 saved => saved,
             }
         };
@@ -348,6 +302,34 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Only an executor that ran can have crashed.
+    #[test]
+    fn a_job_that_never_began_is_no_crashed_executor() {
+        let gone = |reason, job| GivenBack { reason, job };
+        let story = |never_began| Some(("its job is gone".to_owned(), never_began));
+        let (crashed, abandoned) = (
+            "cleaned_up_crashed_executor",
+            "cleaned_up_abandoned_container",
+        );
+        for (what, given_back, name) in [
+            ("never submitted", gone(Reason::Refused, None), abandoned),
+            (
+                "cancelled while it waited",
+                gone(Reason::JobGone, story(true)),
+                abandoned,
+            ),
+            (
+                "ran and crashed",
+                gone(Reason::JobGone, story(false)),
+                crashed,
+            ),
+        ] {
+            let container = ContainerUuid::generate("zzzzz");
+            let event = given_back.event(container, ContainerState::Queued);
+            assert_eq!(event.name(), name, "{what}");
+        }
+    }
 
     #[test]
     fn what_is_not_certain_is_left_alone() {

@@ -174,6 +174,7 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
         let told = Event::LockFailed {
             container,
             error: error.to_string(),
+            lost: error.is_refused() || error.is_stale(),
         };
         let outcome = match unclear {
             // Should a lost request take effect after all, only this token can undo it: it must live until then.
@@ -195,6 +196,7 @@ fn not_minted(container: ContainerUuid, error: &MintError) -> Report {
     let told = Event::LockFailed {
         container,
         error: error.to_string(),
+        lost: false,
     };
     let report = Report::new(outcome, vec![told]);
     match error {

@@ -30,16 +30,22 @@ pub struct Record {
     pub modified_at: Option<Timestamp>,
     /// Its log collection, where that was asked for.
     pub log: Option<Pdh>,
-    /// What its users read, where the record was asked for alone and has any. An update replaces all of it.
+    /// What its users read, where that was asked for and is not empty. An update replaces all of it.
     pub status: Option<Box<RuntimeStatus>>,
-    /// What its command ended with, where the record was asked for alone.
+    /// What its command ended with, where that was asked for.
     pub exit_code: Option<i32>,
-    /// What it asks for.
-    pub needs: Needs,
+    /// What came of it was asked for.
+    pub tells_end: bool,
+    /// What it asks for, where that was asked for.
+    pub needs: Option<Needs>,
 }
 
 /// Where the dispatcher writes that, in `runtime_status`.
 pub const UNDELIVERED_SINCE: &str = "undeliveredSince";
+/// Key in `runtime_status` of the warning that was there before that of undelivered results.
+pub const WARNING_BEFORE: &str = "warningBefore";
+/// Key in `runtime_status` of that warning's detail.
+pub const WARNING_DETAIL_BEFORE: &str = "warningDetailBefore";
 
 impl Record {
     /// Since when its results wait on a node to be delivered.
@@ -74,7 +80,8 @@ impl From<Container> for Record {
             status: (container.runtime_status != RuntimeStatus::default())
                 .then(|| Box::new(container.runtime_status)),
             exit_code: container.exit_code,
-            needs,
+            tells_end: true,
+            needs: Some(needs),
         }
     }
 }

@@ -54,6 +54,12 @@ struct Ending<'a> {
 }
 
 impl Decided {
+    /// How many of the tasks ask the scheduler.
+    fn asking(&self) -> usize {
+        let asking = self.tasks.iter().filter(|task| task.asks_scheduler());
+        asking.count()
+    }
+
     /// Whether a command to end jobs can take one more.
     fn has_room(&self, most: usize) -> bool {
         let mut open = self.stops.values().map(|place| &self.tasks[*place]);
@@ -100,6 +106,7 @@ impl Mind {
         let hands = self.width.hands();
         let most = (hands - hands.div_ceil(KEPT)).max(1);
         let mut single_locks = most.saturating_sub(self.batches.single_locks());
+        let free_to_ask = self.free_to_ask();
         for action in plan(&self.world, &policy) {
             // What is begun may be joined still.
             let full = decided.tasks.len() >= free;
@@ -152,6 +159,17 @@ impl Mind {
                     }
                     single_locks -= 1;
                 }
+                Action::EndLeftOver { container } => {
+                    if single_locks == 0 {
+                        continue;
+                    }
+                    if let Some(sweep) = self.sweep(container) {
+                        single_locks -= 1;
+                        decided.begun.insert(container.clone());
+                        decided.tasks.push(sweep);
+                    }
+                    continue;
+                }
                 _ => {}
             }
             if let Action::StopJob {
@@ -171,9 +189,12 @@ impl Mind {
                     grace: self.settings.stop_grace,
                     waits: self.world.waiting.contains_key(container),
                     most: self.batches.stops(),
-                    full,
+                    full: full || decided.asking() >= free_to_ask,
                 };
                 decided.stop(now, stop, ending);
+                continue;
+            }
+            if action.asks_scheduler() && decided.asking() >= free_to_ask {
                 continue;
             }
             let may = match &action {
@@ -192,6 +213,8 @@ impl Mind {
                 needs: known.map(|known| known.needs.clone()).unwrap_or_default(),
                 insists: self.doubts.lasted(action.container(), now)
                     >= self.settings.undelivered_wait.max(LEAST_DOUBT),
+                end: known.and_then(|known| known.end.clone()),
+                listed: !self.unclear.contains(action.container()),
                 action,
             });
         }
@@ -219,6 +242,8 @@ impl Mind {
                     token: None,
                     needs: known.map(|known| known.needs.clone()).unwrap_or_default(),
                     insists: false,
+                    end: None,
+                    listed: false,
                     action: Action::Start { container, etag },
                 }
             }
@@ -246,7 +271,8 @@ impl Mind {
             let together = self.batches.is_worth_it(rest.len());
             let rest = rest.chunks(if together { most } else { 1 });
             for part in whole.chunks(most).chain(rest.filter(|_| goes)) {
-                if decided.tasks.len() >= free || self.pace.wait(now) > Duration::ZERO {
+                let full = decided.tasks.len() >= free || decided.asking() >= self.free_to_ask();
+                if full || self.pace.wait(now) > Duration::ZERO {
                     return;
                 }
                 self.pace.take(now);

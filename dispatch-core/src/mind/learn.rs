@@ -37,6 +37,7 @@ impl Mind {
         }
         self.world.in_flight.remove(&container);
         self.batches.end(&container);
+        self.asking.remove(&container);
         match outcome {
             Outcome::Locked(token) => {
                 self.locked = true;
@@ -53,6 +54,8 @@ impl Mind {
                 self.wait(container, now, REST);
             }
             Outcome::NotLocked => {
+                // Another was quicker, and may have been so with others.
+                self.queue_listed = None;
                 self.over(&container);
                 self.wait(container, now, self.settings.shortest_interval * 10);
             }
@@ -103,10 +106,15 @@ impl Mind {
             Outcome::Renewed(token) => drop(self.tokens.insert(container, token)),
             Outcome::Told(words) => self.told(container, words),
             Outcome::Swept(token) => {
-                if let Some(tokens) = self.left_over.get_mut(&container) {
-                    tokens.retain(|(known, _)| known.uuid != token);
-                }
-                self.left_over.retain(|_, tokens| !tokens.is_empty());
+                self.clear_left_over(&container, &token);
+                self.clear_disabled(&container, &token);
+            }
+            Outcome::Disabled(token) => self.keep_disabled(container, token, now),
+            Outcome::Holds(token) => {
+                // The next look shows by whom it is held.
+                self.world.containers.remove(&container);
+                self.clear_disabled(&container, &token.uuid);
+                self.adopt(&container, token, now);
             }
             Outcome::Ended => self.over(&container),
             Outcome::Stopping(job) => self.stopping.told(&job, now),
@@ -214,7 +222,11 @@ impl Mind {
     fn over(&mut self, container: &ContainerUuid) {
         self.world.attempts.remove(container);
         self.tokens.remove(container);
-        self.world.containers.remove(container);
+        let known = self.world.containers.remove(container);
+        if known.is_none_or(|known| !known.state.is_final()) {
+            // The next look is to show it again.
+            self.queue_listed = None;
+        }
         self.unclear.remove(container);
         self.batches.forget(container);
         self.doubts.end(container);

@@ -6,6 +6,7 @@ use super::*;
 use crate::needs::Needs;
 use crate::world::{Attempt, Job, Listing, Moment, Waits};
 
+mod ends;
 mod properties;
 mod starts;
 
@@ -56,6 +57,7 @@ fn world(state: ContainerState, holder: Holder, priority: i64) -> World {
             needs: Needs::default(),
             fit: Fit::Now,
             seen: at(9),
+            end: None,
         },
     );
     world.previous = Some(Listing::new(at(8), vec![]));
@@ -71,6 +73,11 @@ fn with_attempt(mut world: World, phase: Phase) -> World {
             phase,
         },
     );
+    world
+}
+
+fn with_left_over(mut world: World, since: u64) -> World {
+    world.left_over.insert(uuid(1), at(since));
     world
 }
 
@@ -114,6 +121,7 @@ fn words(world: &World) -> Vec<String> {
     plan(world, &POLICY)
         .map(|action| match action {
             Action::Start { .. } => "start".into(),
+            Action::EndLeftOver { .. } => "end left-over token".into(),
             Action::Submit { .. } => "submit".into(),
             Action::StopJob { job, reason, .. } => format!("stop {} {reason:?}", job.0),
             Action::Unlock { reason, .. } => format!("unlock {reason:?}"),
@@ -131,6 +139,40 @@ fn every_row_of_the_table() {
     let cases: Vec<(&str, World, &[&str])> = vec![
         ("queued", world(Queued, Holder::Nobody, 1), &["start"]),
         ("queued on hold", world(Queued, Holder::Nobody, 0), &[]),
+        (
+            "queued, with a left-over token",
+            with_left_over(world(Queued, Holder::Nobody, 1), 8),
+            &["end left-over token"],
+        ),
+        (
+            "queued, with a left-over token that is known since its record was read",
+            with_left_over(world(Queued, Holder::Nobody, 1), 10),
+            &[],
+        ),
+        (
+            "queued on hold, with a left-over token: there is no hurry",
+            with_left_over(world(Queued, Holder::Nobody, 0), 8),
+            &[],
+        ),
+        (
+            "queued, the answer to lock was lost, with another left-over token",
+            with_left_over(
+                with_attempt(world(Queued, Holder::Nobody, 1), Phase::Unclear(at(7))),
+                8,
+            ),
+            &["end left-over token"],
+        ),
+        (
+            "running, with a left-over token of an earlier attempt",
+            with_left_over(
+                with_job(
+                    with_attempt(world(Running, ours(), 1), submitted),
+                    job(1, 1),
+                ),
+                8,
+            ),
+            &[],
+        ),
         (
             "queued with a left-over job",
             with_job(world(Queued, Holder::Nobody, 1), job(1, 1)),
@@ -393,39 +435,4 @@ fn a_deleted_container_keeps_no_job() {
     world.containers.clear();
     world.deleted.insert(uuid(1));
     assert_eq!(words(&world), ["stop 1.1 ContainerDeleted"]);
-}
-
-/// The end of a container is told with the end of the attempt that had it, and once.
-#[test]
-fn the_end_of_a_container_is_told_once() {
-    use ContainerState::{Cancelled, Complete, Queued};
-    let submitted = Phase::Submitted(at(7));
-    for (world, told) in [
-        (
-            with_attempt(world(Complete, ours(), 1), submitted),
-            Some(Complete),
-        ),
-        (
-            with_attempt(world(Cancelled, Holder::Nobody, 0), submitted),
-            Some(Cancelled),
-        ),
-        (
-            with_attempt(world(Cancelled, Holder::Nobody, 0), Phase::Ending),
-            None,
-        ),
-        (
-            with_attempt(world(Complete, Holder::Nobody, 1), Phase::Unclear(at(7))),
-            None,
-        ),
-        (
-            with_attempt(world(Queued, Holder::Nobody, 1), submitted),
-            None,
-        ),
-    ] {
-        let ends = planned(&world).into_iter().map(|action| match action {
-            Action::EndAttempt { ended, .. } => ended,
-            other => panic!("{other:?}"),
-        });
-        assert_eq!(ends.collect::<Vec<_>>(), [told]);
-    }
 }

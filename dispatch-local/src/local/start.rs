@@ -96,7 +96,7 @@ impl Shared {
     ) -> Result<u32, StartError> {
         self.clear(dir)?;
         fail_point("local.place-cleared");
-        dir.create(notes, &order.token)?;
+        dir.create(notes, &order.credentials)?;
         self.executor.start(dir, notes).await
     }
 

@@ -30,6 +30,7 @@ impl Slurm {
             Some(ended) => {
                 let user = match ended.cancelled_by {
                     Some(uid) => Some(user_name(uid).await),
+                    None if self.took_it_back(ended) => Some("this dispatcher".to_owned()),
                     None => None,
                 };
                 ended.sentence(user.as_deref())
@@ -55,6 +56,7 @@ impl Slurm {
             detail,
             doubt: is_alive.then_some(Doubt::Alive).or(unasked),
             undelivered: said || ended.as_ref().is_some_and(Ended::is_undelivered),
+            never_began: ended.as_ref().is_some_and(Ended::never_began),
             node: ended.and_then(|ended| ended.node),
         }
     }

@@ -1,6 +1,6 @@
 //! An HTTP proxy between a program and dispatch-api that spoils the requests it is told to. It speaks TLS with the
 //! server's own certificate, so that programs trust it without further ado. Live events do not pass through it: the
-//! server's discovery document names the server itself.
+//! server's discovery document names the server itself. Tunnels do not either: they are answered 501.
 
 mod rule;
 mod serve;

@@ -28,6 +28,9 @@ pub enum Effect {
     Done,
 }
 
+/// Makes an answer.
+pub type Respond = Arc<dyn Fn(&http::request::Parts) -> http::Response<Vec<u8>> + Send + Sync>;
+
 /// Changes an answer.
 pub type Change = Arc<dyn Fn(Value) -> Value + Send + Sync>;
 
@@ -50,6 +53,8 @@ pub enum Fault {
     Late(Duration),
     /// The answer, changed.
     Changed(Change),
+    /// The answer of another server, which is asked instead.
+    Instead(Respond),
 }
 
 impl fmt::Debug for Fault {
@@ -63,6 +68,7 @@ impl fmt::Debug for Fault {
             Fault::Trickle(pause) => write!(f, "Trickle({pause:?})"),
             Fault::Late(time) => write!(f, "Late({time:?})"),
             Fault::Changed(_) => f.write_str("Changed"),
+            Fault::Instead(_) => f.write_str("Instead"),
         }
     }
 }
@@ -71,6 +77,13 @@ impl Fault {
     /// A changed answer.
     pub fn changed(change: impl Fn(Value) -> Value + Send + Sync + 'static) -> Self {
         Self::Changed(Arc::new(change))
+    }
+
+    /// Another server's answer.
+    pub fn instead(
+        respond: impl Fn(&http::request::Parts) -> http::Response<Vec<u8>> + Send + Sync + 'static,
+    ) -> Self {
+        Self::Instead(Arc::new(respond))
     }
 }
 

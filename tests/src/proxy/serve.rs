@@ -161,6 +161,30 @@ async fn answer(
     if let Some(Fault::Late(time)) = &fault {
         tokio::time::sleep(*time).await;
     }
+    // It carries whole requests and answers: what a tunnel says after its 101 would reach nobody.
+    if head.headers.contains_key(http::header::UPGRADE) {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::NOT_IMPLEMENTED;
+        shared.seen().push(Seen {
+            at,
+            method,
+            path,
+            status: None,
+            spoilt: false,
+        });
+        return Ok(response);
+    }
+    if let Some(Fault::Instead(respond)) = &fault {
+        let response = respond(&head).map(Body::from);
+        shared.seen().push(Seen {
+            at,
+            method,
+            path,
+            status: None,
+            spoilt: true,
+        });
+        return Ok(response);
+    }
     let unheard = matches!(
         fault,
         Some(Fault::Cut(Effect::None) | Fault::Answer(_, Effect::None) | Fault::TooMany(_))

@@ -1,10 +1,12 @@
 //! Attempt tokens: one winner a lock, and an old attempt that can do nothing any more.
 
 use arvados_client::api::{NewLog, NewToken};
+use arvados_client::client::Call;
+use arvados_client::error::StatusCode;
 use arvados_client::records::{Authorization, ContainerState};
 use arvados_client::{Client, ContainerUuid, scopes};
 use jiff::{SignedDuration, Timestamp};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::world::World;
 
@@ -71,7 +73,13 @@ async fn a_stale_view_cannot_lock() {
         .await
         .unwrap();
     let (_, attempt) = mint(&world, &uuid).await;
-    let error = attempt.lock_container(&uuid, &seen.etag).await.unwrap_err();
+    let locked = attempt.lock_container(&uuid, &seen.etag).await;
+    if World::passes_for_arvados() {
+        // A real server knows no If-Match: there the state and the token are all that fences.
+        assert_eq!(locked.unwrap().state, ContainerState::Locked);
+        return;
+    }
+    let error = locked.unwrap_err();
     assert!(error.is_stale(), "{error}");
     assert_eq!(
         world.dispatch.container(&uuid).await.unwrap().state,
@@ -118,6 +126,42 @@ async fn an_attempt_token_does_nothing_but_its_own_container() {
         event_type: "dispatch",
         properties: json!({"text": "x"}),
     };
+    let collection = world
+        .user
+        .create_collection(json!({"name": "the user's", "manifest_text": ""}))
+        .await
+        .unwrap();
+    let path = format!("collections/{}", collection.uuid);
+    let change = json!({"collection": {"name": "taken over"}});
+    let behind_post = |method: &str| {
+        let mut body = change.clone();
+        body["_method"] = method.into();
+        Call::post(path.clone(), body)
+    };
+    for call in [
+        Call::get(path.clone()),
+        Call::put(path.clone(), change.clone()),
+        Call::delete(path.clone()),
+        behind_post("PUT"),
+        behind_post("PATCH"),
+        Call::post(format!("{path}/trash"), json!({})),
+    ] {
+        let denied = attempt.send::<Value>(call).await.unwrap_err();
+        assert_eq!(denied.status(), Some(StatusCode::FORBIDDEN), "{denied}");
+    }
+    let patch = reqwest::Method::PATCH;
+    let url = format!("https://{}/arvados/v1/{path}", attempt.endpoint().host);
+    let patched = attempt
+        .http()
+        .request(patch, url)
+        .bearer_auth(attempt.endpoint().token.expose())
+        .json(&change)
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(patched.status(), 403);
+    let unchanged = world.user.collection(collection.uuid.as_str()).await;
+    assert_eq!(unchanged.unwrap().name, "the user's");
     for denied in [
         attempt.container(&other).await.map(drop),
         attempt.lock_container(&other, "").await.map(drop),

@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use arvados_client::records::{Container, ContainerState};
-use arvados_client::{Client, ContainerUuid, Token, TokenUuid};
+use arvados_client::api::NewToken;
+use arvados_client::client::Call;
+use arvados_client::records::{Authorization, Container, ContainerState};
+use arvados_client::{Client, ContainerUuid, Token, TokenUuid, scopes};
 use dispatch_core::needs::Fit;
 use dispatch_core::scheduler::{
     Candidate, Ending, Order, Outlook, SchedulerError, StillInUse, Urgency, Waiting, Wanted,
 };
 use dispatch_core::world::{Job, JobId};
 use dispatch_core::{Engine, Health, Scheduler, Settings};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::world::World;
@@ -90,7 +92,7 @@ impl Scheduler for Scripted {
     }
 
     async fn submit(&self, order: Order) -> Result<JobId, SchedulerError> {
-        let token = (order.container.clone(), order.token.clone());
+        let token = (order.container.clone(), order.credentials.token.clone());
         self.tokens.lock().unwrap().extend([token]);
         if let Manner::Slow(time) = self.manner {
             tokio::time::sleep(time).await;
@@ -176,7 +178,9 @@ fn dispatch_with(
         None,
     );
     let stop = CancellationToken::new();
-    (stop.clone(), tokio::spawn(engine.run(stop)))
+    let ended = stop.clone();
+    let life = tokio::spawn(async move { engine.run(ended).await.unwrap() });
+    (stop, life)
 }
 
 /// Longer than anything here takes.
@@ -451,7 +455,7 @@ async fn results_that_nobody_delivers_in_time_are_given_up() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_whose_executor_is_gone_ends_with_a_reason_and_a_log() {
     let world = World::new().await;
-    let (_, container) = world.request("doomed").await;
+    let (request, container) = world.request("doomed").await;
     let scheduler = Scripted::new(Manner::Slow(Duration::ZERO));
     let (stop, run) = dispatch(&world, &scheduler);
     run_and_lose(&world, &scheduler, &container).await;
@@ -461,14 +465,76 @@ async fn a_container_whose_executor_is_gone_ends_with_a_reason_and_a_log() {
     assert_eq!(record.state, ContainerState::Cancelled);
     let why = record.runtime_status.error.unwrap();
     assert!(why.contains("without recording a final state"), "{why}");
-    let log = world
-        .dispatch
-        .collection(record.log.unwrap().as_str())
-        .await
-        .unwrap();
-    let manifest = log.manifest_text;
+    // The collection of the container's log is in the trash, so it is seen where users see it.
+    let request = world.user.container_request(&request).await.unwrap();
+    let log = request.log_uuid.unwrap();
+    let log = world.user.collection(log.as_str());
+    let manifest = log.await.unwrap().manifest_text;
     assert!(
         manifest.contains("dispatch.txt") && manifest.contains(".tar"),
         "{manifest}"
     );
+}
+
+/// As a crunch-run does that gives its container back, and does not end: its token is no good once the next attempt holds
+/// the lock. Nor do the left-over tokens of many others take time before that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_left_over_token_is_ended_before_its_container_is_locked_again() {
+    let world = World::new().await;
+    let containers = queue(&world, 60).await;
+    let mut left_over = Vec::new();
+    for container in &containers {
+        let new = NewToken {
+            scopes: scopes::attempt(container, "scripted-test"),
+            expires_at: jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1),
+        };
+        let token = world.dispatch.create_token(&new).await.unwrap();
+        let executor = world.dispatch.with_token(token.token().unwrap());
+        let etag = world.dispatch.container(container).await.unwrap().etag;
+        executor.lock_container(container, &etag).await.unwrap();
+        executor.unlock_container(container).await.unwrap();
+        left_over.push(token.token().unwrap());
+    }
+    let scheduler = Scripted::new(Manner::Slow(Duration::ZERO));
+    let began = tokio::time::Instant::now();
+    let (stop, run) = dispatch(&world, &scheduler);
+    for (container, token) in containers.iter().zip(left_over) {
+        record_when(&world, container, |record| record.lock_count == 2).await;
+        // Another client: one whose token was accepted before asks again for a while.
+        let executor = world.dispatch.with_token(token);
+        let change = json!({"state": "Cancelled"});
+        let refused = executor.update_container(container, change).await;
+        assert!(refused.is_err_and(|error| error.is_denied()), "{container}");
+    }
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(30), "{took:?}");
+    stop.cancel();
+    run.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dispatch_token_that_is_no_admins_is_refused_at_the_start() {
+    let world = World::new().await;
+    let user = json!({"user": {"email": "someone@example.com", "is_active": true}});
+    let user: Value = world
+        .dispatch
+        .send(Call::post("users", user))
+        .await
+        .unwrap();
+    assert_eq!(user["is_admin"], false);
+    let token =
+        json!({"api_client_authorization": {"owner_uuid": user["uuid"], "scopes": ["all"]}});
+    let made = Call::post("api_client_authorizations", token);
+    let made: Authorization = world.dispatch.send(made).await.unwrap();
+    let no_admin = world.dispatch.with_token(made.token().unwrap());
+    let scheduler = Scripted::new(Manner::Slow(Duration::ZERO));
+    let health = Health::new(Duration::from_secs(60), None);
+    let settings = Settings {
+        label: "test".into(),
+        ..Settings::default()
+    };
+    let engine = Engine::new(no_admin, scheduler, settings, health, None);
+    let ran = tokio::time::timeout(PATIENCE, engine.run(CancellationToken::new()));
+    let told = ran.await.unwrap().unwrap_err().to_string();
+    assert!(told.contains("no administrator"), "{told}");
 }

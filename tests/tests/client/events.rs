@@ -30,6 +30,10 @@ async fn a_new_container_and_a_new_priority_are_announced() {
         heard(&mut events).await.event_type.as_deref(),
         Some("create")
     );
+    if World::passes_for_arvados() {
+        // A real server tells nobody of a priority.
+        return;
+    }
     world
         .user
         .update_container_request(&request, json!({"priority": 3}))
@@ -56,9 +60,9 @@ async fn only_the_types_asked_for_are_announced() {
         properties: json!({"text": "x"}),
     };
     // The last is how the other subscription knows that it has missed the one before.
-    let notes = [note("dispatch"), note("update")];
-    let written = world.dispatch.create_logs(&notes).await.unwrap();
-    assert!(written.iter().all(Result::is_ok), "{written:?}");
+    for note in [note("dispatch"), note("update")] {
+        world.dispatch.create_log(&note).await.unwrap();
+    }
     let heard = async |events: &mut arvados_client::events::Events| {
         let mut types = Vec::new();
         let wait = async {

@@ -32,6 +32,7 @@ async fn a_page_that_was_cut_deletes_nothing() {
         asked: followed.iter().cloned().chain([gone.clone()]).collect(),
         since: None,
         steps: 1,
+        ..Interest::default()
     };
     let seen = look(&world.dispatch, &interest).await.unwrap();
     assert!(
@@ -39,5 +40,5 @@ async fn a_page_that_was_cut_deletes_nothing() {
             .iter()
             .all(|uuid| seen.containers.contains_key(uuid))
     );
-    assert_eq!(seen.deleted, [gone].into());
+    assert_eq!(seen.missing, [gone].into());
 }

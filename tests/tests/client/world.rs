@@ -45,6 +45,11 @@ impl World {
         }
     }
 
+    /// Whether the server passes for a real Arvados server, which has none of dispatch-api's own ways.
+    pub fn passes_for_arvados() -> bool {
+        std::env::var_os("DISPATCH_API_EMULATE").is_some_and(|mode| mode == "arvados-3")
+    }
+
     /// A committed request; its container is Queued.
     pub async fn request(&self, name: &str) -> (ContainerRequestUuid, ContainerUuid) {
         let made = self.user.create_container_request(json!({

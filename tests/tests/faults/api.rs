@@ -410,3 +410,44 @@ everywhere!(all, the_server_is_away_for_a_while, |kind| async move {
         scene.complete(&container, 1).await;
     }
 });
+
+// The server refuses valid tokens for a while, as after a restart of its database, and finds no record: nothing is
+// concluded from that.
+everywhere!(
+    all,
+    a_token_that_is_refused_for_a_while_is_still_good,
+    |kind| async move {
+        let scene = running(kind).up().await;
+        let (_, first) = scene.request("sleep 30; echo done > x", json!({})).await;
+        let runs = |c: &Container| c.state == ContainerState::Running;
+        scene.stack.wait_until(&first, PATIENCE, runs).await;
+        let not_logged_in = Fault::Answer(StatusCode::UNAUTHORIZED, Effect::None);
+        let refused = [
+            MINT,
+            LOCK,
+            UNLOCK,
+            LIST,
+            (Method::GET, MINT.1),
+            (Method::DELETE, "api_client_authorizations/*"),
+            (Method::GET, "users/current"),
+            (Method::POST, BULK[0]),
+            (Method::POST, BULK[1]),
+        ];
+        let rules = refused.map(|(method, path)| Rule::every(method, path, not_logged_in.clone()));
+        scene.proxy.faults(rules);
+        let second = scene.submit().await;
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        assert!(scene.proxy.spoilt() > 0, "nothing was refused");
+        scene.proxy.faults([]);
+        scene.complete(&first, 1).await;
+        scene.complete(&second, 1).await;
+        let said = scene.stack.dispatcher.said();
+        for blame in [
+            "may not make tokens",
+            "has it not ended",
+            "must be an administrator",
+        ] {
+            assert!(!said.contains(blame), "{said}");
+        }
+    }
+);

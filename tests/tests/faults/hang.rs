@@ -1,6 +1,6 @@
 //! Commands and answers that never end, or end after the dispatcher's patience.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arvados_client::records::{Container, ContainerState};
 use http::Method;
@@ -110,5 +110,52 @@ everywhere!(
             scene.complete(&container, 1).await;
         }
         assert_eq!(scene.proxy.spoilt(), 1);
+    }
+);
+
+// A listing never ends: what needs only the API goes on meanwhile.
+everywhere!(
+    both,
+    the_api_is_looked_at_while_a_listing_hangs,
+    |kind| async move {
+        let scene = impatient(held(kind)).up().await;
+        let container = scene.submit().await;
+        scene.job(&container).await;
+        scene.looks(2).await;
+        let rule = Rule::next(kind.lists(), 1, Fault::Hang).having(kind.listing());
+        scene.fake.faults([rule]);
+        // Until it hangs.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let second = scene.submit().await;
+        let locked = |c: &Container| c.state == ContainerState::Locked;
+        let soon = Duration::from_secs(12);
+        scene.stack.wait_until(&second, soon, locked).await;
+        let said = scene.stack.dispatcher.said();
+        assert!(!said.contains(GIVEN_UP), "the listing did not hang: {said}");
+    }
+);
+
+// Nobody waits long for an explanation, and it says who did not answer.
+everywhere!(
+    both,
+    an_explanation_does_not_wait_for_a_scheduler_that_hangs,
+    |kind| async move {
+        let scene = impatient(held(kind)).up().await;
+        let container = scene.submit().await;
+        scene.job(&container).await;
+        let rule = Rule::every(kind.lists(), Fault::Hang).having(kind.listing());
+        scene.fake.faults([rule]);
+        let began = Instant::now();
+        let asked = scene
+            .stack
+            .dispatcher
+            .errand(&["explain", container.as_str()]);
+        let answer = tokio::process::Command::from(asked).output().await.unwrap();
+        let took = began.elapsed();
+        let said = [answer.stdout, answer.stderr].concat();
+        let told = String::from_utf8_lossy(&said);
+        assert!(took < Duration::from_secs(15), "{took:?}: {told}");
+        assert!(told.contains("did not answer within 5 s"), "{told}");
+        assert!(told.contains("record  Locked"), "{told}");
     }
 );

@@ -8,6 +8,7 @@ mod beneath;
 #[path = "../suite/condor_lab.rs"]
 #[allow(dead_code, reason = "the suite uses more of it than this does")]
 mod condor_lab;
+mod emulated;
 mod hang;
 #[path = "../suite/image.rs"]
 mod image;

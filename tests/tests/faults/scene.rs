@@ -92,6 +92,8 @@ pub struct Begin {
     /// The proxy refuses connections until it is opened.
     pub api_down: bool,
     pub flags: Vec<&'static str>,
+    /// Of the API server.
+    pub api_flags: Vec<&'static str>,
 }
 
 /// Jobs are run.
@@ -101,6 +103,7 @@ pub fn running(kind: Kind) -> Begin {
         run_jobs: true,
         api_down: false,
         flags: Vec::new(),
+        api_flags: Vec::new(),
     }
 }
 
@@ -138,7 +141,7 @@ impl Begin {
             _ => None,
         };
         let mut made = None;
-        let stack = Stack::with(|servers, dir| {
+        let stack = Stack::with_api(&self.api_flags, |servers, dir| {
             let proxy = Proxy::start(&servers.ready);
             proxy.open(!self.api_down);
             let servers = Servers {

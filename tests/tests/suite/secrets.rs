@@ -21,6 +21,17 @@ pub fn secret(token: &str) -> String {
     token.trim().rsplit('/').next().unwrap().to_owned()
 }
 
+/// Adds what the token file of a job holds: the attempt's token, which is returned, and the secret of its gateway.
+pub fn add_credentials(secrets: &mut Secrets, file: &Path) -> String {
+    let content = fs::read_to_string(file).unwrap();
+    let (token, rest) = content.split_once('\n').unwrap_or((&content, ""));
+    secrets.insert("attempt token".to_owned(), secret(token));
+    if let Some(gateway) = rest.trim().strip_prefix("GatewayAuthSecret=") {
+        secrets.insert("gateway secret".to_owned(), gateway.to_owned());
+    }
+    token.trim().to_owned()
+}
+
 pub fn found_in(secrets: &Secrets, text: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(text);
     secrets

@@ -1,17 +1,20 @@
 //! A throwaway Slurm whose daemons can be killed and started again, and dispatch-slurm on it.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use arvados_client::ContainerUuid;
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 use crate::lab::Lab;
+use crate::points::Points;
 use crate::processes::is_gone;
-use crate::program::{Program, binary};
-use crate::stack::{Servers, Stack, wait_for};
+use crate::program::{Program, binary, copy_program};
+use crate::stack::{Servers, Stack, points_in, wait_for};
 
 /// How long anything may take that is not slow on purpose.
 pub const PATIENCE: Duration = Duration::from_secs(90);
@@ -19,6 +22,13 @@ pub const PATIENCE: Duration = Duration::from_secs(90);
 /// A crunch-run that gives a container so long to end that Slurm, however slow, ends them both first.
 pub fn patient_crunch_run() -> String {
     format!("{} --grace=60s", binary("crunch-run").display())
+}
+
+fn give(path: &Path, user: &str) {
+    let done = Command::new("chown")
+        .args([user, path.to_str().unwrap()])
+        .status();
+    assert!(done.unwrap().success());
 }
 
 pub struct Cluster {
@@ -152,6 +162,61 @@ impl Cluster {
     /// One dispatch-slurm.
     pub fn dispatcher(&self, servers: &Servers, shared: &Path, more: &[&str]) -> Program {
         self.dispatcher_with(servers, shared, more, &[])
+    }
+
+    /// The servers and a dispatch-slurm of an ordinary user, whose crunch-run has these flags too.
+    pub async fn stack_of_user(&self, user: &str, flags: &[&str], more: &[&str]) -> Stack {
+        Stack::with(|servers, dir| self.dispatcher_of(user, servers, dir, flags, more)).await
+    }
+
+    fn dispatcher_of(
+        &self,
+        user: &str,
+        servers: &Servers,
+        dir: &Path,
+        flags: &[&str],
+        more: &[&str],
+    ) -> Program {
+        let mode = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode));
+        mode(dir, 0o755).unwrap();
+        Points::open_to_all(&points_in(dir));
+        let [shared, cache, temporary] = ["shared", "cache", "tmp"].map(|name| {
+            let place = dir.join(name);
+            fs::create_dir(&place).unwrap();
+            give(&place, user);
+            place.to_str().unwrap().to_owned()
+        });
+        let copy = |from: &Path, name: &str, access| {
+            let to = dir.join(name);
+            copy_program(from, &to);
+            mode(&to, access).unwrap();
+            give(&to, user);
+            to.to_str().unwrap().to_owned()
+        };
+        let of = |value: &Value| PathBuf::from(value.as_str().unwrap());
+        let token = copy(
+            &of(&servers.ready["tokens"]["dispatch"]),
+            "dispatch-token",
+            0o600,
+        );
+        let certificate = copy(&of(&servers.ready["certificate"]), "certificate.pem", 0o644);
+        let program = copy(&binary("dispatch-slurm"), "dispatch-slurm", 0o755);
+        let crunch_run = copy(&binary("crunch-run"), "crunch-run", 0o755);
+        let temporary = format!("TMPDIR={temporary}");
+        let words = ["/usr/bin/env", &temporary, &crunch_run, "--cache", &cache];
+        let crunch_run = shlex::try_join(words.iter().chain(flags).copied()).unwrap();
+        let mut args = vec!["--shared-dir", &shared, "--token-file", &token];
+        args.extend(["--crunch-run", &crunch_run]);
+        args.extend(more);
+        let path = self.lab.path();
+        let env = [
+            ("SLURM_CONF", self.lab.variable("SLURM_CONF")),
+            ("PATH", path.as_str()),
+            ("SSL_CERT_FILE", &certificate),
+        ];
+        servers
+            .dispatcher("dispatch-slurm", &args, &env)
+            .run_as(user, program.into())
     }
 
     /// One dispatch-slurm with variables of its own.

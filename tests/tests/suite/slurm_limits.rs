@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use arvados_client::ContainerUuid;
 use arvados_client::records::{Container, ContainerState};
+use arvados_client::{ContainerRequestUuid, ContainerUuid};
 use serde_json::{Value, json};
 
 use crate::processes::{crunch_run_of, deaf, sleeper};
@@ -14,10 +14,19 @@ use crate::starts::Gate;
 const NODE: [&str; 6] = ["-n", "1", "-c", "4", "-m", "4000"];
 
 async fn running(stack: &Stack, script: &str, more: Value) -> ContainerUuid {
-    let (_, container) = stack.submit("limited", script, more).await;
+    requested(stack, script, more).await.1
+}
+
+/// The same with its request.
+async fn requested(
+    stack: &Stack,
+    script: &str,
+    more: Value,
+) -> (ContainerRequestUuid, ContainerUuid) {
+    let (request, container) = stack.submit("limited", script, more).await;
     let runs = |c: &Container| c.state == ContainerState::Running;
     stack.wait_until(&container, PATIENCE, runs).await;
-    container
+    (request, container)
 }
 
 /// It is Cancelled; why.
@@ -60,32 +69,89 @@ async fn a_job_that_slurm_ends_at_its_time_limit_is_told_so() {
     assert!(why.contains("reached its time limit in Slurm"), "{why}");
 }
 
+const CONSTRAINED: [&str; 7] = ["-n", "1", "-c", "4", "-m", "4000", "-C"];
+/// Less than the container may have.
+const LITTLE: &str = "--sbatch-argument=--mem=150";
+
+fn large() -> Value {
+    json!({"runtime_constraints": {"vcpus": 1, "ram": 1 << 30, "API": true}})
+}
+
+/// A script that takes too much when the gate is opened.
+fn grows(gate: &Gate) -> String {
+    let wait = gate.script();
+    format!("{wait}; dd if=/dev/zero of=/dev/null bs=400M count=1 && sleep 1000")
+}
+
+/// The record, when its command has outgrown the job.
+async fn outgrown(stack: &Stack) -> (ContainerRequestUuid, Container) {
+    let gate = Gate::closed();
+    let (request, container) = requested(stack, &grows(&gate), large()).await;
+    gate.open();
+    (request, stack.end(&container, PATIENCE).await)
+}
+
+/// The same where the kernel ends crunch-run itself; why.
+async fn outgrown_by_its_executor(stack: &Stack) -> String {
+    let gate = Gate::closed();
+    let container = running(stack, &grows(&gate), large()).await;
+    let process = crunch_run_of(&container).unwrap().as_raw_nonzero();
+    fs::write(format!("/proc/{process}/oom_score_adj"), "1000").unwrap();
+    gate.open();
+    why(stack, &container).await
+}
+
+const KILLED_BY_SLURM: &str = "was killed by Slurm for using more memory than it was given";
+
 /// Slurm gives the job less than the container may have. Whom the kernel ends is its own choice: the command, of which
 /// crunch-run tells, or crunch-run, of which Slurm does.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_over_its_memory_is_told_so_whichever_process_the_kernel_ends() {
-    let cluster = Cluster::up(&["-n", "1", "-c", "4", "-m", "4000", "-C", "-p", "mem"]);
-    let stack = cluster.stack(&["--sbatch-argument=--mem=150"]).await;
-    let large = json!({"runtime_constraints": {"vcpus": 1, "ram": 1 << 30, "API": true}});
-    let grows = |gate: &Gate| {
-        let wait = gate.script();
-        format!("{wait}; dd if=/dev/zero of=/dev/null bs=400M count=1 && sleep 1000")
-    };
-    let gate = Gate::closed();
-    let command = running(&stack, &grows(&gate), large.clone()).await;
-    gate.open();
-    let record = stack.end(&command, PATIENCE).await;
+    let cluster = Cluster::up(&[&CONSTRAINED[..], &["-p", "mem"]].concat());
+    let stack = cluster.stack(&[LITTLE]).await;
+    let (_, record) = outgrown(&stack).await;
     let why = record.runtime_status.error.unwrap_or_default();
     assert!(why.contains("memory"), "{:?}: {why}", record.state);
+    let why = outgrown_by_its_executor(&stack).await;
+    assert!(why.contains(KILLED_BY_SLURM), "{why}");
+}
 
-    let gate = Gate::closed();
-    let executor = running(&stack, &grows(&gate), large).await;
-    let process = crunch_run_of(&executor).unwrap().as_raw_nonzero();
-    fs::write(format!("/proc/{process}/oom_score_adj"), "1000").unwrap();
-    gate.open();
-    let why = self::why(&stack, &executor).await;
+/// Their containers have no control group of their own: the job's is asked.
+async fn an_ordinary_user_s_job_over_its_memory(flag: &str, prefix: &str) {
+    let cluster = Cluster::up(&[&CONSTRAINED[..], &["-p", prefix]].concat());
+    let stack = cluster.stack_of_user("daemon", &[flag], &[LITTLE]).await;
+    let (request, record) = outgrown(&stack).await;
+    let status = &record.runtime_status;
+    let why = status.error.as_deref().unwrap_or_default();
     assert!(
-        why.contains("was killed by Slurm for using more memory than it was given"),
-        "{why}"
+        why.starts_with("killed by its memory limit: used "),
+        "{record:?}"
     );
+    assert!(why.contains(" of 150.0 MiB"), "{why}");
+    let detail = status.error_detail.as_deref().unwrap_or_default();
+    assert!(
+        detail.contains("the control group of its job counts 1 out-of-memory kill"),
+        "{detail}"
+    );
+    // That the scheduler keeps the limits is none.
+    assert_eq!((&status.warning, &status.warning_detail), (&None, &None));
+    let request = stack.user.container_request(&request).await.unwrap();
+    let log = request.log_uuid.unwrap().to_string();
+    let result = stack.read(&log, "result.json").await;
+    let result: Value = serde_json::from_str(&result).unwrap();
+    assert_eq!(result["verdict"], "memory", "{result}");
+    let peak = result["peak_memory_bytes"].as_u64().unwrap();
+    assert!((100 << 20..=150 << 20).contains(&peak), "{result}");
+    let why = outgrown_by_its_executor(&stack).await;
+    assert!(why.contains(KILLED_BY_SLURM), "{why}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ordinary_user_s_job_over_its_memory_is_told_so_with_crun() {
+    an_ordinary_user_s_job_over_its_memory("--oci-runtime=crun", "memc").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ordinary_user_s_job_over_its_memory_is_told_so_with_apptainer() {
+    an_ordinary_user_s_job_over_its_memory("--runtime-engine=apptainer", "mema").await;
 }

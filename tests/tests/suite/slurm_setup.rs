@@ -8,7 +8,7 @@ use arvados_client::records::ContainerState;
 use serde_json::{Value, json};
 
 use crate::program::{binary, write_script};
-use crate::secrets::{Secrets, files, found_in, processes, secret};
+use crate::secrets::{Secrets, add_credentials, files, found_in, processes, secret};
 use crate::stack::client;
 
 mod site;
@@ -294,10 +294,10 @@ async fn no_secret_is_in_slurm_or_in_a_process() {
     let token = shared(dir)
         .join(container.as_str())
         .join(format!("token-{attempt}"));
-    let token = std::fs::read_to_string(token).unwrap();
-    secrets.insert("attempt token".to_owned(), secret(&token));
+    let token = add_credentials(&mut secrets, &token);
+    assert!(secrets.contains_key("gateway secret"));
     let as_attempt =
-        client(&site.stack.ready, "user").with_token(arvados_client::Token::new(token.trim()));
+        client(&site.stack.ready, "user").with_token(arvados_client::Token::new(token));
     assert_eq!(
         as_attempt.container(&container).await.unwrap().uuid,
         container

@@ -82,10 +82,19 @@ impl Stack {
 
     /// With the dispatcher that `make` makes.
     pub async fn with(make: impl FnOnce(&Servers, &Path) -> Program) -> Self {
+        Self::with_api(&[], make).await
+    }
+
+    /// The same, and the server has these flags besides.
+    pub async fn with_api(
+        api_flags: &[&str],
+        make: impl FnOnce(&Servers, &Path) -> Program,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("state");
         let (port, address) = port();
-        let args = ["--state", state.to_str().unwrap(), "--listen", &address];
+        let mut args = vec!["--state", state.to_str().unwrap(), "--listen", &address];
+        args.extend(api_flags);
         let points = points_in(dir.path());
         std::fs::create_dir(&points).unwrap();
         let env = [(fail_points::VARIABLE, points.to_str().unwrap())];

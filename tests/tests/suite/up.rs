@@ -178,3 +178,30 @@ fn a_job_from_files_to_files() {
     let info = up.ok(&["info"]);
     assert!(info.contains("CPU"), "{info}");
 }
+
+#[test]
+fn what_a_running_job_prints_is_seen_before_any_of_it_is_saved() {
+    let up = Up::start();
+    up.add_image();
+    let command = "echo at work; sleep 300";
+    let submit = [
+        "submit",
+        "--image",
+        "busybox:test",
+        "--",
+        "sh",
+        "-c",
+        command,
+    ];
+    let submitted = up.ok(&submit);
+    let job = submitted.split(' ').next().unwrap();
+    wait_for("the first line", PATIENCE, || {
+        let printed = up.dispatch(&["logs", job]).stdout;
+        (printed == b"at work\n").then_some(())
+    });
+    let shown = up.ok(&["show", "--json", job]);
+    assert!(shown.contains(r#""state":"Running""#), "{shown}");
+    let files = up.ok(&["logs", "--files", job]);
+    assert!(files.contains("crunch-run.txt"), "{files}");
+    up.ok(&["kill", job]);
+}

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 pub(in crate::engine) use self::build::build;
 use super::kept::protocol::Runtime;
 use super::kept::{Keeping, Settings, limits, may_mount};
-use super::{Container, ContainerSpec, Engine, EngineError, Limits, Recovered};
+use super::{Container, ContainerSpec, Engine, EngineError, Limits, Recovered, Unenforced};
 use crate::engine::gpu::{self, GpuAccess};
 use crate::image::{Image, ImageSource, ImageStore};
 
@@ -111,19 +111,22 @@ impl ApptainerEngine {
     }
 
     /// What no control group of ours holds.
-    fn lacks(&self, limits: &Limits, gpus: Option<&GpuAccess>) -> Vec<String> {
+    fn lacks(&self, limits: &Limits, gpus: Option<&GpuAccess>) -> Vec<Unenforced> {
         if !self.privileged {
             let mut sentences = limits::unenforceable_at_all(limits, gpus, limits::NO_GROUPS);
-            sentences.extend(hooks_are_left_out(gpus, self.variant.name()));
+            let hooks = hooks_are_left_out(gpus, self.variant.name());
+            sentences.extend(hooks.map(Unenforced::from));
             return sentences;
         }
         let why = format!("the {} engine sets none", self.variant.name());
         let mut sentences = limits::unenforceable_at_all(limits, gpus, &why);
-        sentences.push(format!(
+        let unmasked = format!(
             "with {} run by root, the container is not kept from changing the node's settings in /proc and /sys",
             self.variant.name()
-        ));
-        sentences.extend(hooks_are_left_out(gpus, self.variant.name()));
+        );
+        sentences.push(unmasked.into());
+        let hooks = hooks_are_left_out(gpus, self.variant.name());
+        sentences.extend(hooks.map(Unenforced::from));
         sentences
     }
 }
@@ -149,7 +152,7 @@ impl Engine for ApptainerEngine {
         &'a self,
         limits: &'a Limits,
         gpus: Option<&'a GpuAccess>,
-    ) -> BoxFuture<'a, Vec<String>> {
+    ) -> BoxFuture<'a, Vec<Unenforced>> {
         Box::pin(std::future::ready(self.lacks(limits, gpus)))
     }
 

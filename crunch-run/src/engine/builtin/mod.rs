@@ -15,7 +15,9 @@ pub(in crate::engine) use self::launch::{interpreter, is_program};
 use super::kept::protocol::Runtime;
 use super::kept::{Keeping, limits};
 pub use super::kept::{Settings, helper_main_if_asked};
-use super::{Container, ContainerSpec, Engine, EngineError, GpuAccess, Limits, Recovered};
+use super::{
+    Container, ContainerSpec, Engine, EngineError, GpuAccess, Limits, Recovered, Unenforced,
+};
 use crate::cgroup::enforce::Enforceable;
 use crate::cgroup::{Layout, Mode};
 use crate::image::{Image, ImageSource, ImageStore};
@@ -86,7 +88,7 @@ impl Engine for BuiltinEngine {
         &'a self,
         limits: &'a Limits,
         gpus: Option<&'a GpuAccess>,
-    ) -> BoxFuture<'a, Vec<String>> {
+    ) -> BoxFuture<'a, Vec<Unenforced>> {
         let sentences = limits::unenforceable_here(limits, gpus);
         Box::pin(std::future::ready(sentences))
     }

@@ -147,6 +147,8 @@ impl Follower {
             oom_killed: oom_kills > 0,
             oom_kills,
             peak_memory: accounts.peak_memory,
+            job_group: None,
+            largest_process: None,
             processes: accounts.processes,
         })
     }

@@ -1,18 +1,20 @@
 //! Docker, and podman's service that speaks the same API: containers over a socket of this machine.
 
 mod create;
+pub mod files;
 mod follow;
 mod handle;
 mod image;
 mod messages;
 mod owner;
 mod recover;
+mod runtime;
 mod socket;
 mod stdio;
 
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +33,9 @@ use super::gpu::{self, GpuAccess};
 use super::kept::check_binds;
 use super::kept::check_strings;
 use super::kept::limits::check as check_limits;
-use super::{Container, ContainerSpec, Engine, EngineError, EngineNote, Limits, Recovered};
+use super::{
+    Container, ContainerSpec, Engine, EngineError, EngineNote, Limits, Recovered, Unenforced,
+};
 use crate::image::{Image, ImageSource};
 
 /// How long the daemon may take to answer an ordinary question.
@@ -186,11 +190,28 @@ impl Engine for DockerEngine {
             })
     }
 
+    fn check_service(&self) -> BoxFuture<'_, Result<(), EngineError>> {
+        Box::pin(async {
+            // Podman takes its time to answer, so it is asked only where the answer matters.
+            if self.flavour == Flavour::Docker || !runtime::has_hybrid_controllers() {
+                return Ok(());
+            }
+            let runtime = self.info().await?.default_runtime.as_deref();
+            match runtime.and_then(runtime::problem) {
+                Some(reason) => Err(EngineError::Unavailable {
+                    engine: self.flavour.name(),
+                    reason,
+                }),
+                None => Ok(()),
+            }
+        })
+    }
+
     fn unenforceable<'a>(
         &'a self,
         limits: &'a Limits,
         gpus: Option<&'a GpuAccess>,
-    ) -> BoxFuture<'a, Vec<String>> {
+    ) -> BoxFuture<'a, Vec<Unenforced>> {
         Box::pin(async move {
             let mut sentences = match self.info().await {
                 Ok(info) => create::unenforceable(self.flavour, limits, info),
@@ -201,7 +222,7 @@ impl Engine for DockerEngine {
             {
                 sentences.push(gpu::hooks_are_left_out(self.flavour.name()));
             }
-            sentences
+            sentences.into_iter().map(Unenforced::from).collect()
         })
     }
 
@@ -218,6 +239,15 @@ impl Engine for DockerEngine {
         spec: ContainerSpec,
     ) -> BoxFuture<'a, Result<Arc<dyn Container>, EngineError>> {
         Box::pin(self.create_container(image, spec))
+    }
+
+    fn give_files<'a>(
+        &'a self,
+        name: &'a str,
+        image: Option<&'a Image>,
+        dir: &'a Path,
+    ) -> BoxFuture<'a, Result<bool, EngineError>> {
+        Box::pin(self.files_given(name, image.map(|image| image.id.as_str()), dir))
     }
 
     fn recover<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Recovered, EngineError>> {

@@ -100,7 +100,7 @@ impl DockerEngine {
 }
 
 /// Where another run is removing it at this moment, it is gone when that is done, within `patience`.
-async fn remove(client: &Docker, id: &str, patience: Duration) -> Result<(), Error> {
+pub(super) async fn remove(client: &Docker, id: &str, patience: Duration) -> Result<(), Error> {
     let options = RemoveContainerOptionsBuilder::new()
         .force(true)
         .v(true)

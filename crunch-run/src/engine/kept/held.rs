@@ -24,6 +24,7 @@ pub struct Held {
     pid: Pid,
     words: BufReader<UnixStream>,
     ended: bool,
+    largest_process: Option<u64>,
 }
 
 impl Held {
@@ -57,6 +58,7 @@ impl Held {
             holder,
             words: BufReader::new(words),
             ended: false,
+            largest_process: None,
         };
         match held.word() {
             Some(Word::Created) => {}
@@ -117,8 +119,12 @@ impl First for Held {
                 Some(Word::Created) => None,
                 Some(Word::Started) => Some(Said::Started),
                 Some(Word::Failed(reason)) => Some(Said::Failed(StartError::Runtime { reason })),
-                Some(Word::Ended(status)) => {
+                Some(Word::Ended {
+                    status,
+                    largest_process,
+                }) => {
                     self.ended = true;
+                    self.largest_process = largest_process;
                     Some(Said::Ended(status))
                 }
                 None => {
@@ -129,6 +135,10 @@ impl First for Held {
             });
         }
         said
+    }
+
+    fn largest_process(&self) -> Option<u64> {
+        self.largest_process
     }
 
     fn kill(&mut self) {

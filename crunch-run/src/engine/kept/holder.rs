@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::SigSet;
 use rustix::mount::{MountFlags, mount};
 use rustix::process::{Pid, Signal, WaitOptions, set_parent_process_death_signal};
@@ -50,7 +51,11 @@ pub enum Word {
     Created,
     Failed(String),
     Started,
-    Ended(ExitStatus),
+    Ended {
+        status: ExitStatus,
+        /// Highest resident memory of one process, in bytes.
+        largest_process: Option<u64>,
+    },
 }
 
 /// Runs until the container ends.
@@ -82,7 +87,10 @@ pub fn hold() -> io::Result<()> {
     };
     keeper.say(&Word::Started)?;
     let status = wait(first)?;
-    keeper.say(&Word::Ended(status))
+    keeper.say(&Word::Ended {
+        status,
+        largest_process: largest_process(),
+    })
 }
 
 enum Made {
@@ -164,6 +172,17 @@ fn hide_hybrid(flags: MountFlags) -> io::Result<()> {
         mount("tmpfs", HYBRID, "tmpfs", flags, None)?;
     }
     Ok(())
+}
+
+/// Of the processes that were waited for, and of those that they waited for. A new process begins with the
+/// figure of its parent, so one that is no higher than this process's own says nothing.
+fn largest_process() -> Option<u64> {
+    let most = |whose| {
+        let kibibytes = getrusage(whose).ok()?.max_rss();
+        u64::try_from(kibibytes).ok()?.checked_mul(1 << 10)
+    };
+    let own = most(UsageWho::RUSAGE_SELF)?;
+    most(UsageWho::RUSAGE_CHILDREN).filter(|bytes| *bytes > own)
 }
 
 /// Waits for the container's first process. Orphans come here too.

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, setsid, umask};
 use super::members::Members;
 use super::protocol::{News, Order, Plan, Runtime, receive_stdio};
 use super::scene::{self, Made};
-use crate::cgroup::Layout;
+use crate::cgroup::{Layout, SharedMemory};
 use crate::engine::{Exit, ExitStatus, StartError, apptainer, builtin, oci};
 
 /// How long killed processes may take to be gone. They take longer only when a file system hangs.
@@ -61,8 +61,16 @@ pub fn keep() -> io::Result<()> {
     let Some(Order::Create(plan)) = control.next_order()? else {
         return Ok(());
     };
+    let executor = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get() as u32);
+    // A container of root's has a control group of its own.
+    let shared = match plan.privileged {
+        true => None,
+        false => SharedMemory::of_process(std::process::id(), executor),
+    };
     let mut keeper = Keeper {
         plan: *plan,
+        executor,
+        shared,
         control,
         made: Made::default(),
         first: None,
@@ -141,6 +149,11 @@ pub trait First {
     /// What happened since. Never waits.
     fn hear(&mut self) -> Vec<Said>;
 
+    /// Highest resident memory of one process of the container, in bytes, once it has ended.
+    fn largest_process(&self) -> Option<u64> {
+        None
+    }
+
     /// Kills it and, with its pid namespace, everything in the container.
     fn kill(&mut self);
 }
@@ -154,6 +167,10 @@ pub enum Said {
 
 struct Keeper {
     plan: Plan,
+    /// The crunch-run that started this process.
+    executor: u32,
+    /// The control group that the container shares with its job.
+    shared: Option<SharedMemory>,
     control: Control,
     made: Made,
     first: Option<Box<dyn First>>,
@@ -258,14 +275,21 @@ impl Keeper {
         self.told_exit = true;
         let group = self.made.groups.as_ref().map(|g| &g.inside);
         let oom_kills = group.and_then(|g| g.oom_kills()).unwrap_or(0);
-        let peak_memory = group.and_then(|g| g.memory_peak());
-        self.tell(&News::Exited(Exit {
+        let exit = Exit {
             status,
             oom_killed: oom_kills > 0,
             oom_kills,
-            peak_memory,
+            peak_memory: group.and_then(|g| g.memory_peak()),
+            job_group: None,
+            largest_process: self
+                .first
+                .as_ref()
+                .and_then(|first| first.largest_process()),
             processes: group.map(|g| g.process_limit()).unwrap_or_default(),
-        }));
+        };
+        let shared = self.shared.as_ref();
+        let exit = exit.with_job_group(shared.and_then(|shared| shared.kills(self.executor)));
+        self.tell(&News::Exited(exit));
     }
 
     fn members(&self) -> Option<Members<'_>> {

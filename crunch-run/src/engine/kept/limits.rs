@@ -3,7 +3,7 @@
 use crate::cgroup::enforce::{Enforceable, parse_cpus};
 use crate::cgroup::{Cgroup, Layout, Mode};
 use crate::engine::gpu::GpuAccess;
-use crate::engine::{Limits, StartError};
+use crate::engine::{Limits, StartError, Unenforced};
 
 use super::spec::DEFAULT_PIDS;
 
@@ -56,12 +56,11 @@ fn allowed_cpus() -> Option<String> {
 }
 
 /// For containers in control groups of their own.
-pub fn unenforceable_here(limits: &Limits, gpus: Option<&GpuAccess>) -> Vec<String> {
+pub fn unenforceable_here(limits: &Limits, gpus: Option<&GpuAccess>) -> Vec<Unenforced> {
     let Ok(layout) = Layout::of_this_process() else {
-        return vec![
-            "no limit can be enforced: the control groups of this process cannot be read"
-                .to_owned(),
-        ];
+        let sentence =
+            "no limit can be enforced: the control groups of this process cannot be read";
+        return vec![sentence.to_owned().into()];
     };
     let swap_is_used =
         std::fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().count() > 1);
@@ -72,13 +71,62 @@ pub fn unenforceable_here(limits: &Limits, gpus: Option<&GpuAccess>) -> Vec<Stri
         layout.mode,
         swap_is_used,
     )
+    .into_iter()
+    .map(Unenforced::from)
+    .collect()
 }
 
 /// Why an ordinary user's containers have no limits of their own.
 pub const NO_GROUPS: &str = "an ordinary user can make no control group here";
 
+/// Limits of the control group that a container without one of its own runs in.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct JobLimits {
+    memory: Option<u64>,
+    cpus: Option<f64>,
+}
+
+impl JobLimits {
+    fn here() -> Self {
+        let Ok(own) = Cgroup::of_process(std::process::id()) else {
+            return Self::default();
+        };
+        let online = std::fs::read_to_string("/sys/devices/system/cpu/online").ok();
+        let online = online.and_then(|list| parse_cpus(list.trim()));
+        let online = online.map_or(f64::INFINITY, |cpus| cpus.len() as f64);
+        Self {
+            memory: own.shared_memory().limit,
+            cpus: own
+                .cpu_quota()
+                .or(own.cpuset_size())
+                .filter(|cpus| *cpus < online),
+        }
+    }
+
+    /// `None` where no limit holds.
+    fn words(self) -> Option<String> {
+        let memory = self.memory.map(|bytes| format!("{bytes} bytes of memory"));
+        let cpus = self.cpus.map(|cpus| format!("{cpus} CPUs"));
+        let all: Vec<String> = memory.into_iter().chain(cpus).collect();
+        (!all.is_empty()).then(|| all.join(" and "))
+    }
+}
+
 /// For containers on which no limit is set.
-pub fn unenforceable_at_all(limits: &Limits, gpus: Option<&GpuAccess>, why: &str) -> Vec<String> {
+pub fn unenforceable_at_all(
+    limits: &Limits,
+    gpus: Option<&GpuAccess>,
+    why: &str,
+) -> Vec<Unenforced> {
+    left_to_the_scheduler(limits, gpus, why, JobLimits::here())
+}
+
+fn left_to_the_scheduler(
+    limits: &Limits,
+    gpus: Option<&GpuAccess>,
+    why: &str,
+    of_job: JobLimits,
+) -> Vec<Unenforced> {
     let mut all = Vec::new();
     all.extend(limits.memory_bytes.map(|n| format!("memory ({n} bytes)")));
     all.extend(limits.vcpus.map(|n| format!("CPUs ({n})")));
@@ -86,16 +134,23 @@ pub fn unenforceable_at_all(limits: &Limits, gpus: Option<&GpuAccess>, why: &str
     let most = limits.pids.unwrap_or(DEFAULT_PIDS);
     all.push(format!("processes ({most})"));
     let all = all.join(", ");
-    let mut sentences = vec![format!(
-        "what the container takes is for the scheduler to limit: {all}; {why}"
-    )];
+    let holds = of_job.words();
+    let is_covered = holds.is_some();
+    let of_job = match holds {
+        Some(words) => format!("the control group of its job allows {words}"),
+        None => "the control group of its job limits neither memory nor CPUs".to_owned(),
+    };
+    let mut missing = vec![Unenforced {
+        sentence: format!(
+            "what the container takes is for the scheduler to limit: {all}; {why}; {of_job}"
+        ),
+        is_covered,
+    }];
     if has_gpus(gpus) {
-        sentences.push(
-            "the choice of GPUs is not enforced by the kernel: the container sees only its own device nodes"
-                .to_owned(),
-        );
+        let sentence = "the choice of GPUs is not enforced by the kernel: the container sees only its own device nodes";
+        missing.push(sentence.to_owned().into());
     }
-    sentences
+    missing
 }
 
 fn has_gpus(gpus: Option<&GpuAccess>) -> bool {
@@ -187,15 +242,32 @@ mod tests {
             pids: Some(7),
             cpuset: Some("0-1".into()),
         };
-        let all = unenforceable_at_all(&limits, None, NO_GROUPS);
-        assert_eq!(
-            all,
-            [
-                "what the container takes is for the scheduler to limit: memory (1073741824 bytes), CPUs (2), which CPUs (0-1), \
-                processes (7); an ordinary user can make no control group here"
-            ]
-        );
+        let expected = "what the container takes is for the scheduler to limit: memory (1073741824 bytes), CPUs (2), \
+            which CPUs (0-1), processes (7); an ordinary user can make no control group here";
+        for (memory, cpus, of_job, is_covered) in [
+            (None, None, "limits neither memory nor CPUs", false),
+            (Some(512), None, "allows 512 bytes of memory", true),
+            (None, Some(1.5), "allows 1.5 CPUs", true),
+            (
+                Some(512),
+                Some(2.0),
+                "allows 512 bytes of memory and 2 CPUs",
+                true,
+            ),
+        ] {
+            let of_job_limits = JobLimits { memory, cpus };
+            let found = left_to_the_scheduler(&limits, None, NO_GROUPS, of_job_limits);
+            let sentence = format!("{expected}; the control group of its job {of_job}");
+            let expected = Unenforced {
+                sentence,
+                is_covered,
+            };
+            assert_eq!(found, [expected]);
+        }
         let least = unenforceable_at_all(&Limits::default(), None, NO_GROUPS);
-        assert!(least[0].contains("limit: processes (32768);"), "{least:?}");
+        assert!(
+            least[0].sentence.contains("limit: processes (32768);"),
+            "{least:?}"
+        );
     }
 }

@@ -32,18 +32,22 @@ pub use self::process::variable;
 use self::protocol::{KEEPER_ARGUMENT, Plan, Runtime};
 use self::record::{Keeper, Record};
 pub use self::user::Identity;
+use super::docker::files::helper;
 use super::{Container, ContainerSpec, EngineError, Recovered, StartError};
 use crate::cgroup::{Cgroup, Layout};
 use crate::image::{Image, ImageSource, ImageStore};
 
-/// Becomes the process that keeps one container, or that a container of another program lives under, and never
-/// returns, if this process was started to be that. Must be called before any thread exists.
+/// Becomes the process that keeps one container, or that a container of another program lives under, or that gives
+/// a container's files away, and never returns, if this process was started to be that. Must be called before any thread exists.
 pub fn helper_main_if_asked() {
     let asked = std::env::args_os().nth(1);
     let ended = if asked.as_deref() == Some(OsStr::new(KEEPER_ARGUMENT)) {
         keeper::keep()
     } else if asked.as_deref() == Some(OsStr::new(holder::HOLDER_ARGUMENT)) {
         holder::hold()
+    } else if asked.as_deref() == Some(OsStr::new(helper::ARGUMENT)) {
+        let dir = std::env::args_os().nth(2).unwrap_or_default();
+        helper::give(Path::new(&dir))
     } else {
         return;
     };

@@ -23,7 +23,9 @@ pub(in crate::engine) use self::build::build;
 pub(in crate::engine) use self::bundle::Bundle;
 use super::kept::protocol::Runtime;
 use super::kept::{Keeping, Settings, limits, may_mount};
-use super::{Container, ContainerSpec, Engine, EngineError, GpuAccess, Limits, Recovered};
+use super::{
+    Container, ContainerSpec, Engine, EngineError, GpuAccess, Limits, Recovered, Unenforced,
+};
 use crate::image::{Image, ImageSource, ImageStore};
 
 const NAME: &str = "oci";
@@ -115,7 +117,7 @@ impl Engine for OciEngine {
         &'a self,
         limits: &'a Limits,
         gpus: Option<&'a GpuAccess>,
-    ) -> BoxFuture<'a, Vec<String>> {
+    ) -> BoxFuture<'a, Vec<Unenforced>> {
         let sentences = match self.privileged {
             true => limits::unenforceable_here(limits, gpus),
             false => limits::unenforceable_at_all(limits, gpus, limits::NO_GROUPS),

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::*;
 use crate::act::{Hints, Outcome};
-use crate::mind::BURST;
+use crate::mind::{API_HANDS, BURST, HANDS};
 use crate::needs::{Fit, Needs};
 use crate::news::Named;
 use crate::observe::Look;
@@ -44,6 +44,7 @@ fn known(state: ContainerState, holder: Holder, priority: i64) -> Known {
         needs: Needs::default(),
         fit: Fit::Now,
         seen: START,
+        end: None,
     }
 }
 
@@ -206,7 +207,7 @@ fn locks_leave_hands_for_what_is_locked() {
     let mut mind = mind(500);
     (0..100).for_each(|_| queued(&mut mind));
     let locks = decide(&mut mind, START);
-    assert_eq!(locks.len(), 6, "of 8 hands");
+    assert_eq!(locks.len(), 7, "of 10 hands");
     locked(&mut mind, 1);
     let later = |ms| Moment(START.0 + Duration::from_millis(ms));
     assert!(decide(&mut mind, later(1)).is_empty(), "more may come");
@@ -234,6 +235,13 @@ fn what_is_behind_a_queue_that_was_taken_whole_is_looked_for_once() {
     assert!(mind.has_used_up_the_queue());
     mind.interest(START, Named::default());
     assert!(!mind.has_used_up_the_queue(), "a look is under way");
+    // One that waits for room is still there to take.
+    mind.locked = true;
+    queued(&mut mind);
+    for known in mind.world.containers.values_mut() {
+        known.fit = Fit::Later("room".into());
+    }
+    assert!(!mind.has_used_up_the_queue(), "one waits for room");
 }
 
 /// By as few commands as can be, and by none while the scheduler may not be asked; each is asked once. A running one is
@@ -375,7 +383,11 @@ fn a_container_that_an_event_named_is_asked_for() {
     mind.looked(START, Look::default());
     assert!(!mind.is_unseen(&container));
     let stranger = ContainerUuid::generate("zzzzz");
-    assert!(asked(&mut mind, named(&stranger)).is_empty());
+    assert_eq!(
+        asked(&mut mind, named(&stranger)),
+        [stranger].into(),
+        "it may be new in the queue, which is not listed again so soon"
+    );
     let everything = Named {
         everything: true,
         ..Named::default()
@@ -415,4 +427,26 @@ fn the_next_attempt_is_told_where_there_is_one() {
             );
         }
     }
+}
+
+/// A hanging scheduler holds up nothing that needs only the API.
+#[test]
+fn hands_are_left_for_the_api_while_the_scheduler_is_asked() {
+    let mut mind = mind(1);
+    let ask = |mind: &mut Mind| {
+        for _ in 0..20 {
+            locked(mind, 1);
+        }
+        decide(mind, START)
+    };
+    let asking = ask(&mut mind);
+    assert_eq!(asking.len(), HANDS - API_HANDS);
+    assert!(asking.iter().all(Task::asks_scheduler));
+    let ended = locked(&mut mind, 1);
+    mind.world.attempts.get_mut(&ended).unwrap().phase = Phase::Ending;
+    let record = mind.world.containers.get_mut(&ended).unwrap();
+    record.state = ContainerState::Complete;
+    let tasks = decide(&mut mind, START);
+    assert_eq!(tasks.len(), 1);
+    assert_eq!(tasks[0].containers(), [&ended]);
 }

@@ -40,17 +40,19 @@ prop_compose! {
         previous in prop::option::of(any_listing(8)),
         in_flight in prop::collection::vec(0usize..4, 0..2),
         retry_at in prop::collection::btree_map(0usize..4, 5u64..15, 0..2),
+        left_over in prop::collection::btree_map(0usize..4, 5u64..200, 0..3),
     ) -> World {
         World {
             now: at(10),
             containers: containers.into_iter().map(|(n, (state, priority, holder))| {
                 let holder = match holder { 3 => Holder::Other, 2 => Holder::Nobody, n => Holder::Ours(token(n)) };
-                (uuid(n), Known { state, priority, etag: String::new(), holder, needs: Needs::default(), fit: Fit::Now, seen: at(100) })
+                (uuid(n), Known { state, priority, etag: String::new(), holder, needs: Needs::default(), fit: Fit::Now, seen: at(100), end: None })
             }).collect(),
             attempts: attempts.into_iter().map(|(n, (t, phase))| (uuid(n), Attempt { token: token(t), phase })).collect(),
             listing,
             previous,
             in_flight: in_flight.into_iter().map(uuid).collect(),
+            left_over: left_over.into_iter().map(|(n, s)| (uuid(n), at(s))).collect(),
             retry_at: retry_at.into_iter().map(|(n, s)| (uuid(n), at(s))).collect(),
             ..World::default()
         }
@@ -86,6 +88,15 @@ proptest! {
         for action in planned(&world) {
             if world.containers.get(action.container()).is_some_and(|k| k.holder == Holder::Other) {
                 prop_assert!(!matches!(action, Action::Unlock { .. } | Action::Cancel { .. } | Action::Submit { .. } | Action::Start { .. }), "{action:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_started_beside_a_left_over_token(world in any_world()) {
+        for action in planned(&world) {
+            if let Action::Start { container, .. } = &action {
+                prop_assert!(!world.left_over.contains_key(container), "{action:?}");
             }
         }
     }

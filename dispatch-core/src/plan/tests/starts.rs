@@ -26,6 +26,7 @@ fn the_highest_priority_starts_first_and_only_as_many_as_may_wait() {
             needs: Needs::default(),
             fit: Fit::Now,
             seen: at(9),
+            end: None,
         };
         world.containers.insert(uuid(n), known);
     }
@@ -143,4 +144,32 @@ fn supervisors_have_their_share() {
         .map(|action| action.container().clone())
         .collect();
     assert_eq!(started, [2, 3, 6, 7].map(uuid));
+}
+
+/// A left-over token is ended in the place of its container's start, and holds up no other container.
+#[test]
+fn a_left_over_token_takes_the_place_of_its_container() {
+    let mut world = world(ContainerState::Queued, Holder::Nobody, 1);
+    let queued = world.containers.remove(&uuid(1)).unwrap();
+    for (n, priority) in [(1, 1), (2, 9), (3, 5)] {
+        let known = Known {
+            priority,
+            ..queued.clone()
+        };
+        world.containers.insert(uuid(n), known);
+    }
+    world.left_over = [(uuid(1), at(8)), (uuid(2), at(8))].into();
+    let policy = Policy {
+        max_pending: 2,
+        ..POLICY
+    };
+    let begun: Vec<_> = plan(&world, &policy).collect();
+    let expected = [
+        Action::EndLeftOver { container: uuid(2) },
+        Action::Start {
+            container: uuid(3),
+            etag: "e".into(),
+        },
+    ];
+    assert_eq!(begun, expected);
 }

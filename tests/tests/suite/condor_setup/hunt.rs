@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::secrets::{Secrets, files, found_in, processes, secret};
+use crate::secrets::{Secrets, add_credentials, files, found_in, processes, secret};
 use crate::stack::{client, wait_for};
 
 use super::PATIENCE;
@@ -27,10 +27,10 @@ async fn no_secret_is_in_htcondor_or_in_a_process() {
     let file = jobs(dir)
         .join(container.as_str())
         .join(format!("token-{attempt}"));
-    let token = std::fs::read_to_string(&file).unwrap();
-    secrets.insert("attempt token".to_owned(), secret(&token));
+    let token = add_credentials(&mut secrets, &file);
+    assert!(secrets.contains_key("gateway secret"));
     let as_attempt =
-        client(&site.stack.ready, "user").with_token(arvados_client::Token::new(token.trim()));
+        client(&site.stack.ready, "user").with_token(arvados_client::Token::new(token));
     assert_eq!(
         as_attempt.container(&container).await.unwrap().uuid,
         container

@@ -1,0 +1,139 @@
+//! What the API server says of Keep and of itself, remembered in the node's cache for a few minutes: the
+//! containers of a burst would all ask the same.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use arvados_client::records::KeepService;
+use arvados_client::{Client, Error};
+use serde::{Deserialize, Serialize};
+
+use crate::job_dir::make_private;
+
+/// Age from which the server is asked anew.
+const MAX_AGE: Duration = Duration::from_secs(300);
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ServerFacts {
+    /// Copies the cluster wants of each block.
+    pub replicas: u32,
+    pub services: Vec<KeepService>,
+    /// Whether a container gateway may choose its own secret.
+    pub takes_any_gateway_secret: bool,
+}
+
+impl ServerFacts {
+    /// As remembered in `cache`, or as the server says now.
+    pub async fn of(client: &Client, cache: Option<&Path>) -> Result<Self, Error> {
+        let endpoint = client.endpoint();
+        let file = cache.map(|cache| file(cache, &endpoint.host));
+        if let Some(facts) = file.as_deref().and_then(read) {
+            return Ok(facts);
+        }
+        let services = async {
+            match endpoint.keep_services.is_empty() {
+                true => client.keep_services().await,
+                false => Ok(Vec::new()),
+            }
+        };
+        let (services, discovery) = tokio::join!(services, client.discovery());
+        let discovery = discovery?;
+        let facts = Self {
+            replicas: discovery.keep_options().replicas,
+            services: services?,
+            takes_any_gateway_secret: discovery.takes_any_gateway_secret(),
+        };
+        // What the environment names is not the server's list.
+        if let Some(file) = file.filter(|_| endpoint.keep_services.is_empty())
+            && let Err(error) = facts.write(&file)
+        {
+            tracing::debug!(%error, "what the server says of Keep is not remembered");
+        }
+        Ok(facts)
+    }
+
+    fn write(&self, file: &Path) -> io::Result<()> {
+        make_private(file.parent().unwrap_or(file))?;
+        let partial = file.with_extension(format!("{:08x}", fastrand::u32(..)));
+        let written = fs::OpenOptions::new()
+            .create_new(true)
+            .write(true)
+            .mode(0o600)
+            .open(&partial)
+            .and_then(|mut new| new.write_all(&serde_json::to_vec(self)?))
+            .and_then(|()| fs::rename(&partial, file));
+        if written.is_err() {
+            let _ = fs::remove_file(&partial);
+        }
+        written
+    }
+}
+
+/// An attempt failed with what was remembered: the next one asks.
+pub fn forget(cache: &Path, host: &str) {
+    let _ = fs::remove_file(file(cache, host));
+}
+
+fn file(cache: &Path, host: &str) -> PathBuf {
+    let safe = |c: char| match c.is_ascii_alphanumeric() || ".-".contains(c) {
+        true => c,
+        false => '_',
+    };
+    let name: String = host.chars().map(safe).collect();
+    cache.join("servers").join(format!("{name}.json"))
+}
+
+/// Tokens are sent to the services in it, so only what this user wrote, and nobody else can write,
+/// is believed.
+fn read(file: &Path) -> Option<ServerFacts> {
+    let open = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(file)
+        .ok()?;
+    let facts = open.metadata().ok()?;
+    let is_own = facts.is_file()
+        && facts.uid() == rustix::process::geteuid().as_raw()
+        && facts.mode() & 0o022 == 0;
+    // A time in the future is none.
+    let age = SystemTime::now()
+        .duration_since(facts.modified().ok()?)
+        .ok()?;
+    match is_own && age < MAX_AGE {
+        true => serde_json::from_reader(open).ok(),
+        false => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn only_fresh_notes_that_nobody_else_could_write_are_believed() {
+        let cache = tempfile::tempdir().unwrap();
+        let file = file(cache.path(), "zzzzz.example:443");
+        assert!(file.ends_with("servers/zzzzz.example_443.json"));
+        let facts = ServerFacts {
+            replicas: 2,
+            services: vec![],
+            takes_any_gateway_secret: false,
+        };
+        facts.write(&file).unwrap();
+        assert_eq!(read(&file), Some(facts.clone()));
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o620)).unwrap();
+        assert_eq!(read(&file), None);
+        facts.write(&file).unwrap();
+        let open = fs::File::options().write(true).open(&file).unwrap();
+        open.set_modified(SystemTime::now() - MAX_AGE).unwrap();
+        assert_eq!(read(&file), None);
+        facts.write(&file).unwrap();
+        forget(cache.path(), "zzzzz.example:443");
+        assert_eq!(read(&file), None);
+    }
+}

@@ -1,0 +1,256 @@
+//! Logs of running containers through tunnels, and saved ones.
+
+mod fake;
+mod saved;
+
+use std::time::{Duration, Instant};
+
+use reqwest::{Method, Response};
+use serde_json::{Value, json};
+
+use self::fake::{Gateway, LOG, Manner, hmac, open};
+use crate::containers::attempt;
+use crate::world::{Api, World};
+
+const SECRET: &str = "0123456789abcdef0123456789abcdef";
+
+/// A container that an attempt has locked.
+pub struct Locked {
+    pub request: Value,
+    pub uuid: String,
+    pub attempt: Api,
+}
+
+impl Locked {
+    pub async fn of(world: &World) -> Locked {
+        world.image().await;
+        Locked::one_more(world).await
+    }
+
+    pub async fn one_more(world: &World) -> Locked {
+        let request = world.submit(json!({"use_existing": false})).await;
+        let uuid = request["container_uuid"].as_str().unwrap().to_owned();
+        let attempt = attempt(world, &uuid).await;
+        attempt.lock(&uuid).await.ok();
+        Locked {
+            request,
+            uuid,
+            attempt,
+        }
+    }
+
+    /// The path of its log.
+    pub fn log(&self, file: &str) -> String {
+        let request = self.request["uuid"].as_str().unwrap();
+        let uuid = &self.uuid;
+        format!("/arvados/v1/container_requests/{request}/log/{uuid}{file}")
+    }
+
+    async fn tunnel(&self, world: &World, manner: Manner) -> Result<Gateway, String> {
+        let path = format!("/arvados/v1/connect/{}/gateway_tunnel", self.uuid);
+        open(world, &path, Some(&self.attempt.token), SECRET, manner).await
+    }
+}
+
+pub async fn get(api: &Api, path: &str) -> Response {
+    api.raw(Method::GET, path).send().await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_of_a_running_container_is_read_through_its_tunnel_also_in_part() {
+    let world = World::new().await;
+    let locked = Locked::of(&world).await;
+    let gateway = locked.tunnel(&world, Manner::Honest).await.ok().unwrap();
+    assert_eq!(
+        gateway.internal_url,
+        format!("https://{}/", world.admin.host)
+    );
+    let path = locked.log("/stdout.txt");
+    let whole = get(&world.admin, &path).await;
+    assert_eq!(whole.status(), 200);
+    assert_eq!(whole.headers().get("set-cookie"), None);
+    assert_eq!(whole.text().await.unwrap(), LOG);
+    let part = world.admin.raw(Method::GET, &path);
+    let part = part.header("range", "bytes=-6").send().await.unwrap();
+    assert_eq!(part.status(), 206);
+    assert_eq!(part.headers()["content-range"], "bytes 6-11/12");
+    assert_eq!(part.text().await.unwrap(), &LOG[6..]);
+
+    let asked = gateway.asked.lock().unwrap();
+    let (asked_path, headers) = &asked[0];
+    assert_eq!(*asked_path, path);
+    assert_eq!(headers["x-arvados-container-gateway-uuid"], locked.uuid);
+    assert_eq!(headers["x-webdav-source"], "/log");
+    assert_eq!(headers["x-webdav-prefix"], locked.log(""));
+    assert_eq!(headers.get("authorization"), None, "the token stays here");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_that_is_derived_from_the_root_token_opens_a_tunnel_at_both_paths() {
+    for world in [World::as_arvados().await, World::new().await] {
+        let root = Api::of(&world.server.ready(), "root").token;
+        let bare = root.rsplit('/').next().unwrap();
+        let locked = Locked::of(&world).await;
+        for (of, root) in [("containers", bare), ("connect", root.as_str())] {
+            let path = format!("/arvados/v1/{of}/{}/gateway_tunnel", locked.uuid);
+            let secret = hmac(root, locked.uuid.as_bytes());
+            let gateway = open(&world, &path, None, &secret, Manner::Honest).await;
+            let gateway = gateway.ok().unwrap();
+            let log = get(&world.admin, &locked.log("/stdout.txt")).await;
+            assert_eq!(log.text().await.unwrap(), LOG);
+            assert_eq!(gateway.asked.lock().unwrap().len(), 1);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_secrets_and_tokens_that_hold_no_lock_open_nothing() {
+    let world = World::new().await;
+    let locked = Locked::of(&world).await;
+    let other = Locked::one_more(&world).await;
+    let path = format!("/arvados/v1/containers/{}/gateway_tunnel", locked.uuid);
+    let admin = world.admin.token.as_str();
+    let derived_for_other = hmac(&world.admin.token, locked.uuid.as_bytes());
+    for (token, secret) in [
+        (None, SECRET),
+        (None, derived_for_other.as_str()),
+        (Some("bogus"), SECRET),
+        (Some(admin), SECRET),
+        (Some(other.attempt.token.as_str()), SECRET),
+        (Some(locked.attempt.token.as_str()), "short"),
+        (Some(locked.attempt.token.as_str()), ""),
+    ] {
+        let refused = open(&world, &path, token, secret, Manner::Honest).await;
+        let refused = refused.err().unwrap();
+        assert!(refused.starts_with("HTTP/1.1 401 "), "{secret}: {refused}");
+    }
+    let post = locked.attempt.raw(Method::POST, &path);
+    let post = post.form(&[("auth_secret", SECRET)]);
+    locked.attempt.send(post).await.refused(400);
+
+    let world = World::as_arvados().await;
+    let locked = Locked::of(&world).await;
+    let refused = locked.tunnel(&world, Manner::Honest).await.err().unwrap();
+    assert!(refused.starts_with("HTTP/1.1 401 "), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_does_not_prove_the_secret_is_not_believed() {
+    let world = World::new().await;
+    let locked = Locked::of(&world).await;
+    let _gateway = locked.tunnel(&world, Manner::Impostor).await.ok().unwrap();
+    let answer = world.admin.raw(Method::GET, &locked.log("/stdout.txt"));
+    let refused = world.admin.send(answer).await.refused(503);
+    assert!(refused.contains("did not prove"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_gateway_and_slow_readers_hold_up_nobody_else() {
+    let world = World::new().await;
+    let (silent, large) = (Locked::of(&world).await, Locked::one_more(&world).await);
+    let _silent = silent.tunnel(&world, Manner::Silent).await.ok().unwrap();
+    let _large = large.tunnel(&world, Manner::Large).await.ok().unwrap();
+    let began = Instant::now();
+    let path = silent.log("/stdout.txt");
+    let waiting = tokio::spawn({
+        let request = world.admin.raw(Method::GET, &path);
+        async move { request.send().await.unwrap().status().as_u16() }
+    });
+    // Each has its head and reads no further.
+    let mut slow = Vec::new();
+    for _ in 0..5 {
+        slow.push(get(&world.admin, &large.log("/stdout.txt")).await);
+    }
+    let quick = get(&world.admin, &large.log("/stdout.txt")).await;
+    assert_eq!(quick.bytes().await.unwrap().len(), 64 << 20);
+    world.admin.get("users/current").await.ok();
+    assert_eq!(waiting.await.unwrap(), 503);
+    assert!(began.elapsed() < Duration::from_secs(60));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tunnel_ends_with_its_token_and_with_its_container() {
+    let world = World::new().await;
+    let (revoked, ended) = (Locked::of(&world).await, Locked::one_more(&world).await);
+    let first = revoked.tunnel(&world, Manner::Honest).await.ok().unwrap();
+    let second = ended.tunnel(&world, Manner::Honest).await.ok().unwrap();
+    assert!(
+        metrics(&world)
+            .await
+            .contains("dispatch_api_gateway_tunnels 2\n")
+    );
+    let token = revoked.attempt.token.split('/').nth(1).unwrap();
+    let path = format!("api_client_authorizations/{token}");
+    world.admin.delete(&path).await.ok();
+    let cancelled = json!({"state": "Cancelled"});
+    world.admin.change(&ended.uuid, cancelled).await.ok();
+    for (locked, gateway) in [(&revoked, first), (&ended, second)] {
+        let log = get(&world.admin, &locked.log("/stdout.txt")).await;
+        assert_eq!(
+            log.status(),
+            404,
+            "nothing is asked of the gateway any more"
+        );
+        let end = tokio::time::timeout(Duration::from_secs(30), gateway.serving);
+        end.await.expect("the connection ends").unwrap();
+        assert!(gateway.asked.lock().unwrap().is_empty());
+    }
+    assert!(
+        metrics(&world)
+            .await
+            .contains("dispatch_api_gateway_tunnels 0\n")
+    );
+}
+
+async fn metrics(world: &World) -> String {
+    let answer = world.admin.bare(Method::GET, "/metrics");
+    answer.send().await.unwrap().text().await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_has_one_tunnel_and_the_server_so_many() {
+    let world = World::with_tunnels(2).await;
+    let (first, second) = (Locked::of(&world).await, Locked::one_more(&world).await);
+    let third = Locked::one_more(&world).await;
+    let earlier = first.tunnel(&world, Manner::Honest).await.ok().unwrap();
+    let later = first.tunnel(&world, Manner::Honest).await.ok().unwrap();
+    let end = tokio::time::timeout(Duration::from_secs(30), earlier.serving);
+    end.await.expect("the earlier one ends").unwrap();
+    get(&world.admin, &first.log("/stdout.txt")).await;
+    assert_eq!(later.asked.lock().unwrap().len(), 1);
+    let _second = second.tunnel(&world, Manner::Honest).await.ok().unwrap();
+    let refused = third.tunnel(&world, Manner::Honest).await.err().unwrap();
+    assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
+    // Who connects again finds the place of the connection that he lost.
+    let until = Instant::now() + Duration::from_secs(30);
+    while first.tunnel(&world, Manner::Honest).await.is_err() {
+        assert!(
+            Instant::now() < until,
+            "the lost connection keeps its place"
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_who_may_read_the_request_may_read_its_log() {
+    let world = World::new().await;
+    let locked = Locked::of(&world).await;
+    let _gateway = locked.tunnel(&world, Manner::Honest).await.ok().unwrap();
+    let stranger = world.plain_user("stranger").await;
+    let path = locked.log("/stdout.txt");
+    assert_eq!(get(&stranger, &path).await.status(), 404);
+    assert_eq!(get(&locked.attempt, &path).await.status(), 403);
+    let nobody = get(&world.admin.with_token("bogus"), &path).await;
+    assert_eq!(nobody.status(), 401);
+    assert!(
+        nobody.headers()["www-authenticate"]
+            .to_str()
+            .unwrap()
+            .starts_with("Basic")
+    );
+    // The container of another request, in the path of one's own.
+    let own = Locked::one_more(&world).await;
+    let mixed = own.log("/stdout.txt").replace(&own.uuid, &locked.uuid);
+    assert_eq!(get(&world.admin, &mixed).await.status(), 404);
+}
