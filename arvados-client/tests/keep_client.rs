@@ -1,10 +1,12 @@
 //! The Keep client against services that work, lie, die, stall and refuse.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use arvados_client::Token;
 use arvados_client::keep::{
     BlockSource, BlockStore, Cause, KeepClient, KeepError, KeepOptions, Locator, Service,
+    ServiceList,
 };
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -42,6 +44,7 @@ fn client(urls: &[&str], options: KeepOptions) -> KeepClient {
     // Another test of this program may have installed the same provider before.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let services = Service::from_urls(&urls.join(" ")).unwrap();
+    let services = Arc::new(ServiceList::fixed(services));
     KeepClient::new(reqwest::Client::new(), Token::new(TOKEN), services, options)
 }
 
@@ -493,7 +496,7 @@ async fn impossible_requests_never_leave_the_program() {
     let keep = KeepClient::new(
         reqwest::Client::new(),
         Token::new(TOKEN),
-        vec![read_only],
+        Arc::new(ServiceList::fixed(vec![read_only])),
         options(),
     );
     assert!(matches!(

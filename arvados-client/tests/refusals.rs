@@ -5,7 +5,7 @@ mod https;
 use std::time::{Duration, Instant};
 
 use arvados_client::client::Call;
-use arvados_client::keep::{BlockStore, KeepOptions, Locator};
+use arvados_client::keep::{BlockSource, BlockStore, KeepOptions, Locator};
 use arvados_client::{Client, Endpoint, Error};
 use https::{TOKEN, client, server};
 use serde_json::{Value, json};
@@ -166,8 +166,55 @@ async fn a_keep_service_with_a_long_uuid_is_read_and_used() {
         ..KeepOptions::default()
     };
     let keep = client(endpoint).keep(options).await.unwrap();
-    assert_eq!(keep.services()[0].uuid(), "zzzzz-bi6l4-887edefe27fc75f4");
+    assert_eq!(
+        keep.services().known()[0].uuid(),
+        "zzzzz-bi6l4-887edefe27fc75f4"
+    );
     assert_eq!(keep.put("foo".into()).await.unwrap(), stored);
+}
+
+#[tokio::test]
+async fn keep_services_that_moved_are_found_again() {
+    let (server, endpoint) = server().await;
+    let keep = MockServer::start().await;
+    let block = Locator::of(b"foo");
+    let stored = ResponseTemplate::new(200).set_body_string(block.to_string());
+    Mock::given(method("PUT"))
+        .respond_with(stored.insert_header("X-Keep-Replicas-Stored", "1"))
+        .mount(&keep)
+        .await;
+    Mock::given(method("GET"))
+        .respond_with(ResponseTemplate::new(200).set_body_string("foo"))
+        .mount(&keep)
+        .await;
+    let at = |port: u16| {
+        json!({
+            "uuid": "zzzzz-bi6l4-887edefe27fc75f4", "service_host": "127.0.0.1",
+            "service_port": port, "service_ssl_flag": false,
+            "service_type": "disk", "read_only": false,
+        })
+    };
+    Mock::given(path("/arvados/v1/keep_services/accessible"))
+        .respond_with(
+            ResponseTemplate::new(200).set_body_json(json!({"items": [at(keep.address().port())]})),
+        )
+        .mount(&server)
+        .await;
+    let options = KeepOptions {
+        replicas: 1,
+        first_delay: Duration::from_millis(1),
+        // Nobody listens at port 1, however long that is tried.
+        retry_budget: Duration::from_secs(300),
+        ..KeepOptions::default()
+    };
+    let remembered = [serde_json::from_value(at(1)).unwrap()];
+    let client = client(endpoint);
+    let writing = client.keep_of(&remembered, options.clone()).unwrap();
+    assert_eq!(writing.put("foo".into()).await.unwrap(), block);
+    let reading = client.keep_of(&remembered, options).unwrap();
+    assert_eq!(reading.get(&block).await.unwrap(), "foo");
+    let asked = server.received_requests().await.unwrap();
+    assert_eq!(asked.len(), 2, "once by each client");
 }
 
 #[tokio::test]

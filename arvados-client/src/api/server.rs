@@ -1,11 +1,13 @@
 //! Calls about the server and ourselves.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::NewLog;
 use crate::client::{Call, Client};
 use crate::error::Error;
-use crate::keep::{KeepClient, KeepOptions, Service};
+use crate::keep::{KeepClient, KeepOptions, ServiceList};
 use crate::records::{Discovery, KeepService, Page, User};
 
 impl Client {
@@ -52,24 +54,7 @@ impl Client {
         listed: &[KeepService],
         options: KeepOptions,
     ) -> Result<KeepClient, Error> {
-        let named = &self.endpoint().keep_services;
-        let services = if named.is_empty() {
-            listed
-                .iter()
-                .map(|s| {
-                    Service::new(
-                        s.uuid.as_str(),
-                        &s.service_host,
-                        s.service_port,
-                        s.service_ssl_flag,
-                        &s.service_type,
-                        s.read_only,
-                    )
-                })
-                .collect::<Result<Vec<_>, _>>()?
-        } else {
-            Service::from_urls(&named.join(" "))?
-        };
+        let services = Arc::new(ServiceList::of(self, listed)?);
         let token = self.endpoint().token.clone();
         Ok(KeepClient::new(
             self.http().clone(),

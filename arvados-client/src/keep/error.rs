@@ -231,6 +231,11 @@ impl Cause {
         }
     }
 
+    /// Whether the service itself was not heard: it may be somewhere else now.
+    pub(crate) fn is_of_the_way(&self) -> bool {
+        matches!(self, Self::Transport(_) | Self::Stalled(_))
+    }
+
     /// Whether the service says that it does not have the block.
     pub(crate) fn is_not_found(&self) -> bool {
         matches!(

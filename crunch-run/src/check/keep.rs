@@ -27,7 +27,8 @@ pub async fn look(client: &Client) -> Vec<Finding> {
         Ok(keep) => keep,
         Err(error) => return vec![unknown(&error.to_string())],
     };
-    let count = keep.services().len();
+    let services = keep.services().known();
+    let count = services.len();
     if count == 0 {
         return vec![Finding::fail(
             WHAT,
@@ -35,10 +36,7 @@ pub async fn look(client: &Client) -> Vec<Finding> {
             "start one and list it in the cluster's configuration; this node may count as external, then a proxy is needed",
         )];
     }
-    let names = keep
-        .services()
-        .iter()
-        .map(|service| service.root().to_string());
+    let names = services.iter().map(|service| service.root().to_string());
     let listed = Finding::ok(
         WHAT,
         format!("{count} services: {}", names.collect::<Vec<_>>().join(", ")),

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use arvados_client::client::Call;
-use arvados_client::keep::{KeepClient, KeepOptions, Service};
+use arvados_client::keep::{KeepClient, KeepOptions, ServiceList};
 use arvados_client::records::{Authorization, Container, ContainerState, Mount};
 use arvados_client::{Client, ContainerUuid, Error, Token, TokenUuid};
 use serde_json::Value;
@@ -112,11 +113,11 @@ fn keeps(
     client: &Client,
     container: &Token,
     record: &Container,
-    services: &[Service],
+    services: &Arc<ServiceList>,
     options: KeepOptions,
 ) -> Keeps {
     let keep_as = |token: &Token, options: KeepOptions| {
-        let (http, services) = (client.http().clone(), services.to_vec());
+        let (http, services) = (client.http().clone(), services.clone());
         KeepClient::new(http, token.clone(), services, options)
     };
     let with_classes = KeepOptions {

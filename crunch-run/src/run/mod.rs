@@ -398,7 +398,7 @@ impl Attempt<'_> {
                 ExitCode::NotOurs
             }
             Failure::NeverRan(reason) | Failure::BrokenNode(reason) => {
-                server_facts::forget(&self.settings.cache, &self.settings.endpoint.host);
+                server_facts::forget(&self.settings.cache, &self.settings.endpoint);
                 self.journal.say(format!("Ending without a run: {reason}"));
                 ExitCode::NeverRan
             }

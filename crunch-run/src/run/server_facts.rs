@@ -7,8 +7,9 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use arvados_client::keep::Locator;
 use arvados_client::records::KeepService;
-use arvados_client::{Client, Error};
+use arvados_client::{Client, Endpoint, Error};
 use serde::{Deserialize, Serialize};
 
 use crate::job_dir::make_private;
@@ -29,7 +30,7 @@ impl ServerFacts {
     /// As remembered in `cache`, or as the server says now.
     pub async fn of(client: &Client, cache: Option<&Path>) -> Result<Self, Error> {
         let endpoint = client.endpoint();
-        let file = cache.map(|cache| file(cache, &endpoint.host));
+        let file = cache.map(|cache| file(cache, endpoint));
         if let Some(facts) = file.as_deref().and_then(read) {
             return Ok(facts);
         }
@@ -73,16 +74,21 @@ impl ServerFacts {
 }
 
 /// An attempt failed with what was remembered: the next one asks.
-pub fn forget(cache: &Path, host: &str) {
-    let _ = fs::remove_file(file(cache, host));
+pub fn forget(cache: &Path, endpoint: &Endpoint) {
+    let _ = fs::remove_file(file(cache, endpoint));
 }
 
-fn file(cache: &Path, host: &str) -> PathBuf {
+/// Another server at the same address, as on a workstation, has another certificate.
+fn file(cache: &Path, endpoint: &Endpoint) -> PathBuf {
     let safe = |c: char| match c.is_ascii_alphanumeric() || ".-".contains(c) {
         true => c,
         false => '_',
     };
-    let name: String = host.chars().map(safe).collect();
+    let mut name: String = endpoint.host.chars().map(safe).collect();
+    let certificates = endpoint.ca_file.as_ref().map(fs::read);
+    if let Some(Ok(certificates)) = certificates {
+        name = format!("{name}.{}", Locator::of(&certificates).hash);
+    }
     cache.join("servers").join(format!("{name}.json"))
 }
 
@@ -112,12 +118,15 @@ fn read(file: &Path) -> Option<ServerFacts> {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
+    use arvados_client::Token;
+
     use super::*;
 
     #[test]
     fn only_fresh_notes_that_nobody_else_could_write_are_believed() {
         let cache = tempfile::tempdir().unwrap();
-        let file = file(cache.path(), "zzzzz.example:443");
+        let endpoint = Endpoint::new("zzzzz.example:443", Token::new("t")).unwrap();
+        let file = file(cache.path(), &endpoint);
         assert!(file.ends_with("servers/zzzzz.example_443.json"));
         let facts = ServerFacts {
             replicas: 2,
@@ -133,7 +142,21 @@ mod tests {
         open.set_modified(SystemTime::now() - MAX_AGE).unwrap();
         assert_eq!(read(&file), None);
         facts.write(&file).unwrap();
-        forget(cache.path(), "zzzzz.example:443");
+        forget(cache.path(), &endpoint);
         assert_eq!(read(&file), None);
+    }
+
+    #[test]
+    fn another_server_at_the_same_address_is_another() {
+        let cache = tempfile::tempdir().unwrap();
+        let files = ["one", "other", "other"].map(|certificate| {
+            let path = cache.path().join("certificate");
+            fs::write(&path, certificate).unwrap();
+            let mut endpoint = Endpoint::new("127.0.0.1:8443", Token::new("t")).unwrap();
+            endpoint.ca_file = Some(path);
+            file(cache.path(), &endpoint)
+        });
+        assert_ne!(files[0], files[1]);
+        assert_eq!(files[1], files[2]);
     }
 }

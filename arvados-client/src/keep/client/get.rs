@@ -34,7 +34,7 @@ impl Inner {
         if locator.stripped() == Locator::empty() {
             return Ok(Bytes::new());
         }
-        let mut services = service::read_order(&self.services, locator);
+        let mut services = service::read_order(&self.services.known(), locator);
         if services.is_empty() {
             return Err(KeepError::NoService);
         }
@@ -45,6 +45,8 @@ impl Inner {
         let mut buffer = Vec::with_capacity(size);
         let mut rounds = Rounds::new(&self.options);
         let mut verdict = Verdict::default();
+        // Those that need not be asked again.
+        let mut done = Vec::new();
         loop {
             let mut again = Vec::new();
             let mut last = None;
@@ -61,7 +63,10 @@ impl Inner {
                         again.push(service);
                         last = Some(Box::new(failure));
                     }
-                    Err(failure) => verdict.add(failure),
+                    Err(failure) => {
+                        done.push(service);
+                        verdict.add(failure);
+                    }
                 }
             }
             let Some(last) = last else {
@@ -71,6 +76,13 @@ impl Inner {
                 return Err(rounds.give_up(locator, last));
             }
             services = again;
+            if last.cause.is_of_the_way() && self.services.refresh().await {
+                let mut order = service::read_order(&self.services.known(), locator);
+                order.retain(|service| !done.contains(service));
+                if !order.is_empty() {
+                    services = order;
+                }
+            }
         }
     }
 }

@@ -17,7 +17,7 @@ use self::content::Content;
 use super::error::{Cause, Failure, KeepError};
 use super::file_part::FilePart;
 use super::locator::{Locator, MAX_BLOCK_SIZE};
-use super::service::Service;
+use super::service_list::ServiceList;
 use super::store::{BlockSource, BlockStore};
 use crate::token::Token;
 
@@ -65,7 +65,7 @@ pub struct KeepClient {
 struct Inner {
     http: reqwest::Client,
     token: Token,
-    services: Vec<Service>,
+    services: Arc<ServiceList>,
     options: KeepOptions,
     /// In KiB, so that small blocks cost little.
     memory: Arc<Semaphore>,
@@ -79,7 +79,7 @@ impl KeepClient {
     pub fn new(
         http: reqwest::Client,
         token: Token,
-        services: Vec<Service>,
+        services: Arc<ServiceList>,
         options: KeepOptions,
     ) -> Self {
         let memory = kib(options.memory.max(MAX_BLOCK_SIZE) as u64) as usize;
@@ -96,8 +96,8 @@ impl KeepClient {
         }
     }
 
-    /// The services it was made for.
-    pub fn services(&self) -> &[Service] {
+    /// The services it asks.
+    pub fn services(&self) -> &Arc<ServiceList> {
         &self.inner.services
     }
 }
@@ -177,6 +177,7 @@ impl Rounds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keep::Service;
     use wiremock::matchers::method;
     use wiremock::{Mock, MockServer, ResponseTemplate};
 
@@ -191,6 +192,7 @@ mod tests {
             .mount(&server)
             .await;
         let services = Service::from_urls(&server.uri()).unwrap();
+        let services = Arc::new(ServiceList::fixed(services));
         let inner = Inner {
             http: reqwest::Client::new(),
             token: Token::new("t"),

@@ -21,10 +21,11 @@ impl Inner {
                 limit: MAX_BLOCK_SIZE,
             });
         }
-        if self.services.is_empty() {
+        let services = self.services.known();
+        if services.is_empty() {
             return Err(KeepError::NoService);
         }
-        let order = service::write_order(&self.services, &block.hash);
+        let order = service::write_order(&services, &block.hash);
         if order.is_empty() {
             return Err(KeepError::NoWritableService);
         }
@@ -32,6 +33,8 @@ impl Inner {
         let mut tally = Tally::new(self.options.replicas, &self.options.storage_classes);
         let mut rounds = Rounds::new(&self.options);
         let mut waiting: VecDeque<Service> = order.into();
+        // Those that have the block now, or never will.
+        let mut done = Vec::new();
         loop {
             let mut again = VecDeque::new();
             tally.try_again = None;
@@ -48,7 +51,8 @@ impl Inner {
                     });
                 }
                 match running.next().await {
-                    Some((_, Ok(stored))) => {
+                    Some((service, Ok(stored))) => {
+                        done.push(service);
                         if let Some(locator) = tally.add(stored) {
                             return Ok(locator);
                         }
@@ -59,6 +63,7 @@ impl Inner {
                             again.push_back(service);
                             tally.try_again = Some(Box::new(failure));
                         } else {
+                            done.push(service);
                             tally.refused = Some(Box::new(failure));
                         }
                     }
@@ -73,6 +78,13 @@ impl Inner {
                 return Err(tally.error(&block, &rounds));
             }
             waiting = again;
+            if tally.is_unreachable() && self.services.refresh().await {
+                let mut order = service::write_order(&self.services.known(), &block.hash);
+                order.retain(|service| !done.contains(service));
+                if !order.is_empty() {
+                    waiting = order.into();
+                }
+            }
         }
     }
 }
@@ -101,6 +113,12 @@ impl Tally {
             try_again: None,
             refused: None,
         }
+    }
+
+    /// Whether a service of the last round is not where it was.
+    fn is_unreachable(&self) -> bool {
+        let last = self.try_again.as_ref();
+        last.is_some_and(|failure| failure.cause.is_of_the_way())
     }
 
     /// Copies still missing, in all or in the class that lacks most.
