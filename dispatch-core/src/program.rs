@@ -86,7 +86,7 @@ pub struct Flags {
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = time)]
     pub min_retry_period: Duration,
     /// Commands to the scheduler a second, beside one listing each interval; 0 is no limit
-    #[arg(long, value_name = "N", default_value_t = 20.0)]
+    #[arg(long, value_name = "N", default_value_t = 50.0)]
     pub scheduler_rate: f64,
     /// How long one command of the scheduler may take
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]

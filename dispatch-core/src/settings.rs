@@ -54,7 +54,7 @@ impl Default for Settings {
             max_pending: 100,
             max_supervisors: 50,
             retry_period: Duration::from_secs(2),
-            commands_per_second: 20.0,
+            commands_per_second: 50.0,
             asked_by_name: 500,
             stop_grace: Duration::from_secs(60),
             start_timeout: Some(Duration::from_secs(86400)),
