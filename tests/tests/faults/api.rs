@@ -278,6 +278,17 @@ everywhere!(all, the_lock_is_refused, |kind| async move {
     }
 });
 
+/// Other dispatchers of a cluster lock first, often and rightly.
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_that_others_have_first_are_one_line_and_no_warning() {
+    let refused = Fault::Answer(StatusCode::UNPROCESSABLE_ENTITY, Effect::None);
+    let scene = go_on(Kind::Slurm, LOCK, vec![refused; 4]).await;
+    scene.says("another dispatcher was quicker").await;
+    let said = scene.stack.dispatcher.said();
+    let is_warning = |line: &&str| line.contains(" WARN ") && line.contains("lock_failed");
+    assert_eq!(said.lines().find(is_warning), None);
+}
+
 fn with_items(change: impl Fn(&mut Vec<Value>) + Send + Sync + 'static) -> Fault {
     Fault::changed(move |mut page| {
         if let Some(items) = page["items"].as_array_mut() {

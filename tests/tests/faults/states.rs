@@ -157,6 +157,22 @@ async fn a_job_cannot_be_shown() {
     back.await;
 }
 
+/// Slurm's own memory does not say who cancelled a job; its accounts do.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_cancelled_a_job_is_read_from_the_accounts() {
+    let scene = held(Kind::Slurm).up().await;
+    let container = scene.submit().await;
+    let id = scene.job(&container).await.id;
+    scene.looks(1).await;
+    scene.fake.set_state(&id, "CANCELLED", true);
+    let back = scene.stack.wait_until(&container, PATIENCE, given_back);
+    back.await;
+    // No command of the system is in the dispatcher's PATH here, so the user has no name.
+    let uid = rustix::process::geteuid().as_raw();
+    let sentence = format!("was cancelled in Slurm by the user with number {uid}");
+    scene.says(&sentence).await;
+}
+
 /// Three containers come to nothing on the one node that is known: nothing says that another would be better.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_only_node_known_is_not_left_out() {
