@@ -1,22 +1,26 @@
 //! What a real Arvados server does to its clients while its database restarts, or while it has too much to do: valid tokens
-//! are refused, and answers have no body.
+//! are refused, and answers have no body. Or nobody answers at all.
 
 use std::time::Duration;
 
+use arvados_client::ContainerUuid;
 use arvados_client::client::Call;
-use arvados_client::records::ContainerState;
+use arvados_client::records::{Container, ContainerState};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::scene::{Begin, Kind, PATIENCE, running};
+use crate::scene::{Begin, Kind, PATIENCE, Scene, running};
 use crate::stack::client;
 
 /// Number of containers that run while the server fails.
 const CONTAINERS: usize = 20;
 /// Seconds for which every second request meets a fault.
 const FAULT_SECONDS: u64 = 5;
+/// Time for which the server does not answer.
+const SILENCE: Duration = Duration::from_secs(20);
 
-/// Containers that run while the server has one fault after the other: each completes in its first attempt.
-async fn outlive(faults: [&str; 3]) {
+/// Containers that run `script`, and all of them run now.
+async fn all_running(script: &str) -> (Scene, Vec<ContainerUuid>) {
     let begin = Begin {
         api_flags: vec!["--emulate=arvados-3"],
         ..running(Kind::Slurm)
@@ -24,13 +28,26 @@ async fn outlive(faults: [&str; 3]) {
     let scene = begin.up().await;
     let mut containers = Vec::new();
     for _ in 0..CONTAINERS {
-        let (_, container) = scene.request("sleep 15; echo ok >/out/f", json!({})).await;
-        containers.push(container);
+        containers.push(scene.request(script, json!({})).await.1);
     }
     for container in &containers {
-        let runs = |c: &arvados_client::records::Container| c.state == ContainerState::Running;
+        let runs = |c: &Container| c.state == ContainerState::Running;
         scene.stack.wait_until(container, PATIENCE, runs).await;
     }
+    (scene, containers)
+}
+
+/// Each completes in its first attempt.
+async fn all_complete(scene: &Scene, containers: &[ContainerUuid]) {
+    for container in containers {
+        let record = scene.complete(container, 1).await;
+        assert_eq!(record.runtime_status.error, None);
+    }
+}
+
+/// Containers that run while the server has one fault after the other.
+async fn outlive(faults: [&str; 3]) {
+    let (scene, containers) = all_running("sleep 15; echo ok >/out/f").await;
     let root = client(&scene.stack.ready, "root");
     for fault in faults {
         let wanted = json!({"fault": fault, "seconds": FAULT_SECONDS});
@@ -38,10 +55,7 @@ async fn outlive(faults: [&str; 3]) {
         begun.unwrap();
         tokio::time::sleep(Duration::from_secs(FAULT_SECONDS + 1)).await;
     }
-    for container in &containers {
-        let record = scene.complete(container, 1).await;
-        assert_eq!(record.runtime_status.error, None);
-    }
+    all_complete(&scene, &containers).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -52,4 +66,19 @@ async fn running_containers_outlive_three_restarts_of_the_database() {
 #[tokio::test(flavor = "multi_thread")]
 async fn running_containers_outlive_an_overloaded_server() {
     outlive(["overload", "context-canceled", "overload"]).await;
+}
+
+/// Controller, Rails, Keep and websocket alike, while the containers end.
+#[tokio::test(flavor = "multi_thread")]
+async fn running_containers_outlive_a_server_that_is_frozen_and_one_that_is_gone() {
+    let (mut scene, containers) = all_running("sleep 25; echo ok >/out/f").await;
+    let server = scene.stack.api.pid().unwrap();
+    let server = Pid::from_raw(server.try_into().unwrap()).unwrap();
+    kill_process(server, Signal::STOP).unwrap();
+    tokio::time::sleep(SILENCE).await;
+    kill_process(server, Signal::CONT).unwrap();
+    scene.stack.api.kill();
+    tokio::time::sleep(SILENCE).await;
+    scene.stack.api.start();
+    all_complete(&scene, &containers).await;
 }
