@@ -201,8 +201,17 @@ fn start(flags: &Flags) -> anyhow::Result<ExitCode> {
     .inspect_err(|error| eprintln!("crunch-run: --list will not show this run: {error}"))
     .ok();
     let code = run::to_the_end(&settings, &dir, registered.as_ref())?;
+    // The command may have run: no error from here on may say that another node can.
+    leave(flags, &dir, code).map_err(|error| anyhow::anyhow!(sentence(&error)))?;
+    // Only now may another begin here.
+    drop(lock);
+    Ok(code)
+}
+
+/// What is left to do on this node when the attempt is over.
+fn leave(flags: &Flags, dir: &JobDir, code: ExitCode) -> anyhow::Result<()> {
     if code == ExitCode::Undelivered && flags.job_dir.is_none() {
-        take_to_safety(flags, &dir)?;
+        take_to_safety(flags, dir)?;
     }
     fail_point("run.before-clean");
     if let Err(error) = dir.clean(code) {
@@ -214,7 +223,5 @@ fn start(flags: &Flags) -> anyhow::Result<ExitCode> {
             .context("the exit file cannot be written")?;
     }
     fail_point("run.after-exit-note");
-    // Only now may another begin here.
-    drop(lock);
-    Ok(code)
+    Ok(())
 }

@@ -254,6 +254,54 @@ async fn the_disk_of_the_log_is_full_from_the_start() {
     ran(&run(&world, &job, cache.path(), &[]).await, 0);
 }
 
+/// Room for a log and for no output, until it is dropped. What was stored before is hidden.
+fn full_block_store(world: &World) -> Disk {
+    let blocks = world.state().join("blocks");
+    let shards: Vec<_> = fs::read_dir(&blocks).unwrap().flatten().collect();
+    let disk = Disk::over(&blocks, 2);
+    for shard in shards.iter().map(fs::DirEntry::file_name) {
+        fs::create_dir(blocks.join(shard)).unwrap();
+    }
+    disk
+}
+
+/// Room on another node is of no use to a command that has run.
+#[tokio::test]
+async fn the_place_for_undelivered_results_is_full() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let cache = tempfile::tempdir().unwrap();
+    let job = world.lock(&["true"], mounts(json!({}))).await;
+    ran(&run(&world, &job, cache.path(), &[]).await, 0);
+    let _full = full_block_store(&world);
+    let refuge = Disk::new(1);
+    let script = "head -c 8000000 /dev/urandom >/out/big";
+    let job = world.lock(&["sh", "-c", script], mounts(json!({}))).await;
+    let given = world.program_with_cache(&job, cache.path());
+    let mut program = tokio::process::Command::new(env!("CARGO_BIN_EXE_crunch-run"));
+    let given = given.as_std();
+    for (name, value) in given.get_envs() {
+        program.env(name, value.unwrap_or_default());
+    }
+    // In a directory of its own, which ends with the job.
+    let args = given.get_args().skip(2);
+    program
+        .arg("--deliver-for=2s")
+        .arg("--undelivered-dir")
+        .arg(refuge.path().join("undelivered"))
+        .args(args)
+        .env("TMPDIR", world.place())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped());
+    let finished = finish(program.spawn().unwrap()).await;
+    assert_eq!(finished.code, 78, "{}", finished.said);
+    let words = "the results could not be delivered and end with this job";
+    assert!(finished.said.contains(words), "{}", finished.said);
+    assert_eq!(world.record(&job).await.state, ContainerState::Running);
+}
+
 #[tokio::test]
 async fn the_block_store_is_full_while_the_output_is_saved() {
     if !can_run() {
@@ -263,12 +311,7 @@ async fn the_block_store_is_full_while_the_output_is_saved() {
     let cache = tempfile::tempdir().unwrap();
     let job = world.lock(&["true"], mounts(json!({}))).await;
     ran(&run(&world, &job, cache.path(), &[]).await, 0);
-    let blocks = world.state().join("blocks");
-    let shards: Vec<_> = fs::read_dir(&blocks).unwrap().flatten().collect();
-    let disk = Disk::over(&blocks, 2);
-    for shard in shards.iter().map(fs::DirEntry::file_name) {
-        fs::create_dir(blocks.join(shard)).unwrap();
-    }
+    let disk = full_block_store(&world);
     let script = "head -c 8000000 /dev/urandom >/out/big; md5sum </out/big >/out/sum";
     let job = world.lock(&["sh", "-c", script], mounts(json!({}))).await;
     let (finished, record) = run(&world, &job, cache.path(), &[]).await;
