@@ -13,18 +13,28 @@ demo: deps
 
 # Everything. The tests of the whole suite run the programs, so these are built first; with the same features as the
 # tests, so that nothing is built twice. Fail points are for tests only: no other door has them. Tests mostly wait for
-# programs, and those of the suite for schedulers: more of them go at once than there are processors. What clients and
-# dispatchers ask of a server is tried once more on one that passes for a real Arvados.
+# programs, and those of the suite for schedulers: more of them go at once than there are processors, and the contract of
+# crunch-run beside the tests of all crates. What clients and dispatchers ask of a server is tried once more on one that
+# passes for a real Arvados.
 test: fail_points = --features fail-points/enabled
 # What cargo keeps for the next change of one crate would be more than all that it builds: a whole run needs none of it.
 test check: export CARGO_INCREMENTAL = 0
 test: room deps deps-labs
 	cargo build --workspace --bins --locked $(fail_points)
-	RUST_TEST_THREADS=$$(($$(nproc) * 2)) cargo test --no-fail-fast --workspace --exclude suite-tests --lib --bins --tests --locked $(fail_points)
+	$(crates) --no-run --lib --bins --tests
+	$(MAKE) --jobs=2 --keep-going --output-sync=target test-contract test-crates
 	RUST_TEST_THREADS=6 cargo test --no-fail-fast -p suite-tests --lib --bins --tests --locked $(fail_points)
 	DISPATCH_API_EMULATE=arvados-3 RUST_TEST_THREADS=6 cargo test --no-fail-fast -p suite-tests --test client --locked $(fail_points)
 	DISPATCH_API_EMULATE=arvados-3 RUST_TEST_THREADS=6 cargo test --no-fail-fast -p suite-tests --test faults --locked $(fail_points) -- api:: --skip slurm --skip condor
 	cargo test --workspace --doc --locked $(fail_points)
+
+crates = RUST_TEST_THREADS=$$(($$(nproc) * 2)) cargo test --no-fail-fast --workspace --exclude suite-tests --locked $(fail_points)
+.PHONY: test-contract test-crates
+test-contract test-crates: fail_points = --features fail-points/enabled
+test-contract:
+	$(crates) --test contract
+test-crates:
+	$(crates) --lib --bins --test '[!c]*' --test 'c[!o]*' --test 'co[!n]*' --test 'con[!t]*' --test 'cont[!r]*'
 
 # The tests of Slurm on that of another Debian release, which is unpacked beside this machine's: make test-slurm RELEASE=sid
 RELEASE ?= trixie
