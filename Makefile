@@ -38,6 +38,13 @@ test-contract:
 test-crates:
 	$(crates) --lib --bins $(addprefix --test ,$(all_but_contract))
 
+# All tests of dispatchers on a server that passes for a real Arvados; "test" plays a part of them there.
+.PHONY: test-emulated
+test-emulated: fail_points = --features fail-points/enabled
+test-emulated: deps deps-labs
+	cargo build --workspace --bins --locked $(fail_points)
+	DISPATCH_API_EMULATE=arvados-3 RUST_TEST_THREADS=6 cargo test --no-fail-fast -p suite-tests --tests --locked $(fail_points)
+
 # The tests of Slurm on that of another Debian release, which is unpacked beside this machine's: make test-slurm RELEASE=sid
 RELEASE ?= trixie
 .PHONY: test-slurm
