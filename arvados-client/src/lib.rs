@@ -5,6 +5,7 @@
 //! server, can use it on its own.
 
 pub mod api;
+pub mod byte_range;
 pub mod client;
 pub mod endpoint;
 pub mod error;
@@ -18,7 +19,7 @@ pub mod records;
 pub mod resources;
 pub mod retry;
 pub mod scopes;
-mod tls;
+pub mod tls;
 pub mod token;
 
 pub use client::Client;

@@ -76,9 +76,10 @@ fn system_certificates(named: Option<&OsStr>) -> CertificateResult {
     rustls_native_certs::load_certs_from_paths(found.cert_file.as_deref(), dir)
 }
 
-/// `ARVADOS_API_HOST_INSECURE`: the peer is not checked, the connection is still encrypted.
+/// Takes every certificate whose key the peer has; the connection is still encrypted. For `ARVADOS_API_HOST_INSECURE`,
+/// and for a gateway, which proves itself by a secret.
 #[derive(Debug)]
-struct AnyCertificate(Arc<rustls::crypto::CryptoProvider>);
+pub struct AnyCertificate(pub Arc<rustls::crypto::CryptoProvider>);
 
 impl ServerCertVerifier for AnyCertificate {
     fn verify_server_cert(

@@ -6,6 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use arvados_client::byte_range::Part;
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt};
 use http_body_util::combinators::UnsyncBoxBody;
@@ -19,7 +20,6 @@ use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio_util::io::ReaderStream;
 
 use super::listing::{Entry, FileFacts, http_date, multistatus};
-use super::range::Part;
 use super::request::{ALLOWED, Place, Wanted};
 use crate::logs::{FILES, LogDir};
 

@@ -9,7 +9,6 @@
 
 mod answer;
 mod listing;
-mod range;
 mod request;
 pub mod secret;
 mod server;

@@ -8,7 +8,6 @@ mod listing;
 pub mod log_route;
 pub mod open;
 mod proxy;
-mod range;
 mod saved;
 mod secret;
 mod tunnel;

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use arvados_client::tls::AnyCertificate;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
@@ -11,10 +12,9 @@ use futures_util::{StreamExt, stream};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
-use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::ClientConfig;
+use rustls::crypto::ring;
+use rustls_pki_types::ServerName;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -197,52 +197,11 @@ fn tls_config() -> Arc<ClientConfig> {
             .with_safe_default_protocol_versions()
             .expect("the provider has the default versions")
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Unnamed(provider)))
+            // That it is the right one is proved by the secret, which goes into the proof together with the certificate.
+            .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
             .with_no_client_auth();
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Arc::new(config)
     };
     CONFIG.get_or_init(make).clone()
-}
-
-/// Takes every certificate whose key the gateway has: that it is the right one is proved by the secret, which goes into
-/// the proof together with the certificate.
-#[derive(Debug)]
-struct Unnamed(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for Unnamed {
-    fn verify_server_cert(
-        &self,
-        _certificate: &CertificateDer<'_>,
-        _others: &[CertificateDer<'_>],
-        _name: &ServerName<'_>,
-        _ocsp: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let known = &self.0.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signed, known)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let known = &self.0.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signed, known)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }

@@ -4,6 +4,7 @@ use std::io::{self, SeekFrom};
 use std::ops::Range;
 use std::sync::Arc;
 
+use arvados_client::byte_range::Part;
 use arvados_client::manifest::{Entry, EntryKind, Extent, FileTree};
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
@@ -14,7 +15,6 @@ use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio_util::io::ReaderStream;
 
 use super::listing::{Depth, multistatus};
-use super::range::Part;
 use crate::app::App;
 use crate::error::{ApiError, Result};
 

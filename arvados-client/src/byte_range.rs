@@ -7,7 +7,9 @@ use std::ops::Range;
 /// What is sent of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
+    /// All of it.
     Whole,
+    /// These bytes; none, where a client only asks for the size.
     Bytes(Range<u64>),
     /// It begins after the end.
     Unsatisfiable,
