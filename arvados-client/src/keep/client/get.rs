@@ -6,7 +6,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::{Inner, Rounds, kib};
 use crate::keep::error::{Cause, Failure, KeepError};
 use crate::keep::locator::{Locator, MAX_BLOCK_SIZE};
-use crate::keep::service;
+use crate::keep::service::{self, Service};
 
 /// A block's memory together with its share of the limit, given back when the last user drops the block.
 struct Held {
@@ -78,7 +78,8 @@ impl Inner {
             services = again;
             if last.cause.is_of_the_way() && self.services.refresh().await {
                 let mut order = service::read_order(&self.services.known(), locator);
-                order.retain(|service| !done.contains(service));
+                // One that moved is still the same one.
+                order.retain(|new| done.iter().all(|old: &Service| old.uuid() != new.uuid()));
                 if !order.is_empty() {
                     services = order;
                 }

@@ -80,7 +80,8 @@ impl Inner {
             waiting = again;
             if tally.is_unreachable() && self.services.refresh().await {
                 let mut order = service::write_order(&self.services.known(), &block.hash);
-                order.retain(|service| !done.contains(service));
+                // One that moved is still the same one.
+                order.retain(|new| done.iter().all(|old: &Service| old.uuid() != new.uuid()));
                 if !order.is_empty() {
                     waiting = order.into();
                 }
