@@ -276,7 +276,7 @@ async fn the_place_for_undelivered_results_is_full() {
     let job = world.lock(&["true"], mounts(json!({}))).await;
     ran(&run(&world, &job, cache.path(), &[]).await, 0);
     let _full = full_block_store(&world);
-    let refuge = Disk::new(1);
+    let refuge = Disk::without_room();
     let script = "head -c 8000000 /dev/urandom >/out/big";
     let job = world.lock(&["sh", "-c", script], mounts(json!({}))).await;
     let given = world.program_with_cache(&job, cache.path());

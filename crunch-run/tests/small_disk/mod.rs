@@ -25,9 +25,21 @@ impl Disk {
         disk
     }
 
+    /// Nothing can be made on it.
+    pub fn without_room() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut disk = Self::mounted(dir.path(), "nr_inodes=1,mode=0700");
+        disk._dir = Some(dir);
+        disk
+    }
+
     /// Over a directory, whose content is hidden meanwhile.
     pub fn over(path: &Path, mib: u64) -> Self {
-        let options = std::ffi::CString::new(format!("size={mib}m,mode=0700")).unwrap();
+        Self::mounted(path, &format!("size={mib}m,mode=0700"))
+    }
+
+    fn mounted(path: &Path, options: &str) -> Self {
+        let options = std::ffi::CString::new(options).unwrap();
         let options: &CStr = &options;
         rustix::mount::mount("tmpfs", path, "tmpfs", MountFlags::empty(), options).unwrap();
         Self {
