@@ -1,151 +1,18 @@
 //! The dispatcher's loop against the server, with a scheduler that does as it is told.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arvados_client::api::NewToken;
 use arvados_client::client::Call;
 use arvados_client::records::{Authorization, Container, ContainerState};
-use arvados_client::{Client, ContainerUuid, Token, TokenUuid, scopes};
-use dispatch_core::needs::Fit;
-use dispatch_core::scheduler::{
-    Candidate, Ending, Order, Outlook, SchedulerError, StillInUse, Urgency, Waiting, Wanted,
-};
-use dispatch_core::world::{Job, JobId};
-use dispatch_core::{Engine, Health, Scheduler, Settings};
+use arvados_client::{Client, ContainerUuid, scopes};
+use dispatch_core::scheduler::{Ending, Outlook, Waiting};
+use dispatch_core::{Engine, Health, Settings};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use crate::scripted::{Manner, Scripted};
 use crate::world::World;
-
-/// What the scheduler does with a submission.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Manner {
-    /// Says something that is neither yes nor no, and makes no job.
-    Mumble,
-    /// Takes its time, then makes a job.
-    Slow(Duration),
-    /// Makes a job, then says something that is neither yes nor no.
-    Swallow,
-}
-
-#[derive(Debug, Clone)]
-struct Scripted {
-    manner: Manner,
-    jobs: Arc<Mutex<BTreeMap<ContainerUuid, u32>>>,
-    tokens: Arc<Mutex<BTreeMap<ContainerUuid, Token>>>,
-    ending: Arc<Mutex<Ending>>,
-    /// What every job waits for.
-    waiting: Arc<Mutex<Option<Waiting>>>,
-    /// The last order it was asked for.
-    wanted: Arc<Mutex<Vec<Wanted>>>,
-}
-
-impl Scripted {
-    fn new(manner: Manner) -> Self {
-        Self {
-            manner,
-            jobs: Arc::default(),
-            tokens: Arc::default(),
-            ending: Arc::default(),
-            waiting: Arc::default(),
-            wanted: Arc::default(),
-        }
-    }
-
-    /// The token that came with a container's last submission.
-    fn token(&self, container: &ContainerUuid) -> Token {
-        self.tokens.lock().unwrap()[container].clone()
-    }
-
-    /// How many jobs were made for a container.
-    fn made(&self, container: &ContainerUuid) -> u32 {
-        self.jobs
-            .lock()
-            .unwrap()
-            .get(container)
-            .copied()
-            .unwrap_or(0)
-    }
-}
-
-impl Scheduler for Scripted {
-    fn name(&self) -> &'static str {
-        "scripted"
-    }
-
-    fn admit(&self, candidates: &[Candidate], _: &[Candidate]) -> Vec<Fit> {
-        candidates.iter().map(|_| Fit::Now).collect()
-    }
-
-    async fn list(&self) -> Result<Vec<Job>, SchedulerError> {
-        let jobs = self.jobs.lock().unwrap();
-        let job = |container: &ContainerUuid| Job {
-            id: JobId(container.to_string()),
-            container: container.clone(),
-            attempt: None,
-            ended: false,
-            node: None,
-        };
-        Ok(jobs.keys().map(job).collect())
-    }
-
-    async fn submit(&self, order: Order) -> Result<JobId, SchedulerError> {
-        let token = (order.container.clone(), order.credentials.token.clone());
-        self.tokens.lock().unwrap().extend([token]);
-        if let Manner::Slow(time) = self.manner {
-            tokio::time::sleep(time).await;
-        }
-        if self.manner != Manner::Mumble {
-            *self
-                .jobs
-                .lock()
-                .unwrap()
-                .entry(order.container.clone())
-                .or_insert(0) += 1;
-        }
-        match self.manner {
-            Manner::Slow(_) => Ok(JobId(order.container.to_string())),
-            Manner::Mumble | Manner::Swallow => Err(SchedulerError::Ambiguous {
-                scheduler: "scripted",
-                container: order.container,
-                detail: "well".into(),
-            }),
-        }
-    }
-
-    fn waiting(&self) -> BTreeMap<ContainerUuid, Waiting> {
-        let (jobs, waiting) = (self.jobs.lock().unwrap(), self.waiting.lock().unwrap());
-        let each = |waiting: &Waiting| jobs.keys().map(|c| (c.clone(), waiting.clone())).collect();
-        waiting.as_ref().map(each).unwrap_or_default()
-    }
-
-    async fn arrange(&self, wanted: Vec<Wanted>) -> Result<(), SchedulerError> {
-        *self.wanted.lock().unwrap() = wanted;
-        Ok(())
-    }
-
-    async fn stop(&self, job: &JobId, _: Urgency) -> Result<(), SchedulerError> {
-        self.jobs
-            .lock()
-            .unwrap()
-            .retain(|container, _| container.as_str() != job.0);
-        Ok(())
-    }
-
-    async fn ending(&self, _: &ContainerUuid, _: &TokenUuid) -> Ending {
-        self.ending.lock().unwrap().clone()
-    }
-
-    async fn forget(&self, _: &ContainerUuid) -> Result<(), StillInUse> {
-        Ok(())
-    }
-
-    async fn wake(&self) {
-        std::future::pending().await
-    }
-}
 
 /// Runs a dispatcher until the token is cancelled.
 fn dispatch(

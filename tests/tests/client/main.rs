@@ -7,4 +7,5 @@ mod events;
 mod failures;
 mod listing;
 mod look;
+mod scripted;
 mod world;
