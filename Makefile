@@ -4,39 +4,52 @@ prefix ?= /usr/local
 # Where a throwaway cluster keeps its state.
 LAB ?= /tmp/dispatch-lab
 
-.PHONY: demo test check bench lab-slurm lab-condor install deps
+.PHONY: demo quick test check bench lab-slurm lab-condor install deps
 
 # The main job on the embedded default: real containers over real text, on this machine. A debug build: quick to make.
 demo: deps
 	cargo build --locked -p dispatch-cli -p dispatch-api -p dispatch-local -p crunch-run
 	contrib/demo target/debug
 
-# Everything. The tests of the whole suite run the programs, so these are built first; with the same features as the
-# tests, so that nothing is built twice. Fail points are for tests only: no other door has them. Tests mostly wait for
-# programs, and those of the suite for schedulers: more of them go at once than there are processors, and the contract of
-# crunch-run beside the tests of all crates. What clients and dispatchers ask of a server is tried once more on one that
-# passes for a real Arvados.
-test: fail_points = --features fail-points/enabled
-# What cargo keeps for the next change of one crate would be more than all that it builds: a whole run needs none of it.
-test check: export CARGO_INCREMENTAL = 0
-test: room deps deps-labs
+# For a change: format, lints, unit tests, and one run of the programs from end to end. With the features of `make test`,
+# so that both use the same build.
+quick: fail_points = --features fail-points/enabled
+quick: deps
+	cargo fmt --all -- --check
+	cargo clippy --workspace --all-targets --locked $(fail_points) -- -D warnings
+	cargo test --workspace --lib --bins --locked $(fail_points)
 	cargo build --workspace --bins --locked $(fail_points)
-	$(crates) --no-run --lib --bins --tests
-	$(MAKE) --jobs=2 --keep-going --output-sync=target test-contract test-crates
-	RUST_TEST_THREADS=6 cargo test --no-fail-fast -p suite-tests --lib --bins --tests --locked $(fail_points)
-	DISPATCH_API_EMULATE=arvados-3 RUST_TEST_THREADS=6 cargo test --no-fail-fast -p suite-tests --test client --locked $(fail_points)
-	DISPATCH_API_EMULATE=arvados-3 RUST_TEST_THREADS=6 cargo test --no-fail-fast -p suite-tests --test faults --locked $(fail_points) -- api:: --skip slurm --skip condor
-	cargo test --workspace --doc --locked $(fail_points)
+	contrib/demo target/debug
 
-crates = RUST_TEST_THREADS=$$(($$(nproc) * 2)) cargo test --no-fail-fast --workspace --exclude suite-tests --locked $(fail_points)
-all_but_contract = $(sort $(filter-out contract,$(patsubst %.rs,%,$(notdir $(wildcard [!t]*/tests/*.rs))) \
-	$(notdir $(patsubst %/main.rs,%,$(wildcard [!t]*/tests/*/main.rs)))))
-.PHONY: test-contract test-crates
-test-contract test-crates: fail_points = --features fail-points/enabled
-test-contract:
-	$(crates) --test contract
+# All tests. The tests of the suite run the programs, so these are built first, with the same features as the tests.
+# Only tests have fail points. Tests mostly wait for programs and schedulers, so three groups of them run at once, each
+# with more tests at once than there are processors.
+test: fail_points = --features fail-points/enabled
+# Incremental builds would take more disk space than everything else, and a whole run needs none.
+test check: export CARGO_INCREMENTAL = 0
+# Every skipped test adds a line to this file.
+test: export SKIPPED_TESTS = $(CURDIR)/target/skipped-tests
+test: check-disk-space deps deps-labs
+	mkdir -p target && rm -f $(SKIPPED_TESTS) && touch $(SKIPPED_TESTS)
+	cargo build --workspace --bins --tests --locked $(fail_points)
+	$(MAKE) --jobs=3 --keep-going --output-sync=target test-suite test-crates test-faults
+	cargo test --workspace --doc --locked $(fail_points)
+	@sort -u $(SKIPPED_TESTS); echo "$$(sort -u $(SKIPPED_TESTS) | wc -l) tests were skipped"
+
+# The groups of "test". All name the whole workspace, so that all are of one build.
+cargo_test = cargo test --no-fail-fast --workspace --locked --features fail-points/enabled
+files = $(wildcard */tests/$(1) lib/*/tests/$(1) tests/simulator/tests/$(1))
+crate_tests = $(sort $(patsubst %.rs,%,$(notdir $(call files,*.rs))) $(notdir $(patsubst %/main.rs,%,$(call files,*/main.rs))))
+.PHONY: test-crates test-suite test-faults
 test-crates:
-	$(crates) --lib --bins $(addprefix --test ,$(all_but_contract))
+	RUST_TEST_THREADS=6 $(cargo_test) --lib --bins $(addprefix --test ,$(crate_tests))
+test-suite:
+	RUST_TEST_THREADS=6 $(cargo_test) --test end_to_end --test layout
+# Some of them run a second time, on a server that imitates a real Arvados.
+test-faults:
+	RUST_TEST_THREADS=6 $(cargo_test) --test client --test faults
+	DISPATCH_API_EMULATE=arvados-3 RUST_TEST_THREADS=6 $(cargo_test) --test client
+	DISPATCH_API_EMULATE=arvados-3 RUST_TEST_THREADS=6 $(cargo_test) --test faults -- api:: --skip slurm --skip condor
 
 # All tests of dispatchers on a server that passes for a real Arvados; "test" plays a part of them there.
 .PHONY: test-emulated
@@ -52,28 +65,29 @@ test-slurm: fail_points = --features fail-points/enabled
 test-slurm: deps deps-labs
 	cargo build --workspace --bins --locked $(fail_points)
 	SLURM_LAB_RELEASE=$(RELEASE) PATH="/opt/slurm-$(RELEASE)/usr/bin:$$PATH" RUST_TEST_THREADS=4 \
-		cargo test -p suite-tests --test suite --test faults --locked $(fail_points) -- slurm
+		cargo test -p suite-tests --test end_to_end --test faults --locked $(fail_points) -- slurm
 
 # The units of contrib/ as they are, under a systemd of their own: as root, where systemd is installed.
 .PHONY: test-units
 test-units: deps deps-labs
 	cargo build --workspace --bins --locked
-	tests/units/try target/debug slurm
-	tests/units/try target/debug condor
+	tests/labs/test-units target/debug slurm
+	tests/labs/test-units target/debug condor
 
 # With a real NVIDIA GPU: containers get the granted one and no other. As root, on a machine that has one.
 .PHONY: test-gpu
 test-gpu: deps
-	cargo test --locked -p crunch-run --features fail-points/enabled --test gpu_real -- --ignored
+	cargo test --locked -p crunch-run --features fail-points/enabled --test integration -- --ignored gpu_real::
 
 check: deps
 	cargo fmt --all -- --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	contrib/check-dependencies
 
 # Figures, not pass or fail.
 bench: deps deps-labs
 	cargo build --release --workspace --bins --locked
-	cargo bench --locked --workspace --bench suite --bench scale --bench engine --bench overhead --bench parts --bench capture --bench api --bench plan
+	cargo bench --locked --workspace --bench suite --bench scale --bench engine --bench overhead --bench parts --bench capture --bench api --bench floods --bench plan
 
 # dispatch-condor on a pool of this machine.
 .PHONY: bench-condor
@@ -94,33 +108,56 @@ FROM ?= 1
 sim: deps
 	cargo run --release --locked -p simulator -- --seeds $(SEEDS) --from $(FROM) $(SIM_FLAGS)
 
-# Manifests, images and patterns that nobody would write, with a nightly compiler: fuzz/README.md.
+# Everything that reads what strangers write, with input that nobody would write and a nightly compiler: tests/fuzz/README.md.
 FUZZ_SECONDS ?= 60
+FUZZ_TARGETS ?= request listing token locator manifest image output_glob cdi slurm condor demand
 .PHONY: fuzz
 fuzz: deps
-	fuzz/run manifest -max_total_time=$(FUZZ_SECONDS) -max_len=2000
-	fuzz/run output_glob -max_total_time=$(FUZZ_SECONDS) -max_len=20000 -timeout=20
-	fuzz/run image -max_total_time=$(FUZZ_SECONDS) -max_len=20000
+	for target in $(FUZZ_TARGETS); do \
+	  tests/fuzz/run $$target -max_total_time=$(FUZZ_SECONDS) -max_len=20000 -timeout=20 -verbosity=0 -print_final_stats=1 || exit 1; done
 
 # A throwaway Slurm cluster or HTCondor pool on loopback, to try things on; prints the lines to source.
 lab-slurm: deps-labs
-	bash tests/lab/slurm-up $(LAB)/slurm
-	@echo "# end it with: bash tests/lab/slurm-down $(LAB)/slurm"
+	bash tests/labs/slurm-up $(LAB)/slurm
+	@echo "# end it with: bash tests/labs/slurm-down $(LAB)/slurm"
 lab-condor: deps-labs
-	bash tests/lab/condor-up $(LAB)/condor
-	@echo "# end it with: bash tests/lab/condor-down $(LAB)/condor"
+	bash tests/labs/condor-up $(LAB)/condor
+	@echo "# end it with: bash tests/labs/condor-down $(LAB)/condor"
 
 programs = dispatch dispatch-api dispatch-local dispatch-slurm dispatch-condor dispatch-overseer crunch-run
 man = $(DESTDIR)$(prefix)/share/man/man1
-install: deps
+# Programs for other machines, without what only a debugger reads: that is in target/dist/debug, found by its link.
+.PHONY: dist stripped
+dist: stripped sbom
+	ls -l target/dist/bin target/dist/sbom
+stripped: deps
 	cargo build --release --locked $(patsubst %,-p %,$(patsubst dispatch,dispatch-cli,$(programs)))
-	install -d $(DESTDIR)$(prefix)/bin $(man)
-	install -m 755 $(programs:%=target/release/%) $(DESTDIR)$(prefix)/bin
-	for program in dispatch dispatch-local dispatch-slurm dispatch-condor dispatch-overseer; do \
-	  target/release/$$program man --dir=$(man) || exit 1; done
-	for program in dispatch-api crunch-run; do target/release/$$program man >$(man)/$$program.1 || exit 1; done
+	install -d target/dist/bin target/dist/debug
+	for program in $(programs); do \
+	  objcopy --only-keep-debug target/release/$$program target/dist/debug/$$program.debug && \
+	  objcopy --strip-all --add-gnu-debuglink=target/dist/debug/$$program.debug \
+	    target/release/$$program target/dist/bin/$$program || exit 1; done
 
-# A crunch-run that needs no library of the node: any Linux of this processor will do. 20 MB, for HTCondor to carry along.
+# What each program is built from, as CycloneDX: target/dist/sbom/PROGRAM.cdx.json.
+CYCLONEDX = target/tools/bin/cargo-cyclonedx
+$(CYCLONEDX):
+	cargo install --locked --root target/tools cargo-cyclonedx@0.5.9
+.PHONY: sbom
+sbom: deps $(CYCLONEDX)
+	install -d target/dist/sbom
+	$(CYCLONEDX) cyclonedx --format json --describe binaries --target $(shell rustc -vV | sed -n 's/^host: //p')
+	for program in $(programs); do \
+	  mv $$(echo $$program | sed 's/^dispatch$$/dispatch-cli/')/$${program}_bin.cdx.json target/dist/sbom/$$program.cdx.json || exit 1; done
+	find . -name '*.cdx.json' -not -path './target/*' -delete
+
+install: stripped
+	install -d $(DESTDIR)$(prefix)/bin $(man)
+	install -m 755 $(programs:%=target/dist/bin/%) $(DESTDIR)$(prefix)/bin
+	for program in dispatch dispatch-local dispatch-slurm dispatch-condor dispatch-overseer; do \
+	  target/dist/bin/$$program man --dir=$(man) || exit 1; done
+	for program in dispatch-api crunch-run; do target/dist/bin/$$program man >$(man)/$$program.1 || exit 1; done
+
+# A crunch-run that needs no library of the node: any Linux of this processor will do. 13 MB, for HTCondor to carry along.
 static_target = $(shell uname -m)-unknown-linux-musl
 .PHONY: static
 static: deps
@@ -131,9 +168,9 @@ static: deps
 	install -s -m 755 target/$(static_target)/release/crunch-run target/static/crunch-run
 	target/static/crunch-run --version
 
-.PHONY: room
-room:
-	tests/room
+.PHONY: check-disk-space
+check-disk-space:
+	tests/labs/check-disk-space
 
 deps:
 	contrib/install-deps

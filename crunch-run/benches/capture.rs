@@ -1,9 +1,14 @@
-//! Saving outputs: ten thousand small files, and one of ten GiB, mostly holes. `CAPTURE_MIB=n` for another size.
+//! Saving outputs: ten thousand small files, and one of ten GiB, mostly holes. `CAPTURE_MIB=n` sets
+//! another size.
 //!
-//! Compared with only reading and hashing as many bytes, which is the least anybody can do.
+//! The baseline only reads and hashes the same number of bytes.
 
-#[path = "../tests/large_lab/mod.rs"]
+#[path = "../tests/integration/engine_lab/mod.rs"]
+mod engine_lab;
+#[path = "../tests/integration/large_lab/mod.rs"]
 mod large_lab;
+#[path = "../tests/integration/run_lab/mod.rs"]
+mod run_lab;
 
 use std::io::Read;
 use std::time::{Duration, Instant};
@@ -34,7 +39,7 @@ fn show(name: &str, captured: Captured) {
     );
 }
 
-/// Reading zeros and hashing them, by one thread; of much, as much as one sees the speed by.
+/// Time to read and hash zeros with one thread, scaled from a smaller sample.
 fn hashing(bytes: u64) -> Duration {
     let sample = bytes.min(512 * MIB);
     let mut zeros = std::io::repeat(0).take(sample);

@@ -1,13 +1,14 @@
-//! The whole life of one `/bin/true` by the built-in engine and by runc, from the same files.
+//! One `/bin/true` from creation to removal, by the built-in engine and by runc, from the same
+//! files.
 
-#[path = "../tests/engine_lab/mod.rs"]
+#[path = "../tests/integration/engine_lab/mod.rs"]
 mod engine_lab;
 
 use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use engine_lab::{Lab, ask, shell};
+use engine_lab::{Lab, exec, shell};
 
 const ROUNDS: usize = 100;
 
@@ -20,7 +21,7 @@ async fn main() {
     let bundle = runc_bundle(&lab);
     for round in 0..ROUNDS {
         let begin = Instant::now();
-        let (container, _, _) = lab.create(ask(&["/bin/true"])).await.unwrap();
+        let (container, _, _) = lab.create(exec(&["/bin/true"])).await.unwrap();
         let created = begin.elapsed();
         container.start().await.unwrap();
         let started = begin.elapsed();
@@ -83,7 +84,7 @@ async fn main() {
     println!("engine: {}", lab.engine.name());
 }
 
-/// The same layer as root file system, and runc's own idea of a description.
+/// An OCI bundle with the same root file system and runc's default specification.
 fn runc_bundle(lab: &Lab) -> std::path::PathBuf {
     let bundle = lab.dir.path().join("bundle");
     fs::create_dir(&bundle).unwrap();

@@ -1,9 +1,12 @@
-//! What crunch-run adds to each engine: the whole program for one `/bin/true`, against that engine's own `run` of the same
-//! image, in turns. And what a cold cache and a thousand mounts cost.
+//! Overhead of crunch-run with each engine: the whole program for one `/bin/true`, against that
+//! engine's own `run` of the same image, alternately. Also the cost of a cold cache and of a
+//! thousand mounts.
 
-#[path = "../tests/contract/daemons.rs"]
+#[path = "../tests/integration/contract/daemons.rs"]
 mod daemons;
-#[path = "../tests/run_lab/mod.rs"]
+#[path = "../tests/integration/engine_lab/mod.rs"]
+mod engine_lab;
+#[path = "../tests/integration/run_lab/mod.rs"]
 mod run_lab;
 
 use std::path::{Path, PathBuf};
@@ -19,7 +22,7 @@ const MOUNTS: usize = 1000;
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {
     let world = World::new().await;
-    let cache = world.place().join("cache");
+    let cache = world.dir().join("cache");
     let cold = run(
         &world,
         &cache,
@@ -101,7 +104,7 @@ fn engines(world: &World, root: &Path) -> Vec<Row> {
             };
             command.args(["run", "--rm", "--network=none"]);
             if name == "podman" {
-                // Its own defaults are more than a machine without CAP_SYS_RESOURCE allows.
+                // The default limits are higher than a machine without CAP_SYS_RESOURCE allows.
                 command.args(["--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024"]);
             }
             command.args([&image, "/bin/true"]);
@@ -137,7 +140,7 @@ fn engines(world: &World, root: &Path) -> Vec<Row> {
             reference: oci("runc"),
         },
         Row {
-            // By itself it refuses machines with both kinds of control groups.
+            // Without the option, crun refuses machines with hybrid control groups.
             name: "crun (runc run)",
             flags: vec!["--runtime-engine=oci".into(), "--oci-runtime=crun".into()],
             reference: oci("runc"),
@@ -164,10 +167,10 @@ async fn run(world: &World, cache: &Path, flags: &[String], more: Value) -> Dura
     let begin = Instant::now();
     let output = program.output().await.unwrap();
     let took = begin.elapsed();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
     let record = world.record(&job).await;
-    assert_eq!(record.exit_code, Some(0), "{said}");
+    assert_eq!(record.exit_code, Some(0), "{stderr}");
     took
 }
 
@@ -188,7 +191,7 @@ fn rootfs(cache: &Path) -> PathBuf {
         .expect("the unpacked layer")
 }
 
-/// The image's name is the hash of its configuration, which is how the services know it.
+/// The image's name is the hash of its configuration; daemons use it as image id.
 fn image_id(root: &Path) -> String {
     let images = root.ancestors().find_map(|dir| {
         let images = dir.join("images");
@@ -207,7 +210,7 @@ fn image_id(root: &Path) -> String {
 }
 
 fn bundle(world: &World, root: &Path, runtime: &str) -> PathBuf {
-    let bundle = world.place().join(format!("bundle-{runtime}"));
+    let bundle = world.dir().join(format!("bundle-{runtime}"));
     if !bundle.exists() {
         std::fs::create_dir(&bundle).unwrap();
         let made = Command::new(runtime)

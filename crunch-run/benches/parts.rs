@@ -1,6 +1,8 @@
 //! The whole of crunch-run for one `/bin/true`, and its parts, against a server in this process.
 
-#[path = "../tests/run_lab/mod.rs"]
+#[path = "../tests/integration/engine_lab/mod.rs"]
+mod engine_lab;
+#[path = "../tests/integration/run_lab/mod.rs"]
 mod run_lab;
 
 use std::collections::BTreeMap;
@@ -21,13 +23,13 @@ async fn main() {
         let begin = Instant::now();
         let finished = world.run(&job, &[]).await;
         let took = begin.elapsed().as_secs_f64() * 1e3;
-        assert_eq!(finished.code, 0, "{}", finished.said);
+        assert_eq!(finished.code, 0, "{}", finished.output);
         if round == 0 {
-            // It unpacked the image.
+            // The first run unpacked the image.
             continue;
         }
         whole.push(took);
-        let line = finished.said.lines().last().unwrap();
+        let line = finished.output.lines().last().unwrap();
         let (_, line) = line.split_once("Milliseconds spent: ").unwrap();
         let list = line.split(';').next().unwrap();
         for (at, part) in list.split(", ").enumerate() {

@@ -1,34 +1,19 @@
-//! The executor of one container: inputs, image, engine, limits, statistics, logs, output.
+//! crunch-run executes one container: inputs, image, engine, limits, statistics, logs, output.
 
-pub mod broken_node;
-pub mod cache;
-pub mod cgroup;
-pub mod check;
-pub mod detach;
-pub mod engine;
+pub mod attempt;
+pub mod commands;
 pub mod environment;
-pub mod errand;
-pub mod exit;
+pub mod error_chain;
 pub mod flags;
 pub mod gateway;
-pub mod gpus;
-pub mod image;
-pub mod job_dir;
-mod leavings;
+pub mod gpu;
+pub mod inputs;
 pub mod limits;
-pub mod lock_file;
 pub mod logs;
-pub mod manual;
-pub mod mounts;
+pub mod node;
 pub mod output;
 mod own_record;
-pub mod refuge;
-pub mod registry;
-pub mod resume;
-pub mod run;
-pub mod sentence;
-pub mod signals;
 pub mod stats;
-pub mod status;
-pub mod stdin_config;
+pub mod status_line;
+pub mod undelivered;
 pub mod verdict;

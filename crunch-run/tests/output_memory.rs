@@ -1,5 +1,7 @@
-//! What capturing an output costs in memory. A program of its own, and one test at a time: it measures itself.
+//! Memory use of capturing an output. A program of its own that runs one test at a time, because it
+//! measures itself.
 
+#[path = "integration/files_world/mod.rs"]
 mod files_world;
 
 use std::collections::BTreeSet;

@@ -1,17 +1,17 @@
-//! How fast the server is, over HTTPS with kept-alive connections: `cargo bench -p dispatch-api`.
+//! Speed of the server over HTTPS with keep-alive connections: `cargo bench -p dispatch-api`.
 //!
-//! Prints cycles of lock, Running and Complete per second, with one client and with sixteen, and the time of a
-//! list page of 100 while 100,000 containers are queued.
+//! Prints cycles of lock, Running and Complete per second, for one client and for sixteen. Then it
+//! prints the time of a list page of 100 while 100,000 containers are queued.
 
+#[path = "../tests/api/fixture.rs"]
+#[allow(dead_code, reason = "only the tests use all of it")]
+mod fixture;
 mod queue;
-#[path = "../tests/api/world.rs"]
-#[allow(dead_code, reason = "the tests use more of their world than this does")]
-mod world;
 
 use std::time::{Duration, Instant};
 
+use fixture::{Api, Fixture};
 use serde_json::json;
-use world::{Api, World};
 
 const QUEUED: u32 = 100_000;
 const CYCLES: usize = 400;
@@ -20,25 +20,25 @@ const PAGES: usize = 50;
 fn main() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let world = World::new().await;
-        world.image().await;
+        let fixture = Fixture::new().await;
+        fixture.image().await;
         for clients in [1, 16] {
-            cycles(&world, clients).await;
+            cycles(&fixture, clients).await;
         }
-        let world = fill(world).await;
-        pages(&world.admin).await;
-        world.server.stop().await;
+        let fixture = fill(fixture).await;
+        pages(&fixture.admin).await;
+        fixture.server.stop().await;
     });
 }
 
-async fn cycles(world: &World, clients: usize) {
+async fn cycles(fixture: &Fixture, clients: usize) {
     let mut queues = Vec::new();
     for client in 0..clients {
         let mut queue = Vec::new();
         for number in 0..CYCLES / clients {
             let command =
                 json!({"command": [client.to_string(), number.to_string(), clients.to_string()]});
-            let made = world.submit(command).await;
+            let made = fixture.submit(command).await;
             queue.push(
                 made["container_uuid"]
                     .as_str()
@@ -52,7 +52,7 @@ async fn cycles(world: &World, clients: usize) {
     let workers: Vec<_> = queues
         .into_iter()
         .map(|queue| {
-            let api = world.admin.clone();
+            let api = fixture.admin.clone();
             tokio::spawn(async move {
                 for uuid in queue {
                     api.lock(&uuid).await.ok();
@@ -71,17 +71,17 @@ async fn cycles(world: &World, clients: usize) {
     println!("lock + Running + Complete, {clients:2} clients: {rate:7.0} cycles/s");
 }
 
-/// Fill the queue behind the server's back: what is measured is the listing.
-async fn fill(world: World) -> World {
-    let made = world.submit(json!({"command": ["pattern"]})).await;
+/// Fills the queue directly in the database, because only the listing is measured.
+async fn fill(fixture: Fixture) -> Fixture {
+    let made = fixture.submit(json!({"command": ["pattern"]})).await;
     let uuid = made["container_uuid"]
         .as_str()
         .expect("a container")
         .to_owned();
-    let directory = world.directory;
-    world.server.stop().await;
+    let directory = fixture.directory;
+    fixture.server.stop().await;
     queue::fill(&directory.path().join("state/state.db"), &uuid, QUEUED);
-    World::at(directory).await
+    Fixture::at(directory).await
 }
 
 async fn pages(api: &Api) {

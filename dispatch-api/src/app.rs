@@ -1,40 +1,45 @@
-//! The running server as requests see it.
+//! Shared state of the running server: configuration, storage, limits and the stop signal.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
-use crate::auth::attempt::AttemptTokens;
+use crate::auth::attempt_token::AttemptTokenVerifier;
 use crate::auth::{self, Caller};
 use crate::blocks::store::BlockStore;
 use crate::db::readers::Readers;
-use crate::db::writer::Writer;
 use crate::emulation::faults::Faults;
-use crate::error::Result;
-use crate::events::Feed;
-use crate::gateway::tunnels::Tunnels;
+use crate::error::{ApiError, Result};
+use crate::events::feed::EventFeed;
+use crate::gateway::tunnel_registry::TunnelRegistry;
+use crate::limits::{ClientShare, Limits};
 use crate::metrics::Metrics;
-use crate::tx::{Setting, Tx};
-
-/// Requests worked on at once; more wait briefly and are then told to come back.
-pub const MAX_REQUESTS: usize = 96;
-/// KiB of request bodies held in memory at once.
-pub const MAX_BODY_KIB: usize = 384 << 10;
+use crate::request_log::access_log::AccessLog;
+use crate::request_log::rejection_log::RejectionLog;
+use crate::store::cluster_config::ClusterConfig;
+use crate::store::transaction::Tx;
+use crate::store::writer::Writer;
 
 pub struct App {
-    pub setting: Arc<Setting>,
+    pub config: Arc<ClusterConfig>,
     pub readers: Readers,
+    /// Connections of their own for token checks, which must not wait for long listings.
+    pub token_readers: Readers,
     pub writer: Writer,
-    pub attempts: Arc<AttemptTokens>,
-    pub blocks: BlockStore,
-    pub feed: Arc<Feed>,
+    pub attempt_tokens: Arc<AttemptTokenVerifier>,
+    pub blocks: Arc<BlockStore>,
+    pub events: Arc<EventFeed>,
     pub faults: Faults,
-    pub tunnels: Tunnels,
+    pub tunnels: TunnelRegistry,
     pub metrics: Metrics,
-    /// `host:port` for clients that did not say under which name they know this server.
+    /// `host:port` for clients that sent no `Host` header.
     pub address: String,
-    pub working: Arc<Semaphore>,
-    pub body_memory: Arc<Semaphore>,
+    pub limits: Limits,
+    /// Time that a client may make no progress while it sends or receives a body.
+    pub transfer_timeout: Duration,
+    pub access_log: Option<AccessLog>,
+    pub rejections: RejectionLog,
     pub stop: watch::Sender<bool>,
 }
 
@@ -48,20 +53,43 @@ impl App {
     }
 
     pub fn authenticate(&self, token: &str) -> Result<Caller> {
-        self.readers
-            .read(|connection| auth::authenticate(connection, &self.attempts, token))
+        let (verifier, rules) = (&self.attempt_tokens, self.config.rules);
+        self.token_readers
+            .read(|connection| auth::authenticate(connection, verifier, rules, token))
+            .map_err(|error| match error {
+                ApiError::UserDisabled(_) if !rules.reports_disabled_users => ApiError::NotLoggedIn,
+                other => other,
+            })
     }
 
-    /// To be waited for with [`stopped`].
-    pub fn stopping(&self) -> watch::Receiver<bool> {
+    /// The receiver for [`wait_for_stop`].
+    pub fn subscribe_stop(&self) -> watch::Receiver<bool> {
         self.stop.subscribe()
     }
 }
 
-/// Ends when the server begins to stop. The value counts, not its change: a connection may become a websocket after
-/// the stop was told, and would otherwise never hear of it.
-pub async fn stopped(stop: &mut watch::Receiver<bool>) {
-    // An error means that the server is gone, which is as good.
+/// Runs blocking work on files and the database as soon as a request slot is free. Read the request
+/// completely before the call, so that a slow client occupies no slot.
+pub async fn run_blocking<T: Send + 'static>(
+    app: &Arc<App>,
+    share: &ClientShare,
+    work: impl FnOnce(&Arc<App>) -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let slot = app.limits.acquire_work(share).await?;
+    let app = app.clone();
+    tokio::task::spawn_blocking(move || {
+        let result = work(&app);
+        drop(slot);
+        result
+    })
+    .await
+    .map_err(|_| ApiError::BadRecord("the request handler panicked".into()))?
+}
+
+/// Returns when the server begins to stop. It checks the value, not its change, because a
+/// connection may become a websocket after the stop.
+pub async fn wait_for_stop(stop: &mut watch::Receiver<bool>) {
+    // An error means that the server is gone already.
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
@@ -71,12 +99,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_stop_is_heard_by_those_who_listen_only_afterwards() {
-        let tell = watch::Sender::new(false);
-        let mut early = tell.subscribe();
-        tell.send_replace(true);
-        let mut late = tell.subscribe();
-        let both = async { tokio::join!(stopped(&mut early), stopped(&mut late)) };
-        let heard = tokio::time::timeout(std::time::Duration::from_secs(1), both).await;
-        assert!(heard.is_ok());
+        let stop = watch::Sender::new(false);
+        let mut early = stop.subscribe();
+        stop.send_replace(true);
+        let mut late = stop.subscribe();
+        let both = async { tokio::join!(wait_for_stop(&mut early), wait_for_stop(&mut late)) };
+        let both = tokio::time::timeout(std::time::Duration::from_secs(1), both).await;
+        assert!(both.is_ok());
     }
 }

@@ -1,29 +1,34 @@
-//! The first start: the three users and their tokens.
+//! Creates the three initial users and their tokens at the first start.
 
 use rusqlite::Connection;
 use serde_json::json;
 
-use crate::auth::{Identity, lifetime};
+use crate::auth::Identity;
+use crate::auth::secrets;
 use crate::db::rows;
 use crate::error::Result;
 use crate::record::Record;
 use crate::schema::{GROUPS, TOKENS, USERS};
-use crate::tx::{Setting, Tx};
+use crate::store::cluster_config::ClusterConfig;
+use crate::store::transaction::Tx;
 
-/// The users a server begins with; each has a token file of that name.
-pub const NAMES: [&str; 3] = ["root", "user", "dispatch"];
+/// The initial users; each has a token file of that name.
+pub const INITIAL_USERS: [&str; 3] = ["root", "user", "dispatch"];
 
-/// Create what is missing; the answer is each name with its whole token.
-pub fn ensure(connection: &mut Connection, setting: &Setting) -> Result<Vec<(String, String)>> {
+/// Creates missing users and tokens, and returns each user name with its token.
+pub fn ensure_users_and_tokens(
+    connection: &mut Connection,
+    config: &ClusterConfig,
+) -> Result<Vec<(String, String)>> {
     let transaction = connection.transaction()?;
-    let tx = Tx::new(&transaction, setting);
+    let tx = Tx::new(&transaction, config);
     ensure_group(&tx)?;
     let mut tokens = Vec::new();
-    for name in NAMES {
+    for name in INITIAL_USERS {
         let user = ensure_user(&tx, name)?;
         let token = ensure_token(&tx, name, user.uuid())?;
-        let whole = format!("v2/{}/{}", token.uuid(), token.text("api_token"));
-        tokens.push((name.to_owned(), whole));
+        let token_text = format!("v2/{}/{}", token.uuid(), token.text("api_token"));
+        tokens.push((name.to_owned(), token_text));
     }
     drop(tx);
     transaction.commit()?;
@@ -31,9 +36,9 @@ pub fn ensure(connection: &mut Connection, setting: &Setting) -> Result<Vec<(Str
 }
 
 fn ensure_group(tx: &Tx<'_>) -> Result<()> {
-    let uuid = tx.setting.all_users_group();
+    let uuid = tx.config.all_users_group();
     if tx.fetch(&GROUPS, &uuid)?.is_none() {
-        let system = Identity::system(tx.setting.system_user());
+        let system = Identity::system(tx.config.system_user());
         let group = Record::new()
             .with("uuid", uuid)
             .with("name", "All users")
@@ -47,23 +52,23 @@ fn ensure_user(tx: &Tx<'_>, name: &str) -> Result<Record> {
     if let Some(user) = rows::find(tx.conn, &USERS, "username = ?1", &[&name])?.pop() {
         return Ok(user);
     }
-    let system = Identity::system(tx.setting.system_user());
+    let system = Identity::system(tx.config.system_user());
     let mut user = Record::new()
-        .with("owner_uuid", tx.setting.system_user())
+        .with("owner_uuid", tx.config.system_user())
         .with("username", name)
         .with("email", format!("{name}@localhost"))
         .with("first_name", name)
         .with("is_active", true)
-        .with("is_admin", name != "user" || tx.setting.rules.user_is_admin);
+        .with("is_admin", name != "user");
     if name == "root" {
-        user.set("uuid", tx.setting.system_user());
+        user.set("uuid", tx.config.system_user());
     }
     tx.create(&USERS, &system, user)
 }
 
-/// The user's first token that does not expire and may do everything.
+/// The user's oldest unrestricted token without expiry; created if missing.
 fn ensure_token(tx: &Tx<'_>, name: &str, user_uuid: &str) -> Result<Record> {
-    let root_uuid = format!("{}-gj3su-000000000000000", tx.setting.cluster_id);
+    let root_uuid = format!("{}-gj3su-000000000000000", tx.config.cluster_id);
     let known = rows::find(
         tx.conn,
         &TOKENS,
@@ -74,10 +79,10 @@ fn ensure_token(tx: &Tx<'_>, name: &str, user_uuid: &str) -> Result<Record> {
     if let Some(token) = known.into_iter().next() {
         return Ok(token);
     }
-    let system = Identity::system(tx.setting.system_user());
+    let system = Identity::system(tx.config.system_user());
     let mut token = Record::new()
         .with("owner_uuid", user_uuid)
-        .with("api_token", lifetime::new_secret())
+        .with("api_token", secrets::new_token_secret())
         .with("created_by_ip_address", "first start")
         .with("scopes", json!(["all"]));
     if name == "root" && tx.fetch(&TOKENS, &root_uuid)?.is_none() {

@@ -1,4 +1,4 @@
-//! Time as the API writes it: UTC text with nine digits, so that text order is time order.
+//! Times as the API writes them: UTC text with nine digits, so that text order is time order.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
-/// The present moment, `YYYY-MM-DDTHH:MM:SS.nnnnnnnnnZ`.
+/// The current time, `YYYY-MM-DDTHH:MM:SS.nnnnnnnnnZ`.
 pub fn now() -> String {
     stamp(Timestamp::now())
 }
@@ -25,7 +25,8 @@ pub fn stamp(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%S%.9fZ").to_string()
 }
 
-/// Bring any spelling a client may send into ours; `None` when it is no time at all.
+/// Converts any time format that clients send to the stored format; `None` for text that is no
+/// time.
 pub fn normalise(text: &str) -> Option<String> {
     parse(text).map(stamp)
 }
@@ -35,7 +36,7 @@ pub fn parse(text: &str) -> Option<Timestamp> {
     if let Ok(at) = text.parse::<Timestamp>() {
         return Some(at);
     }
-    // Without an offset the API means UTC.
+    // A time without an offset is UTC.
     let civil: DateTime = text.parse().ok()?;
     civil
         .to_zoned(TimeZone::UTC)
@@ -43,13 +44,13 @@ pub fn parse(text: &str) -> Option<Timestamp> {
         .map(|zoned| zoned.timestamp())
 }
 
-/// A stored time as HTTP headers have it; the epoch when it cannot be read.
+/// A stored time in the format of HTTP headers; the epoch for unreadable text.
 pub fn http_date(text: &str) -> String {
     let at = parse(text).unwrap_or(Timestamp::UNIX_EPOCH);
     at.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()
 }
 
-/// Milliseconds since the epoch of a stored time; 0 when it cannot be read.
+/// Milliseconds since the epoch of a stored time; 0 for unreadable text.
 pub fn millis(text: &str) -> i64 {
     parse(text).map_or(0, |at| at.as_millisecond())
 }

@@ -1,14 +1,17 @@
-//! Everything a request can end with besides success, and how it is told to the client.
+//! Errors of a request: their HTTP status and the messages that clients get.
 
 use http::StatusCode;
 
 /// The Rails class name that clients of this API see in a denied request.
-const DENIED: &str = "#<ArvadosModel::PermissionDeniedError: ArvadosModel::PermissionDeniedError>";
+const DENIED_MESSAGE: &str =
+    "#<ArvadosModel::PermissionDeniedError: ArvadosModel::PermissionDeniedError>";
 
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
     #[error("Not logged in")]
     NotLoggedIn,
+    #[error("user {0} is disabled, so no token of this user works; ask an administrator")]
+    UserDisabled(String),
     #[error("Forbidden")]
     OutOfScope,
     #[error("{0}")]
@@ -25,8 +28,12 @@ pub enum ApiError {
     Stale { current: String },
     #[error("the request body is larger than {limit} bytes")]
     TooLarge { limit: u64 },
-    #[error("the client sent no data for {0} s")]
-    SlowBody(u64),
+    #[error("the JSON text has more than {limit} values")]
+    TooManyValues { limit: usize },
+    #[error("the request body arrived too slowly")]
+    SlowBody,
+    #[error("{0}")]
+    TooManyRequests(String),
     #[error("the server is busy with other requests; try again in a second")]
     Busy,
     #[error("{0}")]
@@ -39,17 +46,17 @@ pub enum ApiError {
     DiskFull,
     #[error("block {0} on disk does not match its hash; it was moved aside")]
     CorruptBlock(String),
-    #[error("the block store failed on {path}: {source}")]
+    #[error("block store error at {path}: {source}")]
     Blocks {
         path: String,
         source: std::io::Error,
     },
-    #[error("the database failed: {0}")]
+    #[error("database error: {0}")]
     Database(rusqlite::Error),
     #[error("a stored record cannot be read: {0}")]
     BadRecord(String),
     #[error(
-        "the change could not be written to the database and did not take effect; the server's log says why"
+        "the change could not be committed to the database and was rolled back; see the server's log"
     )]
     NotWritten,
     #[error("the server is shutting down")]
@@ -59,13 +66,13 @@ pub enum ApiError {
 pub type Result<T> = std::result::Result<T, ApiError>;
 
 impl ApiError {
-    /// A 422 with one sentence.
+    /// Status 422 with one message.
     pub fn invalid(text: impl Into<String>) -> Self {
         ApiError::Invalid(vec![text.into()])
     }
 
     pub fn denied() -> Self {
-        ApiError::Denied(DENIED.to_owned())
+        ApiError::Denied(DENIED_MESSAGE.to_owned())
     }
 
     pub fn path_not_found() -> Self {
@@ -75,13 +82,18 @@ impl ApiError {
     pub fn status(&self) -> StatusCode {
         match self {
             ApiError::NotLoggedIn => StatusCode::UNAUTHORIZED,
-            ApiError::OutOfScope | ApiError::Denied(_) => StatusCode::FORBIDDEN,
+            ApiError::UserDisabled(_) | ApiError::OutOfScope | ApiError::Denied(_) => {
+                StatusCode::FORBIDDEN
+            }
             ApiError::NotFound(_) => StatusCode::NOT_FOUND,
             ApiError::Invalid(_) | ApiError::LockFailed(_) => StatusCode::UNPROCESSABLE_ENTITY,
             ApiError::BadRequest(_) => StatusCode::BAD_REQUEST,
             ApiError::Stale { .. } => StatusCode::PRECONDITION_FAILED,
-            ApiError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            ApiError::SlowBody(_) => StatusCode::REQUEST_TIMEOUT,
+            ApiError::TooLarge { .. } | ApiError::TooManyValues { .. } => {
+                StatusCode::PAYLOAD_TOO_LARGE
+            }
+            ApiError::TooManyRequests(_) => StatusCode::TOO_MANY_REQUESTS,
+            ApiError::SlowBody => StatusCode::REQUEST_TIMEOUT,
             ApiError::Busy | ApiError::Stopping | ApiError::Gateway(_) => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
@@ -95,7 +107,7 @@ impl ApiError {
         }
     }
 
-    /// The sentences for the reply's `errors` array.
+    /// The messages for the `errors` array of the response.
     pub fn messages(&self) -> Vec<String> {
         match self {
             ApiError::Invalid(messages) => messages.clone(),
@@ -105,7 +117,11 @@ impl ApiError {
 
     /// Seconds after which the same request may succeed.
     pub fn retry_after(&self) -> Option<u32> {
-        matches!(self, ApiError::Busy | ApiError::Stopping).then_some(1)
+        matches!(
+            self,
+            ApiError::Busy | ApiError::Stopping | ApiError::TooManyRequests(_)
+        )
+        .then_some(1)
     }
 }
 

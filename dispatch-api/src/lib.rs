@@ -1,35 +1,39 @@
-//! The embedded Arvados API server: the v1 API for what a dispatcher, an executor and the Python SDK touch,
-//! over SQLite, with a content-addressed block store speaking the Keep protocol. One process, nothing else to install.
+//! The embedded Arvados API server: the part of the v1 API that dispatchers, executors and the
+//! Python SDK use.
+//!
+//! It stores records in SQLite and blocks in a content-addressed directory that speaks the Keep
+//! protocol. One process, no other service.
+//!
+//! Layers, each using only those before it: `record`, `schema`, `db` (rows and listings); `auth`
+//! (callers and scopes); `events`; `store` (transactions, audit log, revocation); `collection` and
+//! `container` (rules); `gateway`; `api` and `http` (requests).
 
 pub mod api;
 pub mod app;
 pub mod auth;
 pub mod blocks;
-mod body;
 mod bootstrap;
-mod certificate;
 mod clock;
 pub mod collection;
-mod connections;
 pub mod container;
 pub mod db;
-pub mod edge;
 pub mod emulation;
 pub mod error;
 pub mod events;
 mod gateway;
+pub mod housekeeping;
+pub mod http;
+mod limits;
 pub mod metrics;
+mod open_files;
 pub mod options;
-mod random;
 pub mod record;
-pub mod request;
+mod request_log;
 pub mod schema;
 pub mod server;
 pub mod state_dir;
-mod ticket;
-mod trail;
-pub mod tx;
+pub mod store;
 
 pub use emulation::Emulate;
 pub use options::{LogFormat, Options};
-pub use server::{Server, StartError, WRONG};
+pub use server::{EX_CONFIG, Server, StartError};

@@ -1,10 +1,11 @@
-//! `dispatch-api`: parse, start, announce, wait for a signal, stop.
+//! `dispatch-api`: parses flags, starts the server, prints the ready line, waits for a signal,
+//! stops.
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
-use dispatch_api::{LogFormat, Options, Server, WRONG};
+use dispatch_api::{EX_CONFIG, LogFormat, Options, Server};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -21,7 +22,7 @@ fn main() -> ExitCode {
         Err(error) => {
             let _ = error.print();
             return match error.use_stderr() {
-                true => ExitCode::from(WRONG),
+                true => ExitCode::from(EX_CONFIG),
                 false => ExitCode::SUCCESS,
             };
         }
@@ -61,9 +62,9 @@ async fn run(options: &Options) -> ExitCode {
         .and_then(|()| out.flush())
         .is_err()
     {
-        tracing::warn!("nobody reads the ready line");
+        tracing::warn!("cannot write the ready line to standard output");
     }
-    // Without a service manager there is nobody to tell, and that is fine.
+    // Without a service manager there is no notification socket; that is no error.
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     tokio::select! {
         _ = terminate.recv() => {}

@@ -1,4 +1,4 @@
-//! What `/metrics` shows.
+//! The metrics of `/metrics`.
 
 use std::time::Duration;
 
@@ -10,34 +10,34 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use crate::app::App;
+use crate::db::readers::Readers;
 use crate::error::{ApiError, Result};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Answer {
+struct ResponseLabels {
     method: String,
     code: u16,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct InState {
+struct StateLabel {
     state: String,
 }
 
 pub struct Metrics {
     registry: Registry,
-    requests: Family<Answer, Counter>,
+    requests: Family<ResponseLabels, Counter>,
     seconds: Histogram,
-    containers: Family<InState, Gauge>,
+    containers: Family<StateLabel, Gauge>,
     tunnels: Gauge,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("dispatch_api");
-        let requests = Family::<Answer, Counter>::default();
+        let requests = Family::<ResponseLabels, Counter>::default();
         let seconds = Histogram::new(exponential_buckets(0.0005, 2.0, 16));
-        let containers = Family::<InState, Gauge>::default();
+        let containers = Family::<StateLabel, Gauge>::default();
         let tunnels = Gauge::default();
         registry.register(
             "requests",
@@ -66,39 +66,39 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    pub fn answered(&self, method: &http::Method, code: http::StatusCode, took: Duration) {
-        // Methods are the client's text; only the known ones may become labels.
+    pub fn record_response(&self, method: &http::Method, code: http::StatusCode, took: Duration) {
+        // Clients choose the method text, so only known methods become labels.
         let known = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "PROPFIND"];
         let method = known
             .into_iter()
             .find(|known| *known == method.as_str())
             .unwrap_or("other");
-        let answer = Answer {
+        let labels = ResponseLabels {
             method: method.to_owned(),
             code: code.as_u16(),
         };
-        self.requests.get_or_create(&answer).inc();
+        self.requests.get_or_create(&labels).inc();
         self.seconds.observe(took.as_secs_f64());
     }
 
-    pub fn text(&self, app: &App) -> Result<String> {
-        app.readers.read(|connection| {
+    pub fn render(&self, readers: &Readers, open_tunnels: usize) -> Result<String> {
+        readers.read(|connection| {
             let mut counts = connection.prepare_cached(
                 "SELECT column1, (SELECT count(*) FROM containers WHERE state = column1) \
                  FROM (VALUES ('Queued'), ('Locked'), ('Running'), ('Complete'), ('Cancelled'))",
             )?;
             let mut rows = counts.query([])?;
             while let Some(row) = rows.next()? {
-                let state = InState { state: row.get(0)? };
+                let state = StateLabel { state: row.get(0)? };
                 self.containers.get_or_create(&state).set(row.get(1)?);
             }
             Ok(())
         })?;
-        let tunnels = app.tunnels.count();
-        self.tunnels.set(i64::try_from(tunnels).unwrap_or(i64::MAX));
+        self.tunnels
+            .set(i64::try_from(open_tunnels).unwrap_or(i64::MAX));
         let mut text = String::new();
         encode(&mut text, &self.registry)
-            .map_err(|_| ApiError::BadRecord("the metrics cannot be written".into()))?;
+            .map_err(|_| ApiError::BadRecord("the metrics cannot be rendered".into()))?;
         Ok(text)
     }
 }

@@ -1,4 +1,4 @@
-//! From options to a running server, and back to nothing.
+//! Starts the server from its options, and stops it.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -8,34 +8,43 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use fail_points::fail_point;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tracing::{info, warn};
 
-use crate::app::{App, MAX_BODY_KIB, MAX_REQUESTS};
-use crate::auth::attempt::{AttemptKey, AttemptTokens};
+use crate::app::App;
+use crate::auth::attempt_token::{AttemptKey, AttemptTokenVerifier};
+use crate::blocks::signature::BlockSigner;
 use crate::blocks::store::BlockStore;
-use crate::certificate::{self, CertificateError, Files};
-use crate::collection::trash;
-use crate::connections;
+use crate::bootstrap;
 use crate::db::readers::Readers;
-use crate::db::writer::Writer;
 use crate::db::{self, MigrateError};
 use crate::emulation::faults::Faults;
 use crate::error::ApiError;
-use crate::events::Feed;
-use crate::gateway::tunnels::Tunnels;
+use crate::events::feed::EventFeed;
+use crate::gateway::tunnel_registry::TunnelRegistry;
+use crate::housekeeping;
+use crate::http::authority::Authority;
+use crate::http::certificate::{self, CertificateError, CertificateFiles, CurrentCertificate};
+use crate::http::listener::{self, ListenerSettings};
+use crate::http::router;
+use crate::limits::{LimitSettings, Limits};
 use crate::metrics::Metrics;
+use crate::open_files;
 use crate::options::Options;
+use crate::request_log::access_log::AccessLog;
+use crate::request_log::rejection_log::RejectionLog;
 use crate::state_dir::{StateDir, StateError};
-use crate::tx::Setting;
-use crate::{bootstrap, edge};
+use crate::store::cluster_config::ClusterConfig;
+use crate::store::writer::Writer;
 
-const READERS: usize = 8;
-const SWEEP_EVERY: Duration = Duration::from_secs(60);
-/// Requests still running at a stop get this long to finish.
-const LAST_CALL: Duration = Duration::from_secs(5);
+const READER_CONNECTIONS: usize = 8;
+const TOKEN_READER_CONNECTIONS: usize = 2;
+const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(60);
+/// Time that running requests have to finish after a stop.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -46,118 +55,167 @@ pub enum StartError {
     #[error(transparent)]
     Database(#[from] MigrateError),
     #[error("cannot prepare the database: {0}")]
-    Prepare(#[from] ApiError),
+    Bootstrap(#[from] ApiError),
     #[error("cannot open the block store {path}: {source}")]
-    Blocks { path: String, source: io::Error },
+    BlockStore { path: String, source: io::Error },
     #[error("cannot listen on {address}: {source}; {hint}")]
     Listen {
         address: SocketAddr,
         source: io::Error,
         hint: &'static str,
     },
+    #[error("cannot open the file of --access-log: {0}")]
+    AccessLog(io::Error),
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
 }
 
-/// Exit status where a person must change something, after sysexits.
-pub const WRONG: u8 = 78;
+/// Exit status for errors that a person must correct (sysexits `EX_CONFIG`).
+pub const EX_CONFIG: u8 = 78;
 
 impl StartError {
-    /// The exit status.
     pub fn exit_code(&self) -> u8 {
         match self {
-            StartError::Prepare(_) | StartError::Thread(_) => 1,
-            _ => WRONG,
+            StartError::Bootstrap(_) | StartError::Thread(_) => 1,
+            _ => EX_CONFIG,
         }
     }
 }
 
-/// A server that accepts connections until it is told to stop.
+/// A server that accepts connections until [`Server::stop`].
 pub struct Server {
     app: Arc<App>,
     address: SocketAddr,
-    certificate: PathBuf,
+    tls: Arc<ServerTls>,
     state: StateDir,
-    accepting: tokio::task::JoinHandle<()>,
-    sweeping: tokio::task::JoinHandle<()>,
+    accept_task: tokio::task::JoinHandle<()>,
+    housekeeping_task: tokio::task::JoinHandle<()>,
     writer: JoinHandle<()>,
 }
 
 impl Server {
     pub async fn start(options: &Options) -> Result<Server, StartError> {
-        let mut state = StateDir::open(&options.state, options.cluster_id.as_deref())?;
+        let mut state = StateDir::open(&options.state_dir, options.cluster_id.as_deref())?;
         let listen = listen_address(options, &state);
-        let files = match (&options.tls_cert, &options.tls_key) {
-            (Some(certificate), Some(key)) => Files {
-                certificate: certificate.clone(),
-                key: key.clone(),
-            },
-            _ => {
-                let files = certificate::own(&state, listen.ip())?;
-                if !listen.ip().is_unspecified() && !certificate::is_for(&files, listen.ip()) {
-                    warn!(address = %listen.ip(), certificate = %files.certificate.display(),
-                          "clients that use this address refuse the certificate, which was made for others: remove it, \
-                           and certificate.key beside it, to have one made at the next start, and give that to all clients");
-                }
-                files
-            }
-        };
-        let tls = certificate::server_config(&files)?;
+        let tls = Arc::new(ServerTls::open(options, &mut state, listen.ip())?);
+        let tls_config = certificate::server_config(tls.current.clone())?;
         let (listener, address) = bind(listen, options.listen.is_some())?;
-        let (app, writer) = open(&state, address, options)?;
+        let max_connections = open_files::limit_connections(options);
+        let (app, writer) = open_app(&state, address, options, max_connections)?;
         fail_point("api.start.before-port");
-        state.remember_port(address.port())?;
-        let accepting = tokio::spawn(connections::accept(
+        state.save_port(address.port())?;
+        let accept_task = tokio::spawn(listener::accept_connections(
             listener,
-            tls,
-            edge::router(app.clone()),
-            app.stopping(),
-            LAST_CALL,
+            tls_config,
+            router::router(app.clone()),
+            ListenerSettings {
+                max_connections,
+                transfer_timeout: options.transfer_timeout,
+                shutdown_grace: SHUTDOWN_GRACE,
+            },
+            app.subscribe_stop(),
         ));
-        let sweeping = tokio::spawn(sweep(app.clone()));
-        info!(%address, cluster = app.setting.cluster_id, state = %state.path.display(), "ready");
+        let housekeeping_task = tokio::spawn(run_housekeeping(app.clone(), tls.clone()));
+        info!(%address, cluster = app.config.cluster_id, state = %state.path.display(), "ready");
         Ok(Server {
             app,
             address,
-            certificate: files.certificate,
+            tls,
             state,
-            accepting,
-            sweeping,
+            accept_task,
+            housekeeping_task,
             writer,
         })
     }
 
-    /// The line that tells the starter everything it needs.
+    /// The ready line: address, cluster, certificate and token files.
     pub fn ready(&self) -> Value {
         let token = |name: &str| json!(self.state.path.join("tokens").join(name));
         json!({
-            "host": reachable(self.address).to_string(),
-            "cluster_id": self.app.setting.cluster_id,
-            "certificate": self.certificate,
+            "host": loopback_if_unspecified(self.address).to_string(),
+            "cluster_id": self.app.config.cluster_id,
+            "certificate": self.tls.trusted_file,
             "tokens": {"user": token("user"), "dispatch": token("dispatch"), "root": token("root")},
         })
     }
 
-    /// Stop accepting, let requests finish for a few seconds, and close the database.
+    /// Stops accepting connections, lets requests finish within [`SHUTDOWN_GRACE`], and closes the
+    /// database.
     pub async fn stop(self) {
         info!("stopping");
         self.app.stop.send_replace(true);
-        self.sweeping.abort();
-        if self.accepting.await.is_err() {
-            warn!("the accepting task had failed");
+        self.housekeeping_task.abort();
+        if self.accept_task.await.is_err() {
+            warn!("the task that accepts connections panicked");
         }
         drop(self.app);
-        // The writer ends when the last request that could use it is gone.
+        // The writer thread ends when the last request with a handle to it is gone.
         let closed = tokio::task::spawn_blocking(move || self.writer.join());
-        if tokio::time::timeout(LAST_CALL, closed).await.is_err() {
-            warn!("a write was still running at the end; it is either whole or undone");
+        if tokio::time::timeout(SHUTDOWN_GRACE, closed).await.is_err() {
+            warn!(
+                "a write did not finish before the shutdown timeout; it is committed or rolled back as a whole"
+            );
         }
         drop(self.state);
     }
 }
 
-/// A server listening on all addresses is reached by its own machine on the loopback.
-fn reachable(address: SocketAddr) -> SocketAddr {
+/// The certificate of connections, and the authority that renews it unless the files were given.
+struct ServerTls {
+    current: Arc<CurrentCertificate>,
+    authority: Option<Authority>,
+    /// What clients trust.
+    trusted_file: PathBuf,
+}
+
+impl ServerTls {
+    fn open(
+        options: &Options,
+        state: &mut StateDir,
+        listen: IpAddr,
+    ) -> Result<Self, CertificateError> {
+        if let (Some(certificate), Some(key)) = (&options.tls_cert, &options.tls_key) {
+            let files = CertificateFiles {
+                certificate: certificate.clone(),
+                key: key.clone(),
+            };
+            return Ok(Self {
+                current: Arc::new(CurrentCertificate::load(&files)?),
+                authority: None,
+                trusted_file: files.certificate,
+            });
+        }
+        let authority = Authority::open(state, listen)?;
+        let files = authority.server_files();
+        match authority.renew_if_due(Timestamp::now()) {
+            // Most likely the disk is full; the old certificate still works for a while.
+            Err(problem) if files.certificate.exists() => {
+                warn!(error = %problem, "cannot renew the certificate; retrying in one minute");
+            }
+            renewed => drop(renewed?),
+        }
+        Ok(Self {
+            current: Arc::new(CurrentCertificate::load(&files)?),
+            trusted_file: authority.trusted_file(),
+            authority: Some(authority),
+        })
+    }
+
+    /// Renews the certificate if it ends soon. Open connections go on.
+    fn renew_if_due(&self, now: Timestamp) -> Result<(), CertificateError> {
+        let Some(authority) = &self.authority else {
+            return Ok(());
+        };
+        if authority.renew_if_due(now)? {
+            self.current.reload(&authority.server_files())?;
+            info!("renewed the server's certificate");
+        }
+        Ok(())
+    }
+}
+
+/// The address for clients on this machine: loopback for a server that listens on all addresses.
+fn loopback_if_unspecified(address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
         SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), address.port())
     } else {
@@ -167,10 +225,10 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 
 fn listen_address(options: &Options, state: &StateDir) -> SocketAddr {
     match options.listen {
-        // Port 0 means "any", and then the one of the last start is as good as any, and known to clients.
-        Some(given) if given.port() == 0 => SocketAddr::new(given.ip(), state.kept.port),
+        // Port 0 means "any"; the port of the last start is known to clients.
+        Some(given) if given.port() == 0 => SocketAddr::new(given.ip(), state.identity.port),
         Some(given) => given,
-        None => SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), state.kept.port),
+        None => SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), state.identity.port),
     }
 }
 
@@ -178,7 +236,7 @@ fn bind(address: SocketAddr, given: bool) -> Result<(TcpListener, SocketAddr), S
     let hint = if given {
         "free the port or choose another with --listen"
     } else {
-        "the port of the last start is taken: free it, or choose another with --listen (clients then need the new address)"
+        "the port of the last start is in use: free it, or choose another with --listen (clients then need the new address)"
     };
     let failed = |source| StartError::Listen {
         address,
@@ -198,80 +256,100 @@ fn bind(address: SocketAddr, given: bool) -> Result<(TcpListener, SocketAddr), S
     Ok((listener, bound))
 }
 
-fn open(
+fn open_app(
     state: &StateDir,
     address: SocketAddr,
     options: &Options,
+    max_connections: usize,
 ) -> Result<(Arc<App>, JoinHandle<()>), StartError> {
-    let kept = &state.kept;
-    let attempt_key = AttemptKey::new(kept.attempt_key.as_bytes());
-    let setting = Arc::new(Setting {
-        cluster_id: kept.cluster_id.clone(),
+    let identity = &state.identity;
+    let attempt_key = AttemptKey::new(identity.attempt_key.as_bytes());
+    let rules = options.emulate.rules();
+    let block_key = identity.blob_signing_key.clone();
+    let config = Arc::new(ClusterConfig {
+        cluster_id: identity.cluster_id.clone(),
         attempt_key: attempt_key.clone(),
-        blob_signing_key: kept.blob_signing_key.clone(),
+        block_signer: BlockSigner::new(block_key, rules.blocks_guarded),
         max_dispatch_attempts: 10,
         container_count_max: 3,
-        rules: options.emulate.rules(),
+        rules,
     });
     let database = state.path.join("state.db");
     let mut connection = db::open(&database)?;
-    let tokens = bootstrap::ensure(&mut connection, &setting)?;
+    let tokens = bootstrap::ensure_users_and_tokens(&mut connection, &config)?;
     fail_point("api.start.before-tokens");
     for (name, token) in tokens {
-        state.write_private(&format!("tokens/{name}"), &token)?;
+        state.ensure_private(&format!("tokens/{name}"), &token)?;
     }
     let blocks_path = state.path.join("blocks");
-    let blocks = BlockStore::open(blocks_path.clone()).map_err(|source| StartError::Blocks {
-        path: blocks_path.display().to_string(),
-        source,
-    })?;
-    let attempts = Arc::new(AttemptTokens::load(attempt_key, &connection)?);
-    let readers = Readers::open(&database, READERS).map_err(MigrateError::from)?;
-    let feed = Arc::new(Feed::default());
+    let blocks =
+        BlockStore::open(blocks_path.clone()).map_err(|source| StartError::BlockStore {
+            path: blocks_path.display().to_string(),
+            source,
+        })?;
+    let attempt_tokens = Arc::new(AttemptTokenVerifier::load(attempt_key, &connection)?);
+    let readers = Readers::open(&database, READER_CONNECTIONS).map_err(MigrateError::from)?;
+    let token_readers =
+        Readers::open(&database, TOKEN_READER_CONNECTIONS).map_err(MigrateError::from)?;
+    let access_log = options.access_log.as_deref().map(AccessLog::open);
+    let access_log = access_log.transpose().map_err(StartError::AccessLog)?;
+    let events = Arc::new(EventFeed::default());
     let publish = {
-        let (feed, attempts) = (feed.clone(), attempts.clone());
-        Box::new(move |events, overrides| {
-            attempts.apply(overrides);
-            feed.publish(events);
+        let (events, attempt_tokens) = (events.clone(), attempt_tokens.clone());
+        Box::new(move |committed, overrides| {
+            attempt_tokens.apply_overrides(overrides);
+            events.publish(committed);
         })
     };
-    let (writer, thread) = Writer::start(connection, setting.clone(), database, publish)
-        .map_err(StartError::Thread)?;
+    let (writer, thread) =
+        Writer::start(connection, config.clone(), database, publish).map_err(StartError::Thread)?;
     let app = Arc::new(App {
-        setting,
+        config,
         readers,
+        token_readers,
         writer,
-        attempts,
-        blocks,
-        feed,
+        attempt_tokens,
+        blocks: Arc::new(blocks),
+        events,
         faults: Faults::default(),
-        tunnels: Tunnels::new(options.max_gateway_tunnels),
+        tunnels: TunnelRegistry::new(options.max_gateway_tunnels),
         metrics: Metrics::default(),
-        address: reachable(address).to_string(),
-        working: Arc::new(Semaphore::new(MAX_REQUESTS)),
-        body_memory: Arc::new(Semaphore::new(MAX_BODY_KIB)),
+        address: loopback_if_unspecified(address).to_string(),
+        limits: Limits::new(LimitSettings {
+            max_connections,
+            max_request_memory: options.max_request_memory,
+        }),
+        transfer_timeout: options.transfer_timeout,
+        access_log,
+        rejections: RejectionLog::default(),
         stop: watch::channel(false).0,
     });
     Ok((app, thread))
 }
 
-/// Housekeeping once a minute, in pieces, until the server stops.
-async fn sweep(app: Arc<App>) {
-    let mut tick = tokio::time::interval(SWEEP_EVERY);
+/// Runs housekeeping at every interval, in batches, until the server stops.
+async fn run_housekeeping(app: Arc<App>, tls: Arc<ServerTls>) {
+    let mut tick = tokio::time::interval(HOUSEKEEPING_INTERVAL);
     loop {
         tick.tick().await;
+        app.rejections.log_counts();
+        if let Err(problem) = tls.renew_if_due(Timestamp::now()) {
+            warn!(error = %problem, "cannot renew the certificate; retrying in one minute");
+        }
         loop {
             let worker = app.clone();
-            let swept = tokio::task::spawn_blocking(move || worker.write(trash::sweep)).await;
-            match swept {
-                Ok(Ok(swept)) => {
-                    app.attempts.forget(&swept.forgotten);
-                    if !swept.more {
+            let result =
+                tokio::task::spawn_blocking(move || worker.write(housekeeping::run_batch)).await;
+            match result {
+                Ok(Ok(result)) => {
+                    app.attempt_tokens
+                        .remove_overrides(&result.removed_overrides);
+                    if !result.more {
                         break;
                     }
                 }
                 Ok(Err(problem)) => {
-                    warn!(error = %problem, "housekeeping failed; it is tried again in a minute");
+                    warn!(error = %problem, "housekeeping failed; the next run is in one minute");
                     break;
                 }
                 Err(_) => break,
@@ -283,10 +361,11 @@ async fn sweep(app: Arc<App>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::{ClientKey, MAX_CONCURRENT_REQUESTS};
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_server_with_its_hands_full_tells_clients_to_come_back() {
-        // Another test of this process may have been first.
+        // Another test of this process may have installed it.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let directory = tempfile::tempdir().unwrap();
         let server = Server::start(&Options::new(directory.path().to_owned()))
@@ -297,14 +376,48 @@ mod tests {
             .build()
             .unwrap();
         let url = format!("https://{}/arvados/v1/config", server.address);
-        let every_turn = u32::try_from(MAX_REQUESTS).unwrap();
-        let taken = server.app.working.clone().acquire_many_owned(every_turn);
-        let taken = taken.await.unwrap();
+        let mut taken = Vec::new();
+        for client in ["a", "b"] {
+            let share = server.app.limits.share(&ClientKey::User(client.into()));
+            for _ in 0..MAX_CONCURRENT_REQUESTS / 2 {
+                taken.push(server.app.limits.acquire_work(&share).await.unwrap());
+            }
+        }
         let refused = client.get(&url).send().await.unwrap();
         assert_eq!(refused.status(), 503);
         assert_eq!(refused.headers()["retry-after"], "1");
         drop(taken);
         assert_eq!(client.get(&url).send().await.unwrap().status(), 200);
+        server.stop().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_running_server_renews_its_certificate_and_its_clients_go_on() {
+        // Another test of this process may have installed it.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let directory = tempfile::tempdir().unwrap();
+        let server = Server::start(&Options::new(directory.path().to_owned()))
+            .await
+            .unwrap();
+        let pem = std::fs::read(&server.tls.trusted_file).unwrap();
+        let url = format!("https://{}/arvados/v1/config", server.address);
+        let presented = async || {
+            // A new client each time, because a resumed session presents no certificate.
+            let client = reqwest::Client::builder()
+                .tls_certs_only([reqwest::Certificate::from_pem(&pem).unwrap()])
+                .tls_info(true)
+                .build()
+                .unwrap();
+            let reply = client.get(&url).send().await.unwrap();
+            let info = reply.extensions().get::<reqwest::tls::TlsInfo>().unwrap();
+            info.peer_certificate().unwrap().to_vec()
+        };
+        let first = presented().await;
+        server.tls.renew_if_due(Timestamp::now()).unwrap();
+        assert!(presented().await == first, "it was not due");
+        let next_year = Timestamp::now() + jiff::SignedDuration::from_hours(365 * 24);
+        server.tls.renew_if_due(next_year).unwrap();
+        assert!(presented().await != first, "it was due");
         server.stop().await;
     }
 }

@@ -1,53 +1,54 @@
-//! The state directory: who this server is, kept from one start to the next, and only one server on it.
+//! The state directory: the server's identity, its private files, and an exclusive lock.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
+use host_state::file::{self, Durability};
 use serde::{Deserialize, Serialize};
 
-use crate::random;
+use crate::auth::secrets;
 
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     #[error("cannot use the state directory {path}: {source}")]
     Io { path: String, source: io::Error },
-    #[error(
-        "another dispatch-api is already running on {0}; stop it or use another --state directory"
-    )]
+    #[error("another dispatch-api is already running on {0}; stop it or use another --state-dir")]
     InUse(String),
     #[error(
-        "{path} is damaged: {why}; restore it from a backup, or start with an empty --state directory"
+        "{path} is damaged: {why}; restore it from a backup, or start with an empty --state-dir"
     )]
     Damaged { path: String, why: String },
     #[error("the cluster id {0:?} is not 5 characters out of a-z and 0-9")]
     BadClusterId(String),
     #[error(
-        "the state in {path} belongs to cluster {kept}, not {asked}; leave --cluster-id out or use another --state directory"
+        "the state in {path} belongs to cluster {stored}, not {requested}; leave --cluster-id out or use another --state-dir"
     )]
-    OtherCluster {
+    ClusterMismatch {
         path: String,
-        kept: String,
-        asked: String,
+        stored: String,
+        requested: String,
     },
 }
 
-/// What the server decided about itself at its first start.
+/// Ids and keys that the server generates at its first start.
 #[derive(Clone, Serialize, Deserialize)]
-pub struct Kept {
+pub struct ServerIdentity {
     pub cluster_id: String,
-    /// 0 until the first start has found a free port.
+    /// 0 until the first start has bound a port.
     pub port: u16,
     pub blob_signing_key: String,
     pub attempt_key: String,
+    /// Names and addresses of the certificate that the server issues to itself.
+    #[serde(default)]
+    pub certificate_names: Vec<String>,
 }
 
-/// The directory, held for as long as this value lives.
+/// The locked state directory; dropping the value releases the lock.
 pub struct StateDir {
     pub path: PathBuf,
-    pub kept: Kept,
+    pub identity: ServerIdentity,
     _lock: File,
 }
 
@@ -56,38 +57,54 @@ impl StateDir {
         if let Some(id) = cluster_id {
             check_cluster_id(id)?;
         }
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(path)
+        file::create_private_dir(path)
             .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(0o700)))
             .map_err(|source| io_error(path, source))?;
         let path = path
             .canonicalize()
             .map_err(|source| io_error(path, source))?;
         let lock = lock(&path)?;
-        let kept = load_or_create(&path, cluster_id)?;
+        let identity = load_or_create(&path, cluster_id)?;
         fail_points::fail_point("api.start.state-made");
         Ok(StateDir {
             path,
-            kept,
+            identity,
             _lock: lock,
         })
     }
 
-    pub fn remember_port(&mut self, port: u16) -> Result<(), StateError> {
-        if self.kept.port == port {
+    pub fn save_port(&mut self, port: u16) -> Result<(), StateError> {
+        if self.identity.port == port {
             return Ok(());
         }
-        self.kept.port = port;
-        save(&self.path, &self.kept)
+        self.identity.port = port;
+        save(&self.path, &self.identity)
     }
 
-    /// Write a file only its owner may read, whole or not at all.
+    pub fn save_certificate_names(&mut self, names: Vec<String>) -> Result<(), StateError> {
+        self.identity.certificate_names = names;
+        save(&self.path, &self.identity)
+    }
+
+    /// Writes a file atomically that only its owner can read.
     pub fn write_private(&self, name: &str, content: &str) -> Result<PathBuf, StateError> {
         let path = self.path.join(name);
-        write_private(&path, content)?;
+        replace_private(&path, content)?;
         Ok(path)
+    }
+
+    /// Writes a file that only its owner can read, if it is missing or different. A file with this
+    /// content stays as it is, because the server must start on a full disk too.
+    pub fn ensure_private(&self, name: &str, content: &str) -> Result<PathBuf, StateError> {
+        let path = self.path.join(name);
+        let is_private = || {
+            let mode = fs::metadata(&path).ok()?.permissions().mode();
+            Some(mode & 0o777 == 0o600 && fs::read(&path).ok()? == content.as_bytes())
+        };
+        match is_private() {
+            Some(true) => Ok(path),
+            _ => self.write_private(name, content),
+        }
     }
 }
 
@@ -105,78 +122,61 @@ fn check_cluster_id(id: &str) -> Result<(), StateError> {
 
 fn lock(directory: &Path) -> Result<File, StateError> {
     let path = directory.join("lock");
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&path)
-        .map_err(|source| io_error(&path, source))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            Err(StateError::InUse(directory.display().to_string()))
-        }
-        Err(errno) => Err(io_error(&path, errno.into())),
-    }
+    host_state::lock::try_exclusive(&path)
+        .map_err(|source| io_error(&path, source))?
+        .ok_or_else(|| StateError::InUse(directory.display().to_string()))
 }
 
-fn load_or_create(directory: &Path, cluster_id: Option<&str>) -> Result<Kept, StateError> {
+fn load_or_create(
+    directory: &Path,
+    cluster_id: Option<&str>,
+) -> Result<ServerIdentity, StateError> {
     let path = directory.join("server.json");
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
         Err(missing) if missing.kind() == io::ErrorKind::NotFound => {
-            let kept = Kept {
+            let identity = ServerIdentity {
                 cluster_id: cluster_id.unwrap_or("local").to_owned(),
                 port: 0,
-                blob_signing_key: random::key(),
-                attempt_key: random::key(),
+                blob_signing_key: secrets::new_signing_key(),
+                attempt_key: secrets::new_signing_key(),
+                certificate_names: Vec::new(),
             };
-            save(directory, &kept)?;
-            return Ok(kept);
+            save(directory, &identity)?;
+            return Ok(identity);
         }
         Err(source) => return Err(io_error(&path, source)),
     };
-    let kept: Kept = serde_json::from_str(&text).map_err(|problem| StateError::Damaged {
-        path: path.display().to_string(),
-        why: problem.to_string(),
-    })?;
+    let identity: ServerIdentity =
+        serde_json::from_str(&text).map_err(|problem| StateError::Damaged {
+            path: path.display().to_string(),
+            why: problem.to_string(),
+        })?;
     match cluster_id {
-        Some(asked) if asked != kept.cluster_id => Err(StateError::OtherCluster {
+        Some(requested) if requested != identity.cluster_id => Err(StateError::ClusterMismatch {
             path: directory.display().to_string(),
-            kept: kept.cluster_id,
-            asked: asked.to_owned(),
+            stored: identity.cluster_id,
+            requested: requested.to_owned(),
         }),
-        _ => Ok(kept),
+        _ => Ok(identity),
     }
 }
 
-fn save(directory: &Path, kept: &Kept) -> Result<(), StateError> {
+fn save(directory: &Path, identity: &ServerIdentity) -> Result<(), StateError> {
     let path = directory.join("server.json");
-    let text = serde_json::to_string_pretty(kept).map_err(|problem| StateError::Damaged {
+    let text = serde_json::to_string_pretty(identity).map_err(|problem| StateError::Damaged {
         path: path.display().to_string(),
         why: problem.to_string(),
     })?;
-    write_private(&path, &text)
+    replace_private(&path, &text)
 }
 
-fn write_private(path: &Path, content: &str) -> Result<(), StateError> {
+/// Replaces a file atomically with one that only its owner can read.
+pub fn replace_private(path: &Path, content: &str) -> Result<(), StateError> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     let write = || -> io::Result<()> {
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(directory)?;
-        let temporary = path.with_extension("new");
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&temporary)?;
-        file.write_all(content.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)?;
+        file::create_private_dir(directory)?;
+        file::replace(path, content.as_bytes(), Durability::Power)?;
         File::open(directory)?.sync_all()
     };
     write().map_err(|source| io_error(path, source))
@@ -198,17 +198,17 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state");
         let mut first = StateDir::open(&path, Some("abcde")).unwrap();
-        first.remember_port(4242).unwrap();
-        let key = first.kept.attempt_key.clone();
+        first.save_port(4242).unwrap();
+        let key = first.identity.attempt_key.clone();
         drop(first);
         let second = StateDir::open(&path, None).unwrap();
-        assert_eq!(second.kept.cluster_id, "abcde");
-        assert_eq!(second.kept.port, 4242);
-        assert_eq!(second.kept.attempt_key, key);
+        assert_eq!(second.identity.cluster_id, "abcde");
+        assert_eq!(second.identity.port, 4242);
+        assert_eq!(second.identity.attempt_key, key);
         drop(second);
         assert!(matches!(
             StateDir::open(&path, Some("other")),
-            Err(StateError::OtherCluster { .. })
+            Err(StateError::ClusterMismatch { .. })
         ));
     }
 

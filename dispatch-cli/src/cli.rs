@@ -1,4 +1,5 @@
-//! The command line. Every flag is defined once; help, man pages and completions come from it.
+//! The command line. Every flag is defined once here; help, man pages and completions are generated
+//! from it.
 
 use std::path::PathBuf;
 
@@ -9,10 +10,10 @@ use crate::exit;
 
 /// Run containers from a queue: on this workstation, or on any Arvados server.
 ///
-/// 'dispatch up' starts everything on this machine; 'dispatch submit' hands in a job; 'dispatch get' fetches what it
-/// made. All commands but 'up' work as well against a real Arvados cluster.
+/// 'dispatch up' starts everything on this machine, 'dispatch submit' submits a job, 'dispatch get'
+/// fetches its output. All commands but 'up' also work with a real Arvados cluster.
 #[derive(Debug, Parser)]
-#[command(name = "dispatch", version, after_long_help = exit::TABLE, max_term_width = 110)]
+#[command(name = "dispatch", version, after_long_help = format!("{}\n\n{}", exit::STATUS_HELP, units::HELP), max_term_width = 110)]
 pub struct Cli {
     #[command(flatten)]
     pub global: Global,
@@ -20,24 +21,24 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// What every command understands.
+/// Options of every command.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Options of every command")]
 pub struct Global {
-    /// Directory of 'dispatch up' [default: $DISPATCH_STATE, or $XDG_STATE_HOME/dispatch]
+    /// State directory of 'dispatch up' [default: $DISPATCH_STATE_DIR, or $XDG_STATE_HOME/dispatch]
     #[arg(long, global = true, value_name = "DIR")]
-    pub state: Option<PathBuf>,
+    pub state_dir: Option<PathBuf>,
     /// Print JSON instead of text
     #[arg(long, global = true)]
     pub json: bool,
 }
 
 impl Global {
-    /// The directory that is named by the flag or else by the environment.
-    pub fn state(&self) -> Option<PathBuf> {
-        // Set but empty is unset, as for every variable.
-        let set = std::env::var_os("DISPATCH_STATE").filter(|dir| !dir.is_empty());
-        self.state.clone().or_else(|| set.map(PathBuf::from))
+    /// The state directory named by the flag, else by the environment.
+    pub fn state_dir(&self) -> Option<PathBuf> {
+        // An empty variable counts as unset, like every variable here.
+        let set = std::env::var_os("DISPATCH_STATE_DIR").filter(|dir| !dir.is_empty());
+        self.state_dir.clone().or_else(|| set.map(PathBuf::from))
     }
 }
 
@@ -58,14 +59,16 @@ pub enum Command {
     Image(commands::image::Image),
     Explain(commands::explain::Explain),
     Demand(commands::demand::Demand),
+    User(commands::user::Users),
+    Token(commands::token::Tokens),
     Env(commands::env::Env),
-    Completions(commands::documents::Completions),
-    Man(commands::documents::Man),
+    Completions(commands::completions::Completions),
+    Man(commands::completions::Man),
 }
 
 impl Command {
-    /// Whether its exit status is the job's.
-    pub fn waits(&self) -> bool {
+    /// Whether the exit status is that of the job.
+    pub fn waits_for_job(&self) -> bool {
         match self {
             Command::Wait(_) => true,
             Command::Submit(submit) => submit.wait,

@@ -1,31 +1,30 @@
-//! A stored collection as the command needs it: its name, and its files.
+//! A stored collection: fetched by uuid or portable data hash, with its files as a tree.
 
 use arvados_client::Client;
 use arvados_client::manifest::{FileTree, Manifest};
 
-use crate::failure::Failure;
+use crate::error::CliError;
 
-/// A collection and what is in it.
+/// A collection with its files.
 #[derive(Debug)]
-pub struct Stored {
-    /// As it was asked for.
+pub struct StoredCollection {
+    /// Uuid or portable data hash, as the user wrote it.
     pub name: String,
-    /// Its content's name.
+    /// Portable data hash.
     pub pdh: String,
-    /// Its files.
     pub tree: FileTree,
 }
 
-/// By uuid or portable data hash.
-pub async fn open(client: &Client, name: &str) -> Result<Stored, Failure> {
+/// Fetches a collection by uuid or portable data hash.
+pub async fn open(client: &Client, name: &str) -> Result<StoredCollection, CliError> {
     let record = client.collection(name).await.map_err(|error| {
         if error.is_not_found() {
-            Failure::NoCollection(name.to_owned())
+            CliError::NoCollection(name.to_owned())
         } else {
             error.into()
         }
     })?;
-    let manifest = Manifest::parse(&record.manifest_text).map_err(|source| Failure::Manifest {
+    let manifest = Manifest::parse(&record.manifest_text).map_err(|source| CliError::Manifest {
         collection: name.to_owned(),
         source,
     })?;
@@ -33,17 +32,17 @@ pub async fn open(client: &Client, name: &str) -> Result<Stored, Failure> {
         Some(pdh) => pdh.to_string(),
         None => manifest.pdh().to_string(),
     };
-    Ok(Stored {
+    Ok(StoredCollection {
         name: name.to_owned(),
         pdh,
         tree: manifest.tree(),
     })
 }
 
-impl Stored {
+impl StoredCollection {
     /// The file or directory at `path` as a tree of its own.
-    pub fn part(&self, path: &str) -> Result<FileTree, Failure> {
-        self.tree.subtree(path).map_err(|_| Failure::NoPath {
+    pub fn subtree(&self, path: &str) -> Result<FileTree, CliError> {
+        self.tree.subtree(path).map_err(|_| CliError::NoPath {
             collection: self.name.clone(),
             path: path.to_owned(),
         })

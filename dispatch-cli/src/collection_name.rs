@@ -1,16 +1,17 @@
-//! Names of collections: what a server takes as one, made out of any text, or checked where a person chose it.
+//! Names of collections that servers accept: made from any text, or checked where a user gives one.
 
-/// Maximum length of a name made here, in characters. Servers keep 255, and append a time to a name that is taken.
+/// Maximum length of a name made here, in characters. Servers allow 255, and append a time to a
+/// name that is in use.
 const MAX_LENGTH: usize = 200;
 
-/// A name that servers accept, for a collection that is called after something else: a job, an image, a path.
-/// Servers refuse `/`, which becomes `_`.
+/// A name that servers accept, made from the name of a job, an image or a path. Servers refuse `/`,
+/// so it becomes `_`.
 pub fn from_text(text: &str) -> String {
     text.replace('/', "_").chars().take(MAX_LENGTH).collect()
 }
 
-/// A name that a person gave, as it is, if servers accept it.
-pub fn given(text: &str) -> Result<String, String> {
+/// Checks that servers accept a name that the user gave.
+pub fn parse(text: &str) -> Result<String, String> {
     match text {
         "" | "." | ".." => Err("a collection needs a name other than this".to_owned()),
         text if text.contains('/') => Err(format!(
@@ -46,12 +47,12 @@ mod tests {
         ];
         for (text, name, accepted) in rows {
             assert_eq!(from_text(text), name, "{text}");
-            assert_eq!(given(text).is_ok(), accepted, "{text}");
+            assert_eq!(parse(text).is_ok(), accepted, "{text}");
         }
-        let said = given("a/b").unwrap_err();
+        let error = parse("a/b").unwrap_err();
         assert!(
-            said.contains("cannot contain a /") && said.contains("a_b"),
-            "{said}"
+            error.contains("cannot contain a /") && error.contains("a_b"),
+            "{error}"
         );
     }
 }

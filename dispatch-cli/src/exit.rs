@@ -1,15 +1,15 @@
-//! What the exit status says; scripts rely on it, so it only ever grows.
+//! Exit statuses of the command. Scripts rely on them: statuses are added, never changed.
 
 /// The exit statuses of every command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// Done.
+    /// The command succeeded.
     Ok,
     /// Something failed; the sentence on standard error says what.
     Failure,
     /// The command line is wrong; nothing was done.
     Usage,
-    /// No such job, image, collection, path or file.
+    /// No such job, image, collection, path, file, user or token.
     NotFound,
     /// No server or token is configured, or the token may not do this.
     Denied,
@@ -19,18 +19,18 @@ pub enum Exit {
     AlreadyUp,
     /// `get` would overwrite files.
     WouldOverwrite,
-    /// `wait`, `submit --wait`: the job was cancelled or is on hold, so there is no exit code.
+    /// `wait`, `submit --wait`: the job was cancelled or is on hold, so it has no exit code.
     Cancelled,
-    /// `wait --timeout`: the time is over and the job is not.
+    /// `wait --timeout`: the job did not end in time.
     TimedOut,
     /// `wait`, `submit --wait`: dispatch itself failed.
     WaitFailed,
-    /// `wait`, `submit --wait`: what the job's command ended with.
+    /// `wait`, `submit --wait`: exit code of the command of the job.
     Job(u8),
 }
 
 impl Exit {
-    /// The number.
+    /// The status as a number.
     pub fn code(self) -> u8 {
         match self {
             Exit::Ok => 0,
@@ -48,7 +48,7 @@ impl Exit {
         }
     }
 
-    /// A container's exit code as ours. Codes that are no exit status become 255.
+    /// Exit status for the exit code of a container. Codes out of range become 255.
     pub fn of_job(code: i32) -> Self {
         match u8::try_from(code) {
             Ok(0) => Exit::Ok,
@@ -58,13 +58,13 @@ impl Exit {
     }
 }
 
-/// The table for help and man page.
-pub const TABLE: &str = "\
+/// Table of exit statuses for the help and the man page.
+pub const STATUS_HELP: &str = "\
 Exit status:
   0    done
   1    something failed; the sentence on standard error says what
   2    the command line is wrong; nothing was done
-  3    no such job, image, collection, path or file
+  3    no such job, image, collection, path, file, user or token
   4    no server or token is configured, or the token may not do this
   5    the server cannot be reached
   6    'up': already running on this state directory
@@ -77,9 +77,9 @@ Exit status:
   125  dispatch itself failed (any of 1, 3, 4, 5 above)
 
 Environment:
-  ARVADOS_API_HOST, ARVADOS_API_TOKEN, ARVADOS_API_HOST_INSECURE, SSL_CERT_FILE name the server. Without
+  ARVADOS_API_HOST, ARVADOS_API_TOKEN and SSL_CERT_FILE name the server, as 'dispatch env' prints them. Without
   ARVADOS_API_HOST, the server of a running 'dispatch up' is used, then ~/.config/arvados/settings.conf.
-  --state (or DISPATCH_STATE) given explicitly names the 'dispatch up' to use whatever ARVADOS_API_HOST says.
+  --state-dir (or DISPATCH_STATE_DIR) given explicitly names the 'dispatch up' to use whatever ARVADOS_API_HOST says.
 
 Jobs:
   A job is a container request. Wherever ID is asked for, its number, its uuid (-xvhdp-) or its container's
@@ -108,7 +108,7 @@ mod tests {
         ];
         for exit in all {
             let row = format!("\n  {:<5}", exit.code());
-            assert!(TABLE.contains(&row), "{exit:?}");
+            assert!(STATUS_HELP.contains(&row), "{exit:?}");
         }
     }
 

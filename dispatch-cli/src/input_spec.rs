@@ -1,4 +1,4 @@
-//! `--input NAME=WHAT`: where it appears in the container, and what it is.
+//! Parses `--input NAME=WHAT` into a path in the container and the source of its content.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -6,10 +6,10 @@ use std::str::FromStr;
 
 use arvados_client::{CollectionUuid, Pdh};
 
-/// Where inputs with a plain name appear.
+/// Directory in the container for inputs with a relative name.
 const INPUTS: &str = "/input";
 
-/// Why an input cannot be understood.
+/// Why an input or output path is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InputSpecError {
     #[error(
@@ -23,17 +23,17 @@ pub enum InputSpecError {
     #[error("{0:?} cannot be a path in a collection: leave . and .. out")]
     BadPath(String),
     #[error("input {0} is given twice: give each its own name")]
-    Twice(String),
+    Duplicate(String),
     #[error("input {0} would hide the output path {1}: use another name or another --output-path")]
     HidesOutput(String, String),
     #[error("{0:?} is not an absolute path: --output-path must begin with / and name a directory")]
     BadOutputPath(String),
 }
 
-/// What is given to a job.
+/// Source of the content of an input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// Something stored already.
+    /// A stored collection.
     Collection(CollectionSpec),
     /// A file or directory of this machine.
     Local(PathBuf),
@@ -44,7 +44,7 @@ pub enum Source {
 pub struct CollectionSpec {
     /// uuid or portable data hash.
     pub collection: String,
-    /// Empty for all of it.
+    /// Path in the collection; empty for all of it.
     pub path: String,
 }
 
@@ -53,7 +53,6 @@ pub struct CollectionSpec {
 pub struct InputSpec {
     /// Absolute path in the container.
     pub target: String,
-    /// What appears there.
     pub source: Source,
 }
 
@@ -73,7 +72,7 @@ impl FromStr for InputSpec {
 }
 
 impl InputSpec {
-    /// What people call it: where it appears, without the directory of inputs.
+    /// The name for users: the target without `/input/`.
     pub fn name(&self) -> &str {
         let below = self.target.strip_prefix(INPUTS);
         let below = below.filter(|below| below.starts_with('/'));
@@ -82,7 +81,7 @@ impl InputSpec {
 }
 
 impl Source {
-    /// A collection where the text begins with the name of one, else a local path.
+    /// A collection if the text begins with a uuid or portable data hash, else a local path.
     pub fn parse(text: &str) -> Result<Self, InputSpecError> {
         Ok(match CollectionSpec::parse(text)? {
             Some(spec) => Source::Collection(spec),
@@ -92,7 +91,8 @@ impl Source {
 }
 
 impl CollectionSpec {
-    /// `UUID`, `PDH`, either with `:PATH`, and the `keep:UUID/PATH` other tools print. None if it is none of these.
+    /// Parses `UUID`, `PDH`, either with `:PATH`, and `keep:UUID/PATH` as other tools print it.
+    /// `None` for any other text.
     pub fn parse(text: &str) -> Result<Option<Self>, InputSpecError> {
         let text = text.strip_prefix("keep:").unwrap_or(text);
         let end = text.find([':', '/']).unwrap_or(text.len());
@@ -109,20 +109,20 @@ impl CollectionSpec {
     }
 }
 
-/// The output path in its plain form.
+/// The normalized output path.
 pub fn output_path(text: &str) -> Result<String, InputSpecError> {
     let bad = || InputSpecError::BadOutputPath(text.to_owned());
     let path = clean(text).filter(|p| text.starts_with('/') && !p.is_empty());
     Ok(format!("/{}", path.ok_or_else(bad)?))
 }
 
-/// Every target once, and none on or above the output.
+/// Checks that no target appears twice and none hides the output path.
 pub fn check_targets(inputs: &[InputSpec], output: &str) -> Result<(), InputSpecError> {
-    let mut seen = BTreeSet::new();
+    let mut targets = BTreeSet::new();
     for input in inputs {
         let target = &input.target;
-        if !seen.insert(target) {
-            return Err(InputSpecError::Twice(target.clone()));
+        if !targets.insert(target) {
+            return Err(InputSpecError::Duplicate(target.clone()));
         }
         let above = output
             .strip_prefix(target.as_str())
@@ -145,7 +145,8 @@ fn target(name: &str) -> Option<String> {
     })
 }
 
-/// Without leading, doubled and trailing slashes; none if a part is `.` or `..` or has a control character.
+/// Removes leading, doubled and trailing slashes. `None` if a part is `.`, `..` or has a control
+/// character.
 fn clean(path: &str) -> Option<String> {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     let bad = |part: &&str| matches!(*part, "." | "..") || part.chars().any(char::is_control);
@@ -237,7 +238,7 @@ mod tests {
         };
         assert!(check_targets(&inputs(&["a", "b", "/out/ref", "/output"]), "/out").is_ok());
         let twice = check_targets(&inputs(&["a", "/input/a"]), "/out").unwrap_err();
-        assert_eq!(twice, InputSpecError::Twice("/input/a".into()));
+        assert_eq!(twice, InputSpecError::Duplicate("/input/a".into()));
         for hiding in ["/out", "/var"] {
             let error = check_targets(&inputs(&[hiding]), "/var/out").is_err();
             assert_eq!(error, hiding == "/var");

@@ -10,7 +10,7 @@ use crate::exit::Exit;
 
 /// Property of a request that holds its number.
 pub const ID_PROPERTY: &str = "dispatch_id";
-/// Property of a request that says whose number it is.
+/// Property of a request that holds the uuid of the user the number belongs to.
 pub const USER_PROPERTY: &str = "dispatch_user";
 
 /// The state of a job in one word.
@@ -18,25 +18,25 @@ pub const USER_PROPERTY: &str = "dispatch_user";
 pub enum JobState {
     /// Not committed.
     Draft,
-    /// Priority 0 before it started: it waits until somebody raises it.
+    /// Not started, with priority 0: on hold until the priority is raised.
     Held,
-    /// Waits for a dispatcher.
+    /// Pending: no dispatcher has locked it.
     Queued,
-    /// A dispatcher has it.
+    /// Locked by a dispatcher.
     Locked,
     /// Its command runs.
     Running,
-    /// It is being stopped.
+    /// Being stopped.
     Stopping,
-    /// Its command ended, with whatever code.
+    /// Its command ended, with any exit code.
     Complete,
-    /// It ended otherwise.
+    /// It ended in any other way.
     Cancelled,
 }
 
 impl JobState {
-    /// The word.
-    pub fn word(self) -> &'static str {
+    /// The state as users see it.
+    pub fn as_str(self) -> &'static str {
         match self {
             JobState::Draft => "Draft",
             JobState::Held => "Held",
@@ -49,7 +49,7 @@ impl JobState {
         }
     }
 
-    /// Nothing more will happen by itself.
+    /// Whether the job changes no more by itself.
     pub fn is_over(self) -> bool {
         matches!(
             self,
@@ -57,13 +57,13 @@ impl JobState {
         )
     }
 
-    /// From what the server says.
+    /// State from the records of the server.
     pub fn of(request: &RequestState, priority: i64, container: Option<&Container>) -> Self {
         match (request, container.map(|c| &c.state)) {
             (RequestState::Uncommitted, _) => JobState::Draft,
             (_, Some(ContainerState::Complete)) => JobState::Complete,
             (RequestState::Final, _) => JobState::Cancelled,
-            // A new container is made in place of a cancelled one unless nobody wants it any more.
+            // The server replaces a cancelled container unless the priority is 0.
             (_, Some(ContainerState::Cancelled)) => match priority {
                 0 => JobState::Cancelled,
                 _ => JobState::Queued,
@@ -86,16 +86,16 @@ impl JobState {
 /// A request and its container.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// What was asked for.
+    /// The container request.
     pub request: ContainerRequest,
-    /// What was made for it, if this token may see it.
+    /// The container that serves the request, if this token can read it.
     pub container: Option<Container>,
-    /// Its number for this user.
+    /// Its number, which belongs to one user.
     pub number: Option<u64>,
 }
 
 impl Job {
-    /// Puts the two together; `user` is who looks.
+    /// Combines a request with its container; `user` is the current user.
     pub fn new(request: ContainerRequest, container: Option<Container>, user: &str) -> Self {
         let number = number_of(&request, user);
         Self {
@@ -114,13 +114,13 @@ impl Job {
         )
     }
 
-    /// Whether its container is known, if it has one. The reply to a new request comes without it, and does not say
-    /// how a reused container ended.
+    /// Whether the container is present, if there is one. The reply to a new request has no
+    /// container, so the result of a reused container is missing from it.
     pub fn has_its_container(&self) -> bool {
         self.request.container_uuid.is_none() || self.container.is_some()
     }
 
-    /// How people call it.
+    /// The number, or the uuid of a job without one.
     pub fn name(&self) -> String {
         match self.number {
             Some(number) => number.to_string(),
@@ -128,7 +128,7 @@ impl Job {
         }
     }
 
-    /// What its command ended with.
+    /// Exit code of the command.
     pub fn exit_code(&self) -> Option<i32> {
         self.container
             .as_ref()
@@ -136,39 +136,39 @@ impl Job {
             .exit_code
     }
 
-    /// From start to end, or to now.
+    /// Time from the start to the end, or to now.
     pub fn run_time(&self, now: Timestamp) -> Option<Duration> {
         let container = self.container.as_ref()?;
-        let begun = container.started_at?;
+        let start = container.started_at?;
         let ended = container.finished_at.unwrap_or(now);
-        Duration::try_from(ended.duration_since(begun)).ok()
+        Duration::try_from(ended.duration_since(start)).ok()
     }
 
-    /// Why it failed, in the words of whoever ran it.
+    /// The error in the `runtime_status` of the container.
     pub fn error(&self) -> Option<&str> {
         self.container.as_ref()?.runtime_status.error.as_deref()
     }
 
-    /// The exit status of a command that waited for it; `None` while it is not over.
+    /// Exit status of a command that waits for the job; `None` until the job has ended.
     pub fn verdict(&self) -> Option<Exit> {
         let state = self.state();
         match (state, self.exit_code()) {
             (JobState::Complete, Some(code)) => Some(Exit::of_job(code)),
-            // Complete without a code says nothing about the command.
+            // Complete without an exit code gives no result of the command.
             (JobState::Complete, None) => Some(Exit::Cancelled),
             _ if state.is_over() => Some(Exit::Cancelled),
             _ => None,
         }
     }
 
-    /// The uuids whose events concern it.
+    /// The uuids whose events concern the job.
     pub fn uuids(&self) -> impl Iterator<Item = &str> {
         let container = self.request.container_uuid.as_ref();
         std::iter::once(self.request.uuid.as_str()).chain(container.map(|uuid| uuid.as_str()))
     }
 }
 
-/// The number of a request, if it is this user's.
+/// The number of a request, if it belongs to `user`.
 pub fn number_of(request: &ContainerRequest, user: &str) -> Option<u64> {
     let properties = request.extra.get("properties")?;
     (properties.get(USER_PROPERTY).and_then(Value::as_str) == Some(user))
@@ -242,7 +242,7 @@ mod tests {
                 "Stopping",
                 None,
             ),
-            // Somebody else still wants the same container.
+            // Another request still uses the container.
             (
                 "Committed",
                 0,
@@ -311,7 +311,7 @@ mod tests {
         for (request, priority, container, word, verdict) in rows {
             let label = format!("{request} {priority} {container:?}");
             let job = job(request, priority, container);
-            assert_eq!(job.state().word(), word, "{label}");
+            assert_eq!(job.state().as_str(), word, "{label}");
             assert_eq!(job.verdict().map(Exit::code), verdict, "{label}");
         }
     }

@@ -1,11 +1,11 @@
-//! What people may write for a job: its number, its request's uuid, or its container's.
+//! Parses the id of a job: its number, the uuid of its request, or the uuid of its container.
 
 use std::fmt;
 use std::str::FromStr;
 
 use arvados_client::{ContainerRequestUuid, ContainerUuid};
 
-/// A job as named on the command line.
+/// A job id from the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobId {
     /// `7`.
@@ -16,7 +16,7 @@ pub enum JobId {
     Container(ContainerUuid),
 }
 
-/// Not any of these.
+/// A text that is not a job id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is not a job: write its number (see: dispatch list), or the uuid of a container request (-xvhdp-) or a container (-dz642-)"

@@ -1,4 +1,4 @@
-//! Finding jobs on the server, and giving them their numbers.
+//! Finds jobs on the server and assigns their numbers.
 
 use std::collections::HashMap;
 
@@ -9,18 +9,18 @@ use arvados_client::records::{Container, ContainerRequest};
 use arvados_client::{Client, ContainerUuid};
 use serde_json::{Value, json};
 
-use crate::failure::Failure;
+use crate::error::CliError;
 use crate::job::{ID_PROPERTY, Job, USER_PROPERTY, number_of};
 use crate::job_id::JobId;
-use crate::output::plain;
+use crate::text::strip_control;
 
 const BY_NUMBER: &str = "properties.dispatch_id";
 const BY_USER: &str = "properties.dispatch_user";
 const REQUESTS: &str = "container_requests";
 
-/// The job people mean by `id`.
-pub async fn find(client: &Client, id: &JobId) -> Result<Job, Failure> {
-    let missing = |_| Failure::NoJob(id.to_string());
+/// Finds the job with this id.
+pub async fn find(client: &Client, id: &JobId) -> Result<Job, CliError> {
+    let missing = |_| CliError::NoJob(id.to_string());
     let user = client.current_user().await?.uuid.to_string();
     let request = match id {
         JobId::Request(uuid) => client.container_request(uuid).await.map_err(|error| {
@@ -38,16 +38,16 @@ pub async fn find(client: &Client, id: &JobId) -> Result<Job, Failure> {
             let page = client.page::<ContainerRequest>(REQUESTS, &query).await?;
             match page.items.into_iter().next() {
                 Some(request) => request,
-                None => return Err(former(client, uuid).await?),
+                None => return Err(former_container(client, uuid).await?),
             }
         }
         JobId::Number(number) => {
-            let found = numbered(client, &user, *number).await?;
-            let mut found = found.into_iter();
-            let first = found.next().ok_or(()).map_err(missing)?;
-            let others: Vec<String> = found.map(|r| r.uuid.to_string()).collect();
+            let requests = requests_with_number(client, &user, *number).await?;
+            let mut requests = requests.into_iter();
+            let first = requests.next().ok_or(()).map_err(missing)?;
+            let others: Vec<String> = requests.map(|r| r.uuid.to_string()).collect();
             if !others.is_empty() {
-                return Err(Failure::AmbiguousJob {
+                return Err(CliError::AmbiguousJob {
                     number: *number,
                     uuids: format!("{}, {}", first.uuid, others.join(", ")),
                 });
@@ -59,53 +59,55 @@ pub async fn find(client: &Client, id: &JobId) -> Result<Job, Failure> {
     Ok(Job::new(request, container, &user))
 }
 
-/// Of a container that no request has any more: after some ends a request gets another one.
-async fn former(client: &Client, uuid: &ContainerUuid) -> Result<Failure, Failure> {
+/// Error for a container that no request refers to. After some failures the server gives a request
+/// another container.
+async fn former_container(client: &Client, uuid: &ContainerUuid) -> Result<CliError, CliError> {
     let container = match client.container(uuid).await {
         Ok(container) if container.state.is_final() => container,
-        Ok(_) => return Ok(Failure::NoJob(uuid.to_string())),
-        Err(error) if error.is_not_found() => return Ok(Failure::NoJob(uuid.to_string())),
+        Ok(_) => return Ok(CliError::NoJob(uuid.to_string())),
+        Err(error) if error.is_not_found() => return Ok(CliError::NoJob(uuid.to_string())),
         Err(error) => return Err(error.into()),
     };
     let why = container.runtime_status.error;
     let why = why
-        .map(|why| format!(", {}", plain(&why)))
+        .map(|why| format!(", {}", strip_control(&why)))
         .unwrap_or_default();
-    Ok(Failure::FormerContainer {
+    Ok(CliError::FormerContainer {
         uuid: container.uuid,
         end: format!("it is {}{why}", container.state),
     })
 }
 
-/// The same job as it is now. That its records can be read is known, so refusals are asked again before they are
-/// believed.
-pub async fn refresh(client: &Client, job: &Job) -> Result<Job, Failure> {
+/// Fetches the current state of a job. Its records were readable before, so refused calls are
+/// retried for a while.
+pub async fn refresh(client: &Client, job: &Job) -> Result<Job, CliError> {
     let call = Call::get(format!("{REQUESTS}/{}", job.request.uuid));
     let request = client.send::<ContainerRequest>(call.known_record()).await?;
-    let known = job.container.as_ref().map(|container| &container.uuid);
-    let container = container(client, &request, known).await?;
+    let readable = job.container.as_ref().map(|container| &container.uuid);
+    let container = container(client, &request, readable).await?;
     let mut fresh = Job::new(request, container, "");
     fresh.number = job.number;
     Ok(fresh)
 }
 
-/// The container that serves a request, if this token may see it; `known` could be read before.
+/// Fetches the container of a request, if this token can read it. `readable` is the container
+/// that this token could read before.
 async fn container(
     client: &Client,
     request: &ContainerRequest,
-    known: Option<&ContainerUuid>,
-) -> Result<Option<Container>, Failure> {
+    readable: Option<&ContainerUuid>,
+) -> Result<Option<Container>, CliError> {
     let Some(uuid) = &request.container_uuid else {
         return Ok(None);
     };
     let call = Call::get(format!("containers/{uuid}"));
-    let call = match known == Some(uuid) {
+    let call = match readable == Some(uuid) {
         true => call.known_record(),
         false => call,
     };
     match client.send(call).await {
         Ok(container) => Ok(Some(container)),
-        // The request may be shared with us and its container not.
+        // The request may be shared with this user while its container is not.
         Err(error)
             if matches!(
                 error.status(),
@@ -118,8 +120,12 @@ async fn container(
     }
 }
 
-/// The newest jobs that match, with their containers, and how many match in all.
-pub async fn newest(client: &Client, query: Query, limit: u64) -> Result<(Vec<Job>, u64), Failure> {
+/// Fetches the newest jobs that match, with their containers, and the number of all that match.
+pub async fn newest(
+    client: &Client,
+    query: Query,
+    limit: u64,
+) -> Result<(Vec<Job>, u64), CliError> {
     let query = query.order("created_at desc").limit(limit).counted();
     let (user, page) = tokio::try_join!(
         client.current_user(),
@@ -158,11 +164,11 @@ pub async fn newest(client: &Client, query: Query, limit: u64) -> Result<(Vec<Jo
 }
 
 /// The requests of this user with this number, oldest first.
-async fn numbered(
+async fn requests_with_number(
     client: &Client,
     user: &str,
     number: u64,
-) -> Result<Vec<ContainerRequest>, Failure> {
+) -> Result<Vec<ContainerRequest>, CliError> {
     let query = Query::new()
         .filter(BY_USER, "=", user)
         .filter(BY_NUMBER, "=", number)
@@ -175,7 +181,7 @@ async fn numbered(
 }
 
 /// One more than the largest number among the user's newest jobs.
-pub async fn next_number(client: &Client, user: &str) -> Result<u64, Failure> {
+pub async fn next_number(client: &Client, user: &str) -> Result<u64, CliError> {
     let query = Query::new()
         .filter(BY_USER, "=", user)
         .order("created_at desc")
@@ -186,37 +192,40 @@ pub async fn next_number(client: &Client, user: &str) -> Result<u64, Failure> {
     Ok(largest.unwrap_or(0) + 1)
 }
 
-/// The properties that hold a number.
+/// The properties that hold a job number.
 pub fn number_properties(user: &str, number: u64) -> Value {
     json!({ID_PROPERTY: number, USER_PROPERTY: user})
 }
 
-/// Two submits at the same moment choose the same number. The older request keeps it and the others move on; who has
-/// moved is never in the right, because whoever it meets may have looked before and be content. So nobody who is
-/// content can be robbed, and the ones who move spread out until each is alone.
-pub async fn settle_number(
+/// Makes the number of a new request unique: two submits at the same time choose the same number.
+///
+/// In the first round the oldest request keeps the number and the others choose another. A request
+/// that has changed its number never keeps one that another request has too, because that request
+/// may have checked earlier and finished. So a finished request never loses its number. The others
+/// choose at random from a growing range until each is alone.
+pub async fn resolve_number_conflict(
     client: &Client,
     user: &str,
     request: &ContainerRequest,
-) -> Result<Option<u64>, Failure> {
-    const ROUNDS: u32 = 12;
+) -> Result<Option<u64>, CliError> {
+    const MAX_ROUNDS: u32 = 12;
     let mut number = number_of(request, user);
-    for round in 0..ROUNDS {
+    for round in 0..MAX_ROUNDS {
         let Some(mine) = number else { return Ok(None) };
-        let rivals = numbered(client, user, mine).await?;
-        let place = rivals.iter().position(|r| r.uuid == request.uuid);
-        if rivals.len() < 2 || (round == 0 && place == Some(0)) {
+        let rivals = requests_with_number(client, user, mine).await?;
+        let position = rivals.iter().position(|r| r.uuid == request.uuid);
+        if rivals.len() < 2 || (round == 0 && position == Some(0)) {
             return Ok(number);
         }
         let ahead = match round {
-            // The others are told apart by their place.
-            0 => place.unwrap_or(1) as u64 - 1,
+            // Each request moves ahead by its position among those with the same number.
+            0 => position.unwrap_or(1) as u64 - 1,
             _ => fastrand::u64(..rivals.len() as u64 * u64::from(round)),
         };
         let next = next_number(client, user).await? + ahead;
         number = renumber(client, user, request, number_properties(user, next)).await?;
     }
-    // Better none than one that means two jobs.
+    // No number is better than one that names two jobs.
     renumber(client, user, request, json!({})).await
 }
 
@@ -225,7 +234,7 @@ async fn renumber(
     user: &str,
     request: &ContainerRequest,
     properties: Value,
-) -> Result<Option<u64>, Failure> {
+) -> Result<Option<u64>, CliError> {
     let changed = client
         .update_container_request(&request.uuid, json!({"properties": properties}))
         .await?;

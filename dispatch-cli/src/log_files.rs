@@ -1,8 +1,8 @@
-//! A job's log as it grows: every byte of its files once, from wherever it can be had first.
+//! Reads the log of a job while it grows. Out: every byte of its files once, as lines.
 //!
-//! The same files are in two places: with the container's crunch-run, which the server's log route reads, and in the
-//! collection that is saved now and then and at the end. What is saved is the beginning of what is live, so one offset
-//! in each file is enough for both.
+//! The files are in two places. The log route of the server reads the live files of crunch-run. A
+//! collection holds the saved files, updated periodically and at the end. The saved files are a
+//! prefix of the live ones, so one offset per file is enough for both.
 
 use std::collections::BTreeMap;
 
@@ -11,23 +11,23 @@ use arvados_client::keep::{FileReader, KeepClient};
 use arvados_client::manifest::Entry;
 use arvados_client::{Client, ContainerUuid};
 
-use crate::failure::Failure;
+use crate::error::CliError;
 use crate::job::{Job, JobState};
 use crate::log_line::{Line, Lines};
 use crate::saved_log;
 use crate::session::Session;
 
-/// Reads the files of a log as they grow.
+/// Reads the files of a log while they grow.
 pub struct LogFiles {
     client: Client,
     keep: KeepClient,
-    files: BTreeMap<String, Place>,
+    files: BTreeMap<String, ReadPosition>,
     attempt: Option<Attempt>,
-    /// The saved log that has been read.
-    seen: Option<String>,
+    /// Location of the saved log that was read last.
+    last_location: Option<String>,
 }
 
-/// What wrote a log: another attempt at the same container begins its files anew.
+/// The attempt that wrote a log. Another attempt at the same container starts new files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Attempt {
     container: ContainerUuid,
@@ -36,120 +36,121 @@ struct Attempt {
 
 /// How far a file has been read.
 #[derive(Default)]
-struct Place {
+struct ReadPosition {
     offset: u64,
     lines: Lines,
 }
 
-impl Place {
+impl ReadPosition {
     fn feed<E>(
         &mut self,
         bytes: &[u8],
-        take: impl FnMut(Line<'_>) -> Result<(), E>,
+        emit: impl FnMut(Line<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         self.offset += bytes.len() as u64;
-        self.lines.feed(bytes, take)
+        self.lines.feed(bytes, emit)
     }
 }
 
 impl LogFiles {
     /// A reader of the named files.
-    pub async fn new(session: &Session, names: &[&str]) -> Result<Self, Failure> {
+    pub async fn new(session: &Session, names: &[&str]) -> Result<Self, CliError> {
         let client = session.client.clone();
         let keep = client.keep(client.keep_options().await?).await?;
         let files = names
             .iter()
-            .map(|name| ((*name).to_owned(), Place::default()));
+            .map(|name| ((*name).to_owned(), ReadPosition::default()));
         Ok(Self {
             client,
             keep,
             files: files.collect(),
             attempt: None,
-            seen: None,
+            last_location: None,
         })
     }
 
-    /// Gives every line that is new to `take`, file by file: what is saved, then what is only live yet.
+    /// Passes every new line to `emit`, file by file: first the saved part, then the live part.
     pub async fn read(
         &mut self,
         job: &Job,
-        mut take: impl FnMut(&str, Line<'_>) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
-        self.turn_to(job);
-        let is_saved = self.read_saved(job, &mut take).await?;
+        mut emit: impl FnMut(&str, Line<'_>) -> Result<(), CliError>,
+    ) -> Result<(), CliError> {
+        self.switch_attempt(job);
+        let is_saved = self.read_saved(job, &mut emit).await?;
         match is_saved && job.verdict().is_some() {
             true => Ok(()),
-            false => self.read_live(job, take).await.map(drop),
+            false => self.read_live(job, emit).await.map(drop),
         }
     }
 
-    /// Reads the saved log if it is another than the last time. False if there is none that can be read.
+    /// Reads the saved log if it has changed since the last call. False if there is none that can
+    /// be read.
     async fn read_saved(
         &mut self,
         job: &Job,
-        mut take: impl FnMut(&str, Line<'_>) -> Result<(), Failure>,
-    ) -> Result<bool, Failure> {
+        mut emit: impl FnMut(&str, Line<'_>) -> Result<(), CliError>,
+    ) -> Result<bool, CliError> {
         let Some(location) = saved_log::location(job) else {
             return Ok(false);
         };
-        if self.seen.as_ref() == Some(&location) {
+        if self.last_location.as_ref() == Some(&location) {
             return Ok(true);
         }
         let Some(tree) = saved_log::open(&self.client, job, &location).await? else {
             return Ok(false);
         };
-        for (name, place) in &mut self.files {
+        for (name, position) in &mut self.files {
             let Some(Entry::File(extents)) = tree.lookup(name) else {
                 continue;
             };
             let size = extents.iter().map(|extent| extent.len).sum();
-            if size <= place.offset {
+            if size <= position.offset {
                 continue;
             }
-            let mut reader = FileReader::range(self.keep.clone(), extents, place.offset..size)?;
+            let mut reader = FileReader::range(self.keep.clone(), extents, position.offset..size)?;
             while let Some(chunk) = reader.next_chunk().await? {
-                place.feed(&chunk, |line| take(name, line))?;
+                position.feed(&chunk, |line| emit(name, line))?;
             }
         }
-        self.seen = Some(location);
+        self.last_location = Some(location);
         Ok(true)
     }
 
-    /// Gives what was written since, as far as the server's log route has it now. Whether that was anything.
+    /// Passes new lines from the log route of the server to `emit`. Returns whether there were any.
     pub async fn read_live(
         &mut self,
         job: &Job,
-        mut take: impl FnMut(&str, Line<'_>) -> Result<(), Failure>,
-    ) -> Result<bool, Failure> {
+        mut emit: impl FnMut(&str, Line<'_>) -> Result<(), CliError>,
+    ) -> Result<bool, CliError> {
         let (Some(container), true) = (&job.request.container_uuid, has_begun(job)) else {
             return Ok(false);
         };
         let mut is_new = false;
         let request = &job.request.uuid;
-        for (name, place) in &mut self.files {
+        for (name, position) in &mut self.files {
             let range = self
                 .client
-                .container_log(request, container, name, place.offset);
-            // The log can be had later, or from where it is saved; who follows it sees by the job's record whether the
-            // server is there at all.
+                .container_log(request, container, name, position.offset);
+            // Errors are ignored: a later call or the saved log has these lines, and `dispatch logs
+            // -f` reads the record of the job, which shows an outage.
             let Ok(LogRange::Data(mut stream)) = range.await else {
                 continue;
             };
             while let Ok(Some(chunk)) = stream.next_chunk().await {
-                place.feed(&chunk, |line| take(name, line))?;
+                position.feed(&chunk, |line| emit(name, line))?;
                 is_new = true;
             }
         }
         Ok(is_new)
     }
 
-    /// Whether any of the files has anything in it.
+    /// Whether any line was read.
     pub fn has_begun(&self) -> bool {
-        self.files.values().any(|place| place.offset > 0)
+        self.files.values().any(|position| position.offset > 0)
     }
 
-    /// When another attempt serves the job, its log begins anew.
-    fn turn_to(&mut self, job: &Job) {
+    /// Restarts at the beginning of the files if another attempt serves the job now.
+    fn switch_attempt(&mut self, job: &Job) {
         let locks = job.container.as_ref().map(|c| c.lock_count);
         let attempt = job.request.container_uuid.clone().map(|container| Attempt {
             container,
@@ -160,37 +161,37 @@ impl LogFiles {
         }
         let container = |attempt: &Option<Attempt>| attempt.as_ref().map(|a| a.container.clone());
         if container(&self.attempt) != container(&attempt) {
-            self.seen = None;
+            self.last_location = None;
         }
         self.attempt = attempt;
-        for place in self.files.values_mut() {
-            *place = Place::default();
+        for position in self.files.values_mut() {
+            *position = ReadPosition::default();
         }
     }
 
-    /// Gives what is left of files that do not end in a newline.
+    /// Passes the last lines of files that do not end in a newline.
     pub fn finish(
         &mut self,
-        mut take: impl FnMut(&str, Line<'_>) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
-        for (name, place) in &mut self.files {
-            place.lines.finish(|line| take(name, line))?;
+        mut emit: impl FnMut(&str, Line<'_>) -> Result<(), CliError>,
+    ) -> Result<(), CliError> {
+        for (name, position) in &mut self.files {
+            position.lines.finish(|line| emit(name, line))?;
         }
         Ok(())
     }
 }
 
-/// Whether there may be a log: not before a dispatcher has the container.
+/// Whether there can be a log: not before a dispatcher locks the container.
 fn has_begun(job: &Job) -> bool {
     let before = [JobState::Draft, JobState::Held, JobState::Queued];
     !before.contains(&job.state())
 }
 
-/// The names of the files in a job's log: of one that is written now, or else of what is saved.
-pub async fn names(client: &Client, job: &Job) -> Result<Vec<String>, Failure> {
+/// Names of the files in the live log, or else in the saved log.
+pub async fn names(client: &Client, job: &Job) -> Result<Vec<String>, CliError> {
     if let (Some(container), true, None) =
         (&job.request.container_uuid, has_begun(job), job.verdict())
-        // What can be had of it is help; what is saved is the result.
+        // Errors of the live log are ignored; the saved log is authoritative.
         && let Ok(Some(files)) = client.container_log_files(&job.request.uuid, container).await
         && !files.is_empty()
     {

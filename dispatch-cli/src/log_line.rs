@@ -1,18 +1,18 @@
-//! Lines of a log file, which begin with the time they were written.
+//! Splits log files into lines with their timestamps. In: pieces of a file. Out: lines.
 
 use jiff::Timestamp;
 
-/// A line longer than this is given out in pieces.
-const LONGEST: usize = 64 << 10;
+/// Maximum length of a line; a longer one is passed on in pieces.
+const MAX_LINE_BYTES: usize = 64 << 10;
 
-/// One line.
+/// A line of a log file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Line<'a> {
-    /// When it was written, as it stands there.
+    /// Timestamp as written in the file.
     pub time: Option<&'a str>,
-    /// The rest, without the newline.
+    /// The text after the timestamp, without the newline.
     pub text: &'a [u8],
-    /// Whether a newline followed; a piece of a longer line has none.
+    /// Whether a newline followed; false for a piece of a longer line.
     pub ended: bool,
 }
 
@@ -41,53 +41,53 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Cuts pieces of a file into lines.
+/// Splits pieces of a file into lines.
 #[derive(Debug, Default)]
 pub struct Lines {
     rest: Vec<u8>,
-    /// The beginning of the line in `rest` has been given out already.
+    /// Whether the beginning of the line in `rest` was passed on already.
     is_continued: bool,
 }
 
 impl Lines {
-    /// Gives every line that ends in `bytes`.
+    /// Passes on every line that ends in `bytes`.
     pub fn feed<E>(
         &mut self,
         bytes: &[u8],
-        mut take: impl FnMut(Line<'_>) -> Result<(), E>,
+        mut sink: impl FnMut(Line<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         for piece in bytes.split_inclusive(|b| *b == b'\n') {
             let (text, ended) = match piece.strip_suffix(b"\n") {
                 Some(text) => (text, true),
                 None => (piece, false),
             };
-            for part in text.chunks(LONGEST) {
+            for part in text.chunks(MAX_LINE_BYTES) {
                 self.rest.extend_from_slice(part);
-                if self.rest.len() >= LONGEST {
-                    self.give(false, &mut take)?;
+                if self.rest.len() >= MAX_LINE_BYTES {
+                    self.emit(false, &mut sink)?;
                 }
             }
             if ended {
-                self.give(true, &mut take)?;
+                self.emit(true, &mut sink)?;
             }
         }
         Ok(())
     }
 
-    /// Gives what is left without a newline.
-    pub fn finish<E>(&mut self, mut take: impl FnMut(Line<'_>) -> Result<(), E>) -> Result<(), E> {
+    /// Passes on the rest without a newline.
+    pub fn finish<E>(&mut self, mut sink: impl FnMut(Line<'_>) -> Result<(), E>) -> Result<(), E> {
         match self.rest.is_empty() {
             true => Ok(()),
-            false => self.give(true, &mut take),
+            false => self.emit(true, &mut sink),
         }
     }
 
-    fn give<E>(
+    fn emit<E>(
         &mut self,
         ended: bool,
-        take: &mut impl FnMut(Line<'_>) -> Result<(), E>,
+        sink: &mut impl FnMut(Line<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let result = take(Line::read(&self.rest, ended, self.is_continued));
+        let result = sink(Line::read(&self.rest, ended, self.is_continued));
         self.is_continued = !ended;
         self.rest.clear();
         result
@@ -101,15 +101,15 @@ mod tests {
     fn lines(pieces: &[&[u8]]) -> Vec<(Option<String>, String, bool)> {
         let mut lines = Lines::default();
         let mut got = Vec::new();
-        let mut take = |line: Line<'_>| -> Result<(), ()> {
+        let mut sink = |line: Line<'_>| -> Result<(), ()> {
             let text = String::from_utf8_lossy(line.text).into_owned();
             got.push((line.time.map(str::to_owned), text, line.ended));
             Ok(())
         };
         for piece in pieces {
-            lines.feed(piece, &mut take).unwrap();
+            lines.feed(piece, &mut sink).unwrap();
         }
-        lines.finish(&mut take).unwrap();
+        lines.finish(&mut sink).unwrap();
         got
     }
 
@@ -136,12 +136,12 @@ mod tests {
 
     #[test]
     fn an_endless_line_comes_in_pieces_and_whole() {
-        let long = vec![b'x'; 3 * LONGEST + 5];
+        let long = vec![b'x'; 3 * MAX_LINE_BYTES + 5];
         let got = lines(&[&long, b"2026-11-21T07:00:39Z y\n"]);
         assert!(
             got[..3]
                 .iter()
-                .all(|(_, text, ended)| !ended && text.len() == LONGEST)
+                .all(|(_, text, ended)| !ended && text.len() == MAX_LINE_BYTES)
         );
         let joined: usize = got.iter().map(|(_, text, _)| text.len()).sum();
         assert_eq!(joined, long.len() + 22);

@@ -1,29 +1,33 @@
-//! `dispatch`: parse, run, say what went wrong in one sentence, end with the status that says so.
+//! The `dispatch` command. In: the command line. Out: the result of the command, or one error
+//! sentence, and the exit status.
 
+mod ca_bundle;
 mod cli;
 mod collection;
 mod collection_name;
 mod commands;
 mod download;
+mod error;
 mod exit;
-mod failure;
 mod image;
+mod input_mount;
 mod input_spec;
 mod job;
 mod job_id;
 mod jobs;
+mod local_status;
 mod log_files;
 mod log_line;
-mod output;
+mod pending_reason;
+mod printer;
 mod result_file;
+mod run;
 mod saved_log;
 mod session;
 mod state_dir;
-mod status;
 mod supervise;
-mod units;
+mod text;
 mod upload;
-mod waiting;
 mod watch;
 
 use std::process::ExitCode;
@@ -31,33 +35,33 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::cli::Cli;
+use crate::error::CliError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let waits = cli.command.waits();
+    let waits = cli.command.waits_for_job();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build();
     let result = match runtime {
         Ok(runtime) => {
-            let result = runtime.block_on(commands::run(cli));
-            // A blocked read of standard input must not keep us.
+            let result = runtime.block_on(run::run(cli));
+            // Do not wait for a blocked read of standard input.
             runtime.shutdown_background();
             result
         }
-        Err(error) => Err(Failure::Runtime(error)),
+        Err(error) => Err(CliError::Runtime(error)),
     };
     let exit = match result {
         Ok(exit) => exit,
         Err(failure) if failure.is_closed_pipe() => Exit::Ok,
         Err(failure) => {
-            output::note(&format!("dispatch: {failure}"));
+            printer::eprint_note(&format!("dispatch: {failure}"));
             match failure.exit() {
                 Exit::Usage => Exit::Usage,
-                // Otherwise it could be mistaken for the job's own exit code.
+                // Any other status could be taken for the exit code of the job.
                 _ if waits => Exit::WaitFailed,
                 exit => exit,
             }

@@ -1,4 +1,5 @@
-//! `result.json` in a job's log: what the job took, as crunch-run measured it. Other executors write none.
+//! Reads `result.json` in the log of a job: resource usage measured by crunch-run. Other executors
+//! do not write it.
 
 use arvados_client::Client;
 use arvados_client::keep::KeepClient;
@@ -7,18 +8,18 @@ use serde_json::Value;
 use crate::job::Job;
 use crate::saved_log;
 
-/// What was measured.
+/// Content of `result.json`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResultFile(Value);
 
-/// Reads it, if the job has one.
+/// Reads the file, if the job has one.
 pub async fn read(client: &Client, keep: &KeepClient, job: &Job) -> Option<ResultFile> {
-    let bytes = saved_log::small(client, keep, job, "result.json").await?;
+    let bytes = saved_log::read_small_file(client, keep, job, "result.json").await?;
     serde_json::from_slice(&bytes).ok().map(ResultFile)
 }
 
 impl ResultFile {
-    /// Most memory in use at once, in bytes.
+    /// Peak memory, in bytes.
     pub fn peak_memory(&self) -> Option<u64> {
         self.0.get("peak_memory_bytes")?.as_u64()
     }
@@ -28,7 +29,7 @@ impl ResultFile {
         self.0.get("cpu_seconds")?.as_f64()
     }
 
-    /// All of it.
+    /// The whole document.
     pub fn value(&self) -> &Value {
         &self.0
     }

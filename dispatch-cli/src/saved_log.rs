@@ -1,32 +1,36 @@
-//! The log of a job as far as it is saved: a collection of the job's container, or of its request.
+//! Reads the saved log of a job: a collection of the container, or of the request.
 
 use arvados_client::Client;
 use arvados_client::keep::{FileReader, KeepClient};
 use arvados_client::manifest::{Entry, EntryKind, FileTree};
 
 use crate::collection;
-use crate::failure::Failure;
+use crate::error::CliError;
 use crate::job::Job;
 
-/// Maximum size of a file that is read as a whole.
+/// Maximum size of a file that is read whole.
 const MAX_SMALL_FILE: usize = 1 << 20;
 
-/// Where the log of a job is saved now: what its container saved last, else the request's own collection.
+/// Location of the saved log: the last one of the container, else the collection of the request.
 pub fn location(job: &Job) -> Option<String> {
     let saved = job.container.as_ref().and_then(|c| c.log.as_ref());
     let own = job.request.log_uuid.as_ref().map(ToString::to_string);
-    // While it runs, the content changes: its hash tells when.
+    // The hash changes with the content while the job runs.
     saved.map(ToString::to_string).or(own)
 }
 
-/// The files at a location: by the content's hash, or, where that may not be read, in the request's collection. None
-/// if neither can be read.
-pub async fn open(client: &Client, job: &Job, location: &str) -> Result<Option<FileTree>, Failure> {
+/// Opens the files at `location`, or, if this token cannot read it, in the collection of the
+/// request. `None` if neither can be read.
+pub async fn open(
+    client: &Client,
+    job: &Job,
+    location: &str,
+) -> Result<Option<FileTree>, CliError> {
     let own = job.request.log_uuid.as_ref().map(|uuid| uuid.as_str());
     if own != Some(location) {
         match collection::open(client, location).await {
-            // Servers let users read the log by its uuid only.
-            Err(Failure::NoCollection(_)) => {}
+            // Servers let users read the log only by its uuid.
+            Err(CliError::NoCollection(_)) => {}
             opened => return opened.map(|stored| Some(stored.tree)),
         }
     }
@@ -34,12 +38,13 @@ pub async fn open(client: &Client, job: &Job, location: &str) -> Result<Option<F
         return Ok(None);
     };
     match collection::open(client, own).await {
-        Err(Failure::NoCollection(_)) => Ok(None),
+        Err(CliError::NoCollection(_)) => Ok(None),
         opened => Ok(of_container(job, opened?.tree)),
     }
 }
 
-/// The part of a request's log that is its container's: after a retry the rest is of earlier containers.
+/// The part of the log of a request that belongs to its container. After a retry it also holds
+/// earlier containers.
 fn of_container(job: &Job, tree: FileTree) -> Option<FileTree> {
     let earlier = tree
         .list("")
@@ -52,8 +57,8 @@ fn of_container(job: &Job, tree: FileTree) -> Option<FileTree> {
     }
 }
 
-/// The names of the saved files.
-pub async fn names(client: &Client, job: &Job) -> Result<Vec<String>, Failure> {
+/// Names of the saved files.
+pub async fn names(client: &Client, job: &Job) -> Result<Vec<String>, CliError> {
     let Some(location) = location(job) else {
         return Ok(Vec::new());
     };
@@ -68,8 +73,13 @@ pub async fn names(client: &Client, job: &Job) -> Result<Vec<String>, Failure> {
         .collect())
 }
 
-/// A small file of a job's log, whole; none if it is not there (any more) or too large.
-pub async fn small(client: &Client, keep: &KeepClient, job: &Job, name: &str) -> Option<Vec<u8>> {
+/// Reads a small file of the log. `None` if it does not exist or is too large.
+pub async fn read_small_file(
+    client: &Client,
+    keep: &KeepClient,
+    job: &Job,
+    name: &str,
+) -> Option<Vec<u8>> {
     let tree = open(client, job, &location(job)?).await.ok()??;
     let Some(Entry::File(extents)) = tree.lookup(name) else {
         return None;

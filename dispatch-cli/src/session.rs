@@ -1,50 +1,50 @@
-//! The server a command talks to, and as whom.
+//! Chooses the server and token of a command, from flags, environment, a running `dispatch up`, or
+//! the settings file.
 
 use std::path::Path;
 use std::time::Duration;
 
-use arvados_client::endpoint::EndpointError;
-use arvados_client::retry::REFUSAL_WINDOW;
+use arvados_client::endpoint::{EndpointError, REFUSAL_WINDOW};
 use arvados_client::{Client, Endpoint};
 
-use crate::failure::Failure;
+use crate::error::CliError;
 use crate::state_dir::StateDir;
 
-/// Time for which a call is repeated while the server cannot be reached: a person waits for the answer.
+/// Retry budget while the server is unreachable; short, because a user waits.
 const OUTAGE_BUDGET: Duration = Duration::from_secs(5);
-/// Time for which a call is repeated in all: longer than a refusal of what worked before is asked again.
+/// Retry budget of a call in total: longer than the window in which refusals are retried.
 const RETRY_BUDGET: Duration = Duration::from_secs(REFUSAL_WINDOW.as_secs() + 30);
 
-/// A connection, and the `dispatch up` behind it if it is ours.
+/// A client of the server, and the local `dispatch up` that runs the server, if any.
 #[derive(Debug, Clone)]
 pub struct Session {
-    /// Talks to the server.
     pub client: Client,
-    /// The state directory of the `up` that runs this server on this machine.
+    /// State directory of the `dispatch up` that runs this server on this machine.
     pub local: Option<StateDir>,
 }
 
 impl Session {
-    /// By `--state`, else `ARVADOS_API_HOST`, else a running `up`, else the user's settings file.
-    pub fn open(state: Option<&Path>) -> Result<Self, Failure> {
+    /// Chooses by `--state-dir`, else `ARVADOS_API_HOST`, else a running `dispatch up`, else the
+    /// settings file of the user.
+    pub fn open(state: Option<&Path>) -> Result<Self, CliError> {
         let dir = StateDir::locate(state);
         let named = std::env::var_os("ARVADOS_API_HOST").is_some_and(|host| !host.is_empty());
         let mut endpoint = if state.is_some() {
             dir.as_ref().map_err(|_| no_server(""))?.endpoint()?
         } else if named {
-            Endpoint::from_env().map_err(Failure::Endpoint)?
+            Endpoint::from_env().map_err(CliError::Endpoint)?
         } else {
             match &dir {
                 Ok(dir) if dir.is_up() => dir.endpoint()?,
                 _ => Endpoint::from_env().map_err(|error| match error {
                     EndpointError::NoHost => no_server(""),
-                    other => Failure::Endpoint(other),
+                    other => CliError::Endpoint(other),
                 })?,
             }
         };
         endpoint.outage_budget = Some(OUTAGE_BUDGET);
         endpoint.retry_budget = RETRY_BUDGET;
-        // With the two lines of `up` in the environment it is the same server all the same.
+        // The environment may name the server of this `dispatch up`, too.
         let local = dir.ok().filter(|dir| {
             dir.endpoint()
                 .is_ok_and(|theirs| theirs.host == endpoint.host)
@@ -55,12 +55,28 @@ impl Session {
         })
     }
 
-    /// The server, for sentences.
+    /// The same server with the rights of an administrator: on the machine of `dispatch up`, with
+    /// the token of its administrator.
+    pub fn open_admin(state: Option<&Path>) -> Result<Self, CliError> {
+        let session = Self::open(state)?;
+        let Some(dir) = session.local else {
+            return Ok(session);
+        };
+        let mut endpoint = dir.admin_endpoint()?;
+        endpoint.outage_budget = Some(OUTAGE_BUDGET);
+        endpoint.retry_budget = RETRY_BUDGET;
+        Ok(Self {
+            client: Client::new(endpoint)?,
+            local: Some(dir),
+        })
+    }
+
+    /// The server, for messages.
     pub fn host(&self) -> &str {
         &self.client.endpoint().host
     }
 }
 
-fn no_server(hint: &str) -> Failure {
-    Failure::NoServer(hint.to_owned())
+fn no_server(hint: &str) -> CliError {
+    CliError::NoServer(hint.to_owned())
 }

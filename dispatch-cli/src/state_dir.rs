@@ -1,31 +1,37 @@
-//! The directory of one `dispatch up`: what is where, who holds it, and how others find its server.
+//! The state directory of `dispatch up`: its files, its lock, and the address of its server for
+//! other commands.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arvados_client::{Endpoint, Token};
-use rustix::fs::{FlockOperation, flock};
+use host_state::file::{self, Durability};
+use host_state::lock;
 use serde::{Deserialize, Serialize};
 
-/// The directory in it where the dispatcher keeps one directory for each container that runs.
-pub const RUN_DIR: &str = "run";
+/// Subdirectory that is the state directory of dispatch-local.
+pub const LOCAL_STATE_DIR: &str = "run";
 
-/// Nobody only looks for longer.
-const A_LOOK: Duration = Duration::from_secs(1);
-const PAUSE: Duration = Duration::from_millis(20);
+/// File with the [`UpRecord`].
+pub const RECORD_FILE: &str = "up.json";
 
-/// What can be wrong with the directory.
+/// Maximum time for which [`StateDir::is_up`] of another process holds the lock.
+const PROBE_LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Why the state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    #[error("cannot tell where to keep the state: set XDG_STATE_HOME or HOME, or give --state DIR")]
+    #[error(
+        "cannot tell where to keep the state: set XDG_STATE_HOME or HOME, or give --state-dir DIR"
+    )]
     NoHome,
     #[error("cannot use the state directory {path}: {source}")]
     Io { path: String, source: io::Error },
     #[error(
-        "'dispatch up' already runs on {dir}{holder}; use it with: eval \"$(dispatch env)\", or give another directory with --state"
+        "'dispatch up' already runs on {dir}{holder}; use it with: eval \"$(dispatch env)\", or give another directory with --state-dir"
     )]
     AlreadyUp { dir: String, holder: String },
     #[error("no 'dispatch up' is running on {0}; start it with: dispatch up")]
@@ -42,38 +48,54 @@ pub struct StateDir {
     path: PathBuf,
 }
 
-/// What `up` writes down about itself, beside `env`.
+/// Record of a running `dispatch up`, in `up.json`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct UpRecord {
-    /// Its own process.
+    /// Process id of `dispatch up`.
     pub pid: u32,
-    /// The server's certificate, to verify it by.
+    /// The server, once all programs are ready.
     #[serde(default)]
-    pub certificate: Option<PathBuf>,
-    /// The processes it started, to find them again should it be killed.
+    pub server: Option<ServerRecord>,
+    /// The programs it started, so that the next `dispatch up` finds orphans.
     #[serde(default)]
     pub children: Vec<ChildRecord>,
 }
 
-/// A process that must be ended before its place is taken.
+/// The server of a running `dispatch up`, and how to reach it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerRecord {
+    /// `host:port`.
+    pub host: String,
+    /// The certificate that this server is verified by.
+    pub certificate: PathBuf,
+    /// That certificate and those of the system, for other programs.
+    pub ca_bundle: PathBuf,
+    /// File with the token of an ordinary user.
+    pub token_file: PathBuf,
+    /// File with the token of the administrator.
+    pub admin_token_file: PathBuf,
+}
+
+/// A program that `dispatch up` started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChildRecord {
-    /// Program.
+    /// Name of the program.
     pub name: String,
-    /// Process.
+    /// Process id.
     pub pid: u32,
-    /// Field 22 of `/proc/PID/stat`: tells it from a later process with the same number.
+    /// Field 22 of `/proc/PID/stat`, which distinguishes a later process with the same pid.
     pub start_time: u64,
 }
 
-/// Holding the directory; another `up` is refused while this lives.
+/// Lock of the directory; another `dispatch up` is refused until it is dropped.
 #[derive(Debug)]
-pub struct Held {
+pub struct StateDirLock {
     _lock: File,
 }
 
 impl StateDir {
-    /// The one given, or `$XDG_STATE_HOME/dispatch`, or `~/.local/state/dispatch`. Nothing is created.
+    /// The given directory, else `$XDG_STATE_HOME/dispatch`, else `~/.local/state/dispatch`.
+    /// Creates nothing.
     pub fn locate(given: Option<&Path>) -> Result<Self, StateError> {
         let absolute = |name: &str| {
             std::env::var_os(name)
@@ -90,86 +112,66 @@ impl StateDir {
         Ok(Self { path })
     }
 
-    /// The directory itself.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A file or directory in it.
+    /// Path of a file or directory in it.
     pub fn join(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// Makes it, for its owner only, and takes hold of it.
-    pub fn hold(&self) -> Result<Held, StateError> {
+    /// Creates the directory, readable by its owner only, and locks it.
+    pub fn lock(&self) -> Result<StateDirLock, StateError> {
         self.make_dir("")?;
         let path = self.join("lock");
-        let lock = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&path)
-            .map_err(|source| io_error(&path, source))?;
-        match exclusive(&lock) {
-            Ok(()) => Ok(Held { _lock: lock }),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(StateError::AlreadyUp {
+        let file = lock::open(&path).map_err(|source| io_error(&path, source))?;
+        // Retried, because `is_up` takes the lock briefly, too.
+        match lock::acquire_within(PROBE_LOCK_TIMEOUT, || file.try_lock()) {
+            Ok(true) => Ok(StateDirLock { _lock: file }),
+            Ok(false) => Err(StateError::AlreadyUp {
                 dir: self.path.display().to_string(),
                 holder: match self.record().map(|record| record.pid) {
                     Ok(pid) if pid > 0 => format!(" (process {pid})"),
                     _ => String::new(),
                 },
             }),
-            Err(errno) => Err(io_error(&path, errno.into())),
+            Err(error) => Err(io_error(&path, error)),
         }
     }
 
-    /// Makes a directory in it, for its owner only.
+    /// Creates a directory in it, readable by its owner only.
     pub fn make_dir(&self, name: &str) -> Result<PathBuf, StateError> {
         let path = self.path.join(name);
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&path)
+        file::create_private_dir(&path)
             .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o700)))
             .map_err(|source| io_error(&path, source))?;
         Ok(path)
     }
 
-    /// Whether an `up` holds it now.
+    /// Whether a `dispatch up` holds the lock now.
     pub fn is_up(&self) -> bool {
-        let Ok(lock) = OpenOptions::new().write(true).open(self.join("lock")) else {
-            return false;
-        };
-        flock(&lock, FlockOperation::NonBlockingLockShared).is_err()
+        File::open(self.join("lock")).is_ok_and(|file| file.try_lock_shared().is_err())
     }
 
-    /// Writes a file only its owner may read, whole or not at all.
-    pub fn write(&self, name: &str, content: &str) -> Result<(), StateError> {
+    /// Writes a file atomically, readable by its owner only.
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> Result<(), StateError> {
         let path = self.join(name);
-        let write = || -> io::Result<()> {
-            let temporary = path.with_extension("new");
-            let mut file = OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(&temporary)?;
-            file.write_all(content.as_bytes())?;
-            fs::rename(&temporary, &path)
-        };
-        write().map_err(|source| io_error(&path, source))
+        file::replace(&path, content.as_ref(), Durability::Process)
+            .map_err(|source| io_error(&path, source))
     }
 
-    /// Removes a file; one that is gone already is fine.
+    /// Removes a file, if it exists.
     pub fn remove(&self, name: &str) {
-        // What is left behind is replaced by the next start, and not believed while nobody holds the lock.
+        // An error is ignored: the next start replaces the file, and nothing reads it while the
+        // lock is free.
         let _ = fs::remove_file(self.join(name));
     }
 
-    /// The record of the `up` that is or was here.
+    /// The record of the current or last `dispatch up`.
     pub fn record(&self) -> Result<UpRecord, StateError> {
-        let path = self.join("up.json");
+        let path = self.join(RECORD_FILE);
         let text = fs::read_to_string(&path).map_err(|source| io_error(&path, source))?;
         serde_json::from_str(&text).map_err(|problem| StateError::Damaged {
             path: path.display().to_string(),
@@ -177,66 +179,51 @@ impl StateDir {
         })
     }
 
-    /// The lines that `up` printed.
-    pub fn env(&self) -> Result<String, StateError> {
+    /// The server of the running `dispatch up`.
+    pub fn server(&self) -> Result<ServerRecord, StateError> {
         let dir = || self.path.display().to_string();
         if !self.is_up() {
             return Err(StateError::NotUp(dir()));
         }
-        match fs::read_to_string(self.join("env")) {
-            Ok(text) => Ok(text),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+        match self.record() {
+            Ok(UpRecord {
+                server: Some(server),
+                ..
+            }) => Ok(server),
+            Ok(_) => Err(StateError::NotReady(dir())),
+            Err(StateError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 Err(StateError::NotReady(dir()))
             }
-            Err(source) => Err(io_error(&self.join("env"), source)),
+            Err(error) => Err(error),
         }
     }
 
-    /// The server of the `up` that is here, verified by its own certificate.
+    /// The server with the token of its ordinary user, verified by its own certificate.
     pub fn endpoint(&self) -> Result<Endpoint, StateError> {
-        let text = self.env()?;
-        let damaged = |why: &str| StateError::Damaged {
-            path: self.join("env").display().to_string(),
-            why: why.to_owned(),
-        };
-        let host =
-            variable(&text, "ARVADOS_API_HOST").ok_or_else(|| damaged("it names no host"))?;
-        let token =
-            variable(&text, "ARVADOS_API_TOKEN").ok_or_else(|| damaged("it has no token"))?;
+        let server = self.server()?;
+        self.endpoint_with(&server, &server.token_file)
+    }
+
+    /// The server with the token of its administrator.
+    pub fn admin_endpoint(&self) -> Result<Endpoint, StateError> {
+        let server = self.server()?;
+        self.endpoint_with(&server, &server.admin_token_file)
+    }
+
+    fn endpoint_with(
+        &self,
+        server: &ServerRecord,
+        token_file: &Path,
+    ) -> Result<Endpoint, StateError> {
+        let token = fs::read_to_string(token_file).map_err(|error| io_error(token_file, error))?;
         let mut endpoint =
-            Endpoint::new(host, Token::new(token)).map_err(|e| damaged(&e.to_string()))?;
-        endpoint.ca_file = self.record().ok().and_then(|record| record.certificate);
-        endpoint.insecure = endpoint.ca_file.is_none();
+            Endpoint::new(&server.host, Token::new(token)).map_err(|e| StateError::Damaged {
+                path: self.join(RECORD_FILE).display().to_string(),
+                why: e.to_string(),
+            })?;
+        endpoint.ca_file = Some(server.certificate.clone());
         Ok(endpoint)
     }
-}
-
-/// The two lines for a shell.
-pub fn env_lines(host: &str, token: &Token) -> String {
-    format!(
-        "export ARVADOS_API_HOST={host} ARVADOS_API_HOST_INSECURE=1\nexport ARVADOS_API_TOKEN={}\n",
-        token.expose()
-    )
-}
-
-/// Who only looks whether an `up` is there has the lock for a moment, too.
-fn exclusive(lock: &File) -> rustix::io::Result<()> {
-    let began = Instant::now();
-    loop {
-        match flock(lock, FlockOperation::NonBlockingLockExclusive) {
-            Err(rustix::io::Errno::WOULDBLOCK) if began.elapsed() < A_LOOK => {
-                std::thread::sleep(PAUSE);
-            }
-            tried => return tried,
-        }
-    }
-}
-
-fn variable<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    text.split_whitespace()
-        .filter_map(|word| word.split_once('='))
-        .find(|(key, _)| *key == name)
-        .map(|(_, value)| value)
 }
 
 fn io_error(path: &Path, source: io::Error) -> StateError {
@@ -256,40 +243,56 @@ mod tests {
         (temporary, state)
     }
 
-    /// What another test starts has a copy of what is open here, until it runs.
+    /// A child of another test has a copy of open descriptors until it executes its program.
     fn until_free(state: &StateDir) {
-        let until = Instant::now() + Duration::from_secs(60);
-        while state.is_up() {
-            assert!(Instant::now() < until, "it is held");
-            std::thread::sleep(PAUSE);
-        }
+        let file = lock::open(&state.join("lock")).unwrap();
+        let minute = Duration::from_secs(60);
+        assert!(lock::acquire_within(minute, || file.try_lock()).unwrap());
     }
 
     #[test]
     fn one_up_at_a_time_holds_a_directory() {
         let (_keep, state) = dir();
         assert!(!state.is_up());
-        let held = state.hold().unwrap();
+        let held = state.lock().unwrap();
         assert!(state.is_up());
-        assert!(matches!(state.hold(), Err(StateError::AlreadyUp { .. })));
+        assert!(matches!(state.lock(), Err(StateError::AlreadyUp { .. })));
         drop(held);
         until_free(&state);
-        state.hold().unwrap();
+        state.lock().unwrap();
     }
 
     #[test]
     fn what_up_wrote_is_believed_only_while_it_is_there() {
         let (_keep, state) = dir();
-        let held = state.hold().unwrap();
-        assert!(matches!(state.env(), Err(StateError::NotReady(_))));
-        let token = Token::new("v2/zzzzz-gj3su-0123456789abcde/sesame");
+        let held = state.lock().unwrap();
+        assert!(matches!(state.endpoint(), Err(StateError::NotReady(_))));
+        let server = ServerRecord {
+            host: "127.0.0.1:4242".to_owned(),
+            certificate: state.join("certificate"),
+            ca_bundle: state.join("bundle"),
+            token_file: state.join("token"),
+            admin_token_file: state.join("admin-token"),
+        };
+        let record = UpRecord {
+            server: Some(server),
+            ..UpRecord::default()
+        };
+        let text = serde_json::to_string(&record).unwrap();
+        state.write(RECORD_FILE, text).unwrap();
         state
-            .write("env", &env_lines("127.0.0.1:4242", &token))
+            .write("token", "v2/zzzzz-gj3su-0123456789abcde/sesame")
+            .unwrap();
+        state
+            .write("admin-token", "v2/zzzzz-gj3su-000000000000000/root\n")
             .unwrap();
         let endpoint = state.endpoint().unwrap();
         assert_eq!(endpoint.host, "127.0.0.1:4242");
-        assert_eq!(endpoint.token.expose(), token.expose());
-        assert!(endpoint.insecure, "no certificate was recorded");
+        assert!(endpoint.token.expose().ends_with("/sesame"));
+        assert_eq!(endpoint.ca_file, Some(state.join("certificate")));
+        assert!(!endpoint.insecure);
+        let admin = state.admin_endpoint().unwrap();
+        assert!(admin.token.expose().ends_with("/root"));
         drop(held);
         until_free(&state);
         assert!(matches!(state.endpoint(), Err(StateError::NotUp(_))));
@@ -298,10 +301,10 @@ mod tests {
     #[test]
     fn what_is_written_is_for_the_owner_only() {
         let (_keep, state) = dir();
-        let _held = state.hold().unwrap();
-        state.write("env", "x").unwrap();
+        let _held = state.lock().unwrap();
+        state.write("a", "x").unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!(mode(&state.join("env")), 0o600);
+        assert_eq!(mode(&state.join("a")), 0o600);
         assert_eq!(mode(state.path()), 0o700);
     }
 }

@@ -1,4 +1,4 @@
-//! Files and directories of this machine as a collection.
+//! Uploads files and directories of this machine as a collection.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Metadata};
@@ -12,34 +12,35 @@ use arvados_client::records::Collection;
 use serde_json::json;
 use tokio::io::AsyncRead;
 
-use crate::failure::Failure;
-use crate::output::{note, progress};
+use crate::error::CliError;
+use crate::printer::{eprint_note, progress};
 
-/// Something to be stored.
+/// A file or empty directory to upload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Item {
-    /// A file and its size now.
+    /// A file with its current size.
     File {
         /// Path in the collection.
         path: String,
-        /// Path here.
+        /// Path on this machine.
         local: PathBuf,
         /// Bytes.
         size: u64,
     },
-    /// A directory with nothing in it.
+    /// An empty directory.
     EmptyDirectory(String),
 }
 
-/// What `paths` would become: the content of a single directory at the root, anything else under its own name.
-pub fn plan(paths: &[PathBuf]) -> Result<Vec<Item>, Failure> {
+/// Lists the files to upload for `paths`: the content of a single directory at the root, anything
+/// else under its name.
+pub fn list_items(paths: &[PathBuf]) -> Result<Vec<Item>, CliError> {
     let mut items = Vec::new();
     let mut names = BTreeSet::new();
     for path in paths {
-        let meta = look(path)?;
+        let meta = metadata(path)?;
         let walk = &mut Walk {
             items: &mut items,
-            above: Vec::new(),
+            ancestors: Vec::new(),
         };
         if meta.is_dir() && paths.len() == 1 {
             walk.directory(path, "", &meta)?;
@@ -47,39 +48,39 @@ pub fn plan(paths: &[PathBuf]) -> Result<Vec<Item>, Failure> {
         }
         let name = own_name(path)?;
         if !names.insert(name.clone()) {
-            return Err(Failure::NameTwice(name));
+            return Err(CliError::NameTwice(name));
         }
         walk.entry(path, name, &meta)?;
     }
     Ok(items)
 }
 
-/// [`plan`] where it does not hold up others.
-pub async fn plan_aside(paths: Vec<PathBuf>) -> Result<Vec<Item>, Failure> {
-    let planning = tokio::task::spawn_blocking(move || plan(&paths));
-    planning
+/// [`list_items`] on a thread for blocking calls.
+pub async fn list_items_async(paths: Vec<PathBuf>) -> Result<Vec<Item>, CliError> {
+    let listing = tokio::task::spawn_blocking(move || list_items(&paths));
+    listing
         .await
-        .map_err(|error| Failure::Runtime(std::io::Error::other(error)))?
+        .map_err(|error| CliError::Runtime(std::io::Error::other(error)))?
 }
 
-/// The last part of a path, also of `.` and `dir/..`.
-fn own_name(path: &Path) -> Result<String, Failure> {
+/// The last component of a path, also of `.` and `dir/..`.
+fn own_name(path: &Path) -> Result<String, CliError> {
     let named = match path.file_name() {
         Some(name) => PathBuf::from(name),
         None => fs::canonicalize(path)
             .ok()
             .and_then(|full| full.file_name().map(PathBuf::from))
-            .ok_or_else(|| Failure::NotStorable(path.to_owned()))?,
+            .ok_or_else(|| CliError::NotStorable(path.to_owned()))?,
     };
     let text = named.to_str().map(str::to_owned);
-    text.ok_or(Failure::NameNotText(named))
+    text.ok_or(CliError::NameNotText(named))
 }
 
-/// Follows links: what people see is what is stored.
-fn look(path: &Path) -> Result<Metadata, Failure> {
+/// Metadata of the target of a link: the upload follows symbolic links.
+fn metadata(path: &Path) -> Result<Metadata, CliError> {
     fs::metadata(path).map_err(|source| match source.kind() {
-        std::io::ErrorKind::NotFound => Failure::NoFile(path.to_owned()),
-        _ => Failure::Read {
+        std::io::ErrorKind::NotFound => CliError::NoFile(path.to_owned()),
+        _ => CliError::Read {
             path: path.to_owned(),
             source,
         },
@@ -88,12 +89,12 @@ fn look(path: &Path) -> Result<Metadata, Failure> {
 
 struct Walk<'a> {
     items: &'a mut Vec<Item>,
-    /// Device and inode of the directories we are in, to notice links that lead back.
-    above: Vec<(u64, u64)>,
+    /// Device and inode of the parent directories, to detect link loops.
+    ancestors: Vec<(u64, u64)>,
 }
 
 impl Walk<'_> {
-    fn entry(&mut self, local: &Path, path: String, meta: &Metadata) -> Result<(), Failure> {
+    fn entry(&mut self, local: &Path, path: String, meta: &Metadata) -> Result<(), CliError> {
         if meta.is_dir() {
             self.directory(local, &path, meta)
         } else if meta.is_file() {
@@ -103,10 +104,10 @@ impl Walk<'_> {
                 size: meta.len(),
             });
             Ok(())
-        } else if self.above.is_empty() {
-            Err(Failure::NotStorable(local.to_owned()))
+        } else if self.ancestors.is_empty() {
+            Err(CliError::NotStorable(local.to_owned()))
         } else {
-            note(&format!(
+            eprint_note(&format!(
                 "{} is left out: it is a socket, pipe or device",
                 local.display()
             ));
@@ -114,13 +115,13 @@ impl Walk<'_> {
         }
     }
 
-    fn directory(&mut self, local: &Path, path: &str, meta: &Metadata) -> Result<(), Failure> {
+    fn directory(&mut self, local: &Path, path: &str, meta: &Metadata) -> Result<(), CliError> {
         let id = (meta.dev(), meta.ino());
-        if self.above.contains(&id) {
-            return Err(Failure::LinkLoop(local.to_owned()));
+        if self.ancestors.contains(&id) {
+            return Err(CliError::LinkLoop(local.to_owned()));
         }
-        self.above.push(id);
-        let unreadable = |source| Failure::Read {
+        self.ancestors.push(id);
+        let unreadable = |source| CliError::Read {
             path: local.to_owned(),
             source,
         };
@@ -134,22 +135,22 @@ impl Walk<'_> {
         for entry in entries {
             let here = entry.path();
             let Some(name) = entry.file_name().to_str().map(str::to_owned) else {
-                return Err(Failure::NameNotText(here));
+                return Err(CliError::NameNotText(here));
             };
             let below = match path {
                 "" => name,
                 path => format!("{path}/{name}"),
             };
-            let meta = look(&here)?;
+            let meta = metadata(&here)?;
             self.entry(&here, below, &meta)?;
         }
-        self.above.pop();
+        self.ancestors.pop();
         Ok(())
     }
 }
 
-/// Stores the items' content; nothing refers to it yet.
-pub async fn store(client: &Client, items: &[Item], what: &str) -> Result<Manifest, Failure> {
+/// Uploads the content of the items. No collection refers to it yet.
+pub async fn store(client: &Client, items: &[Item], what: &str) -> Result<Manifest, CliError> {
     let total = items.iter().map(|item| match item {
         Item::File { size, .. } => *size,
         Item::EmptyDirectory(_) => 0,
@@ -163,7 +164,7 @@ pub async fn store(client: &Client, items: &[Item], what: &str) -> Result<Manife
             Item::File { path, local, .. } => {
                 let file = tokio::fs::File::open(local)
                     .await
-                    .map_err(|source| Failure::Read {
+                    .map_err(|source| CliError::Read {
                         path: local.clone(),
                         source,
                     })?;
@@ -176,20 +177,24 @@ pub async fn store(client: &Client, items: &[Item], what: &str) -> Result<Manife
     Ok(manifest)
 }
 
-/// Stores one file of unknown length.
+/// Uploads one file of unknown length.
 pub async fn store_stream(
     client: &Client,
     path: &str,
     input: impl AsyncRead + Unpin,
-) -> Result<Manifest, Failure> {
+) -> Result<Manifest, CliError> {
     let keep = client.keep(client.keep_options().await?).await?;
     let mut writer = CollectionWriter::new(keep);
     writer.put_reader(path, input).await?;
     Ok(writer.finish().await?)
 }
 
-/// Makes the collection.
-pub async fn save(client: &Client, manifest: &Manifest, name: &str) -> Result<Collection, Failure> {
+/// Creates the collection.
+pub async fn save(
+    client: &Client,
+    manifest: &Manifest,
+    name: &str,
+) -> Result<Collection, CliError> {
     let attributes = json!({"manifest_text": manifest.to_string(), "name": name});
     Ok(client.create_collection(attributes).await?)
 }
@@ -218,13 +223,13 @@ mod tests {
         fs::write(at("d/sub/c"), "c").unwrap();
         fs::write(at("a"), "a").unwrap();
         symlink("../a", at("d/link")).unwrap();
-        let whole = plan(&[at("d")]).unwrap();
+        let whole = list_items(&[at("d")]).unwrap();
         assert_eq!(names(&whole), ["b", "link", "sub/c", "sub/empty"]);
-        let both = plan(&[at("a"), at("d")]).unwrap();
+        let both = list_items(&[at("a"), at("d")]).unwrap();
         assert_eq!(names(&both)[..3], ["a", "d/b", "d/link"]);
         assert!(matches!(
-            plan(&[at("a"), at("d/../a")]),
-            Err(Failure::NameTwice(_))
+            list_items(&[at("a"), at("d/../a")]),
+            Err(CliError::NameTwice(_))
         ));
     }
 
@@ -232,12 +237,18 @@ mod tests {
     fn what_cannot_be_stored_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
-        assert!(matches!(plan(&[at("none")]), Err(Failure::NoFile(_))));
+        assert!(matches!(
+            list_items(&[at("none")]),
+            Err(CliError::NoFile(_))
+        ));
         fs::create_dir(at("d")).unwrap();
         symlink("..", at("d/up")).unwrap();
-        assert!(matches!(plan(&[at("d")]), Err(Failure::LinkLoop(_))));
+        assert!(matches!(list_items(&[at("d")]), Err(CliError::LinkLoop(_))));
         let socket = at("socket");
         let _listening = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-        assert!(matches!(plan(&[socket]), Err(Failure::NotStorable(_))));
+        assert!(matches!(
+            list_items(&[socket]),
+            Err(CliError::NotStorable(_))
+        ));
     }
 }

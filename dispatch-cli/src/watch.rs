@@ -1,4 +1,4 @@
-//! Waiting for something to happen to a few objects: by live events where there are any, and by looking again.
+//! Waits for changes of a few objects: by live events if the server has any, and by polling.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,43 +9,44 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::failure::Failure;
-use crate::output::note;
+use crate::error::CliError;
+use crate::printer::eprint_note;
 
-/// First look again when there are no events; grows to the longest.
-const SHORTEST: Duration = Duration::from_millis(50);
-const LONGEST: Duration = Duration::from_secs(2);
-/// Events may be lost, so we look now and then even with them.
-const WITH_EVENTS: Duration = Duration::from_secs(5);
-/// Between two attempts to subscribe.
-const RECONNECT: Duration = Duration::from_secs(5);
+/// Intervals of polling without events: the first, and the maximum to which it grows.
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(2);
+/// Interval of polling with events, which may be lost.
+const POLL_INTERVAL_WITH_EVENTS: Duration = Duration::from_secs(5);
+/// Interval between two attempts to subscribe.
+const RECONNECT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Who waits for hours bears a server that is away for minutes.
-const OUTAGE: Duration = Duration::from_secs(600);
+/// Maximum length of an outage for which a command continues to wait.
+const MAX_OUTAGE: Duration = Duration::from_secs(600);
 
-/// How long the server has been away while we wait.
+/// Outage of the server during a wait.
 #[derive(Debug, Default)]
 pub struct Outage {
     since: Option<Instant>,
 }
 
 impl Outage {
-    /// What a look gave: its answer, none while an outage is being borne, or the failure that ends the waiting.
-    pub fn bear<T>(
+    /// Returns a successful result, `None` during a tolerated outage, or the error that ends the
+    /// wait.
+    pub fn tolerate<T>(
         &mut self,
-        looked: Result<T, Failure>,
+        refreshed: Result<T, CliError>,
         now: Instant,
-    ) -> Result<Option<T>, Failure> {
-        match looked {
+    ) -> Result<Option<T>, CliError> {
+        match refreshed {
             Ok(answer) => {
                 self.since = None;
                 Ok(Some(answer))
             }
             Err(failure) if failure.is_outage() => {
                 if self.since.is_none() {
-                    note(&format!("dispatch: {failure}; still waiting"));
+                    eprint_note(&format!("dispatch: {failure}; still waiting"));
                 }
-                match now - *self.since.get_or_insert(now) < OUTAGE {
+                match now - *self.since.get_or_insert(now) < MAX_OUTAGE {
                     true => Ok(None),
                     false => Err(failure),
                 }
@@ -55,10 +56,10 @@ impl Outage {
     }
 }
 
-/// Tells when to look again. An event says only that.
+/// Tells when to poll next. An event only makes the next poll earlier.
 #[derive(Debug)]
 pub struct Watch {
-    happened: mpsc::Receiver<String>,
+    changed: mpsc::Receiver<String>,
     connected: Arc<AtomicBool>,
     was_connected: bool,
     interval: Duration,
@@ -66,34 +67,35 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Subscribes in the background; until that works, looking again does.
+    /// Subscribes to events in the background. Until that succeeds, polling is used.
     pub fn new(client: &Client) -> Self {
-        let (tell, happened) = mpsc::channel(256);
+        let (sender, changed) = mpsc::channel(256);
         let connected = Arc::new(AtomicBool::new(false));
-        let listener = tokio::spawn(listen(client.clone(), tell, connected.clone()));
+        let listener = tokio::spawn(forward_events(client.clone(), sender, connected.clone()));
         Self {
-            happened,
+            changed,
             connected,
             was_connected: false,
-            interval: SHORTEST,
+            interval: MIN_POLL_INTERVAL,
             _listener: AbortOnDropHandle::new(listener),
         }
     }
 
-    /// Returns when one of `uuids` has changed, or it is time to look anyway.
-    pub async fn pause(&mut self, uuids: &[String]) {
+    /// Returns when one of `uuids` has changed, or the next poll is due.
+    pub async fn wait_for_change(&mut self, uuids: &[String]) {
         let connected = self.connected.load(Ordering::Relaxed);
-        // The look before this pause may be older than the subscription, so the first pause after it is short too.
-        let pause = match connected && self.was_connected {
-            true => WITH_EVENTS,
+        // The last poll may be older than the subscription, so the first wait after subscribing is
+        // short, too.
+        let interval = match connected && self.was_connected {
+            true => POLL_INTERVAL_WITH_EVENTS,
             false => self.interval,
         };
         self.was_connected = connected;
-        self.interval = (self.interval * 3 / 2).min(LONGEST);
-        let until = Instant::now() + pause;
+        self.interval = (self.interval * 3 / 2).min(MAX_POLL_INTERVAL);
+        let until = Instant::now() + interval;
         loop {
             tokio::select! {
-                event = self.happened.recv() => match event {
+                event = self.changed.recv() => match event {
                     Some(uuid) if uuids.contains(&uuid) => return,
                     Some(_) => {}
                     None => return sleep_until(until).await,
@@ -104,20 +106,20 @@ impl Watch {
     }
 }
 
-async fn listen(client: Client, tell: mpsc::Sender<String>, connected: Arc<AtomicBool>) {
+async fn forward_events(client: Client, sender: mpsc::Sender<String>, connected: Arc<AtomicBool>) {
     loop {
         if let Ok(mut events) = client.events(&[]).await {
             connected.store(true, Ordering::Relaxed);
             while let Ok(event) = events.next().await {
                 if let Some(uuid) = event.object_uuid {
-                    // Full means that looking is behind, and it looks soon anyway.
-                    let _ = tell.try_send(uuid);
+                    // A full channel means that a poll is due anyway.
+                    let _ = sender.try_send(uuid);
                 }
             }
             connected.store(false, Ordering::Relaxed);
         }
-        sleep(RECONNECT).await;
-        if tell.is_closed() {
+        sleep(RECONNECT_INTERVAL).await;
+        if sender.is_closed() {
             return;
         }
     }
@@ -128,9 +130,9 @@ mod tests {
     use super::*;
     use arvados_client::error::{ApiError, StatusCode};
 
-    fn refused(status: u16) -> Result<(), Failure> {
+    fn refused(status: u16) -> Result<(), CliError> {
         let status = StatusCode::from_u16(status).unwrap();
-        Err(Failure::Api(arvados_client::Error::Api(ApiError {
+        Err(CliError::Api(arvados_client::Error::Api(ApiError {
             status,
             messages: Vec::new(),
             request_id: String::new(),
@@ -143,18 +145,18 @@ mod tests {
         let start = Instant::now();
         let mut outage = Outage::default();
         for status in [401, 404, 422] {
-            assert!(outage.bear(refused(status), start).is_err(), "{status}");
+            assert!(outage.tolerate(refused(status), start).is_err(), "{status}");
         }
         for half in 0..3 {
-            let now = start + OUTAGE / 2 * half;
-            assert!(matches!(outage.bear(refused(503), now), Ok(None)));
-            let later = now + OUTAGE / 2;
-            assert!(matches!(outage.bear(refused(502), later), Ok(None)));
-            // One answer, and the patience is whole again.
-            assert!(matches!(outage.bear(Ok(()), later), Ok(Some(()))));
+            let now = start + MAX_OUTAGE / 2 * half;
+            assert!(matches!(outage.tolerate(refused(503), now), Ok(None)));
+            let later = now + MAX_OUTAGE / 2;
+            assert!(matches!(outage.tolerate(refused(502), later), Ok(None)));
+            // One success resets the outage.
+            assert!(matches!(outage.tolerate(Ok(()), later), Ok(Some(()))));
         }
-        let now = start + OUTAGE * 2;
-        assert!(matches!(outage.bear(refused(503), now), Ok(None)));
-        assert!(outage.bear(refused(503), now + OUTAGE).is_err());
+        let now = start + MAX_OUTAGE * 2;
+        assert!(matches!(outage.tolerate(refused(503), now), Ok(None)));
+        assert!(outage.tolerate(refused(503), now + MAX_OUTAGE).is_err());
     }
 }

@@ -1,60 +1,66 @@
-//! What dispatch-condor can be told on its command line, and by the configuration file in its place.
+//! The flags of dispatch-condor, their defaults from the configuration file, and the checked
+//! [`Settings`] that follow.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Parser;
-use dispatch_core::config::{self, Config, Given, list, one};
-use dispatch_core::dry_run::speaks_of_a_secret;
-use dispatch_core::{errand, manual, program};
+use dispatch_core::config::{self, Config, FileDefault, list, one};
+use dispatch_core::service::subcommands::dry_run::looks_secret;
+use dispatch_core::service::{self, man_page, subcommands};
 
-use crate::lines::{Lines, is_token};
-use crate::quote;
-use crate::submission::Settings;
+use crate::submit::admin_lines::AdminLines;
+use crate::submit::description::Settings;
+use crate::submit::quoting;
+use crate::submit::reserved_keys::contains_token;
 
-const CRUNCH_RUN: &str = "/usr/bin/crunch-run";
-/// Where a job finds engines: HTCondor gives it no PATH.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+const DEFAULT_CRUNCH_RUN: &str = "/usr/bin/crunch-run";
+/// PATH of jobs, to find container engines: HTCondor sets none.
+const DEFAULT_JOB_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Hands the containers of an Arvados-style queue to HTCondor, one job each.
+/// Run the containers of an Arvados-style queue as HTCondor jobs, one job each
 ///
-/// Run it as an ordinary user that may submit jobs. SIGTERM stops taking containers and leaves jobs alone; the next
-/// dispatch-condor of the same --job-dir takes them up again.
+/// Run it as an ordinary user that may submit jobs. SIGTERM stops the dispatcher and leaves its
+/// jobs alone; the next dispatch-condor with the same --state-dir takes them over.
 #[derive(Debug, Parser)]
-#[command(version, args_override_self = true, after_help = manual::HELP)]
+#[command(version, args_override_self = true, after_help = man_page::help())]
 pub struct Flags {
-    /// Directory on this machine for each job's output and, in a file of mode 0600, its token
+    /// Directory on this machine for job output and token files (mode 0600)
     #[arg(long, value_name = "DIR")]
-    pub job_dir: PathBuf,
+    pub state_dir: PathBuf,
     #[command(flatten)]
     pub file: config::Flag,
-    /// crunch-run as on the execution nodes: an absolute path, and arguments, quoted like for a shell
-    #[arg(long, value_name = "COMMAND", default_value = CRUNCH_RUN)]
+    /// Command that starts crunch-run on the nodes: an absolute path and arguments, quoted as in a
+    /// shell
+    #[arg(long, value_name = "COMMAND", default_value = DEFAULT_CRUNCH_RUN)]
     pub crunch_run: String,
-    /// crunch-run is on this machine only: send it with each job, and the certificate that SSL_CERT_FILE names
+    /// Transfer crunch-run, and the certificate that SSL_CERT_FILE names, from this machine with
+    /// each job
     #[arg(long)]
     pub transfer_crunch_run: bool,
-    /// Line for every submit description, like '+Project = "x"', with %U %C %M %T %G %W %P %I; may be given several times
+    /// Line of every submit description, a template with %U %C %M %T %G %W %P %I, like
+    /// '+Project = "x"'; may be given several times
     #[arg(long = "submit-line", value_name = "LINE", allow_hyphen_values = true)]
     pub lines: Vec<String>,
-    /// Line for containers that ask for GPUs
+    /// Line of the submit descriptions of containers that request GPUs, a template; may be given
+    /// several times
     #[arg(
         long = "gpu-submit-line",
         value_name = "LINE",
         allow_hyphen_values = true
     )]
     pub gpu_lines: Vec<String>,
-    /// Group that jobs are charged to
+    /// Accounting group that jobs are charged to
     #[arg(long, value_name = "GROUP", default_value = "")]
     pub accounting_group: String,
-    /// User of that group
+    /// User within the accounting group that jobs are charged to
     #[arg(long, value_name = "NAME", default_value = "")]
     pub accounting_group_user: String,
-    /// What each job takes of what the pool counts, like licence:2
+    /// Concurrency limits of the pool that each job uses, like licence:2
     #[arg(long, value_name = "LIMITS", default_value = "")]
     pub concurrency_limits: String,
-    /// Which machines will do, as a ClassAd expression
+    /// ClassAd requirements expression: jobs run only on machines that meet it
     #[arg(
         long,
         value_name = "EXPRESSION",
@@ -62,7 +68,7 @@ pub struct Flags {
         allow_hyphen_values = true
     )]
     pub requirements: String,
-    /// Which of them are best, as a ClassAd expression
+    /// ClassAd rank expression: HTCondor prefers machines with higher values
     #[arg(
         long,
         value_name = "EXPRESSION",
@@ -70,20 +76,20 @@ pub struct Flags {
         allow_hyphen_values = true
     )]
     pub rank: String,
-    /// Machines join the pool when jobs wait for them: what no slot of today could run is submitted all the same
+    /// Submit jobs even if no current slot fits them, because the pool grows on demand
     #[arg(long)]
     pub pool_grows: bool,
-    /// Time for fetching inputs and saving results, on top of a container's run time limit
-    #[arg(long, value_name = "TIME", default_value = "60m", value_parser = program::time)]
+    /// Time to fetch inputs and save results, added to the run time limit of a container
+    #[arg(long, value_name = "TIME", default_value = "60m", value_parser = units::parse_duration)]
     pub staging_allowance: Duration,
     #[command(flatten)]
-    pub errands: errand::Flags,
+    pub subcommands: subcommands::Flags,
     #[command(flatten)]
-    pub common: program::Flags,
+    pub common: service::Flags,
 }
 
 impl Flags {
-    /// What the admin set, checked.
+    /// The settings of the flags, checked; the error is for the admin.
     pub fn settings(&self) -> Result<Settings, Box<dyn Error + Send + Sync>> {
         let config = self.common.config.as_deref();
         let mut environment = self.common.job_environment();
@@ -91,16 +97,18 @@ impl Flags {
         let more = condor.and_then(|condor| condor.environment_variables.clone());
         for (name, value) in more.unwrap_or_default() {
             let is_path = name.ends_with("_FILE") || name.ends_with("_PATH");
-            if is_token(&value) || (speaks_of_a_secret(&name) && !is_path) {
+            if contains_token(&value) || (looks_secret(&name) && !is_path) {
                 return Err(format!(
-                    "take {name} out of Containers.Condor.EnvironmentVariables: everybody may read the environment of jobs"
+                    "take {name} out of Containers.Condor.EnvironmentVariables: the environment of jobs is public"
                 )
                 .into());
             }
             environment.insert(name, value);
         }
         environment.remove(config::SAMPLE);
-        environment.entry("PATH".into()).or_insert(PATH.into());
+        environment
+            .entry("PATH".into())
+            .or_insert(DEFAULT_JOB_PATH.into());
         let crunch_run = shlex::split(&self.crunch_run)
             .filter(|words| words.first().is_some_and(|path| Path::new(path).is_absolute()))
             .ok_or_else(|| {
@@ -109,32 +117,32 @@ impl Flags {
                     self.crunch_run
                 )
             })?;
-        if crunch_run.iter().any(|word| is_token(word)) {
-            return Err("take the token out of --crunch-run: each job has a token of its own, and everybody may read the arguments of jobs".into());
+        if crunch_run.iter().any(|word| contains_token(word)) {
+            return Err("take the token out of --crunch-run: each job has a token of its own, and the arguments of jobs are public".into());
         }
         let settings = Settings {
             crunch_run,
-            transfer: self.transfer_crunch_run,
+            transfer_crunch_run: self.transfer_crunch_run,
             pool_grows: self.pool_grows,
-            lines: self.submit_lines()?,
+            admin_lines: self.submit_lines()?,
             environment,
-            types: config.map(Config::instance_types).unwrap_or_default(),
-            staging: self.staging_allowance.as_secs(),
-            grace: self.common.stop_grace.as_secs(),
+            instance_types: config.map(Config::instance_types).unwrap_or_default(),
+            staging_seconds: self.staging_allowance.as_secs(),
+            stop_grace_seconds: self.common.stop_grace.as_secs(),
         };
-        for kind in &settings.types {
-            quote::item("an instance type", &kind.name)?;
+        for kind in &settings.instance_types {
+            quoting::item("an instance type", &kind.name)?;
         }
-        let directory = std::path::absolute(&self.job_dir)?;
-        quote::listed_path("--job-dir", &directory.to_string_lossy())?;
-        let token = program::endpoint(&self.common).map(|endpoint| endpoint.token);
-        let token = token.as_ref().map(|token| secret_of(token.expose()));
+        let directory = std::path::absolute(&self.state_dir)?;
+        quoting::path_in_list("--state-dir", &directory.to_string_lossy())?;
+        let token = service::endpoint(&self.common).map(|endpoint| endpoint.token);
+        let token = token.as_ref().map(|token| secret_part(token.expose()));
         settings.check(token.ok().flatten())?;
         Ok(settings)
     }
 
-    fn submit_lines(&self) -> Result<Lines, crate::lines::LineError> {
-        let mut lines = Lines::default();
+    fn submit_lines(&self) -> Result<AdminLines, crate::submit::admin_lines::LineError> {
+        let mut lines = AdminLines::default();
         for (flag, key, value) in [
             (
                 "accounting_group",
@@ -154,7 +162,7 @@ impl Flags {
             ("requirements", "requirements", &self.requirements),
             ("rank", "rank", &self.rank),
         ] {
-            lines.set(flag, key, value)?;
+            lines.add_setting(flag, key, value)?;
         }
         for line in &self.lines {
             lines.add("lines", line, false)?;
@@ -166,15 +174,15 @@ impl Flags {
     }
 }
 
-/// The part of a token that nobody may know; none where it is too short to be told from other words.
-fn secret_of(token: &str) -> Option<&str> {
-    const SHORTEST: usize = 16;
+/// The secret part of a token; none if it is too short to be distinguished from other words.
+fn secret_part(token: &str) -> Option<&str> {
+    const MIN_SECRET_LENGTH: usize = 16;
     let secret = token.rsplit('/').next();
-    secret.filter(|secret| secret.len() >= SHORTEST)
+    secret.filter(|secret| secret.len() >= MIN_SECRET_LENGTH)
 }
 
-/// What the configuration file says, by our flags.
-pub fn given(config: &Config) -> Vec<Given> {
+/// The defaults of flags that the configuration file supplies.
+pub fn config_defaults(config: &Config) -> Vec<FileDefault> {
     let condor = config.cluster.containers.condor.clone();
     let transfer = condor.transfer_crunch_run.map(|yes| yes.to_string());
     let grows = condor.pool_grows.map(|yes| yes.to_string());
@@ -189,7 +197,7 @@ pub fn given(config: &Config) -> Vec<Given> {
         one("rank", "Containers.Condor.Rank", condor.rank),
         one("transfer_crunch_run", "Containers.Condor.TransferCrunchRun", transfer),
         one("pool_grows", "Containers.Condor.PoolGrows", grows),
-        config.crunch_run(CRUNCH_RUN),
+        config.crunch_run(DEFAULT_CRUNCH_RUN),
     ];
     ours.into_iter().flatten().chain(config.common()).collect()
 }
@@ -202,7 +210,7 @@ mod tests {
     use dispatch_core::config::parse;
 
     use super::*;
-    use crate::lines::Asks;
+    use crate::submit::admin_lines::RequestedKinds;
 
     #[test]
     fn the_flags_are_well_formed() {
@@ -219,17 +227,21 @@ mod tests {
         );
         file.write_all(text.as_bytes()).unwrap();
         let path = file.path().to_str().unwrap();
-        let words = ["x", "--job-dir", "/jobs", "--config", path];
+        let words = ["x", "--state-dir", "/jobs", "--config", path];
         let words = words.iter().chain(more).map(std::ffi::OsString::from);
-        let (mut flags, _, config) = parse::<Flags>(words, given).map_err(|e| e.to_string())?;
+        let (mut flags, _, config) =
+            parse::<Flags>(words, config_defaults).map_err(|e| e.to_string())?;
         flags.common.config = config.map(Into::into);
         let settings = flags.settings().map_err(|error| error.to_string())?;
-        let asks = Asks {
+        let asks = RequestedKinds {
             gpus: true,
-            ..Asks::default()
+            ..RequestedKinds::default()
         };
-        let lines = settings.lines.over(Vec::new(), asks).into_iter();
-        let transfer = settings.transfer.then(|| "transfer".to_owned());
+        let lines = settings
+            .admin_lines
+            .merge_over(Vec::new(), asks)
+            .into_iter();
+        let transfer = settings.transfer_crunch_run.then(|| "transfer".to_owned());
         Ok(lines.map(|line| line.text).chain(transfer).collect())
     }
 
@@ -258,15 +270,15 @@ mod tests {
         let rows = [
             ("EnvironmentVariables: {S3_SECRET: x}", &[][..], "S3_SECRET"),
             ("EnvironmentVariables: {X: v2/zzzzz-gj3su-000000000000000/x}", &[], "take X out"),
-            ("EnvironmentVariables: {X: thedispatchtokenitself}", &[], "\"environment\" in the submit description holds the dispatch token"),
-            ("GPUSubmitLines: ['+X = \"thedispatchtokenitself\"']", &[], "holds the dispatch token"),
-            ("", &["--crunch-run=/x --token=thedispatchtokenitself"], "holds the dispatch token"),
+            ("EnvironmentVariables: {X: thedispatchtokenitself}", &[], "\"environment\" in the submit description contains the dispatch token"),
+            ("GPUSubmitLines: ['+X = \"thedispatchtokenitself\"']", &[], "contains the dispatch token"),
+            ("", &["--crunch-run=/x --token=thedispatchtokenitself"], "contains the dispatch token"),
             ("EnvironmentVariables: {X: 'a$$b'}", &[], "$$"),
             ("SubmitLines: ['universe = docker']", &[], "universe = docker"),
             ("Rank: '%Z'", &[], "%Z"),
             ("", &["--crunch-run=crunch-run"], "absolute path"),
             ("", &["--crunch-run=/x v2/zzzzz-gj3su-000000000000000/x"], "take the token out"),
-            ("", &["--job-dir=/a,b"], "--job-dir"),
+            ("", &["--state-dir=/a,b"], "--state-dir"),
         ];
         for (file, more, words) in rows {
             let error = settings(file, more).unwrap_err();

@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 
 use arvados_client::records::ContainerState;
 use arvados_client::{ContainerUuid, TokenUuid};
-use dispatch_core::needs::{Fit, Needs};
-use dispatch_core::world::{Attempt, Holder, Job, JobId, Known, Listing, Moment, Phase, World};
+use dispatch_core::model::resources::{Admission, ResourceRequest};
+use dispatch_core::model::world::{
+    Attempt, Job, JobId, JobListing, LockHolder, MonotonicTime, ObservedContainer, Phase, World,
+};
 use dispatch_core::{Policy, plan};
 
 const CONTAINERS: usize = 10_000;
@@ -14,7 +16,7 @@ const ROUNDS: usize = 101;
 
 /// `running` of them with a job, the rest Queued.
 fn world(running: usize) -> World {
-    let began = |seconds| Moment(Duration::from_secs(seconds));
+    let began = |seconds| MonotonicTime(Duration::from_secs(seconds));
     let mut world = World {
         now: began(100),
         ..World::default()
@@ -38,7 +40,7 @@ fn world(running: usize) -> World {
                 node: None,
             });
         }
-        let known = Known {
+        let known = ObservedContainer {
             state: match runs {
                 true => ContainerState::Running,
                 false => ContainerState::Queued,
@@ -46,18 +48,18 @@ fn world(running: usize) -> World {
             priority: 1 + (n as i64 * 7919) % 1000,
             etag: "etag".into(),
             holder: match runs {
-                true => Holder::Ours(token),
-                false => Holder::Nobody,
+                true => LockHolder::Ours(token),
+                false => LockHolder::Nobody,
             },
-            needs: Needs::default(),
-            fit: Fit::Now,
+            needs: ResourceRequest::default(),
+            fit: Admission::Now,
             seen: began(99),
             end: None,
         };
         world.containers.insert(uuid, known);
     }
-    world.previous = Some(Listing::new(began(90), jobs.clone()));
-    world.listing = Some(Listing::new(began(98), jobs));
+    world.previous = Some(JobListing::new(began(90), jobs.clone()));
+    world.listing = Some(JobListing::new(began(98), jobs));
     world
 }
 

@@ -1,81 +1,75 @@
-//! A job's directory: what the dispatcher leaves there for crunch-run and for itself, and what crunch-run answers.
+//! The directory of a job: the files in it, and the status of the job that they show.
 //!
-//! | file | written by | is |
+//! | file | written by | content |
 //! |---|---|---|
 //! | `token` (0600) | dispatcher | the attempt token |
 //! | `job.json` | dispatcher | attempt and reservation, for a restarted dispatcher |
-//! | `lock` | crunch-run | held with flock while the worker lives; names it by pid, start time and boot |
-//! | `output.log` | crunch-run | what it said |
-//! | `exit` | crunch-run | its exit code; written before the lock is let go |
+//! | `lock` | crunch-run | pid, start time and boot id of the worker, which holds a flock on it |
+//! | `output.log` | crunch-run | its output |
+//! | `exit` | crunch-run | its exit code, written before the lock is released |
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io;
 use std::ops::Deref;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use arvados_client::{ContainerUuid, TokenUuid};
-use dispatch_core::attempt_dir::AttemptDir;
-use dispatch_core::credentials::Credentials;
+use crunch_contract::ExitCode;
+use crunch_contract::job_dir::{EXIT_FILE, ExitFile, LOCK_FILE};
+use dispatch_core::scheduler::attempt_dir::AttemptDir;
+use dispatch_core::scheduler::credentials::Credentials;
 use fail_points::fail_point;
-use rustix::fs::{FlockOperation, flock};
+use host_state::file::create_private_dir;
+use host_state::{ProcessIdentity, boot_id, lock};
 use serde::{Deserialize, Serialize};
 
-use crate::process::{Worker, boot_id};
+use crate::crunch_run_process::CrunchRunProcess;
 use crate::reservation::Reservation;
 
-/// The dispatcher's notes.
+/// The content of `job.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Notes {
-    /// Which attempt.
+pub struct JobRecord {
     pub attempt: TokenUuid,
-    /// What it has for itself.
     pub reservation: Reservation,
-    /// Its run time limit, in seconds.
+    /// Run time limit in seconds.
     pub limit: Option<u64>,
-    /// When it was submitted, in seconds since 1970.
+    /// Unix time of the submission.
     pub submitted_at: u64,
 }
 
-#[derive(Deserialize)]
-struct LockNote {
-    pid: u32,
-    start_time: u64,
-    boot_id: String,
-}
-
-#[derive(Deserialize)]
-struct ExitNote {
-    code: i32,
-}
-
-/// What a directory shows of its job.
+/// The status of a job.
 #[derive(Debug)]
-pub enum Sign {
-    /// The lock is held. The worker is none when it has not said yet who it is.
-    Alive(Option<Worker>),
-    /// Nobody holds the lock.
-    Ended(End),
+pub enum JobStatus {
+    /// The lock is held. The worker is none until it has written its pid.
+    Alive(Option<CrunchRunProcess>),
+    /// The lock is free.
+    Ended(CrunchRunExit),
 }
 
 /// How a job ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// crunch-run ended by itself with this exit code.
+pub enum CrunchRunExit {
+    /// crunch-run exited with this code.
     Code(i32),
-    /// It was killed.
+    /// crunch-run was killed.
     Killed,
-    /// The machine was restarted meanwhile.
-    Restarted,
-    /// It never started.
+    /// The machine was restarted while crunch-run ran.
+    MachineRestarted,
+    /// crunch-run did not start.
     NeverStarted,
 }
 
-/// One container's directory in the run directory.
+impl CrunchRunExit {
+    /// Whether crunch-run exited with this code.
+    pub fn is(self, code: ExitCode) -> bool {
+        self == Self::Code(code.code().into())
+    }
+}
+
+/// The directory of one container's job in the state directory.
 #[derive(Debug, Clone)]
 pub struct JobDir {
-    /// Whose.
     pub container: ContainerUuid,
     dir: AttemptDir,
 }
@@ -89,36 +83,36 @@ impl Deref for JobDir {
 }
 
 impl JobDir {
-    /// The place for a container's job; it need not be there.
-    pub fn of(run_dir: &Path, container: &ContainerUuid) -> Self {
+    /// The directory of a container's job; it need not exist.
+    pub fn of(state_dir: &Path, container: &ContainerUuid) -> Self {
         Self {
             container: container.clone(),
-            dir: AttemptDir::of(run_dir, container),
+            dir: AttemptDir::of(state_dir, container),
         }
     }
 
-    /// All that are there.
-    pub fn all(run_dir: &Path) -> io::Result<Vec<Self>> {
+    /// All job directories in the state directory.
+    pub fn all(state_dir: &Path) -> io::Result<Vec<Self>> {
         let mut found = Vec::new();
-        for entry in fs::read_dir(run_dir)? {
+        for entry in fs::read_dir(state_dir)? {
             let name = entry?.file_name();
             if let Some(container) = name.to_str().and_then(|n| ContainerUuid::parse(n).ok()) {
-                found.push(Self::of(run_dir, &container));
+                found.push(Self::of(state_dir, &container));
             }
         }
         Ok(found)
     }
 
-    /// Makes it for a new attempt, with the credentials and the notes in it.
-    pub fn create(&self, notes: &Notes, credentials: &Credentials) -> io::Result<()> {
+    /// Creates the directory for a new attempt, with the credentials and the record in it.
+    pub fn create(&self, record: &JobRecord, credentials: &Credentials) -> io::Result<()> {
         self.dir.create(credentials)?;
-        self.dir.write("job.json", &serde_json::to_vec(notes)?)?;
+        self.dir.write("job.json", &serde_json::to_vec(record)?)?;
         fail_point("local.notes-written");
         Ok(())
     }
 
-    /// The dispatcher's notes; none where they are not there or were not finished.
-    pub fn notes(&self) -> Option<Notes> {
+    /// The record; none if it is missing or incomplete.
+    pub fn record(&self) -> Option<JobRecord> {
         self.read("job.json")
     }
 
@@ -126,57 +120,54 @@ impl JobDir {
         serde_json::from_slice(&fs::read(self.path().join(name)).ok()?).ok()
     }
 
-    /// What it shows of its job now.
-    pub fn sign(&self) -> io::Result<Sign> {
-        let lock = match File::open(self.path().join("lock")) {
-            Ok(lock) => lock,
+    /// The current status of the job, by the lock and the files.
+    pub fn status(&self) -> io::Result<JobStatus> {
+        let file = match File::open(self.path().join(LOCK_FILE)) {
+            Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Sign::Ended(End::NeverStarted));
+                return Ok(JobStatus::Ended(CrunchRunExit::NeverStarted));
             }
             Err(error) => return Err(error),
         };
-        let note: Option<LockNote> = self.read("lock");
+        let note: Option<ProcessIdentity> = self.read(LOCK_FILE);
         let this_boot = boot_id()?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                let note = note.filter(|note| note.boot_id == this_boot);
-                let worker = match note {
-                    Some(note) => Worker::open(note.pid, note.start_time)?,
-                    None => None,
-                };
-                Ok(Sign::Alive(worker))
-            }
-            Err(error) => Err(error.into()),
-            Ok(()) => Ok(Sign::Ended(match (self.read::<ExitNote>("exit"), note) {
-                (Some(exit), _) => End::Code(exit.code),
-                (None, Some(note)) if note.boot_id != this_boot => End::Restarted,
-                (None, Some(_)) => End::Killed,
-                (None, None) => End::NeverStarted,
-            })),
+        if !lock::is_acquired(file.try_lock())? {
+            let note = note.filter(|note| note.boot_id == this_boot);
+            let worker = match note {
+                Some(note) => CrunchRunProcess::open(note.pid, note.start_time)?,
+                None => None,
+            };
+            return Ok(JobStatus::Alive(worker));
         }
+        Ok(JobStatus::Ended(
+            match (self.read::<ExitFile>(EXIT_FILE), note) {
+                (Some(exit), _) => CrunchRunExit::Code(exit.code),
+                (None, Some(note)) if note.boot_id != this_boot => CrunchRunExit::MachineRestarted,
+                (None, Some(_)) => CrunchRunExit::Killed,
+                (None, None) => CrunchRunExit::NeverStarted,
+            },
+        ))
     }
 
-    /// How long ago something changed in it.
-    pub fn age(&self) -> Option<std::time::Duration> {
+    /// Time since the last change of the directory.
+    pub fn time_since_change(&self) -> Option<std::time::Duration> {
         let changed = fs::metadata(self.path()).ok()?.modified().ok()?;
         SystemTime::now().duration_since(changed).ok()
     }
 
-    /// Moves it out of the way to `undelivered/`, for an admin: it holds results that are nowhere else.
-    pub fn set_aside(&self, run_dir: &Path) -> io::Result<PathBuf> {
-        let place = run_dir.join("undelivered");
-        DirBuilder::new()
-            .mode(0o700)
-            .recursive(true)
-            .create(&place)?;
+    /// Moves the directory to `undelivered/`, because it may have the only copy of results. Returns
+    /// its new path.
+    pub fn quarantine(&self, state_dir: &Path) -> io::Result<PathBuf> {
+        let quarantine = state_dir.join("undelivered");
+        create_private_dir(&quarantine)?;
         let _ = fs::remove_file(self.token_file());
         let target = (0u32..)
             .map(|n| match n {
-                0 => place.join(self.container.as_str()),
-                n => place.join(format!("{}.{n}", self.container)),
+                0 => quarantine.join(self.container.as_str()),
+                n => quarantine.join(format!("{}.{n}", self.container)),
             })
             .find(|target| !target.exists())
-            .unwrap_or(place);
+            .unwrap_or(quarantine);
         fs::rename(self.path(), &target)?;
         Ok(target)
     }
@@ -191,24 +182,24 @@ mod tests {
     fn job() -> (tempfile::TempDir, JobDir) {
         let run = tempfile::tempdir().unwrap();
         let job = JobDir::of(run.path(), &ContainerUuid::generate("zzzzz"));
-        let notes = Notes {
+        let record = JobRecord {
             attempt: TokenUuid::generate("zzzzz"),
             reservation: Reservation::default(),
             limit: Some(60),
             submitted_at: 1,
         };
-        job.create(&notes, &Token::new("secret").into()).unwrap();
-        assert_eq!(job.notes(), Some(notes));
+        job.create(&record, &Token::new("secret").into()).unwrap();
+        assert_eq!(job.record(), Some(record));
         (run, job)
     }
 
-    fn end(job: &JobDir) -> End {
-        // What another test starts has a copy of what is open here, until it runs.
+    fn end(job: &JobDir) -> CrunchRunExit {
+        // A child of another test has a copy of open descriptors until it executes its program.
         let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
         loop {
-            match job.sign().unwrap() {
-                Sign::Ended(end) => return end,
-                Sign::Alive(worker) => {
+            match job.status().unwrap() {
+                JobStatus::Ended(end) => return end,
+                JobStatus::Alive(worker) => {
                     assert!(std::time::Instant::now() < until, "alive: {worker:?}");
                     std::thread::sleep(std::time::Duration::from_millis(10));
                 }
@@ -220,32 +211,32 @@ mod tests {
     fn what_the_files_prove() {
         let (run, job) = job();
         assert_eq!(JobDir::all(run.path()).unwrap().len(), 1);
-        assert_eq!(end(&job), End::NeverStarted);
+        assert_eq!(end(&job), CrunchRunExit::NeverStarted);
         let lock = job.path().join("lock");
         fs::write(&lock, "").unwrap();
         assert_eq!(
             end(&job),
-            End::NeverStarted,
+            CrunchRunExit::NeverStarted,
             "it died before it said who it is"
         );
         let note = |boot: &str| format!(r#"{{"pid":1,"start_time":0,"boot_id":"{boot}"}}"#);
         fs::write(&lock, note(&boot_id().unwrap())).unwrap();
-        assert_eq!(end(&job), End::Killed);
+        assert_eq!(end(&job), CrunchRunExit::Killed);
         fs::write(&lock, note("another boot")).unwrap();
-        assert_eq!(end(&job), End::Restarted);
+        assert_eq!(end(&job), CrunchRunExit::MachineRestarted);
         fs::write(job.path().join("exit"), r#"{"code":75}"#).unwrap();
-        assert_eq!(end(&job), End::Code(75));
-        // The flock decides, whatever the files say.
+        assert_eq!(end(&job), CrunchRunExit::Code(75));
+        // Only the flock decides, not the files.
         let held = File::open(&lock).unwrap();
-        flock(&held, FlockOperation::LockExclusive).unwrap();
-        assert!(matches!(job.sign().unwrap(), Sign::Alive(None)));
+        held.lock().unwrap();
+        assert!(matches!(job.status().unwrap(), JobStatus::Alive(None)));
     }
 
     #[test]
     fn undelivered_results_are_kept_without_the_token() {
         let (run, job) = job();
-        let kept = job.set_aside(run.path()).unwrap();
-        assert!(kept.join("job.json").exists() && !kept.join("token").exists());
+        let moved = job.quarantine(run.path()).unwrap();
+        assert!(moved.join("job.json").exists() && !moved.join("token").exists());
         assert!(JobDir::all(run.path()).unwrap().is_empty());
         job.remove().unwrap();
     }

@@ -1,4 +1,5 @@
-//! What this machine has for containers: by the affinity mask, the control group, `/proc` and the scratch disk.
+//! Probes the resources of this machine: affinity mask, control groups, `/proc` and the scratch
+//! disk.
 
 use std::fs;
 use std::io;
@@ -8,64 +9,80 @@ use procfs::Current;
 use procfs::ProcessCGroup;
 use procfs::process::{MountInfo, Process};
 
-use crate::gpus::{self, Gpu};
-use crate::load::{Load, Stack};
+use crate::gpu_discovery::{self, Gpu};
+use crate::resources::{GpuStack, ResourceVector};
 
-/// What there is.
+/// The resources of this machine for containers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
-    /// The CPUs by number: those this process may use.
+    /// Numbers of the CPUs in this process's affinity mask.
     pub cpus: Vec<u32>,
-    /// How many of them may be busy at once, by the control group's quota.
+    /// Number of CPUs that may be busy at once, by the control groups' quota and the admin's cap.
     pub cpu_quota: u32,
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub ram: u64,
-    /// Bytes of scratch space.
+    /// Free scratch space in bytes.
     pub scratch: u64,
-    /// The GPUs.
     pub gpus: Vec<Gpu>,
 }
 
-/// What the admin allows of it; none is all.
+/// Upper limits set by the admin; none: no limit.
 #[derive(Debug, Clone, Default)]
-pub struct Offer {
-    /// How many CPUs.
+pub struct ResourceCaps {
     pub cpus: Option<u32>,
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub ram: Option<u64>,
 }
 
 impl Machine {
-    /// Looks at this machine. `scratch` is where containers get their scratch space.
-    pub fn probe(scratch: &Path, offer: &Offer) -> io::Result<Self> {
-        let limits = Limits::of_this_process()?;
+    /// Reads the resources of this machine. `scratch` is the directory of containers' scratch
+    /// space.
+    pub fn probe(scratch: &Path, offer: &ResourceCaps) -> io::Result<Self> {
+        let limits = CgroupLimits::of_this_process()?;
         let cpus = affinity()?;
         let quota = limits.cpus.unwrap_or(u32::MAX).min(cpus.len() as u32);
         let total = procfs::Meminfo::current()
             .map_err(io::Error::other)?
             .mem_total;
         let ram = limits.ram.unwrap_or(u64::MAX).min(total);
-        let disk = rustix::fs::statvfs(scratch)?;
         Ok(Self {
             cpu_quota: quota.min(offer.cpus.unwrap_or(u32::MAX)).max(1),
             cpus,
             ram: ram.min(offer.ram.unwrap_or(u64::MAX)),
-            scratch: disk.f_bavail.saturating_mul(disk.f_frsize),
-            gpus: gpus::probe(Path::new("/"), |name| std::env::var(name).ok()),
+            scratch: free_space(scratch)?,
+            gpus: gpu_discovery::probe(Path::new("/"), |name| std::env::var(name).ok()),
         })
     }
 
-    /// All of it as one amount.
-    pub fn capacity(&self) -> Load {
+    /// A sentence for each cap that is above what this machine has.
+    pub fn unmet(&self, caps: &ResourceCaps) -> Vec<String> {
+        let (cpus, ram) = (self.cpu_quota, self.ram);
+        let cpus = caps.cpus.filter(|cap| *cap > cpus).map(|cap| {
+            format!("--cpus {cap} is more than this machine has for this process: containers get {cpus} CPUs")
+        });
+        let ram = caps.ram.filter(|cap| *cap > ram).map(|cap| {
+            format!("--memory {cap} is more than this machine has for this process: containers get {ram} bytes")
+        });
+        cpus.into_iter().chain(ram).collect()
+    }
+
+    /// All resources as one vector.
+    pub fn capacity(&self) -> ResourceVector {
         let count = |stack| self.gpus.iter().filter(|gpu| gpu.stack == stack).count() as u64;
-        Load::new(
+        ResourceVector::new(
             u64::from(self.cpu_quota),
             self.ram,
             self.scratch,
-            count(Stack::Cuda),
-            count(Stack::Rocm),
+            count(GpuStack::Cuda),
+            count(GpuStack::Rocm),
         )
     }
+}
+
+/// Free bytes on the file system of `dir`.
+pub fn free_space(dir: &Path) -> io::Result<u64> {
+    let disk = rustix::fs::statvfs(dir)?;
+    Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
 fn affinity() -> io::Result<Vec<u32>> {
@@ -76,14 +93,14 @@ fn affinity() -> io::Result<Vec<u32>> {
         .collect())
 }
 
-/// What the control groups above this process allow: the tightest of all of them.
+/// The lowest limits of all control groups above this process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Limits {
+struct CgroupLimits {
     cpus: Option<u32>,
     ram: Option<u64>,
 }
 
-impl Limits {
+impl CgroupLimits {
     fn of_this_process() -> io::Result<Self> {
         let me = Process::myself().map_err(io::Error::other)?;
         let groups = me.cgroups().map_err(io::Error::other)?;
@@ -91,26 +108,27 @@ impl Limits {
         let mut limits = Self::default();
         for group in groups {
             for dir in directories(&group, &mounts.0) {
-                limits.tighten(Self::read(&dir));
+                limits.min_with(Self::read(&dir));
             }
         }
         Ok(limits)
     }
 
-    /// The limits that one directory sets; files that are not there set none.
+    /// The limits in one directory; a missing file sets no limit.
     fn read(dir: &Path) -> Self {
         let text = |name: &str| fs::read_to_string(dir.join(name)).unwrap_or_default();
         let number = |name: &str| text(name).trim().parse::<i64>().ok();
         let cpus = quota_v2(&text("cpu.max"))
             .or_else(|| quota(number("cpu.cfs_quota_us")?, number("cpu.cfs_period_us")?));
-        // v1 says "no limit" by a number next to the largest; it is larger than any machine's memory.
+        // v1 expresses "no limit" by a number near the largest one, which exceeds any machine's
+        // memory.
         let ram = text("memory.max").trim().parse().ok().or_else(|| {
             number("memory.limit_in_bytes").and_then(|bytes| u64::try_from(bytes).ok())
         });
         Self { cpus, ram }
     }
 
-    fn tighten(&mut self, other: Self) {
+    fn min_with(&mut self, other: Self) {
         let least = |a: Option<u64>, b: Option<u64>| match (a, b) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (one, other) => one.or(other),
@@ -126,12 +144,12 @@ fn quota_v2(text: &str) -> Option<u32> {
     quota(quota_us.parse().ok()?, period_us.parse().ok()?)
 }
 
-/// Whole CPUs of a quota, at least one; a negative quota is none.
+/// Whole CPUs of a quota, at least one; none for a negative quota, which is no limit.
 fn quota(quota_us: i64, period_us: i64) -> Option<u32> {
     (quota_us > 0 && period_us > 0).then(|| (quota_us / period_us).max(1) as u32)
 }
 
-/// Where a group's files are, and those of every group above it that can be seen from here.
+/// The directory of a control group and those of all groups above it that this process can see.
 fn directories(group: &ProcessCGroup, mounts: &[MountInfo]) -> Vec<PathBuf> {
     let of_group = |mount: &&MountInfo| match group.controllers.iter().all(|c| c.is_empty()) {
         true => mount.fs_type == "cgroup2",
@@ -180,34 +198,45 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("cpu.max"), "300000 100000\n").unwrap();
         fs::write(dir.path().join("memory.max"), "max\n").unwrap();
-        let mut limits = Limits {
+        let mut limits = CgroupLimits {
             cpus: Some(8),
             ram: Some(1 << 30),
         };
-        limits.tighten(Limits::read(dir.path()));
+        limits.min_with(CgroupLimits::read(dir.path()));
         assert_eq!(
             limits,
-            Limits {
+            CgroupLimits {
                 cpus: Some(3),
                 ram: Some(1 << 30)
             }
         );
         fs::write(dir.path().join("memory.limit_in_bytes"), "1000\n").unwrap();
-        limits.tighten(Limits::read(dir.path()));
+        limits.min_with(CgroupLimits::read(dir.path()));
         assert_eq!(limits.ram, Some(1000));
     }
 
     #[test]
     fn this_machine_has_something() {
         let dir = tempfile::tempdir().unwrap();
-        let all = Machine::probe(dir.path(), &Offer::default()).unwrap();
+        let all = Machine::probe(dir.path(), &ResourceCaps::default()).unwrap();
         assert!(all.cpu_quota >= 1 && all.cpu_quota as usize <= all.cpus.len());
         assert!(all.ram > 64 << 20 && all.scratch > 0);
-        let offer = Offer {
+        let offer = ResourceCaps {
             cpus: Some(1),
             ram: Some(1 << 20),
         };
         let some = Machine::probe(dir.path(), &offer).unwrap();
         assert_eq!((some.cpu_quota, some.ram), (1, 1 << 20));
+        assert!(some.unmet(&offer).is_empty());
+        let offer = ResourceCaps {
+            cpus: Some(100_000),
+            ram: None,
+        };
+        let all = Machine::probe(dir.path(), &offer).unwrap();
+        let said = all.unmet(&offer);
+        assert!(
+            said.len() == 1 && said[0].contains("--cpus 100000"),
+            "{said:?}"
+        );
     }
 }

@@ -1,69 +1,73 @@
 //! dispatch-local: runs containers on this machine, one crunch-run each.
 
-mod admit;
-mod executor;
-mod gpus;
+mod backfill;
+mod crunch_run;
+mod crunch_run_process;
+mod gpu_discovery;
 mod job_dir;
-mod load;
 mod local;
 mod machine;
-mod process;
+mod redelivery;
 mod reservation;
-mod undelivered;
+mod resources;
+mod scan;
+mod scheduler;
+mod start;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use bytesize::ByteSize;
 use clap::Parser;
-use dispatch_core::config::{Config, Given};
-use dispatch_core::home::Home;
-use dispatch_core::{config, manual, program};
+use dispatch_core::config;
+use dispatch_core::config::{Config, FileDefault, ValueSources};
+use dispatch_core::service::state_dir::StateDir;
+use dispatch_core::service::{self, man_page};
 
-use executor::Executor;
+use crunch_run::CrunchRun;
 use local::Local;
-use machine::Offer;
+use machine::ResourceCaps;
 
-/// Runs the containers of an Arvados-style queue on this machine.
+/// Run the containers of an Arvados-style queue on this machine
 ///
-/// Needs no scheduler and no container engine. SIGTERM stops taking containers and leaves the running ones alone; the
-/// next dispatch-local with the same --run-dir takes them up again.
+/// It needs no scheduler and no container engine. SIGTERM stops the dispatcher and leaves running
+/// containers alone; the next dispatch-local with the same --state-dir takes them over.
 #[derive(Debug, Parser)]
-#[command(version, args_override_self = true, after_help = manual::HELP)]
+#[command(version, args_override_self = true, after_help = man_page::help())]
 struct Flags {
-    /// Directory of the jobs' state; one dispatch-local per directory
+    /// Directory of job directories and other state; each dispatcher needs its own
     #[arg(long, value_name = "DIR")]
-    run_dir: PathBuf,
-    /// Where containers get their scratch space; the default is in the run directory
+    state_dir: PathBuf,
+    /// Directory for the files of running containers [default: scratch in --state-dir]
     #[arg(long, value_name = "DIR")]
-    scratch: Option<PathBuf>,
-    /// Where images are kept unpacked; the default is in the run directory
+    scratch_dir: Option<PathBuf>,
+    /// Directory for cached images and data [default: cache in --state-dir]
     #[arg(long, value_name = "DIR")]
-    cache: Option<PathBuf>,
-    /// The crunch-run program; else the one beside this program, or in PATH
+    cache_dir: Option<PathBuf>,
+    /// Path of crunch-run [default: beside this program, else in PATH]
     #[arg(long, value_name = "FILE")]
     crunch_run: Option<PathBuf>,
-    /// One more argument for crunch-run; may be given several times
+    /// Additional argument of crunch-run; may be given several times
     #[arg(
         long = "crunch-run-argument",
         value_name = "ARG",
         allow_hyphen_values = true
     )]
     crunch_run_arguments: Vec<String>,
-    /// Use at most so many CPUs
+    /// Maximum number of CPUs for containers [default: all of this machine]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     cpus: Option<u32>,
-    /// Use at most so much memory, like 16GiB
-    #[arg(long, value_name = "SIZE")]
-    ram: Option<ByteSize>,
+    /// Maximum memory for containers [default: all of this machine]
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_positive_size)]
+    memory: Option<u64>,
     #[command(flatten)]
     file: config::Flag,
     #[command(flatten)]
-    common: program::Flags,
+    common: service::Flags,
 }
 
-/// What the configuration file says, in terms of the flags.
-fn given(config: &Config) -> Vec<Given> {
+/// The defaults of flags that the configuration file supplies.
+fn config_defaults(config: &Config) -> Vec<FileDefault> {
     let containers = &config.cluster.containers;
     let engine = containers.runtime_engine.as_deref();
     let arguments = containers.crunch_run_arguments_list.clone();
@@ -88,33 +92,30 @@ fn given(config: &Config) -> Vec<Given> {
 }
 
 fn main() -> ExitCode {
-    if let Some(code) = manual::asked::<Flags>() {
-        return code;
-    }
-    let (mut flags, _, config) = match config::parse::<Flags>(std::env::args_os(), given) {
-        Ok(parsed) => parsed,
-        Err(error) => return program::refuse(&error.to_string()),
-    };
-    flags.common.config = config.map(Into::into);
-    program::run(flags.common.clone(), async || {
-        let run_dir = Home::take(&flags.run_dir)?;
-        let program = Executor::find(flags.crunch_run.as_deref()).ok_or(
+    service::main(config_defaults, run)
+}
+
+fn run(mut flags: Flags, _: ValueSources, config: Option<Arc<Config>>) -> ExitCode {
+    flags.common.config = config;
+    service::run(flags.common.clone(), async || {
+        let state_dir = StateDir::acquire(&flags.state_dir)?;
+        let program = CrunchRun::find(flags.crunch_run.as_deref()).ok_or(
             "cannot find crunch-run: put it beside dispatch-local or into PATH, or name it with --crunch-run",
         )?;
-        let executor = Executor {
+        let crunch_run = CrunchRun {
             program,
-            scratch: run_dir.directory(flags.scratch, "scratch")?,
-            cache: run_dir.directory(flags.cache, "cache")?,
+            scratch: state_dir.directory(flags.scratch_dir, "scratch")?,
+            cache: state_dir.directory(flags.cache_dir, "cache")?,
             arguments: flags.crunch_run_arguments,
             server: flags.common.job_environment(),
         };
-        let offer = Offer {
+        let offer = ResourceCaps {
             cpus: flags.cpus,
-            ram: flags.ram.map(|size| size.as_u64()),
+            ram: flags.memory,
         };
-        let label = run_dir.label()?;
-        let scratch = executor.scratch.clone();
-        Ok((Local::new(run_dir, scratch, offer, executor)?, label))
+        let label = state_dir.instance_id()?;
+        let scratch = crunch_run.scratch.clone();
+        Ok((Local::new(state_dir, scratch, offer, crunch_run)?, label))
     })
 }
 
@@ -135,8 +136,9 @@ mod tests {
             CrunchRunArgumentsList: [--pids-limit=9], ReserveExtraRAM: 1KiB}}}";
         std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
         let path = file.path().to_str().unwrap();
-        let arguments = ["x", "--run-dir=/r", "--config", path].map(std::ffi::OsString::from);
-        let parsed = dispatch_core::config::parse::<super::Flags>(arguments, super::given);
+        let arguments = ["x", "--state-dir=/r", "--config", path].map(std::ffi::OsString::from);
+        let parsed =
+            dispatch_core::config::parse::<super::Flags>(arguments, super::config_defaults);
         let (flags, _, _) = parsed.unwrap();
         assert_eq!(flags.crunch_run.unwrap().to_str(), Some("/opt/crunch-run"));
         assert_eq!(

@@ -1,37 +1,37 @@
-//! What one attempt has for itself: concrete CPUs and GPUs, and amounts of the rest.
+//! The resources reserved for one attempt: numbered CPUs and GPUs, amounts of memory and scratch
+//! space.
 
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::gpus::Gpu;
-use crate::load::{Kind, Load, Stack};
+use crate::gpu_discovery::Gpu;
 use crate::machine::Machine;
+use crate::resources::{GpuStack, ResourceKind, ResourceVector};
 
-/// A reservation. Written into the job's directory, so that a restarted dispatcher keeps it.
+/// A reservation, stored in the job directory, so that a restarted dispatcher keeps it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reservation {
-    /// CPUs by number.
+    /// Numbers of CPUs.
     pub cpus: BTreeSet<u32>,
-    /// Bytes.
+    /// Memory in bytes.
     pub ram: u64,
-    /// Bytes.
+    /// Scratch space in bytes.
     pub scratch: u64,
-    /// GPUs.
     pub gpus: BTreeSet<Gpu>,
 }
 
 impl Reservation {
-    /// Room for `load` beside `others`; Err names what there is too little of.
-    pub fn make<'a>(
+    /// Reserves `load` beside `others`. The error has the kinds of which too little is free.
+    pub fn allocate<'a>(
         machine: &Machine,
         others: impl Iterator<Item = &'a Reservation> + Clone,
-        load: Load,
-    ) -> Result<Self, Vec<Kind>> {
-        let used = others
-            .clone()
-            .fold(Load::default(), |sum, one| sum.plus(one.load()));
-        let short: Vec<Kind> = load.short_of(&machine.capacity().minus(used)).collect();
+        load: ResourceVector,
+    ) -> Result<Self, Vec<ResourceKind>> {
+        let used = others.clone().fold(ResourceVector::default(), |sum, one| {
+            sum.plus(one.resources())
+        });
+        let short: Vec<ResourceKind> = load.short_of(&machine.capacity().minus(used)).collect();
         if !short.is_empty() {
             return Err(short);
         }
@@ -42,7 +42,7 @@ impl Reservation {
             .iter()
             .copied()
             .filter(|cpu| !cpus_taken.contains(cpu))
-            .take(load.get(Kind::Cpus) as usize)
+            .take(load.get(ResourceKind::Cpus) as usize)
             .collect();
         let of = |stack, count: u64| {
             machine
@@ -54,29 +54,29 @@ impl Reservation {
                 .cloned()
                 .collect::<BTreeSet<Gpu>>()
         };
-        let mut gpus = of(Stack::Cuda, load.get(Kind::Cuda));
-        gpus.extend(of(Stack::Rocm, load.get(Kind::Rocm)));
+        let mut gpus = of(GpuStack::Cuda, load.get(ResourceKind::Cuda));
+        gpus.extend(of(GpuStack::Rocm, load.get(ResourceKind::Rocm)));
         Ok(Self {
             cpus,
-            ram: load.get(Kind::Ram),
-            scratch: load.get(Kind::Scratch),
+            ram: load.get(ResourceKind::Ram),
+            scratch: load.get(ResourceKind::Scratch),
             gpus,
         })
     }
 
-    /// As an amount.
-    pub fn load(&self) -> Load {
+    /// The reserved amounts.
+    pub fn resources(&self) -> ResourceVector {
         let count = |stack| self.gpus.iter().filter(|gpu| gpu.stack == stack).count() as u64;
-        Load::new(
+        ResourceVector::new(
             self.cpus.len() as u64,
             self.ram,
             self.scratch,
-            count(Stack::Cuda),
-            count(Stack::Rocm),
+            count(GpuStack::Cuda),
+            count(GpuStack::Rocm),
         )
     }
 
-    /// The CPUs as the kernel writes them: `0,2-3`.
+    /// The CPUs in the kernel's list format: `0,2-3`.
     pub fn cpu_list(&self) -> String {
         let mut ranges: Vec<(u32, u32)> = Vec::new();
         for cpu in &self.cpus {
@@ -110,25 +110,30 @@ mod tests {
             cpu_quota: 3,
             ram: 100,
             scratch: 100,
-            gpus: vec![gpu(Stack::Cuda, "0"), gpu(Stack::Cuda, "1")],
+            gpus: vec![gpu(GpuStack::Cuda, "0"), gpu(GpuStack::Cuda, "1")],
         }
     }
 
     #[test]
     fn nobody_gets_what_another_has() {
         let machine = machine();
-        let first = Reservation::make(&machine, [].iter(), Load::new(2, 60, 0, 1, 0)).unwrap();
+        let first = Reservation::allocate(&machine, [].iter(), ResourceVector::new(2, 60, 0, 1, 0))
+            .unwrap();
         assert_eq!((first.cpu_list().as_str(), first.ram), ("0,2", 60));
         let taken = [first];
-        let second =
-            Reservation::make(&machine, taken.iter(), Load::new(1, 40, 100, 1, 0)).unwrap();
+        let second = Reservation::allocate(
+            &machine,
+            taken.iter(),
+            ResourceVector::new(1, 40, 100, 1, 0),
+        )
+        .unwrap();
         assert_eq!(second.cpu_list(), "3");
         assert!(second.gpus.is_disjoint(&taken[0].gpus));
-        assert_eq!(second.load(), Load::new(1, 40, 100, 1, 0));
-        // The quota is used up, though CPU 4 is nobody's.
+        assert_eq!(second.resources(), ResourceVector::new(1, 40, 100, 1, 0));
+        // The quota is used up, although CPU 4 is free.
         let both = [taken[0].clone(), second];
-        let none = Reservation::make(&machine, both.iter(), Load::new(1, 0, 0, 1, 0));
-        assert_eq!(none, Err(vec![Kind::Cpus, Kind::Cuda]));
+        let none = Reservation::allocate(&machine, both.iter(), ResourceVector::new(1, 0, 0, 1, 0));
+        assert_eq!(none, Err(vec![ResourceKind::Cpus, ResourceKind::Cuda]));
     }
 
     #[test]

@@ -1,118 +1,116 @@
-//! What follows from a demand and the jobs that are there. No I/O, no clock.
+//! Decides which worker jobs to start and stop. In: the demand, the listed jobs, the last start.
+//! Out: a [`Plan`]. No I/O, no clock.
 //!
-//! | demand | jobs | what is done |
+//! | demand | jobs | action |
 //! |---|---|---|
-//! | any | not known | nothing |
-//! | never read, or older than it may be | known | nothing: none is started, none is stopped |
-//! | finished | some idle | these are stopped |
-//! | finished | none at all, or only busy ones for longer than these are waited for | the overseer ends |
-//! | fresh | idle ones of an earlier command | these are stopped: nobody waits for them any more |
-//! | fresh | fewer than wanted | more are started, if the last start is long enough ago and its outcome is known |
-//! | fresh | more than wanted | idle ones are stopped, the newest first; never busy ones |
+//! | any | not listed | nothing |
+//! | never read, or stale | listed | nothing |
+//! | finished | some idle | stop the idle ones |
+//! | finished | none, or only busy ones after `finish_wait` | end |
+//! | fresh | idle ones of an earlier command | stop them |
+//! | fresh | fewer than wanted | start more after the cool-down, if the last start is not uncertain |
+//! | fresh | more than wanted | stop idle ones, the newest first; never busy ones |
 //!
-//! The file counts the workers wanted *beside* those that are at work, as it was when it was written. A job that started
-//! since then, or so shortly before that its worker may not have come yet, is not counted there. So as many are
-//! wanted as are counted, and the needed ones besides. How many are counted is not quite certain: for a start the
-//! fewest there can be are taken, for a stop the most.
+//! The file says how many workers are wanted *beside* those connected when it was written. So the
+//! wanted number is the number of connected workers plus the needed ones. A job that started after
+//! the file was written is not connected for this purpose. A job that started shortly before may or
+//! may not be. A start assumes the lowest possible number of connected workers, a stop the highest.
 
-use demand::Demand;
+use worker_demand::Demand;
 
 use crate::job::{Job, State};
 
-/// Jobs submitted by one command, at most.
-const AT_ONCE: u32 = 500;
+/// Maximum number of jobs per start.
+const MAX_JOBS_PER_START: u32 = 500;
 
-/// What the owner of the overseer set. Times in seconds.
+/// Limits set by flags. Times in seconds.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Workers to keep while the computation goes on, even if none is needed.
+    /// Minimum number of workers while the computation goes on.
     pub min: u32,
-    /// Jobs there may be, whatever is needed.
+    /// Maximum number of jobs.
     pub max: u32,
-    /// From one start to the next.
+    /// Minimum time between two starts.
     pub cool_down: u64,
-    /// From a job's start until its worker has surely come.
-    pub settle: u64,
-    /// How long busy workers are waited for when the computation is finished.
+    /// Time from a job's start until its worker is connected for certain.
+    pub worker_startup_time: u64,
+    /// Time to wait for busy workers once the computation is finished.
     pub finish_wait: u64,
 }
 
-/// What is known of the demand.
+/// Status of the demand file.
 #[derive(Debug, Clone, Copy)]
-pub enum Standing<'a> {
-    /// There was no good file yet.
+pub enum DemandStatus<'a> {
+    /// No valid file was read yet.
     Unread,
-    /// The last good one is older than it may be.
+    /// The last valid demand is too old.
     Stale,
-    /// The last good one still holds.
+    /// The last valid demand.
     Fresh(&'a Demand),
-    /// It said so; seen first at this time.
+    /// The computation is finished; first read at this time.
     Finished(u64),
 }
 
-/// All that is known.
+/// Input of [`decide`].
 #[derive(Debug, Clone)]
-pub struct View<'a> {
+pub struct DecideInput<'a> {
     /// Seconds since 1970.
     pub now: u64,
-    /// The demand.
-    pub standing: Standing<'a>,
+    pub status: DemandStatus<'a>,
     /// A complete listing, if there is one.
     pub jobs: Option<&'a [Job]>,
     /// When jobs were started last.
     pub last_start: Option<u64>,
-    /// Until then, a start whose outcome is not known may still bring jobs.
-    pub doubtful_until: Option<u64>,
+    /// Until this time, jobs of a start with an unknown outcome may still appear.
+    pub uncertain_until: Option<u64>,
 }
 
-/// Why less is done than could be.
+/// Why jobs are not started, or the overseer does not end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Hold {
-    #[error("the scheduler's listing is not known")]
+pub enum Deferral {
+    #[error("the scheduler cannot list the jobs")]
     Unlisted,
-    #[error("no good demand file was read yet")]
+    #[error("no valid demand file was read yet")]
     Unread,
-    #[error(
-        "the demand file is older than it may be; nothing is started or stopped until it is written again"
-    )]
+    #[error("the demand file is stale; starting and stopping nothing until it is written again")]
     Stale,
-    #[error("jobs are wanted, and the last start is too short a time ago")]
+    #[error("more workers are needed; waiting for the cool-down after the last start")]
     CoolDown,
-    #[error("jobs are wanted, and those of a start without a clear answer may still come")]
-    Doubt,
-    #[error("more workers are needed than --max allows")]
-    Max,
-    #[error("it is finished, and workers are still busy")]
+    #[error("more workers are needed; waiting for jobs of a start with an unknown outcome")]
+    UncertainStart,
+    #[error("more workers are needed than --max-workers allows")]
+    AtMax,
+    #[error("the computation is finished; waiting for busy workers")]
     Busy,
 }
 
-/// What to do.
+/// Result of [`decide`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Jobs to start.
     pub start: u32,
     /// Jobs to stop.
     pub stop: Vec<String>,
-    /// Nothing is left to do, ever.
-    pub end: bool,
-    /// Why not more.
-    pub hold: Option<Hold>,
+    /// Whether the overseer is done.
+    pub is_done: bool,
+    /// Why nothing more is done now.
+    pub deferral: Option<Deferral>,
 }
 
-/// The table above.
-pub fn decide(view: &View<'_>, limits: &Limits) -> Plan {
-    let hold = |hold| Plan {
-        hold: Some(hold),
+/// Applies the table above.
+pub fn decide(input: &DecideInput<'_>, limits: &Limits) -> Plan {
+    let deferral = |deferral| Plan {
+        deferral: Some(deferral),
         ..Plan::default()
     };
-    let Some(jobs) = view.jobs else {
-        return hold(Hold::Unlisted);
+    let Some(jobs) = input.jobs else {
+        return deferral(Deferral::Unlisted);
     };
-    match view.standing {
-        Standing::Unread => hold(Hold::Unread),
-        Standing::Stale => hold(Hold::Stale),
-        Standing::Finished(since) => finish(jobs, view, since, limits),
-        Standing::Fresh(demand) => keep(demand, jobs, view, limits),
+    match input.status {
+        DemandStatus::Unread => deferral(Deferral::Unread),
+        DemandStatus::Stale => deferral(Deferral::Stale),
+        DemandStatus::Finished(since) => plan_finished(jobs, input, since, limits),
+        DemandStatus::Fresh(demand) => plan_fresh(demand, jobs, input, limits),
     }
 }
 
@@ -120,77 +118,78 @@ fn idle(jobs: &[Job]) -> impl DoubleEndedIterator<Item = &Job> {
     jobs.iter().filter(|job| job.state == State::Idle)
 }
 
-fn finish(jobs: &[Job], view: &View<'_>, since: u64, limits: &Limits) -> Plan {
+fn plan_finished(jobs: &[Job], input: &DecideInput<'_>, since: u64, limits: &Limits) -> Plan {
     let stop: Vec<String> = idle(jobs).map(|job| job.id.clone()).collect();
-    let waited = view.now.saturating_sub(since) >= limits.finish_wait;
-    let doubt = view.doubtful_until.is_some_and(|until| view.now < until);
-    let end = stop.is_empty() && !doubt && (jobs.is_empty() || waited);
-    let hold = match (end, doubt, stop.is_empty()) {
+    let waited = input.now.saturating_sub(since) >= limits.finish_wait;
+    let is_uncertain = input.uncertain_until.is_some_and(|until| input.now < until);
+    let is_done = stop.is_empty() && !is_uncertain && (jobs.is_empty() || waited);
+    let deferral = match (is_done, is_uncertain, stop.is_empty()) {
         (true, ..) | (_, false, false) => None,
-        (_, true, _) => Some(Hold::Doubt),
-        _ => Some(Hold::Busy),
+        (_, true, _) => Some(Deferral::UncertainStart),
+        _ => Some(Deferral::Busy),
     };
     Plan {
         start: 0,
         stop,
-        end,
-        hold,
+        is_done,
+        deferral,
     }
 }
 
-fn keep(demand: &Demand, jobs: &[Job], view: &View<'_>, limits: &Limits) -> Plan {
-    let mark = demand.command().mark();
-    let (current, earlier): (Vec<&Job>, Vec<&Job>) = idle(jobs).partition(|job| job.mark == mark);
+fn plan_fresh(demand: &Demand, jobs: &[Job], input: &DecideInput<'_>, limits: &Limits) -> Plan {
+    let command_hash = demand.command().command_hash();
+    let (current, earlier): (Vec<&Job>, Vec<&Job>) =
+        idle(jobs).partition(|job| job.command_hash == command_hash);
     let busy: Vec<&Job> = jobs.iter().filter(|job| job.state == State::Busy).collect();
-    let began_before = |job: &&&Job, settle: u64| {
+    let began_before = |job: &&&Job, worker_startup_time: u64| {
         job.started_at
-            .is_some_and(|at| at.saturating_add(settle) <= demand.written_at)
+            .is_some_and(|at| at.saturating_add(worker_startup_time) <= demand.written_at)
     };
-    let fewest = busy
+    let min_connected = busy
         .iter()
-        .filter(|job| began_before(job, limits.settle))
+        .filter(|job| began_before(job, limits.worker_startup_time))
         .count();
-    let most = busy
+    let max_connected = busy
         .iter()
         .filter(|job| job.started_at.is_none() || began_before(job, 0))
         .count();
-    let wanted = |counted: usize| {
-        let wanted = size(counted).saturating_add(demand.needed);
+    let wanted = |connected: usize| {
+        let wanted = saturating_u32(connected).saturating_add(demand.needed);
         wanted.clamp(limits.min.min(limits.max), limits.max)
     };
-    let have = size(busy.len() + current.len());
+    let current_count = saturating_u32(busy.len() + current.len());
     let mut stop: Vec<String> = earlier.iter().map(|job| job.id.clone()).collect();
-    let surplus = have.saturating_sub(wanted(most)) as usize;
+    let surplus = current_count.saturating_sub(wanted(max_connected)) as usize;
     stop.extend(current.iter().rev().take(surplus).map(|job| job.id.clone()));
 
-    let lacking = wanted(fewest).saturating_sub(have);
-    // What is on its way out still takes a place.
-    let room = limits.max.saturating_sub(size(jobs.len()));
-    let start = lacking.min(room).min(AT_ONCE);
-    // A clock that was set back must not hold starts for ever.
-    let within = |at: u64, time: u64| at <= view.now && view.now < at.saturating_add(time);
-    let hold = if start == 0 {
-        let unmet = size(fewest).saturating_add(demand.needed) > limits.max;
-        unmet.then_some(Hold::Max)
-    } else if view.doubtful_until.is_some_and(|until| view.now < until) {
-        Some(Hold::Doubt)
-    } else if view
+    let missing = wanted(min_connected).saturating_sub(current_count);
+    // Jobs that are leaving still count.
+    let capacity = limits.max.saturating_sub(saturating_u32(jobs.len()));
+    let start = missing.min(capacity).min(MAX_JOBS_PER_START);
+    // A clock that was set back must not block starts for ever.
+    let is_within = |at: u64, time: u64| at <= input.now && input.now < at.saturating_add(time);
+    let deferral = if start == 0 {
+        let unmet = saturating_u32(min_connected).saturating_add(demand.needed) > limits.max;
+        unmet.then_some(Deferral::AtMax)
+    } else if input.uncertain_until.is_some_and(|until| input.now < until) {
+        Some(Deferral::UncertainStart)
+    } else if input
         .last_start
-        .is_some_and(|at| within(at, limits.cool_down))
+        .is_some_and(|at| is_within(at, limits.cool_down))
     {
-        Some(Hold::CoolDown)
+        Some(Deferral::CoolDown)
     } else {
         None
     };
     Plan {
-        start: if hold.is_none() { start } else { 0 },
+        start: if deferral.is_none() { start } else { 0 },
         stop,
-        end: false,
-        hold,
+        is_done: false,
+        deferral,
     }
 }
 
-fn size(count: usize) -> u32 {
+fn saturating_u32(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 

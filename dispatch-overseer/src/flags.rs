@@ -1,17 +1,16 @@
-//! The command line.
+//! The command line: flags in, settings out.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use dispatch_core::manual;
-use dispatch_core::program::time;
+use dispatch_core::service::man_page;
 
+use crate::controller::Settings;
 use crate::decide::Limits;
-use crate::oversee::Settings;
-use crate::workers::Size;
+use crate::workers::WorkerResources;
 
-/// Where workers are started.
+/// Schedulers that can run workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SchedulerName {
     /// sbatch, squeue and scancel.
@@ -24,84 +23,94 @@ pub enum SchedulerName {
 
 /// Keeps as many worker jobs in a scheduler as a demand file asks for.
 ///
-/// The file is CL-MW's resource file, or what 'dispatch demand' writes. It says how many workers are wanted beside those
-/// at work; jobs that wait, or started since the file was written, are subtracted. Only jobs that have not started are
-/// ever stopped. When the file is too old, nothing is started and nothing is stopped; when it says that the
-/// computation is finished, waiting jobs are stopped, and this ends with status 0. What the file names is run as
-/// you: it must be yours or root's, and nobody else may be able to write it.
+/// The file is the resource file of CL-MW, or the output of 'dispatch demand'. It says how many
+/// workers are wanted beside the connected ones. Jobs that are pending, or that started after the
+/// file was written, are subtracted. Only jobs that have not started are ever stopped.
 ///
-/// SIGTERM ends it and leaves jobs alone; the next one with the same --dir takes them up again, also after kill -9.
+/// While the file is stale, no job is started or stopped. When it says that the computation is
+/// finished, pending jobs are stopped, and the overseer ends with status 0. The program that the
+/// file names runs as you. So the file must belong to you or root, and nobody else may be able to
+/// write it.
+///
+/// SIGTERM ends the overseer and leaves the jobs alone. The next overseer with the same
+/// --state-dir takes them over, also after kill -9.
 #[derive(Debug, Parser)]
-#[command(version, args_override_self = true, max_term_width = 110, after_help = manual::HELP)]
+#[command(version, args_override_self = true, max_term_width = 110, after_help = man_page::help())]
 pub struct Flags {
-    /// The demand file, in Lisp or JSON
+    /// Demand file, in Lisp or JSON
     #[arg(long, value_name = "FILE")]
     pub file: PathBuf,
-    /// Where workers are started
+    /// Scheduler that runs the workers
     #[arg(long, value_name = "NAME")]
     pub scheduler: SchedulerName,
-    /// Directory of this overseer: its name, and what workers say; for Slurm one that the nodes see, too
+    /// Directory of this overseer's state and of the output of its workers. With Slurm, all nodes
+    /// should mount it at the same path
     #[arg(long, value_name = "DIR")]
-    pub dir: PathBuf,
-    /// Workers to keep while the computation goes on, even if none is needed
+    pub state_dir: PathBuf,
+    /// Minimum number of workers while the computation goes on
     #[arg(long, value_name = "N", default_value_t = 0)]
-    pub min: u32,
-    /// Worker jobs there may be at once, whatever is needed
+    pub min_workers: u32,
+    /// Maximum number of worker jobs at once
     #[arg(long, value_name = "N", default_value_t = 10)]
-    pub max: u32,
-    /// Time between looks, like 30s
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
-    pub interval: Duration,
-    /// Time from one start of jobs to the next
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
+    pub max_workers: u32,
+    /// Interval between two polls of the file and of the scheduler
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::parse_duration)]
+    pub poll_interval: Duration,
+    /// Minimum time between two starts of jobs
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::parse_duration)]
     pub cool_down: Duration,
-    /// Time from a job's start until its worker has surely come to its master
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
-    pub settle: Duration,
-    /// Update intervals of the file after which it is too old
+    /// Time from the start of a job until its worker is certainly connected to its master
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::parse_duration)]
+    pub worker_startup_time: Duration,
+    /// Age of the file, in its update intervals, after which it is stale
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub stale_after: u32,
-    /// How long busy workers are waited for when the computation is finished
-    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = time)]
+    /// Time to wait for busy workers once the computation is finished
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = units::parse_duration)]
     pub finish_wait: Duration,
-    /// How long jobs may still come of a start that did not end clearly; no others are started meanwhile
-    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = time)]
-    pub doubt: Duration,
-    /// How long one command of the scheduler may take
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
+    /// Time to wait for the jobs of a start with an unknown outcome, before more are started
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = units::parse_duration)]
+    pub start_uncertainty: Duration,
+    /// Timeout of one command of the scheduler
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::parse_duration)]
     pub command_timeout: Duration,
-    /// Processors of one worker
+    /// Number of CPUs of one worker
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub cpus: u32,
-    /// Memory of one worker, in MiB
-    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..))]
-    pub memory_mib: u64,
-    /// Added to every submission: an argument of sbatch, or a line for condor_submit; may be given several times
-    #[arg(long = "submit-line", value_name = "TEXT", allow_hyphen_values = true)]
-    pub lines: Vec<String>,
+    /// Memory of one worker
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = units::parse_positive_size)]
+    pub memory: u64,
+    /// Argument of sbatch, or line of the condor_submit description, in addition to those of the
+    /// overseer. May be given several times
+    #[arg(
+        long = "submit-option",
+        value_name = "TEXT",
+        allow_hyphen_values = true
+    )]
+    pub submit_options: Vec<String>,
 }
 
 impl Flags {
-    /// How to go about it.
+    /// Settings of the loop.
     pub fn settings(&self) -> Settings {
         Settings {
-            interval: self.interval.max(Duration::from_millis(100)),
-            doubt: self.doubt.as_secs(),
+            interval: self.poll_interval.max(Duration::from_millis(100)),
+            start_uncertainty: self.start_uncertainty.as_secs(),
             limits: Limits {
-                min: self.min,
-                max: self.max,
+                min: self.min_workers,
+                max: self.max_workers,
                 cool_down: self.cool_down.as_secs(),
-                settle: self.settle.as_secs(),
+                worker_startup_time: self.worker_startup_time.as_secs(),
                 finish_wait: self.finish_wait.as_secs(),
             },
         }
     }
 
-    /// What a worker takes.
-    pub fn size(&self) -> Size {
-        Size {
+    /// Resources of one worker.
+    pub fn resources(&self) -> WorkerResources {
+        WorkerResources {
             cpus: self.cpus,
-            memory_mib: self.memory_mib,
+            memory_mib: self.memory.div_ceil(1 << 20),
         }
     }
 }

@@ -1,27 +1,26 @@
-//! A worker job as its scheduler shows it.
+//! A worker job as listed by its scheduler.
 
-/// What a job is doing.
+/// State of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// It has not started, or is held: nobody works there.
+    /// Pending or on hold.
     Idle,
-    /// It has started.
+    /// Started.
     Busy,
-    /// It is on its way out.
+    /// Completing or being removed.
     Leaving,
 }
 
 /// One worker job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
-    /// The scheduler's name for it.
+    /// Id in the scheduler.
     pub id: String,
-    /// What it is doing.
     pub state: State,
-    /// When it started, in seconds since 1970, where that is known.
+    /// When it started, in seconds since 1970, if known.
     pub started_at: Option<u64>,
-    /// The mark of the command it was submitted with.
-    pub mark: String,
-    /// Why it will not start by itself, where that is so.
+    /// Hash of the worker command it was submitted with.
+    pub command_hash: String,
+    /// Reason of the hold, for a job on hold.
     pub held: Option<String>,
 }

@@ -1,58 +1,60 @@
-//! Where worker jobs live, as three verbs.
+//! The trait of backends that run worker jobs (Slurm, HTCondor, this machine), and what they share.
 
 pub mod condor;
 pub mod local;
 pub mod slurm;
 
-use demand::Worker;
-use dispatch_core::command::Failure;
+use dispatch_core::scheduler::command::CommandFailure;
+use worker_demand::Worker;
 
 use crate::job::Job;
 
-/// Nobody knows what is, or what was done.
+/// Why a listing or a stop failed: the state of the jobs is unknown.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Unknown(pub String);
+pub struct BackendError(pub String);
 
 /// Why jobs were not started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// What was not started will not come any more: the next listing tells the truth.
+    /// Jobs not in the next listing were not started.
     #[error("{0}")]
     Refused(String),
-    /// Some may have been: the listings tell, when they have had time to.
+    /// Some jobs may have been started and appear in later listings.
     #[error("{0}")]
     Ambiguous(String),
 }
 
 /// One scheduler, or the machine itself.
-pub trait Workers {
-    /// All worker jobs of this overseer that are not over, oldest first; complete or not at all.
-    async fn list(&self) -> Result<Vec<Job>, Unknown>;
+pub trait WorkerBackend {
+    /// Lists all worker jobs of this overseer that have not ended, oldest first. An error instead
+    /// of an incomplete list.
+    async fn list(&self) -> Result<Vec<Job>, BackendError>;
 
-    /// Starts so many more.
+    /// Starts `count` jobs.
     async fn start(&self, count: u32, worker: &Worker) -> Result<(), StartError>;
 
-    /// Takes those out that have not started. One that starts meanwhile may stay.
-    async fn stop(&self, jobs: &[String]) -> Result<(), Unknown>;
+    /// Cancels those of `jobs` that have not started. A job that starts meanwhile may stay.
+    async fn stop(&self, jobs: &[String]) -> Result<(), BackendError>;
 }
 
-/// What a job takes, where the scheduler asks.
+/// Resources requested for one worker.
 #[derive(Debug, Clone)]
-pub struct Size {
+pub struct WorkerResources {
     pub cpus: u32,
     pub memory_mib: u64,
 }
 
-/// What the failure of a submit command says: whatever it complains of, jobs may have been made.
-fn not_submitted(failure: Failure) -> StartError {
+/// Classifies the failure of a submit command. Jobs may have been submitted unless the command
+/// never ran.
+fn classify_submit_failure(failure: CommandFailure) -> StartError {
     match failure.is_not_started() {
         true => StartError::Refused(failure.to_string()),
         false => StartError::Ambiguous(failure.to_string()),
     }
 }
 
-/// The directories of libraries, each once, for LD_LIBRARY_PATH.
+/// `LD_LIBRARY_PATH` for the libraries of `worker`, each directory once.
 fn library_path(worker: &Worker) -> Option<String> {
     let mut dirs: Vec<&str> = Vec::new();
     for library in &worker.libraries {

@@ -1,80 +1,91 @@
-//! What dispatch-slurm can be told on its command line.
+//! Command line of dispatch-slurm.
+//!
+//! Input: arguments and the configuration file. Output: checked [`Settings`].
 
 use std::error::Error;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use dispatch_core::{config, errand, manual, program};
+use dispatch_core::config;
+use dispatch_core::service::{self, man_page, subcommands};
 
 use crate::settings::{PerPartition, Settings};
-use crate::submission::{ARGUMENTS, GPU_ARGUMENTS};
+use crate::submit::sbatch::{DEFAULT_ARGUMENTS, DEFAULT_GPU_ARGUMENTS};
 
-/// Hands the containers of an Arvados-style queue to Slurm, one job each.
+/// Run the containers of an Arvados-style queue as Slurm jobs, one job each
 ///
-/// Run it as an ordinary user that may submit jobs. SIGTERM stops taking containers and leaves jobs alone; the next
-/// dispatch-slurm of the same --shared-dir takes them up again.
+/// Run it as an ordinary user that may submit jobs. SIGTERM stops the dispatcher and leaves its
+/// jobs alone; the next dispatch-slurm with the same --state-dir takes them over.
 #[derive(Debug, Parser)]
-#[command(version, args_override_self = true, after_help = manual::HELP)]
+#[command(version, args_override_self = true, after_help = man_page::help())]
 pub struct Flags {
-    /// Directory that all nodes see at the same place: job output, and each job's token in a file of mode 0600
+    /// Directory that all nodes mount at the same path, for job output and token files (mode 0600)
     #[arg(long, value_name = "DIR")]
-    pub shared_dir: PathBuf,
+    pub state_dir: PathBuf,
     #[command(flatten)]
     pub file: config::Flag,
-    /// crunch-run as on the nodes, with arguments; quoted like for a shell
+    /// Command that starts crunch-run on the nodes, with arguments, quoted as in a shell
     #[arg(long, value_name = "COMMAND", default_value = "crunch-run")]
     pub crunch_run: String,
-    /// Argument of sbatch, with %U %C %M %T %G %W %P %I; may be given several times and replaces the usual ones
-    #[arg(long = "sbatch-argument", value_name = "ARG", allow_hyphen_values = true, default_values = ARGUMENTS)]
+    /// Argument of sbatch for every container, a template with %U %C %M %T %G %W %P %I. May be
+    /// given several times; replaces all defaults
+    #[arg(long = "sbatch-argument", value_name = "ARG", allow_hyphen_values = true, default_values = DEFAULT_ARGUMENTS)]
     pub arguments: Vec<String>,
-    /// Argument of sbatch for containers that ask for GPUs
-    #[arg(long = "sbatch-gpu-argument", value_name = "ARG", allow_hyphen_values = true, default_values = GPU_ARGUMENTS)]
+    /// Argument of sbatch for containers that request GPUs, a template. May be given several times;
+    /// replaces the default
+    #[arg(long = "sbatch-gpu-argument", value_name = "ARG", allow_hyphen_values = true, default_values = DEFAULT_GPU_ARGUMENTS)]
     pub gpu_arguments: Vec<String>,
-    /// Account that jobs are charged to, of one partition or of all others; may be given several times, as the next three
+    /// Account that jobs are charged to, for one partition or for all others; may be given
+    /// several times
     #[arg(long, value_name = "[PARTITION:]NAME")]
     pub account: Vec<String>,
-    /// Quality of service
+    /// Quality of service of jobs, for one partition or for all others; may be given
+    /// several times
     #[arg(long, value_name = "[PARTITION:]NAME")]
     pub qos: Vec<String>,
-    /// Reservation
+    /// Reservation that jobs use, for one partition or for all others; may be given
+    /// several times
     #[arg(long, value_name = "[PARTITION:]NAME")]
     pub reservation: Vec<String>,
-    /// Features that nodes must have, like instancetype=%I
+    /// Features that nodes must have, like instancetype=%I, for one partition or for all others;
+    /// may be given several times
     #[arg(long, value_name = "[PARTITION:]FEATURES")]
     pub constraint: Vec<String>,
-    /// How far apart waiting jobs are put in Slurm's priority: more means fewer changes, less means lower nice values
+    /// Distance of pending jobs in Slurm's priority. A larger one needs fewer changes of jobs, a
+    /// smaller one needs lower nice values
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub priority_spread: i64,
-    /// Whether many equal containers go out as one job array
+    /// Whether to submit containers with equal requests as one job array
     #[arg(long, value_name = "WHEN", default_value = "auto")]
-    pub arrays: Arrays,
-    /// Cluster to submit to, where it is not this machine's own
+    pub arrays: ArrayMode,
+    /// Cluster to submit to [default: the cluster of this machine]
     #[arg(long, value_name = "NAME")]
     pub clusters: Option<String>,
-    /// Time for fetching inputs and saving results, on top of a container's run time limit
-    #[arg(long, value_name = "TIME", default_value = "60m", value_parser = program::time)]
+    /// Time to fetch inputs and save results, added to the run time limit of a container
+    #[arg(long, value_name = "TIME", default_value = "60m", value_parser = units::parse_duration)]
     pub staging_allowance: Duration,
-    /// How long before the end of its time a job is told to stop and save what it has; 0s: it is not told
-    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = program::time)]
+    /// Time before its time limit at which a job is signaled to stop and save its results; 0
+    /// disables the signal
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = units::parse_duration)]
     pub warn_before_end: Duration,
     #[command(flatten)]
-    pub errands: errand::Flags,
+    pub subcommands: subcommands::Flags,
     #[command(flatten)]
-    pub common: program::Flags,
+    pub common: service::Flags,
 }
 
-/// Whether there are job arrays.
+/// Use of job arrays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Arrays {
-    /// Never: one job each.
+pub enum ArrayMode {
+    /// Never submit arrays: one job each
     Off,
-    /// Of eight or more containers that wait at the same time and get the same arguments of sbatch.
+    /// Submit an array for eight or more pending containers with the same sbatch arguments
     Auto,
 }
 
 impl Flags {
-    /// What the admin set, checked.
+    /// Checks the flags and the configuration file.
     pub fn settings(&self) -> Result<Settings, Box<dyn Error + Send + Sync>> {
         let config = self.common.config.as_deref();
         let mut environment = self.common.job_environment();
@@ -83,7 +94,7 @@ impl Flags {
         let mut more = more.unwrap_or_default();
         more.remove(config::SAMPLE);
         if more.contains_key("ARVADOS_API_TOKEN") {
-            return Err("take ARVADOS_API_TOKEN out of SbatchEnvironmentVariables: each job has a token of its own".into());
+            return Err("remove ARVADOS_API_TOKEN from SbatchEnvironmentVariables: each job has a token of its own".into());
         }
         environment.extend(more);
         let settings = Settings {
@@ -92,13 +103,13 @@ impl Flags {
             crunch_run: shlex::split(&self.crunch_run)
                 .filter(|words| !words.is_empty())
                 .ok_or("--crunch-run is not a command: a quote is not closed, or it is empty")?,
-            account: PerPartition::of(&self.account),
-            qos: PerPartition::of(&self.qos),
-            reservation: PerPartition::of(&self.reservation),
-            constraint: PerPartition::of(&self.constraint),
+            account: PerPartition::parse(&self.account),
+            qos: PerPartition::parse(&self.qos),
+            reservation: PerPartition::parse(&self.reservation),
+            constraint: PerPartition::parse(&self.constraint),
             clusters: self.clusters.clone(),
             environment,
-            arrays: self.arrays == Arrays::Auto,
+            arrays: self.arrays == ArrayMode::Auto,
             types: config
                 .map(config::Config::instance_types)
                 .unwrap_or_default(),

@@ -1,45 +1,45 @@
-//! What the admin set, by flags or in the configuration file.
+//! Settings of dispatch-slurm, from flags or the configuration file.
+//!
+//! Output: checked templates and options for `sbatch`, and the cluster that all commands address.
 
 use std::collections::BTreeMap;
 
 use arvados_client::ContainerUuid;
-use dispatch_core::command::Command;
-use dispatch_core::config::{Config, Given, list, one};
-use dispatch_core::instance_types::{InstanceType, NoneSuits, fit, name_for};
-use dispatch_core::needs::{Fit, Needs};
-use dispatch_core::template::{TemplateError, Values, render};
+use dispatch_core::config::{Config, FileDefault, list, one};
+use dispatch_core::model::instance_types::{InstanceType, NoInstanceTypeFits, fit, name_for};
+use dispatch_core::model::resources::{Admission, ResourceRequest};
+use dispatch_core::scheduler::command::Command;
+use dispatch_core::scheduler::template::{TemplateError, Values, render};
 
-/// The partition that stands for any that is not named.
-const ANY: &str = "*";
+/// Partition name that stands for all partitions without a value of their own.
+const ANY_PARTITION: &str = "*";
 
-/// What the admin set.
+/// Settings of the admin.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
-    /// Templates for every container.
+    /// Templates of sbatch arguments for every container.
     pub arguments: Vec<String>,
-    /// Templates for those that ask for GPUs.
+    /// Templates of sbatch arguments for containers that request GPUs.
     pub gpu_arguments: Vec<String>,
     /// crunch-run and its arguments, as on the nodes.
     pub crunch_run: Vec<String>,
-    /// Who pays.
+    /// Account that jobs are charged to.
     pub account: PerPartition,
-    /// Quality of service.
     pub qos: PerPartition,
-    /// Reservation.
     pub reservation: PerPartition,
-    /// Features of nodes.
+    /// Features that nodes must have.
     pub constraint: PerPartition,
-    /// Which cluster, where it is not this machine's own.
+    /// Cluster to submit to; none means the cluster of this machine.
     pub clusters: Option<String>,
-    /// For sbatch, and so for the job.
+    /// Environment of sbatch, which the job inherits.
     pub environment: BTreeMap<String, String>,
-    /// Equal containers go out as arrays.
+    /// Whether equal containers are submitted as arrays.
     pub arrays: bool,
-    /// Kinds of nodes; none: there are no kinds.
+    /// Instance types of nodes; may be empty.
     pub types: Vec<InstanceType>,
-    /// Minutes for fetching inputs and saving results, on top of a run time limit.
+    /// Minutes added to a run time limit, for fetching inputs and saving results.
     pub staging_minutes: u64,
-    /// Seconds before its end at which a job is told; 0: it is not.
+    /// Seconds before its time limit at which a job is signaled; 0 disables the signal.
     pub warning_seconds: u64,
 }
 
@@ -48,15 +48,18 @@ pub struct Settings {
 pub struct PerPartition(BTreeMap<String, String>);
 
 impl PerPartition {
-    /// From `VALUE` and `PARTITION:VALUE`; the later of two for one partition holds.
-    pub fn of(given: &[String]) -> Self {
+    /// Parses `VALUE` and `PARTITION:VALUE`; the last value for a partition wins.
+    pub fn parse(given: &[String]) -> Self {
         Self(given.iter().map(|text| split(text)).collect())
     }
 
-    /// For a container that may run in these partitions: sbatch takes one, so the first decides.
+    /// The value for a container that may run in these partitions. sbatch takes one value, so the
+    /// first partition decides.
     pub fn value(&self, partitions: &[String]) -> Option<&str> {
         let named = partitions.first().and_then(|first| self.0.get(first));
-        named.or_else(|| self.0.get(ANY)).map(String::as_str)
+        named
+            .or_else(|| self.0.get(ANY_PARTITION))
+            .map(String::as_str)
     }
 
     fn templates(&self) -> impl Iterator<Item = &String> {
@@ -64,40 +67,40 @@ impl PerPartition {
     }
 }
 
-/// What is before a colon is a partition only if it could be one's name: constraints have colons of their own.
+/// Splits at the colon if a partition name precedes it, because constraints contain colons too.
 fn split(text: &str) -> (String, String) {
     let is_name = |name: &str| {
         let plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
-        name == ANY || (!name.is_empty() && name.chars().all(plain))
+        name == ANY_PARTITION || (!name.is_empty() && name.chars().all(plain))
     };
     match text.split_once(':') {
         Some((partition, value)) if is_name(partition) => (partition.into(), value.into()),
-        _ => (ANY.into(), text.into()),
+        _ => (ANY_PARTITION.into(), text.into()),
     }
 }
 
 /// Why the settings cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
-    /// A template.
+    /// A template is malformed.
     #[error(transparent)]
     Template(#[from] TemplateError),
-    /// Several clusters.
+    /// Not exactly one cluster.
     #[error(
-        "--clusters={0} is not the name of one cluster: run a dispatch-slurm with a --shared-dir of its own for each"
+        "--clusters={0} is not the name of one cluster: run a dispatch-slurm with a --state-dir of its own for each"
     )]
     Clusters(String),
-    /// Only sbatch would be told.
+    /// Only sbatch would address the other cluster.
     #[error(
-        "{0} sends jobs to a cluster that the other commands do not ask: take it out and say --clusters (SLURM.Clusters)"
+        "{0} sends jobs to a cluster that the other commands do not query: remove it and set --clusters (SLURM.Clusters)"
     )]
-    ElsewhereOnly(String),
+    OtherCluster(String),
 }
 
-/// What sends jobs to another cluster.
-const ELSEWHERE: [&str; 2] = ["SBATCH_CLUSTERS", "SLURM_CLUSTERS"];
+/// Environment variables that send jobs to another cluster.
+const CLUSTER_VARIABLES: [&str; 2] = ["SBATCH_CLUSTERS", "SLURM_CLUSTERS"];
 
-/// `--clusters`, and what of it is enough for sbatch: `--clu`.
+/// Whether the argument is `--clusters`, or an abbreviation that sbatch accepts, from `--clu`.
 fn names_a_cluster(argument: &str) -> bool {
     let option = argument.split('=').next().unwrap_or_default();
     let is_long = option.len() >= "--clu".len() && "--clusters".starts_with(option);
@@ -107,9 +110,9 @@ fn names_a_cluster(argument: &str) -> bool {
 }
 
 impl Settings {
-    /// Whether every template can be rendered; the error is for the admin, at the start.
+    /// Checks the templates and the cluster; the error is for the admin.
     pub fn check(&self) -> Result<(), SettingsError> {
-        // Numbers of jobs are those of one cluster, and `all` are as many as there are.
+        // Job ids are unique within one cluster only, and `all` means several.
         if let Some(name) = &self.clusters
             && (name.is_empty() || name == "all" || name.contains(','))
         {
@@ -117,15 +120,15 @@ impl Settings {
         }
         let arguments = self.arguments.iter().chain(&self.gpu_arguments);
         if let Some(argument) = arguments.clone().find(|argument| names_a_cluster(argument)) {
-            return Err(SettingsError::ElsewhereOnly(argument.clone()));
+            return Err(SettingsError::OtherCluster(argument.clone()));
         }
-        if let Some(name) = ELSEWHERE
+        if let Some(name) = CLUSTER_VARIABLES
             .iter()
             .find(|name| self.environment.contains_key(**name))
         {
-            return Err(SettingsError::ElsewhereOnly((*name).to_owned()));
+            return Err(SettingsError::OtherCluster((*name).to_owned()));
         }
-        let (container, needs) = (ContainerUuid::generate("zzzzz"), Needs::default());
+        let (container, needs) = (ContainerUuid::generate("zzzzz"), ResourceRequest::default());
         let values = Values {
             container: &container,
             needs: &needs,
@@ -144,35 +147,35 @@ impl Settings {
         Ok(())
     }
 
-    /// The name of the cheapest kind of node for it; empty where there are no kinds.
-    pub fn instance_type(&self, needs: &Needs) -> Result<&str, NoneSuits> {
+    /// Name of the cheapest instance type that suits; empty without instance types.
+    pub fn instance_type(&self, needs: &ResourceRequest) -> Result<&str, NoInstanceTypeFits> {
         name_for(&self.types, needs)
     }
 
-    /// Whether any kind of node would do. Slurm queues what does not fit now.
-    pub fn fit(&self, needs: &Needs) -> Fit {
+    /// Whether some instance type suits. Slurm queues containers that do not fit now.
+    pub fn fit(&self, needs: &ResourceRequest) -> Admission {
         fit(&self.types, needs)
     }
 
-    /// What every Slurm command is told where another cluster than this machine's own is meant.
+    /// Arguments of every Slurm command that address another cluster.
     pub fn cluster_arguments(&self) -> Vec<String> {
         let cluster = self.clusters.iter();
         cluster.map(|name| format!("--clusters={name}")).collect()
     }
 
-    /// One of Slurm's commands, about the cluster that is meant: another one has other jobs under the same numbers.
+    /// A Slurm command for the configured cluster: another cluster reuses the same job ids.
     pub fn client(&self, program: &str) -> Command {
         Command::new(program).args(self.cluster_arguments())
     }
 }
 
-/// What the configuration file says, by our flags.
-pub fn given(config: &Config) -> Vec<Given> {
+/// Defaults of our flags from the configuration file.
+pub fn file_defaults(config: &Config) -> Vec<FileDefault> {
     let containers = &config.cluster.containers;
     let slurm = &containers.slurm;
     let map = |flag, key, values: &BTreeMap<String, String>| {
         let values: Vec<String> = values.iter().map(|(p, v)| format!("{p}:{v}")).collect();
-        (!values.is_empty()).then_some(Given { flag, key, values })
+        (!values.is_empty()).then_some(FileDefault { flag, key, values })
     };
     #[rustfmt::skip]
     let ours = [
@@ -199,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_value_is_for_its_partition_or_for_all_others() {
-        let given = PerPartition::of(&owned(&["lab", "gpu:lab-gpu", "a b:c", "*:other"]));
+        let given = PerPartition::parse(&owned(&["lab", "gpu:lab-gpu", "a b:c", "*:other"]));
         #[rustfmt::skip]
         let rows = [
             (&[][..], Some("other")),
@@ -210,9 +213,9 @@ mod tests {
         for (partitions, expected) in rows {
             assert_eq!(given.value(&owned(partitions)), expected, "{partitions:?}");
         }
-        let one = PerPartition::of(&owned(&["gpu:x"]));
+        let one = PerPartition::parse(&owned(&["gpu:x"]));
         assert_eq!(one.value(&owned(&["cpu"])), None);
-        let constraint = PerPartition::of(&owned(&["[rack1&(a:b)]"]));
+        let constraint = PerPartition::parse(&owned(&["[rack1&(a:b)]"]));
         assert_eq!(constraint.value(&[]), Some("[rack1&(a:b)]"));
     }
 
@@ -227,7 +230,7 @@ mod tests {
             "{error}"
         );
         let settings = Settings {
-            constraint: PerPartition::of(&owned(&["instancetype=%Y"])),
+            constraint: PerPartition::parse(&owned(&["instancetype=%Y"])),
             ..Settings::default()
         };
         assert!(settings.check().unwrap_err().to_string().contains("%Y"));
@@ -279,13 +282,13 @@ mod tests {
             RuntimeEngine: podman, MinRetryPeriod: 13s, SLURM: {SbatchGPUArgumentsList: [], Account: {gpu: x, '*': y},
             Clusters: 'a,b'}}}}";
         std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
-        let given = given(&Config::read(file.path()).unwrap());
-        let said: Vec<_> = given
+        let given = file_defaults(&Config::read(file.path()).unwrap());
+        let defaults: Vec<_> = given
             .iter()
             .map(|given| (given.flag, given.values.join(" ")))
             .collect();
         assert_eq!(
-            said,
+            defaults,
             [
                 ("gpu_arguments", String::new()),
                 ("clusters", "a,b".to_owned()),

@@ -1,32 +1,16 @@
-//! What a flag can be set to, where that is one of few words.
+//! Values of flags with few choices.
 
 use clap::ValueEnum;
 
-use crate::engine::GpuStack;
+use container_engine::GpuStack;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum EngineChoice {
-    /// The best that works on this node
-    Auto,
-    /// The OCI runtime inside this program; needs root
-    Builtin,
-    /// An OCI runtime by command: crun or runc
-    Oci,
-    /// Apptainer by command
-    Apptainer,
-    /// Singularity by command
-    Singularity,
-    /// Docker's daemon, at DOCKER_HOST or --docker-socket
-    Docker,
-    /// Podman's service, at CONTAINER_HOST or --docker-socket
-    Podman,
-}
+pub use container_engine::EngineChoice;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum MountMethod {
-    /// Fetched whole before it starts, through the node's cache
+    /// Download all files before the command starts, through the node's cache
     Copy,
-    /// Read when they are needed, through a tree that the program arv-mount serves
+    /// Read files on demand, through a tree that arv-mount serves
     ArvMount,
 }
 
@@ -56,7 +40,7 @@ impl From<GpuStackFlag> for GpuStack {
 /// Whether live logs are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum GatewayChoice {
-    /// Where there is a secret for it, or the server takes any
+    /// If there is a gateway secret, or the server accepts any
     Auto,
     /// Never
     Off,

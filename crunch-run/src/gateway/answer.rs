@@ -1,6 +1,5 @@
-//! Answers to requests for the log. In: what is wanted, the log directory. Out: a response whose
-//! body is read from the file piece by piece, no further than the size the file had when it was
-//! asked for.
+//! Responds to requests for the log. In: the request, the log directory. Out: a response whose body
+//! is read from the file in pieces, up to the size of the file at the time of the request.
 
 use std::io;
 use std::sync::Arc;
@@ -19,44 +18,44 @@ use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio_util::io::ReaderStream;
 
-use super::listing::{Entry, FileFacts, http_date, multistatus};
-use super::request::{ALLOWED, Place, Wanted};
+use super::listing::{Entry, FileMetadata, http_date, multistatus};
+use super::request::{ALLOWED, LogPath, LogRequest};
 use crate::logs::{FILES, LogDir};
 
 /// Maximum number of bytes of a file in memory for one request.
 const CHUNK: usize = 32 << 10;
 
 pub type Body = UnsyncBoxBody<Bytes, io::Error>;
-/// Number of pieces that were handed over: it grows while a client reads.
+/// Number of pieces handed over; it grows while a client reads.
 pub type Progress = Arc<AtomicU64>;
 
-/// Answers what is wanted. An error is of the node.
+/// Responds to a request. An error is a failure of the node.
 pub async fn answer(
-    wanted: Wanted,
+    wanted: LogRequest,
     headers: &HeaderMap,
     logs: &LogDir,
     progress: &Progress,
 ) -> io::Result<Response<Body>> {
     match wanted {
-        Wanted::Abilities => {
+        LogRequest::Abilities => {
             let mut response = Response::new(empty());
             let headers = response.headers_mut();
             headers.insert("dav", HeaderValue::from_static("1, 2"));
             headers.insert(header::ALLOW, allow());
             Ok(response)
         }
-        Wanted::Content { name, with_body } => {
+        LogRequest::Content { name, with_body } => {
             let Some((file, facts)) = open(logs, name).await? else {
                 return Ok(missing());
             };
             content(file, facts, headers, with_body.then_some(progress)).await
         }
-        Wanted::Properties { of, path } => properties(of, &path, logs).await,
+        LogRequest::Properties { of, path } => properties(of, &path, logs).await,
     }
 }
 
-/// A sentence as the whole answer.
-pub fn sentence(status: StatusCode, text: &str) -> Response<Body> {
+/// A response that is one sentence.
+pub fn text_response(status: StatusCode, text: &str) -> Response<Body> {
     let mut response = Response::new(full(format!("{text}\n")));
     *response.status_mut() = status;
     let headers = response.headers_mut();
@@ -77,7 +76,7 @@ fn content_type(name: &str) -> &'static str {
 }
 
 fn missing() -> Response<Body> {
-    sentence(
+    text_response(
         StatusCode::NOT_FOUND,
         "the log does not have this file (yet)",
     )
@@ -87,8 +86,8 @@ fn allow() -> HeaderValue {
     HeaderValue::try_from(ALLOWED.join(", ")).expect("names of methods")
 }
 
-/// The file as it is now; `None` if there is none, or something else has its name.
-async fn open(logs: &LogDir, name: &'static str) -> io::Result<Option<(File, FileFacts)>> {
+/// Opens the file; `None` if it is missing or not a regular file.
+async fn open(logs: &LogDir, name: &'static str) -> io::Result<Option<(File, FileMetadata)>> {
     let mut options = tokio::fs::OpenOptions::new();
     options
         .read(true)
@@ -100,7 +99,7 @@ async fn open(logs: &LogDir, name: &'static str) -> io::Result<Option<(File, Fil
         Err(error) => return Err(error),
     };
     let metadata = file.metadata().await?;
-    let facts = FileFacts {
+    let facts = FileMetadata {
         size: metadata.len(),
         modified: metadata
             .modified()
@@ -113,13 +112,13 @@ async fn open(logs: &LogDir, name: &'static str) -> io::Result<Option<(File, Fil
 
 async fn content(
     mut file: File,
-    facts: FileFacts,
-    asked: &HeaderMap,
+    facts: FileMetadata,
+    request_headers: &HeaderMap,
     progress: Option<&Progress>,
 ) -> io::Result<Response<Body>> {
-    let range = asked.get(header::RANGE);
-    // There are no validators of versions here, so a part of a certain version cannot be had.
-    let range = range.filter(|_| !asked.contains_key(header::IF_RANGE));
+    let range = request_headers.get(header::RANGE);
+    // Files have no versions here, so a conditional range is answered with the whole file.
+    let range = range.filter(|_| !request_headers.contains_key(header::IF_RANGE));
     let part = Part::of(range.and_then(|value| value.to_str().ok()), facts.size);
     let (status, bytes) = match &part {
         Part::Whole => (StatusCode::OK, 0..facts.size),
@@ -152,7 +151,7 @@ async fn content(
     Ok(response)
 }
 
-/// `length` bytes from where the file is.
+/// Streams `length` bytes from the current position.
 fn pieces(mut file: File, length: u64, progress: Progress) -> Body {
     file.set_max_buf_size(CHUNK);
     let stream = ReaderStream::with_capacity(file.take(length), CHUNK)
@@ -163,12 +162,12 @@ fn pieces(mut file: File, length: u64, progress: Progress) -> Body {
     StreamBody::new(stream).boxed_unsync()
 }
 
-async fn properties(of: Place, path: &str, logs: &LogDir) -> io::Result<Response<Body>> {
+async fn properties(of: LogPath, path: &str, logs: &LogDir) -> io::Result<Response<Body>> {
     let base = path.trim_end_matches('/');
     let mut entries = Vec::new();
     let names = match of {
-        Place::File(name) => vec![(name, path.to_owned())],
-        Place::Directory { with_files } => {
+        LogPath::File(name) => vec![(name, path.to_owned())],
+        LogPath::Directory { with_files } => {
             entries.push(Entry {
                 href: format!("{base}/"),
                 name: base.rsplit('/').next().unwrap_or_default(),

@@ -1,5 +1,5 @@
-//! The answer to PROPFIND: a WebDAV multistatus document. In: the files. Out: the text, in the
-//! form that Arvados Workbench reads (the prefix `D:`, the directory first).
+//! Renders the reply to PROPFIND: a WebDAV multistatus document, in the form that Arvados Workbench
+//! reads (prefix `D:`, directory first). In: the files. Out: the text.
 
 use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimePrinter;
@@ -11,18 +11,18 @@ pub struct Entry<'a> {
     pub href: String,
     pub name: &'a str,
     /// `None`: a directory.
-    pub file: Option<FileFacts>,
+    pub file: Option<FileMetadata>,
 }
 
-/// What a listing says of a file.
+/// Properties of a file in a listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FileFacts {
+pub struct FileMetadata {
     pub size: u64,
     pub modified: Option<Timestamp>,
     pub content_type: &'static str,
 }
 
-/// The whole document.
+/// Renders the whole document.
 pub fn multistatus(entries: &[Entry<'_>]) -> String {
     let mut text = String::from(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<D:multistatus xmlns:D=\"DAV:\">",
@@ -54,7 +54,7 @@ pub fn multistatus(entries: &[Entry<'_>]) -> String {
     text
 }
 
-/// As in HTTP headers.
+/// The date format of HTTP headers.
 pub fn http_date(time: Timestamp) -> Option<String> {
     DateTimePrinter::new()
         .timestamp_to_rfc9110_string(&time)
@@ -82,7 +82,7 @@ mod tests {
             Entry {
                 href: "/a&b/stdout.txt".into(),
                 name: "<stdout>",
-                file: Some(FileFacts {
+                file: Some(FileMetadata {
                     size: 12,
                     modified: Some("2026-01-02T03:04:05Z".parse().unwrap()),
                     content_type: "text/plain",

@@ -27,25 +27,26 @@ use self::secret::GatewaySecret;
 use self::server::Server;
 pub use self::server::ServerError;
 use self::tunnel::Tunnel;
-use crate::logs::{Journal, LogDir};
+use crate::logs::{LogDir, RunLog};
 
 /// Maximum time that the update to Running waits for the first tunnel.
 const ADDRESS_GRACE: Duration = Duration::from_secs(1);
 /// Interval between attempts to write a `gateway_address` that the server did not take.
 const ADDRESS_RETRY: Duration = Duration::from_secs(60);
 
-/// What is known of the tunnel.
+/// State of the tunnel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Link {
+enum TunnelState {
     /// The first connection is still being made.
     Pending,
-    /// There has been none yet.
+    /// No connection was made yet.
     Failed,
-    /// The `gateway_address` of the newest one. It stays while a cut tunnel is made again.
+    /// Connected once. The value is the newest `gateway_address`; it stays while a lost tunnel is
+    /// reconnected.
     Made(String),
 }
 
-impl Link {
+impl TunnelState {
     fn address(&self) -> Option<&str> {
         match self {
             Self::Made(address) => Some(address),
@@ -54,7 +55,7 @@ impl Link {
     }
 }
 
-/// What a gateway needs.
+/// Input of a gateway.
 #[derive(Debug)]
 pub struct GatewayParts {
     /// With the attempt's token.
@@ -62,78 +63,83 @@ pub struct GatewayParts {
     pub uuid: ContainerUuid,
     pub secret: GatewaySecret,
     pub logs: LogDir,
-    pub journal: Journal,
+    pub run_log: RunLog,
 }
 
 /// A gateway in the background; dropping it ends it.
 #[derive(Debug)]
 pub struct Gateway {
-    link: watch::Receiver<Link>,
+    state: watch::Receiver<TunnelState>,
     _task: Option<AbortOnDropHandle<()>>,
 }
 
 impl Gateway {
-    /// No gateway.
+    /// A gateway that serves nothing.
     pub fn off() -> Self {
         Self {
-            link: watch::channel(Link::Failed).1,
+            state: watch::channel(TunnelState::Failed).1,
             _task: None,
         }
     }
 
-    /// Makes the certificate, and connects in the background.
+    /// Creates the certificate and connects in the background.
     pub fn start(parts: GatewayParts) -> Result<Self, ServerError> {
         let server = Server::new(&parts.uuid, &parts.secret, parts.logs)?;
-        let (tell, link) = watch::channel(Link::Pending);
+        let (sender, state) = watch::channel(TunnelState::Pending);
         let tunnel = Tunnel {
             client: parts.client,
             uuid: parts.uuid,
             secret: parts.secret,
             server: Arc::new(server),
-            journal: parts.journal,
+            run_log: parts.run_log,
         };
         Ok(Self {
-            link,
+            state,
             _task: Some(AbortOnDropHandle::new(tokio::spawn(
-                tunnel.keep_connected(tell),
+                tunnel.keep_connected(sender),
             ))),
         })
     }
 
-    /// The record's `gateway_address`, if there is a tunnel within a moment.
+    /// Returns the record's `gateway_address` if a tunnel connects within a second.
     pub async fn address(&self) -> Option<String> {
-        let mut link = self.link.clone();
-        let known = timeout(ADDRESS_GRACE, link.wait_for(|link| *link != Link::Pending)).await;
+        let mut state = self.state.clone();
+        let known = timeout(
+            ADDRESS_GRACE,
+            state.wait_for(|state| *state != TunnelState::Pending),
+        )
+        .await;
         match known {
-            Ok(Ok(link)) => link.address().map(str::to_owned),
+            Ok(Ok(state)) => state.address().map(str::to_owned),
             _ => None,
         }
     }
 
-    /// Keeps the record's `gateway_address` true while the handle lives. The record says `told`
+    /// Updates the record's `gateway_address` while the handle lives. The record has `recorded`
     /// already.
-    pub fn keep_address(
+    pub fn update_address(
         &self,
         client: Client,
         uuid: ContainerUuid,
-        told: Option<String>,
+        recorded: Option<String>,
     ) -> AbortOnDropHandle<()> {
-        let mut link = self.link.clone();
+        let mut state = self.state.clone();
         AbortOnDropHandle::new(tokio::spawn(async move {
-            let mut told = told;
+            let mut recorded = recorded;
             loop {
-                let is_new =
-                    |link: &Link| link.address().is_some() && link.address() != told.as_deref();
-                // An error: there is no gateway any more.
-                let Ok(address) = link.wait_for(is_new).await.map(|link| link.clone()) else {
+                let is_new = |state: &TunnelState| {
+                    state.address().is_some() && state.address() != recorded.as_deref()
+                };
+                // An error means that the gateway is gone.
+                let Ok(address) = state.wait_for(is_new).await.map(|state| state.clone()) else {
                     return;
                 };
                 let address = address.address().map(str::to_owned);
                 let update = json!({"gateway_address": address});
                 match client.update_container(&uuid, update).await {
-                    Ok(()) => told = address,
+                    Ok(()) => recorded = address,
                     Err(error) => {
-                        tracing::debug!(container = %uuid, %error, "gateway_address is not written");
+                        tracing::debug!(container = %uuid, %error, "could not write gateway_address");
                         sleep(ADDRESS_RETRY).await;
                     }
                 }

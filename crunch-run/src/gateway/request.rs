@@ -1,5 +1,5 @@
-//! What a request to the gateway asks for, decided without reading anything. In: the head of the
-//! request, whose gateway this is, the proofs. Out: what is wanted, or the refusal.
+//! Parses a request to the gateway without I/O. In: the request head, the container uuid, the
+//! proofs. Out: the request, or a refusal.
 
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, StatusCode, header};
@@ -15,35 +15,35 @@ const SOURCE: &str = "x-webdav-source";
 const PREFIX: &str = "x-webdav-prefix";
 const DEPTH: &str = "depth";
 
-/// What an authorized request asks for.
+/// An authorized request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wanted {
+pub enum LogRequest {
     /// OPTIONS.
     Abilities,
     /// GET or HEAD of a log file.
     Content { name: &'static str, with_body: bool },
-    /// PROPFIND; the path in the URL names it in the answer.
-    Properties { of: Place, path: String },
+    /// PROPFIND. The reply repeats the path of the URL.
+    Properties { of: LogPath, path: String },
 }
 
-/// A place in the log directory.
+/// A path in the log directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum LogPath {
     Directory { with_files: bool },
     File(&'static str),
 }
 
-/// Why a request is not answered.
+/// Why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     pub status: StatusCode,
     pub sentence: String,
-    /// Whether the request showed the proof, so that the answer may show ours.
+    /// Whether the request had the proof, so that the reply may have the other one.
     pub is_authorized: bool,
 }
 
-/// Only what the log collection would get is served, by its name: no path leads anywhere else.
-pub fn wanted(head: &Parts, uuid: &str, proofs: &Proofs) -> Result<Wanted, Refusal> {
+/// Parses a request. Only files of the log collection are served, by name: no path leads elsewhere.
+pub fn parse_request(head: &Parts, uuid: &str, proofs: &Proofs) -> Result<LogRequest, Refusal> {
     let text = |name: &str| text(&head.headers, name);
     let refuse = |status, sentence: &str, is_authorized| {
         Err(Refusal {
@@ -90,17 +90,17 @@ pub fn wanted(head: &Parts, uuid: &str, proofs: &Proofs) -> Result<Wanted, Refus
     let is_directory = matches!(rest, "" | "/");
     match (head.method.as_str(), file) {
         _ if file.is_none() && !is_directory => refuse(StatusCode::NOT_FOUND, NO_FILE, true),
-        ("OPTIONS", _) => Ok(Wanted::Abilities),
-        ("PROPFIND", file) => Ok(Wanted::Properties {
+        ("OPTIONS", _) => Ok(LogRequest::Abilities),
+        ("PROPFIND", file) => Ok(LogRequest::Properties {
             of: match file {
-                Some(name) => Place::File(name),
-                None => Place::Directory {
+                Some(name) => LogPath::File(name),
+                None => LogPath::Directory {
                     with_files: text(DEPTH) != "0",
                 },
             },
             path: head.uri.path().to_owned(),
         }),
-        (_, Some(name)) => Ok(Wanted::Content {
+        (_, Some(name)) => Ok(LogRequest::Content {
             name,
             with_body: head.method == Method::GET,
         }),
@@ -133,11 +133,11 @@ mod tests {
 
     type Headers<'a> = &'a [(&'a str, &'a str)];
     /// What is wanted, or the status of the refusal and whether the proof was accepted.
-    type Outcome = Result<Wanted, (u16, bool)>;
+    type Outcome = Result<LogRequest, (u16, bool)>;
 
     fn ask(method: &str, path: &str, more: Headers<'_>) -> Outcome {
         let proofs = GatewaySecret::new("00ff").unwrap().proofs(b"certificate");
-        // As `the_proofs_are_those_that_arvados_computes` has it.
+        // The value of the test `the_proofs_are_those_that_arvados_computes`.
         let shown = super::super::secret::tests::SHOWN;
         let mut request = Request::builder().method(method).uri(path);
         let usual = [
@@ -152,32 +152,32 @@ mod tests {
             headers.insert(name, value.parse().unwrap());
         }
         let head = request.body(()).unwrap().into_parts().0;
-        wanted(&head, ME, &proofs).map_err(|no| (no.status.as_u16(), no.is_authorized))
+        parse_request(&head, ME, &proofs).map_err(|no| (no.status.as_u16(), no.is_authorized))
     }
 
     #[test]
     fn a_request_gets_a_log_file_or_a_refusal_that_says_why() {
-        let content = |name, with_body| Ok(Wanted::Content { name, with_body });
+        let content = |name, with_body| Ok(LogRequest::Content { name, with_body });
         let properties = |of, path: &str| {
-            Ok(Wanted::Properties {
+            Ok(LogRequest::Properties {
                 of,
                 path: format!("{BASE}{path}"),
             })
         };
-        let all = Place::Directory { with_files: true };
-        let itself = Place::Directory { with_files: false };
+        let all = LogPath::Directory { with_files: true };
+        let itself = LogPath::Directory { with_files: false };
         #[rustfmt::skip]
         let rows: Vec<(&str, &str, Headers<'_>, Outcome)> = vec![
             ("GET", "/stdout.txt", &[], content("stdout.txt", true)),
             ("GET", "/stdout%2Etxt", &[], content("stdout.txt", true)),
             ("HEAD", "/crunch-run.txt?x=y", &[], content("crunch-run.txt", false)),
             ("GET", "/stdout.txt", &[(PREFIX, "/arvados/v1/container_requests/CR/log/C/")], content("stdout.txt", true)),
-            ("OPTIONS", "/", &[], Ok(Wanted::Abilities)),
-            ("OPTIONS", "/stdout.txt", &[], Ok(Wanted::Abilities)),
+            ("OPTIONS", "/", &[], Ok(LogRequest::Abilities)),
+            ("OPTIONS", "/stdout.txt", &[], Ok(LogRequest::Abilities)),
             ("PROPFIND", "", &[], properties(all, "")),
             ("PROPFIND", "/", &[(DEPTH, "1")], properties(all, "/")),
             ("PROPFIND", "/", &[(DEPTH, "0")], properties(itself, "/")),
-            ("PROPFIND", "/stderr.txt", &[], properties(Place::File("stderr.txt"), "/stderr.txt")),
+            ("PROPFIND", "/stderr.txt", &[], properties(LogPath::File("stderr.txt"), "/stderr.txt")),
             ("GET", "/stdout.txt", &[(UUID, "zzzzz-dz642-other0000000000")], Err((502, false))),
             ("GET", "/stdout.txt", &[(AUTHORIZATION, "00")], Err((401, false))),
             ("GET", "/stdout.txt", &[(AUTHORIZATION, "")], Err((401, false))),

@@ -1,6 +1,5 @@
-//! The gateway secret: what crunch-run and the API server both know of one container, and what
-//! they show each other to prove it. In: the token file, or the environment. Out: the two proofs
-//! for one certificate.
+//! The gateway secret, which crunch-run and the API server share for one container, and the proofs
+//! derived from it. In: the token file, or the environment. Out: two proofs for one certificate.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -15,17 +14,17 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
-use crate::detach::program;
 use crate::flags::normalise;
+use crate::node::detach::own_program;
 
 /// The environment variable, and the name in a token file.
 pub const VARIABLE: &str = "GatewayAuthSecret";
-/// Says that the secret comes on stdin, see [`start_anew`].
+/// Flag for a secret on stdin, see [`re_exec`].
 const FLAG: &str = "--gateway-secret-stdin";
-/// Bytes of a secret of our own.
+/// Size of a random secret in bytes.
 const RANDOM_BYTES: usize = 32;
 
-/// The secret of one container. Its text is the key of all proofs.
+/// The secret of one container: the key of all proofs.
 #[derive(Clone)]
 pub struct GatewaySecret(Token);
 
@@ -36,13 +35,13 @@ impl fmt::Debug for GatewaySecret {
 }
 
 impl GatewaySecret {
-    /// The text with white space around it dropped; `None` if nothing is left.
+    /// The secret without surrounding white space; `None` if it is empty.
     pub fn new(text: &str) -> Option<Self> {
         let secret = Token::new(text);
         (!secret.is_empty()).then_some(Self(secret))
     }
 
-    /// A new one, for a server that takes any.
+    /// A random secret, for a server that accepts any.
     pub fn random() -> Option<Self> {
         let mut bytes = [0; RANDOM_BYTES];
         let provider = rustls::crypto::ring::default_provider();
@@ -50,12 +49,12 @@ impl GatewaySecret {
         Self::new(&HEXLOWER.encode(&bytes))
     }
 
-    /// For the request that makes a tunnel.
+    /// The secret as a token, for the request that opens a tunnel.
     pub fn token(&self) -> &Token {
         &self.0
     }
 
-    /// What both sides show, given the certificate of the gateway (DER).
+    /// The proofs of both sides for the certificate of the gateway (DER).
     pub fn proofs(&self, certificate: &[u8]) -> Proofs {
         let request = self.mac(certificate);
         let response = self.mac(request.as_bytes());
@@ -70,19 +69,19 @@ impl GatewaySecret {
     }
 }
 
-/// Proofs that the secret is known, each good for one certificate only.
+/// Proofs of knowledge of the secret, valid for one certificate.
 pub struct Proofs {
     request: String,
     response: String,
 }
 
 impl Proofs {
-    /// Whether a request shows the proof. The time it takes does not depend on the content.
+    /// Whether a request has the proof. Compares in constant time.
     pub fn is_shown(&self, given: &[u8]) -> bool {
         self.request.as_bytes().ct_eq(given).into()
     }
 
-    /// What the answer shows.
+    /// The proof in the response.
     pub fn response(&self) -> &str {
         &self.response
     }
@@ -110,7 +109,7 @@ impl TokenFile {
         Self { token, gateway }
     }
 
-    /// The text of such a file.
+    /// The content of a token file.
     pub fn text(token: &Token, gateway: Option<&str>) -> String {
         match gateway {
             Some(secret) => format!("{}\n{VARIABLE}={secret}\n", token.expose()),
@@ -119,16 +118,16 @@ impl TokenFile {
     }
 }
 
-/// This program again in its own place, without the variable in its environment, so that no child
-/// inherits it and no other process reads it in `/proc`. The secret comes on stdin, unless stdin
-/// is `taken`; then it is lost. Returns only if that fails.
-pub fn start_anew(
+/// Replaces this process by the same program without the variable in its environment, so that no
+/// child inherits it and no process reads it in `/proc`. The secret is passed on stdin, unless
+/// stdin is `taken`; then it is lost. Returns only on failure.
+pub fn re_exec(
     secret: &str,
     taken: bool,
     arguments: impl IntoIterator<Item = OsString>,
 ) -> io::Error {
     let mut words: Vec<OsString> = normalise(arguments).into_iter().skip(1).collect();
-    let mut command = Command::new(program());
+    let mut command = Command::new(own_program());
     if !taken && let Ok(reader) = piped(secret) {
         command.stdin(reader);
         words.insert(0, FLAG.into());
@@ -140,7 +139,7 @@ pub fn start_anew(
         .exec()
 }
 
-/// A pipe that holds the secret and ends after it.
+/// A pipe that contains the secret.
 fn piped(secret: &str) -> io::Result<Stdio> {
     let (reader, mut writer) = io::pipe()?;
     writer.write_all(secret.as_bytes())?;
@@ -154,7 +153,8 @@ pub mod tests {
     /// The proof for the secret 00ff and the certificate `certificate`.
     pub const SHOWN: &str = "052d01ad82adc9ceb7ff3e36e84e7c150b5afc7d3cd4c2ade126c63ba40af080";
 
-    /// As Arvados derives it from the root token `systemroottoken` and a container's uuid.
+    /// The secret that Arvados derives from the root token `systemroottoken` and a container's
+    /// uuid.
     const DERIVED: &str = "1ae68a7fc2c3bbb9294dbeaf797a46e5b0103949eb176ce95d84fd622b699c24";
 
     #[test]

@@ -1,6 +1,5 @@
-//! The server in the tunnel: TLS with a certificate of this run, and one HTTP request a stream.
-//! In: streams. Out: answers. A stream without progress ends, so that no client can hold anything
-//! here for ever.
+//! Serves one HTTP request per stream of the tunnel, over TLS with a certificate of this run. A
+//! stream without progress is closed, so that no client holds resources forever.
 
 use std::io;
 use std::sync::Arc;
@@ -32,16 +31,16 @@ const STREAM_TIMEOUT: Duration = Duration::from_secs(60);
 const BUFFER_LIMIT: usize = 64 << 10;
 const RESPONSE_PROOF: &str = "x-arvados-authorization-response";
 
-/// Why there can be no gateway.
+/// Why the gateway cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    #[error("its certificate cannot be made: {0}")]
+    #[error("the gateway's certificate cannot be made: {0}")]
     Certificate(#[from] rcgen::Error),
-    #[error("TLS cannot be set up: {0}")]
+    #[error("TLS of the gateway cannot be set up: {0}")]
     Tls(#[from] rustls::Error),
 }
 
-/// Answers on any number of streams.
+/// Serves any number of streams.
 pub struct Server {
     tls: TlsAcceptor,
     proofs: Proofs,
@@ -74,7 +73,7 @@ impl Server {
         })
     }
 
-    /// One request and its answer.
+    /// Serves one request.
     pub async fn serve(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let progress = Progress::default();
         let serving = async {
@@ -105,17 +104,19 @@ impl Server {
     ) -> Result<Response<Body>, io::Error> {
         progress.fetch_add(1, Ordering::Relaxed);
         let (head, _body) = request.into_parts();
-        let (mut response, is_authorized) = match request::wanted(&head, &self.uuid, &self.proofs) {
-            Ok(wanted) => {
-                let answered = answer::answer(wanted, &head.headers, &self.logs, progress).await;
-                (answered.unwrap_or_else(|error| self.failed(&error)), true)
-            }
-            Err(Refusal {
-                status,
-                sentence,
-                is_authorized,
-            }) => (answer::sentence(status, &sentence), is_authorized),
-        };
+        let (mut response, is_authorized) =
+            match request::parse_request(&head, &self.uuid, &self.proofs) {
+                Ok(wanted) => {
+                    let answered =
+                        answer::answer(wanted, &head.headers, &self.logs, progress).await;
+                    (answered.unwrap_or_else(|error| self.failed(&error)), true)
+                }
+                Err(Refusal {
+                    status,
+                    sentence,
+                    is_authorized,
+                }) => (answer::text_response(status, &sentence), is_authorized),
+            };
         if is_authorized && let Ok(proof) = HeaderValue::from_str(self.proofs.response()) {
             response.headers_mut().insert(RESPONSE_PROOF, proof);
         }
@@ -124,14 +125,14 @@ impl Server {
 
     fn failed(&self, error: &io::Error) -> Response<Body> {
         tracing::debug!(container = %self.uuid, %error, "a log file cannot be served");
-        answer::sentence(
+        answer::text_response(
             StatusCode::INTERNAL_SERVER_ERROR,
             "the log cannot be read on its node",
         )
     }
 }
 
-/// Ends when `progress` stands still for this long.
+/// Returns when `progress` has not changed for `limit`.
 async fn stalled(progress: &Progress, limit: Duration) {
     let mut before = None;
     loop {
@@ -161,7 +162,7 @@ mod tests {
         server.stream_timeout = Duration::from_millis(50);
         let (mut ours, theirs) = tokio::io::duplex(1024);
         let started = Instant::now();
-        // It connects, and says nothing.
+        // A client that connects and sends nothing.
         server.serve(theirs).await;
         assert!(started.elapsed() >= Duration::from_millis(50));
         assert_eq!(ours.read(&mut [0; 16]).await.unwrap(), 0);

@@ -1,6 +1,6 @@
-//! The tunnel to the API server: made, made again when it is cut, and its streams given to the
-//! server. In: the API client and the secret. Out: the address for the record, and one line in
-//! crunch-run.txt for each kind of failure.
+//! Connects the tunnel to the API server, reconnects it, and passes its streams to the server. In:
+//! the API client and the secret. Out: the address for the record, and one log line for each kind
+//! of failure.
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
@@ -16,14 +16,15 @@ use tokio::time::sleep;
 use tokio_util::compat::{FuturesAsyncReadCompatExt, TokioAsyncReadCompatExt};
 use yamux::{Config, Connection, ConnectionError, Mode};
 
-use super::Link;
+use super::TunnelState;
 use super::secret::GatewaySecret;
 use super::server::Server;
-use crate::logs::Journal;
+use crate::logs::RunLog;
 
-/// Interval between the end of a tunnel and the next attempt, at first and at most.
-const FIRST_WAIT: Duration = Duration::from_secs(5);
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// Initial interval between the end of a tunnel and the next attempt.
+const INITIAL_BACKOFF: Duration = Duration::from_secs(5);
+/// Maximum interval of the same kind.
+const MAX_BACKOFF: Duration = Duration::from_secs(60);
 /// Maximum number of requests answered at the same time; further streams are closed at once.
 const MAX_REQUESTS: usize = 32;
 /// Maximum number of streams of a tunnel. One more ends the tunnel, so it is far above
@@ -38,17 +39,17 @@ pub struct Tunnel {
     pub uuid: ContainerUuid,
     pub secret: GatewaySecret,
     pub server: Arc<Server>,
-    pub journal: Journal,
+    pub run_log: RunLog,
 }
 
-/// What a failure to connect says of the next attempt.
+/// Kind of a failure to connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Failure {
-    /// The server does not take the secret or the token.
+    /// The server refused the secret or the token.
     Refused,
-    /// The server has no tunnels.
+    /// The server does not support tunnels.
     Unknown,
-    /// It may go better soon.
+    /// A temporary failure.
     Passing,
 }
 
@@ -61,7 +62,7 @@ impl Failure {
         }
     }
 
-    fn remark(self, error: &Error) -> String {
+    fn message(self, error: &Error) -> String {
         match self {
             Self::Refused => format!(
                 "Live logs are not served: the API server refused the gateway secret ({error}). \
@@ -71,57 +72,57 @@ impl Failure {
                 format!("Live logs are not served: the API server has no gateway tunnels ({error})")
             }
             Self::Passing => format!(
-                "Live logs are not served for now: there is no tunnel ({error}). \
-                 crunch-run keeps trying to make one"
+                "Live logs are not served for now: the tunnel cannot be opened ({error}). \
+                 crunch-run retries"
             ),
         }
     }
 }
 
-/// The wait before the attempt after the next one fails, too.
-fn longer(wait: Duration) -> Duration {
-    (wait * 3 / 2).min(LONGEST_WAIT)
+/// The next reconnect delay.
+fn next_backoff(backoff: Duration) -> Duration {
+    (backoff * 3 / 2).min(MAX_BACKOFF)
 }
 
 impl Tunnel {
-    /// For as long as it is not dropped.
-    pub async fn keep_connected(self, link: watch::Sender<Link>) {
-        let mut said = BTreeSet::new();
-        let mut wait = FIRST_WAIT;
+    /// Keeps the tunnel connected until it is dropped.
+    pub async fn keep_connected(self, state: watch::Sender<TunnelState>) {
+        let mut reported = BTreeSet::new();
+        let mut backoff = INITIAL_BACKOFF;
         loop {
             let begun = Instant::now();
             let made = self.client.gateway_tunnel(&self.uuid, self.secret.token());
             match made.await {
                 Ok(tunnel) => {
-                    link.send_replace(Link::Made(address(tunnel.internal_url.as_deref())));
+                    state.send_replace(TunnelState::Made(address(tunnel.internal_url.as_deref())));
                     let end = serve(tunnel.connection, &self.server).await;
                     tracing::debug!(container = %self.uuid, ?end, "the gateway tunnel ended");
-                    if begun.elapsed() > LONGEST_WAIT {
-                        wait = FIRST_WAIT;
+                    if begun.elapsed() > MAX_BACKOFF {
+                        backoff = INITIAL_BACKOFF;
                     }
                 }
                 Err(error) => {
                     let failure = Failure::of(&error);
-                    if said.insert(failure) {
-                        self.journal.say(failure.remark(&error));
+                    if reported.insert(failure) {
+                        self.run_log.write(failure.message(&error));
                     }
-                    link.send_if_modified(|link| {
-                        let is_first = *link == Link::Pending;
+                    state.send_if_modified(|state| {
+                        let is_first = *state == TunnelState::Pending;
                         if is_first {
-                            *link = Link::Failed;
+                            *state = TunnelState::Failed;
                         }
                         is_first
                     });
                 }
             }
-            // Many containers lose their tunnels at the same time.
-            sleep(wait.mul_f32(1.0 + fastrand::f32() / 4.0)).await;
-            wait = longer(wait);
+            // Spread reconnects, because many containers lose their tunnels at the same time.
+            sleep(backoff.mul_f32(1.0 + fastrand::f32() / 4.0)).await;
+            backoff = next_backoff(backoff);
         }
     }
 }
 
-/// The record's `gateway_address`: where the server's end of the tunnel is.
+/// The record's `gateway_address` for the server's end of the tunnel.
 fn address(internal_url: Option<&str>) -> String {
     match internal_url {
         Some(url) => format!("tunnel {url}"),
@@ -129,7 +130,7 @@ fn address(internal_url: Option<&str>) -> String {
     }
 }
 
-/// Answers on the streams that the server opens, until the tunnel ends.
+/// Serves the streams that the server opens, until the tunnel ends.
 async fn serve(
     connection: impl AsyncRead + AsyncWrite + Unpin + Send,
     server: &Arc<Server>,
@@ -138,7 +139,7 @@ async fn serve(
     config.set_max_num_streams(MAX_STREAMS);
     config.set_max_connection_receive_window(Some(RECEIVE_LIMIT));
     let mut tunnel = Connection::new(connection.compat(), config, Mode::Client);
-    // Dropped with the tunnel, which ends them.
+    // Requests end with the tunnel.
     let mut requests = JoinSet::new();
     loop {
         tokio::select! {
@@ -162,8 +163,10 @@ mod tests {
 
     #[test]
     fn waits_grow_to_a_minute() {
-        let waits = std::iter::successors(Some(FIRST_WAIT), |wait| Some(longer(*wait)));
-        let seconds: Vec<u64> = waits.take(9).map(|wait| wait.as_secs()).collect();
+        let waits = std::iter::successors(Some(INITIAL_BACKOFF), |backoff| {
+            Some(next_backoff(*backoff))
+        });
+        let seconds: Vec<u64> = waits.take(9).map(|backoff| backoff.as_secs()).collect();
         assert_eq!(seconds, [5, 7, 11, 16, 25, 37, 56, 60, 60]);
     }
 

@@ -1,22 +1,24 @@
-//! How much a directory holds. A walk: file systems with quotas per directory are few.
+//! Measures the disk usage of a directory by walking it, because few file systems have quotas for
+//! directories.
 
 use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// What is below a directory, itself not counted.
+/// Disk usage below a directory, without the directory itself.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// What the files take: of a sparse one no more than its blocks, of a small one no more than its length.
+    /// Bytes used by files: at most the blocks of a sparse file and at most the length of a small
+    /// one.
     pub bytes: u64,
-    /// What reading all files gives.
+    /// Sum of the lengths of all files.
     pub length: u64,
     /// Files, links and directories.
     pub files: u64,
 }
 
-/// Counts a file with several names once in `bytes`, and what vanishes meanwhile not at all.
+/// Counts hard links once in `bytes`. Files that vanish meanwhile are not counted.
 pub fn usage(dir: &Path) -> Usage {
     let mut usage = Usage::default();
     let mut linked = HashSet::new();
@@ -31,7 +33,7 @@ pub fn usage(dir: &Path) -> Usage {
             };
             usage.files += 1;
             if facts.is_dir() {
-                // Another file system here is not this attempt's space.
+                // Other file systems do not count as the attempt's disk space.
                 if facts.dev() == top.dev() {
                     dirs.push(entry.path());
                 }
@@ -63,7 +65,7 @@ mod tests {
         let sparse = fs::File::create(at("sparse")).unwrap();
         sparse.set_len(1 << 40).unwrap();
         std::os::unix::fs::symlink("/", at("link")).unwrap();
-        // So that blocks are allotted.
+        // Flushed so that blocks are allocated.
         fs::File::open(at("a/b/file")).unwrap().sync_all().unwrap();
         fs::File::open(at("small")).unwrap().sync_all().unwrap();
         let found = usage(dir.path());

@@ -1,11 +1,12 @@
-//! Limits that no kernel keeps for us: how much was used, when to warn, and when it is too much.
+//! Limits that the kernel does not enforce: measures usage, warns near the limit and reports when
+//! it is exceeded.
 
 mod disk;
-mod gauge;
-mod watch;
+mod usage_limit;
+mod usage_monitor;
 mod watchdog;
 
 pub use disk::{Usage, usage};
-pub use gauge::{Gauge, Overrun, Resource, Seen};
-pub use watch::{Allowance, DiskAllowance, Measure};
+pub use usage_limit::{LimitEvent, LimitExceeded, Resource, UsageLimit};
+pub use usage_monitor::{DiskLimit, Measure, UsageMonitor};
 pub use watchdog::Watchdog;

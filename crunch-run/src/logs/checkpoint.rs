@@ -1,4 +1,5 @@
-//! Saves the log now and then while the container runs, so that people can look and a lost node costs little.
+//! Saves the log periodically while the container runs, so that users can read it and a lost node
+//! costs little.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,103 +10,105 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Journal, Saver};
+use super::{LogUploader, RunLog};
 use crate::own_record;
 
-/// In one period the log is looked at this often.
-const LOOKS: u32 = 360;
-/// No more often than this, however short the period is.
-const SHORTEST_LOOK: Duration = Duration::from_millis(100);
-/// A failed save is not repeated before this.
-const PAUSE: Duration = Duration::from_secs(60);
+/// Number of size checks in one save period.
+const POLLS_PER_PERIOD: u32 = 360;
+/// Minimum interval between two size checks.
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Interval between a failed save and the next one.
+const FAILED_SAVE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// When an unfinished log is worth a save.
+/// When the log of a running container is saved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pace {
+pub struct SavePolicy {
     pub period: Duration,
     /// Bytes.
     pub growth: u64,
 }
 
-impl Pace {
-    fn look(self) -> Duration {
-        (self.period / LOOKS).max(SHORTEST_LOOK)
+impl SavePolicy {
+    fn poll_interval(self) -> Duration {
+        (self.period / POLLS_PER_PERIOD).max(MIN_POLL_INTERVAL)
     }
 
-    /// Whether it is time for another save. An unchanged log is never saved again.
+    /// Whether a save is due. An unchanged log is never saved again.
     fn is_due(self, size: u64, saved_size: u64, since: Duration) -> bool {
         size != saved_size
             && (since >= self.period || size.saturating_sub(saved_size) >= self.growth)
     }
 }
 
-/// Longest wait for a save that is under way at the end; the last save does it again.
-const END_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout of a save in progress when the command ends; the last save repeats it.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Runs until it is ended or dropped.
+/// Periodic saves in the background. They end when this is stopped or dropped.
 #[derive(Debug)]
 pub struct Checkpoints {
-    over: CancellationToken,
+    stop: CancellationToken,
     task: AbortOnDropHandle<()>,
 }
 
 impl Checkpoints {
-    /// From now on, while the record is Running. `asked` asks for a save at once.
+    /// Starts periodic saves while the record is Running. `save_requested` requests a save at once.
     pub fn start(
-        saver: Arc<Saver>,
+        uploader: Arc<LogUploader>,
         client: Client,
         uuid: ContainerUuid,
-        asked: Arc<Notify>,
-        pace: Pace,
-        journal: Journal,
+        save_requested: Arc<Notify>,
+        policy: SavePolicy,
+        run_log: RunLog,
     ) -> Self {
-        let over = CancellationToken::new();
-        let is_over = over.clone();
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
         let task = tokio::spawn(async move {
-            let mut size = saver.dir().size();
+            let mut size = uploader.dir().size();
             let mut saved = Instant::now();
             loop {
-                let asked = tokio::select! {
+                let save_requested = tokio::select! {
                     biased;
-                    () = is_over.cancelled() => return,
-                    () = asked.notified() => true,
-                    () = tokio::time::sleep(pace.look()) => false,
+                    () = stopped.cancelled() => return,
+                    () = save_requested.notified() => true,
+                    () = tokio::time::sleep(policy.poll_interval()) => false,
                 };
-                let now = saver.dir().size();
-                if !asked && !pace.is_due(now, size, saved.elapsed()) {
+                let now = uploader.dir().size();
+                if !save_requested && !policy.is_due(now, size, saved.elapsed()) {
                     continue;
                 }
                 fail_points::fail_point("run.before-checkpoint");
-                let told = async {
-                    let log = saver.save().await?;
+                let save = async {
+                    let log = uploader.save().await?;
                     let update = own_record::update(&uuid, &json!({"log": log}));
                     client.send::<Value>(update).await?;
                     Ok::<_, super::SaveError>(())
                 };
-                match told.await {
+                match save.await {
                     Ok(()) => (size, saved) = (now, Instant::now()),
                     Err(error) => {
-                        journal.say(format!("The log is not saved now: {error}"));
+                        run_log.write(format!(
+                            "Could not save the log of the running container: {error}"
+                        ));
                         tokio::select! {
-                            () = tokio::time::sleep(PAUSE) => {}
-                            () = is_over.cancelled() => return,
+                            () = tokio::time::sleep(FAILED_SAVE_INTERVAL) => {}
+                            () = stopped.cancelled() => return,
                         }
                     }
                 }
             }
         });
         Self {
-            over,
+            stop,
             task: AbortOnDropHandle::new(task),
         }
     }
 
-    /// No further save. One that is under way is finished, so that the last one needs to send only what is new, and
-    /// so that no older log is told after the last.
-    pub async fn end(self) {
-        self.over.cancel();
-        // Dropped, it is aborted.
-        let _ = tokio::time::timeout(END_TIMEOUT, self.task).await;
+    /// Stops periodic saves. A save in progress is completed, so that no older log is recorded
+    /// after the last one.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        // Dropping the handle aborts the task.
+        let _ = tokio::time::timeout(STOP_TIMEOUT, self.task).await;
     }
 }
 
@@ -117,11 +120,11 @@ mod tests {
     fn a_save_is_due_after_half_an_hour_or_much_growth() {
         let (soon, late) = (Duration::from_secs(60), Duration::from_secs(1800));
         let growth = 32 << 20;
-        let pace = Pace {
+        let policy = SavePolicy {
             period: late,
             growth,
         };
-        assert_eq!(pace.look(), Duration::from_secs(5));
+        assert_eq!(policy.poll_interval(), Duration::from_secs(5));
         let cases = [
             (100, 100, late, false),
             (101, 100, soon, false),
@@ -130,7 +133,11 @@ mod tests {
             (growth + 100, 100, soon, true),
         ];
         for (size, saved, since, expected) in cases {
-            assert_eq!(pace.is_due(size, saved, since), expected, "{size} {saved}");
+            assert_eq!(
+                policy.is_due(size, saved, since),
+                expected,
+                "{size} {saved}"
+            );
         }
     }
 }

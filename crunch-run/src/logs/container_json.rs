@@ -1,13 +1,13 @@
-//! container.json: the record as it was when the attempt began.
+//! Writes container.json: the container record as it was when the attempt began.
 
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::ser::{PrettyFormatter, Serializer};
 
-/// The server does not show these; they must not get out if one ever does.
+/// Attributes that must not appear in logs, even if a server returns them.
 const SECRET: [&str; 2] = ["secret_mounts", "runtime_token"];
 
-/// Four spaces of indentation, numbers as they came, and nothing secret.
+/// Renders the record with four spaces of indentation, exact numbers and no secrets.
 pub fn container_json(record: &Value) -> Vec<u8> {
     let mut record = record.clone();
     if let Some(attributes) = record.as_object_mut() {

@@ -1,54 +1,54 @@
-//! The log files of one attempt: written to the job directory, and saved from there into a collection.
+//! The log files of one attempt: written to the job directory, and uploaded into a collection.
 
-mod cap;
 mod checkpoint;
 mod container_json;
-mod journal;
-mod lines;
 mod node_info;
 mod pump;
-mod saver;
+mod run_log;
 mod scanner;
-mod stamp;
+mod timestamp;
+mod timestamped_lines;
+mod truncate;
+mod uploader;
 
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-pub use cap::Capped;
-pub use checkpoint::{Checkpoints, Pace};
+pub use checkpoint::{Checkpoints, SavePolicy};
 pub use container_json::container_json;
-pub use journal::Journal;
-pub use lines::Stamper;
 pub use node_info::{gpu_info, node_info};
-pub use pump::{Pump, Pumped};
-pub use saver::{SaveError, Saver};
+pub use pump::{Pump, PumpResult};
+pub use run_log::RunLog;
 pub use scanner::Scanner;
-pub use stamp::{now, write_stamp};
+pub use timestamp::{now, write_stamp};
+pub use timestamped_lines::Timestamper;
+pub use truncate::TruncatingWriter;
+pub use uploader::{LogUploader, SaveError};
 
-/// What crunch-run did and found.
-pub const JOURNAL: &str = "crunch-run.txt";
+/// Log of crunch-run's own actions.
+pub const RUN_LOG: &str = "crunch-run.txt";
 pub const STDOUT: &str = "stdout.txt";
 pub const STDERR: &str = "stderr.txt";
 pub const STATISTICS: &str = "crunchstat.txt";
-/// The same figures of crunch-run itself.
+/// Resource use of crunch-run itself.
 pub const HOST_STATISTICS: &str = "hoststat.txt";
-/// What arv-mount said, where it serves collections.
+/// Output of arv-mount.
 pub const ARV_MOUNT: &str = "arv-mount.txt";
 pub const NODE: &str = "node-info.txt";
-/// What kind of machine it was, where the dispatcher says so.
+/// Instance type of the node, if the dispatcher reports it.
 pub const INSTANCE: &str = "node.json";
 pub const CONTAINER: &str = "container.json";
-/// The facts of the run, for programs.
+/// Result of the run, for programs.
 pub const RESULT: &str = "result.json";
 
-/// Everything that goes into the log collection, as far as it exists.
+/// All files of the log collection. Missing files are skipped.
 pub const FILES: [&str; 10] = [
     CONTAINER,
     NODE,
     INSTANCE,
-    JOURNAL,
+    RUN_LOG,
     STDOUT,
     STDERR,
     STATISTICS,
@@ -64,21 +64,18 @@ pub struct LogDir {
 }
 
 impl LogDir {
-    /// An empty one: what an earlier attempt left there is not this attempt's log.
+    /// Creates an empty directory. Logs of an earlier attempt are removed.
     pub fn create(path: &Path) -> io::Result<Self> {
-        match fs::remove_dir_all(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        crate::job_dir::make_private(path)?;
+        host_state::file::remove_tree(path)?;
+        host_state::file::create_private_dir(path)?;
         Ok(Self {
             path: path.to_owned(),
         })
     }
 
-    /// As it was left by another process, to go on with.
+    /// Opens the directory that another process left.
     pub fn existing(path: &Path) -> io::Result<Self> {
-        crate::job_dir::make_private(path)?;
+        host_state::file::create_private_dir(path)?;
         Ok(Self {
             path: path.to_owned(),
         })
@@ -88,7 +85,7 @@ impl LogDir {
         self.path.join(name)
     }
 
-    /// A file to append to.
+    /// Opens a file for appending.
     pub fn open(&self, name: &str) -> io::Result<File> {
         fs::OpenOptions::new()
             .create(true)
@@ -97,12 +94,12 @@ impl LogDir {
             .open(self.file(name))
     }
 
-    /// A file written once.
+    /// Writes a file.
     pub fn write(&self, name: &str, content: &[u8]) -> io::Result<()> {
         io::Write::write_all(&mut self.open(name)?, content)
     }
 
-    /// Bytes in all files.
+    /// Total size of all files in bytes.
     pub fn size(&self) -> u64 {
         FILES
             .iter()

@@ -1,4 +1,4 @@
-//! node-info.txt: which machine this was, as the kernel describes it.
+//! Writes node-info.txt: the node as the kernel describes it.
 
 use std::fmt::Write;
 use std::fs;
@@ -6,9 +6,9 @@ use std::path::Path;
 
 use rustix::fs::statvfs;
 
-use crate::gpus::Facts;
+use crate::gpu::GpuInfo;
 
-/// The whole text; `directories` are those whose file systems matter to the container.
+/// The text of node-info.txt. `directories` are those whose file systems the container uses.
 pub fn node_info(directories: &[&Path]) -> String {
     let mut text = String::from("Host Information\n");
     let host = rustix::system::uname();
@@ -27,7 +27,7 @@ pub fn node_info(directories: &[&Path]) -> String {
         ("Memory Information", "/proc/meminfo"),
     ] {
         let content = fs::read_to_string(file).unwrap_or_else(|error| format!("{file}: {error}"));
-        // A string never refuses to be written to.
+        // Writing to a String cannot fail.
         let _ = write!(text, "\n\n{heading}\n{}", content.trim_end());
     }
     text.push_str("\n\nDisk Space\nFilesystem-of 1M-blocks Used Available\n");
@@ -63,8 +63,8 @@ pub fn node_info(directories: &[&Path]) -> String {
     text
 }
 
-/// A further part, of a container that asked for GPUs: all of this node.
-pub fn gpu_info(gpus: &[Facts]) -> String {
+/// The GPU section, for containers that request GPUs. Lists all GPUs of the node.
+pub fn gpu_info(gpus: &[GpuInfo]) -> String {
     let mut text =
         String::from("\nGPU Information\nIndex UUID Model Driver Interface Target MiB\n");
     for gpu in gpus {
@@ -107,11 +107,11 @@ mod tests {
 
     #[test]
     fn a_gpu_is_a_line() {
-        let gpu = Facts {
+        let gpu = GpuInfo {
             index: 1,
             model: Some("NVIDIA H200".into()),
             memory: Some(5 << 20),
-            ..Facts::default()
+            ..GpuInfo::default()
         };
         assert!(gpu_info(&[gpu]).ends_with("\n1 - NVIDIA H200 - - - 5\n"));
     }

@@ -1,12 +1,12 @@
-//! Looks for words in what a program says, as it comes: the first line that has some is told, once.
+//! Searches the output of a program for given words. Reports the first matching line once.
 
-/// More of a line is not looked at.
-const MOST: usize = 8 << 10;
+/// Maximum number of bytes of a line that are searched.
+const MAX_LINE_BYTES: usize = 8 << 10;
 
 #[derive(Debug)]
 pub struct Scanner {
     words: &'static [&'static str],
-    /// The line that is coming.
+    /// The current, incomplete line.
     line: Vec<u8>,
     has_found: bool,
 }
@@ -20,7 +20,7 @@ impl Scanner {
         }
     }
 
-    /// The line, without its end, when these bytes complete one that has the words.
+    /// Returns the line when these bytes complete one that has the words.
     pub fn feed(&mut self, bytes: &[u8]) -> Option<String> {
         if self.has_found {
             return None;
@@ -30,7 +30,7 @@ impl Scanner {
                 Some(text) => (text, true),
                 None => (part, false),
             };
-            let room = MOST.saturating_sub(self.line.len());
+            let room = MAX_LINE_BYTES.saturating_sub(self.line.len());
             self.line.extend_from_slice(&text[..text.len().min(room)]);
             if !is_complete {
                 continue;
@@ -67,7 +67,7 @@ mod tests {
         let mut scanner = Scanner::new(&["foobar"]);
         assert_eq!(scanner.feed(b"foo\nbar\n"), None);
         assert_eq!(scanner.feed(&vec![b'x'; 1 << 20]), None);
-        assert!(scanner.line.len() <= MOST);
+        assert!(scanner.line.len() <= MAX_LINE_BYTES);
         // The end of a line that is too long is not its own line.
         assert_eq!(scanner.feed(b"foobar\nfoobar\n").as_deref(), Some("foobar"));
     }

@@ -1,11 +1,11 @@
-//! Why the output cannot be saved, as sentences for people. Paths are the container's.
+//! Errors of saving the output, as sentences for users. Paths are those in the container.
 
 use std::io;
 
 use arvados_client::keep::KeepError;
 use arvados_client::manifest::ManifestError;
 
-use crate::mounts::MountError;
+use crate::inputs::MountError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
@@ -29,6 +29,14 @@ pub enum OutputError {
         "the output has more than {limit} files and directories; pack them into fewer, or choose some by output_glob"
     )]
     TooMany { limit: usize },
+    #[error(
+        "output file {path} is sparse: it has {holes} bytes of holes, which would be saved as zeros, and all files together may have {limit}; write it without holes, or pack it"
+    )]
+    Sparse {
+        path: String,
+        holes: u64,
+        limit: u64,
+    },
     #[error("output file {path} cannot be read on this node: {source}")]
     Read {
         path: String,
@@ -46,8 +54,8 @@ pub enum OutputError {
 }
 
 impl OutputError {
-    /// True where the container made an output that cannot be saved, however often it is tried.
-    pub fn is_users_mistake(&self) -> bool {
+    /// True if the container made an output that cannot be saved, however often it is retried.
+    pub fn is_user_error(&self) -> bool {
         match self {
             Self::Dangling { .. }
             | Self::Outside { .. }
@@ -55,10 +63,11 @@ impl OutputError {
             | Self::NotUtf8 { .. }
             | Self::TooDeep { .. }
             | Self::TooMany { .. }
+            | Self::Sparse { .. }
             | Self::Manifest(_) => true,
-            // It forbade us to look; asking again does not change that.
+            // The container denied read access, so a retry fails too.
             Self::Read { source, .. } => source.kind() == io::ErrorKind::PermissionDenied,
-            Self::Input(error) => error.is_users_mistake(),
+            Self::Input(error) => error.is_user_error(),
             Self::Keep(_) | Self::Interrupted => false,
         }
     }

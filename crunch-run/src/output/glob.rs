@@ -1,13 +1,14 @@
-//! Which files of the output are wanted: `output_glob`, with `**` across directories.
+//! Selects files of the output by `output_glob`. In: patterns, where `**` spans directories. Out:
+//! whether a path is selected.
 
 use regex::Regex;
 
 use super::pattern::regex as matcher;
 
-/// The patterns of a container; without any, everything is wanted.
+/// The patterns of one container. Without patterns, every file is selected.
 #[derive(Debug)]
 pub struct Globs {
-    /// None: everything.
+    /// `None` selects everything.
     patterns: Option<Vec<Pattern>>,
 }
 
@@ -16,7 +17,7 @@ struct Pattern {
     whole: Regex,
     /// The pattern before a final `/**`, which also means the directory itself.
     directory: Option<Regex>,
-    /// None: too clever to be cut at its slashes, so it could match anywhere.
+    /// `None` if the pattern cannot be split at slashes; it could then match anywhere.
     parts: Option<Vec<Part>>,
 }
 
@@ -27,14 +28,14 @@ enum Part {
 }
 
 impl Globs {
-    /// A pattern that cannot be understood matches nothing; a sentence about each comes beside.
+    /// An invalid pattern matches nothing; the second value has one sentence for each.
     pub fn new(texts: &[String]) -> (Self, Vec<String>) {
         let (mut patterns, mut misunderstood) = (Vec::new(), Vec::new());
         for text in texts {
             match Pattern::new(text) {
                 Ok(pattern) => patterns.push(pattern),
                 Err(error) => misunderstood.push(format!(
-                    "output_glob {text:?} matches nothing because it is no pattern: {error}"
+                    "output_glob {text:?} matches nothing because it is not a valid pattern: {error}"
                 )),
             }
         }
@@ -42,17 +43,17 @@ impl Globs {
         (Self { patterns }, misunderstood)
     }
 
-    /// Whether there is nothing to choose.
+    /// Whether every file is selected.
     pub fn is_everything(&self) -> bool {
         self.patterns.is_none()
     }
 
-    /// Whether the file at `path` (relative to the output) is wanted.
+    /// Whether the file at `path` (relative to the output) is selected.
     pub fn wants_file(&self, path: &str) -> bool {
         self.any(|pattern| pattern.whole.is_match(path))
     }
 
-    /// Whether the directory at `path` is wanted even if nothing in it is.
+    /// Whether the directory at `path` is selected even if no file in it is.
     pub fn wants_directory(&self, path: &str) -> bool {
         self.any(|pattern| {
             let directory = pattern.directory.as_ref();
@@ -60,7 +61,8 @@ impl Globs {
         })
     }
 
-    /// Whether anything below `path` could be wanted, whatever its name. The root is the empty path.
+    /// Whether a file below `path` could be selected, whatever its name. The root is the empty
+    /// path.
     pub fn could_want_below(&self, path: &str) -> bool {
         path.is_empty() || self.any(|pattern| pattern.could_match_below(path))
     }
@@ -73,7 +75,7 @@ impl Globs {
 
 impl Pattern {
     fn new(text: &str) -> Result<Self, String> {
-        // First, as it says of all of it whether it is too long.
+        // Compiled first, because its error reports a pattern that is too long as a whole.
         let whole = matcher(text)?;
         let directory = text.strip_suffix("/**").map(matcher).transpose()?;
         let parts = split(text).map(|parts| {
@@ -86,7 +88,7 @@ impl Pattern {
         Ok(Self {
             whole,
             directory,
-            // If a part is no pattern of its own, the whole pattern still is one.
+            // If a part alone is not a valid pattern, the whole pattern still is.
             parts: parts.and_then(Result::ok),
         })
     }
@@ -107,12 +109,12 @@ impl Pattern {
     }
 }
 
-/// The parts between slashes; slashes in character classes do not count, and a pattern with
-/// alternatives, or with a slash behind a backslash, is not cut.
+/// Splits a pattern at its slashes. Slashes in character classes do not count. A pattern with
+/// alternatives or with an escaped slash is not split.
 fn split(text: &str) -> Option<Vec<&str>> {
     let mut parts = Vec::new();
     let (mut begin, mut escaped) = (0, false);
-    // Of the class: whether it has anything yet. A bracket that comes first is itself.
+    // Inside a class: whether it has a character yet. A bracket that comes first is literal.
     let mut class: Option<bool> = None;
     for (at, c) in text.char_indices() {
         if escaped {
@@ -222,13 +224,14 @@ mod tests {
         }
     }
 
-    /// How long this thread has computed; what else the machine does is not its doing.
+    /// CPU time of this thread, independent of the machine's load.
     fn busy() -> TimeVal {
         let usage = getrusage(UsageWho::RUSAGE_THREAD).unwrap();
         usage.user_time() + usage.system_time()
     }
 
-    /// The time grows with the pattern times the path, as `regex` promises; so a pattern has a greatest size.
+    /// Matching time grows with the pattern times the path, as `regex` guarantees; so patterns have
+    /// a maximum size.
     #[test]
     fn no_pattern_takes_long_for_the_longest_path() {
         let path = format!("{}b", "a/".repeat(2000));
@@ -261,9 +264,9 @@ mod tests {
         assert!(all.is_everything() && all.wants_file("a/b") && all.could_want_below("a"));
         let bad = globs("\\");
         assert!(!bad.is_everything() && !bad.wants_file("a"));
-        let (one_is_good, remarks) = Globs::new(&["\\".to_owned(), "foo".to_owned()]);
+        let (one_is_good, warnings) = Globs::new(&["\\".to_owned(), "foo".to_owned()]);
         assert!(
-            remarks.len() == 1 && remarks[0].starts_with(r#"output_glob "\\" matches nothing"#)
+            warnings.len() == 1 && warnings[0].starts_with(r#"output_glob "\\" matches nothing"#)
         );
         assert!(one_is_good.wants_file("foo") && !one_is_good.wants_file("bar"));
     }
@@ -275,11 +278,11 @@ mod properties {
 
     use super::*;
 
-    /// What a pattern of names, `*`, `?` and `**` means, written down as plainly as possible.
+    /// A plain definition of patterns of names, `*`, `?` and `**`.
     fn means(pattern: &[&str], path: &[&str]) -> bool {
         match (pattern, path) {
             ([], []) => true,
-            // At the end it is for what is in a directory, so at least one name.
+            // At the end, `**` matches the content of a directory: at least one name.
             (["**"], path) => !path.is_empty(),
             (["**", rest @ ..], path) => (0..=path.len()).any(|skip| means(rest, &path[skip..])),
             ([first, rest @ ..], [name, below @ ..]) => {
@@ -320,7 +323,7 @@ mod properties {
             prop_assert_eq!(globs.wants_file(&path.join("/")), means(&pattern, &path));
         }
 
-        /// What is passed over unseen must not hold anything that is wanted.
+        /// Below a directory that is skipped, no path is selected.
         #[test]
         fn above_what_is_wanted_nothing_is_passed_over(pattern in patterns(), path in paths()) {
             let globs = Globs::new(&[pattern.join("/")]).0;
@@ -332,7 +335,7 @@ mod properties {
             }
         }
 
-        /// The same for whatever people write.
+        /// The same for arbitrary patterns.
         #[test]
         fn no_text_is_too_odd_for_a_pattern(
             text in prop_oneof![".{0,12}", r"[ab/*?\[\]!^{},\\-]{0,10}"],

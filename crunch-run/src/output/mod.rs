@@ -1,19 +1,20 @@
-//! The container's output: what it sees at its output path, as a collection.
+//! Captures the container's output as a collection.
 //!
-//! First the view is walked and every path decided ([`scan`]), then files of this node are uploaded
-//! and files of mounted collections taken over by reference ([`upload`]). Links are followed as the
-//! container would follow them, never as this machine would: a container chooses what its links say.
+//! [`scan`] walks the mounts and decides on every path. [`upload`] then stores files of this node
+//! and adds files of mounted collections by reference. Links are followed as the container would
+//! follow them, never as this node would.
 
+mod collections;
 mod error;
 mod glob;
-mod host;
+mod host_fs;
 mod pattern;
-mod remarks;
 mod remote;
+mod resolve;
 mod scan;
-mod trees;
+mod sparse;
 mod upload;
-mod walk;
+mod warnings;
 
 use arvados_client::keep::BlockStore;
 use arvados_client::manifest::Manifest;
@@ -22,22 +23,22 @@ use arvados_client::records::Container;
 pub use error::OutputError;
 pub use glob::Globs;
 
-use self::trees::Trees;
-use crate::mounts::{Progress, Staged};
+use self::collections::MountedCollections;
+use crate::inputs::{Progress, Staged};
 
-/// Stores the output of a container that has ended. Nothing may change it meanwhile.
+/// Stores the output of a container that ended. Nothing may change the output meanwhile.
 pub async fn capture<S: BlockStore + Clone + 'static>(
     staged: &Staged,
     container: &Container,
     keep: &S,
     progress: &(dyn Fn(Progress) + Send + Sync),
 ) -> Result<Manifest, OutputError> {
-    let say = |remark: &str| tracing::info!(container = %container.uuid, "{remark}");
-    capture_saying(staged, container, keep, progress, &say).await
+    let say = |warning: &str| tracing::info!(container = %container.uuid, "{warning}");
+    capture_with_warnings(staged, container, keep, progress, &say).await
 }
 
-/// The same, with a place for what the user should know: what was left out and why, in sentences.
-pub async fn capture_saying<S: BlockStore + Clone + 'static>(
+/// Like [`capture`]; `say` gets one sentence for each thing that was left out.
+pub async fn capture_with_warnings<S: BlockStore + Clone + 'static>(
     staged: &Staged,
     container: &Container,
     keep: &S,
@@ -46,15 +47,17 @@ pub async fn capture_saying<S: BlockStore + Clone + 'static>(
 ) -> Result<Manifest, OutputError> {
     let (view, output) = (staged.view.clone(), staged.output.clone());
     let (globs, misunderstood) = glob::Globs::new(&container.output_glob);
-    let trees = Trees::of(staged, &globs).await;
+    let trees = MountedCollections::for_output(staged, &globs).await;
     let scan = tokio::task::spawn_blocking(move || {
-        let sight = walk::Sight { view, trees };
-        scan::scan(&sight, &output, &globs)
+        let fs = resolve::ContainerFs { view, trees };
+        let plan = scan::scan(&fs, &output, &globs)?;
+        sparse::check(&plan.files)?;
+        Ok::<_, OutputError>(plan)
     });
-    let found = scan.await.map_err(|_| OutputError::Interrupted)??;
-    for remark in misunderstood.iter().chain(found.remarks.iter()) {
-        say(remark);
+    let plan = scan.await.map_err(|_| OutputError::Interrupted)??;
+    for warning in misunderstood.iter().chain(plan.warnings.iter()) {
+        say(warning);
     }
-    let manifest = upload::upload(found, keep.clone(), progress).await?;
-    remote::fetch_remote(manifest, keep).await
+    let manifest = upload::upload(plan, keep.clone(), progress).await?;
+    remote::copy_remote_blocks(manifest, keep).await
 }

@@ -1,21 +1,21 @@
-//! One pattern of `output_glob` as a regular expression over whole paths. Names are text, so `?` is a character and not
-//! a byte of one.
+//! Translates one pattern of `output_glob` into a regular expression over whole paths. `?` matches
+//! one character, not one byte.
 
 use std::iter::Peekable;
 use std::str::Chars;
 
 use regex::{Regex, RegexBuilder};
 
-/// Of one pattern, in bytes: the time it takes to match grows with this and with the length of the path. Some thousand
-/// `?`, or ten times as many plain characters, are within it.
-const MOST_MEMORY: usize = 4 << 20;
+/// Maximum size of a compiled pattern in bytes. Matching time grows with this size and with the
+/// length of the path.
+const MAX_REGEX_BYTES: usize = 4 << 20;
 
-/// `*` and `?` stay within a name, `**` as a whole part is any depth, `[…]` and `{…,…}` choose, `\` takes the next
-/// character as it is.
+/// `*` and `?` match within a name, `**` as a whole part matches any depth, `[…]` and `{…,…}`
+/// choose, and `\` escapes the next character.
 pub fn regex(text: &str) -> Result<Regex, String> {
     let mut rest = text.chars().peekable();
     let mut regex = String::from(r"(?s)\A(?:");
-    // What a part may begin after.
+    // True at positions where a part of the path may begin.
     let (mut begins_part, mut depth) = (true, 0);
     while let Some(c) = rest.next() {
         let was_begin = std::mem::replace(&mut begins_part, false);
@@ -30,7 +30,7 @@ pub fn regex(text: &str) -> Result<Regex, String> {
                 match rest.peek() {
                     Some('/') if was_begin && stars == 2 => {
                         rest.next();
-                        pass_over_more(&mut rest);
+                        skip_repeated_any_depth(&mut rest);
                         begins_part = true;
                         regex += "(?:.*/)?";
                     }
@@ -64,15 +64,17 @@ pub fn regex(text: &str) -> Result<Regex, String> {
         return Err("a { is not closed".to_owned());
     }
     regex += r")\z";
-    let compiled = RegexBuilder::new(&regex).size_limit(MOST_MEMORY).build();
+    let compiled = RegexBuilder::new(&regex)
+        .size_limit(MAX_REGEX_BYTES)
+        .build();
     compiled.map_err(|error| match error {
         regex::Error::CompiledTooBig(_) => "it is too long".to_owned(),
         other => other.to_string().replace('\n', " "),
     })
 }
 
-/// Any depth and once more any depth is any depth.
-fn pass_over_more(rest: &mut Peekable<Chars<'_>>) {
+/// Skips further `**/`, which add nothing.
+fn skip_repeated_any_depth(rest: &mut Peekable<Chars<'_>>) {
     loop {
         let mut ahead = rest.clone();
         if !"**/".chars().all(|c| ahead.next() == Some(c)) {
@@ -82,7 +84,7 @@ fn pass_over_more(rest: &mut Peekable<Chars<'_>>) {
     }
 }
 
-/// What is between brackets; never a slash.
+/// Parses a character class. It never matches a slash.
 fn class(rest: &mut Peekable<Chars<'_>>) -> Result<String, String> {
     let is_negated = rest.next_if(|c| matches!(c, '!' | '^')).is_some();
     let mut items = String::new();
@@ -90,7 +92,7 @@ fn class(rest: &mut Peekable<Chars<'_>>) -> Result<String, String> {
         match rest.next().ok_or("a [ is not closed")? {
             ']' if !items.is_empty() => break,
             '\\' => items += &literal(rest.next().ok_or("it ends in a backslash")?),
-            // At either end it is itself.
+            // A hyphen at either end of a class is literal.
             '-' if !items.is_empty() && rest.peek().is_some_and(|next| *next != ']') => {
                 items.push('-');
             }

@@ -1,4 +1,4 @@
-//! Blocks that another cluster still has: they are stored here before the output refers to them.
+//! Copies blocks that another cluster stores, before the output refers to them.
 
 use std::collections::HashMap;
 
@@ -8,15 +8,15 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::error::OutputError;
 
-/// Each block on its way may be 64 MiB.
-const AT_ONCE: usize = 2;
+/// Maximum number of blocks copied at the same time; each needs up to 64 MiB of memory.
+const MAX_CONCURRENT_COPIES: usize = 2;
 
 fn is_remote(locator: &Locator) -> bool {
     locator.hints.iter().any(|hint| hint.starts_with('R'))
 }
 
-/// The manifest with every block signed by another cluster copied and signed by this one.
-pub async fn fetch_remote<S: BlockStore>(
+/// Returns the manifest with every block of another cluster copied to this one and signed by it.
+pub async fn copy_remote_blocks<S: BlockStore>(
     manifest: Manifest,
     keep: &S,
 ) -> Result<Manifest, OutputError> {
@@ -33,7 +33,7 @@ pub async fn fetch_remote<S: BlockStore>(
             let data = keep.get(&locator).await?;
             Ok::<_, OutputError>((key, keep.put(data).await?))
         })
-        .buffer_unordered(AT_ONCE)
+        .buffer_unordered(MAX_CONCURRENT_COPIES)
         .try_collect()
         .await?;
     Ok(manifest.map_locators(|locator| {
@@ -55,7 +55,7 @@ mod tests {
         let there = store.put("there".into()).await.unwrap();
         let text = format!(". {here}+Aown@1 {there}+Rzzzzz-x@2 0:9:f\n");
         let manifest = Manifest::parse(&text).unwrap();
-        let copied = fetch_remote(manifest, &store).await.unwrap();
+        let copied = copy_remote_blocks(manifest, &store).await.unwrap();
         assert_eq!(
             copied.to_string(),
             format!(". {here}+Aown@1 {there} 0:9:f\n")
@@ -66,9 +66,9 @@ mod tests {
     async fn a_block_nobody_has_is_an_error() {
         let lost = Locator::of(b"lost");
         let manifest = Manifest::parse(&format!(". {lost}+Rzzzzz-x@2 0:4:f\n")).unwrap();
-        let error = fetch_remote(manifest, &MemoryStore::new())
+        let error = copy_remote_blocks(manifest, &MemoryStore::new())
             .await
             .unwrap_err();
-        assert!(!error.is_users_mistake() && error.to_string().contains("does not exist"));
+        assert!(!error.is_user_error() && error.to_string().contains("does not exist"));
     }
 }

@@ -1,4 +1,5 @@
-//! Walking the output as the container sees it and deciding what becomes of every path.
+//! Walks the output as the container sees it and decides on every path. In: mounts and globs. Out:
+//! an [`OutputPlan`].
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -9,74 +10,78 @@ use arvados_client::manifest::FileTree;
 
 use super::error::OutputError;
 use super::glob::Globs;
-use super::host::{self, FileFacts};
-use super::remarks::Remarks;
-use super::walk::{self, HostPlace, Look, Node, Sight};
-use crate::mounts::{ContainerPath, View};
+use super::host_fs::{self, FileStat};
+use super::resolve::{self, ContainerFs, HostPath, Lookup, Node};
+use super::warnings::Warnings;
+use crate::inputs::{ContainerPath, MountTable};
 
-/// Links that may lead to each other, or be passed on the way down, before it is called a cycle.
-const MOST_HOPS: u32 = 11;
-/// Every level costs an open directory.
-const MOST_LEVELS: usize = 200;
-/// More make a manifest that no server accepts.
-const MOST_ENTRIES: usize = 2_000_000;
+/// Maximum number of links followed for one path. More count as a cycle.
+const MAX_LINK_HOPS: u32 = 11;
+/// Maximum depth of directories. Every level keeps a directory open.
+const MAX_DEPTH: usize = 200;
+/// Maximum number of entries. More make a manifest that no server accepts.
+const MAX_ENTRIES: usize = 2_000_000;
 
-/// What the output consists of. Paths are relative to the output.
+/// The files and directories of the output. Paths are relative to the output.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct OutputPlan {
     /// To be uploaded, in the order of the walk.
     pub files: Vec<LocalFile>,
     /// Other names of files above: path and index.
     pub aliases: Vec<(String, usize)>,
-    pub spliced: Vec<Spliced>,
+    pub collection_parts: Vec<CollectionPart>,
     /// Directories that are to get a `.keep`.
     pub empty: Vec<String>,
     /// Directories that exist, whatever else is in them.
     pub directories: Vec<String>,
-    pub remarks: Remarks,
+    pub warnings: Warnings,
 }
 
 /// A file of this node.
 #[derive(Debug)]
 pub struct LocalFile {
     pub path: String,
-    pub place: HostPlace,
+    pub host: HostPath,
     pub size: u64,
 }
 
-/// A file or directory of a collection, taken over by reference.
+/// A file or directory of a collection, added by reference.
 #[derive(Debug)]
-pub struct Spliced {
+pub struct CollectionPart {
     pub path: String,
     pub tree: Arc<FileTree>,
     pub inner: String,
 }
 
 /// Walks everything the container sees at `output`.
-pub fn scan(sight: &Sight, output: &ContainerPath, globs: &Globs) -> Result<Found, OutputError> {
+pub fn scan(
+    fs: &ContainerFs,
+    output: &ContainerPath,
+    globs: &Globs,
+) -> Result<OutputPlan, OutputError> {
     let mut walker = Walker {
-        sight,
-        view: &sight.view,
+        fs,
+        view: &fs.view,
         globs,
-        found: Found::default(),
-        known: HashMap::new(),
+        plan: OutputPlan::default(),
+        uploaded: HashMap::new(),
         stack: Vec::new(),
         entries: 0,
     };
-    if let Look::Node(node) = walk::look(sight, output)? {
-        walker.visit(output, "", node, MOST_HOPS)?;
+    if let Lookup::Node(node) = resolve::lookup(fs, output)? {
+        walker.visit(output, "", node, MAX_LINK_HOPS)?;
     }
-    walker.found.remarks.finish();
-    Ok(walker.found)
+    walker.plan.warnings.finish();
+    Ok(walker.plan)
 }
 
 struct Walker<'a> {
-    sight: &'a Sight,
-    view: &'a View,
+    fs: &'a ContainerFs,
+    view: &'a MountTable,
     globs: &'a Globs,
-    found: Found,
+    plan: OutputPlan,
     /// Files to be uploaded by device and inode.
-    known: HashMap<(u64, u64), usize>,
+    uploaded: HashMap<(u64, u64), usize>,
     /// The directories being walked, to recognise a link to one of them.
     stack: Vec<ContainerPath>,
     entries: usize,
@@ -90,7 +95,7 @@ fn join(dir: &str, name: &str) -> String {
 }
 
 impl Walker<'_> {
-    /// Takes `node`, which the container sees at `here`, into the output as `dest`.
+    /// Adds `node`, which the container sees at `here`, to the output as `dest`.
     fn visit(
         &mut self,
         here: &ContainerPath,
@@ -99,10 +104,8 @@ impl Walker<'_> {
         hops: u32,
     ) -> Result<(), OutputError> {
         match node {
-            Node::Omitted | Node::Between => {}
-            Node::HostDirectory { place, fd } => {
-                self.walk_directory(here, dest, place, fd, hops)?
-            }
+            Node::Omitted | Node::Implicit => {}
+            Node::HostDirectory { host, fd } => self.walk_directory(here, dest, host, fd, hops)?,
             Node::Keep {
                 tree,
                 path,
@@ -114,16 +117,16 @@ impl Walker<'_> {
                 }
                 return Ok(());
             }
-            Node::HostFile { place, facts } => {
+            Node::HostFile { host, stat } => {
                 if self.takes_file(dest)? {
-                    self.add_file(dest, place, facts);
+                    self.add_file(dest, host, stat);
                 }
                 return Ok(());
             }
             Node::HostSpecial { mode } => {
-                let what = host::special_word(mode);
-                let remarks = &mut self.found.remarks;
-                remarks.add(|| format!("{here} is not in the output because it is {what}"));
+                let what = host_fs::special_word(mode);
+                let warnings = &mut self.plan.warnings;
+                warnings.add(|| format!("{here} is not in the output because it is {what}"));
                 return Ok(());
             }
         }
@@ -139,14 +142,14 @@ impl Walker<'_> {
     }
 
     /// A file with several names is uploaded once.
-    fn add_file(&mut self, dest: &str, place: HostPlace, facts: FileFacts) {
+    fn add_file(&mut self, dest: &str, host: HostPath, stat: FileStat) {
         let path = dest.to_owned();
-        match self.known.entry(facts.id) {
-            Entry::Occupied(known) => self.found.aliases.push((path, *known.get())),
+        match self.uploaded.entry(stat.id) {
+            Entry::Occupied(uploaded) => self.plan.aliases.push((path, *uploaded.get())),
             Entry::Vacant(unknown) => {
-                unknown.insert(self.found.files.len());
-                let size = facts.size;
-                self.found.files.push(LocalFile { path, place, size });
+                unknown.insert(self.plan.files.len());
+                let size = stat.size;
+                self.plan.files.push(LocalFile { path, host, size });
             }
         }
     }
@@ -161,22 +164,22 @@ impl Walker<'_> {
         for target in self.view.next_below(here) {
             let dest = join(dest, target.below(here).unwrap_or_default());
             if !self.globs.wants_file(&dest) && !self.globs.could_want_below(&dest) {
-                let remarks = &mut self.found.remarks;
-                remarks.add(|| {
+                let warnings = &mut self.plan.warnings;
+                warnings.add(|| {
                     format!(
                         "mount {target} is not in the output because no output_glob matches in it"
                     )
                 });
                 continue;
             }
-            if let Look::Node(node) = walk::look(self.sight, target)? {
+            if let Lookup::Node(node) = resolve::lookup(self.fs, target)? {
                 self.visit(target, &dest, node, hops)?;
             }
         }
         Ok(())
     }
 
-    /// A directory of a collection, without what is hidden by mounts inside it.
+    /// Adds a directory of a collection, without paths that other mounts cover.
     fn visit_collection(
         &mut self,
         here: &ContainerPath,
@@ -210,24 +213,25 @@ impl Walker<'_> {
         Ok(())
     }
 
-    /// A directory of this node. What is mounted over something in it comes later.
+    /// Walks a directory of this node. Mounts inside it are visited later.
     fn walk_directory(
         &mut self,
         here: &ContainerPath,
         dest: &str,
-        place: HostPlace,
+        host: HostPath,
         fd: OwnedFd,
         hops: u32,
     ) -> Result<(), OutputError> {
         self.count(1)?;
-        if self.stack.len() >= MOST_LEVELS {
+        if self.stack.len() >= MAX_DEPTH {
             return Err(OutputError::TooDeep {
                 path: here.to_string(),
-                limit: MOST_LEVELS,
+                limit: MAX_DEPTH,
             });
         }
-        let left = MOST_ENTRIES - self.entries;
-        let names = host::names(&fd, left).map_err(|source| walk::read(here, source))?;
+        let left = MAX_ENTRIES - self.entries;
+        let names =
+            host_fs::names(&fd, left).map_err(|source| resolve::read_error(here, source))?;
         let names = names.map_err(|name| OutputError::NotUtf8 {
             path: here.join(&name).to_string(),
         })?;
@@ -241,7 +245,7 @@ impl Walker<'_> {
         for name in names {
             let path = here.join(&name);
             if self.view.at(&path).is_none() {
-                self.visit_name(&path, &join(dest, &name), &place, &fd, &name, hops)?;
+                self.visit_name(&path, &join(dest, &name), &host, &fd, &name, hops)?;
             }
         }
         self.stack.pop();
@@ -250,9 +254,9 @@ impl Walker<'_> {
 
     fn note_directory(&mut self, dest: &str, is_empty: bool) {
         if is_empty && self.globs.wants_file(&join(dest, ".keep")) {
-            self.found.empty.push(dest.to_owned());
+            self.plan.empty.push(dest.to_owned());
         } else if self.globs.wants_directory(dest) {
-            self.found.directories.push(dest.to_owned());
+            self.plan.directories.push(dest.to_owned());
         }
     }
 
@@ -260,7 +264,7 @@ impl Walker<'_> {
         &mut self,
         here: &ContainerPath,
         dest: &str,
-        dir: &HostPlace,
+        dir: &HostPath,
         fd: &OwnedFd,
         name: &str,
         mut hops: u32,
@@ -271,15 +275,15 @@ impl Walker<'_> {
         if !is_wanted {
             return Ok(());
         }
-        let entry = host::entry(fd, name).map_err(|source| walk::read(here, source))?;
-        match entry.map(|entry| walk::of_entry(entry, dir.join(name))) {
-            Some(Look::Node(Node::HostDirectory { place, fd })) => {
-                // Not `visit`: mounts below are the business of where the walk began.
-                self.walk_directory(here, dest, place, fd, hops)
+        let entry = host_fs::entry(fd, name).map_err(|source| resolve::read_error(here, source))?;
+        match entry.map(|entry| resolve::lookup_entry(entry, dir.join(name))) {
+            Some(Lookup::Node(Node::HostDirectory { host, fd })) => {
+                // Not `visit`, because the caller visits mounts below.
+                self.walk_directory(here, dest, host, fd, hops)
             }
-            Some(Look::Node(node)) => self.visit(here, dest, node, hops),
-            Some(Look::Link(target)) => {
-                let (end, node) = walk::follow(self.sight, here, &target, &mut hops)?;
+            Some(Lookup::Node(node)) => self.visit(here, dest, node, hops),
+            Some(Lookup::Link(target)) => {
+                let (end, node) = resolve::follow_link(self.fs, here, &target, &mut hops)?;
                 if self.stack.contains(&end) {
                     return Err(OutputError::Cycle {
                         link: here.to_string(),
@@ -287,12 +291,12 @@ impl Walker<'_> {
                 }
                 self.visit(&end, dest, node, hops)
             }
-            Some(Look::Nothing) | None => Ok(()),
+            Some(Lookup::Absent) | None => Ok(()),
         }
     }
 
     fn splice(&mut self, dest: &str, tree: &Arc<FileTree>, inner: String) {
-        self.found.spliced.push(Spliced {
+        self.plan.collection_parts.push(CollectionPart {
             path: dest.to_owned(),
             tree: tree.clone(),
             inner,
@@ -301,10 +305,8 @@ impl Walker<'_> {
 
     fn count(&mut self, more: usize) -> Result<(), OutputError> {
         self.entries += more;
-        match self.entries > MOST_ENTRIES {
-            true => Err(OutputError::TooMany {
-                limit: MOST_ENTRIES,
-            }),
+        match self.entries > MAX_ENTRIES {
+            true => Err(OutputError::TooMany { limit: MAX_ENTRIES }),
             false => Ok(()),
         }
     }

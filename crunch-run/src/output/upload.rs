@@ -1,4 +1,5 @@
-//! Storing the files found, and putting them together with what is taken over by reference.
+//! Uploads the files of an output plan and adds the parts of collections. In: an [`OutputPlan`].
+//! Out: the manifest.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::sync::Arc;
@@ -9,43 +10,43 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use super::error::OutputError;
-use super::host;
-use super::scan::{Found, LocalFile};
-use crate::mounts::Progress;
+use super::host_fs;
+use super::scan::{LocalFile, OutputPlan};
+use crate::inputs::Progress;
 
-/// A read from a file is at most this large.
-const CHUNK: usize = 256 << 10;
-/// Reads that may wait to be stored.
-const CHUNKS_AHEAD: usize = 8;
-/// What is left of a large file after its full blocks and is no smaller than this becomes a block of its own.
-const OWN_BLOCK: u64 = 16 << 20;
+/// Maximum size of one read from a file.
+const READ_SIZE: usize = 256 << 10;
+/// Maximum number of reads that wait to be stored.
+const MAX_QUEUED_READS: usize = 8;
+/// Minimum size of a large file's last part that gets a block of its own.
+const MIN_OWN_BLOCK: u64 = 16 << 20;
 
-/// What the reading thread says.
+/// Message of the reading thread.
 enum Piece {
     Begin(usize),
     Data(Bytes),
-    /// A block of a large file: it is read when it is sent, so that it need not be in memory.
+    /// A block of a large file. It is read when it is sent, so it is not held in memory.
     Block(FilePart),
 }
 
-/// Uploads and gives the manifest of the whole output.
+/// Uploads the files and returns the manifest of the whole output.
 pub async fn upload<S: BlockStore + Clone + 'static>(
-    mut found: Found,
+    mut plan: OutputPlan,
     keep: S,
     progress: &(dyn Fn(Progress) + Send + Sync),
 ) -> Result<Manifest, OutputError> {
-    let total = found.files.iter().map(|file| file.size).sum();
+    let total = plan.files.iter().map(|file| file.size).sum();
     let mut done = 0;
     if total > 0 {
         progress(Progress { done, total });
     }
     let mut writer = CollectionWriter::new(keep);
-    for dir in &found.empty {
+    for dir in &plan.empty {
         writer.add_dir_placeholder(dir)?;
     }
-    let paths: Vec<String> = found.files.iter().map(|file| file.path.clone()).collect();
-    let files = std::mem::take(&mut found.files);
-    let (sender, mut pieces) = mpsc::channel(CHUNKS_AHEAD);
+    let paths: Vec<String> = plan.files.iter().map(|file| file.path.clone()).collect();
+    let files = std::mem::take(&mut plan.files);
+    let (sender, mut pieces) = mpsc::channel(MAX_QUEUED_READS);
     let reader = tokio::task::spawn_blocking(move || read_all(&files, &sender));
     while let Some(piece) = pieces.recv().await {
         match piece {
@@ -66,19 +67,20 @@ pub async fn upload<S: BlockStore + Clone + 'static>(
     reader.await.map_err(|_| OutputError::Interrupted)??;
     writer.finish_file();
     let stored = writer.finish().await?;
-    assemble(&found, &paths, &stored)
+    assemble(&plan, &paths, &stored)
 }
 
-/// Reads the files one after the other; ends early if nobody listens any more.
+/// Reads the files one after the other. Ends early if the receiver is gone.
 fn read_all(files: &[LocalFile], sender: &mpsc::Sender<Piece>) -> Result<(), OutputError> {
-    let mut buffer = vec![0; CHUNK];
+    let mut buffer = vec![0; READ_SIZE];
     for (index, file) in files.iter().enumerate() {
         let failed = |source| OutputError::Read {
             path: file.path.clone(),
             source,
         };
         tracing::debug!("copying {:?} ({} bytes)", file.path, file.size);
-        let mut input = host::open_below(&file.place.root, &file.place.relative).map_err(failed)?;
+        let mut input =
+            host_fs::open_below(&file.host.root, &file.host.relative).map_err(failed)?;
         if sender.blocking_send(Piece::Begin(index)).is_err() {
             return Ok(());
         }
@@ -110,40 +112,44 @@ fn read_all(files: &[LocalFile], sender: &mpsc::Sender<Piece>) -> Result<(), Out
     Ok(())
 }
 
-/// How large the blocks are that a file of this size has to itself, from its beginning on: those of full size, and a
-/// last one that is large. What comes after them shares a block.
+/// Sizes of the blocks that a file of this size has to itself, from its start: full blocks, and a
+/// last one if it is large. The rest shares a block with other files.
 fn blocks(size: u64) -> Vec<u64> {
     let full = MAX_BLOCK_SIZE as u64;
     let (count, rest) = (size / full, size % full);
     let mut blocks = vec![full; count as usize];
-    if count > 0 && rest >= OWN_BLOCK {
+    if count > 0 && rest >= MIN_OWN_BLOCK {
         blocks.push(rest);
     }
     blocks
 }
 
-fn assemble(found: &Found, paths: &[String], stored: &Manifest) -> Result<Manifest, OutputError> {
+fn assemble(
+    plan: &OutputPlan,
+    paths: &[String],
+    stored: &Manifest,
+) -> Result<Manifest, OutputError> {
     let tree = stored.tree();
     let mut output = ManifestBuilder::new();
     output.add_tree(".", &tree)?;
-    for (path, index) in &found.aliases {
+    for (path, index) in &plan.aliases {
         if let Some(Entry::File(extents)) = tree.lookup(&paths[*index]) {
             output.add_file(path, extents.iter().cloned())?;
         }
     }
-    for spliced in &found.spliced {
-        match spliced.tree.lookup(&spliced.inner) {
+    for collection_parts in &plan.collection_parts {
+        match collection_parts.tree.lookup(&collection_parts.inner) {
             Some(Entry::File(extents)) => {
-                output.add_file(&spliced.path, extents.iter().cloned())?;
+                output.add_file(&collection_parts.path, extents.iter().cloned())?;
             }
             Some(Entry::Directory) => {
-                let part = spliced.tree.subtree(&spliced.inner)?;
-                output.add_tree(&spliced.path, &part)?;
+                let part = collection_parts.tree.subtree(&collection_parts.inner)?;
+                output.add_tree(&collection_parts.path, &part)?;
             }
             None => {}
         }
     }
-    for dir in &found.directories {
+    for dir in &plan.directories {
         output.add_directory(dir)?;
     }
     Ok(output.build())

@@ -1,17 +1,17 @@
-//! The lines of crunchstat.txt and hoststat.txt, without their time stamps. Pure text.
+//! Formats the lines of crunchstat.txt and hoststat.txt, without timestamps. Pure.
 //!
-//! A first sample says totals only; later ones add what changed since the sample before.
+//! The first sample has totals only; later samples add the change since the previous one.
 
 use std::fmt;
 
-/// A sample and how long after it the next one was taken.
+/// The previous sample and the time since then.
 #[derive(Debug, Clone, Copy)]
 pub struct Interval<T> {
     pub seconds: f64,
     pub before: T,
 }
 
-/// `mem …`: what this kernel does not tell is left out.
+/// `mem …`. Figures that the kernel does not provide are left out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Memory {
     pub cache: Option<u64>,
@@ -21,7 +21,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// `None` when there is nothing to say.
+    /// `None` if no figure is known.
     pub fn line(&self) -> Option<String> {
         let fields = [
             (self.cache, "cache"),
@@ -29,11 +29,11 @@ impl Memory {
             (self.pgmajfault, "pgmajfault"),
             (self.rss, "rss"),
         ];
-        let said: String = fields
+        let text: String = fields
             .iter()
             .filter_map(|(value, name)| Some(format!(" {} {name}", (*value)?)))
             .collect();
-        (!said.is_empty()).then(|| format!("mem{said}"))
+        (!text.is_empty()).then(|| format!("mem{text}"))
     }
 }
 
@@ -41,11 +41,11 @@ impl Memory {
 pub fn process_memory(processes: &[(&str, u64)]) -> Option<String> {
     let mut sorted = processes.to_vec();
     sorted.sort_unstable();
-    let said: String = sorted
+    let text: String = sorted
         .iter()
         .map(|(name, bytes)| format!(" {bytes} {name}"))
         .collect();
-    (!said.is_empty()).then(|| format!("procmem{said}"))
+    (!text.is_empty()).then(|| format!("procmem{text}"))
 }
 
 /// Seconds of CPU time, and how many CPUs may be used.
@@ -146,7 +146,7 @@ fn with_interval<T>(
     }
 }
 
-/// Signed: files are removed, and counters start anew when a device is taken away.
+/// Signed, because files are removed and counters restart when a device is removed.
 fn change(before: u64, now: u64) -> impl fmt::Display {
     i128::from(now) - i128::from(before)
 }

@@ -1,15 +1,17 @@
 //! Resource statistics of a running container, in the line format that existing tools parse.
 
 mod line;
+mod process_tree;
 mod sample;
 mod sampler;
 mod summary;
+mod target;
 mod threshold;
-mod tree;
 
 pub use line::{Block, Cpu, Disk, Interval, Memory, Network, process_memory};
+pub use process_tree::ProcessTree;
 pub use sample::Sample;
-pub use sampler::{Sampler, Source, Subject};
+pub use sampler::Sampler;
 pub use summary::Summary;
+pub use target::{SampleTarget, UsageSource};
 pub use threshold::MemoryThresholds;
-pub use tree::Tree;

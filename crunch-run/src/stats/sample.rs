@@ -1,18 +1,20 @@
-//! One look at what a container uses, and its lines in crunchstat.txt.
+//! One sample of a container's resource use, and its lines in crunchstat.txt.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::time::Instant;
 
-use crate::cgroup::{Cgroup, Processes, Reach};
+use cgroup::{Cgroup, Processes, Scope};
 
-use super::tree::{Counted, TreeUse};
-use super::{Block, Cpu, Disk, Interval, Memory, Network, Source, Subject, process_memory};
+use super::process_tree::{CumulativeUsage, TreeUsage};
+use super::{
+    Block, Cpu, Disk, Interval, Memory, Network, SampleTarget, UsageSource, process_memory,
+};
 
-/// The kernel counts what a process reads and writes, and not where.
+/// Device of process I/O: the kernel counts it per process, not per device.
 const ALL_DEVICES: &str = "0:0";
 
-/// Everything that was found at one moment.
+/// Resource use at one moment.
 #[derive(Debug, Clone)]
 pub struct Sample {
     pub taken: Instant,
@@ -23,30 +25,30 @@ pub struct Sample {
     /// By interface, without the loopback.
     pub networks: BTreeMap<String, Network>,
     pub disk: Option<Disk>,
-    /// Resident bytes of named processes.
+    /// Resident memory of named processes in bytes.
     pub processes: Vec<(&'static str, u64)>,
     pub process_limit: Processes,
 }
 
 impl Sample {
-    /// Reads the control group or the processes, the network of the first one, and the file system of the scratch
-    /// directory.
-    pub fn take(subject: &mut Subject) -> Self {
-        let used = match &mut subject.source {
-            Source::Group(group, reach) => Used::by_group(group, *reach),
-            Source::Processes(tree) => Used::by_tree(&tree.look()),
+    /// Reads the control group or the processes, the network of the first process, and the file
+    /// system of the scratch directory.
+    pub fn take(target: &mut SampleTarget) -> Self {
+        let used = match &mut target.source {
+            UsageSource::Group(group, reach) => UsageReadings::by_group(group, *reach),
+            UsageSource::Processes(tree) => UsageReadings::by_tree(&tree.measure()),
         };
         Self {
             taken: Instant::now(),
             memory: used.memory,
             cpu: used.cpu,
             blocks: used.blocks,
-            networks: subject
+            networks: target
                 .pid
                 .and_then(|pid| fs::read_to_string(format!("/proc/{pid}/net/dev")).ok())
                 .map(|text| networks(&text))
                 .unwrap_or_default(),
-            disk: rustix::fs::statvfs(&subject.scratch).ok().map(|fs| Disk {
+            disk: rustix::fs::statvfs(&target.scratch).ok().map(|fs| Disk {
                 available: fs.f_bavail.saturating_mul(fs.f_frsize),
                 used: fs
                     .f_blocks
@@ -54,7 +56,7 @@ impl Sample {
                     .saturating_mul(fs.f_frsize),
                 total: fs.f_blocks.saturating_mul(fs.f_frsize),
             }),
-            processes: subject
+            processes: target
                 .processes
                 .iter()
                 .filter_map(|(name, pid)| Some((*name, resident(*pid)?)))
@@ -63,7 +65,7 @@ impl Sample {
         }
     }
 
-    /// The lines, in the order upstream writes them; changes are since `before`.
+    /// The lines in upstream's order, with changes since `before`.
     pub fn lines(&self, before: Option<&Sample>) -> Vec<String> {
         let seconds = before.map_or(0.0, |b| (self.taken - b.taken).as_secs_f64());
         fn since<T>(seconds: f64, before: Option<T>) -> Option<Interval<T>> {
@@ -89,16 +91,16 @@ impl Sample {
     }
 }
 
-/// What depends on who tells it.
-struct Used {
+/// Figures whose source is the control group or the processes.
+struct UsageReadings {
     memory: Memory,
     cpu: Option<Cpu>,
     blocks: BTreeMap<String, Block>,
     process_limit: Processes,
 }
 
-impl Used {
-    fn by_group(group: &Cgroup, reach: Reach) -> Self {
+impl UsageReadings {
+    fn by_group(group: &Cgroup, reach: Scope) -> Self {
         Self {
             memory: Memory::of_group(group, reach),
             cpu: group.cpu(reach).map(|used| Cpu {
@@ -118,14 +120,14 @@ impl Used {
         }
     }
 
-    fn by_tree(used: &TreeUse) -> Self {
-        let Counted {
+    fn by_tree(used: &TreeUsage) -> Self {
+        let CumulativeUsage {
             user_seconds,
             system_seconds,
             written,
             read,
             ..
-        } = used.counted;
+        } = used.cumulative;
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             memory: Memory::of_tree(used),
@@ -141,7 +143,7 @@ impl Used {
 }
 
 impl Memory {
-    pub fn of_group(group: &Cgroup, reach: Reach) -> Self {
+    pub fn of_group(group: &Cgroup, reach: Scope) -> Self {
         let memory = group.memory(reach).unwrap_or_default();
         Self {
             cache: memory.cache,
@@ -151,20 +153,20 @@ impl Memory {
         }
     }
 
-    pub fn of_tree(used: &TreeUse) -> Self {
+    pub fn of_tree(used: &TreeUsage) -> Self {
         let Some(memory) = used.memory else {
             return Self::default();
         };
         Self {
             cache: None,
             swap: Some(memory.swap),
-            pgmajfault: Some(used.counted.page_faults),
+            pgmajfault: Some(used.cumulative.page_faults),
             rss: Some(memory.rss),
         }
     }
 }
 
-/// Resident bytes of a process; `None` when there is no such process.
+/// Resident memory of a process in bytes; `None` if the process does not exist.
 fn resident(pid: u32) -> Option<u64> {
     let pages = procfs::process::Process::new(i32::try_from(pid).ok()?)
         .and_then(|process| process.statm())
@@ -196,7 +198,7 @@ fn networks(text: &str) -> BTreeMap<String, Network> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::Tree;
+    use crate::stats::ProcessTree;
     use std::time::Duration;
 
     #[test]
@@ -254,14 +256,14 @@ mod tests {
     #[test]
     fn this_very_process_can_be_looked_at() {
         let own = std::process::id();
-        let mut subject = Subject {
-            source: Source::Group(Cgroup::of_process(own).unwrap(), Reach::Around),
+        let mut target = SampleTarget {
+            source: UsageSource::Group(Cgroup::of_process(own).unwrap(), Scope::Nearest),
             pid: Some(own),
             scratch: "/".into(),
             memory_limit: 0,
             processes: vec![("crunch-run", own), ("gone", u32::MAX)],
         };
-        let sample = Sample::take(&mut subject);
+        let sample = Sample::take(&mut target);
         assert!(sample.disk.is_some_and(|d| d.total > 0));
         // A process that is not there is left out.
         let [(name, bytes)] = sample.processes[..] else {
@@ -270,12 +272,12 @@ mod tests {
         assert_eq!(name, "crunch-run");
         assert!((1 << 20..1 << 30).contains(&bytes), "{bytes}");
         let lines = sample.lines(None);
-        let said = format!("procmem {bytes} crunch-run");
-        assert!(lines.contains(&said), "{lines:?}");
+        let line = format!("procmem {bytes} crunch-run");
+        assert!(lines.contains(&line), "{lines:?}");
 
-        // The same without a control group.
-        subject.source = Source::Processes(Tree::below(own).unwrap());
-        let lines = Sample::take(&mut subject).lines(None);
+        // The same sample without a control group.
+        target.source = UsageSource::Processes(ProcessTree::of_process(own).unwrap());
+        let lines = Sample::take(&mut target).lines(None);
         for (line, words) in lines.iter().zip(["mem ", "procmem ", "cpu ", "blkio:0:0 "]) {
             assert!(line.starts_with(words), "{lines:?}");
         }

@@ -1,9 +1,9 @@
-//! What a container used in all, for the end of the log.
+//! Totals and peaks of a container's resource use, for the end of the log.
 
 use std::collections::BTreeMap;
 
 use super::{Block, Memory, Sample};
-use crate::cgroup::Processes;
+use cgroup::Processes;
 
 /// The highest values seen and the last totals.
 #[derive(Debug, Clone, Default)]
@@ -13,11 +13,11 @@ pub struct Summary {
     peak_cache: Option<u64>,
     peak_swap: Option<u64>,
     peak_faults: Option<u64>,
-    /// Used and total bytes when the most was used.
+    /// Used and total bytes of the disk at the time of the highest use.
     peak_disk: Option<(u64, u64)>,
-    /// Resident bytes of named processes.
+    /// Highest resident memory of named processes in bytes.
     peak_processes: BTreeMap<&'static str, u64>,
-    /// The last look may have come too late for the group.
+    /// Kept from the last sample that could read the control group.
     process_limit: Processes,
 }
 
@@ -35,7 +35,7 @@ impl Summary {
         self.last = Some(sample);
     }
 
-    /// A look at the memory alone.
+    /// Adds a sample of memory only.
     pub fn peak_memory(&mut self, memory: Memory) {
         self.peak_rss = self.peak_rss.max(memory.rss);
         self.peak_cache = self.peak_cache.max(memory.cache);
@@ -43,7 +43,7 @@ impl Summary {
         self.peak_faults = self.peak_faults.max(memory.pgmajfault);
     }
 
-    /// One process had so many resident bytes, as the kernel counted it between two looks.
+    /// Adds the peak of one process as the kernel counted it between samples.
     pub fn largest_process(&mut self, bytes: Option<u64>) {
         self.peak_rss = self.peak_rss.max(bytes);
     }
@@ -60,7 +60,7 @@ impl Summary {
         self.peak_rss
     }
 
-    /// Bytes to and from all block devices, where the kernel told of any.
+    /// Bytes written to and read from all block devices, if known.
     pub fn block_io(&self) -> Option<Block> {
         let blocks = &self.last.as_ref()?.blocks;
         let total = |of: fn(&Block) -> u64| blocks.values().map(of).sum();
@@ -74,7 +74,7 @@ impl Summary {
         self.process_limit
     }
 
-    /// What this program itself needed, in upstream's words.
+    /// Resource use of crunch-run, in upstream's words.
     pub fn process_lines(&self) -> Vec<String> {
         self.peak_processes
             .iter()
@@ -82,7 +82,7 @@ impl Summary {
             .collect()
     }
 
-    /// Upstream's sentences, which people know. `limit` is the memory asked for, in bytes.
+    /// The summary in upstream's words. `limit` is the requested memory in bytes.
     pub fn lines(&self, limit: u64) -> Vec<String> {
         let mut lines = Vec::new();
         let Some(last) = &self.last else {
@@ -182,7 +182,7 @@ mod tests {
         let mut seen = sample(10, 20, 3.0);
         seen.process_limit = processes;
         summary.add(seen);
-        // Its group is gone.
+        // The control group is removed.
         summary.add(sample(10, 20, 3.0));
         assert_eq!(summary.process_limit(), processes);
         assert_eq!(

@@ -1,15 +1,15 @@
-//! When memory use has passed a share of what was asked for, it is said once per share.
+//! Logs once when memory use exceeds each of several percentages of the request.
 
-/// Percentages of the memory limit that are worth a line in the log.
+/// Percentages of the memory limit that are logged once.
 #[derive(Debug, Clone)]
 pub struct MemoryThresholds {
     limit: u64,
-    /// Ascending; those that were passed are gone.
+    /// Thresholds not exceeded yet, in ascending order.
     left: Vec<u64>,
 }
 
 impl MemoryThresholds {
-    /// `limit` in bytes; 0 means there is none and nothing is ever said.
+    /// `limit` in bytes. 0 means no limit, and nothing is logged.
     pub fn new(limit: u64, percentages: &[u64]) -> Self {
         let mut left = if limit == 0 {
             Vec::new()
@@ -20,7 +20,7 @@ impl MemoryThresholds {
         Self { limit, left }
     }
 
-    /// The lines to log for this use: one for each further threshold that it passed.
+    /// Returns one line for each threshold that `rss` newly exceeds.
     pub fn passed(&mut self, rss: u64) -> Vec<String> {
         let (used, limit) = (u128::from(rss) * 100, self.limit);
         let count = self
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn a_use_of_two_thirds_passes_what_lies_below_it() {
-        // What a machine with 12 GB in use showed, with one and a half times that as the limit.
+        // Values of a machine with 12 GB in use and a limit of one and a half times that.
         let used = 12_591_513_600;
         let cases: [(&[u64], usize); 5] = [
             (&[55], 1),

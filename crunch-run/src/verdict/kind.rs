@@ -1,4 +1,4 @@
-//! Why a container ended, in one word for programs, and who has to do something about it.
+//! Why a container ended, as one word for programs, and who is responsible.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,12 +6,12 @@ use crate::limits::Resource;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// By itself, whatever the code.
+pub enum VerdictKind {
+    /// The command exited by itself, with any code.
     Exited,
-    /// By a signal that was not ours.
+    /// A signal that crunch-run did not send.
     Signalled,
-    /// Its memory limit took one of its processes, and it went on and ended well.
+    /// A process was killed by the memory limit, and the command still succeeded.
     ChildOutOfMemory,
     WallTime,
     CpuTime,
@@ -20,23 +20,23 @@ pub enum Kind {
     ScratchFiles,
     Processes,
     OutputSize,
-    /// Somebody told crunch-run to end: a dispatcher, a scheduler, a person.
+    /// A dispatcher, scheduler or person stopped crunch-run.
     Stopped,
-    /// Nobody wants it any more.
+    /// The priority was set to 0.
     PriorityZero,
-    /// The request is at fault.
+    /// The request is invalid.
     Refused,
     NotStarted,
     BadOutput,
     /// The node cannot run containers.
     BrokenNode,
-    /// Its end was not seen.
+    /// The end of the command was not seen.
     Lost,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Class {
+pub enum Responsibility {
     Payload,
     Limit,
     User,
@@ -44,27 +44,37 @@ pub enum Class {
     Infrastructure,
 }
 
-impl Kind {
-    pub fn class(self) -> Class {
+impl VerdictKind {
+    pub fn class(self) -> Responsibility {
         match self {
-            Self::Exited | Self::Signalled | Self::ChildOutOfMemory => Class::Payload,
+            Self::Exited | Self::Signalled | Self::ChildOutOfMemory => Responsibility::Payload,
             Self::WallTime
             | Self::CpuTime
             | Self::Memory
             | Self::ScratchBytes
             | Self::ScratchFiles
             | Self::Processes
-            | Self::OutputSize => Class::Limit,
-            Self::Stopped | Self::PriorityZero => Class::User,
-            Self::Refused | Self::NotStarted | Self::BadOutput => Class::Specification,
-            Self::BrokenNode | Self::Lost => Class::Infrastructure,
+            | Self::OutputSize => Responsibility::Limit,
+            Self::Stopped | Self::PriorityZero => Responsibility::User,
+            Self::Refused | Self::NotStarted | Self::BadOutput => Responsibility::Specification,
+            Self::BrokenNode | Self::Lost => Responsibility::Infrastructure,
         }
+    }
+
+    /// Whether another attempt at the same request usually ends like this one, on any node.
+    pub fn is_permanent(self) -> bool {
+        matches!(
+            self,
+            Self::Memory | Self::Refused | Self::NotStarted | Self::BadOutput
+        )
     }
 
     pub fn of_resource(resource: &Resource) -> Self {
         match resource {
             Resource::CpuTime => Self::CpuTime,
-            Resource::ScratchBytes | Resource::MountBytes(_) => Self::ScratchBytes,
+            Resource::ScratchBytes | Resource::RequestedScratch | Resource::MountBytes(_) => {
+                Self::ScratchBytes
+            }
             Resource::ScratchFiles => Self::ScratchFiles,
             Resource::OutputBytes => Self::OutputSize,
             Resource::Memory => Self::Memory,
@@ -92,7 +102,7 @@ impl Kind {
         Self::Lost,
     ];
 
-    /// As programs read it.
+    /// The word in result.json.
     #[cfg(test)]
     pub fn word(self) -> String {
         word(self)
@@ -100,7 +110,7 @@ impl Kind {
 }
 
 #[cfg(test)]
-impl Class {
+impl Responsibility {
     pub fn word(self) -> String {
         word(self)
     }

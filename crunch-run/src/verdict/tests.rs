@@ -1,16 +1,16 @@
 //! Endings, and the verdicts they get.
 
 use super::*;
-use crate::cgroup::{GroupMemory, SharedKills};
 use crate::limits::Resource;
+use cgroup::{GroupMemory, SharedKills};
 
-/// What happened, and what is made of it.
+/// A command's end, and the expected verdict.
 type Case = (
     Ending,
     Output,
     ContainerState,
     Option<i32>,
-    Kind,
+    VerdictKind,
     &'static str,
 );
 
@@ -51,21 +51,21 @@ fn a_kill_in_the_job_s_control_group_is_told_with_its_limit() {
     };
     let (signal, shell) = (ExitStatus::Signal(9), ExitStatus::Code(137));
     for (status, is_alone, kind) in [
-        (signal, true, Kind::Memory),
-        (signal, false, Kind::Memory),
+        (signal, true, VerdictKind::Memory),
+        (signal, false, VerdictKind::Memory),
         // A shell passes on how its child ended.
-        (shell, false, Kind::Memory),
-        (ExitStatus::Code(1), true, Kind::Memory),
-        (ExitStatus::Code(0), true, Kind::ChildOutOfMemory),
-        // It may have been a process of another container.
-        (ExitStatus::Code(1), false, Kind::Exited),
-        (ExitStatus::Code(0), false, Kind::Exited),
+        (shell, false, VerdictKind::Memory),
+        (ExitStatus::Code(1), true, VerdictKind::Memory),
+        (ExitStatus::Code(0), true, VerdictKind::ChildOutOfMemory),
+        // The killed process may belong to another container.
+        (ExitStatus::Code(1), false, VerdictKind::Exited),
+        (ExitStatus::Code(0), false, VerdictKind::Exited),
     ] {
         let exit = exit(status, 0).with_job_group(Some(found(is_alone)));
         let verdict = judge(&Ending::Exited(exit), saved(), evidence());
         assert_eq!(verdict.kind, kind, "{status:?} {is_alone}");
         let Some(reason) = verdict.error.or(verdict.warning) else {
-            assert_eq!(kind, Kind::Exited);
+            assert_eq!(kind, VerdictKind::Exited);
             continue;
         };
         assert!(
@@ -78,7 +78,10 @@ fn a_kill_in_the_job_s_control_group_is_told_with_its_limit() {
     }
     let killed = exit(signal, 0).with_job_group(None);
     let verdict = judge(&Ending::Exited(killed), saved(), evidence());
-    assert_eq!((verdict.kind, verdict.error), (Kind::Signalled, None));
+    assert_eq!(
+        (verdict.kind, verdict.error),
+        (VerdictKind::Signalled, None)
+    );
 }
 
 #[test]
@@ -91,14 +94,14 @@ fn endings_and_their_verdicts() {
         exit: Some(killed),
     };
     let cases: Vec<Case> = vec![
-        (code(0), saved(), Complete, Some(0), Kind::Exited, ""),
-        (code(3), saved(), Complete, Some(3), Kind::Exited, ""),
+        (code(0), saved(), Complete, Some(0), VerdictKind::Exited, ""),
+        (code(3), saved(), Complete, Some(3), VerdictKind::Exited, ""),
         (
             Ending::Exited(killed),
             saved(),
             Complete,
             Some(137),
-            Kind::Signalled,
+            VerdictKind::Signalled,
             "",
         ),
         (
@@ -106,15 +109,15 @@ fn endings_and_their_verdicts() {
             saved(),
             Complete,
             Some(137),
-            Kind::Memory,
-            "killed by its memory limit: used 64.0 MiB of 64.0 MiB; ask for more with --mem",
+            VerdictKind::Memory,
+            "killed by its memory limit: used 64.0 MiB of 64.0 MiB; ask for more with --memory",
         ),
         (
             code(0),
-            Output::Wrong("link x leads out".into()),
+            Output::Invalid("link x leads out".into()),
             Cancelled,
             Some(0),
-            Kind::BadOutput,
+            VerdictKind::BadOutput,
             "its output cannot be saved: link x leads out",
         ),
         (
@@ -122,31 +125,31 @@ fn endings_and_their_verdicts() {
             Output::Interrupted(Cause::PriorityZero),
             Cancelled,
             Some(0),
-            Kind::PriorityZero,
+            VerdictKind::PriorityZero,
             "saving its output was stopped because its priority was set to 0",
         ),
         (
             stopped(Cause::Signal("TERM")),
-            Output::Unwanted,
+            Output::NotNeeded,
             Cancelled,
             Some(137),
-            Kind::Stopped,
+            VerdictKind::Stopped,
             "it was stopped on request (signal TERM)",
         ),
         (
             stopped(Cause::Signal("XCPU")),
-            Output::Unwanted,
+            Output::NotNeeded,
             Cancelled,
             Some(137),
-            Kind::WallTime,
+            VerdictKind::WallTime,
             "the time limit of its job was reached: it was stopped (signal XCPU); ask for more with --time, or for a partition that gives more",
         ),
         (
             stopped(Cause::MaxRunTime(Duration::from_secs(5))),
-            Output::Unwanted,
+            Output::NotNeeded,
             Cancelled,
             Some(137),
-            Kind::WallTime,
+            VerdictKind::WallTime,
             "maximum run time exceeded: it was stopped after 5 s; ask for more with --time",
         ),
         (
@@ -154,24 +157,24 @@ fn endings_and_their_verdicts() {
                 reason: "no loader".into(),
                 by_request: false,
             },
-            Output::Unwanted,
+            Output::NotNeeded,
             Cancelled,
             None,
-            Kind::NotStarted,
+            VerdictKind::NotStarted,
             "the command could not be started: no loader",
         ),
         (
             Ending::Lost {
                 reason: "keeper gone".into(),
             },
-            Output::Unwanted,
+            Output::NotNeeded,
             Cancelled,
             None,
-            Kind::Lost,
+            VerdictKind::Lost,
             "the container was lost: keeper gone",
         ),
     ];
-    let overrun = |resource| Overrun {
+    let exceeded = |resource| LimitExceeded {
         resource,
         used: 3 * MIB,
         allowed: 2 * MIB,
@@ -179,11 +182,11 @@ fn endings_and_their_verdicts() {
     let mut cases = cases;
     cases.extend([
         (
-            stopped(Cause::Limit(overrun(Resource::MountBytes("/out".into())))),
-            Output::Unwanted,
+            stopped(Cause::Limit(exceeded(Resource::MountBytes("/out".into())))),
+            Output::NotNeeded,
             Cancelled,
             Some(137),
-            Kind::ScratchBytes,
+            VerdictKind::ScratchBytes,
             "it was stopped because it used 3.0 MiB of 2.0 MiB at /out; ask for more capacity of that mount",
         ),
         (
@@ -191,10 +194,10 @@ fn endings_and_their_verdicts() {
                 reason: "x: no space left on device".into(),
                 by_request: false,
             },
-            Output::Unwanted,
+            Output::NotNeeded,
             Cancelled,
             None,
-            Kind::BrokenNode,
+            VerdictKind::BrokenNode,
             "the command could not be started: x: no space left on device",
         ),
         (
@@ -202,18 +205,18 @@ fn endings_and_their_verdicts() {
                 reason: "command \"no space left on device\" not found in the image".into(),
                 by_request: true,
             },
-            Output::Unwanted,
+            Output::NotNeeded,
             Cancelled,
             None,
-            Kind::NotStarted,
+            VerdictKind::NotStarted,
             "the command could not be started: command \"no space left on device\" not found in the image",
         ),
         (
             code(0),
-            Output::TooLarge(overrun(Resource::OutputBytes)),
+            Output::TooLarge(exceeded(Resource::OutputBytes)),
             Cancelled,
             Some(0),
-            Kind::OutputSize,
+            VerdictKind::OutputSize,
             "its output is too large: 3.0 MiB of 2.0 MiB of output; this site limits the size of outputs",
         ),
     ]);
@@ -222,8 +225,8 @@ fn endings_and_their_verdicts() {
         assert_eq!(verdict.state, state, "{ending:?}");
         assert_eq!(verdict.kind, kind, "{ending:?}");
         assert_eq!(verdict.exit_code, exit_code, "{ending:?}");
-        let said = verdict.error.map(|e| e.sentence).unwrap_or_default();
-        assert_eq!(said, error, "{ending:?}");
+        let sentence = verdict.error.map(|e| e.sentence).unwrap_or_default();
+        assert_eq!(sentence, error, "{ending:?}");
         assert_eq!(verdict.warning, None);
         assert_eq!(verdict.output.is_some(), state == Complete);
     }
@@ -235,7 +238,7 @@ fn a_killed_child_of_a_command_that_went_on_is_a_warning() {
     let verdict = judge(&ending, saved(), evidence());
     assert_eq!(
         (verdict.kind, verdict.error),
-        (Kind::ChildOutOfMemory, None)
+        (VerdictKind::ChildOutOfMemory, None)
     );
     let warning = verdict.warning.unwrap();
     assert!(
@@ -276,7 +279,7 @@ fn the_update_carries_what_the_state_allows() {
 #[test]
 fn signals_are_named() {
     assert_eq!(
-        how(&exit(ExitStatus::Signal(11), 0)),
+        describe_exit(&exit(ExitStatus::Signal(11), 0)),
         "Container exited with status code 139 (signal 11, SIGSEGV)"
     );
 }
@@ -293,11 +296,11 @@ fn processes_that_were_refused_explain_a_failure_and_are_a_warning_otherwise() {
     let sentence = "it could not start as many processes and threads as it wanted: its limit of 64 was reached";
     let failed = Ending::Exited(exit(ExitStatus::Code(2), 0));
     let verdict = judge(&failed, saved(), evidence);
-    assert_eq!(verdict.kind, Kind::Processes);
+    assert_eq!(verdict.kind, VerdictKind::Processes);
     assert_eq!(verdict.error.unwrap().sentence, sentence);
     let well = Ending::Exited(exit(ExitStatus::Code(0), 0));
     let verdict = judge(&well, saved(), evidence);
-    assert_eq!((verdict.kind, verdict.error), (Kind::Exited, None));
+    assert_eq!((verdict.kind, verdict.error), (VerdictKind::Exited, None));
     assert!(
         verdict
             .warning

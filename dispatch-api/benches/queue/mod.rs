@@ -1,8 +1,9 @@
-//! A long queue, put into a server's database behind its back.
+//! Fills the queue of a stopped server directly in its database.
 
 use std::path::Path;
 
-/// Copies the container `pattern` so often, with priorities of a thousand kinds. No server may be running on it.
+/// Copies the container `pattern` `count` times, with a thousand different priorities. No server
+/// may run on the database.
 pub fn fill(database: &Path, pattern: &str, count: u32) {
     let database = dispatch_api::db::open(database).expect("the database");
     let columns: Vec<&str> = dispatch_api::schema::CONTAINERS

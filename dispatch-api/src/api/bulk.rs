@@ -1,57 +1,76 @@
-//! Calls for many records at once: an extension of this server, announced in the discovery document as the methods
-//! `bulk_create` of tokens and of log entries, and `bulk_lock` of containers. `docs/bulk.md` describes them.
+//! Bulk requests, an extension of this server: `bulk_create` of tokens and log entries, `bulk_lock`
+//! of containers. The discovery document announces them, and `docs/bulk.md` describes them.
 //!
-//! Each item is judged by the code of the single call, done wholly or not at all, and answered by itself: what it would
-//! have been answered alone, or the status and errors of that refusal. All of a call share one transaction.
+//! Each item runs the code of the single request in a savepoint. Its reply is that request's reply,
+//! or the status and errors of its rejection. All items share one transaction.
 
 use fail_points::fail_point;
 use serde_json::{Map, Value, json};
 
-use super::{Call, Reply, containers, logs, present, tokens};
+use super::call::{Call, Reply};
+use super::route::Route;
+use super::{containers, logs, render, tokens};
 use crate::auth::Caller;
 use crate::container::lifecycle;
 use crate::error::{ApiError, Result};
 use crate::schema::{LOGS, TOKENS};
 
-/// Items of one call, at most: the writer does nothing else meanwhile.
-pub const MOST: usize = 250;
+/// Maximum number of items of one request; the writer does nothing else meanwhile.
+pub const MAX_BULK_ITEMS: usize = 250;
 
-/// `POST api_client_authorizations/bulk_create`: each item is what the single call takes.
-pub fn create_tokens(call: &Call) -> Result<Reply> {
-    let wanted = wanted_records(call, "/arvados/v1/api_client_authorizations")?;
-    let (who, remote) = (call.who.clone(), call.remote.clone());
-    let made = call.app.write(move |tx| {
-        let made = wanted
-            .into_iter()
-            .map(|attributes| tx.apart(|| tokens::create(tx, &who, &attributes?, &remote)));
-        let made = all_but_broken(made);
+pub const ROUTES: &[Route] = &[
+    Route::new("POST", "containers/bulk_lock", |call, _| {
+        lock_containers(call)
+    }),
+    Route::new(
+        "POST",
+        "api_client_authorizations/bulk_create",
+        |call, _| create_tokens(call),
+    ),
+    Route::new("POST", "logs/bulk_create", |call, _| create_logs(call)),
+];
+
+/// `POST api_client_authorizations/bulk_create`: each item has the attributes of a single request.
+fn create_tokens(call: &Call) -> Result<Reply> {
+    let wanted = parse_records(call, "/arvados/v1/api_client_authorizations")?;
+    let (caller, remote) = (call.caller.clone(), call.remote.clone());
+    let created = call.app.write(move |tx| {
+        let created = wanted.into_iter().map(|attributes| {
+            tx.in_savepoint(|| tokens::create(tx, &caller, &attributes?, &remote))
+        });
+        let created = fail_on_server_error(created);
         fail_point("api.token-create.before-commit");
-        made
+        created
     })?;
     fail_point("api.token-create.before-answer");
-    Ok(answers(made, |token| present::single(&TOKENS, token, None)))
+    Ok(render_items(created, |token| {
+        render::record(&TOKENS, token, None)
+    }))
 }
 
-/// `POST logs/bulk_create`: each item is what the single call takes.
-pub fn create_logs(call: &Call) -> Result<Reply> {
-    let wanted = wanted_records(call, "/arvados/v1/logs")?;
+/// `POST logs/bulk_create`: each item has the attributes of a single request.
+fn create_logs(call: &Call) -> Result<Reply> {
+    let wanted = parse_records(call, "/arvados/v1/logs")?;
     let entries: Vec<_> = wanted
         .into_iter()
-        .map(|attributes| logs::entry(&attributes?))
+        .map(|attributes| logs::parse_entry(&attributes?))
         .collect();
-    let who = call.who.clone();
-    let made = call.app.write(move |tx| {
-        let made = entries
+    let caller = call.caller.clone();
+    let created = call.app.write(move |tx| {
+        let created = entries
             .into_iter()
-            .map(|entry| tx.apart(|| tx.add_log(&who, entry?)));
-        all_but_broken(made)
+            .map(|entry| tx.in_savepoint(|| logs::insert(tx, &caller, entry?)));
+        fail_on_server_error(created)
     })?;
-    Ok(answers(made, |entry| present::single(&LOGS, entry, None)))
+    Ok(render_items(created, |entry| {
+        render::record(&LOGS, entry, None)
+    }))
 }
 
-/// The attributes of each record to be made, for whoever may make one by the call of this path.
-fn wanted_records(call: &Call, single: &str) -> Result<Vec<Result<Map<String, Value>>>> {
-    if !call.who.may("POST", single) {
+/// The attributes of each record to create. The caller needs permission for the single request at
+/// path `single`.
+fn parse_records(call: &Call, single: &str) -> Result<Vec<Result<Map<String, Value>>>> {
+    if !call.caller.may_request("POST", single) {
         return Err(ApiError::OutOfScope);
     }
     let each = items(call)?.into_iter().map(|item| match item {
@@ -61,45 +80,46 @@ fn wanted_records(call: &Call, single: &str) -> Result<Vec<Result<Map<String, Va
     Ok(each.collect())
 }
 
-/// An item of a bulk lock: who asks, for which container, as it was seen.
-struct Wanted {
-    who: Caller,
+/// One item of a bulk lock: the caller, the container, and the etag that the client has seen.
+struct LockItem {
+    caller: Caller,
     uuid: String,
     etag: Option<String>,
 }
 
-/// `POST containers/bulk_lock`: each item names a container, the token that is to hold it, and the etag that was seen.
-pub fn lock_containers(call: &Call) -> Result<Reply> {
-    let wanted: Vec<Result<Wanted>> = items(call)?
+/// `POST containers/bulk_lock`: each item names a container, the token to lock it with, and the
+/// etag that was seen.
+fn lock_containers(call: &Call) -> Result<Reply> {
+    let wanted: Vec<Result<LockItem>> = items(call)?
         .into_iter()
-        .map(|item| wanted_lock(call, &item))
+        .map(|item| parse_lock_item(call, &item))
         .collect();
     fail_point("api.lock.accepted");
     let locked = call.app.write(move |tx| {
         let locked = wanted.into_iter().map(|item| {
             let item = item?;
-            tx.apart(|| lifecycle::lock(tx, &item.who, &item.uuid, item.etag.as_deref()))
+            tx.in_savepoint(|| lifecycle::lock(tx, &item.caller, &item.uuid, item.etag.as_deref()))
         });
-        let locked = all_but_broken(locked);
+        let locked = fail_on_server_error(locked);
         fail_point("api.lock.before-commit");
         locked
     })?;
     fail_point("api.lock.before-answer");
-    Ok(answers(locked, |container| {
+    Ok(render_items(locked, |container| {
         containers::lock_reply(&container)
     }))
 }
 
-/// The token of an item stands for the one that a single call comes with, and must be good for that.
-fn wanted_lock(call: &Call, item: &Value) -> Result<Wanted> {
+/// Parses an item and authenticates its token, which needs permission for the single lock request.
+fn parse_lock_item(call: &Call, item: &Value) -> Result<LockItem> {
     let text = |name: &str| item[name].as_str().map(str::to_owned);
     let uuid = text("uuid").ok_or_else(|| ApiError::invalid("an item has no uuid"))?;
     let token = text("token").ok_or(ApiError::NotLoggedIn)?;
-    let who = call.app.authenticate(&token)?;
+    let caller = call.app.authenticate(&token)?;
     let path = format!("/arvados/v1/containers/{uuid}/lock");
-    match who.may("POST", &path) {
-        true => Ok(Wanted {
-            who,
+    match caller.may_request("POST", &path) {
+        true => Ok(LockItem {
+            caller,
             uuid,
             etag: text("etag").map(|etag| format!("\"{etag}\"")),
         }),
@@ -112,29 +132,30 @@ fn items(call: &Call) -> Result<Vec<Value>> {
         return Err(ApiError::invalid("items must be an array"));
     };
     match items.len() {
-        0..=MOST => Ok(items),
+        0..=MAX_BULK_ITEMS => Ok(items),
         many => Err(ApiError::invalid(format!(
-            "{many} items are too many for one call: {MOST} at most"
+            "{many} items exceed the maximum of {MAX_BULK_ITEMS} for one request"
         ))),
     }
 }
 
-/// What came of each; an error that is not about one of them undoes all.
-fn all_but_broken<T>(done: impl Iterator<Item = Result<T>>) -> Result<Vec<Result<T>>> {
-    done.map(|done| match done {
-        Err(broken) if broken.status().is_server_error() => Err(broken),
-        done => Ok(done),
-    })
-    .collect()
+/// Collects the results. A server error of one item rolls back all of them.
+fn fail_on_server_error<T>(result: impl Iterator<Item = Result<T>>) -> Result<Vec<Result<T>>> {
+    result
+        .map(|result| match result {
+            Err(broken) if broken.status().is_server_error() => Err(broken),
+            result => Ok(result),
+        })
+        .collect()
 }
 
-fn answers<T>(done: Vec<Result<T>>, show: impl Fn(T) -> Reply) -> Reply {
-    let answer = |done: Result<T>| match done {
+fn render_items<T>(result: Vec<Result<T>>, show: impl Fn(T) -> Reply) -> Reply {
+    let render_item = |result: Result<T>| match result {
         Ok(record) => json!({"record": show(record).body}),
         Err(refused) => {
             json!({"status": refused.status().as_u16(), "errors": refused.messages()})
         }
     };
-    let items: Vec<Value> = done.into_iter().map(answer).collect();
+    let items: Vec<Value> = result.into_iter().map(render_item).collect();
     json!({"items": items}).into()
 }

@@ -2,83 +2,91 @@
 
 use serde_json::Value;
 
-use super::{Call, Reply, resource};
+use super::call::{Call, Reply};
+use super::resource;
+use super::route::Route;
 use crate::auth::permission;
 use crate::clock;
-use crate::collection::{content, store};
+use crate::collection::store;
 use crate::container::image::is_pdh;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
 use crate::schema::COLLECTIONS;
 
-pub fn route(call: &Call, verb: &str, rest: &[&str]) -> Result<Reply> {
-    match (verb, rest) {
-        ("GET", []) => resource::list(call, &COLLECTIONS, |record| sign(call, record)),
-        ("POST", []) => create(call),
-        ("GET", [name]) if is_pdh(name) => by_pdh(call, name),
-        ("GET", [uuid]) => by_uuid(call, uuid),
-        ("PUT", [uuid]) => update(call, uuid),
-        ("DELETE", [uuid]) | ("POST", [uuid, "trash"]) => {
-            let (who, uuid) = (call.who.clone(), (*uuid).to_owned());
-            let trashed = call.app.write(move |tx| store::trash(tx, &who, &uuid))?;
-            show(call, trashed)
-        }
-        ("POST", [uuid, "untrash"]) => {
-            let unique = call.params.flag("ensure_unique_name");
-            let (who, uuid) = (call.who.clone(), (*uuid).to_owned());
-            let back = call
-                .app
-                .write(move |tx| store::untrash(tx, &who, &uuid, unique))?;
-            show(call, back)
-        }
-        _ => Err(ApiError::path_not_found()),
-    }
+pub const ROUTES: &[Route] = &[
+    Route::new("GET", "collections", |call, _| {
+        resource::list(call, &COLLECTIONS, |record| sign(call, record))
+    }),
+    Route::new("POST", "collections", |call, _| create(call)),
+    Route::new("GET", "collections/{}", |call, name| match is_pdh(name) {
+        true => by_pdh(call, name),
+        false => by_uuid(call, name),
+    }),
+    Route::new("PUT", "collections/{}", update),
+    Route::new("DELETE", "collections/{}", trash),
+    Route::new("POST", "collections/{}/trash", trash),
+    Route::new("POST", "collections/{}/untrash", untrash),
+];
+
+fn trash(call: &Call, uuid: &str) -> Result<Reply> {
+    let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
+    let trashed = call.app.write(move |tx| store::trash(tx, &caller, &uuid))?;
+    show(call, trashed)
+}
+
+fn untrash(call: &Call, uuid: &str) -> Result<Reply> {
+    let unique = call.params.flag("ensure_unique_name");
+    let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
+    let back = call
+        .app
+        .write(move |tx| store::untrash(tx, &caller, &uuid, unique))?;
+    show(call, back)
 }
 
 fn create(call: &Call) -> Result<Reply> {
     let attributes = call.params.attributes(&COLLECTIONS)?;
     let unique = call.params.flag("ensure_unique_name");
-    let who = call.who.clone();
-    let made = call
+    let caller = call.caller.clone();
+    let created = call
         .app
-        .write(move |tx| store::create(tx, &who, &attributes, unique))?;
-    show(call, made)
+        .write(move |tx| store::create(tx, &caller, &attributes, unique))?;
+    show(call, created)
 }
 
 fn update(call: &Call, uuid: &str) -> Result<Reply> {
     let attributes = call.params.attributes(&COLLECTIONS)?;
     let include_trash = call.params.flag("include_trash");
     let unique_name = call.params.flag("ensure_unique_name");
-    let (who, uuid, etag) = (call.who.clone(), uuid.to_owned(), call.if_match.clone());
+    let (caller, uuid, etag) = (call.caller.clone(), uuid.to_owned(), call.if_match.clone());
     let updated = call.app.write(move |tx| {
-        let options = store::Options {
+        let options = store::UpdateOptions {
             include_trash,
             unique_name,
             if_match: etag.as_deref(),
         };
-        store::update(tx, &who, &uuid, &attributes, options)
+        store::update(tx, &caller, &uuid, &attributes, options)
     })?;
     show(call, updated)
 }
 
 fn by_uuid(call: &Call, uuid: &str) -> Result<Reply> {
-    let record = call
-        .app
-        .readers
-        .read(|connection| permission::must_read(connection, &COLLECTIONS, &call.who, uuid))?;
-    if store::in_trash(&record, &clock::now()) && !call.params.flag("include_trash") {
+    let record = call.app.readers.read(|connection| {
+        permission::require_readable(connection, &COLLECTIONS, &call.caller, uuid)
+    })?;
+    if store::is_in_trash(&record, &clock::now()) && !call.params.flag("include_trash") {
         return Err(ApiError::path_not_found());
     }
     show(call, record)
 }
 
-/// By content: which collection it came from is nobody's business, so little more than the content is shown.
+/// A collection by content hash. The caller may not learn which collection has this content, so
+/// only few attributes are shown.
 fn by_pdh(call: &Call, pdh: &str) -> Result<Reply> {
     let trash = call.params.flag("include_trash");
     let found = call
         .app
         .readers
-        .read(|connection| store::find_by_pdh(connection, &call.who, pdh, trash))?
+        .read(|connection| store::find_by_pdh(connection, &call.caller, pdh, trash))?
         .ok_or_else(|| ApiError::NotFound("not found".into()))?;
     let mut shown = Record::new()
         .with("uuid", pdh)
@@ -104,18 +112,15 @@ fn show(call: &Call, mut record: Record) -> Result<Reply> {
     resource::show(call, &COLLECTIONS, &record)
 }
 
-/// Readers get signatures for their own token; what lies in the trash is shown unsigned.
+/// Signs the manifest for the caller's token. Manifests of trashed collections stay unsigned.
 fn sign(call: &Call, record: &mut Record) {
-    if store::in_trash(record, &clock::now()) {
+    if store::is_in_trash(record, &clock::now()) {
         return;
     }
     let Some(text) = record.some_text("manifest_text") else {
         return;
     };
-    let signed = content::signed(
-        text,
-        &call.app.setting.blob_signing_key,
-        &call.who.presented,
-    );
+    let signer = &call.app.config.block_signer;
+    let signed = signer.sign(text, &call.caller.presented_token);
     record.set("manifest_text", signed);
 }

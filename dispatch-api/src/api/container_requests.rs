@@ -2,53 +2,69 @@
 
 use serde_json::json;
 
-use super::{Call, Reply, resource};
+use super::call::{Call, Reply};
+use super::resource;
+use super::route::Route;
 use crate::auth::permission;
 use crate::container::request;
-use crate::error::{ApiError, Result};
+use crate::error::Result;
 use crate::record::Record;
 use crate::schema::{CONTAINER_REQUESTS, CONTAINERS};
 
-pub fn route(call: &Call, verb: &str, rest: &[&str]) -> Result<Reply> {
-    match (verb, rest) {
-        ("GET", []) => resource::list(call, &CONTAINER_REQUESTS, |_| ()),
-        ("POST", []) => {
-            let attributes = call.params.attributes(&CONTAINER_REQUESTS)?;
-            let who = call.who.clone();
-            let made = call
-                .app
-                .write(move |tx| request::create(tx, &who, &attributes))?;
-            show(call, &made)
-        }
-        ("GET", [uuid]) => show(call, &resource::get(call, &CONTAINER_REQUESTS, uuid)?),
-        ("PUT", [uuid]) => {
-            let attributes = call.params.attributes(&CONTAINER_REQUESTS)?;
-            let (who, uuid, etag) = (call.who.clone(), (*uuid).to_owned(), call.if_match.clone());
-            let updated = call
-                .app
-                .write(move |tx| request::update(tx, &who, &uuid, &attributes, etag.as_deref()))?;
-            show(call, &updated)
-        }
-        ("DELETE", [uuid]) => {
-            let (who, uuid) = (call.who.clone(), (*uuid).to_owned());
-            let deleted = call.app.write(move |tx| request::delete(tx, &who, &uuid))?;
-            show(call, &deleted)
-        }
-        ("GET", [uuid, "container_status"]) => container_status(call, uuid),
-        _ => Err(ApiError::path_not_found()),
-    }
+pub const ROUTES: &[Route] = &[
+    Route::new("GET", "container_requests", |call, _| {
+        resource::list(call, &CONTAINER_REQUESTS, |_| ())
+    }),
+    Route::new("POST", "container_requests", |call, _| create(call)),
+    Route::new("GET", "container_requests/{}", |call, uuid| {
+        show(call, &resource::get(call, &CONTAINER_REQUESTS, uuid)?)
+    }),
+    Route::new("PUT", "container_requests/{}", update),
+    Route::new("DELETE", "container_requests/{}", delete),
+    Route::new(
+        "GET",
+        "container_requests/{}/container_status",
+        container_status,
+    ),
+];
+
+fn create(call: &Call) -> Result<Reply> {
+    let attributes = call.params.attributes(&CONTAINER_REQUESTS)?;
+    let caller = call.caller.clone();
+    let created = call
+        .app
+        .write(move |tx| request::create(tx, &caller, &attributes))?;
+    show(call, &created)
+}
+
+fn update(call: &Call, uuid: &str) -> Result<Reply> {
+    let attributes = call.params.attributes(&CONTAINER_REQUESTS)?;
+    let (caller, uuid, etag) = (call.caller.clone(), uuid.to_owned(), call.if_match.clone());
+    let updated = call
+        .app
+        .write(move |tx| request::update(tx, &caller, &uuid, &attributes, etag.as_deref()))?;
+    show(call, &updated)
+}
+
+fn delete(call: &Call, uuid: &str) -> Result<Reply> {
+    let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
+    let deleted = call
+        .app
+        .write(move |tx| request::delete(tx, &caller, &uuid))?;
+    show(call, &deleted)
 }
 
 fn show(call: &Call, record: &Record) -> Result<Reply> {
     resource::show(call, &CONTAINER_REQUESTS, record)
 }
 
-/// One sentence about why the container is not running yet, if that is so.
+/// The reason why the container is not running yet, as one sentence.
 fn container_status(call: &Call, uuid: &str) -> Result<Reply> {
     call.app.readers.read(|connection| {
-        let request = permission::must_read(connection, &CONTAINER_REQUESTS, &call.who, uuid)?;
+        let request =
+            permission::require_readable(connection, &CONTAINER_REQUESTS, &call.caller, uuid)?;
         let container = match request.some_text("container_uuid") {
-            Some(uuid) => permission::readable(connection, &CONTAINERS, &call.who, uuid)?,
+            Some(uuid) => permission::find_readable(connection, &CONTAINERS, &call.caller, uuid)?,
             None => None,
         };
         let container = container.unwrap_or_default();

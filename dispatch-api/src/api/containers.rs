@@ -4,55 +4,60 @@ use serde_json::{Value, json};
 
 use fail_points::fail_point;
 
-use super::{Call, Reply, bulk, changes, resource};
+use super::call::{Call, Reply};
+use super::resource;
+use super::route::Route;
 use crate::auth::permission;
-use crate::container::{constraints, lifecycle, priority, reuse, spec};
+use crate::container::{constraints, create, lifecycle, priority, reuse};
 use crate::db::rows;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
+use crate::record::patch;
 use crate::schema::{CONTAINERS, TOKENS};
 
-pub fn route(call: &Call, verb: &str, rest: &[&str]) -> Result<Reply> {
-    match (verb, rest) {
-        ("GET", []) => resource::list(call, &CONTAINERS, |_| ()),
-        ("POST", []) => create(call),
-        ("GET", ["current"]) => current(call),
-        ("GET", [uuid]) => {
-            let record = resource::get(call, &CONTAINERS, uuid)?;
-            resource::show(call, &CONTAINERS, &record)
-        }
-        ("PUT", [uuid]) => update(call, uuid),
-        ("DELETE", [uuid]) => delete(call, uuid),
-        ("POST", ["bulk_lock"]) => bulk::lock_containers(call),
-        ("POST", [uuid, "lock"]) => {
-            let (who, uuid, etag) = (call.who.clone(), (*uuid).to_owned(), call.if_match.clone());
-            fail_point("api.lock.accepted");
-            let locked = call.app.write(move |tx| {
-                let locked = lifecycle::lock(tx, &who, &uuid, etag.as_deref());
-                fail_point("api.lock.before-commit");
-                locked
-            })?;
-            fail_point("api.lock.before-answer");
-            Ok(lock_reply(&locked))
-        }
-        ("POST", [uuid, "unlock"]) => {
-            let (who, uuid, etag) = (call.who.clone(), (*uuid).to_owned(), call.if_match.clone());
-            let unlocked = call.app.write(move |tx| {
-                let unlocked = lifecycle::unlock(tx, &who, &uuid, etag.as_deref());
-                fail_point("api.unlock.before-commit");
-                unlocked
-            })?;
-            fail_point("api.unlock.before-answer");
-            Ok(lock_reply(&unlocked))
-        }
-        ("POST", [uuid, "update_priority"]) => update_priority(call, uuid),
-        ("GET", [uuid, "auth"]) => auth(call, uuid),
-        ("GET", [uuid, "secret_mounts"]) => secret_mounts(call, uuid),
-        _ => Err(ApiError::path_not_found()),
-    }
+pub const ROUTES: &[Route] = &[
+    Route::new("GET", "containers", |call, _| {
+        resource::list(call, &CONTAINERS, |_| ())
+    }),
+    Route::new("POST", "containers", |call, _| create(call)),
+    Route::new("GET", "containers/current", |call, _| current(call)),
+    Route::new("GET", "containers/{}", |call, uuid| {
+        let record = resource::get(call, &CONTAINERS, uuid)?;
+        resource::show(call, &CONTAINERS, &record)
+    }),
+    Route::new("PUT", "containers/{}", update),
+    Route::new("DELETE", "containers/{}", delete),
+    Route::new("POST", "containers/{}/lock", lock),
+    Route::new("POST", "containers/{}/unlock", unlock),
+    Route::new("POST", "containers/{}/update_priority", update_priority),
+    Route::new("GET", "containers/{}/auth", auth),
+    Route::new("GET", "containers/{}/secret_mounts", secret_mounts),
+];
+
+fn lock(call: &Call, uuid: &str) -> Result<Reply> {
+    let (caller, uuid, etag) = (call.caller.clone(), uuid.to_owned(), call.if_match.clone());
+    fail_point("api.lock.accepted");
+    let locked = call.app.write(move |tx| {
+        let locked = lifecycle::lock(tx, &caller, &uuid, etag.as_deref());
+        fail_point("api.lock.before-commit");
+        locked
+    })?;
+    fail_point("api.lock.before-answer");
+    Ok(lock_reply(&locked))
 }
 
-/// Lock and unlock answer with these attributes and no others.
+fn unlock(call: &Call, uuid: &str) -> Result<Reply> {
+    let (caller, uuid, etag) = (call.caller.clone(), uuid.to_owned(), call.if_match.clone());
+    let unlocked = call.app.write(move |tx| {
+        let unlocked = lifecycle::unlock(tx, &caller, &uuid, etag.as_deref());
+        fail_point("api.unlock.before-commit");
+        unlocked
+    })?;
+    fail_point("api.unlock.before-answer");
+    Ok(lock_reply(&unlocked))
+}
+
+/// The reply to lock and unlock requests, which has only these attributes.
 pub(super) fn lock_reply(container: &Record) -> Reply {
     let body: Value = ["uuid", "locked_by_uuid", "priority", "state", "auth_uuid"]
         .into_iter()
@@ -61,23 +66,26 @@ pub(super) fn lock_reply(container: &Record) -> Reply {
         .into();
     Reply {
         body,
-        etag: Some(rows::etag(container.uuid(), container.int("row_version"))),
+        etag: Some(container.etag()),
     }
 }
 
 fn create(call: &Call) -> Result<Reply> {
-    if !call.who.is_admin {
+    if !call.caller.is_admin {
         return Err(ApiError::denied());
     }
     let attributes = call.params.attributes(&CONTAINERS)?;
-    let who = call.who.clone();
-    let made = call.app.write(move |tx| {
+    let caller = call.caller.clone();
+    let created = call.app.write(move |tx| {
         let blank = Record::new()
             .with("cwd", ".")
             .with("output_storage_classes", json!(["default"]))
-            .with("runtime_user_uuid", who.user_uuid.as_str())
+            .with("runtime_user_uuid", caller.user_uuid.as_str())
             .with("runtime_auth_scopes", json!(["all"]));
-        let mut container = changes::apply(&CONTAINERS, &blank, &attributes, &["secret_mounts"])?;
+        let mut container = patch::apply(&CONTAINERS, &blank, &attributes, &["secret_mounts"])?;
+        for attribute in SERVER_SIDE_ATTRIBUTES {
+            container.0.remove(attribute);
+        }
         let blank_names: Vec<String> = ["container_image", "output_path"]
             .into_iter()
             .filter(|name| container.some_text(name).is_none())
@@ -99,17 +107,31 @@ fn create(call: &Call) -> Result<Reply> {
             container.get("command"),
         )?;
         container.set("scheduling_parameters", scheduling);
-        container.set("reuse_key", reuse::key(&container));
-        spec::create(tx, &who, container)
+        container.set("reuse_key", reuse::reuse_key(&container));
+        create::insert_queued(tx, &caller, container)
     })?;
-    resource::show(call, &CONTAINERS, &made)
+    resource::show(call, &CONTAINERS, &created)
 }
+
+/// Attributes of a new container that only the server sets. By `auth_uuid`, its creator would get
+/// the secret of any token.
+const SERVER_SIDE_ATTRIBUTES: [&str; 9] = [
+    "auth_uuid",
+    "locked_by_uuid",
+    "lock_count",
+    "exit_code",
+    "log",
+    "output",
+    "started_at",
+    "finished_at",
+    "cost",
+];
 
 fn update(call: &Call, uuid: &str) -> Result<Reply> {
     let attributes = call.params.attributes(&CONTAINERS)?;
-    let (who, uuid, etag) = (call.who.clone(), uuid.to_owned(), call.if_match.clone());
+    let (caller, uuid, etag) = (call.caller.clone(), uuid.to_owned(), call.if_match.clone());
     let updated = call.app.write(move |tx| {
-        let updated = lifecycle::update(tx, &who, &uuid, &attributes, etag.as_deref());
+        let updated = lifecycle::update(tx, &caller, &uuid, &attributes, etag.as_deref());
         fail_point("api.update.before-commit");
         updated
     })?;
@@ -118,26 +140,31 @@ fn update(call: &Call, uuid: &str) -> Result<Reply> {
 }
 
 fn delete(call: &Call, uuid: &str) -> Result<Reply> {
-    let (who, uuid) = (call.who.clone(), uuid.to_owned());
+    let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
     let deleted = call.app.write(move |tx| {
-        let old = permission::must_read(tx.conn, &CONTAINERS, &who, &uuid)?;
-        if !who.is_admin {
+        let old = permission::require_readable(tx.conn, &CONTAINERS, &caller, &uuid)?;
+        if !caller.is_admin {
             return Err(ApiError::denied());
         }
-        tx.delete(&CONTAINERS, &who, &old)?;
+        tx.delete(&CONTAINERS, &caller, &old)?;
         if let Some(auth) = old.some_text("auth_uuid") {
-            crate::auth::lifetime::expire(tx, &who, auth)?;
+            crate::store::revocation::revoke(tx, &caller, auth)?;
         }
-        crate::auth::lifetime::end_attempts(tx, &who, &uuid, crate::auth::lifetime::Ending::All)?;
+        crate::store::revocation::revoke_attempt_tokens(
+            tx,
+            &caller,
+            &uuid,
+            crate::store::revocation::RevocationScope::All,
+        )?;
         Ok(old)
     })?;
     resource::show(call, &CONTAINERS, &deleted)
 }
 
 fn update_priority(call: &Call, uuid: &str) -> Result<Reply> {
-    let (who, uuid) = (call.who.clone(), uuid.to_owned());
+    let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
     let refreshed = call.app.write(move |tx| {
-        permission::must_read(tx.conn, &CONTAINERS, &who, &uuid)?;
+        permission::require_readable(tx.conn, &CONTAINERS, &caller, &uuid)?;
         priority::refresh(tx, &uuid)?;
         tx.fetch(&CONTAINERS, &uuid)?
             .ok_or_else(ApiError::path_not_found)
@@ -147,18 +174,18 @@ fn update_priority(call: &Call, uuid: &str) -> Result<Reply> {
 
 /// The container of the calling token.
 fn current(call: &Call) -> Result<Reply> {
-    let uuid = call.who.container_uuid.as_deref().ok_or_else(|| {
+    let uuid = call.caller.container_uuid.as_deref().ok_or_else(|| {
         ApiError::NotFound("Token is not associated with a container.".to_owned())
     })?;
     let record = resource::get(call, &CONTAINERS, uuid)?;
     resource::show(call, &CONTAINERS, &record)
 }
 
-/// The token the container itself uses, for the holder of its lock.
+/// The container's own token, for the token that locked the container.
 fn auth(call: &Call, uuid: &str) -> Result<Reply> {
     let token = call.app.readers.read(|connection| {
-        let container = permission::must_read(connection, &CONTAINERS, &call.who, uuid)?;
-        if container.some_text("locked_by_uuid") != Some(&call.who.token_uuid) {
+        let container = permission::require_readable(connection, &CONTAINERS, &call.caller, uuid)?;
+        if container.some_text("locked_by_uuid") != Some(&call.caller.token_uuid) {
             return Err(ApiError::Denied("Not locked by your token".into()));
         }
         let token_uuid = match container.some_text("runtime_token") {
@@ -172,7 +199,7 @@ fn auth(call: &Call, uuid: &str) -> Result<Reply> {
 
 fn secret_mounts(call: &Call, uuid: &str) -> Result<Reply> {
     let container = resource::get(call, &CONTAINERS, uuid)?;
-    if call.who.container_uuid.as_deref() != Some(uuid) {
+    if call.caller.container_uuid.as_deref() != Some(uuid) {
         return Err(ApiError::Denied(
             "Token is not associated with this container.".into(),
         ));

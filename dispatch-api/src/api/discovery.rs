@@ -1,23 +1,23 @@
-//! The discovery document: what the Python SDK builds its client from.
+//! The discovery document, from which the Python SDK builds its client.
 
 use serde_json::{Map, Value, json};
 
 use super::bulk;
 use crate::app::App;
-use crate::collection::content::SIGNATURE_TTL;
+use crate::blocks::signature::SIGNATURE_TTL;
 use crate::collection::store::TRASH_LIFETIME;
-use crate::db::list::MAX_PAGE;
-use crate::edge::MAX_API_BODY;
+use crate::db::list::MAX_PAGE_SIZE;
 use crate::emulation::Rules;
+use crate::limits::MAX_BODY_BYTES;
 use crate::schema::{self, Attr, AttrType, KEEP_SERVICES, Resource};
 
-/// The API revision this server follows.
-const REVISION: &str = "20250402";
+/// The API revision that this server implements.
+const API_REVISION: &str = "20250402";
 
-/// Methods beyond list, get, create, update and delete: name, HTTP method, path, whether a uuid is in it.
-type Extra = (&'static str, &'static str, &'static str);
+/// A method beyond list, get, create, update and delete: name, HTTP method, path.
+type ExtraMethod = (&'static str, &'static str, &'static str);
 
-const CONTAINER_EXTRAS: &[Extra] = &[
+const CONTAINER_EXTRAS: &[ExtraMethod] = &[
     ("auth", "GET", "containers/{uuid}/auth"),
     ("lock", "POST", "containers/{uuid}/lock"),
     ("unlock", "POST", "containers/{uuid}/unlock"),
@@ -30,31 +30,31 @@ const CONTAINER_EXTRAS: &[Extra] = &[
     ("current", "GET", "containers/current"),
     (BULK_LOCK, "POST", "containers/bulk_lock"),
 ];
-const REQUEST_EXTRAS: &[Extra] = &[(
+const REQUEST_EXTRAS: &[ExtraMethod] = &[(
     "container_status",
     "GET",
     "container_requests/{uuid}/container_status",
 )];
-const COLLECTION_EXTRAS: &[Extra] = &[
+const COLLECTION_EXTRAS: &[ExtraMethod] = &[
     ("trash", "POST", "collections/{uuid}/trash"),
     ("untrash", "POST", "collections/{uuid}/untrash"),
 ];
-const TOKEN_EXTRAS: &[Extra] = &[
+const TOKEN_EXTRAS: &[ExtraMethod] = &[
     ("current", "GET", "api_client_authorizations/current"),
     (BULK_CREATE, "POST", "api_client_authorizations/bulk_create"),
 ];
-/// Extensions of ours: `docs/bulk.md`.
+/// Extensions of this server; see `docs/bulk.md`.
 const BULK_CREATE: &str = "bulk_create";
 const GATEWAY_AUTH: &str = "gatewayAuth";
 const BULK_LOCK: &str = "bulk_lock";
-const LOG_EXTRAS: &[Extra] = &[(BULK_CREATE, "POST", "logs/bulk_create")];
-const USER_EXTRAS: &[Extra] = &[
+const LOG_EXTRAS: &[ExtraMethod] = &[(BULK_CREATE, "POST", "logs/bulk_create")];
+const USER_EXTRAS: &[ExtraMethod] = &[
     ("current", "GET", "users/current"),
     ("system", "GET", "users/system"),
 ];
-const KEEP_EXTRAS: &[Extra] = &[("accessible", "GET", "keep_services/accessible")];
+const KEEP_EXTRAS: &[ExtraMethod] = &[("accessible", "GET", "keep_services/accessible")];
 
-fn extras(resource: &Resource) -> &'static [Extra] {
+fn extras(resource: &Resource) -> &'static [ExtraMethod] {
     match resource.table {
         "containers" => CONTAINER_EXTRAS,
         "container_requests" => REQUEST_EXTRAS,
@@ -78,20 +78,20 @@ pub fn document(app: &App, host: &str) -> Value {
         schemas.insert(format!("{}List", resource.class), list_schema(resource));
         methods.insert(
             resource.table.into(),
-            json!({"methods": resource_methods(resource, app.setting.rules)}),
+            json!({"methods": resource_methods(resource, app.config.rules)}),
         );
     }
-    methods.insert("configs".into(), one_document("configs", "config"));
+    methods.insert("configs".into(), single_get_method("configs", "config"));
     methods.insert(
         "vocabularies".into(),
-        one_document("vocabularies", "vocabulary"),
+        single_get_method("vocabularies", "vocabulary"),
     );
-    let mut document = about(app.setting.rules);
+    let mut document = api_description(app.config.rules);
     let of_this_server = json!({
         "generatedAt": crate::clock::now(),
         "baseUrl": format!("{root}arvados/v1/"),
         "rootUrl": root,
-        "uuidPrefix": app.setting.cluster_id,
+        "uuidPrefix": app.config.cluster_id,
         "websocketUrl": format!("wss://{host}/websocket"),
         "auth": {"oauth2": {"scopes": {
             format!("{root}auth/arvados"): {"description": "View and manage objects"},
@@ -108,7 +108,7 @@ pub fn document(app: &App, host: &str) -> Value {
     document
 }
 
-fn about(rules: &Rules) -> Value {
+fn api_description(rules: &Rules) -> Value {
     let version = match rules.extensions {
         true => env!("CARGO_PKG_VERSION"),
         false => "3.2.1",
@@ -119,7 +119,7 @@ fn about(rules: &Rules) -> Value {
         "id": "arvados:v1",
         "name": "arvados",
         "version": "v1",
-        "revision": REVISION,
+        "revision": API_REVISION,
         "source_version": version,
         "sourceVersion": version,
         "packageVersion": version,
@@ -147,20 +147,21 @@ fn about(rules: &Rules) -> Value {
     });
     if rules.extensions {
         about["description"] = json!("The embedded API server of the dispatcher suite");
-        // An executor may choose the secret of its gateway itself: its attempt token says who it is.
+        // An executor may choose the secret of its gateway, because its attempt token authenticates
+        // it.
         about[GATEWAY_AUTH] = json!("attempt-token");
     }
     about
 }
 
-/// Settings that clients take from this document.
+/// Limits and settings that clients read from this document.
 fn limits() -> Value {
     json!({
         "defaultCollectionReplication": 1,
         "defaultTrashLifetime": TRASH_LIFETIME.as_secs(),
         "blobSignatureTtl": SIGNATURE_TTL,
-        "maxRequestSize": MAX_API_BODY,
-        "maxItemsPerResponse": MAX_PAGE,
+        "maxRequestSize": MAX_BODY_BYTES,
+        "maxItemsPerResponse": MAX_PAGE_SIZE,
         "dockerImageFormats": ["v2"],
         "crunchLogUpdatePeriod": 1800,
         "crunchLogUpdateSize": 32 << 20,
@@ -350,11 +351,11 @@ fn method(
     if matches!(name, BULK_CREATE | BULK_LOCK) {
         described["description"] = format!(
             "An extension of dispatch-api: {name} of up to {} {}, each answered by itself.",
-            bulk::MOST,
+            bulk::MAX_BULK_ITEMS,
             resource.table
         )
         .into();
-        described["maxItems"] = bulk::MOST.into();
+        described["maxItems"] = bulk::MAX_BULK_ITEMS.into();
         described["parameters"] = json!({});
         described["response"] = json!({});
         described["request"] =
@@ -410,7 +411,7 @@ fn list_parameters(resource: &Resource) -> Vec<(&'static str, Value)> {
     parameters
 }
 
-fn one_document(resource: &str, path: &str) -> Value {
+fn single_get_method(resource: &str, path: &str) -> Value {
     json!({"methods": {"get": {
         "id": format!("arvados.{resource}.get"),
         "path": path,

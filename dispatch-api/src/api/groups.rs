@@ -1,60 +1,75 @@
 //! `/arvados/v1/groups`: projects.
 
-use super::{Call, Reply, changes, resource};
+use super::call::{Call, Reply};
+use super::resource;
+use super::route::Route;
 use crate::auth::permission;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
+use crate::record::patch;
 use crate::schema::GROUPS;
 
-pub fn route(call: &Call, verb: &str, rest: &[&str]) -> Result<Reply> {
-    let record = match (verb, rest) {
-        ("GET", []) => return resource::list(call, &GROUPS, |_| ()),
-        ("POST", []) => create(call)?,
-        ("GET", [uuid]) => resource::get(call, &GROUPS, uuid)?,
-        ("PUT", [uuid]) => {
-            let attributes = call.params.attributes(&GROUPS)?;
-            let (who, uuid) = (call.who.clone(), (*uuid).to_owned());
-            call.app.write(move |tx| {
-                let old = permission::must_read(tx.conn, &GROUPS, &who, &uuid)?;
-                permission::must_write(tx.conn, &who, &old)?;
-                let new = changes::apply(&GROUPS, &old, &attributes, &[])?;
-                permission::must_write(tx.conn, &who, &new)?;
-                tx.update(&GROUPS, &who, &old, new)
-            })?
-        }
-        ("DELETE", [uuid]) => {
-            let (who, uuid) = (call.who.clone(), (*uuid).to_owned());
-            call.app.write(move |tx| {
-                let old = permission::must_read(tx.conn, &GROUPS, &who, &uuid)?;
-                permission::must_write(tx.conn, &who, &old)?;
-                tx.delete(&GROUPS, &who, &old)?;
-                Ok(old)
-            })?
-        }
-        _ => return Err(ApiError::path_not_found()),
-    };
-    resource::show(call, &GROUPS, &record)
+pub const ROUTES: &[Route] = &[
+    Route::new("GET", "groups", |call, _| {
+        resource::list(call, &GROUPS, |_| ())
+    }),
+    Route::new("POST", "groups", |call, _| show(call, create(call)?)),
+    Route::new("GET", "groups/{}", |call, uuid| {
+        show(call, resource::get(call, &GROUPS, uuid)?)
+    }),
+    Route::new("PUT", "groups/{}", |call, uuid| {
+        show(call, update(call, uuid)?)
+    }),
+    Route::new("DELETE", "groups/{}", |call, uuid| {
+        show(call, delete(call, uuid)?)
+    }),
+];
+
+fn show(call: &Call, group: Record) -> Result<Reply> {
+    resource::show(call, &GROUPS, &group)
+}
+
+fn update(call: &Call, uuid: &str) -> Result<Record> {
+    let attributes = call.params.attributes(&GROUPS)?;
+    let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
+    call.app.write(move |tx| {
+        let old = permission::require_readable(tx.conn, &GROUPS, &caller, &uuid)?;
+        permission::require_writable(tx.conn, &caller, &old)?;
+        let new = patch::apply(&GROUPS, &old, &attributes, &[])?;
+        permission::require_owners(tx.conn, &caller, &old, &new)?;
+        tx.update(&GROUPS, &caller, &old, new)
+    })
+}
+
+fn delete(call: &Call, uuid: &str) -> Result<Record> {
+    let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
+    call.app.write(move |tx| {
+        let old = permission::require_readable(tx.conn, &GROUPS, &caller, &uuid)?;
+        permission::require_writable(tx.conn, &caller, &old)?;
+        tx.delete(&GROUPS, &caller, &old)?;
+        Ok(old)
+    })
 }
 
 fn create(call: &Call) -> Result<Record> {
     let attributes = call.params.attributes(&GROUPS)?;
-    let who = call.who.clone();
+    let caller = call.caller.clone();
     call.app.write(move |tx| {
-        let mut group = changes::apply(&GROUPS, &Record::new(), &attributes, &[])?;
+        let mut group = patch::create(&GROUPS, &attributes, caller.is_admin)?;
         if !matches!(group.text("group_class"), "project" | "filter" | "role") {
             return Err(ApiError::invalid(
                 "Group class must be project, filter or role",
             ));
         }
-        tx.setting.rules.check_name(group.text("name"))?;
+        tx.config.rules.check_name(group.text("name"))?;
         let owner = group
             .some_text("owner_uuid")
-            .unwrap_or(&who.user_uuid)
+            .unwrap_or(&caller.user_uuid)
             .to_owned();
-        if !permission::may_write(tx.conn, &who, &owner)? {
+        if !permission::may_own(tx.conn, &caller, &owner)? {
             return Err(ApiError::denied());
         }
         group.set("owner_uuid", owner);
-        tx.create(&GROUPS, &who, group)
+        tx.create(&GROUPS, &caller, group)
     })
 }

@@ -1,31 +1,39 @@
-//! `/arvados/v1/keep_services`: this server, under the name the client knows it by.
+//! `/arvados/v1/keep_services`: one service, this server, at the address that the client uses.
 
 use serde_json::{Value, json};
 
-use super::{Call, Reply};
+use super::call::{Call, Reply};
+use super::route::Route;
 use crate::error::{ApiError, Result};
 use crate::schema::KEEP_SERVICES;
 
-pub fn route(call: &Call, verb: &str, rest: &[&str]) -> Result<Reply> {
-    match (verb, rest) {
-        ("GET", [] | ["accessible"]) => Ok(json!({
-            "kind": KEEP_SERVICES.list_kind(),
-            "etag": "",
-            "self_link": "",
-            "offset": null,
-            "limit": null,
-            "items_available": 1,
-            "items": [this_server(call)],
-        })
-        .into()),
-        ("GET", [uuid]) if *uuid == uuid_of(call) => Ok(this_server(call).into()),
-        _ => Err(ApiError::path_not_found()),
-    }
+pub const ROUTES: &[Route] = &[
+    Route::new("GET", "keep_services", list),
+    Route::new("GET", "keep_services/accessible", list),
+    Route::new("GET", "keep_services/{}", |call, uuid| {
+        match uuid == uuid_of(call) {
+            true => Ok(this_server(call).into()),
+            false => Err(ApiError::path_not_found()),
+        }
+    }),
+];
+
+fn list(call: &Call, _: &str) -> Result<Reply> {
+    Ok(json!({
+        "kind": KEEP_SERVICES.list_kind(),
+        "etag": "",
+        "self_link": "",
+        "offset": null,
+        "limit": null,
+        "items_available": 1,
+        "items": [this_server(call)],
+    })
+    .into())
 }
 
 fn uuid_of(call: &Call) -> String {
-    let setting = &call.app.setting;
-    setting.rules.keep_service_uuid(&setting.cluster_id)
+    let config = &call.app.config;
+    config.rules.keep_service_uuid(&config.cluster_id)
 }
 
 fn this_server(call: &Call) -> Value {
@@ -34,7 +42,7 @@ fn this_server(call: &Call) -> Value {
         "kind": KEEP_SERVICES.kind,
         "etag": "",
         "uuid": uuid_of(call),
-        "owner_uuid": call.app.setting.system_user(),
+        "owner_uuid": call.app.config.system_user(),
         "service_host": host,
         "service_port": port,
         "service_ssl_flag": true,
@@ -46,7 +54,7 @@ fn this_server(call: &Call) -> Value {
     })
 }
 
-/// `host:port`, where an IPv6 address stands in brackets.
+/// Splits `host:port`; an IPv6 address stands in brackets.
 fn split_host(authority: &str) -> (&str, u16) {
     match authority.rsplit_once(':') {
         Some((host, port)) if !host.is_empty() && !port.contains(']') => {

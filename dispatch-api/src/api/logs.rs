@@ -2,40 +2,50 @@
 
 use serde_json::{Map, Value};
 
-use super::{Call, Reply, bulk, changes, resource};
+use super::resource;
+use super::route::Route;
+use crate::auth::{Caller, permission};
 use crate::error::{ApiError, Result};
 use crate::record::Record;
+use crate::record::patch;
 use crate::schema::{self, LOGS};
+use crate::store::transaction::Tx;
 
-/// A posted entry larger than this is refused.
-const LARGEST: usize = 256 * 1024;
+/// Maximum size in bytes of a posted log entry.
+const MAX_ENTRY_BYTES: usize = 256 * 1024;
 
-pub fn route(call: &Call, verb: &str, rest: &[&str]) -> Result<Reply> {
-    let record = match (verb, rest) {
-        ("GET", []) => return resource::list(call, &LOGS, |_| ()),
-        ("POST", []) => {
-            let entry = entry(&call.params.attributes(&LOGS)?)?;
-            let who = call.who.clone();
-            call.app.write(move |tx| tx.add_log(&who, entry))?
-        }
-        ("POST", ["bulk_create"]) => return bulk::create_logs(call),
-        ("GET", [uuid]) => resource::get(call, &LOGS, uuid)?,
-        _ => return Err(ApiError::path_not_found()),
-    };
-    resource::show(call, &LOGS, &record)
+pub const ROUTES: &[Route] = &[
+    Route::new("GET", "logs", |call, _| resource::list(call, &LOGS, |_| ())),
+    Route::new("POST", "logs", |call, _| {
+        let entry = parse_entry(&call.params.attributes(&LOGS)?)?;
+        let caller = call.caller.clone();
+        let written = call.app.write(move |tx| insert(tx, &caller, entry))?;
+        resource::show(call, &LOGS, &written)
+    }),
+    Route::new("GET", "logs/{}", |call, uuid| {
+        resource::show(call, &LOGS, &resource::get(call, &LOGS, uuid)?)
+    }),
+];
+
+/// Inserts a posted entry. In Arvados, any user may write an entry about any object, even an
+/// unreadable one.
+pub fn insert(tx: &Tx<'_>, caller: &Caller, entry: Record) -> Result<Record> {
+    if tx.config.rules.references_guarded {
+        permission::require_loggable(tx.conn, caller, &entry)?;
+    }
+    tx.insert_log(caller, entry)
 }
 
-/// What is kept of a posted entry. Anybody may leave a note about any object, also about one he cannot read, as in the
-/// real server.
-pub fn entry(attributes: &Map<String, Value>) -> Result<Record> {
+/// The stored form of a posted entry.
+pub fn parse_entry(attributes: &Map<String, Value>) -> Result<Record> {
     let mut attributes = attributes.clone();
     for assigned in ["id", "uuid", "owner_uuid", "object_owner_uuid"] {
         attributes.remove(assigned);
     }
-    let mut entry = changes::apply(&LOGS, &Record::new(), &attributes, &[])?;
-    if Value::Object(entry.0.clone()).to_string().len() > LARGEST {
+    let mut entry = patch::apply(&LOGS, &Record::new(), &attributes, &[])?;
+    if Value::Object(entry.0.clone()).to_string().len() > MAX_ENTRY_BYTES {
         return Err(ApiError::invalid(format!(
-            "The log entry is larger than {LARGEST} bytes"
+            "The log entry is larger than {MAX_ENTRY_BYTES} bytes"
         )));
     }
     if let Some(resource) = entry.some_text("object_uuid").and_then(schema::by_uuid) {

@@ -1,7 +1,7 @@
 //! The routes under `/arvados/v1`, one module per resource.
 
 pub mod bulk;
-pub mod changes;
+mod call;
 mod collections;
 mod container_requests;
 mod containers;
@@ -10,74 +10,60 @@ mod groups;
 mod keep_services;
 mod links;
 mod logs;
-mod present;
+pub mod params;
 mod public_config;
+pub mod render;
 mod resource;
+mod route;
 mod tokens;
 mod users;
 
-use std::sync::Arc;
-
 use http::Method;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::app::App;
-use crate::auth::Caller;
 use crate::error::{ApiError, Result};
-use crate::request::Params;
 
+pub use call::{Call, Reply};
 pub use public_config::public_config;
+pub use route::Route;
 
-/// One authenticated request.
-pub struct Call {
-    pub app: Arc<App>,
-    pub who: Caller,
-    pub params: Params,
-    pub if_match: Option<String>,
-    /// `host:port` as the client knows this server.
-    pub host: String,
-    pub remote: String,
+/// Every route below `/arvados/v1`; the first that matches counts.
+pub fn routes() -> impl Iterator<Item = &'static Route> {
+    const VOCABULARY: &[Route] = &[Route::new("GET", "vocabulary", |_, _| {
+        Ok(json!({"strict_tags": false, "tags": {}}).into())
+    })];
+    [
+        bulk::ROUTES,
+        containers::ROUTES,
+        container_requests::ROUTES,
+        collections::ROUTES,
+        tokens::ROUTES,
+        users::ROUTES,
+        links::ROUTES,
+        groups::ROUTES,
+        logs::ROUTES,
+        keep_services::ROUTES,
+        VOCABULARY,
+    ]
+    .into_iter()
+    .flatten()
 }
 
-/// A successful answer.
-#[derive(Debug)]
-pub struct Reply {
-    pub body: Value,
-    pub etag: Option<String>,
-}
-
-impl From<Value> for Reply {
-    fn from(body: Value) -> Self {
-        Reply { body, etag: None }
-    }
-}
-
-/// Find the handler. `path` is what follows `/arvados/v1/`.
+/// Routes a request to its handler. `path` is the part after `/arvados/v1/`.
 pub fn route(call: &Call, method: &Method, path: &str) -> Result<Reply> {
     let segments: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     let verb = match *method {
         Method::HEAD => "GET",
-        // PUT and PATCH differ for scopes only.
+        // PUT and PATCH differ only for scopes.
         Method::PATCH => "PUT",
         ref other => other.as_str(),
     };
-    let is_extension = segments
-        .last()
-        .is_some_and(|name| name.starts_with("bulk_"));
-    if is_extension && !call.app.setting.rules.extensions {
-        return Err(ApiError::path_not_found());
-    }
-    match segments.as_slice() {
-        ["containers", rest @ ..] => containers::route(call, verb, rest),
-        ["container_requests", rest @ ..] => container_requests::route(call, verb, rest),
-        ["collections", rest @ ..] => collections::route(call, verb, rest),
-        ["api_client_authorizations", rest @ ..] => tokens::route(call, verb, rest),
-        ["users", rest @ ..] => users::route(call, verb, rest),
-        ["links", rest @ ..] => links::route(call, verb, rest),
-        ["groups", rest @ ..] => groups::route(call, verb, rest),
-        ["logs", rest @ ..] => logs::route(call, verb, rest),
-        ["keep_services", rest @ ..] => keep_services::route(call, verb, rest),
-        ["vocabulary"] if verb == "GET" => Ok(json!({"strict_tags": false, "tags": {}}).into()),
-        _ => Err(ApiError::path_not_found()),
+    let extensions = call.app.config.rules.extensions;
+    let found = routes()
+        .filter(|route| extensions || !route.is_extension())
+        .find_map(|route| Some((route, route.matches(verb, &segments)?)));
+    match found {
+        Some((route, parameter)) => (route.handler)(call, parameter),
+        None => Err(ApiError::path_not_found()),
     }
 }

@@ -1,19 +1,19 @@
-//! `/arvados/v1/config`: the few settings clients ask for.
+//! `/arvados/v1/config`: the public settings that clients read.
 
 use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::blocks::STORAGE_CLASS;
-use crate::db::list::MAX_PAGE;
-use crate::edge::MAX_API_BODY;
+use crate::db::list::MAX_PAGE_SIZE;
+use crate::limits::MAX_BODY_BYTES;
 
 pub fn public_config(app: &App, host: &str) -> Value {
     let url = format!("https://{host}/");
     json!({
-        "ClusterID": app.setting.cluster_id,
+        "ClusterID": app.config.cluster_id,
         "API": {
-            "MaxItemsPerResponse": MAX_PAGE,
-            "MaxRequestSize": MAX_API_BODY,
+            "MaxItemsPerResponse": MAX_PAGE_SIZE,
+            "MaxRequestSize": MAX_BODY_BYTES,
             "MaxTokenLifetime": "0s",
         },
         "Collections": {
@@ -24,8 +24,8 @@ pub fn public_config(app: &App, host: &str) -> Value {
             "TrustAllContent": false,
         },
         "Containers": {
-            "MaxDispatchAttempts": app.setting.max_dispatch_attempts,
-            "MaxRetryAttempts": app.setting.container_count_max,
+            "MaxDispatchAttempts": app.config.max_dispatch_attempts,
+            "MaxRetryAttempts": app.config.container_count_max,
             "SupportedDockerImageFormats": {"v2": {}},
         },
         "Services": {

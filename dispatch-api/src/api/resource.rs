@@ -1,13 +1,14 @@
-//! What every resource can do: be listed and be read.
+//! Requests that every resource has: list, get, and the response with one record.
 
 use rusqlite::types::Value as SqlValue;
 use serde_json::{Value, json};
 
-use super::{Call, Reply, present};
+use super::call::{Call, Reply};
+use super::render;
 use crate::auth::permission;
 use crate::clock;
 use crate::db::filter::Clause;
-use crate::db::list::{self, Page};
+use crate::db::list::{self, PageQuery};
 use crate::error::{ApiError, Result};
 use crate::record::Record;
 use crate::schema::{Attr, Resource};
@@ -19,7 +20,7 @@ pub fn list(
     finish: impl Fn(&mut Record),
 ) -> Result<Reply> {
     let params = &call.params;
-    let page = Page::parse(resource, |name| params.get(name))?;
+    let page = PageQuery::parse(resource, |name| params.get(name))?;
     let mut clause = Clause::default();
     clause.add_filters(resource, &params.get("filters"))?;
     clause.add_where(resource, &params.get("where"))?;
@@ -29,25 +30,25 @@ pub fn list(
             [SqlValue::Text(clock::now())],
         );
     }
-    // Secrets are listed to their owner and to the system's root only, not to every administrator.
+    // Tokens are listed only to their owner and the system user, not to every administrator.
     if resource.table == "api_client_authorizations"
-        && call.who.user_uuid != call.app.setting.system_user()
+        && call.caller.user_uuid != call.app.config.system_user()
     {
         clause.and(
             "owner_uuid = ?",
-            [SqlValue::Text(call.who.user_uuid.clone())],
+            [SqlValue::Text(call.caller.user_uuid.clone())],
         );
     }
     let found = call.app.readers.read(|connection| {
-        permission::restrict(connection, resource, &call.who, &mut clause)?;
-        list::run(connection, resource, &clause, &page)
+        permission::restrict_to_readable(connection, resource, &call.caller, &mut clause)?;
+        list::fetch_page(connection, resource, &clause, &page)
     })?;
     let items: Vec<Value> = found
         .items
         .into_iter()
         .map(|mut record| {
             finish(&mut record);
-            present::item(resource, record, page.select.as_deref())
+            render::list_item(resource, record, page.select.as_deref())
         })
         .collect();
     let mut body = json!({
@@ -57,7 +58,7 @@ pub fn list(
         "offset": page.offset,
         "limit": page.limit,
     });
-    // Moved in: the macro would copy every record.
+    // Assigned, because the macro would copy every record.
     body["items"] = Value::Array(items);
     if let Some(available) = found.available {
         body["items_available"] = json!(available);
@@ -69,16 +70,16 @@ pub fn list(
 pub fn get(call: &Call, resource: &'static Resource, uuid: &str) -> Result<Record> {
     call.app
         .readers
-        .read(|connection| permission::must_read(connection, resource, &call.who, uuid))
+        .read(|connection| permission::require_readable(connection, resource, &call.caller, uuid))
 }
 
-/// One record, cut down to what was selected.
+/// The response with one record, limited to the selected attributes.
 pub fn show(call: &Call, resource: &'static Resource, record: &Record) -> Result<Reply> {
     let select = select(call, resource)?;
-    Ok(present::single(resource, record.clone(), select.as_deref()))
+    Ok(render::record(resource, record.clone(), select.as_deref()))
 }
 
-/// On one record, attributes that do not exist are passed over unless nothing else was selected.
+/// The selection for one record. Unknown attributes are ignored unless no other is selected.
 fn select(call: &Call, resource: &'static Resource) -> Result<Option<Vec<&'static Attr>>> {
     let given = call.params.get("select");
     let Some(names) = given.as_array() else {

@@ -4,61 +4,97 @@ use serde_json::{Map, Value, json};
 
 use fail_points::fail_point;
 
-use super::{Call, Reply, bulk, changes, resource};
-use crate::auth::attempt::Claims;
-use crate::auth::{Caller, lifetime, permission, scope};
+use super::call::{Call, Reply};
+use super::resource;
+use super::route::Route;
+use crate::auth::attempt_token::{self, Claims};
+use crate::auth::{Caller, permission, scope, secrets};
 use crate::clock;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
+use crate::record::patch;
 use crate::schema::{TOKENS, USERS};
-use crate::tx::Tx;
+use crate::store::revocation;
+use crate::store::transaction::Tx;
 
-pub fn route(call: &Call, verb: &str, rest: &[&str]) -> Result<Reply> {
-    let record = match (verb, rest) {
-        ("GET", []) => return resource::list(call, &TOKENS, |_| ()),
-        ("POST", []) => {
-            let attributes = call.params.attributes(&TOKENS)?;
-            let (who, remote) = (call.who.clone(), call.remote.clone());
-            let made = call.app.write(move |tx| {
-                let made = create(tx, &who, &attributes, &remote);
-                fail_point("api.token-create.before-commit");
-                made
-            })?;
-            fail_point("api.token-create.before-answer");
-            made
-        }
-        ("POST", ["bulk_create"]) => return bulk::create_tokens(call),
-        ("GET", ["current"]) => current(call)?,
-        ("GET", [uuid]) => resource::get(call, &TOKENS, uuid)?,
-        ("PUT", [uuid]) => {
-            let attributes = call.params.attributes(&TOKENS)?;
-            let (who, uuid) = (call.who.clone(), (*uuid).to_owned());
-            call.app
-                .write(move |tx| update(tx, &who, &uuid, &attributes))?
-        }
-        ("DELETE", [uuid]) => {
-            let (who, uuid) = (call.who.clone(), (*uuid).to_owned());
-            let deleted = call.app.write(move |tx| {
-                let old = permission::must_read(tx.conn, &TOKENS, &who, &uuid)?;
-                if old.some_text("attempt_of").is_some() {
-                    lifetime::override_expiry(tx, &old, Some(tx.now.clone()))?;
-                }
-                tx.delete(&TOKENS, &who, &old)?;
-                fail_point("api.token-delete.before-commit");
-                Ok(old)
-            })?;
-            fail_point("api.token-delete.before-answer");
-            deleted
-        }
-        _ => return Err(ApiError::path_not_found()),
-    };
-    resource::show(call, &TOKENS, &record)
+pub const ROUTES: &[Route] = &[
+    Route::new("GET", "api_client_authorizations", |call, _| {
+        resource::list(call, &TOKENS, |token| hide_listed(call, token))
+    }),
+    Route::new("POST", "api_client_authorizations", |call, _| {
+        create_one(call)
+    }),
+    Route::new("GET", "api_client_authorizations/current", |call, _| {
+        resource::show(call, &TOKENS, &current(call)?)
+    }),
+    Route::new("GET", "api_client_authorizations/{}", |call, uuid| {
+        show(call, resource::get(call, &TOKENS, uuid)?)
+    }),
+    Route::new("PUT", "api_client_authorizations/{}", |call, uuid| {
+        let attributes = call.params.attributes(&TOKENS)?;
+        let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
+        let updated = call
+            .app
+            .write(move |tx| update(tx, &caller, &uuid, &attributes))?;
+        show(call, updated)
+    }),
+    Route::new("DELETE", "api_client_authorizations/{}", |call, uuid| {
+        show(call, delete(call, uuid)?)
+    }),
+];
+
+/// The reply with a token without its secret.
+fn show(call: &Call, mut token: Record) -> Result<Reply> {
+    if call.app.config.rules.tokens_guarded {
+        token.set("api_token", Value::Null);
+    }
+    resource::show(call, &TOKENS, &token)
 }
 
-/// The calling token. Like the real server, it does not tell when it was made.
+/// Creates a token; only this reply has its secret.
+fn create_one(call: &Call) -> Result<Reply> {
+    let attributes = call.params.attributes(&TOKENS)?;
+    let (caller, remote) = (call.caller.clone(), call.remote.clone());
+    let created = call.app.write(move |tx| {
+        let created = create(tx, &caller, &attributes, &remote);
+        fail_point("api.token-create.before-commit");
+        created
+    })?;
+    fail_point("api.token-create.before-answer");
+    resource::show(call, &TOKENS, &created)
+}
+
+fn delete(call: &Call, uuid: &str) -> Result<Record> {
+    let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
+    let deleted = call.app.write(move |tx| {
+        let old = permission::require_readable(tx.conn, &TOKENS, &caller, &uuid)?;
+        if old.some_text("attempt_of").is_some() {
+            revocation::set_expiry_override(tx, &old, Some(tx.now.clone()))?;
+        }
+        tx.delete(&TOKENS, &caller, &old)?;
+        fail_point("api.token-delete.before-commit");
+        Ok(old)
+    })?;
+    fail_point("api.token-delete.before-answer");
+    Ok(deleted)
+}
+
+/// Hides the secret of a listed token. A dispatcher finds its attempt tokens again in a list, so
+/// their secrets are shown to their owner; a token with all scopes could create them anyway.
+fn hide_listed(call: &Call, token: &mut Record) {
+    let caller = &call.caller;
+    let is_own_attempt = attempt_token::is_signed(token.text("api_token"))
+        && token.text("owner_uuid") == caller.user_uuid
+        && caller.has_all_scopes();
+    if call.app.config.rules.tokens_guarded && !is_own_attempt {
+        token.set("api_token", Value::Null);
+    }
+}
+
+/// The calling token. As in Arvados, its creation time is null.
 fn current(call: &Call) -> Result<Record> {
     let mut record = call.app.readers.read(|connection| {
-        crate::db::rows::fetch(connection, &TOKENS, &call.who.token_uuid)?
+        crate::db::rows::fetch(connection, &TOKENS, &call.caller.token_uuid)?
             .ok_or_else(ApiError::path_not_found)
     })?;
     record.set("created_at", Value::Null);
@@ -67,24 +103,28 @@ fn current(call: &Call) -> Result<Record> {
 
 pub(super) fn create(
     tx: &Tx<'_>,
-    who: &Caller,
+    caller: &Caller,
     attributes: &Map<String, Value>,
     remote: &str,
 ) -> Result<Record> {
     let blank = Record::new().with("scopes", json!(["all"]));
-    let mut token = changes::apply(&TOKENS, &blank, attributes, &[])?;
+    let mut token = patch::apply(&TOKENS, &blank, attributes, &[])?;
     let owner = token
         .some_text("owner_uuid")
-        .unwrap_or(&who.user_uuid)
+        .unwrap_or(&caller.user_uuid)
         .to_owned();
-    if owner != who.user_uuid && !who.is_admin {
+    let is_for_root = tx.config.rules.tokens_guarded && owner == tx.config.system_user();
+    if owner != caller.user_uuid && (!caller.is_admin || is_for_root) {
         return Err(ApiError::denied());
     }
     let user = tx
         .fetch(&USERS, &owner)?
         .ok_or_else(|| ApiError::invalid(format!("Owner {owner} is not a user")))?;
     let scopes = scopes_of(&token)?;
-    let uuid = tx.setting.new_uuid(&TOKENS);
+    if tx.config.rules.tokens_guarded {
+        check_reach(caller, &owner, &scopes, token.some_text("expires_at"))?;
+    }
+    let uuid = tx.config.new_uuid(&TOKENS);
     token
         .set("uuid", uuid.as_str())
         .set("owner_uuid", owner.as_str())
@@ -92,10 +132,10 @@ pub(super) fn create(
     for server_side in ["last_used_at", "last_used_by_ip_address"] {
         token.0.remove(server_side);
     }
-    let signed = tx.setting.rules.extensions;
-    let attempt_of = scope::attempt_of(&scopes).filter(|_| signed);
+    let signed = tx.config.rules.extensions;
+    let attempt_of = scope::attempt_container(&scopes).filter(|_| signed);
     match attempt_of.map(str::to_owned) {
-        // What is signed is not looked up again, so it must be right from the start.
+        // Signed tokens are verified without a database query, so the user must be active now.
         Some(_) if !user.bool("is_active") => {
             return Err(ApiError::invalid(format!("Owner {owner} is not active")));
         }
@@ -104,7 +144,7 @@ pub(super) fn create(
                 .some_text("expires_at")
                 .and_then(clock::parse)
                 .map(|at| at.as_second());
-            let secret = tx.setting.attempt_key.sign(&Claims {
+            let secret = tx.config.attempt_key.sign(&Claims {
                 jti: uuid,
                 sub: owner,
                 admin: user.bool("is_admin"),
@@ -115,33 +155,54 @@ pub(super) fn create(
             token.set("api_token", secret).set("attempt_of", container);
         }
         None => {
-            token.set("api_token", lifetime::new_secret());
+            token.set("api_token", secrets::new_token_secret());
         }
     }
-    tx.create(&TOKENS, who, token)
+    tx.create(&TOKENS, caller, token)
+}
+
+/// Rejects a new token that could do more than the caller's token: for another user, with other
+/// scopes, or for longer.
+fn check_reach(
+    caller: &Caller,
+    owner: &str,
+    scopes: &[String],
+    expires_at: Option<&str>,
+) -> Result<()> {
+    let ends_too = |end: &String| expires_at.is_some_and(|at| at <= end.as_str());
+    let is_within = owner == caller.user_uuid
+        && scopes.iter().all(|scope| caller.scopes.contains(scope))
+        && caller.expires_at.iter().all(ends_too);
+    match caller.has_all_scopes() || is_within {
+        true => Ok(()),
+        false => Err(ApiError::OutOfScope),
+    }
 }
 
 fn scopes_of(token: &Record) -> Result<Vec<String>> {
-    let wrong = || ApiError::invalid("Scopes must be an array of strings");
-    let list = token.get("scopes").as_array().ok_or_else(wrong)?;
+    let invalid = || ApiError::invalid("Scopes must be an array of strings");
+    let list = token.get("scopes").as_array().ok_or_else(invalid)?;
     list.iter()
-        .map(|scope| scope.as_str().map(str::to_owned).ok_or_else(wrong))
+        .map(|scope| scope.as_str().map(str::to_owned).ok_or_else(invalid))
         .collect()
 }
 
-/// Expiry and scopes may be changed; the scopes of an attempt token are part of its signature.
+/// Updates expiry and scopes. The scopes of an attempt token are signed and cannot change.
 fn update(
     tx: &Tx<'_>,
-    who: &Caller,
+    caller: &Caller,
     uuid: &str,
     attributes: &Map<String, Value>,
 ) -> Result<Record> {
-    let old = permission::must_read(tx.conn, &TOKENS, who, uuid)?;
-    let new = changes::apply(&TOKENS, &old, attributes, &[])?;
+    if tx.config.rules.tokens_guarded && !caller.has_all_scopes() {
+        return Err(ApiError::OutOfScope);
+    }
+    let old = permission::require_readable(tx.conn, &TOKENS, caller, uuid)?;
+    let new = patch::apply(&TOKENS, &old, attributes, &[])?;
     scopes_of(&new)?;
     let signed = old.some_text("attempt_of").is_some();
     let refused: Vec<String> = old
-        .changed(&new)
+        .changed_attributes(&new)
         .into_iter()
         .filter(|name| !(*name == "expires_at" || (*name == "scopes" && !signed)))
         .map(|name| format!("{} cannot be changed", crate::schema::humanise(name)))
@@ -151,7 +212,7 @@ fn update(
     }
     if signed && old.get("expires_at") != new.get("expires_at") {
         let until = new.some_text("expires_at").map(str::to_owned);
-        lifetime::override_expiry(tx, &old, until)?;
+        revocation::set_expiry_override(tx, &old, until)?;
     }
-    tx.update(&TOKENS, who, &old, new)
+    tx.update(&TOKENS, caller, &old, new)
 }

@@ -1,71 +1,81 @@
 //! `/arvados/v1/users`.
 
-use super::{Call, Reply, changes, resource};
-use crate::auth::lifetime;
-use crate::db::rows;
+use serde_json::json;
+
+use super::call::{Call, Reply};
+use super::resource;
+use super::route::Route;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
-use crate::schema::{TOKENS, USERS};
+use crate::record::patch;
+use crate::schema::USERS;
+use crate::store::revocation;
 
-pub fn route(call: &Call, verb: &str, rest: &[&str]) -> Result<Reply> {
-    let record = match (verb, rest) {
-        ("GET", []) => return resource::list(call, &USERS, |_| ()),
-        ("POST", []) => create(call)?,
-        ("GET", ["current"]) => resource::get(call, &USERS, &call.who.user_uuid)?,
-        ("GET", ["system"]) => resource::get(call, &USERS, &call.app.setting.system_user())?,
-        ("GET", [uuid]) => resource::get(call, &USERS, uuid)?,
-        ("PUT", [uuid]) => update(call, uuid)?,
-        _ => return Err(ApiError::path_not_found()),
-    };
-    resource::show(call, &USERS, &record)
+pub const ROUTES: &[Route] = &[
+    Route::new("GET", "users", |call, _| {
+        resource::list(call, &USERS, |user| hide_private(call, user))
+    }),
+    Route::new("POST", "users", |call, _| show(call, create(call)?)),
+    Route::new("GET", "users/current", |call, _| {
+        get(call, &call.caller.user_uuid)
+    }),
+    Route::new("GET", "users/system", |call, _| {
+        get(call, &call.app.config.system_user())
+    }),
+    Route::new("GET", "users/{}", get),
+    Route::new("PUT", "users/{}", |call, uuid| {
+        show(call, update(call, uuid)?)
+    }),
+];
+
+fn get(call: &Call, uuid: &str) -> Result<Reply> {
+    show(call, resource::get(call, &USERS, uuid)?)
+}
+
+fn show(call: &Call, mut user: Record) -> Result<Reply> {
+    hide_private(call, &mut user);
+    resource::show(call, &USERS, &user)
+}
+
+/// Hides what only a user and administrators may read of its record.
+fn hide_private(call: &Call, user: &mut Record) {
+    if !call.caller.is_admin && user.uuid() != call.caller.user_uuid {
+        user.set("prefs", json!({})).set("identity_url", "");
+    }
 }
 
 fn create(call: &Call) -> Result<Record> {
-    if !call.who.is_admin {
+    if !call.caller.is_admin {
         return Err(ApiError::denied());
     }
     let attributes = call.params.attributes(&USERS)?;
-    let who = call.who.clone();
+    let caller = call.caller.clone();
     call.app.write(move |tx| {
-        let user = changes::apply(&USERS, &Record::new(), &attributes, &[])?
-            .with("owner_uuid", tx.setting.system_user());
-        tx.create(&USERS, &who, user)
+        let user = patch::apply(&USERS, &Record::new(), &attributes, &[])?
+            .with("owner_uuid", tx.config.system_user());
+        tx.create(&USERS, &caller, user)
     })
 }
 
 fn update(call: &Call, uuid: &str) -> Result<Record> {
     let attributes = call.params.attributes(&USERS)?;
-    let (who, uuid) = (call.who.clone(), uuid.to_owned());
+    let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
     call.app.write(move |tx| {
-        let old = crate::auth::permission::must_read(tx.conn, &USERS, &who, &uuid)?;
-        let new = changes::apply(&USERS, &old, &attributes, &[])?;
+        let old = crate::auth::permission::require_readable(tx.conn, &USERS, &caller, &uuid)?;
+        let new = patch::apply(&USERS, &old, &attributes, &[])?;
         let own = ["prefs", "first_name", "last_name"];
-        let only_own = old.changed(&new).iter().all(|name| own.contains(name));
-        if !who.is_admin && !only_own {
+        let only_own = old.uuid() == caller.user_uuid
+            && old
+                .changed_attributes(&new)
+                .iter()
+                .all(|name| own.contains(name));
+        if !caller.is_admin && !only_own {
             return Err(ApiError::denied());
         }
-        let lowered = |name: &str| old.bool(name) && !new.bool(name);
-        if lowered("is_active") || lowered("is_admin") {
-            end_signed_tokens(tx, &who, &uuid)?;
+        let revoked = |name: &str| old.bool(name) && !new.bool(name);
+        if revoked("is_active") || revoked("is_admin") {
+            revocation::revoke_user_tokens(tx, &caller, &uuid)?;
         }
-        tx.update(&USERS, &who, &old, new)
+        tx.update(&USERS, &caller, &old, new)
     })
-}
-
-/// Attempt tokens carry their owner's rights inside; when those shrink, they must go.
-fn end_signed_tokens(
-    tx: &crate::tx::Tx<'_>,
-    who: &crate::auth::Caller,
-    user_uuid: &str,
-) -> Result<()> {
-    let tokens = rows::find(
-        tx.conn,
-        &TOKENS,
-        "owner_uuid = ?1 AND attempt_of IS NOT NULL",
-        &[&user_uuid],
-    )?;
-    for token in tokens {
-        lifetime::expire(tx, who, token.uuid())?;
-    }
-    Ok(())
 }

@@ -1,99 +1,119 @@
-//! Who may see and change what, as SQL over ownership and permission links.
+//! Permissions to read and change records. All lists, requests, events and logs ask here.
 
 use rusqlite::Connection;
 use rusqlite::types::Value as SqlValue;
 
-use super::Identity;
+use super::identity::Identity;
+use super::reach::{Level, Reach};
 use crate::db::filter::Clause;
 use crate::db::rows;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
 use crate::schema::{self, Resource};
 
-/// Owners whose records a user may read (or write): himself, his projects all the way down, and what
-/// permission links grant. Placeholders: user, the all-users group.
-fn owners(write: bool) -> String {
-    let grants = if write {
-        "'can_write', 'can_manage'"
-    } else {
-        "'can_read', 'can_write', 'can_manage'"
-    };
-    format!(
-        "WITH RECURSIVE mine(uuid) AS (\
-           SELECT ?1 \
-           UNION SELECT head_uuid FROM links WHERE link_class = 'permission' \
-                 AND tail_uuid IN (?1, ?2) AND name IN ({grants}) \
-           UNION SELECT groups.uuid FROM groups JOIN mine ON groups.owner_uuid = mine.uuid) \
-         SELECT uuid FROM mine"
-    )
-}
+/// Event types of the log entries that the server itself writes.
+const SERVER_EVENTS: [&str; 3] = ["create", "update", "delete"];
 
-fn owner_list(connection: &Connection, who: &Identity, write: bool) -> Result<SqlValue> {
-    let cluster = who.user_uuid.get(..5).unwrap_or_default();
-    let everyone = format!("{cluster}-j7d0g-fffffffffffffff");
-    let mut statement = connection.prepare_cached(&owners(write))?;
-    let found: Vec<String> = statement
-        .query_map([&who.user_uuid, &everyone], |row| row.get(0))?
-        .collect::<rusqlite::Result<_>>()?;
-    Ok(SqlValue::Text(serde_json::json!(found).to_string()))
-}
-
-const OWNED: &str =
+/// Placeholders: owners, targets.
+const REACHED_SQL: &str =
     "(owner_uuid IN (SELECT value FROM json_each(?)) OR uuid IN (SELECT value FROM json_each(?)))";
 
-/// Restrict a listing to what the caller may read.
-pub fn restrict(
+/// Containers are read by those who read a request for them. Placeholders: owners, targets.
+const REQUESTED_SQL: &str = "IN (SELECT container_uuid FROM container_requests \
+    WHERE container_uuid IS NOT NULL AND (owner_uuid IN (SELECT value FROM json_each(?)) \
+    OR uuid IN (SELECT value FROM json_each(?))))";
+
+/// Links on a record that is reached. Placeholders: targets, owners, owners.
+const LINKED_SQL: &str = "(head_uuid IN (SELECT value FROM json_each(?)) \
+    OR head_uuid IN (SELECT uuid FROM collections \
+                     WHERE owner_uuid IN (SELECT value FROM json_each(?))) \
+    OR head_uuid IN (SELECT uuid FROM container_requests \
+                     WHERE owner_uuid IN (SELECT value FROM json_each(?))))";
+
+/// Limits a listing to the records that the caller may read.
+pub fn restrict_to_readable(
     connection: &Connection,
     resource: &Resource,
-    who: &Identity,
+    caller: &Identity,
     clause: &mut Clause,
 ) -> Result<()> {
-    if who.is_admin {
+    let me = SqlValue::Text(caller.user_uuid.clone());
+    if caller.is_admin {
+        if resource.table == "api_client_authorizations" {
+            // The tokens of the system user have no end; other administrators cannot read them.
+            let hidden = SqlValue::Text(system_user(caller));
+            clause.and("(owner_uuid <> ? OR owner_uuid = ?)", [hidden, me]);
+        }
         return Ok(());
     }
-    let mine = owner_list(connection, who, false)?;
-    let me = SqlValue::Text(who.user_uuid.clone());
+    let read = Reach::of(connection, caller, Level::Read)?;
+    let (owners, targets) = (read.owners(), read.targets());
     match resource.table {
         "containers" => clause.and(
-            "(uuid = ? OR locked_by_uuid = ? OR uuid IN (SELECT container_uuid FROM container_requests \
-              WHERE container_uuid IS NOT NULL AND (owner_uuid IN (SELECT value FROM json_each(?)) \
-              OR uuid IN (SELECT value FROM json_each(?)))))",
+            format!("(uuid = ? OR locked_by_uuid = ? OR uuid {REQUESTED_SQL})"),
             [
-                SqlValue::Text(who.container_uuid.clone().unwrap_or_default()),
-                SqlValue::Text(who.token_uuid.clone()),
-                mine.clone(),
-                mine,
+                SqlValue::Text(caller.container_uuid.clone().unwrap_or_default()),
+                SqlValue::Text(caller.token_uuid.clone()),
+                owners,
+                targets,
             ],
         ),
-        "users" => clause.and("uuid = ?", [me]),
+        "users" => clause.and("uuid IN (SELECT value FROM json_each(?))", [targets]),
         "api_client_authorizations" => clause.and("owner_uuid = ?", [me]),
-        "links" => clause.and(
-            "(owner_uuid IN (SELECT value FROM json_each(?)) OR uuid IN (SELECT value FROM json_each(?)) \
-              OR head_uuid = ? OR tail_uuid = ? \
-              OR (link_class <> 'permission' AND head_uuid IN (SELECT value FROM json_each(?))))",
-            [mine.clone(), mine.clone(), me.clone(), me, mine],
-        ),
+        "links" => {
+            let manage = Reach::of(connection, caller, Level::Manage)?;
+            let managed = manage.owners();
+            clause.and(
+                format!(
+                    "CASE link_class WHEN 'permission' \
+                     THEN owner_uuid = ? OR head_uuid = ? OR tail_uuid = ? OR {LINKED_SQL} \
+                     ELSE {REACHED_SQL} OR tail_uuid = ? OR {LINKED_SQL} END"
+                ),
+                [
+                    me.clone(),
+                    me.clone(),
+                    me.clone(),
+                    manage.targets(),
+                    managed.clone(),
+                    managed,
+                    owners.clone(),
+                    targets.clone(),
+                    me,
+                    targets,
+                    owners.clone(),
+                    owners,
+                ],
+            );
+        }
         "logs" => clause.and(
-            "(owner_uuid = ? OR object_uuid = ? OR object_owner_uuid IN (SELECT value FROM json_each(?)) \
-              OR object_uuid IN (SELECT container_uuid FROM container_requests \
-              WHERE owner_uuid IN (SELECT value FROM json_each(?))))",
-            [me.clone(), me, mine.clone(), mine],
+            format!(
+                "(owner_uuid = ? OR object_owner_uuid IN (SELECT value FROM json_each(?)) \
+                 OR object_uuid IN (SELECT value FROM json_each(?)) \
+                 OR object_uuid {REQUESTED_SQL})"
+            ),
+            [me, owners.clone(), targets.clone(), owners, targets],
         ),
-        _ => clause.and(OWNED, [mine.clone(), mine]),
+        _ => clause.and(REACHED_SQL, [owners, targets]),
     }
     Ok(())
 }
 
-/// One record by uuid if the caller may read it.
-pub fn readable(
+/// The system user of the caller's cluster.
+fn system_user(caller: &Identity) -> String {
+    let cluster = caller.user_uuid.get(..5).unwrap_or_default();
+    format!("{cluster}-tpzed-000000000000000")
+}
+
+/// A record by uuid, if the caller may read it.
+pub fn find_readable(
     connection: &Connection,
     resource: &Resource,
-    who: &Identity,
+    caller: &Identity,
     uuid: &str,
 ) -> Result<Option<Record>> {
     let mut clause = Clause::default();
     clause.and("uuid = ?", [SqlValue::Text(uuid.to_owned())]);
-    restrict(connection, resource, who, &mut clause)?;
+    restrict_to_readable(connection, resource, caller, &mut clause)?;
     let values: Vec<&dyn rusqlite::ToSql> = clause
         .values
         .iter()
@@ -102,44 +122,239 @@ pub fn readable(
     Ok(rows::find(connection, resource, &clause.sql(), &values)?.pop())
 }
 
-/// As `readable`, with the answer the API gives when it is not: 404, whatever the reason.
-pub fn must_read(
+/// As [`find_readable`], but with status 404 for a missing or unreadable record.
+pub fn require_readable(
     connection: &Connection,
     resource: &Resource,
-    who: &Identity,
+    caller: &Identity,
     uuid: &str,
 ) -> Result<Record> {
-    readable(connection, resource, who, uuid)?.ok_or_else(ApiError::path_not_found)
+    find_readable(connection, resource, caller, uuid)?.ok_or_else(ApiError::path_not_found)
 }
 
-/// May the caller create records under this owner, and change those it owns?
-pub fn may_write(connection: &Connection, who: &Identity, owner_uuid: &str) -> Result<bool> {
-    if who.is_admin || owner_uuid == who.user_uuid {
+/// Whether the caller may create records of this owner, and move existing ones to it.
+pub fn may_own(connection: &Connection, caller: &Identity, owner_uuid: &str) -> Result<bool> {
+    if caller.is_admin || owner_uuid == caller.user_uuid {
         return Ok(true);
     }
-    let SqlValue::Text(mine) = owner_list(connection, who, true)? else {
-        return Ok(false);
-    };
-    let found: bool = connection
-        .prepare_cached("SELECT ?1 IN (SELECT value FROM json_each(?2))")?
-        .query_row([owner_uuid, &mine], |row| row.get(0))?;
-    Ok(found)
+    Ok(Reach::of(connection, caller, Level::Write)?.has_owner(owner_uuid))
 }
 
-pub fn must_write(connection: &Connection, who: &Identity, record: &Record) -> Result<()> {
-    if may_write(connection, who, record.text("owner_uuid"))? {
+fn may(connection: &Connection, caller: &Identity, level: Level, record: &Record) -> Result<bool> {
+    if caller.is_admin {
+        return Ok(true);
+    }
+    let reach = Reach::of(connection, caller, level)?;
+    Ok(reach.has_owner(record.text("owner_uuid")) || reach.has_target(record.uuid()))
+}
+
+/// Rejects a caller who may not change this record.
+pub fn require_writable(connection: &Connection, caller: &Identity, record: &Record) -> Result<()> {
+    match may(connection, caller, Level::Write, record)? {
+        true => Ok(()),
+        false => Err(ApiError::denied()),
+    }
+}
+
+/// Rejects a change of owner unless the caller may write to the old and to the new one.
+pub fn require_owners(
+    connection: &Connection,
+    caller: &Identity,
+    old: &Record,
+    new: &Record,
+) -> Result<()> {
+    if old.get("owner_uuid") == new.get("owner_uuid") {
         return Ok(());
     }
-    Err(ApiError::denied())
+    for record in [old, new] {
+        if !may_own(connection, caller, record.text("owner_uuid"))? {
+            return Err(ApiError::denied());
+        }
+    }
+    Ok(())
 }
 
-/// May the caller hear about this object? Used for live events.
-pub fn may_hear(connection: &Connection, who: &Identity, object_uuid: &str) -> Result<bool> {
-    if who.is_admin {
+/// Rejects a caller who may not create, change or delete this link. A permission link needs
+/// permission to manage its head; the owner of the link may delete one whose head is gone.
+pub fn require_linkable(connection: &Connection, caller: &Identity, link: &Record) -> Result<()> {
+    if link.text("link_class") != "permission" || caller.is_admin {
+        return require_writable(connection, caller, link);
+    }
+    let uuid = link.text("head_uuid");
+    let resource = schema::by_uuid(uuid).ok_or_else(ApiError::denied)?;
+    let is_own = link.text("owner_uuid") == caller.user_uuid && !link.uuid().is_empty();
+    if is_own && rows::fetch(connection, resource, uuid)?.is_none() {
+        return Ok(());
+    }
+    let head = require_readable(connection, resource, caller, uuid)?;
+    match may(connection, caller, Level::Manage, &head)? {
+        true => Ok(()),
+        false => Err(ApiError::denied()),
+    }
+}
+
+/// Rejects a log entry about an object that the caller may not read, and one with a server's event
+/// type about an object that the caller may not change.
+pub fn require_loggable(connection: &Connection, caller: &Identity, entry: &Record) -> Result<()> {
+    let Some(uuid) = entry.some_text("object_uuid") else {
+        return Ok(());
+    };
+    if caller.is_admin {
+        return Ok(());
+    }
+    let object = match schema::by_uuid(uuid) {
+        Some(resource) => find_readable(connection, resource, caller, uuid)?,
+        None => None,
+    };
+    let object = object.ok_or_else(ApiError::denied)?;
+    match SERVER_EVENTS.contains(&entry.text("event_type")) {
+        true => require_writable(connection, caller, &object),
+        false => Ok(()),
+    }
+}
+
+/// Whether the caller may receive events about this object.
+pub fn may_receive(connection: &Connection, caller: &Identity, object_uuid: &str) -> Result<bool> {
+    if caller.is_admin {
         return Ok(true);
     }
     match schema::by_uuid(object_uuid) {
-        Some(resource) => Ok(readable(connection, resource, who, object_uuid)?.is_some()),
+        Some(resource) => Ok(find_readable(connection, resource, caller, object_uuid)?.is_some()),
         None => Ok(false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::{COLLECTIONS, GROUPS, LINKS};
+
+    const ME: &str = "local-tpzed-meeeeeeeeeeeeee";
+    const OTHER: &str = "local-tpzed-otherotherother";
+    const EVERYONE: &str = "local-j7d0g-fffffffffffffff";
+    const ROLE: &str = "local-j7d0g-rolerolerolerol";
+    const INNER: &str = "local-j7d0g-innerroleinnerr";
+    const PROJECT: &str = "local-j7d0g-projectprojectp";
+    const SUB: &str = "local-j7d0g-subprojectsubpr";
+    const OBJECT: &str = "local-4zz18-objectobjectobj";
+
+    /// Tail, level and head.
+    type Grant = (&'static str, &'static str, &'static str);
+
+    fn insert(connection: &Connection, resource: &'static Resource, record: Record) -> Record {
+        let now = crate::clock::now();
+        let record = record.with("created_at", now.as_str());
+        rows::insert(connection, resource, &record.with("modified_at", now)).unwrap()
+    }
+
+    /// The level on a collection of `owner`. Another user owns a project, a project in it, and two
+    /// role groups.
+    fn level_of(owner: &str, links: &[Grant]) -> Option<Level> {
+        let directory = tempfile::tempdir().unwrap();
+        let connection = crate::db::open(&directory.path().join("state.db")).unwrap();
+        for (uuid, owner, class) in [
+            (PROJECT, OTHER, "project"),
+            (SUB, PROJECT, "project"),
+            (ROLE, OTHER, "role"),
+            (INNER, OTHER, "role"),
+        ] {
+            let group = Record::new().with("uuid", uuid).with("owner_uuid", owner);
+            let group = group.with("name", uuid).with("group_class", class);
+            insert(&connection, &GROUPS, group);
+        }
+        let object = Record::new()
+            .with("uuid", OBJECT)
+            .with("owner_uuid", owner)
+            .with("current_version_uuid", OBJECT)
+            .with("portable_data_hash", "d41d8cd98f00b204e9800998ecf8427e+0");
+        let object = insert(&connection, &COLLECTIONS, object);
+        for (number, (tail, name, head)) in links.iter().enumerate() {
+            let link = Record::new()
+                .with("uuid", format!("local-o0j2j-{number:015}"))
+                .with("owner_uuid", OTHER)
+                .with("link_class", "permission")
+                .with("tail_uuid", *tail)
+                .with("name", *name)
+                .with("head_uuid", *head);
+            insert(&connection, &LINKS, link);
+        }
+        let me = Identity::system(ME.into()).as_plain_user(ME);
+        let readable = find_readable(&connection, &COLLECTIONS, &me, OBJECT).unwrap();
+        let level = [Level::Manage, Level::Write, Level::Read]
+            .into_iter()
+            .find(|level| may(&connection, &me, *level, &object).unwrap());
+        assert_eq!(readable.is_some(), level.is_some(), "{owner} {links:?}");
+        level
+    }
+
+    #[test]
+    fn ownership_and_links_give_the_weakest_level_of_their_path() {
+        use Level::{Manage, Read, Write};
+        const READ: &str = "can_read";
+        const WRITE: &str = "can_write";
+        const MANAGE: &str = "can_manage";
+        let table: &[(&str, &[Grant], Option<Level>)] = &[
+            (ME, &[], Some(Manage)),
+            (OTHER, &[], None),
+            (SUB, &[], None),
+            // On the object itself.
+            (OTHER, &[(ME, READ, OBJECT)], Some(Read)),
+            (OTHER, &[(ME, WRITE, OBJECT)], Some(Write)),
+            (OTHER, &[(ME, MANAGE, OBJECT)], Some(Manage)),
+            (OTHER, &[(ME, "can_fly", OBJECT)], None),
+            (OTHER, &[(OTHER, READ, OBJECT)], None),
+            // On a project, and on a project in it.
+            (SUB, &[(ME, READ, PROJECT)], Some(Read)),
+            (SUB, &[(ME, WRITE, PROJECT)], Some(Write)),
+            (SUB, &[(ME, MANAGE, PROJECT)], Some(Manage)),
+            (SUB, &[(ME, READ, SUB)], Some(Read)),
+            (PROJECT, &[(ME, MANAGE, SUB)], None),
+            (SUB, &[(ME, READ, PROJECT), (ME, WRITE, SUB)], Some(Write)),
+            // By role groups.
+            (SUB, &[(ME, WRITE, ROLE), (ROLE, READ, PROJECT)], Some(Read)),
+            (
+                SUB,
+                &[(ME, READ, ROLE), (ROLE, MANAGE, PROJECT)],
+                Some(Read),
+            ),
+            (
+                SUB,
+                &[(ME, MANAGE, ROLE), (ROLE, MANAGE, SUB)],
+                Some(Manage),
+            ),
+            (SUB, &[(ME, WRITE, ROLE)], None),
+            (SUB, &[(ROLE, WRITE, PROJECT)], None),
+            (
+                SUB,
+                &[
+                    (ME, WRITE, ROLE),
+                    (ROLE, WRITE, INNER),
+                    (INNER, WRITE, PROJECT),
+                ],
+                Some(Write),
+            ),
+            (
+                SUB,
+                &[
+                    (ME, WRITE, ROLE),
+                    (ROLE, WRITE, INNER),
+                    (INNER, WRITE, ROLE),
+                ],
+                None,
+            ),
+            // By the group of all users.
+            (SUB, &[(EVERYONE, READ, PROJECT)], Some(Read)),
+            (OTHER, &[(EVERYONE, WRITE, OBJECT)], Some(Write)),
+            (OTHER, &[(EVERYONE, MANAGE, OBJECT)], Some(Write)),
+            // By another user, who must be managed.
+            (OTHER, &[(ME, READ, OTHER)], None),
+            (OTHER, &[(ME, WRITE, OTHER)], None),
+            (OTHER, &[(ME, MANAGE, OTHER)], Some(Manage)),
+            (SUB, &[(ME, MANAGE, OTHER)], Some(Manage)),
+            (SUB, &[(ME, READ, OTHER), (OTHER, MANAGE, PROJECT)], None),
+        ];
+        for (owner, links, expected) in table {
+            assert_eq!(level_of(owner, links), *expected, "{owner} {links:?}");
+        }
     }
 }

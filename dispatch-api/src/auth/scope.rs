@@ -1,15 +1,15 @@
-//! What a token's scopes allow.
+//! Scopes of tokens and the requests they permit.
 
-/// Paths every valid token may read, so that a client can find out about itself.
-const ALWAYS: [&str; 3] = [
+/// Paths that every valid token may read, so that a client can inspect itself.
+const ALWAYS_PERMITTED: [&str; 3] = [
     "/arvados/v1/api_client_authorizations/current",
     "/discovery/v1/apis/arvados/v1/rest",
     "/arvados/v1/config",
 ];
 
-/// Does any scope permit this request? A scope is `METHOD /path`, a prefix if it ends in `/`.
+/// Whether any scope permits this request. A scope is `METHOD /path`, a prefix if it ends in `/`.
 pub fn permits(scopes: &[String], method: &str, path: &str) -> bool {
-    if method == "GET" && ALWAYS.contains(&path) {
+    if method == "GET" && ALWAYS_PERMITTED.contains(&path) {
         return true;
     }
     scopes.iter().any(|scope| {
@@ -29,22 +29,32 @@ pub fn permits(scopes: &[String], method: &str, path: &str) -> bool {
     })
 }
 
-/// Whether any scope lets its token save a collection, and so store the blocks of one.
-pub fn may_save(scopes: &[String]) -> bool {
+/// Whether any scope permits saving a collection, and therefore storing its blocks.
+pub fn may_save_collections(scopes: &[String]) -> bool {
+    reach_collections(scopes, &["POST", "PUT", "PATCH"])
+}
+
+/// Whether any scope permits saving or reading a collection, and therefore reading its blocks.
+pub fn may_use_collections(scopes: &[String]) -> bool {
+    reach_collections(scopes, &["GET", "POST", "PUT", "PATCH"])
+}
+
+/// Whether any scope permits one of these methods for any path of collections.
+fn reach_collections(scopes: &[String], methods: &[&str]) -> bool {
     const COLLECTIONS: &str = "/arvados/v1/collections";
-    scopes.iter().any(|scope| {
-        scope == "all"
-            || ["POST", "PUT", "PATCH"].iter().any(|method| {
-                scope
-                    .strip_prefix(method)
-                    .and_then(|path| path.strip_prefix(' '))
-                    .is_some_and(|path| path.starts_with(COLLECTIONS))
-            })
+    const BELOW: &str = "/arvados/v1/collections/";
+    scopes.iter().any(|scope| match scope.split_once(' ') {
+        Some((method, path)) => {
+            let is_prefix = path.ends_with('/') && BELOW.starts_with(path);
+            methods.contains(&method)
+                && (path == COLLECTIONS || path.starts_with(BELOW) || is_prefix)
+        }
+        None => scope == "all",
     })
 }
 
-/// The container whose lock these scopes permit: they belong to an attempt token.
-pub fn attempt_of(scopes: &[String]) -> Option<&str> {
+/// The container that these scopes permit to lock, which makes the token an attempt token.
+pub fn attempt_container(scopes: &[String]) -> Option<&str> {
     scopes.iter().find_map(|scope| {
         let uuid = scope
             .strip_prefix("POST /arvados/v1/containers/")?
@@ -117,17 +127,23 @@ mod tests {
     }
 
     #[test]
-    fn only_who_may_save_collections_may_store_blocks() {
-        for (scope, expected) in [
-            ("all", true),
-            ("POST /arvados/v1/collections", true),
-            ("PUT /arvados/v1/collections/", true),
-            ("GET /arvados/v1/collections", false),
-            ("POST /arvados/v1/links", false),
+    fn scopes_for_collections_permit_their_blocks() {
+        for (scope, saves, uses) in [
+            ("all", true, true),
+            ("POST /arvados/v1/collections", true, true),
+            ("PUT /arvados/v1/collections/", true, true),
+            ("PUT /arvados/v1/", true, true),
+            ("GET /arvados/v1/collections", false, true),
+            ("GET /", false, true),
+            ("GET /arvados/v1/collections_x", false, false),
+            ("POST /arvados/v1/links", false, false),
+            ("GET /arvados/v1/links/", false, false),
         ] {
-            assert_eq!(may_save(&[scope.to_owned()]), expected, "{scope}");
+            let scopes = [scope.to_owned()];
+            let found = (may_save_collections(&scopes), may_use_collections(&scopes));
+            assert_eq!(found, (saves, uses), "{scope}");
         }
-        assert!(!may_save(&[]));
+        assert!(!may_save_collections(&[]) && !may_use_collections(&[]));
     }
 
     #[test]
@@ -137,8 +153,8 @@ mod tests {
             format!("GET /arvados/v1/containers/{uuid}"),
             format!("POST /arvados/v1/containers/{uuid}/lock"),
         ];
-        assert_eq!(attempt_of(&scopes), Some(uuid));
-        assert_eq!(attempt_of(&scopes[..1]), None);
-        assert_eq!(attempt_of(&["all".into()]), None);
+        assert_eq!(attempt_container(&scopes), Some(uuid));
+        assert_eq!(attempt_container(&scopes[..1]), None);
+        assert_eq!(attempt_container(&["all".into()]), None);
     }
 }

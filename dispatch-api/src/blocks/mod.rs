@@ -1,7 +1,30 @@
-//! Keep blocks: content-addressed files on disk, and the Keep protocol over them.
+//! Keep blocks: content-addressed files on disk, and how they are named in paths.
 
-pub mod protocol;
+pub mod signature;
 pub mod store;
 
-/// The storage class of every block: there is one kind of store here.
+/// The only storage class; all blocks have it.
 pub const STORAGE_CLASS: &str = "default";
+
+/// The block name of a path `/HASH…`.
+pub fn block_name(path: &str) -> Option<&str> {
+    let name = path.strip_prefix('/')?;
+    let hash = name.get(..32)?;
+    let is_hash = hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+    (is_hash && !name.contains('/')).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_told_from_other_paths() {
+        let hash = "acbd18db4cc2f85cedef654fccc4a4d8";
+        assert_eq!(block_name(&format!("/{hash}")), Some(hash));
+        let locator = format!("{hash}+3+A0@1");
+        assert_eq!(block_name(&format!("/{locator}")), Some(locator.as_str()));
+        assert_eq!(block_name("/arvados/v1/containers"), None);
+        assert_eq!(block_name(&format!("/{hash}/x")), None);
+    }
+}

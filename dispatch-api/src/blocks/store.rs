@@ -1,4 +1,4 @@
-//! Blocks on disk: `blocks/abc/abc…`, written whole or not at all, checked whenever they are read.
+//! Blocks on disk as `blocks/abc/abc…`, written atomically and verified at every read.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -12,25 +12,25 @@ use tracing::{error, warn};
 
 use crate::error::{ApiError, Result};
 
-const READ_PIECE: usize = 1 << 20;
+const READ_BUFFER_BYTES: usize = 1 << 20;
 
 pub struct BlockStore {
     root: PathBuf,
-    aside: PathBuf,
-    fresh: PathBuf,
+    corrupt_dir: PathBuf,
+    incoming_dir: PathBuf,
 }
 
 impl BlockStore {
     pub fn open(root: PathBuf) -> io::Result<Self> {
         let store = BlockStore {
-            aside: root.join("corrupt"),
-            fresh: root.join("incoming"),
+            corrupt_dir: root.join("corrupt"),
+            incoming_dir: root.join("incoming"),
             root,
         };
-        fs::create_dir_all(&store.aside)?;
-        fs::create_dir_all(&store.fresh)?;
-        // Half-written files of a killed server belong to no one.
-        for left in fs::read_dir(&store.fresh)? {
+        fs::create_dir_all(&store.corrupt_dir)?;
+        fs::create_dir_all(&store.incoming_dir)?;
+        // Partial files of a killed server.
+        for left in fs::read_dir(&store.incoming_dir)? {
             fs::remove_file(left?.path())?;
         }
         Ok(store)
@@ -40,22 +40,22 @@ impl BlockStore {
         self.root.join(&hash[..3]).join(hash)
     }
 
-    /// Keep a block. Its hash must be that of the data; the caller has checked the size.
+    /// Stores a block. The caller has checked its size; `hash` must be the hash of `data`.
     pub fn put(&self, hash: BlockHash, data: &[u8]) -> Result<()> {
         let name = hash.to_string();
         let path = self.path(&name);
-        if self.intact(&name, &path)? == Some(data.len() as u64) {
+        if self.verified_size(&name, &path)? == Some(data.len() as u64) {
             return Ok(());
         }
         let temporary = self
-            .fresh
+            .incoming_dir
             .join(format!("{name}.{:016x}", fastrand::u64(..)));
         let written = self.write(&temporary, &path, data);
         if written.is_err() {
-            // Best effort: what stays is removed at the next start.
+            // Best effort: the next start removes the rest.
             let _ = fs::remove_file(&temporary);
         }
-        written.map_err(|source| failure(&path, source))
+        written.map_err(|source| store_error(&path, source))
     }
 
     fn write(&self, temporary: &Path, path: &Path, data: &[u8]) -> io::Result<()> {
@@ -74,50 +74,53 @@ impl BlockStore {
         }
         fs::rename(temporary, path)?;
         fail_point("api.block.after-rename");
-        // The name is as durable as the data only once the directory is on disk too.
+        // The name is durable only after the directory is synced too.
         File::open(shard)?.sync_all()
     }
 
-    /// Size of the block if it is here.
+    /// The size of a block, `None` if missing.
     pub fn size(&self, hash: BlockHash) -> Result<Option<u64>> {
         let path = self.path(&hash.to_string());
         match fs::metadata(&path) {
             Ok(found) => Ok(Some(found.len())),
             Err(missing) if missing.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(failure(&path, source)),
+            Err(source) => Err(store_error(&path, source)),
         }
     }
 
-    /// An open file whose content has just been found to match its hash.
+    /// Opens a block after its content has been verified against its hash.
     pub fn open_checked(&self, hash: BlockHash) -> Result<Option<(File, u64)>> {
         let name = hash.to_string();
         let path = self.path(&name);
-        match self.intact(&name, &path)? {
+        match self.verified_size(&name, &path)? {
             None if path.exists() => Err(ApiError::CorruptBlock(name)),
             None => Ok(None),
             Some(size) => {
-                let file = File::open(&path).map_err(|source| failure(&path, source))?;
+                let file = File::open(&path).map_err(|source| store_error(&path, source))?;
                 Ok(Some((file, size)))
             }
         }
     }
 
-    /// Size of the block if it is here and undamaged. A damaged one is moved aside.
-    fn intact(&self, name: &str, path: &Path) -> Result<Option<u64>> {
+    /// The size of a block after verification; `None` if missing or damaged. A damaged block is
+    /// moved to the corrupt directory.
+    fn verified_size(&self, name: &str, path: &Path) -> Result<Option<u64>> {
         let mut file = match File::open(path) {
             Ok(file) => file,
             Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(failure(path, source)),
+            Err(source) => return Err(store_error(path, source)),
         };
-        let (found, size) = digest(&mut file).map_err(|source| failure(path, source))?;
+        let (found, size) = digest(&mut file).map_err(|source| store_error(path, source))?;
         if found == name {
             return Ok(Some(size));
         }
-        let aside = self.aside.join(format!("{name}.{:08x}", fastrand::u32(..)));
+        let aside = self
+            .corrupt_dir
+            .join(format!("{name}.{:08x}", fastrand::u32(..)));
         error!(block = name, found, moved_to = %aside.display(),
                "a block on disk does not match its hash: it was damaged after it was stored");
         if let Err(failed) = fs::rename(path, &aside) {
-            warn!(block = name, error = %failed, "the damaged block could not be moved aside");
+            warn!(block = name, error = %failed, "cannot move the damaged block to the corrupt directory");
         }
         Ok(None)
     }
@@ -125,7 +128,7 @@ impl BlockStore {
 
 fn digest(file: &mut File) -> io::Result<(String, u64)> {
     let mut hasher = Md5::new();
-    let mut piece = vec![0u8; READ_PIECE];
+    let mut piece = vec![0u8; READ_BUFFER_BYTES];
     let mut size = 0;
     loop {
         let count = file.read(&mut piece)?;
@@ -137,7 +140,7 @@ fn digest(file: &mut File) -> io::Result<(String, u64)> {
     }
 }
 
-fn failure(path: &Path, source: io::Error) -> ApiError {
+fn store_error(path: &Path, source: io::Error) -> ApiError {
     if source.kind() == io::ErrorKind::StorageFull {
         return ApiError::DiskFull;
     }
@@ -177,7 +180,7 @@ mod tests {
         store.put(hash, b"foo").unwrap();
         fs::write(store.path(&hash.to_string()), b"fox").unwrap();
         assert!(store.open_checked(hash).unwrap().is_none());
-        assert_eq!(fs::read_dir(&store.aside).unwrap().count(), 1);
+        assert_eq!(fs::read_dir(&store.corrupt_dir).unwrap().count(), 1);
         store.put(hash, b"foo").unwrap();
         assert!(store.open_checked(hash).unwrap().is_some());
     }
@@ -185,8 +188,8 @@ mod tests {
     #[test]
     fn half_written_files_are_gone_after_a_restart() {
         let (directory, store) = store();
-        fs::write(store.fresh.join("half"), b"x").unwrap();
+        fs::write(store.incoming_dir.join("half"), b"x").unwrap();
         let again = BlockStore::open(directory.path().join("blocks")).unwrap();
-        assert_eq!(fs::read_dir(&again.fresh).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(&again.incoming_dir).unwrap().count(), 0);
     }
 }

@@ -1,5 +1,4 @@
-//! Collections: what their manifests say (pure), and how they are kept.
+//! Collections: their manifests (pure functions), and their changes in a transaction.
 
 pub mod content;
 pub mod store;
-pub mod trash;

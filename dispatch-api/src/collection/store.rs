@@ -1,133 +1,143 @@
-//! Creating, changing and finding collections inside a transaction.
+//! Creates, updates and finds collections inside a transaction.
 
 use std::time::Duration;
 
 use rusqlite::Connection;
 use serde_json::{Map, Value, json};
 
-use super::content::{self, Content};
-use crate::api::changes;
+use super::content::ManifestContent;
 use crate::auth::{Caller, permission};
 use crate::clock;
 use crate::db::rows;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
+use crate::record::patch;
 use crate::schema::COLLECTIONS;
-use crate::tx::Tx;
+use crate::store::transaction::Tx;
 
-/// How long a trashed collection is kept: two weeks.
+/// Time that a collection stays in the trash: two weeks.
 pub const TRASH_LIFETIME: Duration = Duration::from_secs(14 * 24 * 3600);
 
-pub fn in_trash(collection: &Record, now: &str) -> bool {
+pub fn is_in_trash(collection: &Record, now: &str) -> bool {
     collection.bool("is_trashed") || collection.some_text("trash_at").is_some_and(|at| at <= now)
 }
 
-/// POST of a collection.
+/// Creates a collection from a client's attributes.
 pub fn create(
     tx: &Tx<'_>,
-    who: &Caller,
+    caller: &Caller,
     attributes: &Map<String, Value>,
     unique_name: bool,
 ) -> Result<Record> {
-    let who = &who.beyond_container();
-    let mut collection = changes::apply(&COLLECTIONS, &Record::new(), attributes, &[])?;
+    let caller = &caller.without_attempt_privileges();
+    let mut collection = patch::apply(&COLLECTIONS, &Record::new(), attributes, &[])?;
     let owner = collection
         .some_text("owner_uuid")
-        .unwrap_or(&who.user_uuid)
+        .unwrap_or(&caller.user_uuid)
         .to_owned();
-    if !permission::may_write(tx.conn, who, &owner)? {
+    if !permission::may_own(tx.conn, caller, &owner)? {
         return Err(ApiError::denied());
     }
     collection.set("owner_uuid", owner);
     let manifest = collection.text("manifest_text").to_owned();
-    take_content(tx, who, &mut collection, &manifest)?;
-    settle_trash(tx, &Record::new(), &mut collection);
-    insert(tx, who, collection, unique_name)
+    set_client_content(tx, caller, &mut collection, &manifest)?;
+    normalise_trash(tx, &Record::new(), &mut collection);
+    insert(tx, caller, collection, unique_name)
 }
 
-/// A collection made by the server itself from content it already has; its name is made unique.
-pub fn create_from(
+/// Creates a collection for the server itself from stored content, with a unique name.
+pub fn create_from_manifest(
     tx: &Tx<'_>,
-    who: &Caller,
+    caller: &Caller,
     mut collection: Record,
     manifest: &str,
 ) -> Result<Record> {
-    set_content(&mut collection, Content::parse(manifest)?);
-    insert(tx, who, collection, true)
+    set_content(&mut collection, ManifestContent::parse(manifest)?);
+    insert(tx, caller, collection, true)
 }
 
-fn insert(tx: &Tx<'_>, who: &Caller, mut collection: Record, unique_name: bool) -> Result<Record> {
-    let uuid = match collection.some_text("uuid").filter(|_| who.is_admin) {
+fn insert(
+    tx: &Tx<'_>,
+    caller: &Caller,
+    mut collection: Record,
+    unique_name: bool,
+) -> Result<Record> {
+    let uuid = match collection.some_text("uuid").filter(|_| caller.is_admin) {
         Some(uuid) => uuid.to_owned(),
-        None => tx.setting.new_uuid(&COLLECTIONS),
+        None => tx.config.new_uuid(&COLLECTIONS),
     };
-    tx.setting.rules.check_name(collection.text("name"))?;
+    tx.config.rules.check_name(collection.text("name"))?;
     collection
         .set("uuid", uuid.as_str())
         .set("current_version_uuid", uuid);
     if unique_name {
         make_name_unique(tx, &mut collection)?;
     }
-    tx.create(&COLLECTIONS, who, collection)
+    tx.create(&COLLECTIONS, caller, collection)
 }
 
-/// PUT or PATCH of a collection.
+/// Updates a collection from a client's attributes.
 pub fn update(
     tx: &Tx<'_>,
-    who: &Caller,
+    caller: &Caller,
     uuid: &str,
     attributes: &Map<String, Value>,
-    options: Options<'_>,
+    options: UpdateOptions<'_>,
 ) -> Result<Record> {
-    let old = permission::must_read(tx.conn, &COLLECTIONS, who, uuid)?;
-    if in_trash(&old, &tx.now) && !options.include_trash {
+    let old = permission::require_readable(tx.conn, &COLLECTIONS, caller, uuid)?;
+    if is_in_trash(&old, &tx.now) && !options.include_trash {
         return Err(ApiError::path_not_found());
     }
-    permission::must_write(tx.conn, who, &old)?;
-    changes::check_etag(&old, options.if_match)?;
-    let mut new = changes::apply(&COLLECTIONS, &old, attributes, &[])?;
-    permission::must_write(tx.conn, who, &new)?;
+    permission::require_writable(tx.conn, caller, &old)?;
+    patch::check_etag(&old, options.if_match)?;
+    let mut new = patch::apply(&COLLECTIONS, &old, attributes, &[])?;
+    permission::require_owners(tx.conn, caller, &old, &new)?;
     if old.get("name") != new.get("name") {
-        tx.setting.rules.check_name(new.text("name"))?;
+        tx.config.rules.check_name(new.text("name"))?;
     }
     if attributes.contains_key("manifest_text") {
         let manifest = new.text("manifest_text").to_owned();
-        take_content(tx, who, &mut new, &manifest)?;
+        set_client_content(tx, caller, &mut new, &manifest)?;
     } else {
-        keep_content(&old, &mut new);
+        restore_derived(&old, &mut new);
     }
-    settle_trash(tx, &old, &mut new);
+    normalise_trash(tx, &old, &mut new);
     if options.unique_name {
         make_name_unique(tx, &mut new)?;
     }
-    tx.update(&COLLECTIONS, who, &old, new)
+    tx.update(&COLLECTIONS, caller, &old, new)
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Options<'a> {
+pub struct UpdateOptions<'a> {
     pub include_trash: bool,
     pub unique_name: bool,
     pub if_match: Option<&'a str>,
 }
 
-pub fn replace_content(tx: &Tx<'_>, who: &Caller, old: &Record, manifest: &str) -> Result<Record> {
+pub fn replace_content(
+    tx: &Tx<'_>,
+    caller: &Caller,
+    old: &Record,
+    manifest: &str,
+) -> Result<Record> {
     let mut new = old.clone();
-    set_content(&mut new, Content::parse(manifest)?);
-    tx.update(&COLLECTIONS, who, old, new)
+    set_content(&mut new, ManifestContent::parse(manifest)?);
+    tx.update(&COLLECTIONS, caller, old, new)
 }
 
-/// DELETE and `trash`: into the trash, from where it is deleted two weeks later.
-pub fn trash(tx: &Tx<'_>, who: &Caller, uuid: &str) -> Result<Record> {
-    let old = permission::must_read(tx.conn, &COLLECTIONS, who, uuid)?;
-    permission::must_write(tx.conn, who, &old)?;
+/// Moves a collection to the trash; housekeeping deletes it two weeks later.
+pub fn trash(tx: &Tx<'_>, caller: &Caller, uuid: &str) -> Result<Record> {
+    let old = permission::require_readable(tx.conn, &COLLECTIONS, caller, uuid)?;
+    permission::require_writable(tx.conn, caller, &old)?;
     let mut new = old.clone().with("is_trashed", true);
-    settle_trash(tx, &old, &mut new);
-    tx.update(&COLLECTIONS, who, &old, new)
+    normalise_trash(tx, &old, &mut new);
+    tx.update(&COLLECTIONS, caller, &old, new)
 }
 
-pub fn untrash(tx: &Tx<'_>, who: &Caller, uuid: &str, unique_name: bool) -> Result<Record> {
-    let old = permission::must_read(tx.conn, &COLLECTIONS, who, uuid)?;
-    permission::must_write(tx.conn, who, &old)?;
+pub fn untrash(tx: &Tx<'_>, caller: &Caller, uuid: &str, unique_name: bool) -> Result<Record> {
+    let old = permission::require_readable(tx.conn, &COLLECTIONS, caller, uuid)?;
+    permission::require_writable(tx.conn, caller, &old)?;
     let mut new = old
         .clone()
         .with("is_trashed", false)
@@ -136,19 +146,26 @@ pub fn untrash(tx: &Tx<'_>, who: &Caller, uuid: &str, unique_name: bool) -> Resu
     if unique_name {
         make_name_unique(tx, &mut new)?;
     }
-    tx.update(&COLLECTIONS, who, &old, new)
+    tx.update(&COLLECTIONS, caller, &old, new)
 }
 
-/// Take a client's manifest: only blocks he may read, unless he is an administrator.
-fn take_content(tx: &Tx<'_>, who: &Caller, collection: &mut Record, manifest: &str) -> Result<()> {
-    if !who.is_admin {
-        content::check_signatures(manifest, &tx.setting.blob_signing_key, &who.presented)?;
+/// Sets content from a client's manifest. Only administrators may name blocks without a valid
+/// signature.
+fn set_client_content(
+    tx: &Tx<'_>,
+    caller: &Caller,
+    collection: &mut Record,
+    manifest: &str,
+) -> Result<()> {
+    if !caller.is_admin {
+        let signer = &tx.config.block_signer;
+        signer.check(manifest, &caller.presented_token)?;
     }
-    set_content(collection, Content::parse(manifest)?);
+    set_content(collection, ManifestContent::parse(manifest)?);
     Ok(())
 }
 
-fn set_content(collection: &mut Record, content: Content) {
+fn set_content(collection: &mut Record, content: ManifestContent) {
     collection
         .set("manifest_text", content.text)
         .set("unsigned_manifest_text", "")
@@ -157,27 +174,27 @@ fn set_content(collection: &mut Record, content: Content) {
         .set("file_size_total", content.total_size);
 }
 
-/// What follows from the manifest cannot be changed without it.
-fn keep_content(old: &Record, new: &mut Record) {
-    const DERIVED: [&str; 5] = [
+/// Restores the attributes that only a manifest determines.
+fn restore_derived(old: &Record, new: &mut Record) {
+    const DERIVED_ATTRIBUTES: [&str; 5] = [
         "portable_data_hash",
         "unsigned_manifest_text",
         "file_count",
         "file_size_total",
         "version",
     ];
-    for name in DERIVED {
+    for name in DERIVED_ATTRIBUTES {
         new.set(name, old.get(name).clone());
     }
 }
 
-/// `is_trashed`, `trash_at` and `delete_at` made to agree, whichever of them was given.
-fn settle_trash(tx: &Tx<'_>, old: &Record, new: &mut Record) {
-    let turned = |name: &str| old.get(name) != new.get(name);
+/// Makes `is_trashed`, `trash_at` and `delete_at` consistent, whichever of them was given.
+fn normalise_trash(tx: &Tx<'_>, old: &Record, new: &mut Record) {
+    let changed = |name: &str| old.get(name) != new.get(name);
     let now = tx.now.as_str();
     if new.bool("is_trashed") && new.some_text("trash_at").is_none_or(|at| at > now) {
         new.set("trash_at", now);
-    } else if turned("is_trashed") && !new.bool("is_trashed") && !turned("trash_at") {
+    } else if changed("is_trashed") && !new.bool("is_trashed") && !changed("trash_at") {
         new.set("trash_at", Value::Null)
             .set("delete_at", Value::Null);
     }
@@ -201,7 +218,7 @@ fn settle_trash(tx: &Tx<'_>, old: &Record, new: &mut Record) {
     }
 }
 
-/// Add a suffix to the name if another collection of the same owner has it.
+/// Adds a suffix to the name if another collection of the same owner has the name.
 fn make_name_unique(tx: &Tx<'_>, collection: &mut Record) -> Result<()> {
     let Some(name) = collection.some_text("name").map(str::to_owned) else {
         return Ok(());
@@ -227,7 +244,7 @@ fn make_name_unique(tx: &Tx<'_>, collection: &mut Record) -> Result<()> {
 /// A collection with this content that the caller may read.
 pub fn find_by_pdh(
     connection: &Connection,
-    who: &Caller,
+    caller: &Caller,
     pdh: &str,
     include_trash: bool,
 ) -> Result<Option<Record>> {
@@ -242,7 +259,7 @@ pub fn find_by_pdh(
             [rusqlite::types::Value::Text(clock::now())],
         );
     }
-    permission::restrict(connection, &COLLECTIONS, who, &mut clause)?;
+    permission::restrict_to_readable(connection, &COLLECTIONS, caller, &mut clause)?;
     let values: Vec<&dyn rusqlite::ToSql> = clause
         .values
         .iter()
@@ -255,8 +272,8 @@ pub fn find_by_pdh(
     Ok(rows::find(connection, &COLLECTIONS, &sql, &values)?.pop())
 }
 
-/// A collection with this content whoever owns it; for the server's own copies only.
-pub fn any_by_pdh(connection: &Connection, pdh: &str) -> Result<Option<Record>> {
+/// A collection with this content and any owner; only for the server's own copies.
+pub fn find_any_by_pdh(connection: &Connection, pdh: &str) -> Result<Option<Record>> {
     Ok(rows::find(
         connection,
         &COLLECTIONS,

@@ -1,4 +1,5 @@
-//! `runtime_constraints` and `scheduling_parameters`: what may be in them, and how they are stored.
+//! Validates `runtime_constraints` and `scheduling_parameters` and converts them to their stored
+//! form.
 
 use serde_json::{Map, Value, json};
 
@@ -8,7 +9,7 @@ const GIB: i64 = 1 << 30;
 
 type Object = Map<String, Value>;
 
-/// The stored form of the resources a container asks for. `committed` demands RAM and CPUs.
+/// The stored form of runtime constraints. A `committed` request needs RAM and CPUs.
 pub fn runtime(given: &Value, committed: bool) -> Result<Value> {
     let given = object("runtime_constraints", given)?;
     let mut problems = Vec::new();
@@ -64,7 +65,7 @@ pub fn runtime(given: &Value, committed: bool) -> Result<Value> {
     Ok(Value::Object(stored))
 }
 
-/// Fill in what a container gets and a request may leave open: the size of its Keep cache.
+/// Adds the default size of the Keep cache if the request leaves it open.
 pub fn with_defaults(stored: &Value) -> Value {
     let mut filled = stored.clone();
     let number = |key: &str| stored[key].as_i64().unwrap_or(0);
@@ -96,7 +97,7 @@ fn gpu(given: &Object, stored: &mut Object, problems: &mut Vec<String>) {
             .get("device_count")
             .and_then(Value::as_i64)
             .unwrap_or(0);
-        // The older way to ask for CUDA is translated, so that a dispatcher looks in one place.
+        // The older CUDA keys are translated, so that dispatchers read only `gpu`.
         if count > 0 && !gpu.contains_key("device_count") {
             let capability = cuda
                 .get("hardware_capability")
@@ -161,12 +162,12 @@ fn is_version(text: &str) -> bool {
     text.split_once('.').is_some_and(|(major, minor)| {
         let is_number =
             |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-        // Zero is how no version reads, in the real server too.
+        // As in Arvados, version zero is rejected.
         is_number(major) && is_number(minor) && text.parse::<f64>().is_ok_and(|number| number > 0.0)
     })
 }
 
-/// The stored form of the scheduling wishes.
+/// The stored form of scheduling parameters.
 pub fn scheduling(given: &Value, command: &Value) -> Result<Value> {
     let given = object("scheduling_parameters", given)?;
     let mut problems = Vec::new();

@@ -1,42 +1,56 @@
-//! From what a user calls an image to the collection that holds it.
+//! Finds the collection of a container image by name, image id or content hash.
 
 use crate::auth::{Caller, permission};
 use crate::collection::store;
 use crate::db::rows;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
-use crate::schema::{COLLECTIONS, LINKS};
-use crate::tx::Tx;
+use crate::schema::{COLLECTIONS, LINKS, USERS};
+use crate::store::transaction::Tx;
 
-/// The portable data hash of the collection holding the image named by `repo:tag`, image id or PDH.
-pub fn resolve(tx: &Tx<'_>, who: &Caller, image: &str) -> Result<String> {
+/// The portable data hash of the collection with the image `repo:tag`, image id or hash.
+pub fn resolve(tx: &Tx<'_>, caller: &Caller, image: &str) -> Result<String> {
     let missing = || ApiError::invalid(format!("docker image {image:?} not found"));
     if image.is_empty() {
         return Err(ApiError::invalid("Container image can't be blank"));
     }
     if is_pdh(image) {
-        return match store::find_by_pdh(tx.conn, who, image, false)? {
+        return match store::find_by_pdh(tx.conn, caller, image, false)? {
             Some(_) => Ok(image.to_owned()),
             None => Err(missing()),
         };
     }
-    let named = links(tx, "docker_image_repo+tag", &with_tag(image))?;
-    let hashed = links(tx, "docker_image_hash", image.trim_start_matches("sha256:"))?;
-    let prefixed = links(
+    let named = image_links(tx, "docker_image_repo+tag", &with_tag(image))?;
+    let hashed = image_links(tx, "docker_image_hash", image.trim_start_matches("sha256:"))?;
+    let prefixed = image_links(
         tx,
         "docker_image_hash",
         &format!("sha256:{}", image.trim_start_matches("sha256:")),
     )?;
     for link in named.iter().chain(&hashed).chain(&prefixed) {
-        if let Some(pdh) = collection_of(tx, who, link)? {
+        if !may_name_images(tx, caller, link.text("owner_uuid"))? {
+            continue;
+        }
+        if let Some(pdh) = pdh_of_link(tx, caller, link)? {
             return Ok(pdh);
         }
     }
     Err(missing())
 }
 
-/// Newest first.
-fn links(tx: &Tx<'_>, class: &str, name: &str) -> Result<Vec<Record>> {
+/// Whether the caller takes names of images from this owner: itself, projects that it may change,
+/// and administrators. Any other user could give a known name to a program of its own.
+fn may_name_images(tx: &Tx<'_>, caller: &Caller, owner: &str) -> Result<bool> {
+    if !tx.config.rules.references_guarded || permission::may_own(tx.conn, caller, owner)? {
+        return Ok(true);
+    }
+    Ok(tx
+        .fetch(&USERS, owner)?
+        .is_some_and(|user| user.bool("is_admin")))
+}
+
+/// Image links with this name, newest first.
+fn image_links(tx: &Tx<'_>, class: &str, name: &str) -> Result<Vec<Record>> {
     rows::find(
         tx.conn,
         &LINKS,
@@ -46,14 +60,14 @@ fn links(tx: &Tx<'_>, class: &str, name: &str) -> Result<Vec<Record>> {
     )
 }
 
-fn collection_of(tx: &Tx<'_>, who: &Caller, link: &Record) -> Result<Option<String>> {
+fn pdh_of_link(tx: &Tx<'_>, caller: &Caller, link: &Record) -> Result<Option<String>> {
     let head = link.text("head_uuid");
     if is_pdh(head) {
-        return Ok(store::find_by_pdh(tx.conn, who, head, false)?.map(|_| head.to_owned()));
+        return Ok(store::find_by_pdh(tx.conn, caller, head, false)?.map(|_| head.to_owned()));
     }
-    let found = permission::readable(tx.conn, &COLLECTIONS, who, head)?;
+    let found = permission::find_readable(tx.conn, &COLLECTIONS, caller, head)?;
     Ok(found
-        .filter(|collection| !store::in_trash(collection, &tx.now))
+        .filter(|collection| !store::is_in_trash(collection, &tx.now))
         .map(|collection| collection.text("portable_data_hash").to_owned()))
 }
 
@@ -61,7 +75,7 @@ pub fn is_pdh(text: &str) -> bool {
     arvados_client::ids::Pdh::parse(text).is_ok()
 }
 
-/// An image without a tag means its `latest`; a colon before the last slash is a port.
+/// Adds the default tag `latest`. A colon before the last slash is a port, not a tag.
 fn with_tag(image: &str) -> String {
     let tagged = image
         .rsplit_once('/')

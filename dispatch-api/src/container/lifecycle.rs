@@ -1,20 +1,21 @@
-//! Changing a container: one update is checked against the state machine, written, and followed up.
+//! Updates a container: checks the change by the state table, writes it, and updates dependent
+//! records.
 
 use serde_json::{Map, Value, json};
 
 use super::state::{Actor, State, check_attributes, check_transition};
-use super::{outcome, priority};
-use crate::api::changes;
-use crate::auth::lifetime::{self, Ending};
-use crate::auth::{Caller, permission};
+use super::{finalize, priority};
+use crate::auth::{Caller, permission, secrets};
 use crate::collection::store;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
-use crate::schema::CONTAINERS;
-use crate::tx::Tx;
+use crate::record::patch;
+use crate::schema::{CONTAINERS, TOKENS};
+use crate::store::revocation::{self, RevocationScope};
+use crate::store::transaction::Tx;
 
-/// What `runtime_status` keys must be text, because programs show them.
-const STATUS_TEXTS: [&str; 7] = [
+/// Keys of `runtime_status` whose values must be text because programs display them.
+const TEXT_STATUS_KEYS: [&str; 7] = [
     "error",
     "errorDetail",
     "warning",
@@ -33,40 +34,40 @@ pub fn state_of(container: &Record) -> Result<State> {
     })
 }
 
-/// What the calling token is to this container.
-pub fn actor(who: &Caller, container: &Record) -> Actor {
-    let token = who.token_uuid.as_str();
+/// The role of the calling token for this container.
+pub fn actor_of(caller: &Caller, container: &Record) -> Actor {
+    let token = caller.token_uuid.as_str();
     if container.some_text("locked_by_uuid") == Some(token) {
-        Actor::Holder
-    } else if who.container_uuid.as_deref() == Some(container.uuid()) {
+        Actor::LockHolder
+    } else if caller.container_uuid.as_deref() == Some(container.uuid()) {
         Actor::Container
-    } else if who.attempt_of.is_some() && container.some_text("locked_by_uuid").is_some() {
-        // An attempt has no say in that of another.
+    } else if caller.attempt_of.is_some() && container.some_text("locked_by_uuid").is_some() {
+        // An attempt token has no rights over a container that another attempt holds.
         Actor::User
-    } else if who.is_admin {
+    } else if caller.is_admin {
         Actor::Admin
     } else {
         Actor::User
     }
 }
 
-/// PUT or PATCH of a container.
+/// Updates a container from a client's attributes.
 pub fn update(
     tx: &Tx<'_>,
-    who: &Caller,
+    caller: &Caller,
     uuid: &str,
     attributes: &Map<String, Value>,
     if_match: Option<&str>,
 ) -> Result<Record> {
-    let old = permission::must_read(tx.conn, &CONTAINERS, who, uuid)?;
-    changes::check_etag(&old, if_match)?;
-    let new = changes::apply(&CONTAINERS, &old, attributes, &[])?;
-    change(tx, who, &old, new)
+    let old = permission::require_readable(tx.conn, &CONTAINERS, caller, uuid)?;
+    patch::check_etag(&old, if_match)?;
+    let new = patch::apply(&CONTAINERS, &old, attributes, &[])?;
+    apply_change(tx, caller, &old, new)
 }
 
-pub fn lock(tx: &Tx<'_>, who: &Caller, uuid: &str, if_match: Option<&str>) -> Result<Record> {
-    let old = permission::must_read(tx.conn, &CONTAINERS, who, uuid)?;
-    changes::check_etag(&old, if_match)?;
+pub fn lock(tx: &Tx<'_>, caller: &Caller, uuid: &str, if_match: Option<&str>) -> Result<Record> {
+    let old = permission::require_readable(tx.conn, &CONTAINERS, caller, uuid)?;
+    patch::check_etag(&old, if_match)?;
     let state = state_of(&old)?;
     if state != State::Queued {
         return Err(ApiError::LockFailed(format!(
@@ -75,12 +76,12 @@ pub fn lock(tx: &Tx<'_>, who: &Caller, uuid: &str, if_match: Option<&str>) -> Re
         )));
     }
     let new = old.clone().with("state", State::Locked.as_str());
-    change(tx, who, &old, new)
+    apply_change(tx, caller, &old, new)
 }
 
-pub fn unlock(tx: &Tx<'_>, who: &Caller, uuid: &str, if_match: Option<&str>) -> Result<Record> {
-    let old = permission::must_read(tx.conn, &CONTAINERS, who, uuid)?;
-    changes::check_etag(&old, if_match)?;
+pub fn unlock(tx: &Tx<'_>, caller: &Caller, uuid: &str, if_match: Option<&str>) -> Result<Record> {
+    let old = permission::require_readable(tx.conn, &CONTAINERS, caller, uuid)?;
+    patch::check_etag(&old, if_match)?;
     let state = state_of(&old)?;
     if state != State::Locked {
         return Err(ApiError::invalid(format!(
@@ -89,56 +90,64 @@ pub fn unlock(tx: &Tx<'_>, who: &Caller, uuid: &str, if_match: Option<&str>) -> 
         )));
     }
     let new = old.clone().with("state", State::Queued.as_str());
-    change(tx, who, &old, new)
+    apply_change(tx, caller, &old, new)
 }
 
-/// Check a wanted change against the rules, complete it, write it, and do what follows from it.
-fn change(tx: &Tx<'_>, who: &Caller, old: &Record, mut new: Record) -> Result<Record> {
-    let actor = actor(who, old);
+/// Validates and completes a change, writes it, and propagates it.
+fn apply_change(tx: &Tx<'_>, caller: &Caller, old: &Record, mut new: Record) -> Result<Record> {
+    let actor = match actor_of(caller, old) {
+        // The owner of a supplied token could invent results, which other users' requests reuse.
+        Actor::Container
+            if tx.config.rules.tokens_guarded && old.some_text("runtime_token").is_some() =>
+        {
+            Actor::User
+        }
+        actor => actor,
+    };
     let (from, to) = (state_of(old)?, state_of(&new)?);
     check_transition(actor, from, to)?;
-    settle_holder(who, old, &mut new, from, to)?;
-    check_values(tx, who, old, &new)?;
+    check_lock_holder(caller, old, &mut new, from, to)?;
+    check_values(tx, caller, old, &new)?;
     let texts: Vec<(&str, String, String)> = old
-        .changed(&new)
+        .changed_attributes(&new)
         .into_iter()
         .filter(|name| !matches!(*name, "state" | "locked_by_uuid"))
         .map(|name| (name, inspect(old.get(name)), inspect(new.get(name))))
         .collect();
     check_attributes(actor, from, to, &texts)?;
     if from != to {
-        enter(tx, who, old, &mut new, to)?;
+        apply_state_entry(tx, caller, old, &mut new, to)?;
     }
-    let written = tx.update(&CONTAINERS, who, old, new)?;
-    follow_up(tx, who, old, &written)?;
+    let written = tx.update(&CONTAINERS, caller, old, new)?;
+    propagate(tx, caller, old, &written)?;
     Ok(written)
 }
 
-/// `locked_by_uuid` follows from the state; a client may only repeat what it will be anyway.
-fn settle_holder(
-    who: &Caller,
+/// Sets `locked_by_uuid` by the state. A client may only send the value that results anyway.
+fn check_lock_holder(
+    caller: &Caller,
     old: &Record,
     new: &mut Record,
     from: State,
     to: State,
 ) -> Result<()> {
-    let due = match (from, to) {
-        (State::Queued, State::Locked) => json!(who.token_uuid),
-        (_, to) if to.is_held() => old.get("locked_by_uuid").clone(),
+    let expected = match (from, to) {
+        (State::Queued, State::Locked) => json!(caller.token_uuid),
+        (_, to) if to.is_locked_or_running() => old.get("locked_by_uuid").clone(),
         _ => Value::Null,
     };
     let sent = new.get("locked_by_uuid");
-    if sent != old.get("locked_by_uuid") && *sent != due {
+    if sent != old.get("locked_by_uuid") && *sent != expected {
         return Err(ApiError::invalid(format!(
             "Locked by uuid can only change to {}",
-            due.as_str().unwrap_or("nil")
+            expected.as_str().unwrap_or("nil")
         )));
     }
-    new.set("locked_by_uuid", due);
+    new.set("locked_by_uuid", expected);
     Ok(())
 }
 
-fn check_values(tx: &Tx<'_>, who: &Caller, old: &Record, new: &Record) -> Result<()> {
+fn check_values(tx: &Tx<'_>, caller: &Caller, old: &Record, new: &Record) -> Result<()> {
     let changed = |name: &str| old.get(name) != new.get(name);
     if changed("exit_code")
         && let Some(code) = new.get("exit_code").as_i64()
@@ -154,7 +163,7 @@ fn check_values(tx: &Tx<'_>, who: &Caller, old: &Record, new: &Record) -> Result
         ));
     }
     if changed("runtime_status") {
-        for key in STATUS_TEXTS {
+        for key in TEXT_STATUS_KEYS {
             let value = &new.get("runtime_status")[key];
             if !value.is_null() && !value.is_string() {
                 return Err(ApiError::invalid(format!(
@@ -165,18 +174,18 @@ fn check_values(tx: &Tx<'_>, who: &Caller, old: &Record, new: &Record) -> Result
     }
     if changed("output")
         && let Some(pdh) = new.some_text("output")
-        && !may_name(tx, who, old, pdh)?
+        && !may_reference(tx, caller, old, pdh)?
     {
         return Err(ApiError::invalid(
             "Output collection must exist and be readable by current user.",
         ));
     }
-    // Anybody else may name any log, as in the real server; the requester is shown what is in it.
+    // As in Arvados, other callers may name any log, even though requesters can then read it.
     if changed("log")
-        && who.attempt_of.is_some()
+        && caller.attempt_of.is_some()
         && let Some(pdh) = new.some_text("log")
-        && store::any_by_pdh(tx.conn, pdh)?.is_some()
-        && !may_name(tx, who, old, pdh)?
+        && store::find_any_by_pdh(tx.conn, pdh)?.is_some()
+        && !may_reference(tx, caller, old, pdh)?
     {
         return Err(ApiError::invalid(
             "Log collection must be readable by current user.",
@@ -185,22 +194,31 @@ fn check_values(tx: &Tx<'_>, who: &Caller, old: &Record, new: &Record) -> Result
     Ok(())
 }
 
-/// Whether there is a collection of this content that the caller may read. An attempt may name what was saved with its
-/// own token or with the container's, and nothing more of what its owner may read.
-fn may_name(tx: &Tx<'_>, who: &Caller, container: &Record, pdh: &str) -> Result<bool> {
-    if who.attempt_of.is_none() {
-        return Ok(store::find_by_pdh(tx.conn, who, pdh, true)?.is_some());
+/// Whether the caller may read a collection with this content. An attempt may only name what was
+/// saved with its own token or the container's token.
+fn may_reference(tx: &Tx<'_>, caller: &Caller, container: &Record, pdh: &str) -> Result<bool> {
+    if caller.attempt_of.is_none() {
+        return Ok(store::find_by_pdh(tx.conn, caller, pdh, true)?.is_some());
     }
-    for user in [who.user_uuid.as_str(), container.text("runtime_user_uuid")] {
-        if store::find_by_pdh(tx.conn, &who.as_plain(user), pdh, true)?.is_some() {
+    for user in [
+        caller.user_uuid.as_str(),
+        container.text("runtime_user_uuid"),
+    ] {
+        if store::find_by_pdh(tx.conn, &caller.as_plain_user(user), pdh, true)?.is_some() {
             return Ok(true);
         }
     }
     Ok(false)
 }
 
-/// What a new state brings with it.
-fn enter(tx: &Tx<'_>, who: &Caller, old: &Record, new: &mut Record, to: State) -> Result<()> {
+/// Sets the attributes that follow from entering a state.
+fn apply_state_entry(
+    tx: &Tx<'_>,
+    caller: &Caller,
+    old: &Record,
+    new: &mut Record,
+    to: State,
+) -> Result<()> {
     match to {
         State::Locked => {
             if new.int("priority") <= 0 {
@@ -208,12 +226,12 @@ fn enter(tx: &Tx<'_>, who: &Caller, old: &Record, new: &mut Record, to: State) -
             }
             new.set("lock_count", old.int("lock_count") + 1);
             if new.some_text("runtime_token").is_none() {
-                new.set("auth_uuid", lifetime::create_container_token(tx, who, new)?);
+                new.set("auth_uuid", create_container_token(tx, caller, new)?);
             }
         }
         State::Queued => {
             let count = old.int("lock_count");
-            let limit = tx.setting.max_dispatch_attempts;
+            let limit = tx.config.max_dispatch_attempts;
             new.set("runtime_status", json!({}));
             if count >= limit {
                 new.set("state", State::Cancelled.as_str());
@@ -223,7 +241,7 @@ fn enter(tx: &Tx<'_>, who: &Caller, old: &Record, new: &mut Record, to: State) -
                         "Failed to start container.  Cancelled after exceeding \
                          'Containers.MaxDispatchAttempts' (lock_count={count})")}),
                 );
-                finish(tx, old, new);
+                set_finished(tx, old, new);
             }
         }
         State::Running => {
@@ -231,18 +249,18 @@ fn enter(tx: &Tx<'_>, who: &Caller, old: &Record, new: &mut Record, to: State) -
                 new.set("started_at", tx.now.as_str());
             }
         }
-        // A finished container that is cancelled to forbid its reuse keeps its times.
+        // A container that is cancelled after its end, to prevent reuse, keeps its times.
         State::Complete | State::Cancelled if state_of(old)?.is_final() => {}
-        State::Complete | State::Cancelled => finish(tx, old, new),
+        State::Complete | State::Cancelled => set_finished(tx, old, new),
     }
-    if !state_of(new)?.is_held() {
+    if !state_of(new)?.is_locked_or_running() {
         new.set("auth_uuid", Value::Null);
         new.set("locked_by_uuid", Value::Null);
     }
     Ok(())
 }
 
-fn finish(tx: &Tx<'_>, old: &Record, new: &mut Record) {
+fn set_finished(tx: &Tx<'_>, old: &Record, new: &mut Record) {
     if new.get("finished_at") == old.get("finished_at") {
         new.set("finished_at", tx.now.as_str());
     }
@@ -250,36 +268,36 @@ fn finish(tx: &Tx<'_>, old: &Record, new: &mut Record) {
     new.set("runtime_token", Value::Null);
 }
 
-/// What other records must learn from the change.
-fn follow_up(tx: &Tx<'_>, who: &Caller, old: &Record, new: &Record) -> Result<()> {
+/// Propagates a change to tokens, requests and child containers.
+fn propagate(tx: &Tx<'_>, caller: &Caller, old: &Record, new: &Record) -> Result<()> {
     let (was, is) = (state_of(old)?, state_of(new)?);
-    if was.is_held() && !is.is_held() {
+    if was.is_locked_or_running() && !is.is_locked_or_running() {
         if let Some(auth) = old.some_text("auth_uuid") {
-            lifetime::expire(tx, who, auth)?;
+            revocation::revoke(tx, caller, auth)?;
         }
         let holder = old.text("locked_by_uuid");
         let ending = if is.is_final() {
-            Ending::All
+            RevocationScope::All
         } else {
-            Ending::Holder(holder)
+            RevocationScope::LockHolder(holder)
         };
-        lifetime::end_attempts(tx, who, new.uuid(), ending)?;
+        revocation::revoke_attempt_tokens(tx, caller, new.uuid(), ending)?;
     } else if is.is_final() && !was.is_final() {
-        lifetime::end_attempts(tx, who, new.uuid(), Ending::All)?;
+        revocation::revoke_attempt_tokens(tx, caller, new.uuid(), RevocationScope::All)?;
     }
     if is.is_final() && !was.is_final() {
-        return outcome::settle(tx, new);
+        return finalize::finalize(tx, new);
     }
     if old.get("log") != new.get("log") {
-        outcome::show_log(tx, new)?;
+        finalize::update_request_logs(tx, new)?;
     }
     if old.get("priority") != new.get("priority") {
-        priority::cascade_from(tx, who, new.uuid())?;
+        priority::propagate_to_children(tx, new.uuid())?;
     }
     Ok(())
 }
 
-/// A value the way Ruby would print it, because that is what clients of this API see in errors.
+/// Formats a value like Ruby, because clients of Arvados see this form in errors.
 fn inspect(value: &Value) -> String {
     match value {
         Value::Null => "nil".into(),
@@ -291,4 +309,17 @@ fn inspect(value: &Value) -> String {
             }
         }
     }
+}
+
+/// Creates the container's own token.
+fn create_container_token(tx: &Tx<'_>, caller: &Caller, container: &Record) -> Result<String> {
+    let owner = container
+        .some_text("runtime_user_uuid")
+        .map_or_else(|| tx.config.system_user(), str::to_owned);
+    let token = Record::new()
+        .with("owner_uuid", owner)
+        .with("container_of", container.uuid())
+        .with("api_token", secrets::new_token_secret())
+        .with("scopes", container.get("runtime_auth_scopes").clone());
+    Ok(tx.create(&TOKENS, caller, token)?.uuid().to_owned())
 }

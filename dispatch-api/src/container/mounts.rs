@@ -4,8 +4,8 @@ use serde_json::{Map, Value};
 
 use crate::error::{ApiError, Result};
 
-/// Fields of a mount and the kinds that understand them.
-const FIELDS: [(&str, &[&str]); 9] = [
+/// Fields of a mount, and the kinds that support each.
+const MOUNT_FIELDS: [(&str, &[&str]); 9] = [
     ("portable_data_hash", &["collection"]),
     ("uuid", &["collection"]),
     ("writable", &["collection"]),
@@ -23,16 +23,16 @@ const FIELDS: [(&str, &[&str]); 9] = [
     ),
 ];
 
-const STREAMS: [&str; 3] = ["stdin", "stdout", "stderr"];
+const STREAM_TARGETS: [&str; 3] = ["stdin", "stdout", "stderr"];
 
-/// Check mounts and secret mounts of a request about to be committed.
+/// Validates the mounts and secret mounts of a request that is being committed.
 pub fn check(mounts: &Value, secret_mounts: &Value, output_path: &str) -> Result<()> {
     let mut problems = Vec::new();
     let none = Map::new();
     let plain = mounts.as_object().unwrap_or(&none);
     let secret = secret_mounts.as_object().unwrap_or(&none);
     for (target, mount) in plain {
-        if !target.starts_with('/') && !STREAMS.contains(&target.as_str()) {
+        if !target.starts_with('/') && !STREAM_TARGETS.contains(&target.as_str()) {
             problems.push(format!(
                 "Mounts target '{target}' must be an absolute path, stdin, stdout or stderr"
             ));
@@ -76,20 +76,20 @@ fn check_one(target: &str, mount: &Value, problems: &mut Vec<String>) {
         return;
     };
     let kind = mount.get("kind").and_then(Value::as_str).unwrap_or("");
-    let (_, kinds) = FIELDS[FIELDS.len() - 1];
+    let (_, kinds) = MOUNT_FIELDS[MOUNT_FIELDS.len() - 1];
     if !kinds.contains(&kind) {
         problems.push(format!("Mounts kind '{kind}' of '{target}' is not known"));
         return;
     }
     for (field, value) in mount {
-        match FIELDS.iter().find(|(name, _)| name == field) {
+        match MOUNT_FIELDS.iter().find(|(name, _)| name == field) {
             None => problems.push(format!("Mounts field '{field}' of '{target}' is not known")),
             Some((_, understood)) if !understood.contains(&kind) && !is_blank(value) => problems
                 .push(format!(
-                    "Mounts field '{field}' of '{target}' means nothing for kind '{kind}'"
+                    "Mounts field '{field}' of '{target}' is not supported by kind '{kind}'"
                 )),
             Some(_) => {
-                if let Some(must) = mistyped(field, value) {
+                if let Some(must) = expected_type(field, value) {
                     problems.push(format!(
                         "Mounts field '{field}' of '{target}' must be {must}"
                     ));
@@ -120,8 +120,9 @@ fn check_one(target: &str, mount: &Value, problems: &mut Vec<String>) {
     }
 }
 
-/// What a field must be, where it is something else: executors and dispatchers read it by its type.
-fn mistyped(field: &str, value: &Value) -> Option<&'static str> {
+/// The required type of a field whose value has another type. Executors and dispatchers rely on
+/// types.
+fn expected_type(field: &str, value: &Value) -> Option<&'static str> {
     let (fits, must) = match field {
         "capacity" => (value.is_u64(), "a whole number of bytes"),
         "writable" | "exclude_from_output" => (value.is_boolean(), "true or false"),
@@ -142,8 +143,8 @@ fn is_blank(value: &Value) -> bool {
     }
 }
 
-/// The mount without fields that say nothing, as clients pad mounts with them.
-pub fn without_blanks(mount: &Value) -> Value {
+/// The mount without blank fields, which clients add as padding.
+pub fn strip_blank_fields(mount: &Value) -> Value {
     match mount {
         Value::Object(fields) => Value::Object(
             fields

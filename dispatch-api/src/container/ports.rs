@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::error::{ApiError, Result};
 
-/// Check the ports of a request about to be committed.
+/// Validates the ports of a request that is being committed.
 pub fn check(published: &Value) -> Result<()> {
     let mut problems = Vec::new();
     for (port, entry) in published.as_object().into_iter().flatten() {

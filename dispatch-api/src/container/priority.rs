@@ -1,4 +1,4 @@
-//! How the priority of requests becomes the priority of containers, and travels down to child requests.
+//! Computes container priorities from requests, and propagates them to child requests.
 
 use std::collections::HashSet;
 
@@ -10,9 +10,9 @@ use crate::db::rows;
 use crate::error::Result;
 use crate::record::Record;
 use crate::schema::{CONTAINER_REQUESTS, CONTAINERS};
-use crate::tx::Tx;
+use crate::store::transaction::Tx;
 
-/// One request's weight: its own priority first, then who asked earlier. Needs 64 bits.
+/// The weight of a request: by priority, then by age. Needs 64 bits.
 pub fn weight(request_priority: i64, created_at_ms: i64) -> i64 {
     if request_priority <= 0 {
         return 0;
@@ -22,25 +22,25 @@ pub fn weight(request_priority: i64, created_at_ms: i64) -> i64 {
         .saturating_sub(created_at_ms)
 }
 
-/// Set a container's priority to what its requests ask for now, then its descendants'.
+/// Recomputes the priority of a container and then of its descendants.
 pub fn refresh(tx: &Tx<'_>, container_uuid: &str) -> Result<()> {
-    let system = Identity::system(tx.setting.system_user());
+    let system = Identity::system(tx.config.system_user());
     let mut seen = HashSet::new();
-    let mut waiting = vec![container_uuid.to_owned()];
-    while let Some(uuid) = waiting.pop() {
-        // A container can never be its own ancestor, but a loop here would never end.
+    let mut pending = vec![container_uuid.to_owned()];
+    while let Some(uuid) = pending.pop() {
+        // A container is never its own ancestor; without this check a cycle would loop forever.
         if !seen.insert(uuid.clone()) {
             continue;
         }
         if refresh_one(tx, &system, &uuid)? {
-            waiting.extend(children(tx, &uuid)?);
+            pending.extend(children(tx, &uuid)?);
         }
     }
     Ok(())
 }
 
-/// A container's priority was set by hand: its child requests follow.
-pub fn cascade_from(tx: &Tx<'_>, _who: &Caller, container_uuid: &str) -> Result<()> {
+/// Propagates a priority that was set by hand to the containers of child requests.
+pub fn propagate_to_children(tx: &Tx<'_>, container_uuid: &str) -> Result<()> {
     for child in children(tx, container_uuid)? {
         refresh(tx, &child)?;
     }
@@ -60,7 +60,7 @@ fn children(tx: &Tx<'_>, container_uuid: &str) -> Result<Vec<String>> {
         .collect())
 }
 
-/// True when the priority changed.
+/// Returns true if the priority changed.
 fn refresh_one(tx: &Tx<'_>, system: &Caller, uuid: &str) -> Result<bool> {
     let Some(container) = tx.fetch(&CONTAINERS, uuid)? else {
         return Ok(false);
@@ -68,17 +68,17 @@ fn refresh_one(tx: &Tx<'_>, system: &Caller, uuid: &str) -> Result<bool> {
     if matches!(container.text("state"), "Complete" | "Cancelled") {
         return Ok(false);
     }
-    let due = due(tx, uuid)?;
-    if due == container.int("priority") {
+    let effective_priority = effective_priority(tx, uuid)?;
+    if effective_priority == container.int("priority") {
         return Ok(false);
     }
-    let new = container.clone().with("priority", due);
-    tx.update_quietly(&CONTAINERS, system, &container, &new)?;
+    let new = container.clone().with("priority", effective_priority);
+    tx.update_derived(&CONTAINERS, system, &container, &new)?;
     Ok(true)
 }
 
-/// The highest wish of all committed requests.
-pub fn due(tx: &Tx<'_>, container_uuid: &str) -> Result<i64> {
+/// The highest priority that a committed request gives this container.
+pub fn effective_priority(tx: &Tx<'_>, container_uuid: &str) -> Result<i64> {
     let requests = rows::find(
         tx.conn,
         &CONTAINER_REQUESTS,
@@ -87,17 +87,17 @@ pub fn due(tx: &Tx<'_>, container_uuid: &str) -> Result<i64> {
     )?;
     let mut highest = 0;
     for request in &requests {
-        highest = highest.max(wish(tx, request)?);
+        highest = highest.max(requested_priority(tx, request)?);
     }
     Ok(highest)
 }
 
-fn wish(tx: &Tx<'_>, request: &Record) -> Result<i64> {
+fn requested_priority(tx: &Tx<'_>, request: &Record) -> Result<i64> {
     let parent: Option<Record> = match request.some_text("requesting_container_uuid") {
         Some(parent) => tx.fetch(&CONTAINERS, parent)?,
         None => None,
     };
-    // A child runs at exactly its parent's priority, so that a workflow does not starve itself.
+    // A child runs at its parent's priority, so that a workflow does not starve itself.
     Ok(match parent.as_ref().map(|parent| parent.get("priority")) {
         Some(Value::Number(priority)) => priority.as_i64().unwrap_or(0),
         _ => weight(

@@ -1,21 +1,21 @@
-//! Container requests: made, committed, changed, and let go.
+//! Creates, commits, updates and deletes container requests.
 
 use serde_json::{Map, Value, json};
 
-use super::{constraints, mounts, outcome, ports, priority, spec};
-use crate::api::changes;
+use super::{constraints, create, finalize, mounts, ports, priority};
 use crate::auth::{Caller, Identity, permission};
 use crate::blocks::STORAGE_CLASS;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
+use crate::record::patch;
 use crate::schema::{CONTAINER_REQUESTS, CONTAINERS, humanise};
-use crate::tx::Tx;
+use crate::store::transaction::Tx;
 
-/// Attributes a client may set although they are never shown.
-const WRITE_ONLY: [&str; 2] = ["secret_mounts", "runtime_token"];
+/// Hidden attributes that a client may set.
+const WRITE_ONLY_ATTRIBUTES: [&str; 2] = ["secret_mounts", "runtime_token"];
 
-/// What may still change once committed, besides `state`.
-const AFTER_COMMIT: [&str; 6] = [
+/// Attributes, besides `state`, that may change after the commit.
+const MUTABLE_AFTER_COMMIT: [&str; 6] = [
     "priority",
     "container_count_max",
     "name",
@@ -24,8 +24,8 @@ const AFTER_COMMIT: [&str; 6] = [
     "owner_uuid",
 ];
 
-/// What the server alone writes.
-const SERVER_SIDE: [&str; 6] = [
+/// Attributes that only the server sets.
+const SERVER_SET_ATTRIBUTES: [&str; 6] = [
     "container_uuid",
     "container_count",
     "requesting_container_uuid",
@@ -34,42 +34,50 @@ const SERVER_SIDE: [&str; 6] = [
     "cumulative_cost",
 ];
 
-pub fn create(tx: &Tx<'_>, who: &Caller, attributes: &Map<String, Value>) -> Result<Record> {
+pub fn create(tx: &Tx<'_>, caller: &Caller, attributes: &Map<String, Value>) -> Result<Record> {
     let blank = Record::new()
         .with("state", "Uncommitted")
         .with("cwd", ".")
         .with("use_existing", true)
         .with("output_storage_classes", json!(["default"]));
-    let mut request = changes::apply(&CONTAINER_REQUESTS, &blank, attributes, &WRITE_ONLY)?;
-    for name in SERVER_SIDE {
+    let mut request = patch::apply(
+        &CONTAINER_REQUESTS,
+        &blank,
+        attributes,
+        &WRITE_ONLY_ATTRIBUTES,
+    )?;
+    for name in SERVER_SET_ATTRIBUTES {
         request.0.remove(name);
+    }
+    if !caller.is_admin {
+        request.0.remove("uuid");
     }
     let owner = request
         .some_text("owner_uuid")
-        .unwrap_or(&who.user_uuid)
+        .unwrap_or(&caller.user_uuid)
         .to_owned();
-    if !permission::may_write(tx.conn, who, &owner)? {
+    if !permission::may_own(tx.conn, caller, &owner)? {
         return Err(ApiError::denied());
     }
     request.set("owner_uuid", owner);
-    adopt_parent(tx, who, &mut request)?;
+    set_requesting_container(tx, caller, &mut request)?;
     let wanted = request.text("state").to_owned();
     if !["Uncommitted", "Committed"].contains(&wanted.as_str()) {
         return Err(wrong_transition("nil", &wanted));
     }
-    check(&mut request)?;
-    // The request is written first, uncommitted, because its container's priority depends on it.
+    normalise(&mut request)?;
+    // The request is inserted uncommitted first, because the container's priority depends on it.
     request.set("state", "Uncommitted");
-    let written = tx.create(&CONTAINER_REQUESTS, who, request)?;
+    let written = tx.create(&CONTAINER_REQUESTS, caller, request)?;
     if wanted == "Committed" {
-        return commit(tx, who, &written, written.clone());
+        return commit(tx, caller, &written, written.clone());
     }
     Ok(written)
 }
 
-/// A request made by a container belongs to it and shares the priority of its request.
-fn adopt_parent(tx: &Tx<'_>, who: &Caller, request: &mut Record) -> Result<()> {
-    let Some(parent) = who.container_uuid.as_deref() else {
+/// Links a request made by a container to that container, with the priority of its requests.
+fn set_requesting_container(tx: &Tx<'_>, caller: &Caller, request: &mut Record) -> Result<()> {
+    let Some(parent) = caller.container_uuid.as_deref() else {
         return Ok(());
     };
     request.set("requesting_container_uuid", parent);
@@ -86,93 +94,105 @@ fn adopt_parent(tx: &Tx<'_>, who: &Caller, request: &mut Record) -> Result<()> {
 
 pub fn update(
     tx: &Tx<'_>,
-    who: &Caller,
+    caller: &Caller,
     uuid: &str,
     attributes: &Map<String, Value>,
     if_match: Option<&str>,
 ) -> Result<Record> {
-    let old = permission::must_read(tx.conn, &CONTAINER_REQUESTS, who, uuid)?;
-    permission::must_write(tx.conn, who, &old)?;
-    changes::check_etag(&old, if_match)?;
-    let mut new = changes::apply(&CONTAINER_REQUESTS, &old, attributes, &WRITE_ONLY)?;
-    permission::must_write(tx.conn, who, &new)?;
+    let old = permission::require_readable(tx.conn, &CONTAINER_REQUESTS, caller, uuid)?;
+    permission::require_writable(tx.conn, caller, &old)?;
+    patch::check_etag(&old, if_match)?;
+    let mut new = patch::apply(
+        &CONTAINER_REQUESTS,
+        &old,
+        attributes,
+        &WRITE_ONLY_ATTRIBUTES,
+    )?;
+    permission::require_owners(tx.conn, caller, &old, &new)?;
     let (from, to) = (old.text("state").to_owned(), new.text("state").to_owned());
     match (from.as_str(), to.as_str()) {
         ("Uncommitted", "Uncommitted" | "Committed") => {
-            refuse_server_side(&old, &new)?;
-            check(&mut new)?;
+            check_server_set(&old, &new)?;
+            normalise(&mut new)?;
         }
         ("Committed", "Committed" | "Final") => {
-            refuse(&old, &new, |name| AFTER_COMMIT.contains(&name))?;
+            check_changes(&old, &new, |name| MUTABLE_AFTER_COMMIT.contains(&name))?;
             check_priority(&new)?;
         }
-        ("Final", "Final") => refuse(&old, &new, |name| {
+        ("Final", "Final") => check_changes(&old, &new, |name| {
             ["name", "description", "properties", "owner_uuid"].contains(&name)
         })?,
         _ => return Err(wrong_transition(&from, &to)),
     }
     match (from.as_str(), to.as_str()) {
-        ("Uncommitted", "Committed") => commit(tx, who, &old, new),
+        ("Uncommitted", "Committed") => commit(tx, caller, &old, new),
         ("Committed", "Final") => {
             new.set("state", "Committed");
-            let written = tx.update(&CONTAINER_REQUESTS, who, &old, new)?;
-            let done =
-                outcome::finalise(tx, &Identity::system(tx.setting.system_user()), &written)?;
-            refresh(tx, &done)?;
+            let written = tx.update(&CONTAINER_REQUESTS, caller, &old, new)?;
+            let done = finalize::finalize_request(
+                tx,
+                &Identity::system(tx.config.system_user()),
+                &written,
+            )?;
+            refresh_container_priority(tx, &done)?;
             Ok(done)
         }
         _ => {
-            let written = tx.update(&CONTAINER_REQUESTS, who, &old, new)?;
+            let written = tx.update(&CONTAINER_REQUESTS, caller, &old, new)?;
             if old.int("priority") != written.int("priority") {
-                refresh(tx, &written)?;
+                refresh_container_priority(tx, &written)?;
             }
             Ok(written)
         }
     }
 }
 
-pub fn delete(tx: &Tx<'_>, who: &Caller, uuid: &str) -> Result<Record> {
-    let old = permission::must_read(tx.conn, &CONTAINER_REQUESTS, who, uuid)?;
-    permission::must_write(tx.conn, who, &old)?;
-    tx.delete(&CONTAINER_REQUESTS, who, &old)?;
-    refresh(tx, &old)?;
+pub fn delete(tx: &Tx<'_>, caller: &Caller, uuid: &str) -> Result<Record> {
+    let old = permission::require_readable(tx.conn, &CONTAINER_REQUESTS, caller, uuid)?;
+    permission::require_writable(tx.conn, caller, &old)?;
+    tx.delete(&CONTAINER_REQUESTS, caller, &old)?;
+    refresh_container_priority(tx, &old)?;
     Ok(old)
 }
 
-fn refresh(tx: &Tx<'_>, request: &Record) -> Result<()> {
+fn refresh_container_priority(tx: &Tx<'_>, request: &Record) -> Result<()> {
     match request.some_text("container_uuid") {
         Some(container) => priority::refresh(tx, container),
         None => Ok(()),
     }
 }
 
-/// Give the request its container.
-fn commit(tx: &Tx<'_>, who: &Caller, old: &Record, new: Record) -> Result<Record> {
+/// Commits a request by giving it a container.
+fn commit(tx: &Tx<'_>, caller: &Caller, old: &Record, new: Record) -> Result<Record> {
     check_complete(tx, &new)?;
-    let container_uuid = spec::container_for(tx, who, &new)?;
+    let container_uuid = create::find_or_create(tx, caller, &new)?;
     let new = new
         .with("state", "Committed")
         .with("container_uuid", container_uuid.as_str())
         .with("container_count", 1);
-    let written = tx.update(&CONTAINER_REQUESTS, who, old, new)?;
+    let written = tx.update(&CONTAINER_REQUESTS, caller, old, new)?;
     priority::refresh(tx, &container_uuid)?;
     let Some(container) = tx.fetch(&CONTAINERS, &container_uuid)? else {
         return Ok(written);
     };
-    // A reused container may have finished, or shown its log, long ago.
+    // A reused container may have ended or saved its log earlier.
     if matches!(container.text("state"), "Complete" | "Cancelled") {
-        return outcome::finalise(tx, &Identity::system(tx.setting.system_user()), &written);
+        return finalize::finalize_request(
+            tx,
+            &Identity::system(tx.config.system_user()),
+            &written,
+        );
     }
     if container.some_text("log").is_some() {
-        outcome::show_log(tx, &container)?;
+        finalize::update_request_logs(tx, &container)?;
     }
     Ok(tx
         .fetch(&CONTAINER_REQUESTS, written.uuid())?
         .unwrap_or(written))
 }
 
-/// Checks that hold in every state, and the stored form of what was given.
-fn check(request: &mut Record) -> Result<()> {
+/// Validates what holds in every state, and normalises constraints.
+fn normalise(request: &mut Record) -> Result<()> {
     check_priority(request)?;
     let committing = request.text("state") == "Committed";
     let runtime = constraints::runtime(request.get("runtime_constraints"), committing)?;
@@ -216,28 +236,28 @@ fn check_priority(request: &Record) -> Result<()> {
     Err(ApiError::invalid("Priority must be between 0 and 1000"))
 }
 
-/// Checks that a request must pass to be committed.
+/// Validates a request that is being committed.
 fn check_complete(tx: &Tx<'_>, request: &Record) -> Result<()> {
-    let mut wrong = Vec::new();
+    let mut problems = Vec::new();
     if request.get("command").as_array().is_none_or(Vec::is_empty) {
-        wrong.push("Command can't be blank".to_owned());
+        problems.push("Command can't be blank".to_owned());
     }
     for name in ["container_image", "output_path", "cwd"] {
         if request.some_text(name).is_none() {
-            wrong.push(format!("{} can't be blank", humanise(name)));
+            problems.push(format!("{} can't be blank", humanise(name)));
         }
     }
     let classes = request.get("output_storage_classes").as_array();
     let classes = classes.into_iter().flatten().filter_map(Value::as_str);
-    // Otherwise the container would run, and its output could not be saved.
-    let checked = tx.setting.rules.storage_classes_checked;
+    // Otherwise the container would run, but its output could not be saved.
+    let checked = tx.config.rules.storage_classes_checked;
     for class in classes.filter(|class| checked && *class != STORAGE_CLASS) {
-        wrong.push(format!(
+        problems.push(format!(
             "Output storage classes: there is no {class:?} here, only {STORAGE_CLASS:?}"
         ));
     }
-    if !wrong.is_empty() {
-        return Err(ApiError::Invalid(wrong));
+    if !problems.is_empty() {
+        return Err(ApiError::Invalid(problems));
     }
     constraints::runtime(request.get("runtime_constraints"), true)?;
     ports::check(request.get("published_ports"))?;
@@ -248,13 +268,13 @@ fn check_complete(tx: &Tx<'_>, request: &Record) -> Result<()> {
     )
 }
 
-fn refuse_server_side(old: &Record, new: &Record) -> Result<()> {
-    refuse(old, new, |name| !SERVER_SIDE.contains(&name))
+fn check_server_set(old: &Record, new: &Record) -> Result<()> {
+    check_changes(old, new, |name| !SERVER_SET_ATTRIBUTES.contains(&name))
 }
 
-fn refuse(old: &Record, new: &Record, allowed: impl Fn(&str) -> bool) -> Result<()> {
+fn check_changes(old: &Record, new: &Record, allowed: impl Fn(&str) -> bool) -> Result<()> {
     let refused: Vec<String> = old
-        .changed(new)
+        .changed_attributes(new)
         .into_iter()
         .filter(|name| *name != "state" && !allowed(name))
         .map(|name| {

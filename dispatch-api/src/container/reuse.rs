@@ -1,19 +1,19 @@
-//! Finding a container that already does, or did, exactly what is asked for.
+//! Finds an existing container that does the same work.
 
 use data_encoding::HEXLOWER;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::auth::Caller;
+use crate::auth::{Caller, permission};
 use crate::collection::store;
 use crate::db::rows;
 use crate::error::Result;
 use crate::record::Record;
 use crate::schema::CONTAINERS;
-use crate::tx::Tx;
+use crate::store::transaction::Tx;
 
-/// What makes two containers do the same work.
-const SPEC: [&str; 11] = [
+/// Attributes that determine the work of a container.
+const WORK_ATTRIBUTES: [&str; 11] = [
     "command",
     "cwd",
     "environment",
@@ -27,10 +27,10 @@ const SPEC: [&str; 11] = [
     "service",
 ];
 
-/// A digest of the specification; equal specifications have equal keys whatever the order of object keys.
-pub fn key(container: &Record) -> String {
+/// A hash of the work attributes, independent of the order of object keys.
+pub fn reuse_key(container: &Record) -> String {
     let mut text = String::new();
-    for name in SPEC {
+    for name in WORK_ATTRIBUTES {
         text.push_str(name);
         text.push('=');
         canonical(container.get(name), &mut text);
@@ -65,35 +65,44 @@ fn canonical(value: &Value, out: &mut String) {
     }
 }
 
-/// The best existing container with this key: one that has succeeded, else the one furthest along.
-pub fn find(tx: &Tx<'_>, who: &Caller, key: &str) -> Result<Option<Record>> {
+/// The best existing container that does the work of a new one: a successful one, else the one that
+/// has progressed most. The result of a container with API access depends on what its user may do.
+pub fn find_reusable(tx: &Tx<'_>, caller: &Caller, new: &Record) -> Result<Option<Record>> {
+    let key = new.text("reuse_key");
+    let has_api = new.get("runtime_constraints")["API"] == true;
+    let user = match has_api && tx.config.rules.references_guarded {
+        true => new.text("runtime_user_uuid"),
+        false => "%",
+    };
     let done = rows::find(
         tx.conn,
         &CONTAINERS,
-        "reuse_key = ?1 AND state = 'Complete' AND exit_code = 0 AND log IS NOT NULL \
+        "reuse_key = ?1 AND coalesce(runtime_user_uuid, '') LIKE ?2 AND state = 'Complete' AND exit_code = 0 AND log IS NOT NULL \
          AND output IS NOT NULL ORDER BY finished_at LIMIT 10",
-        &[&key],
+        &[&key, &user],
     )?;
     for container in done {
         let output = container.text("output");
         let log = container.text("log");
-        // A result that nobody can fetch any more is no result.
-        if store::find_by_pdh(tx.conn, who, output, false)?.is_some()
-            && store::find_by_pdh(tx.conn, who, log, true)?.is_some()
-        {
+        // A result that the caller cannot read is not reused. The log of a readable container is
+        // readable by way of its request, under another hash.
+        let reads_log = permission::find_readable(tx.conn, &CONTAINERS, caller, container.uuid())?
+            .is_some()
+            || store::find_by_pdh(tx.conn, caller, log, true)?.is_some();
+        if reads_log && store::find_by_pdh(tx.conn, caller, output, false)?.is_some() {
             return Ok(Some(container));
         }
     }
-    let under_way = rows::find(
+    let unfinished = rows::find(
         tx.conn,
         &CONTAINERS,
-        "reuse_key = ?1 AND (state IN ('Queued', 'Locked') \
+        "reuse_key = ?1 AND coalesce(runtime_user_uuid, '') LIKE ?2 AND (state IN ('Queued', 'Locked') \
            OR (state = 'Running' AND json_type(runtime_status, '$.error') IS NULL)) \
          ORDER BY CASE state WHEN 'Running' THEN 0 WHEN 'Locked' THEN 1 ELSE 2 END, \
            progress DESC, started_at, priority DESC, created_at LIMIT 1",
-        &[&key],
+        &[&key, &user],
     )?;
-    Ok(under_way.into_iter().next())
+    Ok(unfinished.into_iter().next())
 }
 
 #[cfg(test)]
@@ -109,7 +118,7 @@ mod tests {
             .with("environment", json!({"A": "1", "B": "2"}));
         let same = one.clone().with("priority", 7).with("uuid", "x");
         let other = one.clone().with("environment", json!({"A": "1", "B": "3"}));
-        assert_eq!(key(&one), key(&same));
-        assert_ne!(key(&one), key(&other));
+        assert_eq!(reuse_key(&one), reuse_key(&same));
+        assert_ne!(reuse_key(&one), reuse_key(&other));
     }
 }

@@ -1,6 +1,6 @@
-//! The state machine of a container as one table: who may go where, and what may be written on the way.
+//! The state table of containers: permitted transitions, and attributes that may change in each.
 //!
-//! Pure: it knows states, actors and attribute names, and nothing of storage.
+//! Pure functions of states, actors and attribute names, without storage.
 
 use crate::error::{ApiError, Result};
 use crate::schema::humanise;
@@ -37,22 +37,22 @@ impl State {
         matches!(self, Complete | Cancelled)
     }
 
-    /// Somebody holds the container: a token is its lock owner.
-    pub fn is_held(self) -> bool {
+    /// Whether a token holds the container's lock.
+    pub fn is_locked_or_running(self) -> bool {
         matches!(self, Locked | Running)
     }
 }
 
-/// What the calling token is to one container.
+/// The role of the calling token for one container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Actor {
-    /// The token that locked it.
-    Holder,
-    /// An administrator's token that did not.
+    /// The token that holds the lock.
+    LockHolder,
+    /// An administrator's token that does not hold the lock.
     Admin,
-    /// The token made for the container itself.
+    /// The container's own token.
     Container,
-    /// Anybody else.
+    /// Any other token.
     User,
 }
 
@@ -67,12 +67,12 @@ pub const TRANSITIONS: [(State, State); 8] = [
     (Complete, Cancelled),
 ];
 
-/// May this actor bring the container from one state to another? Staying is always allowed.
+/// Whether this actor may change the state. An unchanged state is always a known transition.
 pub fn check_transition(actor: Actor, from: State, to: State) -> Result<()> {
     let known = from == to || TRANSITIONS.contains(&(from, to));
     match actor {
         Actor::User => return Err(ApiError::denied()),
-        // The container's own token speaks only about a run.
+        // The container's own token may only change a running container.
         Actor::Container if from != Running => return Err(ApiError::denied()),
         _ => {}
     }
@@ -83,7 +83,7 @@ pub fn check_transition(actor: Actor, from: State, to: State) -> Result<()> {
             to.as_str()
         )));
     }
-    if (from, to) == (Locked, Queued) && actor != Actor::Holder {
+    if (from, to) == (Locked, Queued) && actor != Actor::LockHolder {
         return Err(ApiError::Denied(
             "#<ArvadosModel::PermissionDeniedError: locked by a different token>".into(),
         ));
@@ -91,8 +91,8 @@ pub fn check_transition(actor: Actor, from: State, to: State) -> Result<()> {
     Ok(())
 }
 
-/// What describes the progress of a run; `log` is told by the holder alone.
-const PROGRESS: [&str; 8] = [
+/// Attributes that describe the progress of a run. Only the lock holder writes `log`.
+const PROGRESS_ATTRIBUTES: [&str; 8] = [
     "exit_code",
     "progress",
     "runtime_status",
@@ -103,9 +103,9 @@ const PROGRESS: [&str; 8] = [
     "subrequests_cost",
 ];
 
-/// Attributes, besides `state`, that this actor may change in a request that leads from `from` to `to`.
-pub fn writable(actor: Actor, from: State, to: State) -> Vec<&'static str> {
-    let progress = || PROGRESS.to_vec();
+/// Attributes, besides `state`, that this actor may change in a transition from `from` to `to`.
+pub fn writable_attributes(actor: Actor, from: State, to: State) -> Vec<&'static str> {
+    let progress = || PROGRESS_ATTRIBUTES.to_vec();
     let own_progress = || {
         let mut attributes = progress();
         attributes.retain(|name| *name != "log");
@@ -131,14 +131,16 @@ pub fn writable(actor: Actor, from: State, to: State) -> Vec<&'static str> {
 
         (_, Queued, Queued) => vec!["priority"],
         (_, Queued, Locked) | (_, Locked, Queued) => vec!["priority"],
-        (Actor::Holder, Locked, Locked) => vec!["priority", "runtime_status", "log", "lock_count"],
+        (Actor::LockHolder, Locked, Locked) => {
+            vec!["priority", "runtime_status", "log", "lock_count"]
+        }
         (Actor::Admin, Locked, Locked) => vec!["priority", "lock_count"],
-        (Actor::Holder, Locked, Running) => {
+        (Actor::LockHolder, Locked, Running) => {
             let mut attributes = progress();
             attributes.extend(["priority", "gateway_address", "started_at"]);
             attributes
         }
-        (Actor::Holder, Running, Running) => {
+        (Actor::LockHolder, Running, Running) => {
             let mut attributes = progress();
             attributes.extend(["priority", "gateway_address", "interactive_session_started"]);
             attributes
@@ -146,28 +148,28 @@ pub fn writable(actor: Actor, from: State, to: State) -> Vec<&'static str> {
         (Actor::Admin, Locked | Running, Running) => {
             vec!["priority", "gateway_address", "interactive_session_started"]
         }
-        (Actor::Holder, Running, Complete | Cancelled) => {
+        (Actor::LockHolder, Running, Complete | Cancelled) => {
             let mut attributes = progress();
             attributes.push("finished_at");
             attributes
         }
         (Actor::Admin, Running, Complete | Cancelled) => vec!["finished_at"],
-        (_, Queued, Cancelled) | (Actor::Holder, Locked, Cancelled) => {
+        (_, Queued, Cancelled) | (Actor::LockHolder, Locked, Cancelled) => {
             vec!["finished_at", "log", "runtime_status", "cost"]
         }
         _ => vec![],
     }
 }
 
-/// Refuse the whole request if it changes anything that may not be changed.
-/// `changes` are (attribute, old, new), `state` not among them.
+/// Rejects the whole request if any attribute may not change. `changes` are (attribute, old, new)
+/// without `state`.
 pub fn check_attributes(
     actor: Actor,
     from: State,
     to: State,
     changes: &[(&str, String, String)],
 ) -> Result<()> {
-    let allowed = writable(actor, from, to);
+    let allowed = writable_attributes(actor, from, to);
     let refused: Vec<String> = changes
         .iter()
         .filter(|(name, _, _)| !allowed.contains(name))
@@ -197,7 +199,7 @@ mod tests {
         }
     }
 
-    /// The whole matrix as observed on a real server; rows are `from`, columns `to`, in `State::ALL` order.
+    /// The matrix as observed on Arvados; rows are `from`, columns `to`, in `State::ALL` order.
     #[test]
     fn transition_matrix_by_actor() {
         let admin = [
@@ -213,7 +215,7 @@ mod tests {
         container[2] = admin[2];
         let user = [[403; 5]; 5];
         for (actor, matrix) in [
-            (Actor::Holder, holder),
+            (Actor::LockHolder, holder),
             (Actor::Admin, admin),
             (Actor::Container, container),
             (Actor::User, user),
@@ -232,48 +234,48 @@ mod tests {
 
     #[test]
     fn attributes_by_actor_and_state() {
-        use Actor::{Admin, Container, Holder, User};
+        use Actor::{Admin, Container, LockHolder, User};
         let cases: [(Actor, State, State, &str, bool); 30] = [
             (Admin, Queued, Queued, "priority", true),
             (Admin, Queued, Queued, "runtime_status", false),
-            (Holder, Locked, Locked, "runtime_status", true),
-            (Holder, Locked, Locked, "log", true),
-            (Holder, Locked, Locked, "lock_count", true),
-            (Holder, Locked, Locked, "exit_code", false),
+            (LockHolder, Locked, Locked, "runtime_status", true),
+            (LockHolder, Locked, Locked, "log", true),
+            (LockHolder, Locked, Locked, "lock_count", true),
+            (LockHolder, Locked, Locked, "exit_code", false),
             (Admin, Locked, Locked, "runtime_status", false),
             (Admin, Locked, Locked, "lock_count", true),
             (Container, Locked, Locked, "progress", false),
-            (Holder, Locked, Running, "log", true),
-            (Holder, Locked, Running, "gateway_address", true),
-            (Holder, Locked, Running, "started_at", true),
+            (LockHolder, Locked, Running, "log", true),
+            (LockHolder, Locked, Running, "gateway_address", true),
+            (LockHolder, Locked, Running, "started_at", true),
             (Admin, Locked, Running, "log", false),
-            (Holder, Running, Running, "exit_code", true),
-            (Holder, Running, Running, "started_at", false),
-            (Holder, Running, Running, "lock_count", false),
+            (LockHolder, Running, Running, "exit_code", true),
+            (LockHolder, Running, Running, "started_at", false),
+            (LockHolder, Running, Running, "lock_count", false),
             (Admin, Running, Running, "gateway_address", true),
             (Admin, Running, Running, "runtime_status", false),
             (Container, Running, Running, "output", true),
             (Container, Running, Running, "log", false),
             (Container, Running, Running, "priority", false),
-            (Holder, Running, Complete, "output", true),
+            (LockHolder, Running, Complete, "output", true),
             (Admin, Running, Complete, "exit_code", false),
             (Admin, Running, Complete, "finished_at", true),
             (Container, Running, Complete, "log", false),
-            (Holder, Locked, Cancelled, "exit_code", false),
-            (Holder, Locked, Cancelled, "runtime_status", true),
+            (LockHolder, Locked, Cancelled, "exit_code", false),
+            (LockHolder, Locked, Cancelled, "runtime_status", true),
             (Admin, Locked, Cancelled, "runtime_status", false),
             (Admin, Queued, Cancelled, "runtime_status", true),
             (User, Running, Running, "progress", false),
         ];
         for (actor, from, to, attribute, expected) in cases {
             assert_eq!(
-                writable(actor, from, to).contains(&attribute),
+                writable_attributes(actor, from, to).contains(&attribute),
                 expected,
                 "{actor:?} {from:?} to {to:?}: {attribute}"
             );
         }
         for state in [Complete, Cancelled] {
-            assert!(writable(Holder, state, state).is_empty());
+            assert!(writable_attributes(LockHolder, state, state).is_empty());
         }
     }
 
@@ -284,7 +286,7 @@ mod tests {
             ("runtime_status", "{}".to_owned(), "{}".to_owned()),
             ("cost", "0.0".to_owned(), "1.5".to_owned()),
         ];
-        let error = check_attributes(Actor::Holder, Locked, Cancelled, &changes).unwrap_err();
+        let error = check_attributes(Actor::LockHolder, Locked, Cancelled, &changes).unwrap_err();
         assert_eq!(
             error.messages(),
             ["Exit code cannot be modified in state 'Cancelled' (nil, 0)"]

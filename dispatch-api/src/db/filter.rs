@@ -1,10 +1,13 @@
-//! Filters of a listing as SQL. Names come from the attribute tables; values are always bound.
+//! Filters of a listing as SQL. Names come from the schema; values are always bound.
 
 use rusqlite::types::Value as SqlValue;
 use serde_json::{Value, json};
 
 use crate::error::{ApiError, Result};
 use crate::schema::{self, Attr, AttrType, Resource};
+
+/// Maximum number of filters of a listing. SQLite permits 1,000 nested expressions.
+const MAX_FILTERS: usize = 500;
 
 /// A WHERE clause under construction.
 #[derive(Debug, Default)]
@@ -26,7 +29,7 @@ impl Clause {
         self.parts.join(" AND ")
     }
 
-    /// Add the filters of a request: `[["attr","op",operand], …]`.
+    /// Adds the filters of a request: `[["attr","op",operand], …]`.
     pub fn add_filters(&mut self, resource: &Resource, filters: &Value) -> Result<()> {
         let not_triples = || {
             ApiError::BadRequest(
@@ -38,6 +41,7 @@ impl Clause {
             Value::Array(list) => list,
             _ => return Err(not_triples()),
         };
+        self.check_number(list.len())?;
         for filter in list {
             let Some([attribute, operator, operand]) = filter.as_array().map(Vec::as_slice) else {
                 return Err(not_triples());
@@ -50,16 +54,27 @@ impl Clause {
         Ok(())
     }
 
-    /// `where={"attr": value or [values]}`, the older way to say equality.
+    /// Adds `where={"attr": value or [values]}`, the older form of equality filters.
     pub fn add_where(&mut self, resource: &Resource, conditions: &Value) -> Result<()> {
         let Some(conditions) = conditions.as_object() else {
             return Ok(());
         };
+        self.check_number(conditions.len())?;
         for (attribute, operand) in conditions {
             let operator = if operand.is_array() { "in" } else { "=" };
             self.add_one(resource, attribute, operator, operand)?;
         }
         Ok(())
+    }
+
+    fn check_number(&self, added: usize) -> Result<()> {
+        match self.parts.len() + added <= MAX_FILTERS {
+            true => Ok(()),
+            false => Err(ApiError::invalid(format!(
+                "{added} filters exceed the maximum of {MAX_FILTERS}; \
+                 use the operator \"in\" for a list of values"
+            ))),
+        }
     }
 
     fn add_one(
@@ -70,7 +85,7 @@ impl Clause {
         operand: &Value,
     ) -> Result<()> {
         let unknown = || ApiError::invalid(format!("Invalid attribute '{attribute}' in filter"));
-        // A table prefix (`containers.state`) is allowed and means nothing more.
+        // A table prefix (`containers.state`) is allowed and ignored.
         let name = attribute
             .strip_prefix(resource.table)
             .and_then(|rest| rest.strip_prefix('.'))
@@ -79,7 +94,7 @@ impl Clause {
             Some((column, key)) => (column, Some(key)),
             None => (name, None),
         };
-        let attr = resource.public_attr(column).ok_or_else(unknown)?;
+        let attr = resource.searchable_attr(column).ok_or_else(unknown)?;
         match key {
             Some(key) if attr.queryable => {
                 let key = key.trim_matches(['<', '>']);
@@ -147,7 +162,7 @@ impl Clause {
         Ok(())
     }
 
-    /// The operands travel as one bound JSON array, so a long list needs no long statement.
+    /// Binds the operands as one JSON array, so that a long list needs no long statement.
     fn membership(&mut self, attr: &Attr, negated: bool, operand: &Value) -> Result<()> {
         let operator = if negated { "not in" } else { "in" };
         let list = operand
@@ -206,10 +221,10 @@ impl Clause {
     fn property(&mut self, attr: &Attr, key: &str, operator: &str, operand: &Value) -> Result<()> {
         let name = attr.name;
         let path = property_path(key)?;
-        let wrong = || bad_operand(attr, operator);
+        let invalid_operand = || bad_operand(attr, operator);
         match operator {
             "exists" => {
-                let present = operand.as_bool().ok_or_else(wrong)?;
+                let present = operand.as_bool().ok_or_else(invalid_operand)?;
                 let negation = if present { "NOT " } else { "" };
                 self.and(format!("json_type({name}, ?) IS {negation}NULL"), [path]);
             }
@@ -217,18 +232,18 @@ impl Clause {
                 self.and(format!("json_extract({name}, ?) IS NULL"), [path]);
             }
             "=" | "<" | "<=" | ">" | ">=" => {
-                let value = json_scalar(operand).ok_or_else(wrong)?;
+                let value = json_scalar(operand).ok_or_else(invalid_operand)?;
                 self.and(
                     format!("json_extract({name}, ?) {operator} ?"),
                     [path, value],
                 );
             }
             "!=" | "<>" => {
-                let value = json_scalar(operand).ok_or_else(wrong)?;
+                let value = json_scalar(operand).ok_or_else(invalid_operand)?;
                 self.and(format!("json_extract({name}, ?) IS NOT ?"), [path, value]);
             }
             "in" | "not in" => {
-                let list = operand.as_array().ok_or_else(wrong)?;
+                let list = operand.as_array().ok_or_else(invalid_operand)?;
                 let negation = if operator == "in" { "" } else { "NOT " };
                 self.and(
                     format!("coalesce(json_extract({name}, ?), '') {negation}IN (SELECT value FROM json_each(?))"),
@@ -236,7 +251,7 @@ impl Clause {
                 );
             }
             "like" | "ilike" => {
-                let text = SqlValue::Text(operand.as_str().ok_or_else(wrong)?.to_owned());
+                let text = SqlValue::Text(operand.as_str().ok_or_else(invalid_operand)?.to_owned());
                 let sql = if operator == "like" {
                     format!("json_extract({name}, ?) LIKE ?")
                 } else {
@@ -245,7 +260,7 @@ impl Clause {
                 self.and(sql, [path, text]);
             }
             "contains" => {
-                let element = json_scalar(operand).ok_or_else(wrong)?;
+                let element = json_scalar(operand).ok_or_else(invalid_operand)?;
                 self.and(
                     format!(
                         "EXISTS (SELECT 1 FROM json_each({name}, ?) WHERE json_each.value = ?)"
@@ -270,7 +285,7 @@ fn bad_operand(attr: &Attr, operator: &str) -> ApiError {
     ))
 }
 
-/// Booleans are stored as numbers; inside the JSON list they must look the same.
+/// Converts booleans to numbers, as they are stored.
 fn stored_scalar(value: Value) -> Value {
     match value {
         Value::Bool(flag) => json!(i64::from(flag)),

@@ -1,4 +1,4 @@
-//! One page of a listing: filters, order, select, limit, count.
+//! Queries one page of a listing: filters, order, select, limit, count.
 
 use rusqlite::types::Value as SqlValue;
 use rusqlite::{Connection, params_from_iter};
@@ -10,15 +10,15 @@ use crate::error::{ApiError, Result};
 use crate::record::Record;
 use crate::schema::{Attr, Resource};
 
-/// The largest page, whatever the client asks for.
-pub const MAX_PAGE: i64 = 1000;
-const DEFAULT_PAGE: i64 = 100;
-/// A page stops growing here even if fewer records than `limit` are in it.
-const MAX_PAGE_BYTES: usize = 32 << 20;
+/// Maximum number of records of a page.
+pub const MAX_PAGE_SIZE: i64 = 1000;
+const DEFAULT_PAGE_SIZE: i64 = 100;
+/// Size in bytes at which a page ends, even if it has fewer records than `limit`.
+const MAX_PAGE_BYTES: usize = 8 << 20;
 
-/// What the client asked for, checked.
+/// The validated parameters of a listing.
 #[derive(Debug)]
-pub struct Page {
+pub struct PageQuery {
     pub select: Option<Vec<&'static Attr>>,
     pub order: Vec<(&'static Attr, bool)>,
     pub limit: i64,
@@ -27,20 +27,20 @@ pub struct Page {
     pub distinct: bool,
 }
 
-/// What was found; `available` only when counting was asked for.
+/// The records of a page; `available` is the total, if requested.
 #[derive(Debug)]
-pub struct Found {
+pub struct ListResult {
     pub items: Vec<Record>,
     pub available: Option<i64>,
 }
 
-impl Page {
-    pub fn parse(resource: &'static Resource, param: impl Fn(&str) -> Value) -> Result<Page> {
-        Ok(Page {
+impl PageQuery {
+    pub fn parse(resource: &'static Resource, param: impl Fn(&str) -> Value) -> Result<PageQuery> {
+        Ok(PageQuery {
             select: parse_select(resource, &param("select"))?,
             order: parse_order(resource, &param("order")),
-            limit: whole("limit", &param("limit"), DEFAULT_PAGE)?.min(MAX_PAGE),
-            offset: whole("offset", &param("offset"), 0)?,
+            limit: parse_count("limit", &param("limit"), DEFAULT_PAGE_SIZE)?.min(MAX_PAGE_SIZE),
+            offset: parse_count("offset", &param("offset"), 0)?,
             count: match &param("count") {
                 Value::Null => true,
                 Value::String(text) if text == "exact" => true,
@@ -58,7 +58,7 @@ impl Page {
     }
 }
 
-fn whole(name: &str, given: &Value, default: i64) -> Result<i64> {
+fn parse_count(name: &str, given: &Value, default: i64) -> Result<i64> {
     let number = match given {
         Value::Null => Some(default),
         Value::Number(number) => number.as_i64(),
@@ -72,7 +72,7 @@ fn whole(name: &str, given: &Value, default: i64) -> Result<i64> {
     })
 }
 
-/// The attributes named by `select`; `None` when nothing was selected.
+/// The attributes named by `select`; `None` without a selection.
 pub fn parse_select(
     resource: &'static Resource,
     given: &Value,
@@ -111,30 +111,40 @@ fn parse_order(resource: &'static Resource, given: &Value) -> Vec<(&'static Attr
         }
         _ => String::new(),
     };
-    joined
-        .split(',')
-        .filter_map(|part| {
-            let mut words = part.split_whitespace();
-            let name = words.next()?;
-            let name = name
-                .strip_prefix(resource.table)
-                .and_then(|rest| rest.strip_prefix('.'))
-                .unwrap_or(name);
-            let descending = words
-                .next()
-                .is_some_and(|direction| direction.eq_ignore_ascii_case("desc"));
-            Some((resource.public_attr(name)?, descending))
-        })
-        .collect()
+    // Only the first term of an attribute has an effect, so the clause is never long.
+    let mut terms: Vec<(&'static Attr, bool)> = Vec::new();
+    for part in joined.split(',') {
+        let Some((attr, descending)) = parse_order_term(resource, part) else {
+            continue;
+        };
+        if !terms.iter().any(|(known, _)| known.name == attr.name) {
+            terms.push((attr, descending));
+        }
+    }
+    terms
 }
 
-pub fn run(
+/// One term of an order; `None` for an unknown attribute.
+fn parse_order_term(resource: &'static Resource, part: &str) -> Option<(&'static Attr, bool)> {
+    let mut words = part.split_whitespace();
+    let name = words.next()?;
+    let name = name
+        .strip_prefix(resource.table)
+        .and_then(|rest| rest.strip_prefix('.'))
+        .unwrap_or(name);
+    let descending = words
+        .next()
+        .is_some_and(|direction| direction.eq_ignore_ascii_case("desc"));
+    Some((resource.searchable_attr(name)?, descending))
+}
+
+pub fn fetch_page(
     connection: &Connection,
     resource: &'static Resource,
     clause: &Clause,
-    page: &Page,
-) -> Result<Found> {
-    let attrs = fetched(resource, page);
+    page: &PageQuery,
+) -> Result<ListResult> {
+    let attrs = columns_to_fetch(resource, page);
     let columns = rows::columns(&attrs);
     let distinct = if page.distinct { "DISTINCT " } else { "" };
     let source = format!("FROM {} WHERE {}", resource.table, clause.sql());
@@ -153,7 +163,7 @@ pub fn run(
         let mut bytes = 0;
         while let Some(row) = found.next()? {
             bytes += row_bytes(row, attrs.len());
-            items.push(rows::read(row, &attrs)?);
+            items.push(rows::read_row(row, &attrs)?);
             if bytes > MAX_PAGE_BYTES {
                 break;
             }
@@ -172,7 +182,7 @@ pub fn run(
                 .query_row(params_from_iter(clause.values.iter()), |row| row.get(0))
         })
         .transpose()?;
-    Ok(Found { items, available })
+    Ok(ListResult { items, available })
 }
 
 fn row_bytes(row: &rusqlite::Row<'_>, columns: usize) -> usize {
@@ -182,8 +192,9 @@ fn row_bytes(row: &rusqlite::Row<'_>, columns: usize) -> usize {
         .sum()
 }
 
-/// What to read: the selection (with what its etag needs), or all that is shown plus the row version.
-fn fetched(resource: &'static Resource, page: &Page) -> Vec<&'static Attr> {
+/// The columns to read: the selection and what its etag needs, else all public attributes and the
+/// row version.
+fn columns_to_fetch(resource: &'static Resource, page: &PageQuery) -> Vec<&'static Attr> {
     let mut attrs: Vec<&'static Attr> = match &page.select {
         Some(selected) => selected.clone(),
         None => resource.public_attrs().filter(|attr| !attr.bulky).collect(),
@@ -201,8 +212,8 @@ fn fetched(resource: &'static Resource, page: &Page) -> Vec<&'static Attr> {
     attrs
 }
 
-/// A complete order, so that pages neither overlap nor leave gaps.
-fn order_by(resource: &'static Resource, page: &Page) -> String {
+/// The ORDER BY clause. It is total, so that pages neither overlap nor leave gaps.
+fn order_by(resource: &'static Resource, page: &PageQuery) -> String {
     let mut terms: Vec<String> = page
         .order
         .iter()
@@ -222,7 +233,7 @@ fn order_by(resource: &'static Resource, page: &Page) -> String {
     } else if terms.is_empty() {
         terms.push("modified_at DESC".into());
     }
-    // The tie-breaker runs in the direction of the last term, so that one index serves both.
+    // The tie-breaker has the direction of the last term, so that one index serves both.
     if !page.order.iter().any(|(attr, _)| attr.name == "uuid") {
         terms.push(format!("uuid{}", direction(last_descending)));
     }
@@ -240,8 +251,8 @@ mod tests {
     use super::*;
     use crate::schema::CONTAINERS;
 
-    fn page(params: Value) -> Result<Page> {
-        Page::parse(&CONTAINERS, |name| params[name].clone())
+    fn page(params: Value) -> Result<PageQuery> {
+        PageQuery::parse(&CONTAINERS, |name| params[name].clone())
     }
 
     #[test]
@@ -256,6 +267,10 @@ mod tests {
             (
                 json!("state asc, uuid desc"),
                 " ORDER BY state ASC, uuid DESC",
+            ),
+            (
+                json!(vec!["priority desc"; 10_000]),
+                " ORDER BY priority DESC, uuid DESC",
             ),
         ] {
             let page = page(json!({"order": order})).unwrap();

@@ -1,12 +1,15 @@
-//! Bringing a database file to the layout this program knows.
+//! Upgrades a database file to the current layout.
 
 use std::path::Path;
 
 use fail_points::fail_point;
 use rusqlite::Connection;
 
-/// Layouts in order; `user_version` counts how many have been applied.
-const LAYOUTS: &[&str] = &[include_str!("0001_first.sql")];
+/// Layouts in order; `user_version` is the number of applied ones.
+const LAYOUT_MIGRATIONS: &[&str] = &[
+    include_str!("0001_first.sql"),
+    include_str!("0002_container_tokens.sql"),
+];
 
 #[derive(Debug, thiserror::Error)]
 pub enum MigrateError {
@@ -14,7 +17,7 @@ pub enum MigrateError {
     Sqlite(#[from] rusqlite::Error),
     #[error(
         "the database {path} was written by a newer dispatch-api (layout {found}, this program knows {known}); \
-         use that version or another --state directory"
+         use that version or another --state-dir"
     )]
     Newer {
         path: String,
@@ -25,7 +28,7 @@ pub enum MigrateError {
 
 pub fn upgrade(connection: &mut Connection, path: &Path) -> Result<(), MigrateError> {
     let found: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-    let known = LAYOUTS.len() as i64;
+    let known = LAYOUT_MIGRATIONS.len() as i64;
     if found > known {
         return Err(MigrateError::Newer {
             path: path.display().to_string(),
@@ -33,7 +36,7 @@ pub fn upgrade(connection: &mut Connection, path: &Path) -> Result<(), MigrateEr
             known,
         });
     }
-    for (layout, version) in LAYOUTS.iter().zip(1i64..).skip(found as usize) {
+    for (layout, version) in LAYOUT_MIGRATIONS.iter().zip(1i64..).skip(found as usize) {
         let step = connection.transaction()?;
         step.execute_batch(layout)?;
         step.pragma_update(None, "user_version", version)?;

@@ -1,11 +1,10 @@
-//! SQLite: layout, one writer that commits in groups, and a small pool of readers.
+//! SQLite: layout, read connections, rows, listings. Writes go through `store`.
 
 pub mod filter;
 pub mod list;
 mod migrate;
 pub mod readers;
 pub mod rows;
-pub mod writer;
 
 use std::path::Path;
 
@@ -13,18 +12,18 @@ use rusqlite::Connection;
 
 pub use migrate::MigrateError;
 
-/// Open the writing connection, creating or upgrading the database.
+/// Opens the write connection, and creates or upgrades the database.
 pub fn open(path: &Path) -> Result<Connection, MigrateError> {
     let mut connection = Connection::open(path)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
-    // FULL: a commit is on disk before it is answered, also after a power cut.
+    // FULL: a commit is on disk before its reply, even after a power failure.
     connection.pragma_update(None, "synchronous", "FULL")?;
     tune(&connection)?;
     migrate::upgrade(&mut connection, path)?;
     Ok(connection)
 }
 
-/// Settings every connection needs; `like` must tell case apart as it does in the real API.
+/// Settings of every connection. As in Arvados, `like` is case-sensitive.
 fn tune(connection: &Connection) -> rusqlite::Result<()> {
     connection.busy_timeout(std::time::Duration::from_secs(10))?;
     connection.pragma_update(None, "case_sensitive_like", true)?;

@@ -7,7 +7,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use crate::error::Result;
 
-/// Readers are lent to one request at a time; who finds none waits for the next to come back.
+/// Each reader serves one request at a time; other requests wait for a free one.
 pub struct Readers {
     idle: Mutex<Vec<Connection>>,
     returned: Condvar,
@@ -24,20 +24,20 @@ impl Readers {
         })
     }
 
-    /// Run `look` on one consistent snapshot.
-    pub fn read<T>(&self, look: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
-        let lent = Lent {
+    /// Runs `query` on one consistent snapshot.
+    pub fn read<T>(&self, query: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+        let borrowed = BorrowedConnection {
             pool: self,
-            connection: Some(self.take()),
+            connection: Some(self.borrow_connection()),
         };
-        let connection = lent.connection.as_ref().expect("held until drop");
+        let connection = borrowed.connection.as_ref().expect("present until drop");
         let snapshot = connection.unchecked_transaction()?;
-        let answer = look(&snapshot)?;
+        let result = query(&snapshot)?;
         drop(snapshot);
-        Ok(answer)
+        Ok(result)
     }
 
-    fn take(&self) -> Connection {
+    fn borrow_connection(&self) -> Connection {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if let Some(connection) = idle.pop() {
@@ -51,13 +51,13 @@ impl Readers {
     }
 }
 
-/// Gives the connection back also when `look` panics.
-struct Lent<'a> {
+/// Returns the connection to the pool, even when a query panics.
+struct BorrowedConnection<'a> {
     pool: &'a Readers,
     connection: Option<Connection>,
 }
 
-impl Drop for Lent<'_> {
+impl Drop for BorrowedConnection<'_> {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take() {
             self.pool

@@ -1,23 +1,21 @@
-//! Records to rows and back, driven by the attribute tables.
+//! Converts records to rows and back, driven by the schema.
 
-use data_encoding::HEXLOWER;
 use rusqlite::types::{Value as SqlValue, ValueRef};
 use rusqlite::{Connection, Row, ToSql, params_from_iter};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use crate::error::{ApiError, Result};
 use crate::record::Record;
 use crate::schema::{Attr, AttrType, Resource};
 
-/// The column list of a resource, in the order `read` expects.
+/// The column list of a resource, in the order that [`read_row`] expects.
 pub fn columns(attrs: &[&Attr]) -> String {
     let names: Vec<&str> = attrs.iter().map(|attr| attr.name).collect();
     names.join(", ")
 }
 
-/// Read one row whose columns are exactly `attrs`.
-pub fn read(row: &Row<'_>, attrs: &[&Attr]) -> Result<Record> {
+/// Reads a row whose columns are exactly `attrs`.
+pub fn read_row(row: &Row<'_>, attrs: &[&Attr]) -> Result<Record> {
     attrs
         .iter()
         .enumerate()
@@ -60,7 +58,7 @@ fn to_sql(attr: &Attr, value: &Value) -> SqlValue {
     }
 }
 
-/// All rows that satisfy a clause written by this program; values are always bound.
+/// All records that match `clause`, which is SQL of this program with bound values.
 pub fn find(
     connection: &Connection,
     resource: &Resource,
@@ -77,7 +75,7 @@ pub fn find(
     let mut rows = statement.query(params)?;
     let mut found = Vec::new();
     while let Some(row) = rows.next()? {
-        found.push(read(row, &attrs)?);
+        found.push(read_row(row, &attrs)?);
     }
     Ok(found)
 }
@@ -86,7 +84,7 @@ pub fn fetch(connection: &Connection, resource: &Resource, uuid: &str) -> Result
     Ok(find(connection, resource, "uuid = ?1", &[&uuid])?.pop())
 }
 
-/// Insert and read back, so that defaults of the layout appear in the answer.
+/// Inserts a record and reads it back with the defaults of the layout.
 pub fn insert(connection: &Connection, resource: &Resource, record: &Record) -> Result<Record> {
     let given: Vec<&Attr> = resource
         .attrs
@@ -108,7 +106,7 @@ pub fn insert(connection: &Connection, resource: &Resource, record: &Record) -> 
         .ok_or_else(|| ApiError::BadRecord(format!("{} vanished", record.uuid())))
 }
 
-/// Write the columns that differ; the row version moves with every write.
+/// Writes the columns that differ and increments the row version.
 pub fn update(
     connection: &Connection,
     resource: &Resource,
@@ -118,7 +116,7 @@ pub fn update(
     let mut new = new.clone();
     new.set("row_version", old.int("row_version") + 1);
     let changed: Vec<&Attr> = old
-        .changed(&new)
+        .changed_attributes(&new)
         .into_iter()
         .filter_map(|name| resource.attr(name))
         .collect();
@@ -148,7 +146,7 @@ pub fn delete(connection: &Connection, resource: &Resource, uuid: &str) -> Resul
     Ok(())
 }
 
-/// A duplicate name is the client's affair and gets the sentence clients look for.
+/// Converts a duplicate name to the error text that clients of Arvados match.
 fn name_conflict(error: rusqlite::Error, resource: &Resource, record: &Record) -> ApiError {
     match error.sqlite_error() {
         Some(code) if code.extended_code == rusqlite::ffi::SQLITE_CONSTRAINT_UNIQUE => {
@@ -161,10 +159,4 @@ fn name_conflict(error: rusqlite::Error, resource: &Resource, record: &Record) -
         }
         _ => error.into(),
     }
-}
-
-/// The opaque tag of one state of one record.
-pub fn etag(uuid: &str, row_version: i64) -> String {
-    let digest = Sha256::digest(format!("{uuid}:{row_version}"));
-    HEXLOWER.encode(&digest[..12])
 }

@@ -1,7 +1,7 @@
-//! How errors and records are written: as this server does, or as the two programs of the real one do.
+//! The format of errors and records: this server's own, or that of the two programs of Arvados.
 //!
-//! The real server's controller passes requests for containers, logs and Keep services through to the API server behind
-//! it, untouched. Those for other resources it decodes and writes anew.
+//! The Arvados controller passes requests for containers, logs and Keep services through to the
+//! Rails server unchanged. Replies for other resources it decodes and encodes again.
 
 use http::StatusCode;
 use md5::{Digest, Md5};
@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::Rules;
 use crate::error::ApiError;
 
-/// Resources that the controller of the real server writes anew.
-const CONTROLLER: [&str; 8] = [
+/// Resources that the Arvados controller encodes itself.
+const CONTROLLER_RESOURCES: [&str; 8] = [
     "api_client_authorizations",
     "collections",
     "config",
@@ -22,77 +22,77 @@ const CONTROLLER: [&str; 8] = [
     "vocabulary",
 ];
 
-/// Fields of a mount as the controller knows it, each with the value that stands for none.
-const MOUNT: [(&str, Empty); 9] = [
-    ("capacity", Empty::Zero),
-    ("content", Empty::Null),
-    ("device_type", Empty::Text),
-    ("exclude_from_output", Empty::False),
-    ("path", Empty::Text),
-    ("portable_data_hash", Empty::Text),
-    ("uuid", Empty::Text),
-    ("writable", Empty::False),
-    ("kind", Empty::Text),
+/// Fields of a mount that the controller encodes, each with its empty value.
+const MOUNT_FIELDS: [(&str, EmptyValue); 9] = [
+    ("capacity", EmptyValue::Zero),
+    ("content", EmptyValue::Null),
+    ("device_type", EmptyValue::Text),
+    ("exclude_from_output", EmptyValue::False),
+    ("path", EmptyValue::Text),
+    ("portable_data_hash", EmptyValue::Text),
+    ("uuid", EmptyValue::Text),
+    ("writable", EmptyValue::False),
+    ("kind", EmptyValue::Text),
 ];
 
-/// Texts of a token that the controller shows as empty where there are none.
-const TOKEN_TEXTS: [&str; 3] = [
+/// Text attributes of a token that the controller encodes as empty text instead of null.
+const TOKEN_TEXT_ATTRIBUTES: [&str; 3] = [
     "created_by_ip_address",
     "last_used_by_ip_address",
     "modified_by_user_uuid",
 ];
 
 #[derive(Clone, Copy)]
-enum Empty {
+enum EmptyValue {
     Zero,
     Null,
     Text,
     False,
 }
 
-impl Empty {
+impl EmptyValue {
     fn value(self) -> Value {
         match self {
-            Empty::Zero => json!(0),
-            Empty::Null => Value::Null,
-            Empty::Text => json!(""),
-            Empty::False => json!(false),
+            EmptyValue::Zero => json!(0),
+            EmptyValue::Null => Value::Null,
+            EmptyValue::Text => json!(""),
+            EmptyValue::False => json!(false),
         }
     }
 }
 
-/// Who writes the answer to a request for this path.
+/// The program whose format the response to a request has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Writer {
-    /// This server, or the API server behind the controller.
+pub enum Responder {
+    /// This server, or the Rails server behind the controller.
     Rails,
     Controller,
     Keepstore,
 }
 
-pub fn writer(rules: &Rules, path: &str) -> Writer {
+pub fn responder_for(rules: &Rules, path: &str) -> Responder {
     if !rules.controller {
-        return Writer::Rails;
+        return Responder::Rails;
     }
     match path.strip_prefix("/arvados/v1/") {
         Some(rest) => {
             let resource = rest.split('/').next().unwrap_or("");
-            match CONTROLLER.contains(&resource) {
-                true => Writer::Controller,
-                false => Writer::Rails,
+            match CONTROLLER_RESOURCES.contains(&resource) {
+                true => Responder::Controller,
+                false => Responder::Rails,
             }
         }
-        None if crate::edge::block_name(path).is_some() => Writer::Keepstore,
-        None => Writer::Rails,
+        None if crate::blocks::block_name(path).is_some() => Responder::Keepstore,
+        None => Responder::Rails,
     }
 }
 
-/// The body of a refusal.
-pub fn refusal(writer: Writer, problem: &ApiError, path: &str, id: &str) -> String {
+/// The body of an error response.
+pub fn error_body(responder: Responder, problem: &ApiError, path: &str, id: &str) -> String {
     let messages = problem.messages();
     let with_id = messages.iter().map(|message| format!("{message} ({id})"));
-    match writer {
-        Writer::Rails => {
+    match responder {
+        Responder::Rails => {
             let token = format!(
                 "{}+{:08x}",
                 jiff::Timestamp::now().as_second(),
@@ -100,8 +100,8 @@ pub fn refusal(writer: Writer, problem: &ApiError, path: &str, id: &str) -> Stri
             );
             json!({"errors": with_id.collect::<Vec<_>>(), "error_token": token}).to_string()
         }
-        Writer::Controller => {
-            let text = match is_its_own(problem) {
+        Responder::Controller => {
+            let text = match is_controller_error(problem) {
                 true => messages.join("; "),
                 false => format!(
                     "//railsapi.internal{path}: {}: {}",
@@ -112,12 +112,12 @@ pub fn refusal(writer: Writer, problem: &ApiError, path: &str, id: &str) -> Stri
             let body = json!({"errors": [text]}).to_string();
             format!("{}\n", body.replace('<', "\\u003c").replace('>', "\\u003e"))
         }
-        Writer::Keepstore => format!("{}\n", messages.join("; ")),
+        Responder::Keepstore => format!("{}\n", messages.join("; ")),
     }
 }
 
-/// What the controller finds out without asking further.
-fn is_its_own(problem: &ApiError) -> bool {
+/// Whether the controller itself detects this error.
+fn is_controller_error(problem: &ApiError) -> bool {
     match problem {
         ApiError::BadRequest(_) | ApiError::Cancelled => true,
         ApiError::NotFound(text) => text == "not found",
@@ -133,16 +133,16 @@ fn status_line(status: StatusCode) -> String {
     format!("{} {reason}", status.as_u16())
 }
 
-/// A body that could not be read: the controller says so itself.
-pub fn unreadable(writer: Writer, problem: ApiError) -> ApiError {
-    match (writer, problem) {
-        (Writer::Controller, ApiError::Invalid(texts)) => ApiError::BadRequest(texts.join("; ")),
+/// The error for an unreadable body, which the controller reports itself.
+pub fn body_error(responder: Responder, problem: ApiError) -> ApiError {
+    match (responder, problem) {
+        (Responder::Controller, ApiError::Invalid(texts)) => ApiError::BadRequest(texts.join("; ")),
         (_, problem) => problem,
     }
 }
 
-/// A success as the controller writes it.
-pub fn rewritten(path: &str, mut body: Value) -> Value {
+/// The body of a successful response in the controller's encoding.
+pub fn rewrite_body(path: &str, mut body: Value) -> Value {
     let is_list = body["kind"]
         .as_str()
         .is_some_and(|kind| kind.ends_with("List"));
@@ -150,13 +150,13 @@ pub fn rewritten(path: &str, mut body: Value) -> Value {
         rewrite_record(path, &mut body);
         return body;
     }
-    // Of tokens, it does not even tell how many there are.
-    let told: &[&str] = match path {
+    // For tokens, the controller omits the number of items.
+    let visible: &[&str] = match path {
         "/arvados/v1/api_client_authorizations" => &["items", "kind"],
         _ => &["items", "items_available", "kind", "limit", "offset"],
     };
     if let Some(list) = body.as_object_mut() {
-        list.retain(|name, _| told.contains(&name.as_str()));
+        list.retain(|name, _| visible.contains(&name.as_str()));
     }
     for item in body["items"].as_array_mut().into_iter().flatten() {
         rewrite_record(path, item);
@@ -172,13 +172,13 @@ fn rewrite_record(path: &str, record: &mut Value) {
             .flat_map(|mounts| mounts.values_mut())
             .filter_map(Value::as_object_mut)
         {
-            for (name, empty) in MOUNT {
+            for (name, empty) in MOUNT_FIELDS {
                 mount.entry(name).or_insert_with(|| empty.value());
             }
         }
     }
     if path.starts_with("/arvados/v1/api_client_authorizations") {
-        for name in TOKEN_TEXTS {
+        for name in TOKEN_TEXT_ATTRIBUTES {
             if let Some(value) = record.get_mut(name).filter(|value| value.is_null()) {
                 *value = json!("");
             }
@@ -186,7 +186,7 @@ fn rewrite_record(path: &str, record: &mut Value) {
     }
 }
 
-/// The weak etag of an answer that the controller passes through.
+/// The weak etag of a response that the controller passes through.
 pub fn weak_etag(body: &str) -> String {
     format!(
         "W/\"{}\"",
@@ -197,29 +197,33 @@ pub fn weak_etag(body: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::emulation::{ARVADOS_3, OWN};
+    use crate::emulation::{ARVADOS_3, DISPATCH_API};
 
     #[test]
     fn each_path_has_its_writer() {
         let block = "/acbd18db4cc2f85cedef654fccc4a4d8+3";
         for (path, writer_there) in [
-            ("/arvados/v1/containers/U", Writer::Rails),
-            ("/arvados/v1/logs", Writer::Rails),
-            ("/arvados/v1/keep_services/accessible", Writer::Rails),
-            ("/arvados/v1/container_requests/U", Writer::Controller),
-            ("/arvados/v1/collections", Writer::Controller),
-            ("/arvados/v1/users/current", Writer::Controller),
-            (block, Writer::Keepstore),
+            ("/arvados/v1/containers/U", Responder::Rails),
+            ("/arvados/v1/logs", Responder::Rails),
+            ("/arvados/v1/keep_services/accessible", Responder::Rails),
+            ("/arvados/v1/container_requests/U", Responder::Controller),
+            ("/arvados/v1/collections", Responder::Controller),
+            ("/arvados/v1/users/current", Responder::Controller),
+            (block, Responder::Keepstore),
         ] {
-            assert_eq!(writer(&ARVADOS_3, path), writer_there, "{path}");
-            assert_eq!(writer(&OWN, path), Writer::Rails, "{path}");
+            assert_eq!(responder_for(&ARVADOS_3, path), writer_there, "{path}");
+            assert_eq!(
+                responder_for(&DISPATCH_API, path),
+                Responder::Rails,
+                "{path}"
+            );
         }
     }
 
     #[test]
     fn the_controller_quotes_the_server_behind_it_and_not_itself() {
         let path = "/arvados/v1/collections";
-        let quoted = refusal(Writer::Controller, &ApiError::denied(), path, "req-1");
+        let quoted = error_body(Responder::Controller, &ApiError::denied(), path, "req-1");
         assert!(
             quoted.starts_with(
                 r#"{"errors":["//railsapi.internal/arvados/v1/collections: 403 Forbidden: #\u003c"#
@@ -228,7 +232,7 @@ mod tests {
         );
         assert!(quoted.ends_with("(req-1)\"]}\n"), "{quoted}");
         let own = ApiError::NotFound("not found".into());
-        let own = refusal(Writer::Controller, &own, path, "req-1");
+        let own = error_body(Responder::Controller, &own, path, "req-1");
         assert_eq!(own, "{\"errors\":[\"not found\"]}\n");
     }
 
@@ -236,7 +240,7 @@ mod tests {
     fn lists_and_mounts_are_written_anew() {
         let list = json!({"kind": "arvados#containerRequestList", "etag": "", "self_link": "", "offset": 0,
                           "limit": 1, "items": [{"mounts": {"/out": {"kind": "tmp"}}}]});
-        let list = rewritten("/arvados/v1/container_requests", list);
+        let list = rewrite_body("/arvados/v1/container_requests", list);
         assert_eq!(list.get("etag"), None);
         let mount = &list["items"][0]["mounts"]["/out"];
         assert_eq!(

@@ -1,6 +1,6 @@
-//! Which server this one passes for: its own, or a real Arvados in all that a client can see.
+//! The emulated server: this one, or a real Arvados as clients see it.
 //!
-//! The differences are data, [`Rules`], and a few pure functions; the code that asks them is the same for both.
+//! The differences are data ([`Rules`]) and a few pure functions; other code is the same for both.
 
 pub mod dialect;
 pub mod faults;
@@ -11,13 +11,13 @@ use md5::{Digest, Md5};
 use crate::blocks::STORAGE_CLASS;
 use crate::error::{ApiError, Result};
 
-/// The server to pass for.
+/// The server to emulate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Emulate {
-    /// No other: all that dispatch-api can do.
+    /// None: all features of dispatch-api
     #[default]
     None,
-    /// The real server, Arvados 3.2: what it refuses is refused, and nothing is added to it.
+    /// Arvados 3.2: rejects what it rejects, without the extensions of dispatch-api
     #[value(name = "arvados-3")]
     Arvados3,
 }
@@ -25,46 +25,63 @@ pub enum Emulate {
 impl Emulate {
     pub fn rules(self) -> &'static Rules {
         match self {
-            Emulate::None => &OWN,
+            Emulate::None => &DISPATCH_API,
             Emulate::Arvados3 => &ARVADOS_3,
         }
     }
 }
 
-/// What differs between the servers.
+/// Differences between the emulated servers.
 #[derive(Debug)]
 pub struct Rules {
-    /// `If-Match` guards a change. Otherwise it is ignored, and the etag of an answer is a weak one of its body.
+    /// Whether `If-Match` guards a change. Otherwise it is ignored, and responses have a weak etag
+    /// of their body.
     pub if_match: bool,
-    /// Bulk calls, attempt tokens that are signed and end with their attempt, and what the discovery document says
-    /// of them.
+    /// Whether bulk requests and signed attempt tokens exist and the discovery document announces
+    /// them.
     pub extensions: bool,
-    /// Names of collections and projects may contain a slash.
+    /// Whether names of collections and projects may contain a slash.
     pub slash_in_names: bool,
-    /// A request for a storage class that is not there is refused; otherwise the block store refuses to save.
+    /// Whether a request with an unknown storage class is rejected. Otherwise the block store
+    /// rejects the block.
     pub storage_classes_checked: bool,
-    /// Only a live token may store blocks.
-    pub block_put_needs_token: bool,
-    /// Attributes of an object that its events carry.
-    pub carried: &'static [&'static str],
-    /// A change that follows from another record, such as a container's priority, leaves a log entry and an event.
-    pub consequences_logged: bool,
-    /// The user of the token file `user` is an administrator.
-    pub user_is_admin: bool,
-    /// Half of the resources answer through a second program, which writes errors and lists in its own way.
+    /// Whether blocks are stored and read only with a valid token whose scopes permit it, and
+    /// their signatures cover the size.
+    pub blocks_guarded: bool,
+    /// Whether secrets of tokens are shown only once, tokens of containers have fewer rights than
+    /// their user, and a token cannot create one that may do more than itself.
+    pub tokens_guarded: bool,
+    /// Whether a log entry needs permission for its object, and a container is reused only by
+    /// those who may read its inputs.
+    pub references_guarded: bool,
+    /// Whether a websocket needs a valid token. Otherwise it is accepted without, and receives no
+    /// events.
+    pub websocket_needs_token: bool,
+    /// Attributes of an object that its events contain.
+    pub event_attributes: &'static [&'static str],
+    /// Whether a derived change, such as a container's priority, creates a log entry and an event.
+    pub logs_derived_changes: bool,
+    /// Whether half of the resources have the error and list format of the Arvados controller.
     pub controller: bool,
-    /// Tests may ask for faults.
+    /// Whether tests may start faults.
     pub faults: bool,
+    /// Whether a request whose container cannot succeed gets no other one.
+    pub permanent_failures: bool,
+    /// Whether the token of a disabled user is told so, and not refused as unknown.
+    pub reports_disabled_users: bool,
 }
 
-/// This server.
-pub static OWN: Rules = Rules {
+/// The rules of this server.
+pub static DISPATCH_API: Rules = Rules {
     if_match: true,
     extensions: true,
     slash_in_names: true,
     storage_classes_checked: true,
-    block_put_needs_token: true,
-    carried: &[
+    blocks_guarded: true,
+    tokens_guarded: true,
+    references_guarded: true,
+    websocket_needs_token: true,
+    event_attributes: &[
         "is_trashed",
         "name",
         "owner_uuid",
@@ -73,20 +90,24 @@ pub static OWN: Rules = Rules {
         "requesting_container_uuid",
         "state",
     ],
-    consequences_logged: true,
-    user_is_admin: true,
+    logs_derived_changes: true,
     controller: false,
     faults: false,
+    permanent_failures: true,
+    reports_disabled_users: true,
 };
 
-/// The real server.
+/// The rules of Arvados 3.2.
 pub static ARVADOS_3: Rules = Rules {
     if_match: false,
     extensions: false,
     slash_in_names: false,
     storage_classes_checked: false,
-    block_put_needs_token: false,
-    carried: &[
+    blocks_guarded: false,
+    tokens_guarded: false,
+    references_guarded: false,
+    websocket_needs_token: false,
+    event_attributes: &[
         "is_trashed",
         "name",
         "owner_uuid",
@@ -94,14 +115,15 @@ pub static ARVADOS_3: Rules = Rules {
         "requesting_container_uuid",
         "state",
     ],
-    consequences_logged: false,
-    user_is_admin: false,
+    logs_derived_changes: false,
     controller: true,
     faults: true,
+    permanent_failures: false,
+    reports_disabled_users: false,
 };
 
 impl Rules {
-    /// Refuse a name that cannot be one of a directory.
+    /// Rejects a name that cannot be a directory name.
     pub fn check_name(&self, name: &str) -> Result<()> {
         if self.slash_in_names || !name.contains('/') {
             return Ok(());
@@ -109,7 +131,8 @@ impl Rules {
         Err(ApiError::invalid("Name cannot contain a '/' character"))
     }
 
-    /// The uuid of the one Keep service. With its default settings, the real server makes it one character too long.
+    /// The uuid of the only Keep service. Arvados makes it one character too long in its default
+    /// configuration.
     pub fn keep_service_uuid(&self, cluster_id: &str) -> String {
         if self.extensions {
             return format!("{cluster_id}-bi6l4-000000000000000");
@@ -118,7 +141,7 @@ impl Rules {
         format!("{cluster_id}-bi6l4-{}", &digest[..16])
     }
 
-    /// Refuse a block for which only storage classes are wanted that are not there.
+    /// Rejects a block if none of its wanted storage classes exists.
     pub fn check_block_classes(&self, wanted: &str) -> Result<()> {
         let mut classes = wanted
             .split(',')
@@ -146,15 +169,18 @@ mod tests {
             ("archive", true),
             ("archive,tape", true),
         ] {
-            let answer = ARVADOS_3.check_block_classes(wanted);
-            assert_eq!(answer.is_err(), refused, "{wanted:?}");
-            assert!(OWN.check_block_classes(wanted).is_ok(), "{wanted:?}");
+            let result = ARVADOS_3.check_block_classes(wanted);
+            assert_eq!(result.is_err(), refused, "{wanted:?}");
+            assert!(
+                DISPATCH_API.check_block_classes(wanted).is_ok(),
+                "{wanted:?}"
+            );
         }
     }
 
     #[test]
     fn names_may_have_a_slash_here_and_not_there() {
-        assert!(OWN.check_name("a/b").is_ok());
+        assert!(DISPATCH_API.check_name("a/b").is_ok());
         assert!(ARVADOS_3.check_name("a b").is_ok());
         assert!(ARVADOS_3.check_name("a/b").is_err());
     }
@@ -162,6 +188,6 @@ mod tests {
     #[test]
     fn the_keep_service_of_the_real_server_has_a_uuid_of_28_characters() {
         assert_eq!(ARVADOS_3.keep_service_uuid("zzzzz").len(), 28);
-        assert_eq!(OWN.keep_service_uuid("zzzzz").len(), 27);
+        assert_eq!(DISPATCH_API.keep_service_uuid("zzzzz").len(), 27);
     }
 }

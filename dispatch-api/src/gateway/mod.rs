@@ -1,14 +1,15 @@
-//! Logs of containers while they run and afterwards, as the real server's controller offers them.
+//! Logs of running containers through their gateways, and saved logs, as the Arvados controller
+//! serves them.
 //!
-//! crunch-run connects and lets the server open streams on that connection (`open`, `tunnel`, `tunnels`). A request for
-//! a log goes through such a stream to crunch-run's gateway (`proxy`), or is answered from what was saved (`saved`);
-//! `log_route` decides which. Both ends prove that they know the secret of the gateway (`secret`).
+//! crunch-run connects to the server, which then opens streams on that connection (`tunnel`,
+//! `tunnel_registry`). A request for a log goes through such a stream to crunch-run's gateway
+//! (`proxy`), or is served from the saved collection (`saved_log`, `propfind`). Both ends prove
+//! that they know the gateway's secret (`secret`). The routes are `http::gateway_tunnel` and
+//! `http::container_log`.
 
-mod listing;
-pub mod log_route;
-pub mod open;
-mod proxy;
-mod saved;
-mod secret;
-mod tunnel;
-pub mod tunnels;
+pub mod propfind;
+pub mod proxy;
+pub mod saved_log;
+pub mod secret;
+pub mod tunnel;
+pub mod tunnel_registry;

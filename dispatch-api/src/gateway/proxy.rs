@@ -1,4 +1,4 @@
-//! One request through a tunnel to a gateway: TLS with mutual proof of the secret, then HTTP/1.1.
+//! Proxies one request through a tunnel to a gateway: TLS, mutual proof of the secret, HTTP/1.1.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -21,30 +21,30 @@ use tokio_rustls::TlsConnector;
 use tokio_util::compat::FuturesAsyncReadCompatExt;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::tunnel::{NoStream, Tunnel};
+use super::tunnel::{StreamError, Tunnel};
 
-/// Timeout of the TLS handshake, and of the head of the answer.
+/// Timeouts of the TLS handshake and of the head of the response.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// Timeouts of the gateway's next piece of a body, and of the client's taking it: a slow client must not keep its place
-/// in the tunnel.
-const PIECE_TIMEOUT: Duration = Duration::from_secs(60);
-const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
-/// Maximum number of bytes of the answer's head, and of those read ahead of it.
-const MAX_HEAD: usize = 64 << 10;
-/// Maximum number of pieces of a body that wait for the client.
-const PIECES_AHEAD: usize = 2;
+const RESPONSE_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// Timeouts of the next body chunk from the gateway, and of the client's reading it. A slow client
+/// must not occupy a stream of the tunnel.
+const BODY_CHUNK_TIMEOUT: Duration = Duration::from_secs(60);
+const CLIENT_READ_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum size in bytes of the response head, with read-ahead.
+const MAX_HEAD_BYTES: usize = 64 << 10;
+/// Maximum number of body chunks that wait for the client.
+const MAX_BUFFERED_CHUNKS: usize = 2;
 
-/// Headers of a request that a gateway is told.
-const ASKED: [HeaderName; 5] = [
+/// Request headers that are passed to the gateway.
+const REQUEST_HEADERS: [HeaderName; 5] = [
     header::RANGE,
     header::IF_RANGE,
     header::IF_NONE_MATCH,
     header::IF_MODIFIED_SINCE,
     header::CONTENT_TYPE,
 ];
-/// Headers of its answer that the client is told: a node does not set cookies for this server.
-const ANSWERED: [HeaderName; 8] = [
+/// Response headers that are passed to the client. A node must not set cookies for this server.
+const RESPONSE_HEADERS: [HeaderName; 8] = [
     header::ACCEPT_RANGES,
     header::ALLOW,
     header::CONTENT_LENGTH,
@@ -58,33 +58,33 @@ const ANSWERED: [HeaderName; 8] = [
 #[derive(Debug, thiserror::Error)]
 pub enum ProxyError {
     #[error(transparent)]
-    NoStream(#[from] NoStream),
+    Stream(#[from] StreamError),
     #[error("the gateway did not answer within {} s", .0.as_secs())]
-    Slow(Duration),
-    #[error("the gateway's TLS failed: {0}")]
+    Timeout(Duration),
+    #[error("TLS with the gateway failed: {0}")]
     Tls(io::Error),
-    #[error("the gateway's answer cannot be read: {0}")]
+    #[error("cannot read the gateway's response: {0}")]
     Http(hyper::Error),
     #[error("the gateway did not prove that it knows the container's secret")]
-    Unproved,
-    #[error("the request cannot be sent to a gateway")]
+    ProofMissing,
+    #[error("the request is not valid for a gateway")]
     Request,
 }
 
-/// What a client wants of the log of a running container.
-pub struct Wanted {
+/// A request for the log of a running container.
+pub struct ProxyRequest {
     pub method: Method,
-    /// Path and query, as the client wrote them.
+    /// Path and query, as the client sent them.
     pub target: String,
     pub headers: HeaderMap,
     pub body: Bytes,
-    /// The part of the path that stands for the directory of the log.
+    /// The path prefix that stands for the log directory.
     pub prefix: String,
 }
 
-/// The gateway's answer, whose body goes through as the client takes it.
-pub async fn ask(tunnel: &Tunnel, wanted: Wanted) -> Result<Response, ProxyError> {
-    let (stream, place) = tunnel.stream().await?;
+/// Sends the request to the gateway. The response body is streamed as the client reads it.
+pub async fn forward(tunnel: &Tunnel, request: ProxyRequest) -> Result<Response, ProxyError> {
+    let (stream, slot) = tunnel.stream().await?;
     let name = ServerName::try_from("gateway").map_err(|_| ProxyError::Request)?;
     let connecting = TlsConnector::from(tls_config()).connect(name, stream.compat());
     let connection = within(HANDSHAKE_TIMEOUT, connecting)
@@ -93,28 +93,32 @@ pub async fn ask(tunnel: &Tunnel, wanted: Wanted) -> Result<Response, ProxyError
     let certificates = connection.get_ref().1.peer_certificates();
     let certificate = certificates
         .and_then(<[_]>::first)
-        .ok_or(ProxyError::Unproved)?;
+        .ok_or(ProxyError::ProofMissing)?;
     let proof = tunnel.secret.request_proof(certificate);
     let (mut sender, driver) = http1::Builder::new()
-        .max_buf_size(MAX_HEAD)
+        .max_buf_size(MAX_HEAD_BYTES)
         .handshake(TokioIo::new(connection))
         .await
         .map_err(ProxyError::Http)?;
     let driver = AbortOnDropHandle::new(tokio::spawn(driver));
-    let request = request(wanted, &tunnel.keeper.container, &proof)?;
-    let answer = within(HEAD_TIMEOUT, sender.send_request(request))
+    let request = gateway_request(request, &tunnel.grant.container, &proof)?;
+    let response = within(RESPONSE_HEAD_TIMEOUT, sender.send_request(request))
         .await?
         .map_err(ProxyError::Http)?;
-    let answered = answer.headers().get("x-arvados-authorization-response");
-    if !answered.is_some_and(|given| tunnel.secret.is_answer(&proof, given.as_bytes())) {
-        return Err(ProxyError::Unproved);
+    let response_proof = response.headers().get("x-arvados-authorization-response");
+    if !response_proof.is_some_and(|given| {
+        tunnel
+            .secret
+            .verify_response_proof(&proof, given.as_bytes())
+    }) {
+        return Err(ProxyError::ProofMissing);
     }
-    let (head, body) = answer.into_parts();
-    let mut response = Response::new(passed_on(Body::new(body), (sender, driver, place)));
+    let (head, body) = response.into_parts();
+    let mut response = Response::new(stream_body(Body::new(body), (sender, driver, slot)));
     *response.status_mut() = head.status;
-    let mut told = ANSWERED.to_vec();
-    told.extend(["dav", "ms-author-via"].map(HeaderName::from_static));
-    copy(&head.headers, response.headers_mut(), &told);
+    let mut headers = RESPONSE_HEADERS.to_vec();
+    headers.extend(["dav", "ms-author-via"].map(HeaderName::from_static));
+    copy(&head.headers, response.headers_mut(), &headers);
     response.headers_mut().insert(
         header::X_CONTENT_TYPE_OPTIONS,
         HeaderValue::from_static("nosniff"),
@@ -125,27 +129,27 @@ pub async fn ask(tunnel: &Tunnel, wanted: Wanted) -> Result<Response, ProxyError
 async fn within<F: Future>(limit: Duration, work: F) -> Result<F::Output, ProxyError> {
     timeout(limit, work)
         .await
-        .map_err(|_| ProxyError::Slow(limit))
+        .map_err(|_| ProxyError::Timeout(limit))
 }
 
-fn request(
-    wanted: Wanted,
+fn gateway_request(
+    original: ProxyRequest,
     container: &str,
     proof: &str,
 ) -> Result<http::Request<Body>, ProxyError> {
     let mut request = http::Request::builder()
-        .method(wanted.method)
-        .uri(wanted.target)
+        .method(original.method)
+        .uri(original.target)
         .header(header::HOST, "gateway")
         .header("x-arvados-container-gateway-uuid", container)
         .header("x-arvados-authorization", proof)
         .header("x-webdav-source", "/log")
-        .header("x-webdav-prefix", wanted.prefix)
-        .body(Body::from(wanted.body))
+        .header("x-webdav-prefix", original.prefix)
+        .body(Body::from(original.body))
         .map_err(|_| ProxyError::Request)?;
-    let mut told = ASKED.to_vec();
-    told.push(HeaderName::from_static("depth"));
-    copy(&wanted.headers, request.headers_mut(), &told);
+    let mut headers = REQUEST_HEADERS.to_vec();
+    headers.push(HeaderName::from_static("depth"));
+    copy(&original.headers, request.headers_mut(), &headers);
     Ok(request)
 }
 
@@ -157,14 +161,15 @@ fn copy(from: &HeaderMap, to: &mut HeaderMap, names: &[HeaderName]) {
     }
 }
 
-/// The body in few pieces at a time. What it needs is let go with its last piece, or when one side is too slow.
-fn passed_on(body: Body, needed: impl Send + 'static) -> Body {
-    let (pieces, taken) = mpsc::channel(PIECES_AHEAD);
+/// Streams the body with few chunks in memory. `held` is dropped after the last chunk, or when one
+/// side is too slow.
+fn stream_body(body: Body, held: impl Send + 'static) -> Body {
+    let (pieces, taken) = mpsc::channel(MAX_BUFFERED_CHUNKS);
     tokio::spawn(async move {
         let mut body = body.into_data_stream();
         loop {
             let next = tokio::select! {
-                next = timeout(PIECE_TIMEOUT, body.next()) => next,
+                next = timeout(BODY_CHUNK_TIMEOUT, body.next()) => next,
                 () = pieces.closed() => break,
             };
             let piece = match next {
@@ -173,13 +178,14 @@ fn passed_on(body: Body, needed: impl Send + 'static) -> Body {
                 Err(_) => Err(io::ErrorKind::TimedOut.into()),
             };
             let is_last = piece.is_err();
-            let passed = timeout(CLIENT_TIMEOUT, pieces.send(piece)).await;
+            let passed = timeout(CLIENT_READ_TIMEOUT, pieces.send(piece)).await;
             if is_last || !matches!(passed, Ok(Ok(()))) {
-                // Dropped with the sender: the client's connection breaks, which tells it that there was more.
+                // Dropping the sender breaks the client's connection, so that the client detects
+                // the missing rest.
                 break;
             }
         }
-        drop(needed);
+        drop(held);
     });
     Body::from_stream(stream::unfold(taken, |mut taken| async {
         taken
@@ -197,7 +203,7 @@ fn tls_config() -> Arc<ClientConfig> {
             .with_safe_default_protocol_versions()
             .expect("the provider has the default versions")
             .dangerous()
-            // That it is the right one is proved by the secret, which goes into the proof together with the certificate.
+            // Any certificate is accepted here: the proof of the secret covers the certificate.
             .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
             .with_no_client_auth();
         config.alpn_protocols = vec![b"http/1.1".to_vec()];

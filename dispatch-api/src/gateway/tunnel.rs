@@ -1,4 +1,4 @@
-//! One tunnel: a connection that the client made, on which the server opens streams.
+//! One tunnel: a connection from a client, on which the server opens streams.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -12,87 +12,89 @@ use tokio_util::compat::TokioAsyncReadCompatExt;
 use tokio_util::sync::CancellationToken;
 use yamux::{Config, Connection, Mode, Stream};
 
-use super::secret::Secret;
+use super::secret::GatewaySecret;
 
-/// Maximum number of requests that go through one tunnel at the same time; more wait.
-const MAX_REQUESTS: usize = 8;
-/// Maximum number of streams of one tunnel, with those that are being closed.
+/// Maximum number of concurrent requests through one tunnel; more wait.
+const MAX_TUNNEL_REQUESTS: usize = 8;
+/// Maximum number of streams of one tunnel, including closing ones.
 const MAX_STREAMS: usize = 24;
-/// Maximum number of bytes that all streams of a tunnel may have received and not read: the least that yamux allows.
-const RECEIVE_LIMIT: usize = MAX_STREAMS * yamux::DEFAULT_CREDIT as usize;
-/// Timeout of the wait for a stream.
+/// Maximum number of unread bytes of all streams of a tunnel: the minimum that yamux allows.
+const MAX_UNREAD_BYTES: usize = MAX_STREAMS * yamux::DEFAULT_CREDIT as usize;
 const STREAM_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub struct Tunnel {
-    pub secret: Secret,
-    /// For whom it was opened.
-    pub keeper: Keeper,
-    /// Ends it.
-    pub end: CancellationToken,
-    orders: mpsc::Sender<Order>,
+    pub secret: GatewaySecret,
+    /// The permission by which it is open.
+    pub grant: TunnelGrant,
+    /// Closes the tunnel.
+    pub cancel: CancellationToken,
+    stream_requests: mpsc::Sender<StreamRequest>,
     requests: Arc<Semaphore>,
 }
 
-/// The right by which a tunnel is open.
+/// The permission to keep a tunnel open.
 #[derive(Clone)]
-pub struct Keeper {
+pub struct TunnelGrant {
     pub container: String,
-    /// The token that it was opened with, as presented; the secret alone may have been enough.
+    /// The token that opened the tunnel; `None` if the secret alone was enough.
     pub token: Option<String>,
     /// Whether the token must hold the container's lock.
-    pub must_hold: bool,
+    pub must_hold_lock: bool,
 }
 
-/// Somebody who waits for a stream.
-type Order = oneshot::Sender<Stream>;
+/// Where to send the requested stream.
+type StreamRequest = oneshot::Sender<Stream>;
 
-/// Why there is no stream.
+/// The reason why no stream could be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("the gateway tunnel is {0}")]
-pub struct NoStream(&'static str);
+pub struct StreamError(&'static str);
 
 impl Tunnel {
-    pub fn new(secret: Secret, keeper: Keeper) -> (Arc<Tunnel>, mpsc::Receiver<Order>) {
-        let (orders, ordered) = mpsc::channel(MAX_REQUESTS);
+    pub fn new(
+        secret: GatewaySecret,
+        grant: TunnelGrant,
+    ) -> (Arc<Tunnel>, mpsc::Receiver<StreamRequest>) {
+        let (stream_requests, receiver) = mpsc::channel(MAX_TUNNEL_REQUESTS);
         let tunnel = Tunnel {
             secret,
-            keeper,
-            end: CancellationToken::new(),
-            orders,
-            requests: Arc::new(Semaphore::new(MAX_REQUESTS)),
+            grant,
+            cancel: CancellationToken::new(),
+            stream_requests,
+            requests: Arc::new(Semaphore::new(MAX_TUNNEL_REQUESTS)),
         };
-        (Arc::new(tunnel), ordered)
+        (Arc::new(tunnel), receiver)
     }
 
-    /// A new stream, and the place of its request, to be held until that is over.
-    pub async fn stream(&self) -> Result<(Stream, OwnedSemaphorePermit), NoStream> {
+    /// Opens a stream, and returns it with the request slot to hold until the request ends.
+    pub async fn stream(&self) -> Result<(Stream, OwnedSemaphorePermit), StreamError> {
         let open = async {
-            let place = self.requests.clone().acquire_owned().await.ok()?;
-            let (order, stream) = oneshot::channel();
-            self.orders.send(order).await.ok()?;
-            Some((stream.await.ok()?, place))
+            let slot = self.requests.clone().acquire_owned().await.ok()?;
+            let (request, stream) = oneshot::channel();
+            self.stream_requests.send(request).await.ok()?;
+            Some((stream.await.ok()?, slot))
         };
         match timeout(STREAM_TIMEOUT, open).await {
             Ok(Some(opened)) => Ok(opened),
-            Ok(None) => Err(NoStream("down")),
-            Err(_) => Err(NoStream("busy")),
+            Ok(None) => Err(StreamError("down")),
+            Err(_) => Err(StreamError("busy")),
         }
     }
 }
 
-/// Carry the streams until the connection ends. Streams that the client opens are closed at once.
+/// Runs the connection until it ends. Streams that the client opens are closed immediately.
 pub async fn carry(
     connection: impl AsyncRead + AsyncWrite + Unpin,
-    mut orders: mpsc::Receiver<Order>,
+    mut stream_requests: mpsc::Receiver<StreamRequest>,
 ) {
     let mut config = Config::default();
     config.set_max_num_streams(MAX_STREAMS);
-    config.set_max_connection_receive_window(Some(RECEIVE_LIMIT));
+    config.set_max_connection_receive_window(Some(MAX_UNREAD_BYTES));
     let mut connection = Connection::new(connection.compat(), config, Mode::Server);
     let mut waiting = None;
     poll_fn(|context| {
         loop {
-            // Also moves the bytes of all streams.
+            // This poll also moves the bytes of all streams.
             match connection.poll_next_inbound(context) {
                 Poll::Ready(Some(Ok(unwanted))) => {
                     drop(unwanted);
@@ -102,17 +104,17 @@ pub async fn carry(
                 Poll::Pending => {}
             }
             if waiting.is_none() {
-                match orders.poll_recv(context) {
-                    Poll::Ready(Some(order)) => waiting = Some(order),
+                match stream_requests.poll_recv(context) {
+                    Poll::Ready(Some(request)) => waiting = Some(request),
                     Poll::Ready(None) => return Poll::Ready(()),
                     Poll::Pending => return Poll::Pending,
                 }
             }
             match connection.poll_new_outbound(context) {
                 Poll::Ready(Ok(stream)) => {
-                    if let Some(order) = waiting.take() {
-                        // Who ordered it may have given up; the stream ends with its drop.
-                        let _ = order.send(stream);
+                    if let Some(request) = waiting.take() {
+                        // The requester may have given up; dropping the stream closes it.
+                        let _ = request.send(stream);
                     }
                 }
                 Poll::Ready(Err(_)) => return Poll::Ready(()),

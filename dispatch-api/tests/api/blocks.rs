@@ -1,15 +1,15 @@
-//! The Keep protocol.
+//! The Keep protocol: storing and reading blocks.
 
 use reqwest::Method;
 
-use crate::world::World;
+use crate::fixture::Fixture;
 
 const HASH: &str = "/acbd18db4cc2f85cedef654fccc4a4d8";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_block_comes_back_as_it_was_put() {
-    let world = World::new().await;
-    let api = &world.admin;
+    let fixture = Fixture::new().await;
+    let api = &fixture.admin;
     let response = api.raw(Method::PUT, HASH).body("foo").send().await.unwrap();
     assert_eq!(response.headers()["x-keep-replicas-stored"], "1");
     assert_eq!(
@@ -34,8 +34,8 @@ async fn a_block_comes_back_as_it_was_put() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_block_comes_back_as_it_was_put() {
-    let world = World::new().await;
-    let api = &world.admin;
+    let fixture = Fixture::new().await;
+    let api = &fixture.admin;
     let data: Vec<u8> = (0..20_000_000_u32).map(|n| (n * 7 % 251) as u8).collect();
     let hash = arvados_client::keep::BlockHash::of(&data);
     let put = api.raw(Method::PUT, &format!("/{hash}")).body(data.clone());
@@ -50,56 +50,59 @@ async fn a_large_block_comes_back_as_it_was_put() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_does_not_match_its_hash_is_refused() {
-    let world = World::new().await;
-    let put = world.admin.raw(Method::PUT, HASH).body("bar");
-    let text = world.admin.send(put).await.refused(400);
+    let fixture = Fixture::new().await;
+    let put = fixture.admin.raw(Method::PUT, HASH).body("bar");
+    let text = fixture.admin.send(put).await.error_of(400);
     assert!(text.contains("checksum mismatch"), "{text}");
-    let put = world
+    let put = fixture
         .admin
         .raw(Method::PUT, HASH)
         .body(vec![0; (64 << 20) + 1]);
-    world.admin.send(put).await.refused(413);
+    fixture.admin.send(put).await.error_of(413);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reading_needs_a_signature_for_exactly_this_token() {
-    let world = World::new().await;
-    let api = &world.admin;
+    let fixture = Fixture::new().await;
+    let api = &fixture.admin;
     let put = api.raw(Method::PUT, HASH).body("foo");
     let locator = api.send(put).await.ok();
     let signed = format!("/{}", locator.as_str().unwrap().trim());
     let bare = api.with_token(api.token.rsplit('/').next().unwrap());
-    let other = world.token(serde_json::json!({})).await;
-    for (who, path) in [
+    let other = fixture.token(serde_json::json!({})).await;
+    for (caller, path) in [
         (api, format!("{HASH}+3")),
         (api, signed.replace("+A", "+A0")),
         (&bare, signed.clone()),
         (&other, signed.clone()),
     ] {
-        let text = who.send(who.raw(Method::GET, &path)).await.refused(400);
+        let text = caller
+            .send(caller.raw(Method::GET, &path))
+            .await
+            .error_of(400);
         assert!(text.contains("invalid signature"), "{path}: {text}");
     }
     let nobody = api.with_token("nonsense");
     nobody
         .send(nobody.raw(Method::PUT, HASH).body("foo"))
         .await
-        .refused(401);
+        .error_of(401);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_block_is_not_served() {
-    let world = World::new().await;
-    let api = &world.admin;
+    let fixture = Fixture::new().await;
+    let api = &fixture.admin;
     let put = api.raw(Method::PUT, HASH).body("foo");
     let locator = api.send(put).await.ok();
     let signed = format!("/{}", locator.as_str().unwrap().trim());
-    let file = world
+    let file = fixture
         .directory
         .path()
         .join("state/blocks/acb")
         .join(&HASH[1..]);
     std::fs::write(&file, "fox").unwrap();
-    api.send(api.raw(Method::GET, &signed)).await.refused(404);
+    api.send(api.raw(Method::GET, &signed)).await.error_of(404);
     assert!(!file.exists(), "it was moved aside");
     api.send(api.raw(Method::PUT, HASH).body("foo")).await.ok();
     api.send(api.raw(Method::GET, &signed)).await.ok();

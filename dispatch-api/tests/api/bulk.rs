@@ -1,21 +1,21 @@
-//! Many tokens and many locks in one call: what each item is answered is what the single call would say.
+//! Bulk requests: the reply to each item equals the reply to the single request.
 
 use arvados_client::scopes;
 use serde_json::{Value, json};
 
-use crate::world::{Answer, Api, World, v2};
+use crate::fixture::{Api, Fixture, Response, v2};
 
-/// Queued, the third of them on hold.
-async fn containers(world: &World, count: usize) -> Vec<String> {
-    world.image().await;
-    let mut made = Vec::new();
+/// Three queued containers, the third with priority 0.
+async fn containers(fixture: &Fixture, count: usize) -> Vec<String> {
+    fixture.image().await;
+    let mut created = Vec::new();
     for n in 0..count {
         let priority = if n == 2 { 0 } else { 500 };
         let request = json!({"use_existing": false, "priority": priority});
-        let request = world.submit(request).await;
-        made.push(request["container_uuid"].as_str().unwrap().to_owned());
+        let request = fixture.submit(request).await;
+        created.push(request["container_uuid"].as_str().unwrap().to_owned());
     }
-    made
+    created
 }
 
 fn attempt(uuid: &str) -> Value {
@@ -23,7 +23,7 @@ fn attempt(uuid: &str) -> Value {
     json!({"scopes": scopes::attempt(&container, "test")})
 }
 
-async fn create(api: &Api, items: Value) -> Answer {
+async fn create(api: &Api, items: Value) -> Response {
     api.post(
         "api_client_authorizations/bulk_create",
         json!({"items": items}),
@@ -32,28 +32,28 @@ async fn create(api: &Api, items: Value) -> Answer {
 }
 
 async fn lock(api: &Api, items: Value) -> Vec<Value> {
-    let answer = api
+    let render_item = api
         .post("containers/bulk_lock", json!({"items": items}))
         .await;
-    answer.ok()["items"].as_array().unwrap().clone()
+    render_item.ok()["items"].as_array().unwrap().clone()
 }
 
-/// Tokens for attempts at these containers.
-async fn tokens(world: &World, uuids: &[String]) -> Vec<String> {
+/// Attempt tokens of these containers.
+async fn tokens(fixture: &Fixture, uuids: &[String]) -> Vec<String> {
     let items: Vec<Value> = uuids.iter().map(|uuid| attempt(uuid)).collect();
-    let made = create(&world.admin, json!(items)).await.ok();
-    let made = made["items"].as_array().unwrap();
-    made.iter().map(|item| v2(&item["record"])).collect()
+    let created = create(&fixture.admin, json!(items)).await.ok();
+    let created = created["items"].as_array().unwrap();
+    created.iter().map(|item| v2(&item["record"])).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_lock_is_judged_by_itself_as_the_single_call_does() {
-    let world = World::new().await;
-    let uuids = containers(&world, 7).await;
-    let tokens = tokens(&world, &uuids).await;
-    let etag = world.admin.container(&uuids[0]).await["etag"].clone();
-    world.admin.lock(&uuids[1]).await.ok();
-    let plain = world.plain_user("plain").await;
+    let fixture = Fixture::new().await;
+    let uuids = containers(&fixture, 7).await;
+    let tokens = tokens(&fixture, &uuids).await;
+    let etag = fixture.admin.container(&uuids[0]).await["etag"].clone();
+    fixture.admin.lock(&uuids[1]).await.ok();
+    let plain = fixture.plain_user("plain").await;
     let own = [
         json!({"uuid": uuids[0], "token": tokens[0], "etag": etag}),
         json!({"uuid": uuids[1], "token": tokens[1]}),
@@ -61,13 +61,13 @@ async fn each_lock_is_judged_by_itself_as_the_single_call_does() {
         json!({"uuid": uuids[3], "token": tokens[3], "etag": "an-older-one"}),
         json!({"uuid": uuids[4], "token": tokens[5]}),
         json!({"uuid": uuids[5], "token": "v2/local-gj3su-000000000000000/nonsense"}),
-        json!({"uuid": "local-dz642-000000000000000", "token": world.admin.token}),
+        json!({"uuid": "local-dz642-000000000000000", "token": fixture.admin.token}),
         json!({"uuid": uuids[5], "token": plain.token}),
         json!({"uuid": uuids[6]}),
         json!({"uuid": uuids[6], "token": tokens[6]}),
     ];
-    let answers = lock(&world.admin, json!(own)).await;
-    let status = |answer: &Value| answer["status"].as_u64();
+    let answers = lock(&fixture.admin, json!(own)).await;
+    let status = |render_item: &Value| render_item["status"].as_u64();
     let seen: Vec<_> = answers.iter().map(status).collect();
     let refused = [None, Some(422), Some(422), Some(412), Some(403), Some(401)];
     assert_eq!(seen[..6], refused, "{answers:#?}");
@@ -89,20 +89,21 @@ async fn each_lock_is_judged_by_itself_as_the_single_call_does() {
     .into_iter()
     .enumerate()
     {
-        let record = world.admin.container(&uuids[n]).await;
+        let record = fixture.admin.container(&uuids[n]).await;
         assert_eq!(record["state"], state, "{n}");
         let holder = record["locked_by_uuid"].as_str();
         if n == 0 || n == 6 {
             assert_eq!(holder, tokens[n].split('/').nth(1), "{n}");
         }
     }
-    // Nobody learns of what did not happen, and what did is in the trail once, beside the first priority.
+    // Rejected items cause no event, and each lock is in the audit log once, beside the first
+    // priority.
     for (n, times) in [(0, 2), (3, 1), (6, 2)] {
         let filters = json!([
             ["object_uuid", "=", uuids[n]],
             ["event_type", "=", "update"]
         ]);
-        let logs = world
+        let logs = fixture
             .admin
             .list("logs", json!({"filters": filters}))
             .await
@@ -117,9 +118,9 @@ async fn each_lock_is_judged_by_itself_as_the_single_call_does() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_that_cannot_be_made_takes_no_other_with_it() {
-    let world = World::new().await;
-    let uuids = containers(&world, 1).await;
-    let plain = world.plain_user("plain").await;
+    let fixture = Fixture::new().await;
+    let uuids = containers(&fixture, 1).await;
+    let plain = fixture.plain_user("plain").await;
     let stranger = json!({"scopes": ["all"], "owner_uuid": "local-tpzed-000000000000000"});
     let items = json!([attempt(&uuids[0]), stranger, {"scopes": "all"}, 5, {"scopes": ["all"]}]);
     let answers = create(&plain, items).await.ok();
@@ -130,20 +131,24 @@ async fn a_token_that_cannot_be_made_takes_no_other_with_it() {
         [None, Some(403), Some(422), Some(422), None],
         "{answers:#?}"
     );
-    let made = world.admin.with_token(&v2(&answers[4]["record"]));
-    assert_eq!(made.get("users/current").await.ok()["username"], "plain");
+    let created = fixture.admin.with_token(&v2(&answers[4]["record"]));
+    assert_eq!(created.get("users/current").await.ok()["username"], "plain");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_log_entry_is_judged_by_itself() {
-    let world = World::new().await;
-    let uuids = containers(&world, 1).await;
-    let plain = world.plain_user("plain").await;
+    let fixture = Fixture::new().await;
+    let uuids = containers(&fixture, 1).await;
+    let plain = fixture.plain_user("plain").await;
     let note =
         json!({"object_uuid": uuids[0], "event_type": "dispatch", "properties": {"text": "x"}});
     let large = json!({"event_type": "dispatch", "properties": {"text": "x".repeat(300 << 10)}});
     let items = json!({"items": [note, large, {"nonsense": 1}, 5, note]});
-    let answers = plain.post("logs/bulk_create", items).await.ok();
+    let foreign = plain.post("logs/bulk_create", items.clone()).await.ok();
+    for index in [0, 4] {
+        assert_eq!(foreign["items"][index]["status"], 403, "{foreign:#}");
+    }
+    let answers = fixture.admin.post("logs/bulk_create", items).await.ok();
     let answers = answers["items"].as_array().unwrap().clone();
     let seen: Vec<_> = answers.iter().map(|a| a["status"].as_u64()).collect();
     assert_eq!(
@@ -153,31 +158,31 @@ async fn each_log_entry_is_judged_by_itself() {
     );
     let entry = &answers[0]["record"];
     let path = format!("logs/{}", entry["uuid"].as_str().unwrap());
-    let kept = world.admin.get(&path).await.ok();
-    assert_eq!(kept["object_uuid"], uuids[0]);
-    assert_eq!(kept["object_kind"], "arvados#container");
-    assert_eq!(kept["properties"], json!({"text": "x"}));
+    let log = fixture.admin.get(&path).await.ok();
+    assert_eq!(log["object_uuid"], uuids[0]);
+    assert_eq!(log["object_kind"], "arvados#container");
+    assert_eq!(log["properties"], json!({"text": "x"}));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_are_for_whoever_may_have_one_and_not_for_more_than_announced() {
-    let world = World::new().await;
+    let fixture = Fixture::new().await;
     let path = "/arvados/v1/api_client_authorizations/bulk_create";
-    let bulk_only = world
+    let bulk_only = fixture
         .token(json!({"scopes": [format!("POST {path}")]}))
         .await;
     create(&bulk_only, json!([{"scopes": ["all"]}]))
         .await
-        .refused(403);
+        .error_of(403);
     let single = "POST /arvados/v1/api_client_authorizations";
-    let both = world
+    let both = fixture
         .token(json!({"scopes": [format!("POST {path}"), single]}))
         .await;
     create(&both, json!([{"scopes": ["all"]}])).await.ok();
     let path = "/discovery/v1/apis/arvados/v1/rest";
-    let document = world
+    let document = fixture
         .admin
-        .send(world.admin.raw(reqwest::Method::GET, path))
+        .send(fixture.admin.raw(reqwest::Method::GET, path))
         .await
         .ok();
     let most = |resource: &str, method: &str| {
@@ -190,6 +195,6 @@ async fn many_are_for_whoever_may_have_one_and_not_for_more_than_announced() {
         most("api_client_authorizations", "bulk_create")
     );
     let too_many = vec![json!({}); most("containers", "bulk_lock") as usize + 1];
-    create(&world.admin, json!(too_many)).await.refused(422);
-    create(&world.admin, json!("x")).await.refused(422);
+    create(&fixture.admin, json!(too_many)).await.error_of(422);
+    create(&fixture.admin, json!("x")).await.error_of(422);
 }

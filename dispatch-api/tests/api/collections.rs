@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::world::World;
+use crate::fixture::Fixture;
 
 const FOO: &str = ". acbd18db4cc2f85cedef654fccc4a4d8+3 0:3:foo.txt\n";
 const FOO_PDH: &str = "83367e8913dcec0bf3fc25ed5a27eacb+49";
@@ -13,25 +13,25 @@ fn collection(attributes: Value) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn content_is_hashed_counted_and_signed_for_the_reader() {
-    let world = World::new().await;
-    let made =
+    let fixture = Fixture::new().await;
+    let created =
         collection(json!({"name": "foo", "manifest_text": FOO, "portable_data_hash": "wrong"}));
-    let made = world.admin.post("collections", made).await.ok();
+    let created = fixture.admin.post("collections", created).await.ok();
     assert_eq!(
-        made["portable_data_hash"], FOO_PDH,
+        created["portable_data_hash"], FOO_PDH,
         "a wrong hash is corrected"
     );
     assert_eq!(
-        (&made["file_count"], &made["file_size_total"]),
+        (&created["file_count"], &created["file_size_total"]),
         (&json!(1), &json!(3))
     );
-    let by_uuid = format!("collections/{}", made["uuid"].as_str().unwrap());
+    let by_uuid = format!("collections/{}", created["uuid"].as_str().unwrap());
     let text = |answer: Value| answer["manifest_text"].as_str().unwrap().to_owned();
-    let signed = text(world.admin.get(&by_uuid).await.ok());
+    let signed = text(fixture.admin.get(&by_uuid).await.ok());
     assert!(signed.contains("+3+A"), "{signed}");
-    let other = world.token(json!({})).await;
+    let other = fixture.token(json!({})).await;
     assert_ne!(text(other.get(&by_uuid).await.ok()), signed);
-    let by_content = world
+    let by_content = fixture
         .admin
         .get(&format!("collections/{FOO_PDH}"))
         .await
@@ -40,22 +40,22 @@ async fn content_is_hashed_counted_and_signed_for_the_reader() {
         (&by_content["uuid"], &by_content["properties"]),
         (&json!(FOO_PDH), &Value::Null)
     );
-    let none = world
+    let none = fixture
         .admin
         .get("collections/00000000000000000000000000000000+0")
         .await;
-    assert!(none.refused(404).contains("not found"));
+    assert!(none.error_of(404).contains("not found"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ordinary_users_must_bring_signatures_of_their_own() {
-    let world = World::new().await;
-    let plain = world.plain_user("plain").await;
+    let fixture = Fixture::new().await;
+    let plain = fixture.plain_user("plain").await;
     let unsigned = collection(json!({"manifest_text": FOO}));
     let text = plain
         .post("collections", unsigned.clone())
         .await
-        .refused(403);
+        .error_of(403);
     assert!(text.contains("PermissionDenied"), "{text}");
     let put = plain
         .raw(reqwest::Method::PUT, "/acbd18db4cc2f85cedef654fccc4a4d8")
@@ -63,15 +63,15 @@ async fn ordinary_users_must_bring_signatures_of_their_own() {
     let locator = plain.send(put).await.ok();
     let locator = locator.as_str().unwrap().trim();
     let signed = collection(json!({"manifest_text": format!(". {locator} 0:3:foo.txt\n")}));
-    let made = plain.post("collections", signed.clone()).await.ok();
-    assert_eq!(made["portable_data_hash"], FOO_PDH);
-    world
+    let created = plain.post("collections", signed.clone()).await.ok();
+    assert_eq!(created["portable_data_hash"], FOO_PDH);
+    fixture
         .plain_user("other")
         .await
         .post("collections", signed)
         .await
-        .refused(403);
-    world.admin.post("collections", unsigned).await.ok();
+        .error_of(403);
+    fixture.admin.post("collections", unsigned).await.ok();
     let empty = collection(json!({"name": "empty"}));
     assert_eq!(
         plain.post("collections", empty).await.ok()["portable_data_hash"],
@@ -81,106 +81,153 @@ async fn ordinary_users_must_bring_signatures_of_their_own() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn malformed_manifests_are_refused() {
-    let world = World::new().await;
+    let fixture = Fixture::new().await;
     for manifest in [
         FOO.trim_end(),
         "foo\n",
         ". x 0:1:y\n",
         ". acbd18db4cc2f85cedef654fccc4a4d8+3 0:9:y\n",
     ] {
-        let made = collection(json!({"manifest_text": manifest}));
-        world.admin.post("collections", made).await.refused(422);
+        let created = collection(json!({"manifest_text": manifest}));
+        fixture
+            .admin
+            .post("collections", created)
+            .await
+            .error_of(422);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_trashed_collection_is_invisible_and_still_a_valid_output() {
-    let world = World::new().await;
-    let uuid = world.queued().await;
+    let fixture = Fixture::new().await;
+    let uuid = fixture.queued().await;
     let output = ". 37b51d194a7513e45b56f6524f2d51f2+3 0:3:bar.txt\n";
-    let made = collection(json!({"name": "output", "manifest_text": output, "is_trashed": true}));
-    let made = world.admin.post("collections", made).await.ok();
-    assert!(made["trash_at"].is_string() && made["delete_at"].is_string());
+    let created =
+        collection(json!({"name": "output", "manifest_text": output, "is_trashed": true}));
+    let created = fixture.admin.post("collections", created).await.ok();
+    assert!(created["trash_at"].is_string() && created["delete_at"].is_string());
     assert_eq!(
-        made["manifest_text"], output,
+        created["manifest_text"], output,
         "what is in the trash is shown unsigned"
     );
-    let path = format!("collections/{}", made["uuid"].as_str().unwrap());
-    world.admin.get(&path).await.refused(404);
-    world
+    let path = format!("collections/{}", created["uuid"].as_str().unwrap());
+    fixture.admin.get(&path).await.error_of(404);
+    fixture
         .admin
         .put(&path, json!({"name": "x"}))
         .await
-        .refused(404);
-    world
+        .error_of(404);
+    fixture
         .admin
         .get(&format!("{path}?include_trash=true"))
         .await
         .ok();
-    let listed = world.admin.list("collections", json!({})).await.ok();
+    let listed = fixture.admin.list("collections", json!({})).await.ok();
     assert_eq!(listed["items_available"], 1, "only the image");
-    world.admin.lock(&uuid).await.ok();
-    world
+    fixture.admin.lock(&uuid).await.ok();
+    fixture
         .admin
         .change(&uuid, json!({"state": "Running"}))
         .await
         .ok();
-    let done = json!({"state": "Complete", "exit_code": 0, "output": made["portable_data_hash"]});
-    world.admin.change(&uuid, done).await.ok();
-    world
+    let done =
+        json!({"state": "Complete", "exit_code": 0, "output": created["portable_data_hash"]});
+    fixture.admin.change(&uuid, done).await.ok();
+    fixture
         .admin
         .post(&format!("{path}/untrash"), json!({}))
         .await
         .ok();
-    world.admin.get(&path).await.ok();
+    fixture.admin.get(&path).await.ok();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn names_are_unique_per_owner() {
-    let world = World::new().await;
+    let fixture = Fixture::new().await;
     let same = collection(json!({"name": "same"}));
-    let first = world.admin.post("collections", same.clone()).await.ok();
-    let text = world
+    let first = fixture.admin.post("collections", same.clone()).await.ok();
+    let text = fixture
         .admin
         .post("collections", same.clone())
         .await
-        .refused(422);
+        .error_of(422);
     assert!(text.contains("RecordNotUnique"), "{text}");
     let mut unique = same.clone();
     unique["ensure_unique_name"] = json!(true);
-    let second = world.admin.post("collections", unique).await.ok();
+    let second = fixture.admin.post("collections", unique).await.ok();
     let name = second["name"].as_str().unwrap();
     assert!(name.starts_with("same (") && name.ends_with(')'), "{name}");
-    world
+    fixture
         .plain_user("plain")
         .await
         .post("collections", same.clone())
         .await
         .ok();
-    world
+    fixture
         .admin
         .delete(&format!("collections/{}", first["uuid"].as_str().unwrap()))
         .await
         .ok();
-    world.admin.post("collections", same).await.ok();
+    fixture.admin.post("collections", same).await.ok();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collection_is_its_owners() {
-    let world = World::new().await;
-    let (one, two) = (world.plain_user("one").await, world.plain_user("two").await);
+    let fixture = Fixture::new().await;
+    let (one, two) = (
+        fixture.plain_user("one").await,
+        fixture.plain_user("two").await,
+    );
     let project = json!({"group": {"name": "shared", "group_class": "project"}});
     let project = one.post("groups", project).await.ok();
-    let made = collection(json!({"name": "c", "owner_uuid": project["uuid"]}));
-    let made = one.post("collections", made).await.ok();
-    let path = format!("collections/{}", made["uuid"].as_str().unwrap());
-    two.get(&path).await.refused(404);
+    let created = collection(json!({"name": "c", "owner_uuid": project["uuid"]}));
+    let created = one.post("collections", created).await.ok();
+    let path = format!("collections/{}", created["uuid"].as_str().unwrap());
+    two.get(&path).await.error_of(404);
     let me = two.get("users/current").await.ok();
     let grant = json!({"link": {"link_class": "permission", "name": "can_read",
                                 "tail_uuid": me["uuid"], "head_uuid": project["uuid"]}});
-    two.post("links", grant.clone()).await.refused(404);
+    two.post("links", grant.clone()).await.error_of(404);
     one.post("links", grant).await.ok();
     two.get(&path).await.ok();
-    two.put(&path, json!({"name": "mine"})).await.refused(403);
+    two.put(&path, json!({"name": "mine"})).await.error_of(403);
     one.put(&path, json!({"name": "ours"})).await.ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_user_takes_over_what_a_deleted_project_left() {
+    let fixture = Fixture::new().await;
+    let (one, two) = (
+        fixture.plain_user("one").await,
+        fixture.plain_user("two").await,
+    );
+    let project = json!({"group": {"name": "gone", "group_class": "project"}});
+    let project = one.post("groups", project).await.ok()["uuid"].clone();
+    let created = collection(json!({"name": "c", "owner_uuid": project}));
+    let created = one.post("collections", created).await.ok();
+    let path = format!("groups/{}", project.as_str().unwrap());
+    one.delete(&path).await.ok();
+    let again = json!({"name": "mine", "group_class": "project", "uuid": project});
+    let again = two.post("groups", json!({ "group": again })).await.ok();
+    assert_ne!(again["uuid"], project);
+    for (resource, attributes) in [
+        (
+            "links",
+            json!({"link_class": "tag", "uuid": "local-o0j2j-000000000000001"}),
+        ),
+        (
+            "container_requests",
+            json!({"uuid": "local-xvhdp-000000000000001"}),
+        ),
+        (
+            "collections",
+            json!({"uuid": "local-4zz18-000000000000001"}),
+        ),
+    ] {
+        let chosen = attributes["uuid"].clone();
+        let made = two.post(resource, attributes).await.ok();
+        assert_ne!(made["uuid"], chosen, "{resource}");
+    }
+    let path = format!("collections/{}", created["uuid"].as_str().unwrap());
+    two.get(&path).await.error_of(404);
 }

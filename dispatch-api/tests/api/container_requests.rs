@@ -2,26 +2,26 @@
 
 use serde_json::{Value, json};
 
-use crate::world::{World, request, submit};
+use crate::fixture::{Fixture, request, submit};
 
 const FOO: &str = ". acbd18db4cc2f85cedef654fccc4a4d8+3 0:3:foo.txt\n";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_committed_request_has_a_container_with_everything_resolved() {
-    let world = World::new().await;
-    let image = world.image().await;
+    let fixture = Fixture::new().await;
+    let image = fixture.image().await;
     let input = json!({"collection": {"name": "in", "manifest_text": FOO}});
-    let input = world.admin.post("collections", input).await.ok();
-    let made = world
+    let input = fixture.admin.post("collections", input).await.ok();
+    let created = fixture
         .submit(json!({"mounts": {
             "/out": {"kind": "tmp", "capacity": 5},
             "/in": {"kind": "collection", "uuid": input["uuid"]}}}))
         .await;
-    assert_eq!(made["state"], "Committed");
-    assert_eq!(made["container_count"], 1);
-    let container = world
+    assert_eq!(created["state"], "Committed");
+    assert_eq!(created["container_count"], 1);
+    let container = fixture
         .admin
-        .container(made["container_uuid"].as_str().unwrap())
+        .container(created["container_uuid"].as_str().unwrap())
         .await;
     assert_eq!(container["container_image"], image.as_str());
     assert_eq!(
@@ -33,14 +33,14 @@ async fn a_committed_request_has_a_container_with_everything_resolved() {
         container["runtime_constraints"]["keep_cache_disk"],
         2_147_483_648_u64
     );
-    let created = made["created_at"]
+    let created_at = created["created_at"]
         .as_str()
         .unwrap()
         .parse::<jiff::Timestamp>()
         .unwrap();
     assert_eq!(
         container["priority"],
-        500 * (1_i64 << 50) - created.as_millisecond()
+        500 * (1_i64 << 50) - created_at.as_millisecond()
     );
     for name in ["secret_mounts", "runtime_token", "reuse_key"] {
         assert_eq!(container.get(name), None, "{name} is nobody's business");
@@ -49,8 +49,8 @@ async fn a_committed_request_has_a_container_with_everything_resolved() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_run_is_refused_with_a_sentence_that_names_it() {
-    let world = World::new().await;
-    world.image().await;
+    let fixture = Fixture::new().await;
+    fixture.image().await;
     let cases = [
         (json!({"container_image": "nosuch:1"}), "nosuch:1"),
         (json!({"command": []}), "Command can't be blank"),
@@ -74,10 +74,14 @@ async fn what_cannot_run_is_refused_with_a_sentence_that_names_it() {
         ),
     ];
     for (extra, word) in cases {
-        let text = submit(&world.admin, extra).await.refused(422);
+        let text = submit(&fixture.admin, extra).await.error_of(422);
         assert!(text.contains(word), "{text}");
     }
-    let left = world.admin.list("container_requests", json!({})).await.ok();
+    let left = fixture
+        .admin
+        .list("container_requests", json!({}))
+        .await
+        .ok();
     assert_eq!(
         left["items_available"], 0,
         "a refused request leaves nothing behind"
@@ -86,66 +90,66 @@ async fn what_cannot_run_is_refused_with_a_sentence_that_names_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn equal_work_is_shared_unless_that_is_not_wanted() {
-    let world = World::new().await;
-    world.image().await;
-    let first = world.submit(json!({})).await;
-    let same = world.submit(json!({"name": "again"})).await;
+    let fixture = Fixture::new().await;
+    fixture.image().await;
+    let first = fixture.submit(json!({})).await;
+    let same = fixture.submit(json!({"name": "again"})).await;
     assert_eq!(same["container_uuid"], first["container_uuid"]);
-    let other = world.submit(json!({"command": ["false"]})).await;
+    let other = fixture.submit(json!({"command": ["false"]})).await;
     assert_ne!(other["container_uuid"], first["container_uuid"]);
-    let own = world.submit(json!({"use_existing": false})).await;
+    let own = fixture.submit(json!({"use_existing": false})).await;
     assert_ne!(own["container_uuid"], first["container_uuid"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn finished_work_is_reused_with_its_results() {
-    let world = World::new().await;
-    let pdh = world.image().await;
-    let first = world.submit(json!({})).await;
+    let fixture = Fixture::new().await;
+    let pdh = fixture.image().await;
+    let first = fixture.submit(json!({})).await;
     let uuid = first["container_uuid"].as_str().unwrap();
-    finish(&world, uuid, &pdh).await;
-    let second = world.submit(json!({})).await;
+    finish(&fixture, uuid, &pdh).await;
+    let second = fixture.submit(json!({})).await;
     assert_eq!(second["container_uuid"], uuid);
     assert_eq!(second["state"], "Final");
     assert!(second["output_uuid"].is_string());
 }
 
-/// Run a container to a success whose log and output are this collection.
-pub async fn finish(world: &World, uuid: &str, pdh: &str) {
-    world.admin.lock(uuid).await.ok();
-    world
+/// Runs a container to success with this collection as log and output.
+pub async fn finish(fixture: &Fixture, uuid: &str, pdh: &str) {
+    fixture.admin.lock(uuid).await.ok();
+    fixture
         .admin
         .change(uuid, json!({"state": "Running", "log": pdh}))
         .await
         .ok();
     let done = json!({"state": "Complete", "exit_code": 0, "log": pdh, "output": pdh, "cost": 1.5});
-    world.admin.change(uuid, done).await.ok();
+    fixture.admin.change(uuid, done).await.ok();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn results_become_collections_of_the_requester() {
-    let world = World::new().await;
-    let pdh = world.image().await;
-    let made = world
+    let fixture = Fixture::new().await;
+    let pdh = fixture.image().await;
+    let created = fixture
         .submit(json!({"output_name": "result", "output_properties": {"kind": "test"}}))
         .await;
     let (request_uuid, uuid) = (
-        made["uuid"].as_str().unwrap(),
-        made["container_uuid"].as_str().unwrap(),
+        created["uuid"].as_str().unwrap(),
+        created["container_uuid"].as_str().unwrap(),
     );
-    world.admin.lock(uuid).await.ok();
-    world
+    fixture.admin.lock(uuid).await.ok();
+    fixture
         .admin
         .change(uuid, json!({"state": "Running", "log": pdh}))
         .await
         .ok();
     let path = format!("container_requests/{request_uuid}");
-    let early = world.admin.get(&path).await.ok();
+    let early = fixture.admin.get(&path).await.ok();
     assert!(
         early["log_uuid"].is_string(),
         "the log shows as soon as there is one"
     );
-    world
+    fixture
         .admin
         .change(
             uuid,
@@ -153,11 +157,11 @@ async fn results_become_collections_of_the_requester() {
         )
         .await
         .ok();
-    let done = world.admin.get(&path).await.ok();
+    let done = fixture.admin.get(&path).await.ok();
     assert_eq!(done["state"], "Final");
     assert_eq!(done["log_uuid"], early["log_uuid"]);
     let output = format!("collections/{}", done["output_uuid"].as_str().unwrap());
-    let output = world.admin.get(&output).await.ok();
+    let output = fixture.admin.get(&output).await.ok();
     assert_eq!(output["name"], "result");
     assert_eq!(output["portable_data_hash"], pdh.as_str());
     assert_eq!(
@@ -165,7 +169,7 @@ async fn results_become_collections_of_the_requester() {
         json!({"type": "output", "container_request": request_uuid, "kind": "test"})
     );
     let log = format!("collections/{}", done["log_uuid"].as_str().unwrap());
-    let log = world.admin.get(&log).await.ok();
+    let log = fixture.admin.get(&log).await.ok();
     assert_eq!(log["file_count"], 2);
     let text = log["manifest_text"].as_str().unwrap();
     assert!(
@@ -176,173 +180,198 @@ async fn results_become_collections_of_the_requester() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_highest_of_several_priorities_counts_and_none_means_hold() {
-    let world = World::new().await;
-    world.image().await;
-    let low = world.submit(json!({"priority": 10})).await;
-    let high = world.submit(json!({"priority": 20})).await;
+    let fixture = Fixture::new().await;
+    fixture.image().await;
+    let low = fixture.submit(json!({"priority": 10})).await;
+    let high = fixture.submit(json!({"priority": 20})).await;
     let uuid = low["container_uuid"].as_str().unwrap();
     assert_eq!(high["container_uuid"], uuid);
     let weight = |priority: &Value| (priority.as_i64().unwrap() + (1 << 49)) >> 50;
-    assert_eq!(weight(&world.admin.container(uuid).await["priority"]), 20);
+    assert_eq!(weight(&fixture.admin.container(uuid).await["priority"]), 20);
     let lower = json!({"container_request": {"priority": 0}});
     let path =
         |request: &Value| format!("container_requests/{}", request["uuid"].as_str().unwrap());
-    world.admin.put(&path(&high), lower.clone()).await.ok();
-    assert_eq!(weight(&world.admin.container(uuid).await["priority"]), 10);
-    world.admin.put(&path(&low), lower).await.ok();
-    let container = world.admin.container(uuid).await;
+    fixture.admin.put(&path(&high), lower.clone()).await.ok();
+    assert_eq!(weight(&fixture.admin.container(uuid).await["priority"]), 10);
+    fixture.admin.put(&path(&low), lower).await.ok();
+    let container = fixture.admin.container(uuid).await;
     assert_eq!(
         (&container["priority"], &container["state"]),
         (&json!(0), &json!("Queued"))
     );
-    world
+    fixture
         .admin
         .put(&path(&low), json!({"priority": 5}))
         .await
         .ok();
-    assert_eq!(weight(&world.admin.container(uuid).await["priority"]), 5);
-    world.admin.delete(&path(&low)).await.ok();
-    assert_eq!(world.admin.container(uuid).await["priority"], 0);
+    assert_eq!(weight(&fixture.admin.container(uuid).await["priority"]), 5);
+    fixture.admin.delete(&path(&low)).await.ok();
+    assert_eq!(fixture.admin.container(uuid).await["priority"], 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn children_share_their_parents_priority_and_end_with_it() {
-    let world = World::new().await;
-    world.image().await;
-    let parent_request = world.submit(json!({})).await;
+    let fixture = Fixture::new().await;
+    fixture.image().await;
+    let parent_request = fixture.submit(json!({})).await;
     let parent = parent_request["container_uuid"].as_str().unwrap();
-    world.admin.lock(parent).await.ok();
-    world
+    fixture.admin.lock(parent).await.ok();
+    fixture
         .admin
         .change(parent, json!({"state": "Running"}))
         .await
         .ok();
-    let inside = world.admin.container_token(parent).await;
+    let inside = fixture.admin.container_token(parent).await;
     let child = submit(&inside, json!({"command": ["child"], "priority": 3}))
         .await
         .ok();
     assert_eq!(child["requesting_container_uuid"], parent);
     assert_eq!(child["priority"], 500, "the sent value is ignored");
     let child_container = child["container_uuid"].as_str().unwrap();
-    let parent_priority = world.admin.container(parent).await["priority"].clone();
+    let parent_priority = fixture.admin.container(parent).await["priority"].clone();
     assert_eq!(
-        world.admin.container(child_container).await["priority"],
+        fixture.admin.container(child_container).await["priority"],
         parent_priority
     );
     let path = format!(
         "container_requests/{}",
         parent_request["uuid"].as_str().unwrap()
     );
-    world.admin.put(&path, json!({"priority": 0})).await.ok();
-    assert_eq!(world.admin.container(child_container).await["priority"], 0);
-    world.admin.put(&path, json!({"priority": 7})).await.ok();
-    world
+    fixture.admin.put(&path, json!({"priority": 0})).await.ok();
+    assert_eq!(
+        fixture.admin.container(child_container).await["priority"],
+        0
+    );
+    fixture.admin.put(&path, json!({"priority": 7})).await.ok();
+    fixture
         .admin
         .change(parent, json!({"state": "Complete", "exit_code": 0}))
         .await
         .ok();
     let path = format!("container_requests/{}", child["uuid"].as_str().unwrap());
-    let child = world.admin.get(&path).await.ok();
+    let child = fixture.admin.get(&path).await.ok();
     assert_eq!(
         (&child["state"], &child["priority"]),
         (&json!("Final"), &json!(0))
     );
-    assert_eq!(world.admin.container(child_container).await["priority"], 0);
+    assert_eq!(
+        fixture.admin.container(child_container).await["priority"],
+        0
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_draft_may_change_and_a_committed_request_hardly() {
-    let world = World::new().await;
-    world.image().await;
+    let fixture = Fixture::new().await;
+    fixture.image().await;
     let draft = request(json!({"state": "Uncommitted", "command": []}));
-    let draft = world.admin.post("container_requests", draft).await.ok();
+    let draft = fixture.admin.post("container_requests", draft).await.ok();
     assert_eq!(draft["container_uuid"], Value::Null);
     let path = format!("container_requests/{}", draft["uuid"].as_str().unwrap());
-    world
+    fixture
         .admin
         .put(&path, json!({"command": ["true"]}))
         .await
         .ok();
-    let committed = world
+    let committed = fixture
         .admin
         .put(&path, json!({"state": "Committed"}))
         .await
         .ok();
     assert!(committed["container_uuid"].is_string());
-    let text = world
+    let text = fixture
         .admin
         .put(&path, json!({"command": ["false"]}))
         .await
-        .refused(422);
+        .error_of(422);
     assert!(
         text.contains("Command cannot be modified in state 'Committed'"),
         "{text}"
     );
-    world.admin.put(&path, json!({"name": "better"})).await.ok();
-    let text = world
+    fixture
+        .admin
+        .put(&path, json!({"name": "better"}))
+        .await
+        .ok();
+    let text = fixture
         .admin
         .put(&path, json!({"state": "Uncommitted"}))
         .await
-        .refused(422);
+        .error_of(422);
     assert!(
         text.contains("State cannot change from Committed to Uncommitted"),
         "{text}"
     );
-    let closed = world.admin.put(&path, json!({"state": "Final"})).await.ok();
+    let closed = fixture
+        .admin
+        .put(&path, json!({"state": "Final"}))
+        .await
+        .ok();
     assert_eq!(closed["state"], "Final");
     let container = committed["container_uuid"].as_str().unwrap();
-    assert_eq!(world.admin.container(container).await["priority"], 0);
+    assert_eq!(fixture.admin.container(container).await["priority"], 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn secrets_are_for_the_container_only() {
-    let world = World::new().await;
-    world.image().await;
-    // No identifier looks like it.
+    let fixture = Fixture::new().await;
+    fixture.image().await;
+    // No uuid or digest contains this text.
     const HUSH: &str = "hush, hush!";
     let secret = json!({"/key": {"kind": "text", "content": HUSH}});
-    let made = world.submit(json!({"secret_mounts": secret})).await;
-    assert!(!made.to_string().contains(HUSH));
-    let uuid = made["container_uuid"].as_str().unwrap();
-    assert!(!world.admin.container(uuid).await.to_string().contains(HUSH));
-    world.admin.lock(uuid).await.ok();
-    let inside = world.admin.container_token(uuid).await;
+    let created = fixture.submit(json!({"secret_mounts": secret})).await;
+    assert!(!created.to_string().contains(HUSH));
+    let uuid = created["container_uuid"].as_str().unwrap();
+    assert!(
+        !fixture
+            .admin
+            .container(uuid)
+            .await
+            .to_string()
+            .contains(HUSH)
+    );
+    fixture.admin.lock(uuid).await.ok();
+    let inside = fixture.admin.container_token(uuid).await;
     let path = format!("containers/{uuid}/secret_mounts");
     assert_eq!(inside.get(&path).await.ok()["secret_mounts"], secret);
-    let logs = world.admin.list("logs", json!({"limit": 1000})).await.ok();
+    let logs = fixture
+        .admin
+        .list("logs", json!({"limit": 1000}))
+        .await
+        .ok();
     assert!(!logs.to_string().contains(HUSH), "nor in the log entries");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_supplied_token_is_used_in_place_of_a_made_one() {
-    let world = World::new().await;
-    world.image().await;
-    let plain = world.plain_user("plain").await;
+    let fixture = Fixture::new().await;
+    fixture.image().await;
+    let plain = fixture.plain_user("plain").await;
     let owner = plain.get("users/current").await.ok()["uuid"].clone();
-    let made = world.submit(json!({"runtime_token": plain.token})).await;
-    assert_eq!(made["runtime_token"], "");
-    let uuid = made["container_uuid"].as_str().unwrap();
+    let created = fixture.submit(json!({"runtime_token": plain.token})).await;
+    assert_eq!(created["runtime_token"], "");
+    let uuid = created["container_uuid"].as_str().unwrap();
     assert_eq!(
-        world.admin.container(uuid).await["runtime_user_uuid"],
+        fixture.admin.container(uuid).await["runtime_user_uuid"],
         owner
     );
-    let locked = world.admin.lock(uuid).await.ok();
+    let locked = fixture.admin.lock(uuid).await.ok();
     assert_eq!(locked["auth_uuid"], Value::Null);
-    let inside = world.admin.container_token(uuid).await;
+    let inside = fixture.admin.container_token(uuid).await;
     assert_eq!(inside.token, plain.token);
-    inside.get("containers/current").await.refused(404);
+    inside.get("containers/current").await.error_of(404);
     let suffixed = inside.with_token(&format!("{}/{uuid}", plain.token));
-    let refused = submit(&world.admin, json!({"runtime_token": "v2/x/y"}))
+    let refused = submit(&fixture.admin, json!({"runtime_token": "v2/x/y"}))
         .await
-        .refused(422);
+        .error_of(422);
     assert!(refused.contains("Runtime token"), "{refused}");
     assert_eq!(suffixed.get("containers/current").await.ok()["uuid"], uuid);
-    world
+    fixture
         .admin
         .change(uuid, json!({"state": "Running"}))
         .await
         .ok();
-    world
+    fixture
         .admin
         .change(uuid, json!({"state": "Complete", "exit_code": 0}))
         .await

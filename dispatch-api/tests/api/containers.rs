@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::world::{Api, World};
+use crate::fixture::{Api, Fixture};
 
-/// Bring a fresh container into a state with the administrator's token as its holder.
-async fn in_state(world: &World, state: &str) -> String {
-    let request = world.submit(json!({"use_existing": false})).await;
+/// Brings a new container into a state; the administrator's token holds its lock.
+async fn in_state(fixture: &Fixture, state: &str) -> String {
+    let request = fixture.submit(json!({"use_existing": false})).await;
     let uuid = request["container_uuid"].as_str().unwrap().to_owned();
     let path: &[&str] = match state {
         "Queued" => &[],
@@ -16,17 +16,21 @@ async fn in_state(world: &World, state: &str) -> String {
         _ => &["Cancelled"],
     };
     for step in path {
-        world.admin.change(&uuid, json!({"state": step})).await.ok();
+        fixture
+            .admin
+            .change(&uuid, json!({"state": step}))
+            .await
+            .ok();
     }
     uuid
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_transition_matrix_is_that_of_the_real_server() {
-    let world = World::new().await;
-    world.image().await;
-    let other = world.token(json!({})).await;
-    let plain = world.plain_user("plain").await;
+    let fixture = Fixture::new().await;
+    fixture.image().await;
+    let other = fixture.token(json!({})).await;
+    let plain = fixture.plain_user("plain").await;
     const STATES: [&str; 5] = ["Queued", "Locked", "Running", "Complete", "Cancelled"];
     let expected = [
         [200, 200, 422, 422, 200],
@@ -37,7 +41,7 @@ async fn the_transition_matrix_is_that_of_the_real_server() {
     ];
     for (row, from) in STATES.into_iter().enumerate() {
         for (column, to) in STATES.into_iter().enumerate() {
-            let uuid = in_state(&world, from).await;
+            let uuid = in_state(&fixture, from).await;
             let refused = plain.change(&uuid, json!({"state": to})).await;
             assert_eq!(refused.status, 404, "a stranger does not even see it");
             let answer = other.change(&uuid, json!({"state": to})).await;
@@ -46,8 +50,8 @@ async fn the_transition_matrix_is_that_of_the_real_server() {
                 "other: {from} to {to}: {}",
                 answer.body
             );
-            let uuid = in_state(&world, from).await;
-            let answer = world.admin.change(&uuid, json!({"state": to})).await;
+            let uuid = in_state(&fixture, from).await;
+            let answer = fixture.admin.change(&uuid, json!({"state": to})).await;
             let due = if (from, to) == ("Locked", "Queued") {
                 200
             } else {
@@ -64,36 +68,36 @@ async fn the_transition_matrix_is_that_of_the_real_server() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_owner_of_a_request_sees_its_container_and_may_not_change_it() {
-    let world = World::new().await;
-    world.image().await;
-    let plain = world.plain_user("plain").await;
-    let links = world.admin.list("links", json!({})).await.ok();
+    let fixture = Fixture::new().await;
+    fixture.image().await;
+    let plain = fixture.plain_user("plain").await;
+    let links = fixture.admin.list("links", json!({})).await.ok();
     let head = links["items"][0]["head_uuid"].clone();
     let everyone = "local-j7d0g-fffffffffffffff";
     let grant = json!({"link": {"link_class": "permission", "name": "can_read",
                                 "tail_uuid": everyone, "head_uuid": head}});
-    world.admin.post("links", grant).await.ok();
-    let request = crate::world::submit(&plain, json!({})).await.ok();
+    fixture.admin.post("links", grant).await.ok();
+    let request = crate::fixture::submit(&plain, json!({})).await.ok();
     let uuid = request["container_uuid"].as_str().unwrap();
     assert_eq!(plain.container(uuid).await["state"], "Queued");
     plain
         .change(uuid, json!({"state": "Locked"}))
         .await
-        .refused(403);
-    plain.lock(uuid).await.refused(403);
+        .error_of(403);
+    plain.lock(uuid).await.error_of(403);
     plain
         .delete(&format!("containers/{uuid}"))
         .await
-        .refused(403);
+        .error_of(403);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_sixteen_simultaneous_locks_one_wins() {
-    let world = World::new().await;
-    let uuid = world.queued().await;
+    let fixture = Fixture::new().await;
+    let uuid = fixture.queued().await;
     let mut tokens = Vec::new();
     for _ in 0..16 {
-        tokens.push(world.token(json!({})).await);
+        tokens.push(fixture.token(json!({})).await);
     }
     let locks = tokens.into_iter().map(|api| {
         let uuid = uuid.clone();
@@ -119,7 +123,7 @@ async fn of_sixteen_simultaneous_locks_one_wins() {
                 );
             }
             _ => {
-                let text = answer.refused(422);
+                let text = answer.error_of(422);
                 assert!(text.contains("cannot lock when Locked"), "{text}");
             }
         }
@@ -129,19 +133,19 @@ async fn of_sixteen_simultaneous_locks_one_wins() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn locking_needs_a_positive_priority() {
-    let world = World::new().await;
-    world.image().await;
-    let request = world.submit(json!({"priority": 0})).await;
+    let fixture = Fixture::new().await;
+    fixture.image().await;
+    let request = fixture.submit(json!({"priority": 0})).await;
     let uuid = request["container_uuid"].as_str().unwrap();
-    let text = world.admin.lock(uuid).await.refused(422);
+    let text = fixture.admin.lock(uuid).await.error_of(422);
     assert!(text.contains("cannot lock when priority<=0"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outdated_view_cannot_lock_or_change() {
-    let world = World::new().await;
-    let uuid = world.queued().await;
-    let api = &world.admin;
+    let fixture = Fixture::new().await;
+    let uuid = fixture.queued().await;
+    let api = &fixture.admin;
     let seen = api.list("containers", json!({})).await.ok()["items"][0]["etag"].clone();
     let seen = seen.as_str().unwrap();
     api.change(&uuid, json!({"priority": 7})).await.ok();
@@ -155,7 +159,7 @@ async fn an_outdated_view_cannot_lock_or_change() {
             .raw(method, &path)
             .header("if-match", format!("\"{seen}\""))
             .json(&json!({"priority": 8}));
-        api.send(request).await.refused(412);
+        api.send(request).await.error_of(412);
     }
     let answer = api.get(&format!("containers/{uuid}")).await;
     let header = answer.etag.clone().unwrap();
@@ -170,17 +174,17 @@ async fn an_outdated_view_cannot_lock_or_change() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_tenth_unlock_cancels() {
-    let world = World::new().await;
-    let uuid = world.queued().await;
+    let fixture = Fixture::new().await;
+    let uuid = fixture.queued().await;
     for attempt in 1..=10 {
-        let locked = world.admin.lock(&uuid).await.ok();
+        let locked = fixture.admin.lock(&uuid).await.ok();
         assert!(locked["auth_uuid"].is_string());
-        let unlocked = world.admin.unlock(&uuid).await.ok();
+        let unlocked = fixture.admin.unlock(&uuid).await.ok();
         let due = if attempt < 10 { "Queued" } else { "Cancelled" };
         assert_eq!(unlocked["state"], due, "attempt {attempt}");
         assert_eq!(unlocked["locked_by_uuid"], Value::Null);
     }
-    let container = world.admin.container(&uuid).await;
+    let container = fixture.admin.container(&uuid).await;
     assert_eq!(
         container["runtime_status"]["error"],
         "Failed to start container.  Cancelled after exceeding 'Containers.MaxDispatchAttempts' (lock_count=10)"
@@ -189,15 +193,15 @@ async fn the_tenth_unlock_cancels() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_holder_sees_the_container_token_and_it_dies_with_the_lock() {
-    let world = World::new().await;
-    let uuid = world.queued().await;
-    let other = world.token(json!({})).await;
+    let fixture = Fixture::new().await;
+    let uuid = fixture.queued().await;
+    let other = fixture.token(json!({})).await;
     let auth = format!("containers/{uuid}/auth");
-    world.admin.get(&auth).await.refused(403);
-    world.admin.lock(&uuid).await.ok();
-    other.get(&auth).await.refused(403);
-    other.unlock(&uuid).await.refused(403);
-    let inside = world.admin.container_token(&uuid).await;
+    fixture.admin.get(&auth).await.error_of(403);
+    fixture.admin.lock(&uuid).await.ok();
+    other.get(&auth).await.error_of(403);
+    other.unlock(&uuid).await.error_of(403);
+    let inside = fixture.admin.container_token(&uuid).await;
     assert_eq!(
         inside.get("containers/current").await.ok()["uuid"],
         uuid.as_str()
@@ -205,7 +209,7 @@ async fn only_the_holder_sees_the_container_token_and_it_dies_with_the_lock() {
     let suffixed = inside.with_token(&format!("{}/{uuid}", inside.token));
     suffixed.get("containers/current").await.ok();
     let foreign = inside.with_token(&format!("{}/local-dz642-aaaaaaaaaaaaaaa", inside.token));
-    foreign.get("containers/current").await.refused(401);
+    foreign.get("containers/current").await.error_of(401);
     assert_eq!(
         inside
             .get(&format!("containers/{uuid}/secret_mounts"))
@@ -216,63 +220,69 @@ async fn only_the_holder_sees_the_container_token_and_it_dies_with_the_lock() {
     other
         .get(&format!("containers/{uuid}/secret_mounts"))
         .await
-        .refused(403);
-    other.get("containers/current").await.refused(404);
-    world.admin.unlock(&uuid).await.ok();
-    inside.get("containers/current").await.refused(401);
+        .error_of(403);
+    other.get("containers/current").await.error_of(404);
+    fixture.admin.unlock(&uuid).await.ok();
+    inside.get("containers/current").await.error_of(401);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_container_reports_its_own_progress_and_nothing_else() {
-    let world = World::new().await;
-    let uuid = world.queued().await;
-    world.admin.lock(&uuid).await.ok();
-    let inside = world.admin.container_token(&uuid).await;
+    let fixture = Fixture::new().await;
+    let uuid = fixture.queued().await;
+    fixture.admin.lock(&uuid).await.ok();
+    let inside = fixture.admin.container_token(&uuid).await;
     inside
         .change(&uuid, json!({"progress": 0.5}))
         .await
-        .refused(403);
-    world
+        .error_of(403);
+    fixture
         .admin
         .change(&uuid, json!({"state": "Running"}))
         .await
         .ok();
     inside.change(&uuid, json!({"progress": 0.5})).await.ok();
-    inside.change(&uuid, json!({"log": "x"})).await.refused(422);
+    inside
+        .change(&uuid, json!({"log": "x"}))
+        .await
+        .error_of(422);
     inside
         .change(&uuid, json!({"priority": 1}))
         .await
-        .refused(422);
+        .error_of(422);
     let text = inside
         .change(
             &uuid,
             json!({"output": "00000000000000000000000000000000+0"}),
         )
         .await
-        .refused(422);
+        .error_of(422);
     assert!(text.contains("Output collection must exist"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stale_holder_cannot_write_into_a_later_attempt() {
-    let world = World::new().await;
-    let uuid = world.queued().await;
-    let (first, second) = (attempt(&world, &uuid).await, attempt(&world, &uuid).await);
+    let fixture = Fixture::new().await;
+    let uuid = fixture.queued().await;
+    let (first, second) = (
+        attempt(&fixture, &uuid).await,
+        attempt(&fixture, &uuid).await,
+    );
     assert!(first.token.contains("/eyJ"), "attempt secrets are signed");
     first.lock(&uuid).await.ok();
-    let text = second.lock(&uuid).await.refused(422);
+    let text = second.lock(&uuid).await.error_of(422);
     assert!(text.contains("cannot lock when Locked"));
     first
         .change(&uuid, json!({"runtime_status": {"activity": "waiting"}}))
         .await
         .ok();
-    first.get("containers").await.refused(403);
+    first.get("containers").await.error_of(403);
     first.unlock(&uuid).await.ok();
     second.lock(&uuid).await.ok();
     first
         .change(&uuid, json!({"state": "Running", "log": "x"}))
         .await
-        .refused(401);
+        .error_of(401);
     second
         .change(&uuid, json!({"state": "Running", "log": "x"}))
         .await
@@ -281,11 +291,14 @@ async fn a_stale_holder_cannot_write_into_a_later_attempt() {
         .change(&uuid, json!({"state": "Cancelled"}))
         .await
         .ok();
-    second.get(&format!("containers/{uuid}")).await.refused(401);
+    second
+        .get(&format!("containers/{uuid}"))
+        .await
+        .error_of(401);
 }
 
 /// An attempt token of a container.
-pub async fn attempt(world: &World, uuid: &str) -> Api {
+pub async fn attempt(fixture: &Fixture, uuid: &str) -> Api {
     let path = format!("/arvados/v1/containers/{uuid}");
     let scopes = json!([
         format!("GET {path}"),
@@ -296,15 +309,15 @@ pub async fn attempt(world: &World, uuid: &str) -> Api {
         "POST /arvados/v1/collections",
     ]);
     let end = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
-    world
+    fixture
         .token(json!({"scopes": scopes, "expires_at": end.to_string()}))
         .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_read_as_those_of_the_real_server() {
-    let world = World::new().await;
-    let uuid = world.queued().await;
+    let fixture = Fixture::new().await;
+    let uuid = fixture.queued().await;
     let cases = [
         (
             json!({"state": "Running"}),
@@ -324,20 +337,20 @@ async fn refusals_read_as_those_of_the_real_server() {
         ),
     ];
     for (attributes, expected) in cases {
-        let text = world.admin.change(&uuid, attributes).await.refused(422);
+        let text = fixture.admin.change(&uuid, attributes).await.error_of(422);
         assert!(text.contains(expected), "{text}");
     }
-    world.admin.lock(&uuid).await.ok();
-    let text = world
+    fixture.admin.lock(&uuid).await.ok();
+    let text = fixture
         .admin
         .change(&uuid, json!({"runtime_status": {"error": 5}}))
         .await
-        .refused(422);
+        .error_of(422);
     assert!(
         text.contains("Runtime status 'error' value must be a string"),
         "{text}"
     );
-    world
+    fixture
         .admin
         .change(
             &uuid,
@@ -349,9 +362,9 @@ async fn refusals_read_as_those_of_the_real_server() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn forms_and_overridden_methods_work() {
-    let world = World::new().await;
-    let uuid = world.queued().await;
-    let api = &world.admin;
+    let fixture = Fixture::new().await;
+    let uuid = fixture.queued().await;
+    let api = &fixture.admin;
     let path = format!("/arvados/v1/containers/{uuid}");
     let form = [
         ("container", r#"{"priority":9,"etag":"x"}"#),

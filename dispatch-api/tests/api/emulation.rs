@@ -1,4 +1,4 @@
-//! A server that passes for a real Arvados: one test for each point in which that one differs.
+//! An emulated Arvados: one test for each difference from this server.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 use crate::container_requests::finish;
 use crate::containers::attempt;
 use crate::events::Listener;
-use crate::world::{Api, World, submit};
+use crate::fixture::{Api, Fixture, submit};
 
 const EMPTY: &str = "d41d8cd98f00b204e9800998ecf8427e+0";
 const FOO: &str = "/acbd18db4cc2f85cedef654fccc4a4d8";
 
-/// The user, who is no administrator, with an image of his own.
-async fn user(world: &World) -> Api {
-    let user = Api::of(&world.server.ready(), "user");
+/// A user without administrator rights, with an image of its own.
+async fn user(fixture: &Fixture) -> Api {
+    let user = Api::of(&fixture.server.ready(), "user");
     let image = json!({"collection": {"name": "image", "manifest_text": ""}});
     user.post("collections", image).await.ok();
     user
@@ -31,41 +31,44 @@ fn text(value: &Value) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn if_match_is_not_honoured_and_etags_are_weak() {
-    let world = World::as_arvados().await;
-    let uuid = world.queued().await;
-    let put = world
+    let fixture = Fixture::as_arvados().await;
+    let uuid = fixture.queued().await;
+    let put = fixture
         .admin
         .raw(Method::PUT, &format!("/arvados/v1/containers/{uuid}"))
         .header("if-match", "\"nonsense\"")
         .json(&json!({"container": {"priority": 7}}));
-    let answer = world.admin.send(put).await;
+    let answer = fixture.admin.send(put).await;
     assert!(answer.etag.as_deref().unwrap().starts_with("W/\""));
     assert_eq!(answer.ok()["priority"], 7);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_conflict_is_422_by_the_name_of_its_class() {
-    let world = World::as_arvados().await;
-    let uuid = world.queued().await;
-    world.admin.lock(&uuid).await.ok();
-    let refused = world.admin.lock(&uuid).await.refused(422);
+    let fixture = Fixture::as_arvados().await;
+    let uuid = fixture.queued().await;
+    fixture.admin.lock(&uuid).await.ok();
+    let refused = fixture.admin.lock(&uuid).await.error_of(422);
     let class = "#<ArvadosModel::LockFailedError: cannot lock when Locked>";
     assert!(refused.starts_with(class), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_admin_may_flip_the_state_of_what_is_locked() {
-    let world = World::as_arvados().await;
-    let uuid = world.queued().await;
-    let holder = attempt(&world, &uuid).await;
+    let fixture = Fixture::as_arvados().await;
+    let uuid = fixture.queued().await;
+    let holder = attempt(&fixture, &uuid).await;
     let locked = holder.lock(&uuid).await.ok();
-    world.admin.unlock(&uuid).await.refused(403);
+    fixture.admin.unlock(&uuid).await.error_of(403);
     let with_log = json!({"state": "Running", "log": EMPTY});
-    world.admin.change(&uuid, with_log).await.refused(422);
-    let running = world.admin.change(&uuid, json!({"state": "Running"})).await;
+    fixture.admin.change(&uuid, with_log).await.error_of(422);
+    let running = fixture
+        .admin
+        .change(&uuid, json!({"state": "Running"}))
+        .await;
     let running = running.ok();
     assert_eq!(running["locked_by_uuid"], locked["locked_by_uuid"]);
-    let cancelled = world
+    let cancelled = fixture
         .admin
         .change(&uuid, json!({"state": "Cancelled"}))
         .await;
@@ -74,15 +77,15 @@ async fn another_admin_may_flip_the_state_of_what_is_locked() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_unlock_after_the_tenth_lock_cancels() {
-    let world = World::as_arvados().await;
-    let uuid = world.queued().await;
+    let fixture = Fixture::as_arvados().await;
+    let uuid = fixture.queued().await;
     for _ in 0..9 {
-        world.admin.lock(&uuid).await.ok();
-        assert_eq!(world.admin.unlock(&uuid).await.ok()["state"], "Queued");
+        fixture.admin.lock(&uuid).await.ok();
+        assert_eq!(fixture.admin.unlock(&uuid).await.ok()["state"], "Queued");
     }
-    world.admin.lock(&uuid).await.ok();
-    assert_eq!(world.admin.unlock(&uuid).await.ok()["state"], "Cancelled");
-    let status = world.admin.container(&uuid).await["runtime_status"].clone();
+    fixture.admin.lock(&uuid).await.ok();
+    assert_eq!(fixture.admin.unlock(&uuid).await.ok()["state"], "Cancelled");
+    let status = fixture.admin.container(&uuid).await["runtime_status"].clone();
     assert_eq!(
         status["error"],
         "Failed to start container.  Cancelled after exceeding 'Containers.MaxDispatchAttempts' (lock_count=10)"
@@ -91,15 +94,15 @@ async fn the_unlock_after_the_tenth_lock_cancels() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_come_in_two_dialects() {
-    let world = World::as_arvados().await;
+    let fixture = Fixture::as_arvados().await;
     let none = "zzzzz-dz642-aaaaaaaaaaaaaaa";
-    let passed = world.admin.get(&format!("containers/{none}")).await;
+    let passed = fixture.admin.get(&format!("containers/{none}")).await;
     assert!(passed.body["error_token"].is_string(), "{}", passed.body);
-    let text = passed.refused(404);
+    let text = passed.error_of(404);
     assert!(text.starts_with("Path not found (req-"), "{text}");
 
     let path = "/arvados/v1/container_requests/zzzzz-xvhdp-aaaaaaaaaaaaaaa";
-    let raw = world.admin.raw(Method::GET, path).send().await.unwrap();
+    let raw = fixture.admin.raw(Method::GET, path).send().await.unwrap();
     assert_eq!(raw.status(), 404);
     let raw = raw.text().await.unwrap();
     let start =
@@ -108,53 +111,53 @@ async fn errors_come_in_two_dialects() {
     assert!(raw.ends_with("\n") && !raw.contains("error_token"), "{raw}");
 
     let unreadable = |path: &str| {
-        let post = world.admin.raw(Method::POST, path);
-        world
+        let post = fixture.admin.raw(Method::POST, path);
+        fixture
             .admin
             .send(post.header("content-type", "application/json").body("{"))
     };
-    unreadable("/arvados/v1/containers").await.refused(422);
+    unreadable("/arvados/v1/containers").await.error_of(422);
     let text = unreadable("/arvados/v1/container_requests")
         .await
-        .refused(400);
+        .error_of(400);
     assert!(!text.contains("req-"), "{text}");
-    let get = world.admin.raw(Method::GET, &format!("{FOO}+3"));
-    assert_eq!(world.admin.send(get).await.body, "invalid signature\n");
+    let get = fixture.admin.raw(Method::GET, &format!("{FOO}+3"));
+    assert_eq!(fixture.admin.send(get).await.body, "invalid signature\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lists_and_mounts_of_the_controller_have_its_shape() {
-    let world = World::as_arvados().await;
-    world.queued().await;
-    let list = world.admin.get("container_requests").await.ok();
+    let fixture = Fixture::as_arvados().await;
+    fixture.queued().await;
+    let list = fixture.admin.get("container_requests").await.ok();
     assert_eq!(list.get("self_link"), None);
     assert_eq!(list["items"][0]["mounts"]["/out"]["writable"], false);
-    let answer = world.admin.get("api_client_authorizations").await;
+    let answer = fixture.admin.get("api_client_authorizations").await;
     assert_eq!(answer.etag, None);
     let tokens = answer.ok();
     assert!(tokens["items"].is_array());
     assert_eq!(tokens.as_object().unwrap().len(), 2, "{tokens}");
-    let list = world.admin.get("containers").await.ok();
+    let list = fixture.admin.get("containers").await.ok();
     assert_eq!(list["self_link"], "");
     assert_eq!(list["items"][0]["mounts"]["/out"].get("writable"), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reused_success_is_final_in_the_answer_to_its_post() {
-    let world = World::as_arvados().await;
-    let pdh = world.image().await;
-    let first = world.submit(json!({})).await;
-    finish(&world, first["container_uuid"].as_str().unwrap(), &pdh).await;
-    let second = world.submit(json!({})).await;
+    let fixture = Fixture::as_arvados().await;
+    let pdh = fixture.image().await;
+    let first = fixture.submit(json!({})).await;
+    finish(&fixture, first["container_uuid"].as_str().unwrap(), &pdh).await;
+    let second = fixture.submit(json!({})).await;
     assert_eq!(second["state"], "Final");
     assert!(second["output_uuid"].is_string() && second["log_uuid"].is_string());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slash_is_refused_in_names_also_when_results_are_handed_over() {
-    let world = World::as_arvados().await;
-    let pdh = world.image().await;
-    let api = &world.admin;
+    let fixture = Fixture::as_arvados().await;
+    let pdh = fixture.image().await;
+    let api = &fixture.admin;
     let sentence = "Name cannot contain a '/' character";
     for path in ["collections", "groups"] {
         let body = json!({"name": "a/b", "group_class": "project"});
@@ -162,59 +165,59 @@ async fn a_slash_is_refused_in_names_also_when_results_are_handed_over() {
             "groups" => body,
             _ => json!({"name": "a/b"}),
         };
-        let refused = api.post(path, body).await.refused(422);
+        let refused = api.post(path, body).await.error_of(422);
         assert!(refused.contains(sentence), "{refused}");
     }
     let made = api.post("collections", json!({"name": "a"})).await.ok();
     let made = format!("collections/{}", made["uuid"].as_str().unwrap());
-    api.put(&made, json!({"name": "a/b"})).await.refused(422);
+    api.put(&made, json!({"name": "a/b"})).await.error_of(422);
 
-    let request = world.submit(json!({"output_name": "a/b"})).await;
+    let request = fixture.submit(json!({"output_name": "a/b"})).await;
     let uuid = request["container_uuid"].as_str().unwrap();
     api.lock(uuid).await.ok();
     let running = json!({"state": "Running", "log": pdh});
     api.change(uuid, running).await.ok();
     let complete = json!({"state": "Complete", "exit_code": 0, "output": pdh});
-    let refused = api.change(uuid, complete).await.refused(422);
+    let refused = api.change(uuid, complete).await.error_of(422);
     assert!(refused.contains(sentence), "{refused}");
     assert_eq!(api.container(uuid).await["state"], "Running");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_uuid_of_the_keep_service_has_28_characters() {
-    let world = World::as_arvados().await;
-    let found = world.admin.get("keep_services/accessible").await.ok();
+    let fixture = Fixture::as_arvados().await;
+    let found = fixture.admin.get("keep_services/accessible").await.ok();
     assert_eq!(text(&found["items"][0]["uuid"]).len(), 28);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_driver_version_of_zero_is_refused() {
-    for world in [World::as_arvados().await, World::new().await] {
-        world.image().await;
+    for fixture in [Fixture::as_arvados().await, Fixture::new().await] {
+        fixture.image().await;
         let with = |version: &str| {
             json!({"runtime_constraints": {"ram": 1_000_000, "vcpus": 1, "gpu": {
                 "stack": "cuda", "device_count": 1, "driver_version": version, "hardware_target": ["9.0"]}}})
         };
-        let refused = submit(&world.admin, with("0.0")).await.refused(422);
+        let refused = submit(&fixture.admin, with("0.0")).await.error_of(422);
         assert!(
             refused.contains("[gpu.driver_version]=\"0.0\""),
             "{refused}"
         );
-        submit(&world.admin, with("11.4")).await.ok();
+        submit(&fixture.admin, with("11.4")).await.ok();
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_earlier_container_is_not_found_by_the_requester_after_a_retry() {
-    let world = World::as_arvados().await;
-    let user = user(&world).await;
+    let fixture = Fixture::as_arvados().await;
+    let user = user(&fixture).await;
     let request = submit_as(&user, json!({})).await;
     let first = text(&request["container_uuid"]);
     user.get(&format!("containers/{first}")).await.ok();
-    world.admin.lock(&first).await.ok();
+    fixture.admin.lock(&first).await.ok();
     let cancelled = json!({"state": "Cancelled"});
-    world.admin.change(&first, cancelled).await.ok();
-    user.get(&format!("containers/{first}")).await.refused(404);
+    fixture.admin.change(&first, cancelled).await.ok();
+    user.get(&format!("containers/{first}")).await.error_of(404);
     let request = format!("container_requests/{}", text(&request["uuid"]));
     let second = text(&user.get(&request).await.ok()["container_uuid"]);
     assert_ne!(first, second);
@@ -223,16 +226,16 @@ async fn an_earlier_container_is_not_found_by_the_requester_after_a_retry() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_log_of_a_container_is_not_found_by_the_user_and_that_of_the_request_is() {
-    let world = World::as_arvados().await;
-    let user = user(&world).await;
-    let pdh = world.image().await;
+    let fixture = Fixture::as_arvados().await;
+    let user = user(&fixture).await;
+    let pdh = fixture.image().await;
     let request = submit_as(&user, json!({})).await;
     let uuid = text(&request["container_uuid"]);
-    world.admin.lock(&uuid).await.ok();
+    fixture.admin.lock(&uuid).await.ok();
     let running = json!({"state": "Running", "log": pdh});
-    world.admin.change(&uuid, running).await.ok();
+    fixture.admin.change(&uuid, running).await.ok();
     let log = text(&user.container(&uuid).await["log"]);
-    user.get(&format!("collections/{log}")).await.refused(404);
+    user.get(&format!("collections/{log}")).await.error_of(404);
     let request = format!("container_requests/{}", text(&request["uuid"]));
     let log = text(&user.get(&request).await.ok()["log_uuid"]);
     user.get(&format!("collections/{log}")).await.ok();
@@ -240,13 +243,13 @@ async fn the_log_of_a_container_is_not_found_by_the_user_and_that_of_the_request
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unknown_storage_class_is_accepted_and_its_blocks_are_refused_with_507() {
-    let world = World::as_arvados().await;
-    world.image().await;
-    world
+    let fixture = Fixture::as_arvados().await;
+    fixture.image().await;
+    fixture
         .submit(json!({"output_storage_classes": ["archive"]}))
         .await;
     let put = |classes: &str| {
-        let put = world.admin.raw(Method::PUT, FOO).body("foo");
+        let put = fixture.admin.raw(Method::PUT, FOO).body("foo");
         put.header("x-keep-storage-classes", classes).send()
     };
     assert_eq!(put("archive").await.unwrap().status(), 507);
@@ -259,8 +262,8 @@ async fn an_unknown_storage_class_is_accepted_and_its_blocks_are_refused_with_50
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_block_store_takes_blocks_with_any_token() {
-    let world = World::as_arvados().await;
-    let nobody = world.admin.with_token("bogus");
+    let fixture = Fixture::as_arvados().await;
+    let nobody = fixture.admin.with_token("bogus");
     let put = nobody.raw(Method::PUT, FOO).body("foo");
     let locator = put.send().await.unwrap().text().await.unwrap();
     let get = nobody.raw(Method::GET, &format!("/{}", locator.trim()));
@@ -269,35 +272,39 @@ async fn the_block_store_takes_blocks_with_any_token() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn published_ports_need_an_initial_path() {
-    for world in [World::as_arvados().await, World::new().await] {
-        world.image().await;
+    for fixture in [Fixture::as_arvados().await, Fixture::new().await] {
+        fixture.image().await;
         let without = json!({"published_ports": {"80": {"access": "private", "label": "web"}}});
-        let refused = submit(&world.admin, without).await.refused(422);
+        let refused = submit(&fixture.admin, without).await.error_of(422);
         assert!(
             refused.contains("'initial_path' must be a string"),
             "{refused}"
         );
         let with = json!({"published_ports": {
             "80": {"access": "private", "label": "web", "initial_path": ""}}});
-        submit(&world.admin, with).await.ok();
+        submit(&fixture.admin, with).await.ok();
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_event_tells_of_a_priority() {
-    let world = World::as_arvados().await;
-    world.image().await;
-    let mut listener = Listener::connect(&world, &world.admin).await;
-    listener.say(json!({"method": "subscribe"})).await;
-    assert_eq!(listener.hear().await, Some(json!({"status": 200})));
-    let request = world.submit(json!({})).await;
+    let fixture = Fixture::as_arvados().await;
+    fixture.image().await;
+    let mut listener = Listener::connect(&fixture, &fixture.admin).await;
+    listener.send(json!({"method": "subscribe"})).await;
+    assert_eq!(listener.next().await, Some(json!({"status": 200})));
+    let request = fixture.submit(json!({})).await;
     let uuid = text(&request["container_uuid"]);
     let path = format!("container_requests/{}", text(&request["uuid"]));
-    world.admin.put(&path, json!({"priority": 600})).await.ok();
-    world.admin.lock(&uuid).await.ok();
-    let created = listener.hear_of(&uuid).await;
+    fixture
+        .admin
+        .put(&path, json!({"priority": 600}))
+        .await
+        .ok();
+    fixture.admin.lock(&uuid).await.ok();
+    let created = listener.next_about(&uuid).await;
     assert_eq!(created["event_type"], "create");
-    let next = listener.hear_of(&uuid).await;
+    let next = listener.next_about(&uuid).await;
     let attributes = &next["properties"]["new_attributes"];
     assert_eq!(attributes["state"], "Locked", "the priority was not told");
     assert_eq!(attributes.get("priority"), None);
@@ -305,26 +312,26 @@ async fn no_event_tells_of_a_priority() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn there_are_no_bulk_calls_and_nothing_of_ours_in_the_discovery_document() {
-    let world = World::as_arvados().await;
+    let fixture = Fixture::as_arvados().await;
     for path in [
         "containers/bulk_lock",
         "api_client_authorizations/bulk_create",
         "logs/bulk_create",
     ] {
-        world
+        fixture
             .admin
             .post(path, json!({"items": []}))
             .await
-            .refused(404);
+            .error_of(404);
     }
-    let get = |world: &World| {
-        let get = world
+    let get = |fixture: &Fixture| {
+        let get = fixture
             .admin
             .bare(Method::GET, "/discovery/v1/apis/arvados/v1/rest");
         get.send()
     };
-    let there = get(&world).await.unwrap().text().await.unwrap();
-    let here = get(&World::new().await)
+    let there = get(&fixture).await.unwrap().text().await.unwrap();
+    let here = get(&Fixture::new().await)
         .await
         .unwrap()
         .text()
@@ -338,13 +345,13 @@ async fn there_are_no_bulk_calls_and_nothing_of_ours_in_the_discovery_document()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attempt_token_is_one_like_any_other_and_lives_until_it_is_deleted() {
-    let world = World::as_arvados().await;
-    let uuid = world.queued().await;
-    let first = attempt(&world, &uuid).await;
+    let fixture = Fixture::as_arvados().await;
+    let uuid = fixture.queued().await;
+    let first = attempt(&fixture, &uuid).await;
     assert_eq!(first.token.rsplit('/').next().unwrap().len(), 50);
     first.lock(&uuid).await.ok();
     first.unlock(&uuid).await.ok();
-    let second = attempt(&world, &uuid).await;
+    let second = attempt(&fixture, &uuid).await;
     second.lock(&uuid).await.ok();
     let cancelled = first.change(&uuid, json!({"state": "Cancelled"})).await;
     assert_eq!(cancelled.ok()["state"], "Cancelled");
@@ -352,74 +359,74 @@ async fn an_attempt_token_is_one_like_any_other_and_lives_until_it_is_deleted() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restarted_database_makes_valid_tokens_look_invalid_for_a_while() {
-    let world = World::as_arvados().await;
-    begin(&world, "database-restart").await;
-    let refused = world.admin.get("users/current").await.refused(401);
+    let fixture = Fixture::as_arvados().await;
+    begin(&fixture, "database-restart").await;
+    let refused = fixture.admin.get("users/current").await.error_of(401);
     assert!(refused.contains("Not logged in"), "{refused}");
-    world.admin.get("users/current").await.ok();
-    begin_for(&world, "database-restart", 0).await;
-    world.admin.get("users/current").await.ok();
+    fixture.admin.get("users/current").await.ok();
+    begin_for(&fixture, "database-restart", 0).await;
+    fixture.admin.get("users/current").await.ok();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_overloaded_server_answers_503_with_an_empty_body() {
-    let world = World::as_arvados().await;
-    begin(&world, "overload").await;
-    let answer = world.admin.get("users/current").await;
+    let fixture = Fixture::as_arvados().await;
+    begin(&fixture, "overload").await;
+    let answer = fixture.admin.get("users/current").await;
     assert_eq!((answer.status, answer.body), (503, json!("")));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_was_given_up_is_500_context_canceled() {
-    let world = World::as_arvados().await;
-    begin(&world, "context-canceled").await;
-    let answer = world.admin.get("users/current").await;
+    let fixture = Fixture::as_arvados().await;
+    begin(&fixture, "context-canceled").await;
+    let answer = fixture.admin.get("users/current").await;
     let body = json!({"errors": ["context canceled"]});
     assert_eq!((answer.status, answer.body), (500, body));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_administrators_of_an_emulation_may_ask_for_faults() {
-    let world = World::as_arvados().await;
+    let fixture = Fixture::as_arvados().await;
     let wanted = json!({"fault": "overload", "seconds": 60});
-    let user = Api::of(&world.server.ready(), "user");
+    let user = Api::of(&fixture.server.ready(), "user");
     for (api, status) in [(&user, 403), (&user.with_token("bogus"), 401)] {
         let post = api.raw(Method::POST, "/_emulation/fault").json(&wanted);
-        api.send(post).await.refused(status);
+        api.send(post).await.error_of(status);
     }
-    let world = World::new().await;
-    let post = world.admin.raw(Method::POST, "/_emulation/fault");
-    world.admin.send(post.json(&wanted)).await.refused(404);
+    let fixture = Fixture::new().await;
+    let post = fixture.admin.raw(Method::POST, "/_emulation/fault");
+    fixture.admin.send(post.json(&wanted)).await.error_of(404);
 }
 
-async fn begin(world: &World, fault: &str) {
-    begin_for(world, fault, 60).await;
+async fn begin(fixture: &Fixture, fault: &str) {
+    begin_for(fixture, fault, 60).await;
 }
 
-async fn begin_for(world: &World, fault: &str, seconds: u64) {
-    let post = world.admin.raw(Method::POST, "/_emulation/fault");
+async fn begin_for(fixture: &Fixture, fault: &str, seconds: u64) {
+    let post = fixture.admin.raw(Method::POST, "/_emulation/fault");
     let wanted = json!({"fault": fault, "seconds": seconds});
-    world.admin.send(post.json(&wanted)).await.ok();
+    fixture.admin.send(post.json(&wanted)).await.ok();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn scopes_name_methods_and_paths_to_the_letter() {
-    let world = World::as_arvados().await;
-    let uuid = world.queued().await;
+    let fixture = Fixture::as_arvados().await;
+    let uuid = fixture.queued().await;
     let path = format!("containers/{uuid}");
     let scopes = json!([
         format!("GET /arvados/v1/{path}"),
         format!("PUT /arvados/v1/{path}")
     ]);
-    let narrow = world.token(json!({"scopes": scopes})).await;
+    let narrow = fixture.token(json!({"scopes": scopes})).await;
     narrow.get(&path).await.ok();
     let head = narrow.raw(Method::HEAD, &format!("/arvados/v1/{path}"));
     assert_eq!(head.send().await.unwrap().status(), 200);
     narrow.put(&path, json!({})).await.ok();
     let patch = narrow.raw(Method::PATCH, &format!("/arvados/v1/{path}"));
-    let refused = narrow.send(patch.json(&json!({}))).await.refused(403);
+    let refused = narrow.send(patch.json(&json!({}))).await.error_of(403);
     assert!(refused.starts_with("Forbidden"), "{refused}");
-    narrow.get(&format!("{path}/auth")).await.refused(403);
-    narrow.get("containers").await.refused(403);
+    narrow.get(&format!("{path}/auth")).await.error_of(403);
+    narrow.get("containers").await.error_of(403);
     narrow.get("api_client_authorizations/current").await.ok();
 }

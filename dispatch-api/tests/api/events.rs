@@ -11,13 +11,13 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::{self, Message};
 
-use crate::world::{Api, World};
+use crate::fixture::{Api, Fixture};
 
-/// A connection to the server, for what no HTTP client does.
-pub async fn connect(world: &World) -> TlsStream<TcpStream> {
-    let ready = world.server.ready();
+/// A websocket connection, read and written frame by frame.
+pub async fn connect(fixture: &Fixture) -> TlsStream<TcpStream> {
+    let ready = fixture.server.ready();
     let certificate = ready["certificate"].as_str().unwrap();
     let mut roots = rustls::RootCertStore::empty();
     roots
@@ -29,7 +29,7 @@ pub async fn connect(world: &World) -> TlsStream<TcpStream> {
         .unwrap()
         .with_root_certificates(roots)
         .with_no_client_auth();
-    let stream = TcpStream::connect(&world.admin.host).await.unwrap();
+    let stream = TcpStream::connect(&fixture.admin.host).await.unwrap();
     let name = "127.0.0.1".try_into().unwrap();
     TlsConnector::from(Arc::new(config))
         .connect(name, stream)
@@ -37,17 +37,28 @@ pub async fn connect(world: &World) -> TlsStream<TcpStream> {
         .unwrap()
 }
 
+/// A websocket connection, or the status with which the server refused it.
+pub async fn try_websocket(fixture: &Fixture, api: &Api) -> Result<Listener, u16> {
+    let stream = connect(fixture).await;
+    let url = format!("wss://{}/websocket?api_token={}", api.host, api.token);
+    match tokio_tungstenite::client_async(url, stream).await {
+        Ok((socket, _)) => Ok(Listener(socket)),
+        Err(tungstenite::Error::Http(response)) => Err(response.status().as_u16()),
+        Err(problem) => panic!("{problem}"),
+    }
+}
+
 pub struct Listener(WebSocketStream<TlsStream<TcpStream>>);
 
 impl Listener {
-    pub async fn connect(world: &World, api: &Api) -> Listener {
-        let stream = connect(world).await;
-        let url = format!("wss://{}/websocket?api_token={}", api.host, api.token);
-        let (socket, _) = tokio_tungstenite::client_async(url, stream).await.unwrap();
-        Listener(socket)
+    pub async fn connect(fixture: &Fixture, api: &Api) -> Listener {
+        match try_websocket(fixture, api).await {
+            Ok(listener) => listener,
+            Err(status) => panic!("refused with status {status}"),
+        }
     }
 
-    pub async fn say(&mut self, message: Value) {
+    pub async fn send(&mut self, message: Value) {
         self.0
             .send(Message::text(message.to_string()))
             .await
@@ -55,14 +66,14 @@ impl Listener {
     }
 
     /// The next message.
-    pub async fn hear(&mut self) -> Option<Value> {
-        self.hear_within(Duration::from_secs(60)).await
+    pub async fn next(&mut self) -> Option<Value> {
+        self.next_within(Duration::from_secs(60)).await
     }
 
-    /// The next message, or nothing for a while.
-    pub async fn hear_within(&mut self, patience: Duration) -> Option<Value> {
+    /// The next message, or `None` after a timeout.
+    pub async fn next_within(&mut self, timeout: Duration) -> Option<Value> {
         loop {
-            let next = tokio::time::timeout(patience, self.0.next());
+            let next = tokio::time::timeout(timeout, self.0.next());
             match next.await.ok()??.ok()? {
                 Message::Text(text) => return serde_json::from_str(&text).ok(),
                 _ => continue,
@@ -70,8 +81,8 @@ impl Listener {
         }
     }
 
-    /// Whether the server ends the connection within a time.
-    pub async fn ends_within(&mut self, patience: Duration) -> bool {
+    /// Whether the server closes the connection before a timeout.
+    pub async fn ends_within(&mut self, timeout: Duration) -> bool {
         let ended = async {
             while let Some(Ok(message)) = self.0.next().await {
                 if message.is_close() {
@@ -79,13 +90,13 @@ impl Listener {
                 }
             }
         };
-        tokio::time::timeout(patience, ended).await.is_ok()
+        tokio::time::timeout(timeout, ended).await.is_ok()
     }
 
     /// The next event about an object.
-    pub async fn hear_of(&mut self, uuid: &str) -> Value {
+    pub async fn next_about(&mut self, uuid: &str) -> Value {
         loop {
-            let event = self.hear().await.expect("an event");
+            let event = self.next().await.expect("an event");
             if event["object_uuid"] == uuid {
                 return event;
             }
@@ -95,21 +106,21 @@ impl Listener {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn changes_of_state_and_of_priority_are_told() {
-    let world = World::new().await;
-    let mut listener = Listener::connect(&world, &world.admin).await;
+    let fixture = Fixture::new().await;
+    let mut listener = Listener::connect(&fixture, &fixture.admin).await;
     listener
-        .say(json!({"method": "subscribe", "filters": []}))
+        .send(json!({"method": "subscribe", "filters": []}))
         .await;
-    assert_eq!(listener.hear().await, Some(json!({"status": 200})));
-    world.image().await;
-    let request = world.submit(json!({})).await;
+    assert_eq!(listener.next().await, Some(json!({"status": 200})));
+    fixture.image().await;
+    let request = fixture.submit(json!({})).await;
     let uuid = request["container_uuid"].as_str().unwrap();
-    let created = listener.hear_of(uuid).await;
+    let created = listener.next_about(uuid).await;
     assert_eq!(
         (&created["event_type"], &created["object_kind"]),
         (&json!("create"), &json!("arvados#container"))
     );
-    let raised = listener.hear_of(uuid).await;
+    let raised = listener.next_about(uuid).await;
     assert_eq!(raised["properties"]["old_attributes"]["priority"], 0);
     assert!(
         raised["properties"]["new_attributes"]["priority"]
@@ -117,8 +128,8 @@ async fn changes_of_state_and_of_priority_are_told() {
             .unwrap()
             > 0
     );
-    world.admin.lock(uuid).await.ok();
-    let locked = listener.hear_of(uuid).await;
+    fixture.admin.lock(uuid).await.ok();
+    let locked = listener.next_about(uuid).await;
     assert_eq!(locked["properties"]["new_attributes"]["state"], "Locked");
     assert_eq!(locked["properties"]["new_attributes"].get("mounts"), None);
     assert!(
@@ -129,67 +140,67 @@ async fn changes_of_state_and_of_priority_are_told() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_messages_get_400_and_the_connection_stays() {
-    let world = World::new().await;
-    let mut listener = Listener::connect(&world, &world.admin).await;
+    let fixture = Fixture::new().await;
+    let mut listener = Listener::connect(&fixture, &fixture.admin).await;
     listener.0.send(Message::text("{")).await.unwrap();
-    assert_eq!(listener.hear().await, Some(json!({"status": 400})));
+    assert_eq!(listener.next().await, Some(json!({"status": 400})));
     for message in [
         json!({"method": "dance"}),
         json!({"method": "unsubscribe", "filters": [["a", "=", 1]]}),
     ] {
-        listener.say(message).await;
-        assert_eq!(listener.hear().await, Some(json!({"status": 400})));
+        listener.send(message).await;
+        assert_eq!(listener.next().await, Some(json!({"status": 400})));
     }
-    listener.say(json!({"method": "subscribe"})).await;
-    assert_eq!(listener.hear().await, Some(json!({"status": 200})));
-    listener.say(json!({"method": "unsubscribe"})).await;
-    assert_eq!(listener.hear().await, Some(json!({"status": 200})));
+    listener.send(json!({"method": "subscribe"})).await;
+    assert_eq!(listener.next().await, Some(json!({"status": 200})));
+    listener.send(json!({"method": "unsubscribe"})).await;
+    assert_eq!(listener.next().await, Some(json!({"status": 200})));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn missed_events_are_replayed_from_the_last_one_known() {
-    let world = World::new().await;
-    world.image().await;
-    let logs = world
+    let fixture = Fixture::new().await;
+    fixture.image().await;
+    let logs = fixture
         .admin
         .list("logs", json!({"order": "id desc", "limit": 1}))
         .await
         .ok();
     let last = logs["items"][0]["id"].as_i64().unwrap();
-    let uuid = world.submit(json!({})).await["container_uuid"]
+    let uuid = fixture.submit(json!({})).await["container_uuid"]
         .as_str()
         .unwrap()
         .to_owned();
-    let mut listener = Listener::connect(&world, &world.admin).await;
+    let mut listener = Listener::connect(&fixture, &fixture.admin).await;
     listener
-        .say(json!({"method": "subscribe", "last_log_id": last}))
+        .send(json!({"method": "subscribe", "last_log_id": last}))
         .await;
-    assert_eq!(listener.hear().await, Some(json!({"status": 200})));
-    let event = listener.hear_of(&uuid).await;
+    assert_eq!(listener.next().await, Some(json!({"status": 200})));
+    let event = listener.next_about(&uuid).await;
     assert_eq!(event["event_type"], "create");
     assert!(event["id"].as_i64().unwrap() > last);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn strangers_hear_nothing() {
-    let world = World::new().await;
-    let plain = world.plain_user("plain").await;
-    let mut stranger = Listener::connect(&world, &plain).await;
-    let mut nobody = Listener::connect(&world, &world.admin.with_token("nonsense")).await;
+    let fixture = Fixture::as_arvados().await;
+    let plain = Api::of(&fixture.server.ready(), "user");
+    let mut stranger = Listener::connect(&fixture, &plain).await;
+    let mut nobody = Listener::connect(&fixture, &fixture.admin.with_token("nonsense")).await;
     for listener in [&mut stranger, &mut nobody] {
-        listener.say(json!({"method": "subscribe"})).await;
-        assert_eq!(listener.hear().await, Some(json!({"status": 200})));
+        listener.send(json!({"method": "subscribe"})).await;
+        assert_eq!(listener.next().await, Some(json!({"status": 200})));
     }
-    world.queued().await;
+    fixture.queued().await;
     let own = plain
         .post("collections", json!({"collection": {"name": "own"}}))
         .await
         .ok();
-    let heard = stranger.hear().await.unwrap();
+    let event = stranger.next().await.unwrap();
     assert_eq!(
-        heard["object_uuid"], own["uuid"],
+        event["object_uuid"], own["uuid"],
         "the first thing heard is one's own"
     );
     let for_a_while = Duration::from_millis(600);
-    assert_eq!(nobody.hear_within(for_a_while).await, None);
+    assert_eq!(nobody.next_within(for_a_while).await, None);
 }

@@ -2,20 +2,20 @@
 
 use serde_json::{Value, json};
 
-use crate::world::World;
+use crate::fixture::Fixture;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dispatchers_questions_are_answered() {
-    let world = World::new().await;
-    world.image().await;
+    let fixture = Fixture::new().await;
+    fixture.image().await;
     let mut uuids = Vec::new();
     for priority in [0, 10, 30, 20] {
-        let made = world
+        let made = fixture
             .submit(json!({"priority": priority, "use_existing": false}))
             .await;
         uuids.push(made["container_uuid"].as_str().unwrap().to_owned());
     }
-    let api = &world.admin;
+    let api = &fixture.admin;
     let available = json!([["state", "=", "Queued"], ["priority", ">", "0"]]);
     let count = api
         .list("containers", json!({"filters": available, "limit": 0}))
@@ -54,16 +54,16 @@ async fn a_dispatchers_questions_are_answered() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_cover_everything_once() {
-    let world = World::new().await;
+    let fixture = Fixture::new().await;
     for number in 0..25 {
         let body = json!({"collection": {"name": format!("c{number}")}});
-        world.admin.post("collections", body).await.ok();
+        fixture.admin.post("collections", body).await.ok();
     }
     let mut seen = Vec::new();
     loop {
         let params =
             json!({"limit": 10, "offset": seen.len(), "order": "name", "select": ["name"]});
-        let page = world.admin.list("collections", params).await.ok();
+        let page = fixture.admin.list("collections", params).await.ok();
         let items = page["items"].as_array().unwrap().clone();
         if items.is_empty() {
             break;
@@ -80,7 +80,7 @@ async fn pages_cover_everything_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nonsense_is_refused_as_the_real_server_does() {
-    let world = World::new().await;
+    let fixture = Fixture::new().await;
     for (params, status) in [
         (json!({"filters": [["x", "=", 1]]}), 422),
         (json!({"filters": "nonsense"}), 400),
@@ -89,27 +89,27 @@ async fn nonsense_is_refused_as_the_real_server_does() {
         (json!({"select": ["x"]}), 422),
         (json!({"filters": [["properties.a\"b", "=", 1]]}), 422),
     ] {
-        let answer = world.admin.list("containers", params.clone()).await;
+        let answer = fixture.admin.list("containers", params.clone()).await;
         assert_eq!(answer.status, status, "{params}: {}", answer.body);
     }
-    world
+    fixture
         .admin
         .list("containers", json!({"order": "x desc"}))
         .await
         .ok();
-    world.admin.get("nonsense").await.refused(404);
-    let text = world
+    fixture.admin.get("nonsense").await.error_of(404);
+    let text = fixture
         .admin
         .get("containers/local-dz642-aaaaaaaaaaaaaaa")
         .await
-        .refused(404);
+        .error_of(404);
     assert!(text.contains("Path not found"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_name_the_request_and_answers_carry_its_id() {
-    let world = World::new().await;
-    let request = world
+    let fixture = Fixture::new().await;
+    let request = fixture
         .admin
         .raw(reqwest::Method::GET, "/arvados/v1/containers/x")
         .header("x-request-id", "req-abcdefghij0123456789");
@@ -128,11 +128,11 @@ async fn errors_name_the_request_and_answers_carry_its_id() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn properties_can_be_searched() {
-    let world = World::new().await;
+    let fixture = Fixture::new().await;
     for (name, tags) in [("a", json!(["x", "y"])), ("b", json!(["z"]))] {
         let body =
             json!({"collection": {"name": name, "properties": {"tags": tags, "step": name}}});
-        world.admin.post("collections", body).await.ok();
+        fixture.admin.post("collections", body).await.ok();
     }
     for (filter, expected) in [
         (json!(["properties.step", "=", "a"]), 1),
@@ -145,7 +145,7 @@ async fn properties_can_be_searched() {
         (json!(["name", "not in", ["a"]]), 1),
         (json!(["name", "!=", "a"]), 1),
     ] {
-        let found = world
+        let found = fixture
             .admin
             .list("collections", json!({"filters": [filter]}))
             .await
@@ -154,15 +154,15 @@ async fn properties_can_be_searched() {
     }
     let kinds = json!({"select": ["owner_uuid"], "distinct": true});
     assert_eq!(
-        world.admin.list("collections", kinds).await.ok()["items_available"],
+        fixture.admin.list("collections", kinds).await.ok()["items_available"],
         1
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_documents_a_client_starts_from_need_no_token() {
-    let world = World::new().await;
-    let nobody = world.admin.with_token("nonsense");
+    let fixture = Fixture::new().await;
+    let nobody = fixture.admin.with_token("nonsense");
     let path = "/discovery/v1/apis/arvados/v1/rest";
     let document = nobody
         .send(nobody.raw(reqwest::Method::GET, path))
@@ -170,7 +170,7 @@ async fn the_documents_a_client_starts_from_need_no_token() {
         .ok();
     assert_eq!(
         document["rootUrl"],
-        format!("https://{}/", world.admin.host)
+        format!("https://{}/", fixture.admin.host)
     );
     for method in [
         "get",

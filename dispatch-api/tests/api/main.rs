@@ -1,16 +1,21 @@
-//! The server driven over HTTPS, as its clients drive it.
+//! Tests of the server over HTTPS, with the requests that its clients make.
 
 mod attempt_tokens;
+mod authorization_matrix;
+mod block_signatures;
 mod blocks;
 mod bulk;
 mod collections;
 mod container_requests;
+mod container_tokens;
 mod containers;
 mod emulation;
 mod events;
+mod fixture;
+mod floods;
 mod gateway;
 mod listing;
 mod processes;
 mod retries;
+mod takeovers;
 mod tokens;
-mod world;

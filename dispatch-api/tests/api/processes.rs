@@ -1,4 +1,4 @@
-//! The program itself: restarts, kills, and a second one on the same state.
+//! The program: restarts, kills, and a second process on the same state directory.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::world::{Api, World, request};
+use crate::fixture::{Api, Fixture, request};
 
 struct Process {
     child: Child,
@@ -19,7 +19,7 @@ struct Process {
 impl Process {
     fn start(state: &Path) -> Process {
         let mut child = Command::new(env!("CARGO_BIN_EXE_dispatch-api"))
-            .arg("--state")
+            .arg("--state-dir")
             .arg(state)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -48,16 +48,16 @@ impl Drop for Process {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_keeps_everything_and_the_address() {
-    let world = World::new().await;
-    let uuid = world.queued().await;
-    world.admin.lock(&uuid).await.ok();
-    let before = world.admin.container(&uuid).await;
-    let host = world.admin.host.clone();
-    let old = world.admin.clone();
-    let world = world.restarted().await;
-    assert_eq!(world.admin.host, host);
+    let fixture = Fixture::new().await;
+    let uuid = fixture.queued().await;
+    fixture.admin.lock(&uuid).await.ok();
+    let before = fixture.admin.container(&uuid).await;
+    let host = fixture.admin.host.clone();
+    let old = fixture.admin.clone();
+    let fixture = fixture.restarted().await;
+    assert_eq!(fixture.admin.host, host);
     assert_eq!(old.container(&uuid).await, before);
-    world.admin.unlock(&uuid).await.ok();
+    fixture.admin.unlock(&uuid).await.ok();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -117,7 +117,7 @@ async fn a_second_server_on_the_same_state_says_so_and_exits_78() {
     let directory = tempfile::tempdir().unwrap();
     let _first = Process::start(directory.path());
     let second = Command::new(env!("CARGO_BIN_EXE_dispatch-api"))
-        .arg("--state")
+        .arg("--state-dir")
         .arg(directory.path())
         .output()
         .unwrap();
@@ -146,7 +146,7 @@ async fn a_taken_port_and_a_bad_certificate_are_configuration_errors() {
         (vec!["--cluster-id", "toolong"], "toolong"),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_dispatch-api"))
-            .arg("--state")
+            .arg("--state-dir")
             .arg(directory.path().join("state"))
             .args(&arguments)
             .output()

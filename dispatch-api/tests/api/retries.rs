@@ -1,31 +1,31 @@
-//! What is tried again, and what is not.
+//! Retries of cancelled containers, and when there is none.
 
 use serde_json::{Value, json};
 
-use crate::world::World;
+use crate::fixture::Fixture;
 
-async fn request_of(world: &World, request: &Value) -> Value {
+async fn request_of(fixture: &Fixture, request: &Value) -> Value {
     let path = format!("container_requests/{}", request["uuid"].as_str().unwrap());
-    world.admin.get(&path).await.ok()
+    fixture.admin.get(&path).await.ok()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_container_is_tried_again_until_the_limit() {
-    let world = World::new().await;
-    world.image().await;
+    let fixture = Fixture::new().await;
+    fixture.image().await;
     let secret = json!({"/key": {"kind": "text", "content": "hush"}});
-    let request = world.submit(json!({"secret_mounts": secret})).await;
+    let request = fixture.submit(json!({"secret_mounts": secret})).await;
     let mut seen = Vec::new();
     for count in 1..=3 {
-        let now = request_of(&world, &request).await;
+        let now = request_of(&fixture, &request).await;
         assert_eq!(
             (&now["state"], &now["container_count"]),
             (&json!("Committed"), &json!(count))
         );
         let uuid = now["container_uuid"].as_str().unwrap().to_owned();
         assert!(!seen.contains(&uuid));
-        world.admin.lock(&uuid).await.ok();
-        let inside = world.admin.container_token(&uuid).await;
+        fixture.admin.lock(&uuid).await.ok();
+        let inside = fixture.admin.container_token(&uuid).await;
         let secrets = inside
             .get(&format!("containers/{uuid}/secret_mounts"))
             .await
@@ -34,14 +34,14 @@ async fn a_cancelled_container_is_tried_again_until_the_limit() {
             secrets["secret_mounts"], secret,
             "a new try needs the secrets too"
         );
-        world
+        fixture
             .admin
             .change(&uuid, json!({"state": "Cancelled"}))
             .await
             .ok();
         seen.push(uuid);
     }
-    let done = request_of(&world, &request).await;
+    let done = request_of(&fixture, &request).await;
     assert_eq!(
         (&done["state"], &done["container_count"]),
         (&json!("Final"), &json!(3))
@@ -51,21 +51,21 @@ async fn a_cancelled_container_is_tried_again_until_the_limit() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_try_has_the_same_work_and_priority() {
-    let world = World::new().await;
-    world.image().await;
-    let request = world.submit(json!({})).await;
-    let first = world
+    let fixture = Fixture::new().await;
+    fixture.image().await;
+    let request = fixture.submit(json!({})).await;
+    let first = fixture
         .admin
         .container(request["container_uuid"].as_str().unwrap())
         .await;
     let uuid = first["uuid"].as_str().unwrap();
-    world
+    fixture
         .admin
         .change(uuid, json!({"state": "Cancelled"}))
         .await
         .ok();
-    let now = request_of(&world, &request).await;
-    let second = world
+    let now = request_of(&fixture, &request).await;
+    let second = fixture
         .admin
         .container(now["container_uuid"].as_str().unwrap())
         .await;
@@ -87,37 +87,37 @@ async fn a_new_try_has_the_same_work_and_priority() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn neither_a_failed_program_nor_a_users_cancel_is_tried_again() {
-    let world = World::new().await;
-    world.image().await;
-    let failed = world.submit(json!({})).await;
+    let fixture = Fixture::new().await;
+    fixture.image().await;
+    let failed = fixture.submit(json!({})).await;
     let uuid = failed["container_uuid"].as_str().unwrap();
-    world.admin.lock(uuid).await.ok();
-    world
+    fixture.admin.lock(uuid).await.ok();
+    fixture
         .admin
         .change(uuid, json!({"state": "Running"}))
         .await
         .ok();
-    world
+    fixture
         .admin
         .change(uuid, json!({"state": "Complete", "exit_code": 1}))
         .await
         .ok();
-    let done = request_of(&world, &failed).await;
+    let done = request_of(&fixture, &failed).await;
     assert_eq!(
         (&done["state"], &done["container_count"]),
         (&json!("Final"), &json!(1))
     );
 
-    let unwanted = world.submit(json!({"command": ["sleep"]})).await;
+    let unwanted = fixture.submit(json!({"command": ["sleep"]})).await;
     let path = format!("container_requests/{}", unwanted["uuid"].as_str().unwrap());
-    world.admin.put(&path, json!({"priority": 0})).await.ok();
+    fixture.admin.put(&path, json!({"priority": 0})).await.ok();
     let uuid = unwanted["container_uuid"].as_str().unwrap();
-    world
+    fixture
         .admin
         .change(uuid, json!({"state": "Cancelled"}))
         .await
         .ok();
-    let done = request_of(&world, &unwanted).await;
+    let done = request_of(&fixture, &unwanted).await;
     assert_eq!(
         (&done["state"], &done["container_count"]),
         (&json!("Final"), &json!(1))

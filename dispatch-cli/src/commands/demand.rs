@@ -1,4 +1,5 @@
-//! `dispatch demand`: how many workers the queue could use, as a file for whoever can start workers.
+//! `dispatch demand`: writes the number of workers that the queue could use, as a file for a
+//! program that starts workers.
 
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -9,95 +10,95 @@ use arvados_client::Client;
 use arvados_client::filter::Query;
 use arvados_client::records::Container;
 use clap::Args;
-use demand::{Demand as File, Status, Worker, to_json, to_lisp};
 use jiff::Timestamp;
+use worker_demand::{Demand as File, Status, Worker, to_json, to_lisp};
 
-use crate::failure::Failure;
-use crate::output::{Output, note};
+use crate::error::CliError;
+use crate::printer::{Output, eprint_note};
 use crate::session::Session;
-use crate::units;
 
 /// Write how many workers the queue could use, for 'dispatch-overseer' or another autoscaler
 ///
-/// One worker for each container that waits (Queued, priority above 0), as far as this token sees them. The file is
-/// CL-MW's resource file, or with --json the same in JSON; it is replaced at once, never written in place. While the
-/// server is away the file is left as it is, so that its age tells. PROGRAM and its ARGUMENTS are what a worker is
-/// started as; they go into the file, and everybody who may read it sees them.
+/// Asks for one worker per pending container (Queued, priority above 0) that this token can read.
+/// The file is the resource file of CL-MW, or with --json the same in JSON. It is replaced
+/// atomically. During an outage of the server the file is not written, so its age shows the outage.
+/// PROGRAM and ARGUMENTS are the command of a worker. They are in the file, visible to everybody
+/// who can read it.
 #[derive(Debug, Args)]
 pub struct Demand {
     /// File to write [default: standard output]
     #[arg(long, value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// Write it again and again
+    /// Write the file again after each --interval, until interrupted
     #[arg(long, requires = "file")]
     pub watch: bool,
-    /// End when nothing waits or runs any more, with a file that says it is finished
+    /// Mark the file as finished and end when no container is pending or running
     #[arg(long, requires = "watch")]
     pub until_empty: bool,
-    /// Time between two writings, which the file tells its readers
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = interval)]
+    /// Interval between two writes of the file; the file contains it
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_interval)]
     pub interval: Duration,
-    /// Containers that one worker takes at once
+    /// Number of containers that one worker runs at once
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub per_worker: u64,
-    /// Never ask for more workers than this
+    /// Maximum number of workers to ask for
     #[arg(long, value_name = "N")]
-    pub limit: Option<u32>,
-    /// Name that the file gives to this queue
-    #[arg(long, value_name = "NAME", default_value = "dispatch", value_parser = name)]
+    pub max_workers: Option<u32>,
+    /// Member id in the file: the name of this queue
+    #[arg(long, value_name = "NAME", default_value = "dispatch", value_parser = parse_name)]
     pub member_id: String,
-    /// Shared library that a worker wants beside it; may be given several times
-    #[arg(long = "library", value_name = "PATH", value_parser = path)]
+    /// Shared library that a worker loads; may be given several times
+    #[arg(long = "library", value_name = "PATH", value_parser = parse_path)]
     pub libraries: Vec<String>,
-    /// A worker's program
-    #[arg(value_name = "PROGRAM", value_parser = path)]
+    /// Program of a worker
+    #[arg(value_name = "PROGRAM", value_parser = parse_path)]
     pub program: String,
-    /// Its arguments
+    /// Arguments of the program
     #[arg(
         value_name = "ARGUMENTS",
         trailing_var_arg = true,
         allow_hyphen_values = true,
-        value_parser = word
+        value_parser = parse_argument
     )]
     pub arguments: Vec<String>,
 }
 
-/// Containers by what matters here.
+/// Number of containers in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Queue {
     waiting: u64,
-    /// Those that wait, and those that a dispatcher has.
+    /// Pending, locked and running.
     wanted: u64,
 }
 
-pub async fn run(args: Demand, session: &Session, out: Output) -> Result<(), Failure> {
-    let mut away = false;
+pub async fn run(args: Demand, session: &Session, out: Output) -> Result<(), CliError> {
+    let mut is_outage = false;
     loop {
-        let queue = match look(&session.client).await {
+        let queue = match count_queue(&session.client).await {
             Err(failure) if args.watch && failure.is_outage() => {
-                if !away {
-                    note(&format!(
-                        "dispatch: {failure}; the file is left as it is meanwhile"
+                if !is_outage {
+                    eprint_note(&format!(
+                        "dispatch: {failure}; the file is not written until the server is back"
                     ));
                 }
-                away = true;
+                is_outage = true;
                 tokio::time::sleep(args.interval).await;
                 continue;
             }
-            looked => looked?,
+            counted => counted?,
         };
-        if away {
-            note("dispatch: the server is there again");
-            away = false;
+        if is_outage {
+            eprint_note("dispatch: the server is back");
+            is_outage = false;
         }
         let file = args.demand(queue, Timestamp::now());
         let text = match out.json {
-            true => to_json(&file).map_err(|error| Failure::Output(error.into()))?,
+            true => to_json(&file).map_err(|error| CliError::Output(error.into()))?,
             false => to_lisp(&file),
         };
         match &args.file {
             None => out.bytes(text.as_bytes())?,
-            Some(path) => replace(path, &text).map_err(|source| Failure::Write {
+            Some(path) => replace(path, &text).map_err(|source| CliError::Write {
                 path: path.clone(),
                 source,
             })?,
@@ -120,7 +121,7 @@ impl Demand {
             written_at: u64::try_from(now.as_second()).unwrap_or(0),
             member_id: self.member_id.clone(),
             update_interval: self.interval.as_secs(),
-            needed: needed.min(self.limit.unwrap_or(u32::MAX)),
+            needed: needed.min(self.max_workers.unwrap_or(u32::MAX)),
             worker: Worker {
                 program: self.program.clone(),
                 libraries: self.libraries.clone(),
@@ -130,24 +131,24 @@ impl Demand {
     }
 }
 
-async fn look(client: &Client) -> Result<Queue, Failure> {
+async fn count_queue(client: &Client) -> Result<Queue, CliError> {
     let some = |states: &[&str]| {
         let query = Query::new().filter("state", "in", states);
         count(client, query.filter("priority", ">", 0))
     };
-    // By one count, so that none is missed on its way from one state to another.
+    // One query for all states, so that a container that changes its state is counted.
     let (waiting, wanted) =
         tokio::try_join!(some(&["Queued"]), some(&["Queued", "Locked", "Running"]))?;
     Ok(Queue { waiting, wanted })
 }
 
-async fn count(client: &Client, query: Query) -> Result<u64, Failure> {
+async fn count(client: &Client, query: Query) -> Result<u64, CliError> {
     let query = query.counted().limit(0);
     let page = client.page::<Container>("containers", &query).await?;
-    page.items_available.ok_or(Failure::NoCount)
+    page.items_available.ok_or(CliError::NoCount)
 }
 
-/// Whole or not at all: who reads it meanwhile reads the old one.
+/// Replaces the file atomically: a reader gets the old or the new one.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
     let mut new = tempfile::Builder::new()
@@ -159,30 +160,30 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// What a reader of the file would refuse is refused here, where somebody can do something about it.
-fn word(text: &str) -> Result<String, String> {
+/// Checks an argument. What a reader of the file would refuse is refused here already.
+fn parse_argument(text: &str) -> Result<String, String> {
     match text.chars().any(char::is_control) {
-        true => Err("it holds a control character".to_owned()),
+        true => Err("it contains a control character".to_owned()),
         false => Ok(text.to_owned()),
     }
 }
 
-fn name(text: &str) -> Result<String, String> {
+fn parse_name(text: &str) -> Result<String, String> {
     match text.is_empty() {
         true => Err("it is empty".to_owned()),
-        false => word(text),
+        false => parse_argument(text),
     }
 }
 
-fn path(text: &str) -> Result<String, String> {
+fn parse_path(text: &str) -> Result<String, String> {
     match text.starts_with('/') {
-        true => word(text),
-        false => Err("it is no absolute path, and is read on other machines too".to_owned()),
+        true => parse_argument(text),
+        false => Err("it is not an absolute path, but other machines use it, too".to_owned()),
     }
 }
 
-fn interval(text: &str) -> Result<Duration, String> {
-    let time = units::time(text).map_err(|error| error.to_string())?;
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    let time = units::parse_whole_seconds(text).map_err(|error| error.to_string())?;
     match (1..=7 * 86_400).contains(&time.as_secs()) {
         true => Ok(time),
         false => Err("it is not between a second and a week".to_owned()),
@@ -219,8 +220,8 @@ mod tests {
             ("/w", 7, 7),
             ("--per-worker 4 /w", 7, 2),
             ("--per-worker 4 /w", 8, 2),
-            ("--limit 3 /w", 7, 3),
-            ("--limit 3 /w", 2, 2),
+            ("--max-workers 3 /w", 7, 3),
+            ("--max-workers 3 /w", 2, 2),
             ("/w", u64::MAX, u32::MAX),
         ] {
             assert_eq!(file(line, waiting, 1).needed, needed, "{line} {waiting}");
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_finished_only_where_that_was_asked_for() {
+    fn demand_is_finished_only_where_that_was_requested() {
         let watch = "--file f --watch --until-empty /w";
         for (line, waiting, wanted, status) in [
             ("/w", 0, 0, Status::InProgress),
@@ -252,7 +253,7 @@ mod tests {
     #[test]
     fn what_could_not_be_read_is_refused() {
         for (line, words) in [
-            ("w", "no absolute path"),
+            ("w", "not an absolute path"),
             ("/w a\nb", "control character"),
             ("--member-id= /w", "it is empty"),
             ("--interval 500ms /w", "time"),

@@ -1,4 +1,4 @@
-//! `dispatch explain`: why a job is where it is, in sentences.
+//! `dispatch explain`: prints why a job is pending, or how it ended, in sentences.
 
 use std::time::Duration;
 
@@ -8,49 +8,53 @@ use clap::Args;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::failure::Failure;
+use crate::error::CliError;
 use crate::job::{Job, JobState};
 use crate::job_id::JobId;
 use crate::jobs;
-use crate::output::{Output, plain};
+use crate::local_status::{self, StatusReply};
+use crate::pending_reason::DISPATCH_EVENT_TYPE;
+use crate::printer::Output;
 use crate::session::Session;
-use crate::status::{self, Asked};
-use crate::units::{count, show_size, show_time};
+use crate::text::{plural, strip_control};
+use units::{format_duration, format_size};
 
-/// The kind of log entries that dispatchers of this suite write.
-pub const NOTES: &str = "dispatch";
-/// So many of those are shown: when the next attempt begins comes after why the last came to nothing.
-const LAST_WORDS: u64 = 3;
-/// Locked this often is worth telling.
-const MANY_LOCKS: u32 = 3;
+/// Maximum number of log entries that are shown: the start of an attempt follows the reason why the
+/// last one failed.
+const MAX_LOG_ENTRIES: u64 = 3;
+/// Number of locks from which a sentence mentions them.
+const LOCK_COUNT_WARNING: u32 = 3;
 
 /// Say why a job is not running, or how it ended
 #[derive(Debug, Args)]
 pub struct Explain {
-    /// Job
+    /// Number or uuid of the job
     #[arg(value_name = "ID")]
     pub job: JobId,
 }
 
-pub async fn run(args: Explain, session: &Session, out: Output) -> Result<(), Failure> {
+pub async fn run(args: Explain, session: &Session, out: Output) -> Result<(), CliError> {
     let client = &session.client;
     let job = jobs::find(client, &args.job).await?;
-    let (dispatcher, server) = tokio::join!(status::ask(session), scheduling(client, &job));
+    let (dispatcher, server) = tokio::join!(local_status::fetch(session), scheduling(client, &job));
     let last = match dispatcher {
-        Asked::Elsewhere => last_words(client, &job).await,
+        StatusReply::NotLocal => recent_log_entries(client, &job).await,
         _ => Vec::new(),
     };
     let now = Timestamp::now();
     let sentences = sentences(&job, &dispatcher, server.as_deref(), last, now);
     if out.json {
         return out.json(&json!({
-            "id": job.number, "uuid": job.request.uuid, "state": job.state().word(), "sentences": sentences,
+            "id": job.number, "uuid": job.request.uuid, "state": job.state().as_str(), "sentences": sentences,
         }));
     }
-    sentences.iter().try_for_each(|s| out.line(&plain(s)))
+    sentences
+        .iter()
+        .try_for_each(|s| out.line(&strip_control(s)))
 }
 
-/// What the server says about scheduling. Not every server has the call, and it is only help.
+/// The scheduling status of the server, which not every server has. Errors are ignored: it is only
+/// a hint.
 async fn scheduling(client: &Client, job: &Job) -> Option<String> {
     let path = format!("container_requests/{}/container_status", job.request.uuid);
     let answer: Value = client.send(Call::get(path)).await.ok()?;
@@ -58,59 +62,64 @@ async fn scheduling(client: &Client, job: &Job) -> Option<String> {
     Some(text).filter(|text| !text.is_empty())
 }
 
-/// What a dispatcher last noted of a job that does not run yet, in the server's logs, and when; the newest first.
-async fn last_words(client: &Client, job: &Job) -> Vec<(Timestamp, String)> {
+/// The last log entries of dispatchers about a pending job, with their times; the newest first.
+async fn recent_log_entries(client: &Client, job: &Job) -> Vec<(Timestamp, String)> {
     let Some(container) = job.request.container_uuid.as_ref() else {
         return Vec::new();
     };
-    // It is only help.
-    let notes = client.last_notes(container, NOTES, LAST_WORDS).await;
+    // An error is ignored: the entries are only a hint.
+    let notes = client
+        .last_notes(container, DISPATCH_EVENT_TYPE, MAX_LOG_ENTRIES)
+        .await;
     notes.unwrap_or_default()
 }
 
 fn sentences(
     job: &Job,
-    dispatcher: &Asked,
+    dispatcher: &StatusReply,
     server: Option<&str>,
     last: Vec<(Timestamp, String)>,
     now: Timestamp,
 ) -> Vec<String> {
     let name = job.name();
     let state = job.state();
-    let mut said = vec![first(job, state, now)];
+    let mut lines = vec![state_sentence(job, state, now)];
     let container = job.container.as_ref();
     if matches!(
         state,
         JobState::Queued | JobState::Locked | JobState::Stopping
     ) {
-        let asked = match (dispatcher, &job.request.container_uuid) {
-            (Asked::Answer(status), Some(uuid)) => {
+        let reason = match (dispatcher, &job.request.container_uuid) {
+            (StatusReply::Reply(status), Some(uuid)) => {
                 if let Some(error) = &status.error {
-                    said.push(format!("The dispatcher has trouble: {error}"));
+                    lines.push(format!("Error of the dispatcher: {error}"));
                 }
-                let waits = status.of(uuid.as_str()).and_then(|c| c.waits.clone());
+                let waits = status.container(uuid.as_str()).and_then(|c| c.waits.clone());
                 match (waits, state) {
-                    (Some(waits), _) => Some(format!("The dispatcher says: {waits}")),
+                    (Some(waits), _) => Some(format!("Reason from the dispatcher: {waits}")),
                     (None, JobState::Queued) if status.error.is_none() => {
-                        Some("The dispatcher has not looked at it yet.".to_owned())
+                        Some("The dispatcher has not listed it yet.".to_owned())
                     }
                     _ => None,
                 }
             }
-            (Asked::Silent, _) => Some(
-                "The dispatcher of this machine does not answer; see the log named by: dispatch info"
+            (StatusReply::NoReply, _) => Some(
+                "The dispatcher of this machine does not reply; see the log named by: dispatch info"
                     .to_owned(),
             ),
-            _ => server.map(|text| format!("The server says: {text}")),
+            _ => server.map(|text| format!("Scheduling status from the server: {text}")),
         };
-        said.extend(asked);
+        lines.extend(reason);
         let last = last.into_iter().filter(|_| state != JobState::Stopping);
         for (at, words) in last {
             let ago = Duration::try_from(now.duration_since(at)).unwrap_or_default();
-            said.push(format!("A dispatcher said {} ago: {words}", show_time(ago)));
+            lines.push(format!(
+                "Message of a dispatcher, {} ago: {words}",
+                format_duration(ago)
+            ));
         }
         if state == JobState::Queued {
-            said.push(format!("It asks for {}.", needs(job)));
+            lines.push(format!("It requests {}.", needs(job)));
         }
     }
     if let Some(container) = container {
@@ -121,56 +130,56 @@ fn sentences(
                 None => text.clone(),
             })
         };
-        said.extend(
+        lines.extend(
             status
                 .activity
                 .as_ref()
                 .filter(|_| !state.is_over())
                 .map(|a| format!("Now: {a}")),
         );
-        said.extend(detail(&status.error, &status.error_detail).map(|e| format!("Error: {e}")));
-        said.extend(
+        lines.extend(detail(&status.error, &status.error_detail).map(|e| format!("Error: {e}")));
+        lines.extend(
             detail(&status.warning, &status.warning_detail).map(|w| format!("Warning: {w}")),
         );
-        said.extend(
+        lines.extend(
             status
                 .preemption_notice
                 .as_ref()
                 .map(|n| format!("Notice: {n}")),
         );
-        if container.lock_count >= MANY_LOCKS && !state.is_over() {
-            said.push(format!(
-                "It was started {} times without running; the server gives up after a few more.",
+        if container.lock_count >= LOCK_COUNT_WARNING && !state.is_over() {
+            lines.push(format!(
+                "It was started {} times without running; the server cancels it after a few more.",
                 container.lock_count
             ));
         }
     }
     if job.request.container_count > 1 {
-        // A server of Arvados that does not say how many there may be.
+        // The limit is unknown on a server of Arvados that does not report it.
         let most = match job.request.container_count_max {
             0 => String::new(),
             most => format!(" of at most {most}"),
         };
-        said.push(format!(
+        lines.push(format!(
             "This is container {}{most}: the earlier ones were cancelled.",
             job.request.container_count
         ));
     }
     if matches!(state, JobState::Complete | JobState::Cancelled) && job.request.log_uuid.is_some() {
-        said.push(format!("See its log with: dispatch logs {name}"));
+        lines.push(format!("See its log with: dispatch logs {name}"));
     }
-    said
+    lines
 }
 
-fn first(job: &Job, state: JobState, now: Timestamp) -> String {
+fn state_sentence(job: &Job, state: JobState, now: Timestamp) -> String {
     let name = job.name();
     let since = |time: Option<Timestamp>| -> String {
         let passed = time.and_then(|t| Duration::try_from(now.duration_since(t)).ok());
-        passed.map_or_else(String::new, |t| format!(" for {}", show_time(t)))
+        passed.map_or_else(String::new, |t| format!(" for {}", format_duration(t)))
     };
     let started = job.container.as_ref().and_then(|c| c.started_at);
     match state {
-        JobState::Draft => format!("Job {name} is a draft: whoever made it has not committed it."),
+        JobState::Draft => format!("Job {name} is a draft: its owner has not committed it."),
         JobState::Held => format!(
             "Job {name} is on hold: its priority is 0, because it was killed or submitted so. It does not start by itself."
         ),
@@ -198,7 +207,7 @@ fn first(job: &Job, state: JobState, now: Timestamp) -> String {
     }
 }
 
-/// Codes above 128 usually mean a signal.
+/// Meaning of an exit code: codes above 128 usually stand for a signal.
 fn signal(code: i32) -> &'static str {
     match code {
         126 => " (it could not be executed)",
@@ -215,16 +224,16 @@ fn needs(job: &Job) -> String {
     let needs = &job.request.runtime_constraints;
     let gpus = match needs.gpu.device_count {
         0 => String::new(),
-        n => format!(" and {} ({})", count(n.into(), "GPU"), needs.gpu.stack),
+        n => format!(" and {} ({})", plural(n.into(), "GPU"), needs.gpu.stack),
     };
-    let cpus = count(needs.vcpus.into(), "CPU");
-    format!("{cpus}, {} memory{gpus}", show_size(needs.ram))
+    let cpus = plural(needs.vcpus.into(), "CPU");
+    format!("{cpus}, {} memory{gpus}", format_size(needs.ram))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::{Status, Tracked};
+    use crate::local_status::{Status, TrackedContainer};
 
     const CONTAINER: &str = "zzzzz-dz642-0123456789abcde";
 
@@ -244,13 +253,13 @@ mod tests {
         )
     }
 
-    fn answer(waits: Option<&str>, error: Option<&str>) -> Asked {
-        Asked::Answer(Box::new(Status {
+    fn answer(waits: Option<&str>, error: Option<&str>) -> StatusReply {
+        StatusReply::Reply(Box::new(Status {
             error: error.map(str::to_owned),
-            containers: vec![Tracked {
+            containers: vec![TrackedContainer {
                 container: CONTAINER.to_owned(),
                 waits: waits.map(str::to_owned),
-                ..Tracked::default()
+                ..TrackedContainer::default()
             }],
             ..Status::default()
         }))
@@ -260,12 +269,12 @@ mod tests {
     fn a_dispatcher_elsewhere_is_quoted_while_nothing_runs() {
         let now: Timestamp = "2026-01-01T00:05:00Z".parse().unwrap();
         let note = "2026-01-01T00:03:00Z".parse().unwrap();
-        for (state, told) in [("Queued", true), ("Locked", true), ("Running", false)] {
+        for (state, expected) in [("Queued", true), ("Locked", true), ("Running", false)] {
             let job = job(500, json!({"state": state, "priority": 9}));
             let last = vec![(note, "not run now: it asks for 64 CPUs".to_owned())];
-            let said = sentences(&job, &Asked::Elsewhere, None, last, now).join("\n");
-            let words = "A dispatcher said 2m00s ago: not run now: it asks for 64 CPUs";
-            assert_eq!(said.contains(words), told, "{said}");
+            let text = sentences(&job, &StatusReply::NotLocal, None, last, now).join("\n");
+            let words = "Message of a dispatcher, 2m00s ago: not run now: it asks for 64 CPUs";
+            assert_eq!(text.contains(words), expected, "{text}");
         }
     }
 
@@ -280,7 +289,7 @@ mod tests {
                 None,
                 vec![
                     "waiting for 5m00s with priority 500",
-                    "dispatcher says: needs 2 CPUs",
+                    "from the dispatcher: needs 2 CPUs",
                     "2 CPUs, 1 GiB memory",
                 ],
             ),
@@ -289,27 +298,33 @@ mod tests {
                 queued(),
                 answer(None, None),
                 Some("ignored"),
-                vec!["not looked at it yet"],
+                vec!["not listed it yet"],
             ),
             (
                 500,
                 queued(),
                 answer(None, Some("no API")),
                 None,
-                vec!["has trouble: no API"],
+                vec!["Error of the dispatcher: no API"],
             ),
-            (500, queued(), Asked::Silent, None, vec!["does not answer"]),
             (
                 500,
                 queued(),
-                Asked::Elsewhere,
+                StatusReply::NoReply,
+                None,
+                vec!["does not reply"],
+            ),
+            (
+                500,
+                queued(),
+                StatusReply::NotLocal,
                 Some("Waiting for nodes."),
-                vec!["The server says: Waiting for nodes."],
+                vec!["from the server: Waiting for nodes."],
             ),
             (
                 0,
                 json!({"state": "Queued", "priority": 0}),
-                Asked::Elsewhere,
+                StatusReply::NotLocal,
                 None,
                 vec!["on hold"],
             ),
@@ -327,14 +342,14 @@ mod tests {
             (
                 500,
                 json!({"state": "Running", "priority": 9, "started_at": "2026-01-01T00:04:00Z"}),
-                Asked::Elsewhere,
+                StatusReply::NotLocal,
                 None,
                 vec!["running for 1m00s"],
             ),
             (
                 500,
                 json!({"state": "Complete", "exit_code": 137, "runtime_status": {"error": "killed by its memory limit", "errorDetail": "used 2 of 1 GiB"}}),
-                Asked::Elsewhere,
+                StatusReply::NotLocal,
                 None,
                 vec![
                     "exit code 137 (killed)",
@@ -344,14 +359,14 @@ mod tests {
         ];
         for (priority, container, dispatcher, server, words) in rows {
             let job = job(priority, container);
-            let said = sentences(
+            let text = sentences(
                 &job,
                 &dispatcher,
                 server,
                 Vec::new(),
                 "2026-01-01T00:05:00Z".parse().unwrap(),
             );
-            let text = said.join("\n");
+            let text = text.join("\n");
             for word in words {
                 assert!(text.contains(word), "no {word:?} in:\n{text}");
             }

@@ -1,4 +1,4 @@
-//! `dispatch get`: a job's output, or any collection, into a directory.
+//! `dispatch get`: downloads the output of a job, or any collection, into a directory.
 
 use std::path::{Path, PathBuf};
 
@@ -7,16 +7,17 @@ use arvados_client::manifest::{Entry, FileTree};
 use clap::Args;
 use serde_json::json;
 
-use crate::collection::{self, Stored};
+use crate::collection::{self, StoredCollection};
 use crate::download;
-use crate::failure::Failure;
+use crate::error::CliError;
 use crate::input_spec::CollectionSpec;
 use crate::job::{Job, JobState};
 use crate::job_id::JobId;
 use crate::jobs;
-use crate::output::{Output, note, plain, progress};
+use crate::printer::{Output, eprint_note, progress};
 use crate::session::Session;
-use crate::units::{count, show_size};
+use crate::text::{plural, strip_control};
+use units::format_size;
 
 /// Fetch the output of a job, or a collection
 #[derive(Debug, Args)]
@@ -26,13 +27,13 @@ Examples:
   dispatch get 7:table.csv -  one file of it, to standard output
   dispatch get --list 7       only what there is")]
 pub struct Get {
-    /// Job or collection, with :PATH for one file or directory of it
+    /// Number or uuid of a job or collection, with :PATH for one file or directory of it
     #[arg(value_name = "ID[:PATH]")]
     pub what: String,
-    /// Where to; made if it does not exist. - writes one file to standard output
+    /// Target directory, created if it does not exist; - writes one file to standard output
     #[arg(value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
-    /// Overwrite files that are there
+    /// Overwrite existing files
     #[arg(short, long)]
     pub force: bool,
     /// Only list the files and their sizes
@@ -40,9 +41,9 @@ pub struct Get {
     pub list: bool,
 }
 
-pub async fn run(args: Get, session: &Session, out: Output) -> Result<(), Failure> {
+pub async fn run(args: Get, session: &Session, out: Output) -> Result<(), CliError> {
     let (stored, path) = locate(&args.what, session).await?;
-    let tree = stored.part(&path)?;
+    let tree = stored.subtree(&path)?;
     if args.list {
         return list(&tree, out);
     }
@@ -51,7 +52,7 @@ pub async fn run(args: Get, session: &Session, out: Output) -> Result<(), Failur
     let keep = client.keep(client.keep_options().await?).await?;
     if args.dir == Path::new("-") {
         let Some(Entry::File(extents)) = stored.tree.lookup(&path) else {
-            return Err(Failure::NotOneFile(args.what));
+            return Err(CliError::NotOneFile(args.what));
         };
         let mut reader = FileReader::new(keep, extents);
         while let Some(chunk) = reader.next_chunk().await? {
@@ -67,10 +68,10 @@ pub async fn run(args: Get, session: &Session, out: Output) -> Result<(), Failur
             "dir": args.dir, "files": files, "bytes": total, "portable_data_hash": stored.pdh,
         }));
     }
-    let files = count(files, "file");
-    note(&format!(
+    let files = plural(files, "file");
+    eprint_note(&format!(
         "{files}, {}, into {}",
-        show_size(total),
+        format_size(total),
         args.dir.display()
     ));
     Ok(())
@@ -80,7 +81,7 @@ fn size(extents: &[arvados_client::manifest::Extent]) -> u64 {
     extents.iter().map(|extent| extent.len).sum()
 }
 
-fn list(tree: &FileTree, out: Output) -> Result<(), Failure> {
+fn list(tree: &FileTree, out: Output) -> Result<(), CliError> {
     if out.json {
         let files: Vec<_> = tree
             .files()
@@ -91,27 +92,27 @@ fn list(tree: &FileTree, out: Output) -> Result<(), Failure> {
     for (path, extents) in tree.files() {
         out.line(&format!(
             "{:>10}  {}",
-            show_size(size(extents)),
-            plain(&path)
+            format_size(size(extents)),
+            strip_control(&path)
         ))?;
     }
     Ok(())
 }
 
-/// A collection as it is named, or a job's output; and the part of it that is wanted.
-async fn locate(what: &str, session: &Session) -> Result<(Stored, String), Failure> {
+/// Finds the collection, or the output of the job, and the path in it.
+async fn locate(what: &str, session: &Session) -> Result<(StoredCollection, String), CliError> {
     let client = &session.client;
     if let Some(CollectionSpec { collection, path }) = CollectionSpec::parse(what)? {
         return Ok((collection::open(client, &collection).await?, path));
     }
     let (id, path) = what.split_once(':').unwrap_or((what, ""));
-    let id: JobId = id.parse().map_err(|_| Failure::NoJob(what.to_owned()))?;
+    let id: JobId = id.parse().map_err(|_| CliError::NoJob(what.to_owned()))?;
     let job = jobs::find(client, &id).await?;
     let output = output(&job)?;
     Ok((collection::open(client, &output).await?, path.to_owned()))
 }
 
-fn output(job: &Job) -> Result<String, Failure> {
+fn output(job: &Job) -> Result<String, CliError> {
     let content = job.container.as_ref().and_then(|c| c.output.as_ref());
     let own = job.request.output_uuid.as_ref().map(ToString::to_string);
     if let Some(output) = own.or_else(|| content.map(ToString::to_string)) {
@@ -119,14 +120,14 @@ fn output(job: &Job) -> Result<String, Failure> {
     }
     let name = job.name();
     let why = match (job.state(), job.error()) {
-        (JobState::Cancelled, Some(error)) => format!("it was cancelled: {}", plain(error)),
+        (JobState::Cancelled, Some(error)) => format!("it was cancelled: {}", strip_control(error)),
         (JobState::Cancelled, None) => "it was cancelled".to_owned(),
         (JobState::Complete, _) => "none was saved".to_owned(),
         (JobState::Held, _) => "it is on hold (priority 0) and never ran".to_owned(),
         (state, _) => format!(
             "it is {}; wait for it with: dispatch wait {name}",
-            state.word()
+            state.as_str()
         ),
     };
-    Err(Failure::NoOutput { job: name, why })
+    Err(CliError::NoOutput { job: name, why })
 }

@@ -1,4 +1,4 @@
-//! `dispatch image`: adding and listing container images.
+//! `dispatch image`: adds and lists container images.
 
 use std::path::PathBuf;
 
@@ -6,11 +6,12 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::json;
 
-use crate::failure::Failure;
-use crate::image::{ImageError, ImageName, Packed, store};
-use crate::output::{Output, note, plain, progress};
+use crate::error::CliError;
+use crate::image::{ImageError, ImageName, ImageSource, store};
+use crate::printer::{Output, eprint_note, progress};
 use crate::session::Session;
-use crate::units::{show_size, show_time};
+use crate::text::strip_control;
+use units::{format_duration, format_size};
 
 /// Add and list container images
 #[derive(Debug, Args)]
@@ -19,7 +20,7 @@ pub struct Image {
     pub command: ImageCommand,
 }
 
-/// What to do with images.
+/// Subcommands of `dispatch image`.
 #[derive(Debug, Subcommand)]
 pub enum ImageCommand {
     Add(Add),
@@ -29,14 +30,15 @@ pub enum ImageCommand {
 
 /// Store an image under a name
 ///
-/// Takes what 'docker save' and 'podman save' write (also compressed with gzip or zstd), an OCI archive or layout, or
-/// a root directory, which becomes an image with one layer. An image that is stored already is only given the name.
+/// Accepts the output of 'docker save' and 'podman save' (also compressed with gzip or zstd), an
+/// OCI archive or layout, or a root directory. A root directory becomes an image with one layer. An
+/// image that is already stored only gets the name.
 #[derive(Debug, Args)]
 pub struct Add {
-    /// Name; the tag is latest if none is given
+    /// Name of the image [default tag: latest]
     #[arg(value_name = "NAME[:TAG]")]
     pub name: ImageName,
-    /// Archive, layout or root directory
+    /// Path of the archive, layout or root directory
     #[arg(value_name = "FILE|DIR")]
     pub path: PathBuf,
 }
@@ -45,20 +47,20 @@ pub struct Add {
 #[derive(Debug, Args)]
 pub struct List {}
 
-pub async fn run(args: Image, session: &Session, out: Output) -> Result<(), Failure> {
+pub async fn run(args: Image, session: &Session, out: Output) -> Result<(), CliError> {
     match args.command {
         ImageCommand::Add(add) => run_add(add, session, out).await,
         ImageCommand::List(_) => run_list(session, out).await,
     }
 }
 
-async fn run_add(args: Add, session: &Session, out: Output) -> Result<(), Failure> {
+async fn run_add(args: Add, session: &Session, out: Output) -> Result<(), CliError> {
     let client = &session.client;
     let name = args.name.clone();
-    let looking = tokio::task::spawn_blocking(move || Packed::open(&args.path, &name));
+    let looking = tokio::task::spawn_blocking(move || ImageSource::open(&args.path, &name));
     let image = looking.await.map_err(|_| ImageError::Stopped)??;
     let id = image.id.clone();
-    let (collection, was_there) = match store::existing(client, &id).await? {
+    let (collection, was_there) = match store::find_stored(client, &id).await? {
         Some(collection) => (collection, true),
         None => {
             let bar = progress(image.size, "uploading image");
@@ -79,18 +81,18 @@ async fn run_add(args: Add, session: &Session, out: Output) -> Result<(), Failur
     } else {
         ""
     };
-    note(&format!("image {} {stored} is now {}", &id[..12], args.name).replace("  ", " "));
+    eprint_note(&format!("image {} {stored} is now {}", &id[..12], args.name).replace("  ", " "));
     let pdh = collection.portable_data_hash.map(|pdh| pdh.to_string());
     out.line(&format!("{} {}", collection.uuid, pdh.unwrap_or_default()))
 }
 
-async fn run_list(session: &Session, out: Output) -> Result<(), Failure> {
+async fn run_list(session: &Session, out: Output) -> Result<(), CliError> {
     let images = store::list(&session.client).await?;
     if out.json {
         return out.json(&images);
     }
     if images.is_empty() {
-        note("no images; add one with: dispatch image add NAME FILE");
+        eprint_note("no images; add one with: dispatch image add NAME FILE");
         return Ok(());
     }
     let now = Timestamp::now();
@@ -100,11 +102,11 @@ async fn run_list(session: &Session, out: Output) -> Result<(), Failure> {
             .added
             .and_then(|added| now.duration_since(added).try_into().ok());
         vec![
-            plain(&image.name),
-            plain(&image.tag),
+            strip_control(&image.name),
+            strip_control(&image.tag),
             id.chars().take(12).collect(),
-            image.size.map(show_size).unwrap_or_default(),
-            age.map(show_time).unwrap_or_default(),
+            image.size.map(format_size).unwrap_or_default(),
+            age.map(format_duration).unwrap_or_default(),
             image.collection.clone(),
         ]
     });

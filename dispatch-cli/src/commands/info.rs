@@ -1,4 +1,4 @@
-//! `dispatch info`: the server, its queue, and the machine's capacity where that is known.
+//! `dispatch info`: prints the server, its queue, and the capacity of this machine if known.
 
 use arvados_client::Client;
 use arvados_client::filter::Query;
@@ -6,20 +6,21 @@ use arvados_client::records::{Container, User};
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::failure::Failure;
-use crate::output::{Output, plain};
+use crate::error::CliError;
+use crate::local_status::{self, Resources, StatusReply};
+use crate::printer::Output;
 use crate::session::Session;
-use crate::status::{self, Amounts, Asked};
-use crate::units::{count, show_size};
+use crate::text::{plural, strip_control};
+use units::format_size;
 
 /// Show the server, the queue, and what is free on this machine
 #[derive(Debug, Args)]
 pub struct Info {}
 
-/// The end of the system user's uuid, whose token is the cluster's SystemRootToken.
+/// End of the uuid of the system user, whose token is the SystemRootToken of the cluster.
 const SYSTEM_USER: &str = "-tpzed-000000000000000";
 
-/// Containers by what happens with them.
+/// Number of containers per state.
 #[derive(Debug, Clone, Copy, serde::Serialize)]
 struct Counts {
     waiting: u64,
@@ -28,7 +29,7 @@ struct Counts {
     running: u64,
 }
 
-pub async fn run(session: &Session, out: Output) -> Result<(), Failure> {
+pub async fn run(session: &Session, out: Output) -> Result<(), CliError> {
     let client = &session.client;
     let containers = |state: &'static str, held: bool| number_of(client, state, held);
     let (user, discovery, waiting, held, locked, running, dispatcher) = tokio::join!(
@@ -38,7 +39,7 @@ pub async fn run(session: &Session, out: Output) -> Result<(), Failure> {
         containers("Queued", true),
         containers("Locked", false),
         containers("Running", false),
-        status::ask(session),
+        local_status::fetch(session),
     );
     let (user, discovery) = (user?, discovery?);
     let counts = Counts {
@@ -48,22 +49,22 @@ pub async fn run(session: &Session, out: Output) -> Result<(), Failure> {
         running: running?,
     };
     let (status, silent) = match &dispatcher {
-        Asked::Answer(status) => (Some(status), false),
-        Asked::Silent => (None, true),
-        Asked::Elsewhere => (None, false),
+        StatusReply::Reply(status) => (Some(status), false),
+        StatusReply::NoReply => (None, true),
+        StatusReply::NotLocal => (None, false),
     };
     if out.json {
         return out.json(&json!({
             "host": session.host(),
             "cluster": discovery.uuid_prefix,
-            "user": called(&user),
+            "user": display_name(&user),
             "user_uuid": user.uuid,
             "state_dir": session.local.as_ref().map(|dir| dir.path()),
             "containers": counts,
             "dispatcher": match &dispatcher {
-                Asked::Answer(status) => json!(status),
-                Asked::Silent => json!("silent"),
-                Asked::Elsewhere => Value::Null,
+                StatusReply::Reply(status) => json!(status),
+                StatusReply::NoReply => json!("silent"),
+                StatusReply::NotLocal => Value::Null,
             },
         }));
     }
@@ -74,7 +75,7 @@ pub async fn run(session: &Session, out: Output) -> Result<(), Failure> {
     ))?;
     out.line(&format!(
         "User        {} ({})",
-        plain(&called(&user)),
+        strip_control(&display_name(&user)),
         user.uuid
     ))?;
     if let Some(local) = &session.local {
@@ -97,7 +98,7 @@ pub async fn run(session: &Session, out: Output) -> Result<(), Failure> {
         return Ok(());
     };
     if let Some(error) = &status.error {
-        out.line(&format!("Dispatcher  {}", plain(error)))?;
+        out.line(&format!("Dispatcher  {}", strip_control(error)))?;
     }
     let rows = [("Capacity", status.capacity), ("Free", status.free)];
     for (title, amounts) in rows {
@@ -108,8 +109,8 @@ pub async fn run(session: &Session, out: Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How a user is called; the system user has no login name.
-fn called(user: &User) -> String {
+/// Display name of a user; the system user has no login name.
+fn display_name(user: &User) -> String {
     let names = [&user.username, &user.full_name];
     let name = names.into_iter().find(|name| !name.is_empty());
     match (name, user.uuid.as_str().ends_with(SYSTEM_USER)) {
@@ -120,20 +121,20 @@ fn called(user: &User) -> String {
     }
 }
 
-fn shown(amounts: Amounts) -> String {
+fn shown(amounts: Resources) -> String {
     let mut text = format!(
         "{}, {} memory, {} scratch",
-        count(amounts.cpus, "CPU"),
-        show_size(amounts.ram),
-        show_size(amounts.scratch)
+        plural(amounts.cpus, "CPU"),
+        format_size(amounts.ram),
+        format_size(amounts.scratch)
     );
     if amounts.gpus > 0 {
-        text.push_str(&format!(", {}", count(amounts.gpus, "GPU")));
+        text.push_str(&format!(", {}", plural(amounts.gpus, "GPU")));
     }
     text
 }
 
-async fn number_of(client: &Client, state: &str, held: bool) -> Result<u64, Failure> {
+async fn number_of(client: &Client, state: &str, held: bool) -> Result<u64, CliError> {
     let mut query = Query::new().filter("state", "=", state).counted().limit(0);
     if state == "Queued" {
         query = query.filter("priority", if held { "=" } else { ">" }, 0);
@@ -168,7 +169,7 @@ mod tests {
         ];
         for (uuid, username, full_name, name) in rows {
             let user = json!({"uuid": uuid, "username": username, "full_name": full_name});
-            assert_eq!(called(&serde_json::from_value(user).unwrap()), name);
+            assert_eq!(display_name(&serde_json::from_value(user).unwrap()), name);
         }
     }
 }

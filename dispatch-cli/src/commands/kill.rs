@@ -1,26 +1,26 @@
-//! `dispatch kill`: nobody wants the job any more.
+//! `dispatch kill`: stops jobs by setting their priority to 0.
 
 use clap::Args;
 use serde_json::json;
 
-use crate::failure::Failure;
+use crate::error::CliError;
 use crate::job::{Job, JobState};
 use crate::job_id::JobId;
 use crate::jobs;
-use crate::output::{Output, note};
+use crate::printer::{Output, eprint_note};
 use crate::session::Session;
 
 /// Stop jobs, wherever they are: queued, being started, or running
 ///
-/// Sets the priority to 0. A running job is asked to end first (SIGTERM) and killed when it does not.
+/// Sets the priority to 0. A running job gets SIGTERM first, and SIGKILL if it does not end.
 #[derive(Debug, Args)]
 pub struct Kill {
-    /// Jobs
+    /// Numbers or uuids of the jobs
     #[arg(required = true, value_name = "ID")]
     pub jobs: Vec<JobId>,
 }
 
-pub async fn run(args: Kill, session: &Session, out: Output) -> Result<(), Failure> {
+pub async fn run(args: Kill, session: &Session, out: Output) -> Result<(), CliError> {
     let client = &session.client;
     for id in &args.jobs {
         let mut job = jobs::find(client, id).await?;
@@ -31,12 +31,12 @@ pub async fn run(args: Kill, session: &Session, out: Output) -> Result<(), Failu
                 .await?;
             job = jobs::refresh(client, &job).await?;
         }
-        let said = sentence(&job, before);
+        let message = sentence(&job, before);
         match out.json {
             true => out.json(&json!({
-                "id": job.number, "uuid": job.request.uuid, "before": before.word(), "state": job.state().word(),
+                "id": job.number, "uuid": job.request.uuid, "before": before.as_str(), "state": job.state().as_str(),
             }))?,
-            false => note(&said),
+            false => eprint_note(&message),
         }
     }
     Ok(())
@@ -46,12 +46,12 @@ fn sentence(job: &Job, before: JobState) -> String {
     let name = job.name();
     match (before, job.state()) {
         (JobState::Complete | JobState::Cancelled, state) => {
-            format!("job {name} was over already ({})", state.word())
+            format!("job {name} had already ended ({})", state.as_str())
         }
         (_, JobState::Held | JobState::Draft) => format!("job {name} will not start"),
-        (_, JobState::Complete | JobState::Cancelled) => format!("job {name} is over"),
+        (_, JobState::Complete | JobState::Cancelled) => format!("job {name} has ended"),
         (_, JobState::Running | JobState::Locked | JobState::Queued) => {
-            format!("job {name} is not wanted any more, but another job still uses its container")
+            format!("job {name} is cancelled, but another job still uses its container")
         }
         (_, JobState::Stopping) => format!("job {name} is being stopped"),
     }

@@ -1,4 +1,4 @@
-//! `dispatch list`: the newest jobs.
+//! `dispatch list`: prints a table of the newest jobs.
 
 use arvados_client::Client;
 use arvados_client::filter::Query;
@@ -7,41 +7,42 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::failure::Failure;
+use crate::error::CliError;
 use crate::job::{Job, USER_PROPERTY};
 use crate::jobs;
-use crate::output::{Output, note, plain};
+use crate::printer::{Output, eprint_note};
 use crate::result_file;
 use crate::session::Session;
-use crate::units::{show_size, show_time};
+use crate::text::strip_control;
+use units::{format_duration, format_size};
 
-/// Longest name shown in a table.
-const NAME: usize = 30;
+/// Maximum length of a name in the table.
+const MAX_NAME_WIDTH: usize = 30;
 
 /// List the newest jobs
 #[derive(Debug, Args)]
 pub struct List {
-    /// Only jobs I submitted with 'dispatch submit'
+    /// Show only jobs that I submitted with 'dispatch submit'
     #[arg(long)]
     pub mine: bool,
-    /// Only jobs that are not over
+    /// Show only jobs that have not ended
     #[arg(long)]
     pub active: bool,
-    /// Only jobs with this name; % stands for any text
+    /// Show only jobs with this name; % stands for any text
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// How many
+    /// Maximum number of jobs to show
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub limit: u64,
-    /// As many as the server gives at once (1000)
+    /// Show as many jobs as the server returns at once (1000)
     #[arg(long, conflicts_with = "limit")]
     pub all: bool,
-    /// Show the peak memory of jobs that are over; reads each job's log
+    /// Show the peak memory of ended jobs, which reads the log of each job
     #[arg(long)]
     pub usage: bool,
 }
 
-pub async fn run(args: List, session: &Session, out: Output) -> Result<(), Failure> {
+pub async fn run(args: List, session: &Session, out: Output) -> Result<(), CliError> {
     let client = &session.client;
     let mut query = Query::new();
     if args.mine {
@@ -70,7 +71,7 @@ pub async fn run(args: List, session: &Session, out: Output) -> Result<(), Failu
         return out.json(&rows);
     }
     if jobs.is_empty() {
-        note("no jobs; hand one in with: dispatch submit");
+        eprint_note("no jobs; submit one with: dispatch submit");
         return Ok(());
     }
     let mut header = vec![
@@ -83,14 +84,14 @@ pub async fn run(args: List, session: &Session, out: Output) -> Result<(), Failu
     let rows = jobs.iter().zip(&peaks).map(|(job, peak)| {
         let mut row = cells(job, now);
         if args.usage {
-            row.push(peak.map(show_size).unwrap_or_default());
+            row.push(peak.map(format_size).unwrap_or_default());
         }
         row.push(job.request.uuid.to_string());
         row
     });
     out.table(&header, rows.collect())?;
     if available > jobs.len() as u64 {
-        note(&format!(
+        eprint_note(&format!(
             "{} of {available} jobs; see more with --limit or --all",
             jobs.len()
         ));
@@ -98,9 +99,9 @@ pub async fn run(args: List, session: &Session, out: Output) -> Result<(), Failu
     Ok(())
 }
 
-/// Read from the logs, a few at a time.
-async fn peaks(client: &Client, jobs: &[Job]) -> Result<Vec<Option<u64>>, Failure> {
-    const AT_ONCE: usize = 8;
+/// Reads peak memory from the logs, a few at a time.
+async fn peaks(client: &Client, jobs: &[Job]) -> Result<Vec<Option<u64>>, CliError> {
+    const MAX_CONCURRENT_READS: usize = 8;
     let keep = client.keep(client.keep_options().await?).await?;
     let mut reading = JoinSet::new();
     let mut peaks = vec![None; jobs.len()];
@@ -114,17 +115,17 @@ async fn peaks(client: &Client, jobs: &[Job]) -> Result<Vec<Option<u64>>, Failur
             let result = result_file::read(&client, &keep, &job).await;
             (index, result.and_then(|result| result.peak_memory()))
         });
-        if reading.len() >= AT_ONCE {
-            note_peak(&mut reading, &mut peaks).await;
+        if reading.len() >= MAX_CONCURRENT_READS {
+            collect_peak(&mut reading, &mut peaks).await;
         }
     }
     while !reading.is_empty() {
-        note_peak(&mut reading, &mut peaks).await;
+        collect_peak(&mut reading, &mut peaks).await;
     }
     Ok(peaks)
 }
 
-async fn note_peak(reading: &mut JoinSet<(usize, Option<u64>)>, peaks: &mut [Option<u64>]) {
+async fn collect_peak(reading: &mut JoinSet<(usize, Option<u64>)>, peaks: &mut [Option<u64>]) {
     if let Some(Ok((index, peak))) = reading.join_next().await {
         peaks[index] = peak;
     }
@@ -136,20 +137,20 @@ fn cells(job: &Job, now: Timestamp) -> Vec<String> {
         .request
         .created_at
         .and_then(|made| now.duration_since(made).try_into().ok());
-    let mut name: String = plain(&job.request.name).replace(['\n', '\t'], " ");
-    if name.chars().count() > NAME {
-        name = name.chars().take(NAME - 1).chain(['…']).collect();
+    let mut name: String = strip_control(&job.request.name).replace(['\n', '\t'], " ");
+    if name.chars().count() > MAX_NAME_WIDTH {
+        name = name.chars().take(MAX_NAME_WIDTH - 1).chain(['…']).collect();
     }
     vec![
         job.number.map_or_else(|| "-".to_owned(), |n| n.to_string()),
         name,
-        job.state().word().to_owned(),
+        job.state().as_str().to_owned(),
         job.exit_code().map(|c| c.to_string()).unwrap_or_default(),
         job.request.priority.to_string(),
         constraints.vcpus.to_string(),
-        show_size(constraints.ram),
-        age.map(show_time).unwrap_or_default(),
-        job.run_time(now).map(show_time).unwrap_or_default(),
+        format_size(constraints.ram),
+        age.map(format_duration).unwrap_or_default(),
+        job.run_time(now).map(format_duration).unwrap_or_default(),
     ]
 }
 
@@ -160,7 +161,7 @@ fn record(job: &Job, peak: Option<u64>, now: Timestamp) -> Value {
         "uuid": job.request.uuid,
         "container_uuid": job.request.container_uuid,
         "name": job.request.name,
-        "state": job.state().word(),
+        "state": job.state().as_str(),
         "exit_code": job.exit_code(),
         "priority": job.request.priority,
         "cpus": job.request.runtime_constraints.vcpus,

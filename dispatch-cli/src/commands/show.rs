@@ -1,28 +1,29 @@
-//! `dispatch show`: everything about one job.
+//! `dispatch show`: prints all details of one job.
 
 use arvados_client::records::{Mount, MountKind};
 use clap::Args;
 use jiff::Timestamp;
 use serde_json::json;
 
-use crate::failure::Failure;
+use crate::error::CliError;
 use crate::job::Job;
 use crate::job_id::JobId;
 use crate::jobs;
-use crate::output::{Output, plain};
+use crate::printer::Output;
 use crate::result_file::{self, ResultFile};
 use crate::session::Session;
-use crate::units::{count, show_size, show_time};
+use crate::text::{plural, strip_control};
+use units::{format_duration, format_size};
 
-/// Show everything about a job
+/// Show all details of a job
 #[derive(Debug, Args)]
 pub struct Show {
-    /// Job
+    /// Number or uuid of the job
     #[arg(value_name = "ID")]
     pub job: JobId,
 }
 
-pub async fn run(args: Show, session: &Session, out: Output) -> Result<(), Failure> {
+pub async fn run(args: Show, session: &Session, out: Output) -> Result<(), CliError> {
     let client = &session.client;
     let job = jobs::find(client, &args.job).await?;
     let result = match job.verdict() {
@@ -35,7 +36,7 @@ pub async fn run(args: Show, session: &Session, out: Output) -> Result<(), Failu
     if out.json {
         return out.json(&json!({
             "id": job.number,
-            "state": job.state().word(),
+            "state": job.state().as_str(),
             "exit_code": job.exit_code(),
             "request": job.request,
             "container": job.container,
@@ -45,8 +46,8 @@ pub async fn run(args: Show, session: &Session, out: Output) -> Result<(), Failu
     let rows = rows(&job, result.as_ref(), Timestamp::now());
     let width = rows.iter().map(|(key, _)| key.len()).max().unwrap_or(0);
     for (key, value) in rows {
-        // Further lines of a value are indented below the first.
-        let value = plain(&value).replace('\n', &format!("\n{:width$}  ", ""));
+        // Further lines of a value are indented like the first.
+        let value = strip_control(&value).replace('\n', &format!("\n{:width$}  ", ""));
         out.line(&format!("{key:width$}  {value}"))?;
     }
     Ok(())
@@ -65,7 +66,7 @@ fn rows(job: &Job, result: Option<&ResultFile>, now: Timestamp) -> Vec<(&'static
     let time = |time: Option<Timestamp>| time.map(|t| format!("{t:.0}"));
     row("Job", job.number.map(|n| n.to_string()));
     row("Name", Some(request.name.clone()));
-    row("State", Some(job.state().word().to_owned()));
+    row("State", Some(job.state().as_str().to_owned()));
     row("Activity", status.and_then(|s| s.activity.clone()));
     row("Exit code", job.exit_code().map(|c| c.to_string()));
     row("Error", status.and_then(|s| s.error.clone()));
@@ -118,7 +119,7 @@ fn rows(job: &Job, result: Option<&ResultFile>, now: Timestamp) -> Vec<(&'static
     row("Submitted", time(request.created_at));
     row("Started", time(container.and_then(|c| c.started_at)));
     row("Finished", time(container.and_then(|c| c.finished_at)));
-    row("Ran for", job.run_time(now).map(show_time));
+    row("Ran for", job.run_time(now).map(format_duration));
     row(
         "CPU time",
         result
@@ -127,7 +128,7 @@ fn rows(job: &Job, result: Option<&ResultFile>, now: Timestamp) -> Vec<(&'static
     );
     row(
         "Peak memory",
-        result.and_then(ResultFile::peak_memory).map(show_size),
+        result.and_then(ResultFile::peak_memory).map(format_size),
     );
     let output = container
         .and_then(|c| c.output.as_ref())
@@ -147,8 +148,8 @@ fn rows(job: &Job, result: Option<&ResultFile>, now: Timestamp) -> Vec<(&'static
 fn needs(job: &Job) -> String {
     let needs = &job.request.runtime_constraints;
     let mut parts = vec![
-        count(needs.vcpus.into(), "CPU"),
-        format!("{} memory", show_size(needs.ram)),
+        plural(needs.vcpus.into(), "CPU"),
+        format!("{} memory", format_size(needs.ram)),
     ];
     let scratch: u64 = job
         .request
@@ -158,12 +159,12 @@ fn needs(job: &Job) -> String {
         .map(|m| m.capacity)
         .sum();
     if scratch > 0 {
-        parts.push(format!("{} scratch", show_size(scratch)));
+        parts.push(format!("{} scratch", format_size(scratch)));
     }
     if needs.gpu.device_count > 0 {
         parts.push(format!(
             "{} ({})",
-            count(needs.gpu.device_count.into(), "GPU"),
+            plural(needs.gpu.device_count.into(), "GPU"),
             needs.gpu.stack
         ));
     }
@@ -174,7 +175,7 @@ fn needs(job: &Job) -> String {
     if longest > 0 {
         parts.push(format!(
             "at most {}",
-            show_time(std::time::Duration::from_secs(longest))
+            format_duration(std::time::Duration::from_secs(longest))
         ));
     }
     parts.join(", ")
@@ -190,13 +191,13 @@ fn mount(mount: &Mount) -> String {
             format!("{}{path}", mount.portable_data_hash)
         }
         MountKind::Collection => format!("{}{path}", mount.uuid),
-        MountKind::Tmp => format!("{} for the job to write to", show_size(mount.capacity)),
+        MountKind::Tmp => format!("{} for the job to write to", format_size(mount.capacity)),
         MountKind::File => mount.path.clone(),
         ref kind => String::from(kind.clone()),
     }
 }
 
-/// As a shell would need it, so that the line can be pasted.
+/// Quotes for a shell, so that the line can be pasted.
 fn quoted(text: &str) -> String {
     let simple = !text.is_empty()
         && text

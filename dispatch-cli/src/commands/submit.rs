@@ -1,73 +1,74 @@
-//! `dispatch submit`: a job from flags to the server's queue.
+//! `dispatch submit`: makes a container request from flags, uploads its inputs, and puts it into
+//! the queue.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use arvados_client::Client;
 use arvados_client::error::StatusCode;
-use arvados_client::manifest::Entry;
 use arvados_client::records::ContainerRequest;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
 use super::wait;
-use crate::collection;
 use crate::collection_name;
+use crate::error::CliError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::image::store;
-use crate::input_spec::{self, CollectionSpec, InputSpec, InputSpecError, Source};
+use crate::input_mount;
+use crate::input_spec::{self, InputSpec, InputSpecError, Source};
 use crate::job::{Job, number_of};
 use crate::jobs;
-use crate::output::{Output, note};
+use crate::printer::{Output, eprint_note};
 use crate::session::Session;
-use crate::units;
-use crate::upload;
 use crate::watch::Watch;
 
-/// Hand in a job: a command to run in a container
+/// Submit a job: a command to run in a container
 ///
-/// Prints the job's number and uuid. What the command writes below --output-path becomes its output, see 'dispatch
-/// get'; what it prints is in its log, see 'dispatch logs'.
+/// Prints the number and the uuid of the job. Files that the command writes below --output-path
+/// become its output, see 'dispatch get'. Its standard output and error are in its log, see
+/// 'dispatch logs'.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   dispatch submit --image busybox -- echo hello
   dispatch submit --image busybox --input data=./table.csv --wait -- sh -c 'wc -l /input/data > /out/lines'
-  dispatch submit --image tool:2 --cpus 4 --mem 8GiB --time 2h --input ref=zzzzz-4zz18-0123456789abcde:hg38 -- tool /input/ref")]
+  dispatch submit --image tool:2 --cpus 4 --memory 8GiB --time 2h --input ref=zzzzz-4zz18-0123456789abcde:hg38 -- tool /input/ref")]
 pub struct Submit {
-    /// Image: NAME[:TAG] as in 'dispatch image list', or the uuid or portable data hash of its collection
+    /// Image of the container: NAME[:TAG] as in 'dispatch image list', or the uuid or portable data
+    /// hash of its collection
     #[arg(long, value_name = "IMAGE")]
     pub image: String,
-    /// CPUs
+    /// Number of CPUs
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub cpus: u32,
-    /// Memory, like 512MiB or 4GiB; a job that takes more is killed
-    #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = units::size)]
-    pub mem: u64,
-    /// GPUs: how many, or STACK:N with cuda or rocm as the stack
+    /// Maximum memory; a job that uses more is killed
+    #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = units::parse_positive_size)]
+    pub memory: u64,
+    /// Number of GPUs, or STACK:N with cuda or rocm as the stack
     #[arg(long, value_name = "[STACK:]N", value_parser = gpus)]
     pub gpus: Option<Gpus>,
-    /// Disk space for the output, like 10GiB
-    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = units::size)]
+    /// Scratch space: disk space for the output
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = units::parse_positive_size)]
     pub scratch: u64,
-    /// Stop the job when it has run this long, like 30m or 2h [default: no limit]
-    #[arg(long, value_name = "TIME", value_parser = units::time)]
+    /// Maximum run time; the job is stopped after it [default: no limit]
+    #[arg(long, value_name = "TIME", value_parser = units::parse_whole_seconds)]
     pub time: Option<Duration>,
-    /// 1 to 1000, larger is sooner; 0 holds the job back
+    /// Priority from 1 to 1000; a larger one starts sooner. 0 puts the job on hold
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub priority: u32,
-    /// What to call the job [default: the command's name]
+    /// Name of the job [default: the name of the command]
     #[arg(long, value_name = "TEXT")]
     pub name: Option<String>,
-    /// Set an environment variable; can be repeated
+    /// Environment variable of the job; may be given several times
     #[arg(long, value_name = "NAME=VALUE")]
     pub env: Vec<String>,
-    /// Give the job a collection (uuid or portable data hash, with :PATH for a part of it), or a file or directory of
-    /// this machine, at /input/NAME, or at NAME if that begins with /; can be repeated
+    /// Input at /input/NAME, or at NAME if that begins with /: a collection (uuid or portable data
+    /// hash, with :PATH for a part of it), or a file or directory of this machine; may be given
+    /// several times
     #[arg(long, value_name = "NAME=WHAT")]
     pub input: Vec<String>,
-    /// Standard input: COLLECTION:PATH, a file, or - for what is piped into this command
+    /// Standard input: COLLECTION:PATH, a file, or - for the standard input of this command
     #[arg(long, value_name = "WHAT")]
     pub stdin: Option<String>,
     /// Directory in the container that becomes the output
@@ -76,19 +77,19 @@ pub struct Submit {
     /// Give the job network access, and with it a token for the API
     #[arg(long)]
     pub network: bool,
-    /// Take the result of an equal job that is running or succeeded, instead of running again
+    /// Use the result of an equal job that is running or succeeded, instead of running again
     #[arg(long)]
     pub reuse: bool,
     /// Wait for the job and end with its exit code
     #[arg(long)]
     pub wait: bool,
-    /// Command and arguments
+    /// Command of the job, with its arguments
     #[arg(required = true, last = true, value_name = "CMD")]
     pub command: Vec<String>,
 }
 
-/// Lowest driver version that servers accept, for jobs that can use any: they refuse every text that reads as 0.
-/// Jobs that need a certain one are submitted through the API.
+/// Driver version for jobs that can use any: the lowest that servers accept, because they refuse 0.
+/// Jobs that need a certain version are submitted through the API.
 const ANY_DRIVER: &str = "0.1";
 
 /// A number of devices of one kind.
@@ -112,7 +113,7 @@ fn gpus(text: &str) -> Result<Gpus, String> {
     }
 }
 
-/// Flags that were checked further than their form, before anything is sent.
+/// Flags that were checked completely before anything is sent.
 struct Plan {
     environment: BTreeMap<String, String>,
     output_path: String,
@@ -125,13 +126,13 @@ enum Stdin {
     Source(Source),
 }
 
-fn plan(args: &Submit) -> Result<Plan, Failure> {
+fn plan(args: &Submit) -> Result<Plan, CliError> {
     let mut environment = BTreeMap::new();
     for pair in &args.env {
         let (name, value) = pair
             .split_once('=')
             .filter(|(name, _)| !name.is_empty())
-            .ok_or_else(|| Failure::BadEnv(pair.clone()))?;
+            .ok_or_else(|| CliError::BadEnv(pair.clone()))?;
         environment.insert(name.to_owned(), value.to_owned());
     }
     let output_path = input_spec::output_path(&args.output_path)?;
@@ -165,15 +166,15 @@ impl Plan {
     }
 }
 
-pub async fn run(args: Submit, session: &Session, out: Output) -> Result<Exit, Failure> {
+pub async fn run(args: Submit, session: &Session, out: Output) -> Result<Exit, CliError> {
     let client = &session.client;
     let plan = plan(&args)?;
-    // Subscribed before there is anything to wait for, so that a short job's end is not missed.
+    // Subscribe before the job exists, so that the end of a short job is not missed.
     let watch = args.wait.then(|| Watch::new(client));
     let user = client.current_user().await?.uuid.to_string();
-    let image = store::reference(client, &args.image).await?;
+    let image = store::container_image(client, &args.image).await?;
     if plan.uploads() {
-        store::check(client, &image).await?;
+        store::check_exists(client, &image).await?;
     }
     let name = args.name.clone().unwrap_or_else(|| {
         let program = args.command[0].rsplit('/').next();
@@ -185,11 +186,11 @@ pub async fn run(args: Submit, session: &Session, out: Output) -> Result<Exit, F
     attributes["properties"] = jobs::number_properties(&user, number);
     let request = commit(client, attributes, &args.image).await?;
     let number = match number_of(&request, &user) {
-        Some(number) => match jobs::settle_number(client, &user, &request).await {
+        Some(number) => match jobs::resolve_number_conflict(client, &user, &request).await {
             Ok(number) => number,
-            // The job is in the queue; that must be told whatever becomes of its number.
+            // The job is in the queue, which must be printed whatever happens to its number.
             Err(failure) => {
-                note(&format!(
+                eprint_note(&format!(
                     "dispatch: job {number} is queued, but its number may not be its own: {failure}"
                 ));
                 None
@@ -210,7 +211,7 @@ pub async fn run(args: Submit, session: &Session, out: Output) -> Result<Exit, F
     wait::report(session, &ended, out).await
 }
 
-fn announce(job: &Job, out: Output) -> Result<(), Failure> {
+fn announce(job: &Job, out: Output) -> Result<(), CliError> {
     match (out.json, job.number) {
         (true, number) => out.json(&json!({
             "id": number, "uuid": job.request.uuid, "container_uuid": job.request.container_uuid,
@@ -222,7 +223,7 @@ fn announce(job: &Job, out: Output) -> Result<(), Failure> {
 
 /// Everything but the number.
 fn attributes(args: &Submit, plan: &Plan, name: &str, image: &str, mounts: Value) -> Value {
-    let mut constraints = json!({"vcpus": args.cpus, "ram": args.mem, "API": args.network});
+    let mut constraints = json!({"vcpus": args.cpus, "ram": args.memory, "API": args.network});
     if let Some(gpus) = &args.gpus {
         constraints["gpu"] = json!({
             "stack": gpus.stack, "device_count": gpus.count, "driver_version": ANY_DRIVER, "hardware_target": [], "vram": 0,
@@ -241,7 +242,12 @@ fn attributes(args: &Submit, plan: &Plan, name: &str, image: &str, mounts: Value
     })
 }
 
-async fn mounts(client: &Client, args: &Submit, plan: &Plan, name: &str) -> Result<Value, Failure> {
+async fn mounts(
+    client: &Client,
+    args: &Submit,
+    plan: &Plan,
+    name: &str,
+) -> Result<Value, CliError> {
     let mut mounts = Map::new();
     mounts.insert(
         plan.output_path.clone(),
@@ -249,81 +255,30 @@ async fn mounts(client: &Client, args: &Submit, plan: &Plan, name: &str) -> Resu
     );
     for input in &plan.inputs {
         let title = collection_name::from_text(&format!("Input {} of {name}", input.name()));
-        let mount = mount(client, &input.source, &title).await?;
+        let mount = input_mount::from_source(client, &input.source, &title).await?;
         mounts.insert(input.target.clone(), mount);
     }
     let title = collection_name::from_text(&format!("Standard input of {name}"));
     let stdin = match &plan.stdin {
         None => return Ok(Value::Object(mounts)),
-        Some(Stdin::Piped) => piped(client, &title).await?,
+        Some(Stdin::Piped) => input_mount::from_stdin(client, &title).await?,
         Some(Stdin::Source(source)) => {
             let given = args.stdin.as_deref().unwrap_or_default();
-            check_one_file(client, source, given).await?;
-            mount(client, source, &title).await?
+            input_mount::check_one_file(client, source, given).await?;
+            input_mount::from_source(client, source, &title).await?
         }
     };
     mounts.insert("stdin".into(), stdin);
     Ok(Value::Object(mounts))
 }
 
-async fn mount(client: &Client, source: &Source, title: &str) -> Result<Value, Failure> {
-    match source {
-        Source::Collection(CollectionSpec { collection, path }) => {
-            let stored = collection::open(client, collection).await?;
-            stored.part(path)?;
-            Ok(collection_mount(&stored.pdh, path))
-        }
-        Source::Local(local) => {
-            let items = upload::plan_aside(vec![local.clone()]).await?;
-            let manifest = upload::store(client, &items, "uploading input").await?;
-            let saved = upload::save(client, &manifest, title).await?;
-            let pdh = manifest.pdh();
-            let pdh = saved.portable_data_hash.unwrap_or(pdh);
-            let path = match items.as_slice() {
-                [upload::Item::File { path, .. }] if !local.is_dir() => path.as_str(),
-                _ => "",
-            };
-            Ok(collection_mount(pdh.as_str(), path))
-        }
-    }
-}
-
-/// Only a file can be standard input.
-async fn check_one_file(client: &Client, source: &Source, given: &str) -> Result<(), Failure> {
-    let is_file = match source {
-        // What does not exist is told by whoever opens it.
-        Source::Local(path) => !path.is_dir(),
-        Source::Collection(CollectionSpec { collection, path }) => {
-            let stored = collection::open(client, collection).await?;
-            !matches!(stored.tree.lookup(path), Some(Entry::Directory))
-        }
-    };
-    match is_file {
-        true => Ok(()),
-        false => Err(Failure::NotOneFile(given.to_owned())),
-    }
-}
-
-async fn piped(client: &Client, title: &str) -> Result<Value, Failure> {
-    let manifest = upload::store_stream(client, "stdin", tokio::io::stdin()).await?;
-    let saved = upload::save(client, &manifest, title).await?;
-    let pdh = saved.portable_data_hash.unwrap_or_else(|| manifest.pdh());
-    Ok(collection_mount(pdh.as_str(), "stdin"))
-}
-
-fn collection_mount(pdh: &str, path: &str) -> Value {
-    match path {
-        "" => json!({"kind": "collection", "portable_data_hash": pdh}),
-        path => json!({"kind": "collection", "portable_data_hash": pdh, "path": path}),
-    }
-}
-
-/// Commits the request. A server that knows no numbers in its vocabulary gets the job without one.
+/// Commits the request. A server whose vocabulary does not allow job numbers gets the job without
+/// one.
 async fn commit(
     client: &Client,
     mut attributes: Value,
     image: &str,
-) -> Result<ContainerRequest, Failure> {
+) -> Result<ContainerRequest, CliError> {
     loop {
         let error = match client.create_container_request(attributes.clone()).await {
             Ok(request) => return Ok(request),
@@ -334,22 +289,24 @@ async fn commit(
             Some(StatusCode::UNPROCESSABLE_ENTITY | StatusCode::BAD_REQUEST)
         );
         if error.is_ambiguous() {
-            return Err(Failure::MaybeSubmitted(error.to_string()));
+            return Err(CliError::MaybeSubmitted(error.to_string()));
         }
         if !refused {
             return Err(error.into());
         }
-        let said = error.to_string();
-        let lower = said.to_lowercase();
+        let message = error.to_string();
+        let lower = message.to_lowercase();
         if lower.contains("vocabulary") && !attributes["properties"].is_null() {
-            note("dispatch: this server's vocabulary does not allow job numbers; use the uuid");
+            eprint_note(
+                "dispatch: this server's vocabulary does not allow job numbers; use the uuid",
+            );
             attributes["properties"] = Value::Null;
             continue;
         }
         if lower.contains("image") && lower.contains("not found") {
-            return Err(Failure::NoImage(image.to_owned()));
+            return Err(CliError::NoImage(image.to_owned()));
         }
-        return Err(Failure::Refused(said));
+        return Err(CliError::Refused(message));
     }
 }
 
@@ -372,7 +329,7 @@ mod tests {
         let args = parse(&[
             "--cpus",
             "2",
-            "--mem",
+            "--memory",
             "1GiB",
             "--gpus",
             "2",
@@ -427,15 +384,15 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused_before_anything_is_sent() {
         for (flags, word) in [
-            (&["--mem", "4"][..], "write 4GiB"),
+            (&["--memory", "4"][..], "write 4GiB"),
             (&["--time", "4"], "write 4s"),
             (&["--gpus", "0"], "cuda:2"),
             (&["--gpus", "opencl:1"], "cuda:2"),
             (&["--cpus", "0"], "0"),
             (&["--priority", "1001"], "1000"),
         ] {
-            let said = parse(flags).unwrap_err().to_string();
-            assert!(said.contains(word), "{flags:?}: {said}");
+            let message = parse(flags).unwrap_err().to_string();
+            assert!(message.contains(word), "{flags:?}: {message}");
         }
         for flags in [
             &["--env", "A"][..],

@@ -1,10 +1,9 @@
-//! `dispatch up`: a whole Arvados-style cluster on one machine, for as long as it runs.
+//! `dispatch up`: runs a server and a dispatcher on this machine until it is stopped.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use arvados_client::Token;
 use clap::Args;
 use serde::Deserialize;
 use tokio::process::Command;
@@ -12,25 +11,29 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use crate::failure::Failure;
-use crate::output::{Output, note};
-use crate::state_dir::{ChildRecord, Held, RUN_DIR, StateDir, UpRecord, env_lines};
-use crate::status::URL_FILE;
-use crate::supervise::keeper::{Event, Keeper, MakeCommand};
+use crate::ca_bundle;
+use crate::commands::env::lines_without_token;
+use crate::error::CliError;
+use crate::local_status::URL_FILE;
+use crate::printer::{Output, eprint_note};
+use crate::state_dir::{
+    ChildRecord, LOCAL_STATE_DIR, RECORD_FILE, ServerRecord, StateDir, StateDirLock, UpRecord,
+};
+use crate::supervise::child::{Event, MakeCommand, SupervisedChild};
 use crate::supervise::log::Log;
-use crate::supervise::{UpError, leftovers, programs};
-use crate::units;
+use crate::supervise::{UpError, orphans, programs};
 
-/// How long the programs may take to be ready.
-const READY: Duration = Duration::from_secs(60);
-/// A program that has never been ready and died this often does not start.
-const ATTEMPTS: u32 = 5;
-/// "Something must be changed by a person": trying again does not help.
-const CONFIGURATION: i32 = 78;
-const API: &str = "dispatch-api";
-const LOCAL: &str = "dispatch-local";
-/// What children must not inherit: they get what they need by name, and no secret of whoever started us.
-const OURS_ALONE: [&str; 5] = [
+/// Timeout until a program is ready.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum number of starts of a program that has never been ready.
+const MAX_START_ATTEMPTS: u32 = 5;
+/// Exit status of a program for a configuration error, which a restart does not fix.
+const EX_CONFIG: i32 = 78;
+const API_SERVER: &str = "dispatch-api";
+const DISPATCHER: &str = "dispatch-local";
+/// Variables that children do not inherit: they get their own server and token, not those of the
+/// user.
+const NOT_INHERITED: [&str; 5] = [
     "ARVADOS_API_HOST",
     "ARVADOS_API_TOKEN",
     "ARVADOS_API_HOST_INSECURE",
@@ -40,26 +43,28 @@ const OURS_ALONE: [&str; 5] = [
 
 /// Start a server and a dispatcher on this machine, and keep them running
 ///
-/// Prints the two lines that other programs need in their environment; other dispatch commands find this server by
-/// themselves. Ctrl-C (or SIGTERM) ends both and leaves running containers running: the next 'dispatch up' on the same
-/// state adopts them. A second one at the same time ends with exit status 6.
+/// Prints two environment lines for other programs, the same as 'dispatch env', with the file of
+/// the token instead of the token. Other dispatch commands find this server by themselves, and act
+/// as an ordinary user; 'dispatch user' adds more. Ctrl-C (or SIGTERM) stops both and leaves
+/// running containers alone: the next 'dispatch up' with the same state directory takes them over.
+/// A second 'dispatch up' on the same state directory ends with exit status 6.
 #[derive(Debug, Args)]
 pub struct Up {
-    /// Where the server listens [default: 127.0.0.1 and the port of the last start]
+    /// Listen address of the server [default: 127.0.0.1 and the port of the last start]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<SocketAddr>,
-    /// Give containers at most so many CPUs [default: all of this machine]
+    /// Maximum number of CPUs for containers [default: all of this machine]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub cpus: Option<u32>,
-    /// Give containers at most so much memory, like 16GiB [default: all of this machine]
-    #[arg(long, value_name = "SIZE", value_parser = units::size)]
-    pub mem: Option<u64>,
-    /// Where containers write [default: below the state directory]
+    /// Maximum memory for containers [default: all of this machine]
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_positive_size)]
+    pub memory: Option<u64>,
+    /// Directory for the files of running containers [default: below the state directory]
     #[arg(long, value_name = "DIR")]
-    pub scratch: Option<PathBuf>,
-    /// Where images and data are cached [default: below the state directory]
+    pub scratch_dir: Option<PathBuf>,
+    /// Directory for cached images and data [default: below the state directory]
     #[arg(long, value_name = "DIR")]
-    pub cache: Option<PathBuf>,
+    pub cache_dir: Option<PathBuf>,
 }
 
 /// The line dispatch-api prints when it is ready.
@@ -67,59 +72,58 @@ pub struct Up {
 struct Ready {
     host: String,
     certificate: PathBuf,
-    tokens: Tokens,
+    tokens: TokenFiles,
 }
 
 #[derive(Debug, Clone, Deserialize)]
-struct Tokens {
+struct TokenFiles {
     user: PathBuf,
     dispatch: PathBuf,
+    root: PathBuf,
 }
 
-struct World {
+struct Supervisor {
     state: StateDir,
     log: Log,
     events: mpsc::Receiver<Event>,
-    tell: mpsc::Sender<Event>,
+    sender: mpsc::Sender<Event>,
     record: UpRecord,
     signals: (Signal, Signal),
-    _held: Held,
+    _lock: StateDirLock,
 }
 
-pub async fn run(args: Up, state: StateDir) -> Result<(), Failure> {
-    let mut world = World::enter(state).await?;
-    let mut keepers = Vec::new();
-    let result = work(&args, &mut world, &mut keepers).await;
-    // Nobody may find a server that is going away.
-    for name in ["env", URL_FILE] {
-        world.state.remove(name);
+pub async fn run(args: Up, state: StateDir) -> Result<(), CliError> {
+    let mut supervisor = Supervisor::start(state).await?;
+    let mut children = Vec::new();
+    let result = run_children(&args, &mut supervisor, &mut children).await;
+    // Other commands must not find a server that is stopping.
+    for name in [RECORD_FILE, URL_FILE] {
+        supervisor.state.remove(name);
     }
-    // The dispatcher first: it may want to tell the server something last. What is still said must not block it.
-    world.events.close();
-    while let Some(keeper) = keepers.pop() {
-        keeper.stop().await;
+    // The dispatcher first: it may still send something to the server. Closed events do not block
+    // its output.
+    supervisor.events.close();
+    while let Some(child) = children.pop() {
+        child.stop().await;
     }
-    world.state.remove("up.json");
     result
 }
 
-impl World {
-    async fn enter(state: StateDir) -> Result<Self, Failure> {
-        let held = state.hold()?;
+impl Supervisor {
+    async fn start(state: StateDir) -> Result<Self, CliError> {
+        let lock = state.lock()?;
         if let Ok(record) = state.record() {
-            leftovers::end(&record.children).await?;
+            orphans::stop_all(&record.children).await?;
         }
-        for name in ["env", URL_FILE] {
-            state.remove(name);
-        }
+        state.remove(URL_FILE);
         let logs = state.make_dir("logs")?;
         let log = Log::open(&state.join("log"), &logs)?;
-        let (tell, events) = mpsc::channel(64);
+        let (sender, events) = mpsc::channel(64);
         let listen = |kind| signal(kind).map_err(UpError::Signals);
-        let world = Self {
+        let supervisor = Self {
             log,
             events,
-            tell,
+            sender,
             record: UpRecord {
                 pid: std::process::id(),
                 ..UpRecord::default()
@@ -129,47 +133,51 @@ impl World {
                 listen(SignalKind::interrupt())?,
             ),
             state,
-            _held: held,
+            _lock: lock,
         };
-        world.save()?;
-        Ok(world)
+        supervisor.save()?;
+        Ok(supervisor)
     }
 
-    fn save(&self) -> Result<(), Failure> {
+    fn save(&self) -> Result<(), CliError> {
         let text =
-            serde_json::to_string(&self.record).map_err(|error| Failure::Output(error.into()))?;
-        Ok(self.state.write("up.json", &text)?)
+            serde_json::to_string(&self.record).map_err(|error| CliError::Output(error.into()))?;
+        Ok(self.state.write(RECORD_FILE, &text)?)
     }
 
-    fn keep(&self, name: &'static str, make: MakeCommand) -> Result<Keeper, Failure> {
+    fn supervise(
+        &self,
+        name: &'static str,
+        make: MakeCommand,
+    ) -> Result<SupervisedChild, CliError> {
         let log = self.log.program(name)?;
-        Ok(Keeper::start(name, make, log, self.tell.clone()))
+        Ok(SupervisedChild::start(name, make, log, self.sender.clone()))
     }
 
-    /// The next event, with what is always to be done about it done; `None` when we are to stop.
-    async fn next(&mut self) -> Result<Option<Event>, Failure> {
+    /// Returns the next event, after recording and printing it. `None` after a signal to stop.
+    async fn next(&mut self) -> Result<Option<Event>, CliError> {
         let event = tokio::select! {
             _ = self.signals.0.recv() => return Ok(None),
             _ = self.signals.1.recv() => return Ok(None),
             event = self.events.recv() => event,
         };
         match &event {
-            Some(Event::Started(child)) => self.remember(child)?,
-            Some(Event::Died {
+            Some(Event::Started(child)) => self.record_child(child)?,
+            Some(Event::Exited {
                 name,
                 status,
-                pause,
-            }) => note(&format!(
-                "dispatch: {name} ended ({status}); starting it again in {:.1} s",
-                pause.as_secs_f64()
+                delay,
+            }) => eprint_note(&format!(
+                "dispatch: {name} ended ({status}); restarting it in {:.1} s",
+                delay.as_secs_f64()
             )),
-            Some(Event::NotStarted { error, .. }) => note(&format!("dispatch: {error}")),
-            Some(Event::Said { .. }) | None => {}
+            Some(Event::SpawnFailed { error, .. }) => eprint_note(&format!("dispatch: {error}")),
+            Some(Event::StdoutLine { .. }) | None => {}
         }
         Ok(event)
     }
 
-    fn remember(&mut self, child: &ChildRecord) -> Result<(), Failure> {
+    fn record_child(&mut self, child: &ChildRecord) -> Result<(), CliError> {
         self.record
             .children
             .retain(|known| known.name != child.name);
@@ -182,45 +190,51 @@ impl World {
     }
 }
 
-async fn work(args: &Up, world: &mut World, keepers: &mut Vec<Keeper>) -> Result<(), Failure> {
-    let api = programs::find(API)?;
-    let local = programs::find(LOCAL)?;
+async fn run_children(
+    args: &Up,
+    supervisor: &mut Supervisor,
+    children: &mut Vec<SupervisedChild>,
+) -> Result<(), CliError> {
+    let api = programs::find(API_SERVER)?;
+    let local = programs::find(DISPATCHER)?;
     let crunch_run = programs::find("crunch-run")?;
 
-    keepers.push(world.keep(API, api_command(api, args, &world.state))?);
-    let Some(ready) = wait_for_api(world).await? else {
+    children.push(supervisor.supervise(API_SERVER, api_command(api, args, &supervisor.state))?);
+    let Some(ready) = wait_for_api(supervisor).await? else {
         return Ok(());
     };
-    world.record.certificate = Some(ready.certificate.clone());
-    world.save()?;
-    let command = local_command(local, crunch_run, args, &world.state, &ready)?;
-    keepers.push(world.keep(LOCAL, command)?);
-    if !wait_for_local(world).await? {
+    let command = local_command(local, crunch_run, args, &supervisor.state, &ready)?;
+    children.push(supervisor.supervise(DISPATCHER, command)?);
+    if !wait_for_local(supervisor).await? {
         return Ok(());
     }
-    let token =
-        std::fs::read_to_string(&ready.tokens.user).map_err(|source| UpError::TokenFile {
-            path: ready.tokens.user.clone(),
-            source,
-        })?;
-    let lines = env_lines(&ready.host, &Token::new(token));
-    world.state.write("env", &lines)?;
-    note(&format!(
+    let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+    let server = ServerRecord {
+        ca_bundle: ca_bundle::write(&supervisor.state, &ready.certificate, named)?,
+        host: ready.host,
+        certificate: ready.certificate,
+        token_file: ready.tokens.user,
+        admin_token_file: ready.tokens.root,
+    };
+    let lines = lines_without_token(&server);
+    supervisor.record.server = Some(server);
+    supervisor.save()?;
+    eprint_note(&format!(
         "dispatch: ready; state {}, log {}",
-        world.state.path().display(),
-        world.state.join("log").display()
+        supervisor.state.path().display(),
+        supervisor.state.join("log").display()
     ));
     Output { json: false }.bytes(lines.as_bytes())?;
-    while world.next().await?.is_some() {}
-    note("dispatch: stopping; running containers go on");
+    while supervisor.next().await?.is_some() {}
+    eprint_note("dispatch: stopping; running containers continue");
     Ok(())
 }
 
 fn api_command(program: PathBuf, args: &Up, state: &StateDir) -> MakeCommand {
     let (dir, listen) = (state.join("api"), args.listen);
     Box::new(move || {
-        let mut command = clean(&program);
-        command.arg("--state").arg(&dir);
+        let mut command = command_without_secrets(&program);
+        command.arg("--state-dir").arg(&dir);
         if let Some(listen) = listen {
             command.arg("--listen").arg(listen.to_string());
         }
@@ -234,38 +248,38 @@ fn local_command(
     args: &Up,
     state: &StateDir,
     ready: &Ready,
-) -> Result<MakeCommand, Failure> {
-    let run_dir = state.make_dir(RUN_DIR)?;
-    let scratch = match &args.scratch {
+) -> Result<MakeCommand, CliError> {
+    let state_dir = state.make_dir(LOCAL_STATE_DIR)?;
+    let scratch = match &args.scratch_dir {
         Some(dir) => dir.clone(),
         None => state.make_dir("scratch")?,
     };
-    let cache = match &args.cache {
+    let cache = match &args.cache_dir {
         Some(dir) => dir.clone(),
         None => state.make_dir("cache")?,
     };
     let (state, ready) = (state.clone(), ready.clone());
-    let (cpus, mem) = (args.cpus, args.mem);
+    let (cpus, memory) = (args.cpus, args.memory);
     Ok(Box::new(move || {
         let address = free_address()?;
-        let mut command = clean(&program);
+        let mut command = command_without_secrets(&program);
         command
-            .arg("--run-dir")
-            .arg(&run_dir)
+            .arg("--state-dir")
+            .arg(&state_dir)
             .arg("--token-file")
             .arg(&ready.tokens.dispatch)
             .arg("--crunch-run")
             .arg(&crunch_run)
-            .arg("--scratch")
+            .arg("--scratch-dir")
             .arg(&scratch)
-            .arg("--cache")
+            .arg("--cache-dir")
             .arg(&cache)
-            // Blocks are where the server has them; fetching them through it would only copy them.
+            // Read blocks directly from the directory of the server, which saves a copy.
             .arg(format!(
                 "--crunch-run-argument=--block-dir={}",
                 state.join("api").join("blocks").display()
             ))
-            // Beside the server a look costs little, and it is what is left should an event be lost.
+            // Polling is cheap on the machine of the server, and needed if an event is lost.
             .args(["--poll-interval", "2s"])
             .arg("--audit-file")
             .arg(state.join("audit.log"))
@@ -276,41 +290,46 @@ fn local_command(
         if let Some(cpus) = cpus {
             command.arg("--cpus").arg(cpus.to_string());
         }
-        if let Some(mem) = mem {
-            command.arg("--ram").arg(format!("{mem}B"));
+        if let Some(memory) = memory {
+            command.arg("--memory").arg(format!("{memory}B"));
         }
         let url = format!("http://{address}/status\n");
-        // Without it only `info` and `explain` know less.
+        // Without the file, `info` and `explain` only show less.
         if let Err(error) = state.write(URL_FILE, &url) {
-            note(&format!("dispatch: {error}"));
+            eprint_note(&format!("dispatch: {error}"));
         }
         Ok(command)
     }))
 }
 
-fn clean(program: &Path) -> Command {
+fn command_without_secrets(program: &Path) -> Command {
     let mut command = Command::new(program);
-    for name in OURS_ALONE {
+    for name in NOT_INHERITED {
         command.env_remove(name);
     }
     command
 }
 
-/// A port nobody uses right now. Should somebody be faster, the program dies and the next start takes another.
+/// A free port. If another program takes it first, the program exits and the next start uses
+/// another port.
 fn free_address() -> Result<SocketAddr, UpError> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .and_then(|listener| listener.local_addr())
         .map_err(UpError::NoPort)
 }
 
-/// Until dispatch-api has said where it is; `None` if we are to stop.
-async fn wait_for_api(world: &mut World) -> Result<Option<Ready>, Failure> {
-    let mut patience = Patience::new(API);
+/// Waits until dispatch-api has printed its address. `None` after a signal to stop.
+async fn wait_for_api(supervisor: &mut Supervisor) -> Result<Option<Ready>, CliError> {
+    let mut deadline = ReadinessDeadline::new(API_SERVER);
     loop {
-        let Some(event) = patience.next(world).await? else {
+        let Some(event) = deadline.next(supervisor).await? else {
             return Ok(None);
         };
-        if let Event::Said { name: API, line } = event {
+        if let Event::StdoutLine {
+            name: API_SERVER,
+            line,
+        } = event
+        {
             return match serde_json::from_str(&line) {
                 Ok(ready) => Ok(Some(ready)),
                 Err(_) => Err(UpError::BadReadyLine(line).into()),
@@ -319,18 +338,18 @@ async fn wait_for_api(world: &mut World) -> Result<Option<Ready>, Failure> {
     }
 }
 
-/// Until dispatch-local is noted down and answers; false if we are to stop.
-async fn wait_for_local(world: &mut World) -> Result<bool, Failure> {
-    let (mut patience, mut is_noted) = (Patience::new(LOCAL), false);
+/// Waits until dispatch-local is recorded and accepts connections. False after a signal to stop.
+async fn wait_for_local(supervisor: &mut Supervisor) -> Result<bool, CliError> {
+    let (mut deadline, mut is_noted) = (ReadinessDeadline::new(DISPATCHER), false);
     loop {
         let look_again = Instant::now() + Duration::from_millis(50);
-        if is_noted && answers(&world.state).await {
+        if is_noted && answers(&supervisor.state).await {
             return Ok(true);
         }
         tokio::select! {
-            event = patience.next(world) => match event? {
+            event = deadline.next(supervisor) => match event? {
                 None => return Ok(false),
-                Some(Event::Started(child)) => is_noted |= child.name == LOCAL,
+                Some(Event::Started(child)) => is_noted |= child.name == DISPATCHER,
                 Some(_) => {}
             },
             () = sleep_until(look_again) => {}
@@ -349,60 +368,60 @@ async fn answers(state: &StateDir) -> bool {
     tokio::net::TcpStream::connect(address).await.is_ok()
 }
 
-/// Waiting for a program to become ready, but not for ever.
-struct Patience {
+/// Waits for a program to become ready, up to a timeout and a number of starts.
+struct ReadinessDeadline {
     name: &'static str,
     until: Instant,
     deaths: u32,
 }
 
-impl Patience {
+impl ReadinessDeadline {
     fn new(name: &'static str) -> Self {
         Self {
             name,
-            until: Instant::now() + READY,
+            until: Instant::now() + READY_TIMEOUT,
             deaths: 0,
         }
     }
 
-    async fn next(&mut self, world: &mut World) -> Result<Option<Event>, Failure> {
+    async fn next(&mut self, supervisor: &mut Supervisor) -> Result<Option<Event>, CliError> {
         let event = tokio::select! {
-            event = world.next() => event?,
+            event = supervisor.next() => event?,
             () = sleep_until(self.until) => {
                 return Err(UpError::NotReady {
                     name: self.name.to_owned(),
-                    seconds: READY.as_secs(),
-                    log: world.log_of(self.name),
+                    seconds: READY_TIMEOUT.as_secs(),
+                    log: supervisor.log_of(self.name),
                 }
                 .into());
             }
         };
         match event {
-            Some(Event::Died { name, status, .. }) if name == self.name => {
+            Some(Event::Exited { name, status, .. }) if name == self.name => {
                 self.deaths += 1;
-                if self.deaths < ATTEMPTS && status.code() != Some(CONFIGURATION) {
-                    return Ok(Some(Event::Said {
+                if self.deaths < MAX_START_ATTEMPTS && status.code() != Some(EX_CONFIG) {
+                    return Ok(Some(Event::StdoutLine {
                         name: "",
                         line: String::new(),
                     }));
                 }
-                let log = world.log_of(name);
+                let log = supervisor.log_of(name);
                 Err(UpError::DoesNotStart {
                     name: name.to_owned(),
                     status: status.to_string(),
-                    words: last_words(&log),
+                    last_line: last_log_line(&log),
                     log,
                 }
                 .into())
             }
-            Some(Event::NotStarted { error, .. }) => Err(error.into()),
+            Some(Event::SpawnFailed { error, .. }) => Err(error.into()),
             other => Ok(other),
         }
     }
 }
 
-/// The last line the program logged, which usually says what is wrong.
-fn last_words(log: &Path) -> String {
+/// The last line that the program logged, which usually names the error.
+fn last_log_line(log: &Path) -> String {
     let text = std::fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let mut lines = text.lines().rev();

@@ -1,4 +1,4 @@
-//! `dispatch wait`, and the waiting of `dispatch submit --wait`.
+//! `dispatch wait`, and the wait of `dispatch submit --wait`: polls jobs until they end.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,35 +8,36 @@ use clap::Args;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
+use crate::error::CliError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::job::{Job, JobState};
 use crate::job_id::JobId;
 use crate::jobs;
 use crate::log_files::LogFiles;
-use crate::output::{Output, note, plain};
+use crate::pending_reason::PendingReasons;
+use crate::printer::{Output, eprint_note};
 use crate::session::Session;
-use crate::units;
-use crate::waiting::Reasons;
+use crate::text::strip_control;
 use crate::watch::{Outage, Watch};
 
-/// Number of lines shown of what a failed job said last.
-const TAIL: usize = 20;
-/// Timeout of the look that follows the end of `--timeout`.
-const LAST_LOOK_TIMEOUT: Duration = Duration::from_secs(5);
+/// Number of lines of standard error that are shown for a failed job.
+const STDERR_TAIL_LINES: usize = 20;
+/// Timeout of the last refresh, after the end of `--timeout`.
+const FINAL_REFRESH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Wait until jobs are over and end with their exit code: of several, the first that is not 0
+/// Wait until jobs have ended, and exit with their exit code; of several jobs, the first that is
+/// not 0
 #[derive(Debug, Args)]
 pub struct Wait {
-    /// Jobs
+    /// Numbers or uuids of the jobs
     #[arg(required = true, value_name = "ID")]
     pub jobs: Vec<JobId>,
-    /// Give up after this time, like 10m, with exit status 124
-    #[arg(long, value_name = "TIME", value_parser = units::time)]
+    /// Maximum time to wait; exits with 124 after it [default: no limit]
+    #[arg(long, value_name = "TIME", value_parser = units::parse_whole_seconds)]
     pub timeout: Option<Duration>,
 }
 
-pub async fn run(args: Wait, session: &Session, out: Output) -> Result<Exit, Failure> {
+pub async fn run(args: Wait, session: &Session, out: Output) -> Result<Exit, CliError> {
     let deadline = args.timeout.map(|time| Instant::now() + time);
     let mut watch = Watch::new(&session.client);
     let mut first = Exit::Ok;
@@ -51,26 +52,27 @@ pub async fn run(args: Wait, session: &Session, out: Output) -> Result<Exit, Fai
     Ok(first)
 }
 
-/// Looks until the job is over or the time is; what is returned may not be over in the second case.
+/// Polls until the job has ended or the deadline has passed. After the deadline, the job may not
+/// have ended.
 pub async fn until_over(
     client: &Client,
     mut job: Job,
     watch: &mut Watch,
     deadline: Option<Instant>,
-) -> Result<Job, Failure> {
+) -> Result<Job, CliError> {
     let mut outage = Outage::default();
-    let mut reasons = Reasons::default();
+    let mut reasons = PendingReasons::default();
     let mut is_known = job.has_its_container();
-    if !is_known && let Some(fresh) = look(client, &job, &mut outage, deadline).await? {
+    if !is_known && let Some(fresh) = refresh(client, &job, &mut outage, deadline).await? {
         (job, is_known) = (fresh, true);
     }
     loop {
         if is_known && job.verdict().is_some() {
             return Ok(job);
         }
-        reasons.tell(client, &job, Instant::now()).await;
+        reasons.print_if_new(client, &job, Instant::now()).await;
         let uuids: Vec<String> = job.uuids().map(str::to_owned).collect();
-        let pause = watch.pause(&uuids);
+        let pause = watch.wait_for_change(&uuids);
         let in_time = match deadline {
             Some(deadline) => timeout_at(deadline, pause).await.is_ok(),
             None => {
@@ -78,7 +80,7 @@ pub async fn until_over(
                 true
             }
         };
-        if let Some(fresh) = look(client, &job, &mut outage, deadline).await? {
+        if let Some(fresh) = refresh(client, &job, &mut outage, deadline).await? {
             (job, is_known) = (fresh, true);
         }
         if !in_time {
@@ -87,31 +89,31 @@ pub async fn until_over(
     }
 }
 
-/// The job as it is now; none if the server is away or the time is over before it answers.
-async fn look(
+/// Fetches the job. `None` during an outage, or if the deadline passes before the reply.
+async fn refresh(
     client: &Client,
     job: &Job,
     outage: &mut Outage,
     deadline: Option<Instant>,
-) -> Result<Option<Job>, Failure> {
+) -> Result<Option<Job>, CliError> {
     let refresh = jobs::refresh(client, job);
-    let looked = match deadline {
-        // What is known at the end of the time is better for one look more.
-        Some(deadline) => match timeout_at(deadline + LAST_LOOK_TIMEOUT, refresh).await {
-            Ok(looked) => looked,
+    let refreshed = match deadline {
+        // One more refresh after the deadline gives a more recent state.
+        Some(deadline) => match timeout_at(deadline + FINAL_REFRESH_TIMEOUT, refresh).await {
+            Ok(refreshed) => refreshed,
             Err(_) => return Ok(None),
         },
         None => refresh.await,
     };
-    outage.bear(looked, Instant::now())
+    outage.tolerate(refreshed, Instant::now())
 }
 
-/// Says how the job ended, with the end of what it said if it failed.
-pub async fn report(session: &Session, job: &Job, out: Output) -> Result<Exit, Failure> {
+/// Prints how the job ended, with the last lines of its standard error if it failed.
+pub async fn report(session: &Session, job: &Job, out: Output) -> Result<Exit, CliError> {
     let exit = job.verdict().unwrap_or(Exit::TimedOut);
     if exit != Exit::Ok {
         for line in stderr_tail(session, job).await {
-            note(&plain(&line));
+            eprint_note(&strip_control(&line));
         }
     }
     if out.json {
@@ -119,16 +121,16 @@ pub async fn report(session: &Session, job: &Job, out: Output) -> Result<Exit, F
         return Ok(exit);
     }
     if exit != Exit::Ok {
-        note(&format!("dispatch: {}", ending(job)));
+        eprint_note(&format!("dispatch: {}", end_sentence(job)));
     }
     Ok(exit)
 }
 
-/// One sentence.
-fn ending(job: &Job) -> String {
+/// One sentence about the end of the job.
+fn end_sentence(job: &Job) -> String {
     let name = job.name();
     let because = match job.error() {
-        Some(error) => format!(": {}", plain(error)),
+        Some(error) => format!(": {}", strip_control(error)),
         None => String::new(),
     };
     match (job.state(), job.exit_code()) {
@@ -141,8 +143,8 @@ fn ending(job: &Job) -> String {
         }
         (JobState::Cancelled, _) => format!("job {name} was cancelled{because}"),
         (state, _) => format!(
-            "job {name} is not over yet: it is {}; see why with: dispatch explain {name}",
-            state.word()
+            "job {name} has not ended yet: it is {}; see why with: dispatch explain {name}",
+            state.as_str()
         ),
     }
 }
@@ -152,7 +154,7 @@ fn summary(job: &Job) -> Value {
         "id": job.number,
         "uuid": job.request.uuid,
         "container_uuid": job.request.container_uuid,
-        "state": job.state().word(),
+        "state": job.state().as_str(),
         "exit_code": job.exit_code(),
         "error": job.error(),
         "output_uuid": job.request.output_uuid,
@@ -160,20 +162,20 @@ fn summary(job: &Job) -> Value {
     })
 }
 
-/// The last lines, as far as they can be had: this is help, not the result.
+/// The last lines of standard error. Errors are ignored: the lines are only a hint.
 async fn stderr_tail(session: &Session, job: &Job) -> VecDeque<String> {
     let mut tail = VecDeque::new();
     if let Ok(mut files) = LogFiles::new(session, &["stderr.txt"]).await {
-        let mut keep = |_: &str, line: crate::log_line::Line<'_>| {
-            if tail.len() == TAIL {
+        let mut push = |_: &str, line: crate::log_line::Line<'_>| {
+            if tail.len() == STDERR_TAIL_LINES {
                 tail.pop_front();
             }
             tail.push_back(String::from_utf8_lossy(line.text).into_owned());
             Ok(())
         };
-        if files.read(job, &mut keep).await.is_ok() {
+        if files.read(job, &mut push).await.is_ok() {
             // The closure above cannot fail.
-            let _ = files.finish(&mut keep);
+            let _ = files.finish(&mut push);
         }
     }
     tail
@@ -194,7 +196,7 @@ mod tests {
         let token = std::fs::read_to_string(text(&ready["tokens"]["user"])).unwrap();
         let host = text(&proxy.ready(ready)["host"]);
         let mut endpoint = Endpoint::new(&host, Token::new(token)).unwrap();
-        endpoint.insecure = true;
+        endpoint.ca_file = Some(text(&ready["certificate"]).into());
         endpoint.refusal_window = Duration::from_millis(500);
         Client::new(endpoint).unwrap()
     }
@@ -225,11 +227,11 @@ mod tests {
         ] {
             let refused = Fault::Answer(status, Effect::None);
             proxy.faults([Rule::every(Method::GET, "container_requests/*", refused)]);
-            let before = proxy.spoilt();
+            let before = proxy.fault_count();
             let mut watch = Watch::new(&client);
             let ended = until_over(&client, job.clone(), &mut watch, None).await;
             assert_eq!(ended.unwrap_err().exit(), exit, "{status}");
-            assert!(proxy.spoilt() - before > 1, "{status}");
+            assert!(proxy.fault_count() - before > 1, "{status}");
         }
         server.stop().await;
     }

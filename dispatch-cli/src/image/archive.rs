@@ -1,31 +1,34 @@
-//! From whatever people have to one image, ready to be written as the archive that is stored.
+//! Opens an image in any supported form. In: a path. Out: one image that can be written as an
+//! archive.
 
 use std::io::Write;
 use std::path::Path;
 
+use image_archive::ImageFiles;
+
 use super::files::Files;
 use super::root_dir::RootDir;
-use super::select::{self, Chosen};
+use super::select::{self, SelectedImage};
 use super::{ImageError, ImageName, pack};
 
-/// An image that was found and checked as far as that goes without reading all of it.
+/// An image that was found, and checked as far as possible without reading its layers.
 #[derive(Debug)]
-pub struct Packed {
+pub struct ImageSource {
     /// 64 hexadecimal digits of the configuration's hash.
     pub id: String,
-    /// About how many bytes [`Packed::write`] will write.
+    /// Approximate number of bytes that [`ImageSource::write`] writes.
     pub size: u64,
-    from: From,
+    origin: Origin,
 }
 
 #[derive(Debug)]
-enum From {
-    Files(Files, Chosen),
+enum Origin {
+    Files(Files, SelectedImage),
     Root(RootDir),
 }
 
-impl Packed {
-    /// Looks what is at `path`: an archive, a layout, or a root directory.
+impl ImageSource {
+    /// Opens the archive, layout or root directory at `path`.
     pub fn open(path: &Path, name: &ImageName) -> Result<Self, ImageError> {
         let meta = std::fs::metadata(path).map_err(|source| match source.kind() {
             std::io::ErrorKind::NotFound => ImageError::NoFile(path.to_owned()),
@@ -35,10 +38,10 @@ impl Packed {
             },
         })?;
         if meta.is_dir() {
-            let files = Files::Directory(path.to_owned());
-            let unpacked = files.has("oci-layout")
-                || (files.has("index.json") && path.join("blobs").is_dir())
-                || files.has("manifest.json");
+            let files = Files::directory(path);
+            let unpacked = files.contains("oci-layout")
+                || (files.contains("index.json") && path.join("blobs").is_dir())
+                || files.contains("manifest.json");
             return match unpacked {
                 true => Self::of_files(files, name),
                 false => Self::of_root(RootDir::measure(path)?),
@@ -51,12 +54,12 @@ impl Packed {
         let image = select::choose(&files, name)?;
         let mut size = 0;
         for layer in &image.layers {
-            size += files.open(&layer.file)?.1;
+            size += files.open(&layer.name)?.1;
         }
         Ok(Self {
             id: image.id.clone(),
             size,
-            from: From::Files(files, image),
+            origin: Origin::Files(files, image),
         })
     }
 
@@ -64,15 +67,15 @@ impl Packed {
         Ok(Self {
             id: pack::root_config(&root.diff_id).0,
             size: root.size,
-            from: From::Root(root),
+            origin: Origin::Root(root),
         })
     }
 
-    /// Writes the archive. What is damaged shows while it is written, and fails.
+    /// Writes the archive. Fails if a layer is damaged.
     pub fn write(&self, out: &mut dyn Write) -> Result<(), ImageError> {
-        match &self.from {
-            From::Files(files, image) => pack::files(files, image, out),
-            From::Root(root) => pack::root_dir(root, out),
+        match &self.origin {
+            Origin::Files(files, image) => pack::files(files, image, out),
+            Origin::Root(root) => pack::root_dir(root, out),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Container images: what people have (archives, layouts, root directories), as the one archive that is stored.
+//! Container images: converts archives, layouts and root directories into the one kind of archive
+//! that is stored.
 
 mod archive;
 mod files;
@@ -11,7 +12,9 @@ pub mod store;
 use std::io;
 use std::path::PathBuf;
 
-pub use archive::Packed;
+use image_archive::ArchiveError;
+
+pub use archive::ImageSource;
 pub use name::ImageName;
 
 /// Why an image cannot be added or found.
@@ -41,6 +44,8 @@ pub enum ImageError {
         present: String,
         wanted: String,
     },
+    #[error(transparent)]
+    Unsupported(ArchiveError),
     #[error("{0} is empty; a root directory holds the files of the container, like bin/sh")]
     EmptyRoot(PathBuf),
     #[error("{0} changed while it was being packed; try again when nothing writes to it")]
@@ -53,4 +58,33 @@ pub enum ImageError {
     BadName(String),
     #[error("packing stopped unexpectedly")]
     Stopped,
+}
+
+impl From<ArchiveError> for ImageError {
+    fn from(error: ArchiveError) -> Self {
+        match error {
+            ArchiveError::Read { label, source } => Self::Read {
+                path: label.into(),
+                source,
+            },
+            ArchiveError::NotAnImage { label, reason } => Self::NotAnImage {
+                path: label.into(),
+                why: reason,
+            },
+            ArchiveError::Damaged { label, reason } => Self::Damaged {
+                path: label.into(),
+                why: reason,
+            },
+            ArchiveError::OtherPlatform {
+                label,
+                present,
+                wanted,
+            } => Self::OtherPlatform {
+                path: label.into(),
+                present,
+                wanted,
+            },
+            other => Self::Unsupported(other),
+        }
+    }
 }

@@ -1,16 +1,16 @@
-//! `NAME[:TAG]`.
+//! Parses the name of an image, `NAME[:TAG]`.
 
 use std::fmt;
 use std::str::FromStr;
 
 use super::ImageError;
 
-/// What people call an image.
+/// Name of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageName {
     /// Repository, like `busybox` or `host:5000/team/tool`.
     pub repository: String,
-    /// Version; `latest` if none is given.
+    /// Tag; `latest` if none is given.
     pub tag: String,
 }
 

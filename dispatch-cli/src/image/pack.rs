@@ -1,47 +1,52 @@
-//! Writing the archive that is stored: a docker-archive with one image, the same bytes for the same image whatever it
-//! was made from and when, so that storing it twice takes no more room.
+//! Writes the archive that is stored: a docker-archive with one image.
+//!
+//! The bytes depend only on the image, so that an image that is stored twice shares its blocks.
 
 use std::io::{self, Read, Write};
 
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
+use image_archive::{ImageFiles, LayerFile, architecture};
+
 use super::ImageError;
 use super::files::Files;
 use super::root_dir::RootDir;
-use super::select::{Chosen, Layer, architecture};
+use super::select::SelectedImage;
 
-const COPY: usize = 128 << 10;
+const COPY_BUFFER_BYTES: usize = 128 << 10;
 
 /// Writes an image that exists as files.
-pub fn files(files: &Files, image: &Chosen, out: &mut dyn Write) -> Result<(), ImageError> {
+pub fn files(files: &Files, image: &SelectedImage, out: &mut dyn Write) -> Result<(), ImageError> {
     let mut tar = begin(out, &image.id, &image.config, image.layers.len())?;
     for (number, layer) in image.layers.iter().enumerate() {
-        let (from, size) = files.open(&layer.file)?;
+        let (from, size) = files.open(&layer.name)?;
         let header = header(&layer_name(number), size)?;
-        let mut from = Hashing::new(from);
+        let mut from = HashingReader::new(from);
         tar.append(&header, &mut from).map_err(ImageError::Pack)?;
         check(files, layer, from)?;
     }
     tar.finish().map_err(ImageError::Pack)
 }
 
-/// A damaged layer must not be stored. Compressed ones from a docker-archive cannot be checked here; whoever unpacks
-/// them does.
-fn check(files: &Files, layer: &Layer, read: Hashing<'_>) -> Result<(), ImageError> {
+/// A damaged layer must not be stored. Compressed layers of a docker-archive cannot be checked
+/// here; the node checks them when it unpacks them.
+fn check(files: &Files, layer: &LayerFile, read: HashingReader<'_>) -> Result<(), ImageError> {
     let compressed = matches!(&read.magic, [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd]);
-    let found = data_encoding::HEXLOWER.encode(&read.hash.finalize());
+    let digest = data_encoding::HEXLOWER.encode(&read.hash.finalize());
     let expected = match (&layer.blob, compressed) {
         (Some(hex), _) => hex.as_str(),
         (None, false) => layer.diff_id.trim_start_matches("sha256:"),
         (None, true) => return Ok(()),
     };
-    match found == expected {
+    match digest == expected {
         true => Ok(()),
-        false => Err(files.damaged(format!(
-            "layer {} has other content than its hash says",
-            layer.file
-        ))),
+        false => Err(files
+            .damaged(format!(
+                "layer {} has other content than its hash says",
+                layer.name
+            ))
+            .into()),
     }
 }
 
@@ -75,7 +80,7 @@ pub fn root_dir(root: &RootDir, out: &mut dyn Write) -> Result<(), ImageError> {
     tar.finish().map_err(ImageError::Pack)
 }
 
-/// Everything that comes before the layers.
+/// Writes everything before the layers.
 fn begin<'a>(
     out: &'a mut dyn Write,
     id: &str,
@@ -86,7 +91,7 @@ fn begin<'a>(
     let config_name = format!("{id}.json");
     let manifest = json!([{
         "Config": config_name,
-        // Names are kept in links, where they can change.
+        // Names are in links, which can change.
         "RepoTags": null,
         "Layers": (0..layers).map(layer_name).collect::<Vec<_>>(),
     }]);
@@ -117,31 +122,31 @@ fn header(name: &str, size: u64) -> Result<tar::Header, ImageError> {
     Ok(header)
 }
 
-/// Hashes what is read, and keeps the first bytes.
-struct Hashing<'a> {
+/// Hashes what is read, and records the first bytes.
+struct HashingReader<'a> {
     from: Box<dyn Read + 'a>,
     hash: Sha256,
     magic: [u8; 4],
-    seen: usize,
+    magic_len: usize,
 }
 
-impl<'a> Hashing<'a> {
+impl<'a> HashingReader<'a> {
     fn new(from: Box<dyn Read + 'a>) -> Self {
         Self {
-            from: Box::new(io::BufReader::with_capacity(COPY, from)),
+            from: Box::new(io::BufReader::with_capacity(COPY_BUFFER_BYTES, from)),
             hash: Sha256::new(),
             magic: [0; 4],
-            seen: 0,
+            magic_len: 0,
         }
     }
 }
 
-impl Read for Hashing<'_> {
+impl Read for HashingReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let got = self.from.read(buffer)?;
-        for byte in &buffer[..got.min(4 - self.seen)] {
-            self.magic[self.seen] = *byte;
-            self.seen += 1;
+        for byte in &buffer[..got.min(4 - self.magic_len)] {
+            self.magic[self.magic_len] = *byte;
+            self.magic_len += 1;
         }
         self.hash.update(&buffer[..got]);
         Ok(got)

@@ -1,4 +1,5 @@
-//! A root directory as the one layer of an image. It is read twice: first for its hash, which the archive begins with.
+//! Packs a root directory as the only layer of an image. It is read twice: first for its hash,
+//! which is at the beginning of the archive.
 
 use std::collections::HashMap;
 use std::fs::{self, File, Metadata};
@@ -9,20 +10,20 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::ImageError;
-use crate::output::note;
+use crate::printer::eprint_note;
 
-/// A directory, and the size and hash of the layer it makes.
+/// A directory, with the size and hash of its layer.
 #[derive(Debug)]
 pub struct RootDir {
     path: PathBuf,
-    /// Bytes of the layer.
+    /// Size of the layer, in bytes.
     pub size: u64,
     /// 64 hexadecimal digits.
     pub diff_id: String,
 }
 
 impl RootDir {
-    /// Reads everything once.
+    /// Reads the directory for size and hash.
     pub fn measure(path: &Path) -> Result<Self, ImageError> {
         let unreadable = |source| ImageError::Read {
             path: path.to_owned(),
@@ -31,7 +32,7 @@ impl RootDir {
         if fs::read_dir(path).map_err(unreadable)?.next().is_none() {
             return Err(ImageError::EmptyRoot(path.to_owned()));
         }
-        let mut out = Hashing {
+        let mut out = HashingWriter {
             out: &mut io::sink(),
             hash: Sha256::new(),
             size: 0,
@@ -44,9 +45,9 @@ impl RootDir {
         })
     }
 
-    /// Writes the layer; fails if it is not the same any more.
+    /// Writes the layer. Fails if the directory has changed.
     pub fn write_again(&self, out: &mut dyn Write) -> Result<(), ImageError> {
-        let mut out = Hashing {
+        let mut out = HashingWriter {
             out,
             hash: Sha256::new(),
             size: 0,
@@ -61,13 +62,13 @@ impl RootDir {
     }
 }
 
-struct Hashing<'a> {
+struct HashingWriter<'a> {
     out: &'a mut dyn Write,
     hash: Sha256,
     size: u64,
 }
 
-impl Write for Hashing<'_> {
+impl Write for HashingWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.out.write(bytes)?;
         self.hash.update(&bytes[..written]);
@@ -82,20 +83,20 @@ impl Write for Hashing<'_> {
 
 struct Layer<'a> {
     tar: tar::Builder<&'a mut dyn Write>,
-    /// Name in the layer of files that have several names.
+    /// First name in the layer of files with several names.
     linked: HashMap<(u64, u64), PathBuf>,
-    /// An ordinary user's own files are root's in the container, as nobody else is there.
+    /// Uid and gid that become root in the container: those of the current user, unless it is root.
     mine: Option<(u32, u32)>,
-    remarks: bool,
+    print_skipped: bool,
 }
 
-fn write_layer(root: &Path, out: &mut dyn Write, remarks: bool) -> Result<(), ImageError> {
+fn write_layer(root: &Path, out: &mut dyn Write, print_skipped: bool) -> Result<(), ImageError> {
     let me = rustix::process::geteuid();
     let mut layer = Layer {
         tar: tar::Builder::new(out),
         linked: HashMap::new(),
         mine: (!me.is_root()).then(|| (me.as_raw(), rustix::process::getegid().as_raw())),
-        remarks,
+        print_skipped,
     };
     layer.directory(root, Path::new(""))?;
     layer.tar.finish().map_err(ImageError::Pack)
@@ -152,9 +153,9 @@ impl Layer<'_> {
                 .map_err(ImageError::Pack);
         }
         if !kind.is_file() {
-            if self.remarks {
+            if self.print_skipped {
                 let what = if kind.is_socket() { "socket" } else { "device" };
-                note(&format!("{} is left out: it is a {what}", path.display()));
+                eprint_note(&format!("{} is left out: it is a {what}", path.display()));
             }
             return Ok(());
         }
@@ -170,7 +171,7 @@ impl Layer<'_> {
                 .insert((meta.dev(), meta.ino()), name.to_owned());
         }
         header.set_size(meta.len());
-        let content = Exactly {
+        let content = ExactReader {
             file: File::open(path).map_err(failed)?,
             left: meta.len(),
         };
@@ -191,13 +192,14 @@ impl Layer<'_> {
     }
 }
 
-/// As many bytes as the header said; a file that shrinks meanwhile would shift all that follows.
-struct Exactly {
+/// Reads exactly the size in the header. A shorter file would shift the rest of the archive, so it
+/// is an error.
+struct ExactReader {
     file: File,
     left: u64,
 }
 
-impl io::Read for Exactly {
+impl io::Read for ExactReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let want = buffer
             .len()

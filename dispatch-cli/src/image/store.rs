@@ -1,4 +1,4 @@
-//! Images on the server: collections with one archive each, and the links that name them.
+//! Images on the server: each is a collection with one archive, named by links.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -14,20 +14,20 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio_util::io::SyncIoBridge;
 
-use super::{ImageError, ImageName, Packed};
+use super::{ImageError, ImageName, ImageSource};
 use crate::collection_name;
-use crate::failure::Failure;
+use crate::error::CliError;
 
-/// Class of the links that say which image a collection holds.
-const HASH: &str = "docker_image_hash";
-/// Class of the links that give it names.
-const NAME: &str = "docker_image_repo+tag";
-/// Between the packing thread and the upload.
-const PIPE: usize = 1 << 20;
+/// Class of links from the hash of an image to its collection.
+const HASH_LINK_CLASS: &str = "docker_image_hash";
+/// Class of links from the name of an image to its collection.
+const NAME_LINK_CLASS: &str = "docker_image_repo+tag";
+/// Size of the buffer between packing and upload, in bytes.
+const PIPE_BYTES: usize = 1 << 20;
 
-/// An image as it is listed.
+/// An image in a listing.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
-pub struct Listed {
+pub struct ListedImage {
     pub name: String,
     pub tag: String,
     /// `sha256:…`.
@@ -38,19 +38,18 @@ pub struct Listed {
     pub added: Option<Timestamp>,
 }
 
-/// The collection that holds an image already, if this token can read one.
-pub async fn existing(client: &Client, id: &str) -> Result<Option<Collection>, Failure> {
-    let query =
-        Query::new()
-            .filter("link_class", "=", HASH)
-            .filter("name", "=", format!("sha256:{id}"));
+/// Finds a collection that holds the image and that this token can read.
+pub async fn find_stored(client: &Client, id: &str) -> Result<Option<Collection>, CliError> {
+    let query = Query::new()
+        .filter("link_class", "=", HASH_LINK_CLASS)
+        .filter("name", "=", format!("sha256:{id}"));
     let links = client
         .all::<Link>("links", query, |l| l.uuid.as_str())
         .await?;
     for link in links {
         match client.collection(&link.head_uuid).await {
             Ok(collection) => return Ok(Some(collection)),
-            // Deleted since, or somebody else's.
+            // Deleted, or not readable by this token.
             Err(error) if error.is_not_found() || error.is_denied() => {}
             Err(error) => return Err(error.into()),
         }
@@ -58,18 +57,19 @@ pub async fn existing(client: &Client, id: &str) -> Result<Option<Collection>, F
     Ok(None)
 }
 
-/// Stores the archive as a collection with one file, and says which image it is.
+/// Stores the archive as a collection with one file, linked by its hash.
 pub async fn store(
     client: &Client,
-    image: Packed,
+    image: ImageSource,
     name: &ImageName,
     bar: &ProgressBar,
-) -> Result<Collection, Failure> {
+) -> Result<Collection, CliError> {
     let id = image.id.clone();
     let keep = client.keep(client.keep_options().await?).await?;
-    let (from_thread, to_us) = tokio::io::duplex(PIPE);
+    let (from_thread, to_us) = tokio::io::duplex(PIPE_BYTES);
     let packing = tokio::task::spawn_blocking(move || {
-        let mut out = std::io::BufWriter::with_capacity(PIPE / 4, SyncIoBridge::new(from_thread));
+        let mut out =
+            std::io::BufWriter::with_capacity(PIPE_BYTES / 4, SyncIoBridge::new(from_thread));
         image.write(&mut out)?;
         out.flush().map_err(ImageError::Pack)
     });
@@ -77,7 +77,8 @@ pub async fn store(
     let uploaded = writer
         .put_reader(&format!("sha256:{id}.tar"), bar.wrap_async_read(to_us))
         .await;
-    // The reason why reading ended early is the packing's, so its word comes first, unless it only lost its reader.
+    // If packing failed, its error is the reason why the upload ended early. If the upload failed,
+    // packing only lost its reader.
     let packed = packing.await.map_err(|_| ImageError::Stopped)?;
     uploaded?;
     packed?;
@@ -90,17 +91,23 @@ pub async fn store(
             "properties": {"docker-image-repo-tag": name.to_string()},
         }))
         .await?;
-    link(client, HASH, &format!("sha256:{id}"), &collection).await?;
+    link(
+        client,
+        HASH_LINK_CLASS,
+        &format!("sha256:{id}"),
+        &collection,
+    )
+    .await?;
     Ok(collection)
 }
 
-/// Gives the image in `collection` a name; what had it before keeps its other names.
+/// Names the image in `collection`. An image that had the name before loses it.
 pub async fn tag(
     client: &Client,
     name: &ImageName,
     collection: &Collection,
-) -> Result<(), Failure> {
-    link(client, NAME, &name.to_string(), collection).await
+) -> Result<(), CliError> {
+    link(client, NAME_LINK_CLASS, &name.to_string(), collection).await
 }
 
 async fn link(
@@ -108,8 +115,8 @@ async fn link(
     class: &str,
     name: &str,
     collection: &Collection,
-) -> Result<(), Failure> {
-    // Of several links with one name the newest by this time counts; so adding an image is what moves its name.
+) -> Result<(), CliError> {
+    // Of several links with one name, the newest by this time counts.
     let attributes = json!({
         "link_class": class, "name": name, "head_uuid": collection.uuid,
         "properties": {"image_timestamp": Timestamp::now().to_string()},
@@ -119,13 +126,13 @@ async fn link(
     Ok(())
 }
 
-/// Every named image, newest first; of several with one name only the one that counts.
-pub async fn list(client: &Client) -> Result<Vec<Listed>, Failure> {
+/// Lists named images, newest first; of several links with one name, only the newest.
+pub async fn list(client: &Client) -> Result<Vec<ListedImage>, CliError> {
     let links = |class: &str| {
         let query = Query::new().filter("link_class", "=", class);
         client.all::<Link>("links", query, |l| l.uuid.as_str())
     };
-    let (names, hashes) = tokio::try_join!(links(NAME), links(HASH))?;
+    let (names, hashes) = tokio::try_join!(links(NAME_LINK_CLASS), links(HASH_LINK_CLASS))?;
     let ids: BTreeMap<&str, &str> = hashes
         .iter()
         .map(|link| (link.head_uuid.as_str(), link.name.as_str()))
@@ -146,18 +153,18 @@ fn newest_of_each(
     names: &[Link],
     ids: &BTreeMap<&str, &str>,
     collections: &[Collection],
-) -> Vec<Listed> {
+) -> Vec<ListedImage> {
     let stamp = |link: &Link| {
-        let said = link
+        let stamp = link
             .properties
             .get("image_timestamp")
             .and_then(Value::as_str);
-        (said.unwrap_or_default().to_owned(), link.created_at)
+        (stamp.unwrap_or_default().to_owned(), link.created_at)
     };
     let known: BTreeMap<&str, &Collection> =
         collections.iter().map(|c| (c.uuid.as_str(), c)).collect();
     let mut newest: BTreeMap<&str, &Link> = BTreeMap::new();
-    // A name whose collection is gone names nothing.
+    // A link to a deleted collection is ignored.
     for link in names
         .iter()
         .filter(|l| known.contains_key(l.head_uuid.as_str()))
@@ -167,12 +174,12 @@ fn newest_of_each(
             *entry = link;
         }
     }
-    let mut listed: Vec<Listed> = newest
+    let mut listed: Vec<ListedImage> = newest
         .into_values()
         .map(|link| {
             let (name, tag) = link.name.rsplit_once(':').unwrap_or((&link.name, ""));
             let collection = known.get(link.head_uuid.as_str());
-            Listed {
+            ListedImage {
                 name: name.to_owned(),
                 tag: tag.to_owned(),
                 image: (*ids.get(link.head_uuid.as_str()).unwrap_or(&"")).to_owned(),
@@ -189,12 +196,12 @@ fn newest_of_each(
     listed
 }
 
-/// What to send as `container_image`: the content's name for a collection, else as it is. The server looks it up.
-pub async fn reference(client: &Client, image: &str) -> Result<String, Failure> {
+/// Value of `container_image`: the portable data hash of a collection, else the name unchanged.
+pub async fn container_image(client: &Client, image: &str) -> Result<String, CliError> {
     if CollectionUuid::parse(image).is_err() {
         return Ok(image.to_owned());
     }
-    let missing = || Failure::NoCollection(image.to_owned());
+    let missing = || CliError::NoCollection(image.to_owned());
     match client.collection(image).await {
         Ok(collection) => collection
             .portable_data_hash
@@ -205,12 +212,12 @@ pub async fn reference(client: &Client, image: &str) -> Result<String, Failure> 
     }
 }
 
-/// Whether the server knows the image, asked before something large is uploaded for it.
-pub async fn check(client: &Client, image: &str) -> Result<(), Failure> {
+/// Checks that the server has the image, before inputs are uploaded.
+pub async fn check_exists(client: &Client, image: &str) -> Result<(), CliError> {
     if Pdh::parse(image).is_ok() {
         return match client.collection(image).await {
             Ok(_) => Ok(()),
-            Err(error) if error.is_not_found() => Err(Failure::NoCollection(image.to_owned())),
+            Err(error) if error.is_not_found() => Err(CliError::NoCollection(image.to_owned())),
             Err(error) => Err(error.into()),
         };
     }
@@ -220,12 +227,12 @@ pub async fn check(client: &Client, image: &str) -> Result<(), Failure> {
     ];
     names.extend(image.parse::<ImageName>().map(|name| name.to_string()));
     let query = Query::new()
-        .filter("link_class", "in", [NAME, HASH])
+        .filter("link_class", "in", [NAME_LINK_CLASS, HASH_LINK_CLASS])
         .filter("name", "in", names)
         .limit(1);
     let page = client.page::<Link>("links", &query).await?;
     match page.items.is_empty() {
-        true => Err(Failure::NoImage(image.to_owned())),
+        true => Err(CliError::NoImage(image.to_owned())),
         false => Ok(()),
     }
 }
@@ -238,7 +245,7 @@ mod tests {
     fn of_links_with_one_name_the_newest_with_a_collection_counts() {
         let link = |n: u32, name: &str, head: &str, stamp: &str| -> Link {
             serde_json::from_value(json!({
-                "uuid": format!("zzzzz-o0j2j-{n:015}"), "link_class": NAME, "name": name,
+                "uuid": format!("zzzzz-o0j2j-{n:015}"), "link_class": NAME_LINK_CLASS, "name": name,
                 "head_uuid": head, "properties": {"image_timestamp": stamp},
                 "created_at": format!("2026-01-0{n}T00:00:00Z"),
             }))

@@ -1,4 +1,4 @@
-//! The log of `up`: a file for each program, and one with everything to follow with tail.
+//! The log of `dispatch up`: one file per program, and one with the lines of all programs.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -10,10 +10,10 @@ use jiff::Timestamp;
 
 use super::UpError;
 
-/// A file that grew beyond this at a start or while running is set aside, and the one set aside before is gone.
-const LARGEST: u64 = 32 << 20;
+/// Maximum size of a log file before it is rotated to `.1`, which replaces an earlier one.
+const MAX_LOG_BYTES: u64 = 32 << 20;
 
-/// Where lines of all programs go. Clones write to the same files.
+/// The log of all programs. Clones write to the same files.
 #[derive(Debug, Clone)]
 pub struct Log {
     all: Arc<Mutex<LogFile>>,
@@ -36,7 +36,7 @@ struct LogFile {
 }
 
 impl Log {
-    /// `all` is the file with everything; the programs' own are in `dir`.
+    /// Opens `all`, the file with all lines. The files of the programs are in `dir`.
     pub fn open(all: &Path, dir: &Path) -> Result<Self, UpError> {
         Ok(Self {
             all: Arc::new(Mutex::new(LogFile::open(all)?)),
@@ -56,25 +56,25 @@ impl Log {
 }
 
 impl ProgramLog {
-    /// Adds a line the program said itself.
-    pub fn line(&self, line: &[u8]) {
+    /// Appends a line that the program wrote.
+    pub fn append_line(&self, line: &[u8]) {
         let mut whole = format!("{:<14} ", self.name).into_bytes();
         whole.extend_from_slice(line);
         append(&self.own, line);
         append(&self.all, &whole);
     }
 
-    /// Adds a line of ours about the program.
-    pub fn remark(&self, text: &str) {
+    /// Appends a line of `dispatch up` about the program.
+    pub fn append_note(&self, text: &str) {
         let line = format!("{:.6} dispatch up: {text}", Timestamp::now());
-        self.line(line.as_bytes());
+        self.append_line(line.as_bytes());
     }
 }
 
 fn append(file: &Mutex<LogFile>, line: &[u8]) {
-    // A whole line is written at once, so the file is consistent whenever the lock is free.
+    // Each write is a whole line, so the file is consistent after a panic.
     let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-    // A full disk must not stop the programs; their lines are lost then.
+    // A full disk must not stop the programs, so errors are ignored and the lines are lost.
     let _ = file.append(line);
 }
 
@@ -99,7 +99,7 @@ impl LogFile {
     }
 
     fn append(&mut self, line: &[u8]) -> io::Result<()> {
-        if self.size > LARGEST {
+        if self.size > MAX_LOG_BYTES {
             let mut aside = self.path.clone().into_os_string();
             aside.push(".1");
             fs::rename(&self.path, aside)?;
@@ -129,8 +129,8 @@ mod tests {
         let all = dir.path().join("log");
         let log = Log::open(&all, dir.path()).unwrap();
         let (a, b) = (log.program("a").unwrap(), log.program("b").unwrap());
-        a.line(b"one");
-        b.line(b"two");
+        a.append_line(b"one");
+        b.append_line(b"two");
         assert_eq!(
             fs::read_to_string(dir.path().join("a.log")).unwrap(),
             "one\n"
@@ -144,7 +144,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let file = File::create(&path).unwrap();
-        file.set_len(LARGEST + 1).unwrap();
+        file.set_len(MAX_LOG_BYTES + 1).unwrap();
         let mut log = LogFile::open(&path).unwrap();
         log.append(b"new").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "new\n");

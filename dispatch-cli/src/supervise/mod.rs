@@ -1,15 +1,14 @@
-//! Keeping the programs of a workstation running: found, started, restarted when they die, ended gracefully.
+//! Supervises the programs of a workstation: finds, starts, restarts and stops them.
 
-pub mod backoff;
-pub mod keeper;
-pub mod leftovers;
+pub mod child;
 pub mod log;
+pub mod orphans;
 pub mod programs;
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why `up` cannot run.
+/// Why `dispatch up` fails.
 #[derive(Debug, thiserror::Error)]
 pub enum UpError {
     #[error("cannot find the program {0}: put it beside dispatch, or on PATH")]
@@ -18,11 +17,11 @@ pub enum UpError {
     Spawn { name: String, source: io::Error },
     #[error("cannot write the log {path}: {source}")]
     Log { path: PathBuf, source: io::Error },
-    #[error("{name} does not start ({status}){words}; the log is {log}")]
+    #[error("{name} does not start ({status}){last_line}; the log is {log}")]
     DoesNotStart {
         name: String,
         status: String,
-        words: String,
+        last_line: String,
         log: PathBuf,
     },
     #[error("{name} is not ready after {seconds} s; the log is {log}")]
@@ -32,11 +31,9 @@ pub enum UpError {
         log: PathBuf,
     },
     #[error(
-        "dispatch-api said something else than where it is: {0}; are all programs of one version?"
+        "dispatch-api did not print its address but: {0}; check that all programs have the same version"
     )]
     BadReadyLine(String),
-    #[error("cannot read the token file {path}: {source}")]
-    TokenFile { path: PathBuf, source: io::Error },
     #[error("cannot find a free port: {0}")]
     NoPort(io::Error),
     #[error("cannot listen for signals: {0}")]
@@ -44,5 +41,5 @@ pub enum UpError {
     #[error(
         "{name} (process {pid}), left over from an earlier 'dispatch up', does not end; end it by hand"
     )]
-    LeftOver { name: String, pid: u32 },
+    Orphan { name: String, pid: u32 },
 }

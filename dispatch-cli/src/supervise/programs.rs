@@ -1,10 +1,10 @@
-//! Finding the other programs of the suite.
+//! Finds the other programs of the suite.
 
 use std::path::{Path, PathBuf};
 
 use super::UpError;
 
-/// Beside this program first, so that one installation never mixes with another, then on PATH.
+/// Looks in the directory of this program first, so that installations are not mixed, then in PATH.
 pub fn find(name: &str) -> Result<PathBuf, UpError> {
     let own = std::env::current_exe().ok();
     let own = own.as_deref().and_then(Path::parent);

@@ -1,23 +1,23 @@
-//! Files to the server and back.
+//! Upload of files to the server, and their download.
 
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use crate::world::World;
+use crate::fixture::Fixture;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_put_can_be_got_back_the_same() {
-    let world = World::new().await;
+    let fixture = Fixture::new().await;
     let big: Vec<u8> = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
-    fs::create_dir_all(world.path("in/sub dir/empty")).unwrap();
-    fs::write(world.path("in/big"), &big).unwrap();
-    fs::write(world.path("in/none"), "").unwrap();
-    fs::write(world.path("in/sub dir/ünï"), "text").unwrap();
-    let put = world.run(&["put", "in"]).await.ok();
+    fs::create_dir_all(fixture.path("in/sub dir/empty")).unwrap();
+    fs::write(fixture.path("in/big"), &big).unwrap();
+    fs::write(fixture.path("in/none"), "").unwrap();
+    fs::write(fixture.path("in/sub dir/ünï"), "text").unwrap();
+    let put = fixture.run(&["put", "in"]).await.ok();
     let (uuid, pdh) = put.trim().split_once(' ').unwrap();
     for (name, into) in [(uuid, "by-uuid"), (pdh, "by-pdh")] {
-        world.run(&["get", name, into]).await.ok();
-        let into = world.path(into);
+        fixture.run(&["get", name, into]).await.ok();
+        let into = fixture.path(into);
         assert_eq!(fs::read(into.join("big")).unwrap(), big);
         assert_eq!(fs::read(into.join("none")).unwrap(), b"");
         assert_eq!(fs::read(into.join("sub dir/ünï")).unwrap(), b"text");
@@ -26,11 +26,11 @@ async fn what_is_put_can_be_got_back_the_same() {
         assert_eq!(left.len(), 3, "no temporary file is left: {left:?}");
     }
     let part = format!("{pdh}:sub dir");
-    world.run(&["get", &part, "part"]).await.ok();
-    assert_eq!(fs::read(world.path("part/ünï")).unwrap(), b"text");
+    fixture.run(&["get", &part, "part"]).await.ok();
+    assert_eq!(fs::read(fixture.path("part/ünï")).unwrap(), b"text");
     let file = format!("{pdh}:sub dir/ünï");
-    assert_eq!(world.run(&["get", &file, "-"]).await.ok(), "text");
-    world
+    assert_eq!(fixture.run(&["get", &file, "-"]).await.ok(), "text");
+    fixture
         .run(&["get", &part, "-"])
         .await
         .says(1, &["directory"]);
@@ -38,59 +38,59 @@ async fn what_is_put_can_be_got_back_the_same() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_overwritten_unless_that_is_asked_for() {
-    let world = World::new().await;
-    let pdh = world.store(&[("a", "new"), ("b", "new")]).await;
-    fs::create_dir(world.path("dir")).unwrap();
-    fs::write(world.path("dir/b"), "mine").unwrap();
-    let refused = world.run(&["get", &pdh, "dir"]).await;
+    let fixture = Fixture::new().await;
+    let pdh = fixture.store(&[("a", "new"), ("b", "new")]).await;
+    fs::create_dir(fixture.path("dir")).unwrap();
+    fs::write(fixture.path("dir/b"), "mine").unwrap();
+    let refused = fixture.run(&["get", &pdh, "dir"]).await;
     refused.says(7, &["dir/b", "--force"]);
-    assert!(!world.path("dir/a").exists(), "nothing was written");
-    assert_eq!(fs::read(world.path("dir/b")).unwrap(), b"mine");
-    world.run(&["get", "--force", &pdh, "dir"]).await.ok();
-    assert_eq!(fs::read(world.path("dir/b")).unwrap(), b"new");
+    assert!(!fixture.path("dir/a").exists(), "nothing was written");
+    assert_eq!(fs::read(fixture.path("dir/b")).unwrap(), b"mine");
+    fixture.run(&["get", "--force", &pdh, "dir"]).await.ok();
+    assert_eq!(fs::read(fixture.path("dir/b")).unwrap(), b"new");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_written_through_a_link_or_outside() {
-    let world = World::new().await;
-    let pdh = world.store(&[("sub/a", "new")]).await;
-    fs::create_dir_all(world.path("elsewhere")).unwrap();
-    fs::create_dir_all(world.path("dir")).unwrap();
-    symlink("../elsewhere", world.path("dir/sub")).unwrap();
+    let fixture = Fixture::new().await;
+    let pdh = fixture.store(&[("sub/a", "new")]).await;
+    fs::create_dir_all(fixture.path("elsewhere")).unwrap();
+    fs::create_dir_all(fixture.path("dir")).unwrap();
+    symlink("../elsewhere", fixture.path("dir/sub")).unwrap();
     for force in ["--list", "--force"] {
-        let done = world.run(&["get", force, &pdh, "dir"]).await;
+        let done = fixture.run(&["get", force, &pdh, "dir"]).await;
         if force == "--force" {
             done.says(1, &["dir/sub", "symbolic link"]);
         }
     }
-    assert_eq!(fs::read_dir(world.path("elsewhere")).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(fixture.path("elsewhere")).unwrap().count(), 0);
 
-    fs::create_dir_all(world.path("link/sub")).unwrap();
-    fs::write(world.path("target"), "mine").unwrap();
-    symlink("../../target", world.path("link/sub/a")).unwrap();
-    world
+    fs::create_dir_all(fixture.path("link/sub")).unwrap();
+    fs::write(fixture.path("target"), "mine").unwrap();
+    symlink("../../target", fixture.path("link/sub/a")).unwrap();
+    fixture
         .run(&["get", &pdh, "link"])
         .await
         .says(7, &["link/sub/a"]);
-    world.run(&["get", "--force", &pdh, "link"]).await.ok();
+    fixture.run(&["get", "--force", &pdh, "link"]).await.ok();
     assert_eq!(
-        fs::read(world.path("target")).unwrap(),
+        fs::read(fixture.path("target")).unwrap(),
         b"mine",
         "the link was replaced"
     );
-    assert_eq!(fs::read(world.path("link/sub/a")).unwrap(), b"new");
+    assert_eq!(fs::read(fixture.path("link/sub/a")).unwrap(), b"new");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_jobs_output_is_fetched_by_its_number() {
-    let world = World::with_image().await;
-    let job = world.submit("a").await;
-    world
+    let fixture = Fixture::with_image().await;
+    let job = fixture.submit("a").await;
+    fixture
         .run(&["get", &job.id])
         .await
         .says(3, &["no output", "dispatch wait 1"]);
-    world.start(&job).await;
-    world
+    fixture.start(&job).await;
+    fixture
         .finish(
             &job,
             0,
@@ -98,10 +98,10 @@ async fn a_jobs_output_is_fetched_by_its_number() {
             &[("stdout.txt", "")],
         )
         .await;
-    let listed = world.run(&["get", "--list", &job.id]).await.ok();
+    let listed = fixture.run(&["get", "--list", &job.id]).await.ok();
     assert_eq!(listed, "       3 B  table.csv\n       1 B  sub/x\n");
     let one = format!("{}:table.csv", job.id);
-    assert_eq!(world.run(&["get", &one, "-"]).await.ok(), "1,2");
-    world.run(&["get", &job.uuid, "out"]).await.ok();
-    assert_eq!(fs::read(world.path("out/sub/x")).unwrap(), b"y");
+    assert_eq!(fixture.run(&["get", &one, "-"]).await.ok(), "1,2");
+    fixture.run(&["get", &job.uuid, "out"]).await.ok();
+    assert_eq!(fs::read(fixture.path("out/sub/x")).unwrap(), b"y");
 }

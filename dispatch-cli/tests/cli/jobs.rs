@@ -1,10 +1,10 @@
-//! Following a job from the queue to its end.
+//! A job from the queue to its end.
 
 use std::time::Duration;
 
 use serde_json::json;
 
-use crate::world::{World, run};
+use crate::fixture::{Fixture, run};
 
 const LOG: [(&str, &str); 3] = [
     (
@@ -20,12 +20,12 @@ const LOG: [(&str, &str); 3] = [
 
 #[tokio::test(flavor = "multi_thread")]
 async fn waiting_ends_with_the_jobs_exit_code_and_its_last_words() {
-    let world = World::with_image().await;
-    let job = world.submit("a").await;
-    let waiting = tokio::spawn(run(world.command(&["wait", &job.id])));
-    world.start(&job).await;
+    let fixture = Fixture::with_image().await;
+    let job = fixture.submit("a").await;
+    let waiting = tokio::spawn(run(fixture.command(&["wait", &job.id])));
+    fixture.start(&job).await;
     tokio::time::sleep(Duration::from_millis(200)).await;
-    world.finish(&job, 7, &[("file", "x")], &LOG).await;
+    fixture.finish(&job, 7, &[("file", "x")], &LOG).await;
     let done = waiting.await.unwrap();
     assert_eq!(done.code, 7);
     assert_eq!(
@@ -39,16 +39,16 @@ async fn waiting_ends_with_the_jobs_exit_code_and_its_last_words() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_several_jobs_the_first_failure_is_the_exit_code() {
-    let world = World::with_image().await;
+    let fixture = Fixture::with_image().await;
     let mut ids = vec!["--json".to_owned(), "wait".to_owned()];
     for code in [0, 5, 6] {
-        let job = world.submit("a").await;
-        world.start(&job).await;
-        world.finish(&job, code, &[], &LOG).await;
+        let job = fixture.submit("a").await;
+        fixture.start(&job).await;
+        fixture.finish(&job, code, &[], &LOG).await;
         ids.push(job.id);
     }
     let args: Vec<&str> = ids.iter().map(String::as_str).collect();
-    let done = world.run(&args).await;
+    let done = fixture.run(&args).await;
     assert_eq!(done.code, 5);
     let codes: Vec<i64> = done
         .out
@@ -64,14 +64,14 @@ async fn of_several_jobs_the_first_failure_is_the_exit_code() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn submitting_and_waiting_is_one_command() {
-    let world = World::with_image().await;
+    let fixture = Fixture::with_image().await;
     let waiting = tokio::spawn(run(
-        world.command(&["submit", "--image", "tool", "--wait", "--", "tool"])
+        fixture.command(&["submit", "--image", "tool", "--wait", "--", "tool"])
     ));
     let job = loop {
-        let listed = world.run(&["--json", "list"]).await.json();
+        let listed = fixture.run(&["--json", "list"]).await.json();
         if let Some(uuid) = listed[0]["uuid"].as_str() {
-            break crate::world::Submitted {
+            break crate::fixture::Submitted {
                 id: "1".into(),
                 uuid: uuid.to_owned(),
                 container: listed[0]["container_uuid"]
@@ -82,8 +82,8 @@ async fn submitting_and_waiting_is_one_command() {
             };
         }
     };
-    world.start(&job).await;
-    world.finish(&job, 0, &[], &LOG).await;
+    fixture.start(&job).await;
+    fixture.finish(&job, 0, &[], &LOG).await;
     let done = waiting.await.unwrap();
     assert_eq!((done.code, done.err.as_str()), (0, ""));
     assert_eq!(done.out, format!("1 {}\n", job.uuid));
@@ -91,47 +91,47 @@ async fn submitting_and_waiting_is_one_command() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_job_printed_comes_out_where_it_was_printed() {
-    let world = World::with_image().await;
-    let job = world.submit("a").await;
-    world
+    let fixture = Fixture::with_image().await;
+    let job = fixture.submit("a").await;
+    fixture
         .run(&["logs", &job.id])
         .await
         .says(3, &["has no log yet", "Queued"]);
-    world.start(&job).await;
-    world.finish(&job, 0, &[], &LOG).await;
-    let done = world.run(&["logs", &job.id]).await;
+    fixture.start(&job).await;
+    fixture.finish(&job, 0, &[], &LOG).await;
+    let done = fixture.run(&["logs", &job.id]).await;
     assert_eq!(
         (done.out.as_str(), done.err.as_str()),
         ("hello\nworld\n", "it broke\n")
     );
-    let done = world.run(&["logs", "-t", &job.uuid]).await;
+    let done = fixture.run(&["logs", "-t", &job.uuid]).await;
     assert!(
         done.out
             .starts_with("2026-11-21T07:00:00.000000001Z hello\n"),
         "{done:?}"
     );
-    let files = world
+    let files = fixture
         .run(&["logs", "--files", job.container.as_str()])
         .await
         .ok();
     assert_eq!(files, "result.json\nstderr.txt\nstdout.txt\n");
-    let done = world.run(&["logs", &job.id, "--file", "none.txt"]).await;
+    let done = fixture.run(&["logs", &job.id, "--file", "none.txt"]).await;
     done.says(3, &["no none.txt", "stdout.txt"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_growing_log_is_followed_to_its_end() {
-    let world = World::with_image().await;
-    let job = world.submit("a").await;
-    world.start(&job).await;
-    let following = tokio::spawn(run(world.command(&["logs", "-f", &job.id])));
+    let fixture = Fixture::with_image().await;
+    let job = fixture.submit("a").await;
+    fixture.start(&job).await;
+    let following = tokio::spawn(run(fixture.command(&["logs", "-f", &job.id])));
     let (first, half) = (LOG[0].1, &LOG[0].1[..60]);
     for part in [half, first] {
-        let log = world.store(&[("stdout.txt", part)]).await;
-        world.update(&job, json!({"log": log})).await;
+        let log = fixture.store(&[("stdout.txt", part)]).await;
+        fixture.update(&job, json!({"log": log})).await;
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
-    world.finish(&job, 0, &[], &LOG).await;
+    fixture.finish(&job, 0, &[], &LOG).await;
     let done = following.await.unwrap();
     assert_eq!(done.code, 0);
     assert_eq!(done.out, "hello\nworld\n");
@@ -140,23 +140,23 @@ async fn a_growing_log_is_followed_to_its_end() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_are_listed_shown_and_explained() {
-    let world = World::with_image().await;
+    let fixture = Fixture::with_image().await;
     let (done, running, queued) = (
-        world.submit("done").await,
-        world.submit("runs").await,
-        world.submit("waits").await,
+        fixture.submit("done").await,
+        fixture.submit("runs").await,
+        fixture.submit("waits").await,
     );
-    world.start(&done).await;
-    world.start(&running).await;
-    world
+    fixture.start(&done).await;
+    fixture.start(&running).await;
+    fixture
         .update(
             &running,
             json!({"runtime_status": {"activity": "saving output"}}),
         )
         .await;
-    world.finish(&done, 3, &[("file", "x")], &LOG).await;
+    fixture.finish(&done, 3, &[("file", "x")], &LOG).await;
 
-    let table = world.run(&["list", "--usage"]).await.ok();
+    let table = fixture.run(&["list", "--usage"]).await.ok();
     let lines: Vec<Vec<&str>> = table
         .lines()
         .map(|line| line.split_whitespace().collect())
@@ -166,14 +166,14 @@ async fn jobs_are_listed_shown_and_explained() {
     assert_eq!(lines[2][..3], [running.id.as_str(), "runs", "Running"]);
     assert_eq!(lines[3][..4], [done.id.as_str(), "done", "Complete", "3"]);
     assert!(table.lines().nth(3).unwrap().contains("3 MiB"), "{table}");
-    let active = world
+    let active = fixture
         .run(&["--json", "list", "--active", "--name", "r%"])
         .await
         .json();
     assert_eq!(active.as_array().unwrap().len(), 1);
     assert_eq!(active[0]["id"], running.id.parse::<u64>().unwrap());
 
-    let shown = world.run(&["show", &done.id]).await.ok();
+    let shown = fixture.run(&["show", &done.id]).await.ok();
     for word in [
         "Complete",
         "Exit code    3",
@@ -188,10 +188,10 @@ async fn jobs_are_listed_shown_and_explained() {
         (&running, "Now: saving output"),
         (&queued, "Waiting in queue for a dispatcher"),
     ] {
-        let said = world.run(&["explain", &job.id]).await.ok();
-        assert!(said.contains(word), "no {word:?} in {said}");
+        let answer = fixture.run(&["explain", &job.id]).await.ok();
+        assert!(answer.contains(word), "no {word:?} in {answer}");
     }
-    let info = world.run(&["--json", "info"]).await.json();
+    let info = fixture.run(&["--json", "info"]).await.json();
     assert_eq!(
         info["containers"],
         json!({"waiting": 1, "held": 0, "locked": 0, "running": 1})
@@ -200,86 +200,91 @@ async fn jobs_are_listed_shown_and_explained() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_can_be_killed_wherever_they_are() {
-    let world = World::with_image().await;
+    let fixture = Fixture::with_image().await;
     let (queued, locked, running, done) = (
-        world.submit("q").await,
-        world.submit("l").await,
-        world.submit("r").await,
-        world.submit("d").await,
+        fixture.submit("q").await,
+        fixture.submit("l").await,
+        fixture.submit("r").await,
+        fixture.submit("d").await,
     );
-    world
+    fixture
         .dispatch
         .lock_container(&locked.container, "")
         .await
         .unwrap();
-    world.start(&running).await;
-    world.start(&done).await;
-    world.finish(&done, 0, &[], &LOG).await;
+    fixture.start(&running).await;
+    fixture.start(&done).await;
+    fixture.finish(&done, 0, &[], &LOG).await;
     for (job, word) in [
         (&queued, "will not start"),
         (&locked, "is being stopped"),
         (&running, "is being stopped"),
-        (&done, "was over already (Complete)"),
+        (&done, "had already ended (Complete)"),
     ] {
-        let said = world.run(&["kill", &job.id]).await;
-        assert_eq!(said.code, 0);
-        assert!(said.err.contains(word), "{said:?}");
+        let answer = fixture.run(&["kill", &job.id]).await;
+        assert_eq!(answer.code, 0);
+        assert!(answer.err.contains(word), "{answer:?}");
     }
     for job in [&queued, &locked, &running] {
-        let container = world.dispatch.container(&job.container).await.unwrap();
+        let container = fixture.dispatch.container(&job.container).await.unwrap();
         assert_eq!(container.priority, 0, "a dispatcher would stop it");
     }
-    let waited = world.run(&["wait", &queued.id]).await;
+    let waited = fixture.run(&["wait", &queued.id]).await;
     assert_eq!(waited.code, 123);
     assert!(waited.err.contains("on hold"), "{waited:?}");
-    world
+    fixture
         .update(
             &running,
             json!({"state": "Cancelled", "runtime_status": {"error": "because"}}),
         )
         .await;
-    let waited = world.run(&["wait", &running.id]).await;
+    let waited = fixture.run(&["wait", &running.id]).await;
     assert_eq!(waited.code, 123);
     assert!(waited.err.contains("was cancelled: because"), "{waited:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_whose_job_went_on_with_another_is_told_of() {
-    let world = World::with_image().await;
-    let job = world.submit("a").await;
-    world.start(&job).await;
-    world
+    let fixture = Fixture::with_image().await.with_admin_token();
+    let job = fixture.submit("a").await;
+    fixture.start(&job).await;
+    fixture
         .update(
             &job,
             json!({"state": "Cancelled", "runtime_status": {"error": "its node was lost"}}),
         )
         .await;
-    let asked = world.run(&["explain", job.container.as_str()]).await;
-    asked.says(
+    // Only an administrator can read a container that no request names any more.
+    let token = fixture.ready["tokens"]["dispatch"].as_str().unwrap();
+    let token = std::fs::read_to_string(token).unwrap();
+    let mut command = fixture.command(&["explain", job.container.as_str()]);
+    command.env("ARVADOS_API_TOKEN", token.trim());
+    let explain = crate::fixture::run(command).await;
+    explain.says(
         3,
         &["no job has container", "it is Cancelled, its node was lost"],
     );
-    world.run(&["explain", &job.id]).await.ok();
+    fixture.run(&["explain", &job.id]).await.ok();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn waiting_can_be_limited() {
-    let world = World::with_image().await;
-    let job = world.submit("a").await;
-    let waited = world.run(&["wait", "--timeout", "1s", &job.id]).await;
+    let fixture = Fixture::with_image().await;
+    let job = fixture.submit("a").await;
+    let waited = fixture.run(&["wait", "--timeout", "1s", &job.id]).await;
     assert_eq!(waited.code, 124);
     assert!(
-        waited.err.contains("not over yet: it is Queued"),
+        waited.err.contains("has not ended yet: it is Queued"),
         "{waited:?}"
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_of_other_programs_have_no_number_and_can_be_used_all_the_same() {
-    let world = World::with_image().await;
-    let first = world.submit("a").await;
-    let image = world.run(&["--json", "image", "list"]).await.json();
-    let made = world
+    let fixture = Fixture::with_image().await;
+    let first = fixture.submit("a").await;
+    let image = fixture.run(&["--json", "image", "list"]).await.json();
+    let made = fixture
         .user
         .create_container_request(json!({
             "name": "theirs", "state": "Committed", "priority": 1, "command": ["x"], "output_path": "/o", "cwd": ".",
@@ -288,11 +293,11 @@ async fn jobs_of_other_programs_have_no_number_and_can_be_used_all_the_same() {
         }))
         .await
         .unwrap();
-    let listed = world.run(&["--json", "list"]).await.json();
+    let listed = fixture.run(&["--json", "list"]).await.json();
     assert_eq!(listed[0]["uuid"], made.uuid.as_str());
     assert!(listed[0]["id"].is_null());
-    world.run(&["kill", made.uuid.as_str()]).await.ok();
-    let mine = world.run(&["--json", "list", "--mine"]).await.json();
+    fixture.run(&["kill", made.uuid.as_str()]).await.ok();
+    let mine = fixture.run(&["--json", "list", "--mine"]).await.json();
     assert_eq!(mine.as_array().unwrap().len(), 1);
     assert_eq!(mine[0]["uuid"], first.uuid);
 }

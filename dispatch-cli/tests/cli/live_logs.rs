@@ -1,4 +1,4 @@
-//! The log of a job that runs, over a log route as a server has it whose containers have gateways.
+//! The live log of a running job, over the log route of a server whose containers have gateways.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -8,13 +8,13 @@ use http::{Method, Response, StatusCode};
 use serde_json::json;
 use suite_tests::proxy::{Effect, Fault, Rule};
 
-use crate::world::{Submitted, World, run};
+use crate::fixture::{Fixture, Submitted, run};
 
-const FIRST: &str = "2026-11-21T07:00:00.000000001Z hello\n";
-const SECOND: &str = "2026-11-21T07:00:01.000000001Z world\n";
-const THIRD: &str = "2026-11-21T07:00:02.000000001Z again\n";
+const FIRST_LINE: &str = "2026-11-21T07:00:00.000000001Z hello\n";
+const SECOND_LINE: &str = "2026-11-21T07:00:01.000000001Z world\n";
+const THIRD_LINE: &str = "2026-11-21T07:00:02.000000001Z again\n";
 
-/// What the gateway of a container has, and what it was asked for.
+/// Files of the gateway of a container, and the requests it received.
 #[derive(Clone, Default)]
 struct Gateway(Arc<Mutex<State>>);
 
@@ -22,7 +22,7 @@ struct Gateway(Arc<Mutex<State>>);
 struct State {
     files: BTreeMap<String, String>,
     is_away: bool,
-    /// The last offset asked for in each file.
+    /// The last requested offset of each file.
     asked: BTreeMap<String, usize>,
 }
 
@@ -36,7 +36,7 @@ impl Gateway {
         self.0.lock().unwrap().is_away = is_away;
     }
 
-    /// Returns when somebody has read a file up to here and asks for more.
+    /// Waits until a client has read a file up to here and requests more.
     async fn is_read(&self, name: &str, offset: usize) {
         while self.0.lock().unwrap().asked.get(name) != Some(&offset) {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -103,21 +103,21 @@ impl Gateway {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_running_job_s_log_is_followed_and_each_byte_comes_once() {
-    let world = World::with_image().await;
-    let job = world.submit("a").await;
-    world.start(&job).await;
+    let fixture = Fixture::with_image().await;
+    let job = fixture.submit("a").await;
+    fixture.start(&job).await;
     let gateway = Gateway::default();
-    let (proxy, command) = world.proxy();
+    let (proxy, command) = fixture.proxy();
     proxy.faults(gateway.rules());
-    let half = [FIRST, &SECOND[..34]].concat();
+    let half = [FIRST_LINE, &SECOND_LINE[..34]].concat();
     gateway.has("stdout.txt", &half);
     let following = tokio::spawn(run(command(&["logs", "-f", &job.id])));
     gateway.is_read("stdout.txt", half.len()).await;
-    // The gateway goes away, and more is saved meanwhile.
+    // The gateway stops, and more is saved.
     gateway.set_away(true);
-    let saved = [FIRST, SECOND].concat();
-    let log = world.store(&[("stdout.txt", &saved)]).await;
-    world.update(&job, json!({"log": log})).await;
+    let saved = [FIRST_LINE, SECOND_LINE].concat();
+    let log = fixture.store(&[("stdout.txt", &saved)]).await;
+    fixture.update(&job, json!({"log": log})).await;
     while proxy.count(
         Method::GET,
         &format!("collections/{}", log.replace('+', "%2B")),
@@ -125,8 +125,8 @@ async fn a_running_job_s_log_is_followed_and_each_byte_comes_once() {
     {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // It comes back with more than is saved.
-    let whole = [FIRST, SECOND, THIRD].concat();
+    // The gateway starts again, with more than is saved.
+    let whole = [FIRST_LINE, SECOND_LINE, THIRD_LINE].concat();
     gateway.has("stdout.txt", &whole);
     gateway.has("stderr.txt", "it broke\nlast words");
     gateway.set_away(false);
@@ -136,33 +136,33 @@ async fn a_running_job_s_log_is_followed_and_each_byte_comes_once() {
         ("stdout.txt", whole.as_str()),
         ("stderr.txt", "it broke\nlast words, and more"),
     ];
-    world.finish(&job, 0, &[], &log).await;
+    fixture.finish(&job, 0, &[], &log).await;
     let done = following.await.unwrap();
     assert_eq!(
         (done.code, done.out.as_str()),
         (0, "hello\nworld\nagain\n"),
         "{done:?}"
     );
-    let said: Vec<&str> = done
+    let stderr: Vec<&str> = done
         .err
         .lines()
         .filter(|l| !l.starts_with("dispatch: "))
         .collect();
-    assert_eq!(said, ["it broke", "last words, and more"], "{done:?}");
+    assert_eq!(stderr, ["it broke", "last words, and more"], "{done:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_running_job_s_files_are_shown_and_listed_as_they_are_now() {
-    let world = World::with_image().await;
-    let job = world.submit("a").await;
+    let fixture = Fixture::with_image().await;
+    let job = fixture.submit("a").await;
     let gateway = Gateway::default();
-    let (proxy, command) = world.proxy();
+    let (proxy, command) = fixture.proxy();
     proxy.faults(gateway.rules());
-    gateway.has("stdout.txt", FIRST);
-    gateway.has("crunch-run.txt", SECOND);
+    gateway.has("stdout.txt", FIRST_LINE);
+    gateway.has("crunch-run.txt", SECOND_LINE);
     let waiting = run(command(&["logs", &job.id])).await;
     waiting.says(3, &["has no log yet", "Queued"]);
-    world.start(&job).await;
+    fixture.start(&job).await;
     assert_eq!(run(command(&["logs", &job.id])).await.ok(), "hello\n");
     let file = run(command(&["logs", &job.id, "--file", "crunch-run.txt"])).await;
     assert_eq!(file.ok(), "world\n");
@@ -174,13 +174,15 @@ async fn a_running_job_s_files_are_shown_and_listed_as_they_are_now() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_saved_log_that_only_the_route_can_read_is_read_there() {
-    let world = World::with_image().await;
-    let job = world.submit("a").await;
-    world.start(&job).await;
-    world.finish(&job, 0, &[], &[("stdout.txt", FIRST)]).await;
+    let fixture = Fixture::with_image().await;
+    let job = fixture.submit("a").await;
+    fixture.start(&job).await;
+    fixture
+        .finish(&job, 0, &[], &[("stdout.txt", FIRST_LINE)])
+        .await;
     let gateway = Gateway::default();
-    gateway.has("stdout.txt", FIRST);
-    let (proxy, command) = world.proxy();
+    gateway.has("stdout.txt", FIRST_LINE);
+    let (proxy, command) = fixture.proxy();
     let gone = Fault::Answer(StatusCode::NOT_FOUND, Effect::None);
     let mut rules = gateway.rules();
     rules.push(Rule::every(Method::GET, "collections/*", gone));
@@ -190,14 +192,14 @@ async fn a_saved_log_that_only_the_route_can_read_is_read_there() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_log_of_an_earlier_container_is_not_the_job_s() {
-    let world = World::with_image().await;
-    let first = world.submit("a").await;
-    world.start(&first).await;
-    let log = world.store(&[("stdout.txt", FIRST)]).await;
-    world.update(&first, json!({"log": log})).await;
-    assert_eq!(world.run(&["logs", &first.id]).await.ok(), "hello\n");
-    world.update(&first, json!({"state": "Cancelled"})).await;
-    let shown = world.run(&["--json", "show", &first.id]).await.json();
+    let fixture = Fixture::with_image().await;
+    let first = fixture.submit("a").await;
+    fixture.start(&first).await;
+    let log = fixture.store(&[("stdout.txt", FIRST_LINE)]).await;
+    fixture.update(&first, json!({"log": log})).await;
+    assert_eq!(fixture.run(&["logs", &first.id]).await.ok(), "hello\n");
+    fixture.update(&first, json!({"state": "Cancelled"})).await;
+    let shown = fixture.run(&["--json", "show", &first.id]).await.json();
     let request = &shown["request"];
     assert!(
         request["log_uuid"].is_string(),
@@ -209,12 +211,12 @@ async fn the_log_of_an_earlier_container_is_not_the_job_s() {
         container: request["container_uuid"].as_str().unwrap().parse().unwrap(),
     };
     assert_ne!(second.container, first.container);
-    world.start(&second).await;
-    let none = world.run(&["logs", &second.id]).await;
+    fixture.start(&second).await;
+    let none = fixture.run(&["logs", &second.id]).await;
     none.says(3, &["has no log yet", "Running"]);
-    let following = tokio::spawn(run(world.command(&["logs", "-f", &second.id])));
-    world
-        .finish(&second, 0, &[], &[("stdout.txt", SECOND)])
+    let following = tokio::spawn(run(fixture.command(&["logs", "-f", &second.id])));
+    fixture
+        .finish(&second, 0, &[], &[("stdout.txt", SECOND_LINE)])
         .await;
     assert_eq!(following.await.unwrap().ok(), "world\n");
 }

@@ -1,7 +1,8 @@
-//! The `dispatch` command as people use it, against the embedded server in this process.
+//! The `dispatch` command as a program, against the embedded server in this process.
 
 mod demand;
 mod files;
+mod fixture;
 mod images;
 mod jobs;
 mod live_logs;
@@ -9,4 +10,4 @@ mod mistakes;
 mod refusals;
 mod submit;
 mod up;
-mod world;
+mod users;

@@ -1,15 +1,15 @@
-//! Whatever is wrong is told in one sentence with what to do, and with a status scripts can rely on.
+//! Errors: one sentence with a remedy, and an exit status for scripts.
 
 use arvados_client::api::NewToken;
 use assert_cmd::Command;
 use jiff::{Timestamp, ToSpan};
 
-use crate::world::{Done, World, bare, run};
+use crate::fixture::{CommandResult, Fixture, bare, run};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn things_that_do_not_exist() {
-    let world = World::with_image().await;
-    let pdh = world.store(&[("file", "x")]).await;
+    let fixture = Fixture::with_image().await;
+    let pdh = fixture.store(&[("file", "x")]).await;
     let gone = "local-4zz18-000000000000000";
     let (not_there, no_path) = ("not a collection that exists", "no \"none\" in collection");
     let rows = [
@@ -46,12 +46,14 @@ async fn things_that_do_not_exist() {
     ];
     for (line, words) in rows {
         let args: Vec<&str> = line.split(' ').collect();
-        world.run(&args).await.says(3, &[words]);
+        fixture.run(&args).await.says(3, &[words]);
     }
-    let unknown = world.run(&["submit", "--image", "none:1", "--", "x"]).await;
+    let unknown = fixture
+        .run(&["submit", "--image", "none:1", "--", "x"])
+        .await;
     unknown.says(3, &["no image \"none:1\"", "dispatch image add none:1"]);
-    std::fs::write(world.path("large"), "x").unwrap();
-    let before = world
+    std::fs::write(fixture.path("large"), "x").unwrap();
+    let before = fixture
         .run(&["submit", "--image", "none", "--input", "a=large", "--", "x"])
         .await;
     before.says(3, &["no image \"none\""]);
@@ -59,16 +61,18 @@ async fn things_that_do_not_exist() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn command_lines_that_make_no_sense() {
-    let world = World::with_image().await;
-    let put = world.run(&["put", "--name", "a/b", "/etc/hostname"]).await;
+    let fixture = Fixture::with_image().await;
+    let put = fixture
+        .run(&["put", "--name", "a/b", "/etc/hostname"])
+        .await;
     assert_eq!(put.code, 2, "{put:?}");
-    let said = "the name of a collection cannot contain a /: write \"a_b\"";
-    assert!(put.err.contains(said), "{put:?}");
+    let sentence = "the name of a collection cannot contain a /: write \"a_b\"";
+    assert!(put.err.contains(sentence), "{put:?}");
     for (flags, word) in [
-        (&["--mem", "4"][..], "write 4GiB"),
+        (&["--memory", "4"][..], "write 4GiB"),
         (&["--scratch", "10"], "write 10GiB"),
         (&["--time", "4"], "write 4s, 4m, 4h or 4d"),
-        (&["--mem", "much"], "is not a size"),
+        (&["--memory", "much"], "is not a size"),
         (&["--env", "A"], "NAME=VALUE"),
         (&["--input", "a"], "NAME=COLLECTION"),
         (
@@ -83,15 +87,15 @@ async fn command_lines_that_make_no_sense() {
         (&["--output-path", "out"], "absolute path"),
     ] {
         let args = [&["submit", "--image", "tool"], flags, &["--", "x"]].concat();
-        let done = world.run(&args).await;
+        let done = fixture.run(&args).await;
         assert_eq!(done.code, 2, "{done:?}");
         assert!(done.err.contains(word), "no {word:?} in {done:?}");
     }
-    let done = world.run(&["show", "seven"]).await;
+    let done = fixture.run(&["show", "seven"]).await;
     assert_eq!(done.code, 2);
     assert!(done.err.contains("\"seven\" is not a job"), "{done:?}");
     assert_eq!(
-        world.run(&["--json", "list"]).await.ok().trim(),
+        fixture.run(&["--json", "list"]).await.ok().trim(),
         "[]",
         "nothing was submitted"
     );
@@ -99,9 +103,9 @@ async fn command_lines_that_make_no_sense() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_that_are_no_good() {
-    let world = World::new().await;
+    let fixture = Fixture::new().await;
     let with = |token: &str| -> Command {
-        let mut command = world.command(&["list"]);
+        let mut command = fixture.command(&["list"]);
         command.env("ARVADOS_API_TOKEN", token);
         command
     };
@@ -110,7 +114,7 @@ async fn tokens_that_are_no_good() {
         .says(4, &["does not accept the token", "ARVADOS_API_TOKEN"]);
     let expires_at = Timestamp::now() + 1.second();
     let scopes = vec!["all".to_owned()];
-    let made = world
+    let made = fixture
         .user
         .create_token(&NewToken { scopes, expires_at })
         .await
@@ -127,7 +131,7 @@ async fn tokens_that_are_no_good() {
     refused.says(4, &["expired"]);
     let scopes = vec!["GET /arvados/v1/users/current".to_owned()];
     let expires_at = Timestamp::now() + 1.hour();
-    let made = world
+    let made = fixture
         .user
         .create_token(&NewToken { scopes, expires_at })
         .await
@@ -139,23 +143,23 @@ async fn tokens_that_are_no_good() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_that_are_not_there() {
-    let world = World::new().await;
-    let mut command = world.command(&["list"]);
+    let fixture = Fixture::new().await;
+    let mut command = fixture.command(&["list"]);
     command.env("ARVADOS_API_HOST", "127.0.0.1:1");
     run(command)
         .await
         .says(5, &["127.0.0.1:1", "ARVADOS_API_HOST"]);
-    let mut command = world.command(&["wait", "1"]);
+    let mut command = fixture.command(&["wait", "1"]);
     command.env("ARVADOS_API_HOST", "127.0.0.1:1");
     let done = run(command).await;
     assert_eq!(done.code, 125, "not to be mistaken for the job's: {done:?}");
-    let mut command = world.command(&["list"]);
+    let mut command = fixture.command(&["list"]);
     command.env("ARVADOS_API_HOST", "https://x/y");
     run(command).await.says(4, &["not an API host"]);
-    let mut command = world.command(&["list"]);
+    let mut command = fixture.command(&["list"]);
     command.env("ARVADOS_API_HOST", "http://x");
-    run(command).await.says(4, &["https only"]);
-    let mut command = world.command(&["list"]);
+    run(command).await.says(4, &["only https"]);
+    let mut command = fixture.command(&["list"]);
     command.env_remove("ARVADOS_API_TOKEN");
     run(command).await.says(4, &["ARVADOS_API_TOKEN"]);
 }
@@ -163,12 +167,12 @@ async fn servers_that_are_not_there() {
 #[test]
 fn no_server_at_all() {
     let home = tempfile::tempdir().unwrap();
-    let run = |args: &[&str]| Done::of(&mut bare(home.path(), args));
+    let run = |args: &[&str]| CommandResult::of(&mut bare(home.path(), args));
     run(&["list"]).says(
         4,
         &["no server is configured", "dispatch up", "ARVADOS_API_HOST"],
     );
-    run(&["list", "--state", "x"]).says(4, &["no 'dispatch up' is running on", "x"]);
+    run(&["list", "--state-dir", "x"]).says(4, &["no 'dispatch up' is running on", "x"]);
     run(&["env"]).says(
         4,
         &["no 'dispatch up' is running on", ".local/state/dispatch"],
@@ -178,7 +182,7 @@ fn no_server_at_all() {
 #[test]
 fn help_version_man_page_and_completions_need_no_server() {
     let home = tempfile::tempdir().unwrap();
-    let run = |args: &[&str]| Done::of(&mut bare(home.path(), args)).ok();
+    let run = |args: &[&str]| CommandResult::of(&mut bare(home.path(), args)).ok();
     assert!(run(&["--version"]).starts_with("dispatch "));
     assert!(run(&["--help"]).contains("Exit status:"));
     assert!(run(&["man"]).contains("Exit status"));

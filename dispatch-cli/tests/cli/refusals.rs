@@ -1,10 +1,10 @@
-//! A server that refuses for a while what it gave before, and records that only seem to be gone.
+//! A server with transient refusals, and records that only seem to be missing.
 
 use http::{Method, StatusCode};
 use serde_json::json;
 use suite_tests::proxy::{Effect, Fault, Rule};
 
-use crate::world::{World, run};
+use crate::fixture::{Fixture, run};
 
 const LOG: [(&str, &str); 1] = [("stdout.txt", "2026-11-21T07:00:00.000000001Z hello\n")];
 
@@ -12,8 +12,8 @@ fn refused(status: StatusCode) -> Fault {
     Fault::Answer(status, Effect::None)
 }
 
-/// The next requests of a job's records after the first of each are refused, as a real server does it whose processes
-/// have lost their database.
+/// Refuses the next requests of the records of a job after the first of each, like a server whose
+/// processes have lost their database connections.
 fn a_while() -> Vec<Rule> {
     let rule = |path: &str, status| Rule::next(2, Method::GET, path, refused(status)).after(1);
     vec![
@@ -26,18 +26,18 @@ fn a_while() -> Vec<Rule> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn waiting_and_following_outlast_a_while_of_refusals() {
-    let world = World::with_image().await;
+    let fixture = Fixture::with_image().await;
     for args in [&["wait"][..], &["logs", "-f"]] {
-        let job = world.submit("a").await;
-        world.start(&job).await;
-        let (proxy, command) = world.proxy();
+        let job = fixture.submit("a").await;
+        fixture.start(&job).await;
+        let (proxy, command) = fixture.proxy();
         proxy.faults(a_while());
         let args = [args, &[job.uuid.as_str()]].concat();
         let running = tokio::spawn(run(command(&args)));
-        while proxy.spoilt() < 8 {
+        while proxy.fault_count() < 8 {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
-        world.finish(&job, 0, &[], &LOG).await;
+        fixture.finish(&job, 0, &[], &LOG).await;
         let done = running.await.unwrap();
         assert_eq!(done.code, 0, "{args:?}: {done:?}");
         let printed = if args[0] == "logs" { "hello\n" } else { "" };
@@ -47,10 +47,10 @@ async fn waiting_and_following_outlast_a_while_of_refusals() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_outlast_a_while_in_which_their_token_is_refused() {
-    let world = World::with_image().await;
-    std::fs::create_dir(world.path("new")).unwrap();
-    std::fs::write(world.path("new/tool"), "another image").unwrap();
-    let job = world.submit("a").await;
+    let fixture = Fixture::with_image().await;
+    std::fs::create_dir(fixture.path("new")).unwrap();
+    std::fs::write(fixture.path("new/tool"), "another image").unwrap();
+    let job = fixture.submit("a").await;
     let while_refused =
         |method: Method, path: &str| Rule::next(3, method, path, refused(StatusCode::UNAUTHORIZED));
     let rows = [
@@ -66,35 +66,35 @@ async fn commands_outlast_a_while_in_which_their_token_is_refused() {
         ),
         ("kill 1", while_refused(Method::PUT, "container_requests/*")),
     ];
-    let (proxy, command) = world.proxy();
+    let (proxy, command) = fixture.proxy();
     for (line, rule) in rows {
         proxy.faults([rule]);
-        let before = proxy.spoilt();
+        let before = proxy.fault_count();
         let args: Vec<&str> = line.split(' ').collect();
         run(command(&args)).await.ok();
-        assert_eq!(proxy.spoilt() - before, 3, "{line}");
+        assert_eq!(proxy.fault_count() - before, 3, "{line}");
     }
-    let listed = world.run(&["--json", "list"]).await.json();
+    let listed = fixture.run(&["--json", "list"]).await.json();
     assert_eq!(listed.as_array().unwrap().len(), 2, "{listed}");
     assert_eq!(listed[1]["uuid"], job.uuid);
-    let image = world.run(&["image", "list"]).await.ok();
+    let image = fixture.run(&["image", "list"]).await.ok();
     assert_eq!(image.matches("new").count(), 1, "{image}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reused_success_is_a_success_though_the_reply_is_final_already() {
-    let world = World::with_image().await;
+    let fixture = Fixture::with_image().await.with_admin_token();
     let submit = ["submit", "--image", "tool", "--reuse"];
     let first = [&["--json"], &submit[..], &["--", "tool"]].concat();
-    let made = world.run(&first).await.json();
-    let job = crate::world::Submitted {
+    let made = fixture.run(&first).await.json();
+    let job = crate::fixture::Submitted {
         id: "1".to_owned(),
         uuid: made["uuid"].as_str().unwrap().to_owned(),
         container: made["container_uuid"].as_str().unwrap().parse().unwrap(),
     };
-    world.start(&job).await;
-    world.finish(&job, 0, &[("file", "x")], &LOG).await;
-    let (proxy, command) = world.proxy();
+    fixture.start(&job).await;
+    fixture.finish(&job, 0, &[("file", "x")], &LOG).await;
+    let (proxy, command) = fixture.proxy();
     let is_final = Fault::changed(|mut reply| {
         reply["state"] = json!("Final");
         reply
@@ -103,17 +103,17 @@ async fn a_reused_success_is_a_success_though_the_reply_is_final_already() {
     let again = [&submit[..], &["--wait", "--", "tool"]].concat();
     let done = run(command(&again)).await;
     assert_eq!((done.code, done.err.as_str()), (0, ""), "{done:?}");
-    assert_eq!(proxy.spoilt(), 1);
+    assert_eq!(proxy.fault_count(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_is_told_of_though_its_first_container_and_its_log_s_hash_cannot_be_read() {
-    let world = World::with_image().await;
-    let first = world.submit("a").await;
-    world.start(&first).await;
-    world.update(&first, json!({"state": "Cancelled"})).await;
-    let shown = world.run(&["--json", "show", &first.id]).await.json();
-    let second = crate::world::Submitted {
+    let fixture = Fixture::with_image().await;
+    let first = fixture.submit("a").await;
+    fixture.start(&first).await;
+    fixture.update(&first, json!({"state": "Cancelled"})).await;
+    let shown = fixture.run(&["--json", "show", &first.id]).await.json();
+    let second = crate::fixture::Submitted {
         id: first.id.clone(),
         uuid: first.uuid.clone(),
         container: shown["request"]["container_uuid"]
@@ -123,9 +123,9 @@ async fn a_job_is_told_of_though_its_first_container_and_its_log_s_hash_cannot_b
             .unwrap(),
     };
     assert_ne!(second.container, first.container);
-    world.start(&second).await;
-    let pdh = world.store(&LOG).await;
-    let (proxy, command) = world.proxy();
+    fixture.start(&second).await;
+    let pdh = fixture.store(&LOG).await;
+    let (proxy, command) = fixture.proxy();
     let gone = |path: String| Rule::every(Method::GET, &path, refused(StatusCode::NOT_FOUND));
     let hidden = || {
         proxy.faults([
@@ -134,10 +134,10 @@ async fn a_job_is_told_of_though_its_first_container_and_its_log_s_hash_cannot_b
         ])
     };
     hidden();
-    world.update(&second, json!({"log": pdh})).await;
+    fixture.update(&second, json!({"log": pdh})).await;
     let explained = run(command(&["explain", &first.id])).await.ok();
     assert!(explained.contains("has been running"), "{explained}");
-    world.finish(&second, 3, &[], &LOG).await;
+    fixture.finish(&second, 3, &[], &LOG).await;
     assert_eq!(run(command(&["logs", &first.id])).await.ok(), "hello\n");
     let shown = run(command(&["show", &first.id])).await.ok();
     assert!(shown.contains("earlier ones were cancelled"), "{shown}");
@@ -148,18 +148,17 @@ async fn a_job_is_told_of_though_its_first_container_and_its_log_s_hash_cannot_b
 
 #[tokio::test(flavor = "multi_thread")]
 async fn variables_that_are_set_but_empty_are_unset() {
-    let world = World::new().await;
-    let mut command = world.command(&["list"]);
+    let fixture = Fixture::new().await;
+    let mut command = fixture.command(&["list"]);
     for name in [
-        "DISPATCH_STATE",
+        "DISPATCH_STATE_DIR",
         "XDG_STATE_HOME",
-        "SSL_CERT_FILE",
         "ARVADOS_KEEP_SERVICES",
     ] {
         command.env(name, "");
     }
     run(command).await.ok();
-    let mut command = world.command(&["list"]);
+    let mut command = fixture.command(&["list"]);
     for name in ["ARVADOS_API_HOST", "ARVADOS_API_TOKEN"] {
         command.env(name, "");
     }

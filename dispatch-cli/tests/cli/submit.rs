@@ -1,4 +1,4 @@
-//! What becomes of the flags of `dispatch submit`.
+//! `dispatch submit`: flags become a container request.
 
 use std::collections::BTreeSet;
 
@@ -6,19 +6,19 @@ use arvados_client::filter::Query;
 use arvados_client::records::Collection;
 use serde_json::{Value, json};
 
-use crate::world::{World, run};
+use crate::fixture::{Fixture, run};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_is_what_its_flags_say() {
-    let world = World::with_image().await;
-    let made = world
+    let fixture = Fixture::with_image().await;
+    let made = fixture
         .run(&[
             "submit",
             "--image",
             "tool",
             "--cpus",
             "2",
-            "--mem",
+            "--memory",
             "1GiB",
             "--scratch",
             "2GiB",
@@ -40,7 +40,7 @@ async fn a_job_is_what_its_flags_say() {
         .ok();
     let (id, uuid) = made.trim().split_once(' ').unwrap();
     assert_eq!(id, "1");
-    let shown = world.run(&["--json", "show", "1"]).await.json();
+    let shown = fixture.run(&["--json", "show", "1"]).await.json();
     let request = &shown["request"];
     assert_eq!(request["uuid"], uuid);
     assert_eq!(request["name"], "my job");
@@ -57,13 +57,13 @@ async fn a_job_is_what_its_flags_say() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn inputs_are_collections_or_uploaded() {
-    let world = World::with_image().await;
-    std::fs::write(world.path("one.txt"), "one").unwrap();
-    std::fs::create_dir_all(world.path("many/sub")).unwrap();
-    std::fs::write(world.path("many/sub/two.txt"), "two").unwrap();
-    let stored = world.store(&[("dir/file", "x")]).await;
+    let fixture = Fixture::with_image().await;
+    std::fs::write(fixture.path("one.txt"), "one").unwrap();
+    std::fs::create_dir_all(fixture.path("many/sub")).unwrap();
+    std::fs::write(fixture.path("many/sub/two.txt"), "two").unwrap();
+    let stored = fixture.store(&[("dir/file", "x")]).await;
     let inside = format!("part={stored}:dir");
-    let made = world
+    let made = fixture
         .run(&[
             "--json",
             "submit",
@@ -83,37 +83,37 @@ async fn inputs_are_collections_or_uploaded() {
         .await
         .json();
     let uuid = made["uuid"].as_str().unwrap();
-    let shown = world.run(&["--json", "show", uuid]).await.json();
+    let shown = fixture.run(&["--json", "show", uuid]).await.json();
     let mounts = &shown["request"]["mounts"];
     assert_eq!(mounts["/input/one"]["path"], "one.txt");
     assert_eq!(mounts["/input/part"]["portable_data_hash"], stored);
     assert_eq!(mounts["/input/part"]["path"], "dir");
     assert_eq!(mounts["stdin"]["path"], "one.txt");
     let many = mounts["/many"]["portable_data_hash"].as_str().unwrap();
-    let listed = world.run(&["--json", "get", "--list", many]).await.json();
+    let listed = fixture.run(&["--json", "get", "--list", many]).await.json();
     assert_eq!(listed, json!([{"path": "sub/two.txt", "size": 3}]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_collection_is_given_a_name_that_servers_refuse() {
-    let world = World::with_image().await;
-    world
+    let fixture = Fixture::with_image().await;
+    fixture
         .run(&["image", "add", "acme/other:v1", "root/../root"])
         .await
         .ok();
-    std::fs::create_dir(world.path("new")).unwrap();
-    std::fs::write(world.path("new/tool"), "another image").unwrap();
-    world
+    std::fs::create_dir(fixture.path("new")).unwrap();
+    std::fs::write(fixture.path("new/tool"), "another image").unwrap();
+    fixture
         .run(&["image", "add", "acme/tool:v1", "new"])
         .await
         .ok();
     let line = "submit --image tool --name a/b --input text=new/tool --input /ref/x=new/tool --stdin new/tool -- /bin/sh";
     let args: Vec<&str> = line.split(' ').collect();
-    world.run(&args).await.ok();
-    let shown = world.run(&["--json", "show", "1"]).await.json();
+    fixture.run(&args).await.ok();
+    let shown = fixture.run(&["--json", "show", "1"]).await.json();
     assert_eq!(shown["request"]["name"], "a/b", "a job may be called so");
     assert_eq!(shown["request"]["output_name"], "Output of a_b");
-    let collections: Vec<Collection> = world
+    let collections: Vec<Collection> = fixture
         .user
         .all("collections", Query::new(), |c: &Collection| &c.uuid)
         .await
@@ -135,24 +135,24 @@ async fn no_collection_is_given_a_name_that_servers_refuse() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn standard_input_can_be_piped() {
-    let world = World::with_image().await;
-    let mut command = world.command(&["submit", "--image", "tool", "--stdin", "-", "--", "tool"]);
+    let fixture = Fixture::with_image().await;
+    let mut command = fixture.command(&["submit", "--image", "tool", "--stdin", "-", "--", "tool"]);
     command.write_stdin("piped words");
     run(command).await.ok();
-    let shown = world.run(&["--json", "show", "1"]).await.json();
+    let shown = fixture.run(&["--json", "show", "1"]).await.json();
     let stdin = &shown["request"]["mounts"]["stdin"];
     let file = format!(
         "{}:{}",
         stdin["portable_data_hash"].as_str().unwrap(),
         stdin["path"].as_str().unwrap()
     );
-    assert_eq!(world.run(&["get", &file, "-"]).await.ok(), "piped words");
+    assert_eq!(fixture.run(&["get", &file, "-"]).await.ok(), "piped words");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_is_a_name_a_uuid_or_a_hash() {
-    let world = World::with_image().await;
-    let listed = world.run(&["--json", "image", "list"]).await.json();
+    let fixture = Fixture::with_image().await;
+    let listed = fixture.run(&["--json", "image", "list"]).await.json();
     let image = &listed[0];
     for name in [
         "tool",
@@ -160,7 +160,7 @@ async fn an_image_is_a_name_a_uuid_or_a_hash() {
         image["collection"].as_str().unwrap(),
         image["portable_data_hash"].as_str().unwrap(),
     ] {
-        world
+        fixture
             .run(&["submit", "--image", name, "--", "tool"])
             .await
             .ok();
@@ -169,11 +169,11 @@ async fn an_image_is_a_name_a_uuid_or_a_hash() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_at_once_get_different_numbers() {
-    let world = World::with_image().await;
+    let fixture = Fixture::with_image().await;
     let runs: Vec<_> = (0..8)
         .map(|_| {
             tokio::spawn(run(
-                world.command(&["--json", "submit", "--image", "tool", "--", "tool"])
+                fixture.command(&["--json", "submit", "--image", "tool", "--", "tool"])
             ))
         })
         .collect();
@@ -182,19 +182,19 @@ async fn many_at_once_get_different_numbers() {
         numbers.insert(done.await.unwrap().json()["id"].as_u64().unwrap());
     }
     assert_eq!(numbers.len(), 8, "{numbers:?}");
-    let listed = world.run(&["--json", "list"]).await.json();
-    let kept: BTreeSet<u64> = listed
+    let listed = fixture.run(&["--json", "list"]).await.json();
+    let ids: BTreeSet<u64> = listed
         .as_array()
         .unwrap()
         .iter()
         .filter_map(|job| job["id"].as_u64())
         .collect();
-    assert_eq!(kept, numbers, "what was told is what the server keeps");
+    assert_eq!(ids, numbers, "what was told is what the server keeps");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn equal_jobs_run_again_unless_reuse_is_asked_for() {
-    let world = World::with_image().await;
+    let fixture = Fixture::with_image().await;
     let container = async |flags: &[&str]| -> Value {
         let args = [
             &["--json", "submit", "--image", "tool"],
@@ -202,7 +202,7 @@ async fn equal_jobs_run_again_unless_reuse_is_asked_for() {
             &["--", "tool"],
         ]
         .concat();
-        world.run(&args).await.json()["container_uuid"].clone()
+        fixture.run(&args).await.json()["container_uuid"].clone()
     };
     let first = container(&[]).await;
     assert_ne!(container(&[]).await, first);

@@ -1,4 +1,5 @@
-//! `dispatch up`: with the real server, run by this test program, and a dispatcher that only listens.
+//! `dispatch up`, with the real server, run by this test program, and a dispatcher that only
+//! accepts connections.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,13 +11,13 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::world::{Done, bare};
+use crate::fixture::{CommandResult, bare};
 
-/// Names the program this test program is to be, and its first argument.
+/// Variables with the program that this test program plays, and its first argument.
 const PRETEND: &str = "TEST_PRETENDS_TO_BE";
 const ARGUMENT: &str = "TEST_ARGUMENT";
 
-/// Run by the scripts below; among the tests it does nothing.
+/// Runs as a program when started by the scripts below; does nothing as a test.
 #[tokio::test(flavor = "multi_thread")]
 async fn pretend_to_be_a_program() {
     let argument = std::env::var(ARGUMENT).unwrap_or_default();
@@ -24,7 +25,7 @@ async fn pretend_to_be_a_program() {
         Ok("dispatch-api") => {
             let options = dispatch_api::Options::new(argument.into());
             let server = dispatch_api::Server::start(&options).await.unwrap();
-            // Standard output is full of the test harness's words; the script kept the real one.
+            // Standard output has the output of the test harness; the script saved the real one.
             let mut out = fs::OpenOptions::new()
                 .write(true)
                 .open("/proc/self/fd/3")
@@ -39,17 +40,17 @@ async fn pretend_to_be_a_program() {
     std::future::pending::<()>().await;
 }
 
-struct Place {
+struct Installation {
     dir: TempDir,
 }
 
-impl Place {
+impl Installation {
     /// An installation: `dispatch` and the programs it starts, in one directory.
     fn new() -> Self {
-        let place = Self {
+        let installation = Self {
             dir: tempfile::tempdir().unwrap(),
         };
-        let bin = place.path("bin");
+        let bin = installation.path("bin");
         fs::create_dir(&bin).unwrap();
         let dispatch = assert_cmd::cargo::cargo_bin!("dispatch");
         if fs::hard_link(dispatch, bin.join("dispatch")).is_err() {
@@ -58,18 +59,18 @@ impl Place {
         }
         let own = std::env::current_exe().unwrap();
         for (name, flag) in [
-            ("dispatch-api", "--state"),
+            ("dispatch-api", "--state-dir"),
             ("dispatch-local", "--health-listen"),
         ] {
-            place.script(name, &format!(
+            installation.script(name, &format!(
                 "env > \"$0.env\"\nwhile [ $# -gt 0 ]; do [ \"$1\" = {flag} ] && {ARGUMENT}=$2; shift; done\n\
                  export {ARGUMENT} {PRETEND}={name}\n\
                  exec {} --exact up::pretend_to_be_a_program --nocapture 3>&1 >/dev/null\n",
                 own.display()
             ));
         }
-        place.script("crunch-run", "exit 0\n");
-        place
+        installation.script("crunch-run", "exit 0\n");
+        installation
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -79,7 +80,7 @@ impl Place {
     fn script(&self, name: &str, text: &str) {
         let (draft, path) = (self.path("draft"), self.path("bin").join(name));
         fs::write(&draft, format!("#!/bin/sh\n{text}")).unwrap();
-        // By another process: one that is forked by another test must not have it open for writing.
+        // Written by another process: a process forked by another test must not have it open.
         let mut install = Command::new("install");
         let done = install.args(["-m", "755"]).args([&draft, &path]).status();
         assert!(done.unwrap().success());
@@ -88,7 +89,7 @@ impl Place {
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(self.path("bin/dispatch"));
         command
-            .args(["--state", "state"])
+            .args(["--state-dir", "state"])
             .args(args)
             .current_dir(self.dir.path())
             .env_clear()
@@ -98,11 +99,11 @@ impl Place {
         command
     }
 
-    fn run(&self, args: &[&str]) -> Done {
-        Done::of(&mut assert_cmd::Command::from_std(self.command(args)))
+    fn run(&self, args: &[&str]) -> CommandResult {
+        CommandResult::of(&mut assert_cmd::Command::from_std(self.command(args)))
     }
 
-    /// Starts it and reads what it prints when it is ready.
+    /// Starts `dispatch up` and reads the lines it prints when it is ready.
     fn up(&self) -> (Running, Vec<String>) {
         let mut child = self
             .command(&["up"])
@@ -136,7 +137,7 @@ impl Running {
         kill(u64::from(self.child.id()), signal);
     }
 
-    /// Its exit status and what else it printed.
+    /// Returns the exit status and the rest of the output.
     fn end(mut self) -> (Option<i32>, String) {
         let status = self.child.wait().unwrap();
         let mut more = String::new();
@@ -147,7 +148,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // A failed test must not leave programs behind; the number of one that is over may be another's by now.
+        // A failed test must not leave programs behind. The pid of an ended one may be reused.
         if matches!(self.child.try_wait(), Ok(None)) {
             self.signal("-TERM");
             let _ = self.child.wait();
@@ -156,7 +157,7 @@ impl Drop for Running {
 }
 
 fn kill(pid: u64, signal: &str) {
-    // The process may be gone already.
+    // The process may have ended already.
     let _ = Command::new("kill")
         .args([signal, &pid.to_string()])
         .output();
@@ -184,33 +185,34 @@ fn mode(path: &Path) -> u32 {
 
 #[test]
 fn one_command_makes_a_server_that_others_find() {
-    let place = Place::new();
-    let (up, lines) = place.up();
+    let installation = Installation::new();
+    let (up, lines) = installation.up();
     assert!(
         lines[0].starts_with("export ARVADOS_API_HOST=127.0.0.1:"),
         "{lines:?}"
     );
-    assert!(
-        lines[0].ends_with(" ARVADOS_API_HOST_INSECURE=1\n"),
-        "{lines:?}"
-    );
-    assert!(
-        lines[1].starts_with("export ARVADOS_API_TOKEN=v2/"),
-        "{lines:?}"
-    );
-    assert_eq!(place.run(&["env"]).ok(), lines.concat());
-    assert_eq!(mode(&place.path("state/env")), 0o600);
-    assert_eq!(mode(&place.path("state")), 0o700);
-    let info = place.run(&["--json", "info"]).json();
+    let token = fs::read_to_string(installation.path("state/api/tokens/user")).unwrap();
+    let printed = installation.run(&["env"]).ok();
+    assert!(printed.contains(token.trim()), "{printed}");
+    assert!(!lines.concat().contains(token.trim()), "{lines:?}");
+    // A shell gets the same of both.
+    assert_eq!(evaluated(&lines.concat()), evaluated(&printed));
+    assert_eq!(mode(&installation.path("state")), 0o700);
+    let admin_token = installation.path("state/api/tokens/root");
+    assert_eq!(mode(&admin_token), 0o600);
+    let info = installation.run(&["--json", "info"]).json();
     assert!(
         info["state_dir"].as_str().unwrap().ends_with("/state"),
         "{info}"
     );
 
-    place.run(&["up"]).says(6, &["already runs on", "--state"]);
+    installation
+        .run(&["up"])
+        .says(6, &["already runs on", "--state-dir"]);
 
     for program in ["dispatch-api", "dispatch-local"] {
-        let environment = fs::read_to_string(place.path(&format!("bin/{program}.env"))).unwrap();
+        let environment =
+            fs::read_to_string(installation.path(&format!("bin/{program}.env"))).unwrap();
         assert!(
             !environment.contains("secret") && !environment.contains("=v2/"),
             "{environment}"
@@ -219,31 +221,77 @@ fn one_command_makes_a_server_that_others_find() {
     up.signal("-TERM");
     let (code, more) = up.end();
     assert_eq!((code, more.as_str()), (Some(0), ""));
-    assert!(!place.path("state/env").exists());
-    place
+    assert!(!installation.path("state/up.json").exists());
+    installation
         .run(&["list"])
         .says(4, &["no 'dispatch up' is running"]);
 }
 
+/// The variables that a shell gets from these lines.
+fn evaluated(lines: &str) -> String {
+    let names = ["ARVADOS_API_HOST", "SSL_CERT_FILE", "ARVADOS_API_TOKEN"];
+    let show: String = names.map(|name| format!("echo \"${name}\"\n")).concat();
+    let script = lines.to_owned() + &show;
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn people_get_an_ordinary_token_and_user_commands_the_administrator_s() {
+    let installation = Installation::new();
+    let (up, _) = installation.up();
+    let env = installation.run(&["--json", "env"]).json();
+    let token = env["ARVADOS_API_TOKEN"].as_str().unwrap();
+    installation.run(&["user", "add", "ana"]).ok();
+    let users = installation.run(&["--json", "user", "list"]).json();
+    let is_admin = |name: &str| {
+        let user = users.as_array().unwrap().iter().find(|u| u["name"] == name);
+        user.unwrap_or_else(|| panic!("no {name} in {users}"))["is_admin"] == true
+    };
+    assert!(!is_admin("user") && !is_admin("ana") && is_admin("root"));
+    assert_eq!(installation.run(&["--json", "info"]).json()["user"], "user");
+    // With these variables alone, the commands do not find the administrator's token.
+    let mut away = bare(installation.dir.path(), &["user", "list"]);
+    for (name, value) in env.as_object().unwrap() {
+        away.env(name, value.as_str().unwrap());
+    }
+    CommandResult::of(&mut away).says(4, &["only an administrator", "user user"]);
+
+    for name in ["root", "dispatch", "user"] {
+        let path = installation.path("state/api/tokens").join(name);
+        assert_eq!(mode(&path), 0o600);
+        let secret = fs::read_to_string(path).unwrap();
+        let files = ["state/up.json", "state/log", "state/ca-certificates.pem"];
+        for file in files {
+            let text = fs::read_to_string(installation.path(file)).unwrap();
+            assert!(!text.contains(secret.trim()), "{name} in {file}");
+        }
+        assert_eq!(secret.trim() == token, name == "user");
+    }
+    up.signal("-TERM");
+    assert_eq!(up.end().0, Some(0));
+}
+
 #[test]
 fn programs_that_die_are_started_again_and_end_with_up() {
-    let place = Place::new();
-    let (up, lines) = place.up();
+    let installation = Installation::new();
+    let (up, _) = installation.up();
+    let printed = installation.run(&["env"]).ok();
     let mut pids = Vec::new();
     for name in ["dispatch-local", "dispatch-api"] {
-        let first = place.child_pid(name).unwrap();
+        let first = installation.child_pid(name).unwrap();
         kill(first, "-KILL");
         eventually(&format!("{name} was not started again"), || {
-            place.child_pid(name).is_some_and(|pid| pid != first)
+            installation.child_pid(name).is_some_and(|pid| pid != first)
         });
-        pids.push(place.child_pid(name).unwrap());
+        pids.push(installation.child_pid(name).unwrap());
     }
     eventually("the server does not come back", || {
-        place.run(&["list"]).code == 0
+        installation.run(&["list"]).code == 0
     });
     assert_eq!(
-        place.run(&["env"]).ok(),
-        lines.concat(),
+        installation.run(&["env"]).ok(),
+        printed,
         "it is where it was"
     );
     up.signal("-INT");
@@ -253,11 +301,11 @@ fn programs_that_die_are_started_again_and_end_with_up() {
 
 #[test]
 fn what_a_killed_up_left_behind_is_ended_by_the_next() {
-    let place = Place::new();
-    let (up, _) = place.up();
+    let installation = Installation::new();
+    let (up, _) = installation.up();
     let left: Vec<u64> = ["dispatch-api", "dispatch-local"]
         .iter()
-        .filter_map(|n| place.child_pid(n))
+        .filter_map(|n| installation.child_pid(n))
         .collect();
     up.signal("-KILL");
     assert_eq!(up.end().0, None);
@@ -265,37 +313,37 @@ fn what_a_killed_up_left_behind_is_ended_by_the_next() {
         left.iter().all(|pid| is_alive(*pid)),
         "this tests nothing if they are gone"
     );
-    place
+    installation
         .run(&["list"])
         .says(4, &["no 'dispatch up' is running"]);
-    let (again, _) = place.up();
+    let (again, _) = installation.up();
     assert!(!left.into_iter().any(is_alive));
-    place.run(&["list"]).ok();
+    installation.run(&["list"]).ok();
     again.signal("-TERM");
     assert_eq!(again.end().0, Some(0));
 }
 
 #[test]
 fn a_program_that_cannot_start_says_why() {
-    let place = Place::new();
-    place.script(
+    let installation = Installation::new();
+    installation.script(
         "dispatch-local",
-        "echo 'the run directory is made of cheese' >&2; exit 78\n",
+        "echo 'the state directory is made of cheese' >&2; exit 78\n",
     );
-    let done = place.run(&["up"]);
+    let done = installation.run(&["up"]);
     assert_eq!((done.code, done.out.as_str()), (1, ""), "{done:?}");
     assert!(
         done.err.contains("dispatch-local does not start"),
         "{done:?}"
     );
     assert!(done.err.contains("made of cheese"), "{done:?}");
-    let log = fs::read_to_string(place.path("state/log")).unwrap();
-    assert!(log.contains("dispatch-local the run directory"), "{log}");
-    assert!(!place.path("state/up.json").exists());
+    let log = fs::read_to_string(installation.path("state/log")).unwrap();
+    assert!(log.contains("dispatch-local the state directory"), "{log}");
+    assert!(!installation.path("state/up.json").exists());
 
-    fs::remove_file(place.path("bin/dispatch-local")).unwrap();
-    let done = place.run(&["up"]);
-    // It may be installed on the machine the tests run on, but not where we look.
+    fs::remove_file(installation.path("bin/dispatch-local")).unwrap();
+    let done = installation.run(&["up"]);
+    // It may be installed on this machine, but not in a directory that is searched.
     done.says(1, &["cannot find the program dispatch-local"]);
 }
 
@@ -304,5 +352,5 @@ fn up_needs_a_place_for_its_state() {
     let home = tempfile::tempdir().unwrap();
     let mut command = bare(home.path(), &["up"]);
     command.env_remove("HOME");
-    Done::of(&mut command).says(1, &["set XDG_STATE_HOME or HOME"]);
+    CommandResult::of(&mut command).says(1, &["set XDG_STATE_HOME or HOME"]);
 }

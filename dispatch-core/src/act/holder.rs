@@ -1,5 +1,11 @@
-//! Calls with an attempt's token, whose refusal is believed only when it lasts though the record names the attempt as the
-//! holder: a server may refuse a valid token for a while, as after a restart of its database.
+//! Calls the API server with an attempt's token and interprets refusals.
+//!
+//! Input: a call and the token of the attempt that should hold the lock. Output: its result, or a
+//! [`HolderError`].
+//!
+//! A server may refuse a valid token for a while, for instance after a restart of its database.
+//! While the record names the attempt as the holder, a refused call is therefore retried. Only a
+//! lasting refusal counts.
 
 use std::time::Duration;
 
@@ -8,29 +14,30 @@ use arvados_client::retry::RefusalTimer;
 use arvados_client::{ContainerUuid, Error};
 use tokio::time::{Instant, sleep};
 
-use super::Hands;
-use crate::api::{Api, Record, Row};
-use crate::attempts::AttemptToken;
+use crate::act::TaskRunner;
+use crate::api::Api;
+use crate::model::attempt_token::AttemptToken;
+use crate::model::container_record::{ContainerSnapshot, ListedRecord};
 use crate::scheduler::Scheduler;
 
-/// Time between two tries of a call that is refused.
-const RETRY_PAUSE: Duration = Duration::from_secs(3);
+/// Interval between tries of a refused call.
+const RETRY_INTERVAL: Duration = Duration::from_secs(3);
 
-/// Why a call with an attempt's token did not succeed.
+/// Why a call with an attempt's token failed.
 #[derive(Debug)]
 pub(super) enum HolderError {
-    /// It was refused, and the attempt does not hold the lock: the record.
-    NotHolder(Box<Record>),
-    /// It was refused for a minute, and the attempt holds the lock: its token has ended.
+    /// The call was refused, and the attempt does not hold the lock. Contains the record.
+    NotHolder(Box<ContainerSnapshot>),
+    /// The attempt holds the lock, but its token has expired or was refused for a minute.
     Expired,
-    /// It was refused, and the record cannot be read.
+    /// The call was refused, and the record cannot be parsed.
     Unreadable(String),
-    /// Anything else.
+    /// Any other error of the API server.
     Api(Error),
 }
 
-impl<A: Api, S: Scheduler> Hands<A, S> {
-    /// Makes a call with the token of an attempt that holds the lock of `container`, as far as is known.
+impl<A: Api, S: Scheduler> TaskRunner<A, S> {
+    /// Makes a call with the token of the attempt that is assumed to hold the lock of `container`.
     pub(super) async fn as_holder<T, F>(
         &self,
         container: &ContainerUuid,
@@ -48,8 +55,8 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
                 Err(error) => return Err(HolderError::Api(error)),
             };
             let record = match self.api.record(None, container).await {
-                Ok(Row::Container(record)) => record,
-                Ok(Row::Unreadable(_, why)) => return Err(HolderError::Unreadable(why)),
+                Ok(ListedRecord::Parsed(record)) => record,
+                Ok(ListedRecord::Malformed(_, why)) => return Err(HolderError::Unreadable(why)),
                 Err(error) => return Err(HolderError::Api(error)),
             };
             let holds = record.locked_by.as_ref() == Some(&token.uuid);
@@ -57,10 +64,10 @@ impl<A: Api, S: Scheduler> Hands<A, S> {
                 return Err(HolderError::NotHolder(record));
             }
             let has_ended = token.expires_at.is_some_and(|end| end <= self.api.now());
-            if has_ended || refused.has_failed(&error, Instant::now().into_std()) {
+            if has_ended || refused.record_failure(&error, Instant::now().into_std()) {
                 return Err(HolderError::Expired);
             }
-            sleep(RETRY_PAUSE).await;
+            sleep(RETRY_INTERVAL).await;
         }
     }
 }

@@ -1,4 +1,7 @@
-//! The end of an attempt that its executor did not record: give the container back, or end it, and say why.
+//! Ends an attempt whose executor did not record a final state.
+//!
+//! Input: the container, its attempt token and the [`JobExit`] from the scheduler. Output: an
+//! unlocked or cancelled record, with the reason, and an [`Outcome`].
 
 use std::time::Duration;
 
@@ -7,292 +10,335 @@ use arvados_client::{ContainerUuid, Token, TokenUuid};
 use fail_points::fail_point;
 use serde_json::json;
 
-use super::holder::HolderError;
-use super::{Hands, Outcome, Report};
-use crate::api::{Api, Record};
-use crate::attempts::AttemptToken;
-use crate::events::Event;
-use crate::last_log;
-use crate::plan::Reason;
-use crate::scheduler::{Doubt, Ending, Scheduler};
+use crate::act::crash_log;
+use crate::act::holder::HolderError;
+use crate::act::{TaskResult, TaskRunner};
+use crate::api::Api;
+use crate::model::attempt_token::AttemptToken;
+use crate::model::container_record::ContainerSnapshot;
+use crate::model::decision::Decision;
+use crate::model::outcome::Outcome;
+use crate::model::reason::Reason;
+use crate::model::task::{Cancellation, Unlock};
+use crate::scheduler::{JobExit, Scheduler, Uncertainty};
 
-/// How long an action's API call may be repeated: the next look plans it again anyway.
-const BUDGET: Duration = Duration::from_secs(15);
+/// Time limit for saving a log or writing a record, retries included. The next poll plans the
+/// action again anyway.
+const LOG_RETRY_BUDGET: Duration = Duration::from_secs(15);
 
-/// Why a container is left alone although two listings did not show its job: they can be wrong in the same way.
-fn left_alone(ending: &Ending, results_count: bool) -> Option<String> {
-    let missed = "two listings did not show its job";
-    match ending.doubt.as_ref()? {
-        Doubt::Alive => Some(format!(
-            "{missed}, but the scheduler knows it: it is left alone"
+/// Why the container is not touched although two listings lacked its job. Both listings may be
+/// wrong in the same way.
+fn defer_reason(exit: &JobExit, results_count: bool) -> Option<String> {
+    let missed = "two listings did not show the job";
+    match exit.uncertainty.as_ref()? {
+        Uncertainty::StillRunning => Some(format!(
+            "{missed}, but the scheduler still has it; leaving the container alone"
         )),
-        Doubt::MayBeAlive(why) => Some(format!(
-            "{missed}, and asked for it by name the scheduler did not answer: {why}"
+        Uncertainty::MayBeRunning(why) => Some(format!(
+            "{missed}, and the scheduler did not answer a query for the job: {why}"
         )),
-        Doubt::MayHaveResults(why) if results_count => Some(format!(
-            "it cannot be told whether its job left results on its node: {why}"
+        Uncertainty::ResultsUnknown(why) if results_count => Some(format!(
+            "cannot determine whether the job left results on its node: {why}"
         )),
-        Doubt::MayHaveResults(_) => None,
+        Uncertainty::ResultsUnknown(_) => None,
     }
 }
 
-/// Of a record that somebody else has brought to its end.
-fn has_ended(container: ContainerUuid, record: &Record) -> Option<Event> {
+/// The decision for a record that someone else has brought to a final state.
+fn ended_event(container: ContainerUuid, record: &ContainerSnapshot) -> Option<Decision> {
     let how = record.state.is_final().then(|| record.end())?;
-    Some(Event::Ended { container, how })
+    Some(Decision::Ended { container, how })
 }
 
-fn doubtful(container: &ContainerUuid, ending: &Ending, why: String) -> Report {
-    let mut report = Report::failed(container, why);
-    let results = matches!(ending.doubt, Some(Doubt::MayHaveResults(_)));
-    report.outcome = Outcome::Doubtful { results };
-    report
+fn exit_unknown(container: &ContainerUuid, exit: &JobExit, why: String) -> TaskResult {
+    let mut result = TaskResult::failed(container, why);
+    let results = matches!(exit.uncertainty, Some(Uncertainty::ResultsUnknown(_)));
+    result.outcome = Outcome::ExitUnknown { results };
+    result
 }
 
-/// What is told once the lock was given back: an executor that ran is gone, or there was none.
-struct GivenBack {
+/// The decision to report after an unlock: an executor was lost, or none ever ran.
+struct UnlockReport {
     reason: Reason,
-    /// How its job ended, and whether it is certain that it never began; none: the scheduler was not asked.
+    /// Summary of the job's exit, and whether the job certainly never started. None: the scheduler
+    /// was not queried.
     job: Option<(String, bool)>,
 }
 
-impl GivenBack {
-    fn event(self, container: ContainerUuid, state: ContainerState) -> Event {
+impl UnlockReport {
+    fn event(self, container: ContainerUuid, state: ContainerState) -> Decision {
         match self.job {
-            Some((reason, false)) => Event::CleanedUpExecutor {
+            Some((reason, false)) => Decision::ExecutorLost {
                 container,
                 state,
                 reason,
             },
-            job => Event::GaveBack {
+            job => Decision::Unlocked {
                 container,
                 state,
                 reason: self.reason,
-                job: job.map(|(story, _)| story),
+                job: job.map(|(summary, _)| summary),
             },
         }
     }
 }
 
-impl<A: Api, S: Scheduler> Hands<A, S> {
-    /// `listed`: the scheduler showed the attempt's job at least once, or may have.
-    pub(super) async fn unlock(
-        &self,
-        container: ContainerUuid,
-        attempt: TokenUuid,
-        token: Option<AttemptToken>,
-        reason: Reason,
-        listed: bool,
-    ) -> Report {
+impl<A: Api, S: Scheduler> TaskRunner<A, S> {
+    /// Unlocks a container and cleans up after its attempt.
+    pub(crate) async fn unlock(&self, unlock: Unlock) -> TaskResult {
+        let Unlock {
+            container,
+            attempt,
+            token,
+            reason,
+            was_listed,
+        } = unlock;
         let Some(token) = token.filter(|t| t.uuid == attempt) else {
-            return Report::new(Outcome::Failed, vec![]);
+            return TaskResult::new(Outcome::Failed, vec![]);
         };
-        let mut failed_on = None;
+        let mut failed_node = None;
         let mut job = None;
         if reason == Reason::JobGone {
-            let ending = self.scheduler.ending(&container, &attempt).await;
-            if let Some(why) = left_alone(&ending, false) {
-                return doubtful(&container, &ending, why);
+            let exit = self.scheduler.job_exit(&container, &attempt).await;
+            if let Some(why) = defer_reason(&exit, false) {
+                return exit_unknown(&container, &exit, why);
             }
-            failed_on.clone_from(&ending.node);
-            self.leave_word(&container, &token.token, &ending).await;
-            job = Some((ending.story(), ending.never_began || !listed));
+            failed_node.clone_from(&exit.node);
+            self.record_failure(&container, &token.token, &exit).await;
+            job = Some((exit.summary(), exit.never_started || !was_listed));
         }
-        let told = GivenBack { reason, job };
+        let report = UnlockReport { reason, job };
         fail_point("dispatcher.before-unlock");
         let call = || self.api.unlock(&token.token, &container);
         let unlocked = self.as_holder(&container, &token, call).await;
         fail_point("dispatcher.after-unlock");
         match unlocked {
             Ok(state) => {
-                let ended = self.put_away(&container, &attempt).await.is_ok();
-                let told = told.event(container, state.clone());
-                let mut report = Report::new(Outcome::Released(state, ended), vec![told]);
-                report.hints.failed_on = failed_on;
-                report
+                let is_revoked = self.cleanup_attempt(&container, &attempt).await.is_ok();
+                let event = report.event(container, state.clone());
+                let mut result = TaskResult::new(Outcome::Released(state, is_revoked), vec![event]);
+                result.feedback.failed_node = failed_node;
+                result
             }
             Err(HolderError::NotHolder(record)) => {
                 let is_free = record.locked_by.is_none();
                 let event = match &record.state {
-                    // It was given back before, though that was not heard.
+                    // An earlier unlock took effect although its answer was lost.
                     ContainerState::Queued if is_free => {
-                        Some(told.event(container.clone(), record.state.clone()))
+                        Some(report.event(container.clone(), record.state.clone()))
                     }
-                    // One that is given back at the end of the program may never have had the lock.
-                    _ if reason != Reason::Draining => has_ended(container.clone(), &record),
+                    // A container that is unlocked at shutdown may never have been locked.
+                    _ if reason != Reason::Draining => ended_event(container.clone(), &record),
                     _ => None,
                 };
-                self.not_ours(&container, &attempt, record, event).await
+                self.lock_lost(&container, &attempt, record, event).await
             }
             Err(HolderError::Expired) => {
-                let late = "the token of this attempt has expired before it could be given back";
-                self.cancel_as_dispatcher(container, &attempt, late.to_owned())
+                let reason = "the attempt's token expired before the container could be unlocked";
+                self.cancel_with_dispatch_token(container, &attempt, reason.to_owned())
                     .await
             }
-            Err(HolderError::Unreadable(why)) => Report::failed(&container, why),
-            Err(HolderError::Api(error)) => Report::failed(&container, &error).after(&error),
+            Err(HolderError::Unreadable(why)) => TaskResult::failed(&container, why),
+            Err(HolderError::Api(error)) => TaskResult::api_failed(&container, &error),
         }
     }
 
-    pub(super) async fn cancel(
-        &self,
-        container: ContainerUuid,
-        attempt: TokenUuid,
-        token: Option<AttemptToken>,
-        reason: Reason,
-        insists: bool,
-    ) -> Report {
-        let ending = self.scheduler.ending(&container, &attempt).await;
-        let token = token.filter(|t| t.uuid == attempt);
-        let may_have_ended = !matches!(ending.doubt, Some(Doubt::Alive | Doubt::MayBeAlive(_)));
-        // What an earlier life of this dispatcher noted is in the record.
-        let noted = match (reason, &token) {
-            (Reason::JobGone, Some(token)) if may_have_ended => {
-                self.undelivered(&container, token, &ending).await
-            }
-            _ => None,
-        };
-        if let Some(report) = noted {
-            return report;
-        }
-        if let Some(why) = left_alone(&ending, reason == Reason::JobGone && !insists) {
-            if let (Some(Doubt::MayHaveResults(_)), Some(token)) = (&ending.doubt, &token) {
-                self.tell_doubt(&container, &token.token, &why).await;
-            }
-            return doubtful(&container, &ending, why);
+    /// Cancels the record of a container whose executor is gone, with the scheduler's verdict.
+    pub(crate) async fn cancel(&self, cancellation: Cancellation) -> TaskResult {
+        let Cancellation {
+            container,
+            attempt,
+            token,
+            reason,
+            ignores_results,
+        } = cancellation;
+        let exit = self.scheduler.job_exit(&container, &attempt).await;
+        let token = token.filter(|token| token.uuid == attempt);
+        let deferred = self
+            .defer_cancel(&container, token.as_ref(), &exit, reason, ignores_results)
+            .await;
+        if let Some(result) = deferred {
+            return result;
         }
         let reason = match reason {
-            Reason::Undelivered => format!("{}; and nobody did so in time", ending.sentence()),
-            _ => ending.sentence().to_owned(),
+            Reason::Undelivered => {
+                let reason = exit.reason_or_default();
+                format!("{reason}; the results were not delivered in time")
+            }
+            _ => exit.reason_or_default().to_owned(),
         };
+        let cancelled = self
+            .write_cancelled(&container, token.as_ref(), &exit, &reason)
+            .await;
+        match cancelled {
+            Ok(()) => self.conclude_cancel(container, &attempt, reason).await,
+            Err(HolderError::NotHolder(record)) => {
+                let error = record.status.as_ref().and_then(|s| s.error.as_ref());
+                let event =
+                    match error == Some(&reason) && record.state == ContainerState::Cancelled {
+                        // An earlier cancel took effect although its answer was lost.
+                        true => Some(Decision::ExecutorLost {
+                            container: container.clone(),
+                            state: record.state.clone(),
+                            reason,
+                        }),
+                        false => ended_event(container.clone(), &record),
+                    };
+                self.lock_lost(&container, &attempt, record, event).await
+            }
+            Err(HolderError::Expired) => {
+                self.cancel_with_dispatch_token(container, &attempt, reason)
+                    .await
+            }
+            Err(HolderError::Unreadable(why)) => TaskResult::failed(&container, why),
+            Err(HolderError::Api(error)) => TaskResult::api_failed(&container, &error),
+        }
+    }
+
+    /// The result of a cancellation that must wait, because the job may be running or may have left
+    /// results on its node.
+    async fn defer_cancel(
+        &self,
+        container: &ContainerUuid,
+        token: Option<&AttemptToken>,
+        exit: &JobExit,
+        reason: Reason,
+        ignores_results: bool,
+    ) -> Option<TaskResult> {
+        let may_be_running = matches!(
+            exit.uncertainty,
+            Some(Uncertainty::StillRunning | Uncertainty::MayBeRunning(_))
+        );
+        // The record has what an earlier run of this dispatcher recorded.
+        if let (Reason::JobGone, Some(token), false) = (reason, token, may_be_running) {
+            let result = self.record_undelivered(container, token, exit).await;
+            if result.is_some() {
+                return result;
+            }
+        }
+        let why = defer_reason(exit, reason == Reason::JobGone && !ignores_results)?;
+        if let (Some(Uncertainty::ResultsUnknown(_)), Some(token)) = (&exit.uncertainty, token) {
+            self.record_uncertainty(container, &token.token, &why).await;
+        }
+        Some(exit_unknown(container, exit, why))
+    }
+
+    /// Writes Cancelled and the reason to the record. Without the attempt's token, the update may
+    /// contain nothing but the state.
+    async fn write_cancelled(
+        &self,
+        container: &ContainerUuid,
+        token: Option<&AttemptToken>,
+        exit: &JobExit,
+        reason: &str,
+    ) -> Result<(), HolderError> {
         fail_point("dispatcher.before-cancel");
-        let cancelled = match &token {
+        let cancelled = match token {
             Some(token) => {
-                let log = self.last_log(&container, &ending).await;
+                let log = self.save_crash_log(container, exit).await;
                 let mut change = json!({
                     "state": "Cancelled",
-                    "runtime_status": {"error": reason, "errorDetail": ending.detail},
+                    "runtime_status": {"error": reason, "errorDetail": exit.detail},
                 });
                 if let Some(log) = log {
                     change["log"] = log.into();
                 }
                 let by = Some(&token.token);
-                let call = || self.api.update(by, &container, change.clone());
-                self.as_holder(&container, token, call).await
+                let call = || self.api.update(by, container, change.clone());
+                self.as_holder(container, token, call).await
             }
             None => {
                 let bare = json!({"state": "Cancelled"});
-                let cancelled = self.api.update(None, &container, bare).await;
+                let cancelled = self.api.update(None, container, bare).await;
                 cancelled.map_err(HolderError::Api)
             }
         };
         fail_point("dispatcher.after-cancel");
-        match cancelled {
-            Ok(()) => self.cancelled(container, &attempt, reason).await,
-            Err(HolderError::NotHolder(record)) => {
-                let error = record.status.as_ref().and_then(|s| s.error.as_ref());
-                let event =
-                    match error == Some(&reason) && record.state == ContainerState::Cancelled {
-                        // It was cancelled before, though that was not heard.
-                        true => Some(Event::CleanedUpExecutor {
-                            container: container.clone(),
-                            state: record.state.clone(),
-                            reason,
-                        }),
-                        false => has_ended(container.clone(), &record),
-                    };
-                self.not_ours(&container, &attempt, record, event).await
-            }
-            Err(HolderError::Expired) => {
-                self.cancel_as_dispatcher(container, &attempt, reason).await
-            }
-            Err(HolderError::Unreadable(why)) => Report::failed(&container, why),
-            Err(HolderError::Api(error)) => Report::failed(&container, &error).after(&error),
-        }
+        cancelled
     }
 
-    /// Its record is Cancelled now.
-    async fn cancelled(
+    /// Cleans up after the record became Cancelled.
+    async fn conclude_cancel(
         &self,
         container: ContainerUuid,
         attempt: &TokenUuid,
         reason: String,
-    ) -> Report {
-        let ended = self.put_away(&container, attempt).await.is_ok();
+    ) -> TaskResult {
+        let is_revoked = self.cleanup_attempt(&container, attempt).await.is_ok();
         let state = ContainerState::Cancelled;
-        let told = Event::CleanedUpExecutor {
+        let event = Decision::ExecutorLost {
             container,
             state: state.clone(),
             reason,
         };
-        Report::new(Outcome::Released(state, ended), vec![told])
+        TaskResult::new(Outcome::Released(state, is_revoked), vec![event])
     }
 
-    /// The attempt does not hold the container any more: an earlier request took effect though its answer was lost, and
-    /// another may hold it by now.
-    async fn not_ours(
+    /// Cleans up an attempt that lost its lock. An earlier request took effect although its answer
+    /// was lost. Another attempt may hold the lock by now.
+    async fn lock_lost(
         &self,
         container: &ContainerUuid,
         attempt: &TokenUuid,
-        record: Box<Record>,
-        event: Option<Event>,
-    ) -> Report {
-        let ended = self.put_away(container, attempt).await.is_ok();
-        let outcome = Outcome::Released(record.state.clone(), ended);
-        Report::new(outcome, event.into_iter().collect())
+        record: Box<ContainerSnapshot>,
+        event: Option<Decision>,
+    ) -> TaskResult {
+        let is_revoked = self.cleanup_attempt(container, attempt).await.is_ok();
+        let outcome = Outcome::Released(record.state.clone(), is_revoked);
+        TaskResult::new(outcome, event.into_iter().collect())
     }
 
-    /// The attempt holds the lock, and its token has ended: nobody can give the container back any more, only end it, and
-    /// only by the bare state.
-    async fn cancel_as_dispatcher(
+    /// Cancels with the dispatch token, since the attempt holds the lock but its token has expired.
+    /// An unlock is impossible then. The update may contain nothing but the state.
+    async fn cancel_with_dispatch_token(
         &self,
         container: ContainerUuid,
         attempt: &TokenUuid,
         reason: String,
-    ) -> Report {
+    ) -> TaskResult {
         let bare = json!({"state": "Cancelled"});
         match self.api.update(None, &container, bare).await {
-            Ok(()) => self.cancelled(container, attempt, reason).await,
-            Err(error) => Report::failed(&container, &error).after(&error),
+            Ok(()) => self.conclude_cancel(container, attempt, reason).await,
+            Err(error) => TaskResult::api_failed(&container, &error),
         }
     }
 
-    /// Says in the record what became of an attempt that never ran, so that nothing ends without a word when the
-    /// server gives the container up.
-    async fn leave_word(&self, container: &ContainerUuid, by: &Token, ending: &Ending) {
-        let Some(log) = self.last_log(container, ending).await else {
+    /// Writes the failure of an attempt that never ran to its record. Users then see the
+    /// reason even if the server cancels the container after too many attempts.
+    async fn record_failure(&self, container: &ContainerUuid, by: &Token, exit: &JobExit) {
+        let Some(log) = self.save_crash_log(container, exit).await else {
             return;
         };
-        let status = json!({"warning": ending.sentence(), "warningDetail": ending.detail});
+        let status = json!({"warning": exit.reason_or_default(), "warningDetail": exit.detail});
         let change = json!({"log": log, "runtime_status": status});
         let update = self.api.update(Some(by), container, change);
-        if let Ok(Err(error)) = tokio::time::timeout(BUDGET, update).await {
-            tracing::warn!(%container, %error, "its record did not take what became of its job");
+        if let Ok(Err(error)) = tokio::time::timeout(LOG_RETRY_BUDGET, update).await {
+            tracing::warn!(%container, %error, "cannot write the failure of the job to the container record");
         }
     }
 
-    /// Saves a log with what is known of the end of the container's executor, beside what that saved itself. Nothing
-    /// else waits for it for long.
-    async fn last_log(&self, container: &ContainerUuid, ending: &Ending) -> Option<String> {
+    /// Saves a log about the exit of the executor, together with the log that the executor saved.
+    /// The time limit keeps other work from waiting long.
+    async fn save_crash_log(&self, container: &ContainerUuid, exit: &JobExit) -> Option<String> {
         let save = async {
-            let text = last_log::text(container, self.scheduler.name(), ending, self.api.now());
+            let text = crash_log::render(container, self.scheduler.name(), exit, self.api.now());
             fail_point("dispatcher.before-last-log");
             let saved = self.api.save_log(container, true, text.clone()).await;
             fail_point("dispatcher.after-last-log");
             match saved {
-                // Better this alone than nothing.
+                // If the merge fails, the text is saved alone.
                 Err(_) => self.api.save_log(container, false, text).await,
                 saved => saved,
             }
         };
-        match tokio::time::timeout(BUDGET, save).await {
+        match tokio::time::timeout(LOG_RETRY_BUDGET, save).await {
             Ok(Ok(log)) => Some(log),
             Ok(Err(error)) => {
-                tracing::warn!(%container, %error, "no log could be saved for it");
+                tracing::warn!(%container, %error, "cannot save a log about the lost executor");
                 None
             }
             Err(_) => {
-                tracing::warn!(%container, "no log could be saved for it in time");
+                tracing::warn!(%container, "saving a log about the lost executor timed out");
                 None
             }
         }
@@ -305,9 +351,9 @@ mod tests {
 
     /// Only an executor that ran can have crashed.
     #[test]
-    fn a_job_that_never_began_is_no_crashed_executor() {
-        let gone = |reason, job| GivenBack { reason, job };
-        let story = |never_began| Some(("its job is gone".to_owned(), never_began));
+    fn a_job_that_never_started_is_no_crashed_executor() {
+        let gone = |reason, job| UnlockReport { reason, job };
+        let summary = |never_started| Some(("its job is gone".to_owned(), never_started));
         let (crashed, abandoned) = (
             "cleaned_up_crashed_executor",
             "cleaned_up_abandoned_container",
@@ -316,12 +362,12 @@ mod tests {
             ("never submitted", gone(Reason::Refused, None), abandoned),
             (
                 "cancelled while it waited",
-                gone(Reason::JobGone, story(true)),
+                gone(Reason::JobGone, summary(true)),
                 abandoned,
             ),
             (
                 "ran and crashed",
-                gone(Reason::JobGone, story(false)),
+                gone(Reason::JobGone, summary(false)),
                 crashed,
             ),
         ] {
@@ -332,21 +378,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_certain_is_left_alone() {
+    fn an_uncertain_exit_defers_the_action() {
         let why = || "timed out".to_owned();
-        for (doubt, unlocked, cancelled) in [
+        for (uncertainty, unlocked, cancelled) in [
             (None, true, true),
-            (Some(Doubt::Alive), false, false),
-            (Some(Doubt::MayBeAlive(why())), false, false),
-            (Some(Doubt::MayHaveResults(why())), true, false),
+            (Some(Uncertainty::StillRunning), false, false),
+            (Some(Uncertainty::MayBeRunning(why())), false, false),
+            (Some(Uncertainty::ResultsUnknown(why())), true, false),
         ] {
-            let ending = Ending {
-                doubt,
-                ..Ending::default()
+            let exit = JobExit {
+                uncertainty,
+                ..JobExit::default()
             };
             for (results_count, acted) in [(false, unlocked), (true, cancelled)] {
-                let left = left_alone(&ending, results_count);
-                assert_eq!(left.is_none(), acted, "{ending:?}: {left:?}");
+                let deferred = defer_reason(&exit, results_count);
+                assert_eq!(deferred.is_none(), acted, "{exit:?}: {deferred:?}");
             }
         }
     }

@@ -1,66 +1,52 @@
-//! Jobs that are ended: one, or many by one command.
+//! Cancels jobs, one or many with one scheduler command.
+//!
+//! Input: a batch of [`Stop`]s and a [`StopMode`]. Output: an [`Outcome`] per container.
 
 use std::collections::BTreeSet;
 
-use arvados_client::ContainerUuid;
 use fail_points::fail_point;
 
-use super::{Hands, Outcome, Report};
+use crate::act::runner::TaskResults;
+use crate::act::{TaskResult, TaskRunner};
 use crate::api::Api;
-use crate::events::Event;
-use crate::plan::Reason;
-use crate::scheduler::{Scheduler, Urgency};
-use crate::world::JobId;
+use crate::model::decision::Decision;
+use crate::model::outcome::Outcome;
+use crate::model::scheduling::StopMode;
+use crate::model::task::Stop;
+use crate::model::world::JobId;
+use crate::scheduler::Scheduler;
 
-/// One job to be ended.
-#[derive(Debug)]
-pub struct Stop {
-    /// Its container.
-    pub container: ContainerUuid,
-    /// Its number.
-    pub job: JobId,
-    /// Why.
-    pub reason: Reason,
-}
-
-impl<A: Api, S: Scheduler> Hands<A, S> {
-    /// What came of it for each.
-    pub(super) async fn stop(
-        &self,
-        batch: Vec<Stop>,
-        urgency: Urgency,
-    ) -> Vec<(ContainerUuid, Report)> {
+impl<A: Api, S: Scheduler> TaskRunner<A, S> {
+    /// Cancels the jobs of `batch`.
+    pub(super) async fn stop(&self, batch: Vec<Stop>, mode: StopMode) -> TaskResults {
         let jobs: Vec<JobId> = batch.iter().map(|stop| stop.job.clone()).collect();
         fail_point("dispatcher.before-stop");
-        let answers = match jobs.as_slice() {
-            [job] => vec![self.scheduler.stop(job, urgency).await],
-            jobs => self.scheduler.stop_all(jobs, urgency).await,
-        };
+        let mut answers = self.scheduler.cancel(&jobs, mode).await.into_iter();
         fail_point("dispatcher.after-stop");
-        let mut answers = answers.into_iter();
-        // What is true of a whole batch is told once.
-        let mut told: BTreeSet<String> = BTreeSet::new();
-        let reports = batch.into_iter().map(|stop| {
+        // An error that is equal for several jobs is reported once.
+        let mut reported: BTreeSet<String> = BTreeSet::new();
+        let results = batch.into_iter().map(|stop| {
             let (container, reason) = (stop.container.clone(), stop.reason);
             let error = match answers.next() {
                 Some(Ok(())) => {
-                    let event = Event::CleanedUpContainer {
+                    let event = Decision::JobStopped {
                         container,
                         job: stop.job.clone(),
                         reason,
                     };
-                    let report = Report::new(Outcome::Stopping(stop.job), vec![event]);
-                    return (stop.container, report);
+                    let result = TaskResult::new(Outcome::Stopping(stop.job), vec![event]);
+                    return (stop.container, result);
                 }
                 Some(Err(error)) => error.to_string(),
-                None => "the scheduler gave no answer for this one".to_owned(),
+                None => "the scheduler's answer to the cancel lacks this job".to_owned(),
             };
-            let event = told
+            let event = reported
                 .insert(error.clone())
-                .then_some(Event::ActionFailed { container, error });
-            let report = Report::new(Outcome::NotStopped(stop.job), event.into_iter().collect());
-            (stop.container, report)
+                .then_some(Decision::ActionFailed { container, error });
+            let result =
+                TaskResult::new(Outcome::NotStopped(stop.job), event.into_iter().collect());
+            (stop.container, result)
         });
-        reports.collect()
+        results.collect()
     }
 }

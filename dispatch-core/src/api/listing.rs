@@ -1,4 +1,6 @@
-//! Pages of containers, read row by row.
+//! Fetches pages of container records and parses them row by row.
+//!
+//! Input: a query for the API server. Output: [`ListedRecord`]s, parsed or malformed.
 
 use arvados_client::filter::Query;
 use arvados_client::records::Container;
@@ -6,66 +8,67 @@ use arvados_client::{Client, ContainerUuid, Error};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{LOOK, Record, Row};
+use super::POLL_RETRY_BUDGET;
+use crate::model::container_record::{ContainerSnapshot, ListedRecord};
 
-/// The records of `query` behind `after` in the order of `key` and uuid: by keyset, so that what comes and goes
-/// meanwhile neither hides nor doubles others.
-pub(super) async fn behind<T: Serialize>(
+/// The page of `query` that follows `after` in the order of `key` and UUID. This is keyset
+/// pagination: records that are added or removed meanwhile neither hide nor duplicate others.
+pub(super) async fn fetch_page_after<T: Serialize>(
     client: &Client,
     query: Query,
     (key, beyond, order): (&str, &str, &str),
     after: Option<(T, &ContainerUuid)>,
-) -> Result<Vec<Row>, Error> {
+) -> Result<Vec<ListedRecord>, Error> {
     let Some((value, uuid)) = after else {
-        return rows(client, query.order(order).order("uuid asc")).await;
+        return fetch_page(client, query.order(order).order("uuid asc")).await;
     };
     let value = json!(value);
     let equal = query.clone().filter(key, "=", &value);
     let equal = equal.filter("uuid", ">", uuid).order("uuid asc");
-    let found = rows(client, equal).await?;
+    let found = fetch_page(client, equal).await?;
     if !found.is_empty() {
         return Ok(found);
     }
     let rest = query.filter(key, beyond, &value);
-    rows(client, rest.order(order).order("uuid asc")).await
+    fetch_page(client, rest.order(order).order("uuid asc")).await
 }
 
-/// The records of these names with these columns.
-pub(super) async fn named(
+/// The given `columns` of the records of `uuids`.
+pub(super) async fn fetch_named(
     client: &Client,
     uuids: &[ContainerUuid],
     columns: &[&str],
-) -> Result<Vec<Row>, Error> {
+) -> Result<Vec<ListedRecord>, Error> {
     let query = Query::new()
         .filter("uuid", "in", uuids)
         .select(columns)
         .limit(uuids.len() as u64);
-    rows(&client.with_retry_budget(LOOK), query).await
+    fetch_page(&client.with_retry_budget(POLL_RETRY_BUDGET), query).await
 }
 
-pub(super) async fn rows(client: &Client, query: Query) -> Result<Vec<Row>, Error> {
+pub(super) async fn fetch_page(client: &Client, query: Query) -> Result<Vec<ListedRecord>, Error> {
     let page = client.page::<Value>("containers", &query).await?;
-    Ok(page.items.into_iter().filter_map(row).collect())
+    Ok(page.items.into_iter().filter_map(parse_row).collect())
 }
 
-/// A record by itself. One without a container's name is nobody's.
-pub(crate) fn row(record: Value) -> Option<Row> {
+/// Parses one record. None, with a warning, if its `uuid` is not the UUID of a container.
+pub(crate) fn parse_row(record: Value) -> Option<ListedRecord> {
     let uuid = record["uuid"]
         .as_str()
         .and_then(|uuid| ContainerUuid::parse(uuid).ok());
     let Some(uuid) = uuid else {
-        tracing::warn!(uuid = %record["uuid"], "the API listed a container without a container's uuid");
+        tracing::warn!(uuid = %record["uuid"], "ignoring a listed container: its uuid is not one of a container");
         return None;
     };
     let tells_needs = record.get("mounts").is_some();
     let tells_end = record.get("exit_code").is_some();
     Some(match serde_json::from_value::<Container>(record) {
         Ok(record) => {
-            let mut record = Record::from(record);
+            let mut record = ContainerSnapshot::from(record);
             record.needs = record.needs.filter(|_| tells_needs);
-            record.tells_end = tells_end;
-            Row::Container(Box::new(record))
+            record.has_end = tells_end;
+            ListedRecord::Parsed(Box::new(record))
         }
-        Err(error) => Row::Unreadable(uuid, error.to_string()),
+        Err(error) => ListedRecord::Malformed(uuid, error.to_string()),
     })
 }

@@ -1,4 +1,5 @@
-//! Flags over the configuration file: what the file says is the default of the flag that says the same.
+//! Merges flags with the configuration file. Input: arguments and file; output: the flags, with
+//! file values as defaults, and the source of each value.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -8,50 +9,50 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches};
 
 use super::{Config, ConfigError};
-use crate::program;
+use crate::service::exit::exit_usage_error;
 
 /// The flag of programs that read the file.
 #[derive(Debug, Clone, Args)]
 #[group(skip)]
 pub struct Flag {
-    /// Arvados configuration file (YAML); a flag beats what it says
+    /// Configuration file of Arvados (YAML); flags override its values
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 }
 
-/// What the file says that a flag says too.
+/// A configuration key that supplies the default of a flag.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Given {
-    /// The flag's name in the program.
+pub struct FileDefault {
+    /// Name of the flag in the program.
     pub flag: &'static str,
-    /// Where in the file, below the cluster.
+    /// Path of the key, below the cluster.
     pub key: &'static str,
-    /// As one would write it behind the flag.
+    /// The values, in the syntax of the command line.
     pub values: Vec<String>,
 }
 
-/// Where the value of a flag comes from.
+/// The source of a flag's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// The command line.
+    /// The command line sets it.
     Flag,
-    /// This key of the file.
+    /// This key of the configuration file sets it.
     File(&'static str),
-    /// Nobody set it.
+    /// Neither sets it.
     Default,
 }
 
-/// Where the values of flags come from.
+/// The sources of all flag values.
 #[derive(Debug, Clone, Default)]
-pub struct Origins {
+pub struct ValueSources {
     matches: ArgMatches,
-    /// What flags are called on the command line.
+    /// Names of the flags on the command line.
     names: BTreeMap<String, String>,
     file: BTreeMap<&'static str, &'static str>,
 }
 
-impl Origins {
-    /// Of the flag of this name in the program.
+impl ValueSources {
+    /// Source of the value of `flag`, given by its name in the program.
     pub fn of(&self, flag: &str) -> Origin {
         let set = self.matches.try_contains_id(flag).unwrap_or(false)
             && self.matches.value_source(flag) == Some(ValueSource::CommandLine);
@@ -62,8 +63,8 @@ impl Origins {
         }
     }
 
-    /// Where `value` of that flag comes from, in words.
-    pub fn words(&self, flag: &str, value: &str) -> String {
+    /// Text for the user: the source of `value` for that flag.
+    pub fn describe(&self, flag: &str, value: &str) -> String {
         let name = self.names.get(flag).map_or(flag, String::as_str);
         match self.of(flag) {
             Origin::Flag => format!("--{name}: {value}"),
@@ -73,42 +74,47 @@ impl Origins {
     }
 }
 
-/// The program's flags, with what the file that `--config` names says in place of those that are not given. `given` is
-/// how the program understands the file. A flag that is wrong ends the program, as ever.
+/// Parses the program's flags. The file that `--config` names supplies the flags that are not
+/// given. `given` maps the file to the program's flags. A wrong flag ends the program, as clap
+/// does.
 pub fn parse<F: CommandFactory + FromArgMatches>(
     arguments: impl IntoIterator<Item = OsString>,
-    given: impl Fn(&Config) -> Vec<Given>,
-) -> Result<(F, Origins, Option<Config>), ConfigError> {
+    given: impl Fn(&Config) -> Vec<FileDefault>,
+) -> Result<(F, ValueSources, Option<Config>), ConfigError> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let matches = read(F::command(), &arguments);
     let Some(path) = matches.get_one::<PathBuf>("config") else {
-        return Ok((made(&matches), of::<F>(matches, Vec::new()), None));
+        return Ok((from_matches(&matches), of::<F>(matches, Vec::new()), None));
     };
     let config = Config::read(path)?;
     let given = given(&config);
     let command = given.iter().fold(F::command(), |command, given| {
-        // clap keeps defaults for as long as the program runs.
+        // clap keeps references to defaults for the program's lifetime, so the strings are leaked.
         let values: Vec<&'static str> = given.values.iter().map(|v| &*v.clone().leak()).collect();
         command.mut_arg(given.flag, |flag| flag.default_values(values))
     });
     let matches = read(command, &arguments);
-    Ok((made(&matches), of::<F>(matches, given), Some(config)))
+    Ok((
+        from_matches(&matches),
+        of::<F>(matches, given),
+        Some(config),
+    ))
 }
 
 fn read(command: clap::Command, arguments: &[OsString]) -> ArgMatches {
     let matches = command.try_get_matches_from(arguments);
-    matches.unwrap_or_else(|error| program::refuse_flags(error))
+    matches.unwrap_or_else(|error| exit_usage_error(error))
 }
 
-fn made<F: FromArgMatches>(matches: &ArgMatches) -> F {
-    F::from_arg_matches(matches).unwrap_or_else(|error| program::refuse_flags(error))
+fn from_matches<F: FromArgMatches>(matches: &ArgMatches) -> F {
+    F::from_arg_matches(matches).unwrap_or_else(|error| exit_usage_error(error))
 }
 
-fn of<F: CommandFactory>(matches: ArgMatches, given: Vec<Given>) -> Origins {
+fn of<F: CommandFactory>(matches: ArgMatches, given: Vec<FileDefault>) -> ValueSources {
     let command = F::command();
     let flags = command.get_arguments();
     let names = flags.filter_map(|flag| Some((flag.get_id().to_string(), flag.get_long()?.into())));
-    Origins {
+    ValueSources {
         names: names.collect(),
         matches,
         file: given.into_iter().map(|g| (g.flag, g.key)).collect(),
@@ -116,15 +122,15 @@ fn of<F: CommandFactory>(matches: ArgMatches, given: Vec<Given>) -> Origins {
 }
 
 impl Config {
-    /// What the file says to every dispatcher.
-    pub fn common(&self) -> Vec<Given> {
+    /// The defaults that the file gives to every dispatcher.
+    pub fn common(&self) -> Vec<FileDefault> {
         let containers = &self.cluster.containers;
-        let reserve = containers.reserve_extra_ram.map(|bytes| Given {
+        let reserve = containers.reserve_extra_ram.map(|bytes| FileDefault {
             flag: "reserve_extra_ram",
             key: "Containers.ReserveExtraRAM",
-            values: vec![bytes.to_string()],
+            values: vec![format!("{bytes}B")],
         });
-        let retry = containers.min_retry_period.map(|period| Given {
+        let retry = containers.min_retry_period.map(|period| FileDefault {
             flag: "min_retry_period",
             key: "Containers.MinRetryPeriod",
             values: vec![format!("{}ms", period.as_millis())],
@@ -132,8 +138,9 @@ impl Config {
         reserve.into_iter().chain(retry).collect()
     }
 
-    /// crunch-run's command with its arguments, and the engine behind them; `program` where the file names none.
-    pub fn crunch_run(&self, program: &str) -> Option<Given> {
+    /// The default of crunch-run's command: the program with its arguments and the container
+    /// engine. `program` is used if the file names no command.
+    pub fn crunch_run(&self, program: &str) -> Option<FileDefault> {
         let containers = &self.cluster.containers;
         let command = containers.crunch_run_command.as_deref();
         let arguments = containers.crunch_run_arguments_list.as_deref();
@@ -146,9 +153,9 @@ impl Config {
             .into_iter()
             .chain(arguments.unwrap_or_default().iter().map(String::as_str))
             .chain(engine.as_deref());
-        // A NUL cannot be in a command, and is not in YAML.
+        // This fails only for a NUL, which neither YAML nor a command can contain.
         let quoted = shlex::try_join(words).ok()?;
-        Some(Given {
+        Some(FileDefault {
             flag: "crunch_run",
             key: "Containers.CrunchRunCommand, CrunchRunArgumentsList, RuntimeEngine",
             values: vec![quoted],
@@ -156,15 +163,19 @@ impl Config {
     }
 }
 
-/// What a setting that holds one text says, if it is set.
-pub fn one(flag: &'static str, key: &'static str, value: Option<String>) -> Option<Given> {
+/// The default for a flag with one value, if the key is set.
+pub fn one(flag: &'static str, key: &'static str, value: Option<String>) -> Option<FileDefault> {
     list(flag, key, value.map(|value| vec![value]))
 }
 
-/// What a setting that holds a list says, if it is set.
-pub fn list(flag: &'static str, key: &'static str, values: Option<Vec<String>>) -> Option<Given> {
+/// The default for a flag with a list of values, if the key is set.
+pub fn list(
+    flag: &'static str,
+    key: &'static str,
+    values: Option<Vec<String>>,
+) -> Option<FileDefault> {
     let values = values?;
-    Some(Given { flag, key, values })
+    Some(FileDefault { flag, key, values })
 }
 
 #[cfg(test)]
@@ -175,14 +186,14 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::program;
+    use crate::service;
 
     #[derive(Debug, Parser)]
     struct Flags {
         #[command(flatten)]
         file: Flag,
         #[command(flatten)]
-        common: program::Flags,
+        common: service::Flags,
     }
 
     #[test]
@@ -211,7 +222,7 @@ mod tests {
             ("min_retry_period", "--min-retry-period: 1"),
             ("max_pending", "default of --max-pending: 1"),
         ] {
-            assert_eq!(origins.words(flag, "1"), words);
+            assert_eq!(origins.describe(flag, "1"), words);
         }
         let (flags, _, _) = parsed(&["--config", path]);
         assert_eq!(flags.common.min_retry_period, Duration::from_secs(90));

@@ -1,4 +1,5 @@
-//! Which API server, and as whom: by flag, configuration file and environment. Pure.
+//! Selects the API server and its token. Input: configuration file, token file and environment;
+//! output: the value of each `ARVADOS_…` variable. No I/O.
 
 use arvados_client::Token;
 
@@ -6,8 +7,11 @@ use super::Config;
 
 /// The value of one of the `ARVADOS_…` variables.
 ///
-/// A file that names a server stands for all of it: server, trust and, unless a token file is given, the token; so no
-/// token is ever sent to a server that it was not meant for. Else it is the environment, as without any file.
+/// If the file names a server, its address and its TLS setting come from the file. The token then
+/// comes from the token file, the configuration file or the environment, in this order.
+///
+/// If the file names no server, all values but a token file's come from the environment. So the
+/// token of the configuration file is sent only to the server that the file names.
 pub fn variable(
     key: &str,
     config: Option<&Config>,

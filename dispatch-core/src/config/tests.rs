@@ -1,3 +1,5 @@
+//! Tests of the configuration file: defaults, errors, and the sample in contrib.
+
 use super::*;
 
 const FULL: &str = r#"
@@ -71,6 +73,22 @@ fn everything_that_dispatchers_read_is_read() {
             "Clusters.zzzzz.Containers.SLURM.SbatchArgumentList is not known; is SbatchArgumentsList meant?",
         ]
     );
+}
+
+#[test]
+fn sizes_follow_the_rules_of_arvados() {
+    for (text, bytes) in [
+        ("550", 550),
+        ("'550'", 550),
+        ("1.5e9", 1_500_000_000),
+        ("550M", 550_000_000),
+        ("550MB", 550_000_000),
+        ("550MiB", 550 << 20),
+    ] {
+        let text = format!("Clusters: {{zzzzz: {{Containers: {{ReserveExtraRAM: {text}}}}}}}");
+        let containers = Config::of(&text).unwrap().cluster.containers;
+        assert_eq!(containers.reserve_extra_ram, Some(bytes), "{text}");
+    }
 }
 
 #[test]

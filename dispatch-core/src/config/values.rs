@@ -1,20 +1,21 @@
-//! Values as the file spells them: sizes with units, times, tokens, and one value or several by partition.
+//! Deserializers for values in the file's syntax: sizes with units, durations, tokens, and values
+//! by partition.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
 use arvados_client::Token;
-use bytesize::ByteSize;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use units::{SingleLetter, parse_size_as};
 
-/// The name of entries that only show how one is written.
+/// Name of entries that only serve as examples in the file.
 pub const SAMPLE: &str = "SAMPLE";
-/// The key for every partition that is not named.
+/// Key for every partition that is not named.
 pub const ANY: &str = "*";
 
-/// A section that is there without content has its defaults.
+/// Reads a section that is present but empty as its defaults.
 pub fn or_default<'de, D, T>(from: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -23,14 +24,15 @@ where
     Ok(Option::<T>::deserialize(from)?.unwrap_or_default())
 }
 
-/// A token. What stands there instead is not repeated.
+/// Reads a token. An error does not repeat the value.
 pub fn token<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Token>, D::Error> {
     let text = Option::<String>::deserialize(from)
         .map_err(|_| D::Error::custom("SystemRootToken is not text; write it in quotes"))?;
     Ok(text.map(Token::new).filter(|token| !token.is_empty()))
 }
 
-/// Bytes: a number, or one with a unit, like `550MiB`.
+/// Reads bytes by the rules of Arvados: a number, optionally with a unit, like `550MiB`. `M` is a
+/// power of 1000.
 pub fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     struct Size;
     impl Visitor<'_> for Size {
@@ -48,15 +50,17 @@ pub fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error>
             }
         }
         fn visit_str<E: Error>(self, text: &str) -> Result<u64, E> {
-            let size: Result<ByteSize, _> = text.parse();
-            size.map(|size| size.as_u64())
-                .map_err(|_| E::invalid_value(serde::de::Unexpected::Str(text), &self))
+            let invalid = |_| E::invalid_value(serde::de::Unexpected::Str(text), &self);
+            match text.trim().parse() {
+                Ok(bytes) => Ok(bytes),
+                Err(_) => parse_size_as(SingleLetter::Decimal, text).map_err(invalid),
+            }
         }
     }
     optional(from, Size)
 }
 
-/// A time as Go writes it: `10s`, `1m30s`, `0`.
+/// Reads a duration in Go's syntax: `10s`, `1m30s`, `0`.
 pub fn time<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
     struct Time;
     impl Visitor<'_> for Time {
@@ -74,17 +78,14 @@ pub fn time<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::E
             }
         }
         fn visit_str<E: Error>(self, text: &str) -> Result<Duration, E> {
-            match text {
-                "0" => Ok(Duration::ZERO),
-                _ => crate::program::time(text)
-                    .map_err(|_| E::invalid_value(serde::de::Unexpected::Str(text), &self)),
-            }
+            units::parse_duration(text)
+                .map_err(|_| E::invalid_value(serde::de::Unexpected::Str(text), &self))
         }
     }
     optional(from, Time)
 }
 
-/// One value for all partitions, or a map from partition to value.
+/// Reads one value for all partitions, or a map from partition to value.
 pub fn per_partition<'de, D: Deserializer<'de>>(
     from: D,
 ) -> Result<BTreeMap<String, String>, D::Error> {
@@ -111,7 +112,7 @@ pub fn per_partition<'de, D: Deserializer<'de>>(
     Ok(optional(from, PerPartition)?.unwrap_or_default())
 }
 
-/// Null is none.
+/// Reads null as `None`.
 fn optional<'de, D, V>(from: D, visitor: V) -> Result<Option<V::Value>, D::Error>
 where
     D: Deserializer<'de>,

@@ -1,5 +1,7 @@
-use demand::{Status, Worker};
+//! Tables of decisions, and properties that hold for any input.
+
 use proptest::prelude::*;
+use worker_demand::{Status, Worker};
 
 use super::*;
 
@@ -25,15 +27,15 @@ fn limits() -> Limits {
         min: 0,
         max: 10,
         cool_down: 60,
-        settle: 60,
+        worker_startup_time: 60,
         finish_wait: 300,
     }
 }
 
-/// One letter a job: i idle, e idle with an earlier command, l leaving; busy: c counted in the file, s perhaps, n not,
-/// u since nobody knows when.
+/// One letter per job: i idle, e idle with an earlier command, l leaving. Busy ones: c connected
+/// when the file was written, s possibly, n not yet, u with an unknown start.
 fn jobs(letters: &str) -> Vec<Job> {
-    let mark = demand(0).command().mark();
+    let command_hash = demand(0).command().command_hash();
     let job = |(n, letter): (usize, char)| Job {
         id: format!("{letter}{n}"),
         state: match letter {
@@ -47,29 +49,29 @@ fn jobs(letters: &str) -> Vec<Job> {
             'n' => Some(NOW - 99),
             _ => None,
         },
-        mark: if letter == 'e' {
+        command_hash: if letter == 'e' {
             "other".into()
         } else {
-            mark.clone()
+            command_hash.clone()
         },
         held: None,
     };
     letters.chars().enumerate().map(job).collect()
 }
 
-fn view<'a>(standing: Standing<'a>, jobs: &'a [Job]) -> View<'a> {
-    View {
+fn input<'a>(status: DemandStatus<'a>, jobs: &'a [Job]) -> DecideInput<'a> {
+    DecideInput {
         now: NOW,
-        standing,
+        status,
         jobs: Some(jobs),
         last_start: None,
-        doubtful_until: None,
+        uncertain_until: None,
     }
 }
 
 fn fresh(needed: u32, letters: &str, limits: &Limits) -> Plan {
     decide(
-        &view(Standing::Fresh(&demand(needed)), &jobs(letters)),
+        &input(DemandStatus::Fresh(&demand(needed)), &jobs(letters)),
         limits,
     )
 }
@@ -83,25 +85,25 @@ fn a_fresh_demand_minus_what_is_pending() {
         (5, "iiiii", 0, ""),
         (5, "ccc", 5, ""),
         (5, "cccii", 3, ""),
-        // Started since the file was written: as good as pending.
+        // Jobs started after the file was written count as pending.
         (5, "nnnnn", 0, ""),
         (5, "nniii", 0, ""),
-        // Perhaps counted, perhaps not: neither more nor fewer.
+        // Possibly connected: neither more nor fewer.
         (2, "sssii", 0, ""),
         (5, "sssii", 0, ""),
         (1, "sssii", 0, "i4"),
         (2, "uuuii", 0, ""),
-        // Only idle ones go, the newest first.
+        // Only idle jobs are stopped, the newest first.
         (2, "iiiii", 0, "i4 i3 i2"),
         (1, "cccii", 0, "i4"),
         (0, "cccii", 0, "i4 i3"),
         (0, "ccccc", 0, ""),
         (0, "nnn", 0, ""),
-        // Nobody waits for these any more, and they take places until they are gone.
+        // Idle jobs of an earlier command are stopped, but count until they have ended.
         (3, "eei", 2, "e0 e1"),
         (10, "eeee", 6, "e0 e1 e2 e3"),
         (9, "llllii", 4, ""),
-        // Never more than --max.
+        // Never more than --max-workers.
         (1000, "", 10, ""),
         (1000, "ccccc", 5, ""),
         (1000, "cccccccccccc", 0, ""),
@@ -112,9 +114,12 @@ fn a_fresh_demand_minus_what_is_pending() {
         let plan = fresh(needed, letters, &limits());
         assert_eq!(plan.start, start, "{needed} {letters:?}: {plan:?}");
         assert_eq!(plan.stop.join(" "), stop, "{needed} {letters:?}");
-        assert!(!plan.end);
+        assert!(!plan.is_done);
     }
-    assert_eq!(fresh(1000, "iiiiiiiiii", &limits()).hold, Some(Hold::Max));
+    assert_eq!(
+        fresh(1000, "iiiiiiiiii", &limits()).deferral,
+        Some(Deferral::AtMax)
+    );
 }
 
 #[test]
@@ -140,56 +145,60 @@ fn the_fewest_are_kept() {
         min: 30,
         ..limits()
     };
-    assert_eq!(fresh(0, "", &contrary).start, 10, "--max goes first");
+    assert_eq!(
+        fresh(0, "", &contrary).start,
+        10,
+        "--max-workers goes first"
+    );
 }
 
 #[test]
 fn what_is_not_known_changes_nothing() {
     let all = jobs("iiiecccl");
-    let of = |standing| decide(&view(standing, &all), &limits());
-    let held = |hold| Plan {
-        hold: Some(hold),
+    let of = |status| decide(&input(status, &all), &limits());
+    let held = |deferral| Plan {
+        deferral: Some(deferral),
         ..Plan::default()
     };
-    assert_eq!(of(Standing::Unread), held(Hold::Unread));
-    assert_eq!(of(Standing::Stale), held(Hold::Stale));
+    assert_eq!(of(DemandStatus::Unread), held(Deferral::Unread));
+    assert_eq!(of(DemandStatus::Stale), held(Deferral::Stale));
     for demand in [demand(0), demand(9)] {
-        let unlisted = View {
+        let unlisted = DecideInput {
             jobs: None,
-            ..view(Standing::Fresh(&demand), &[])
+            ..input(DemandStatus::Fresh(&demand), &[])
         };
-        assert_eq!(decide(&unlisted, &limits()), held(Hold::Unlisted));
+        assert_eq!(decide(&unlisted, &limits()), held(Deferral::Unlisted));
     }
-    let unlisted = View {
+    let unlisted = DecideInput {
         jobs: None,
-        ..view(Standing::Finished(0), &[])
+        ..input(DemandStatus::Finished(0), &[])
     };
-    assert_eq!(decide(&unlisted, &limits()), held(Hold::Unlisted));
+    assert_eq!(decide(&unlisted, &limits()), held(Deferral::Unlisted));
 }
 
 #[test]
 fn a_start_waits_for_the_one_before() {
     let five = demand(5);
-    let at = |last_start, doubtful_until| {
-        let view = View {
+    let at = |last_start, uncertain_until| {
+        let input = DecideInput {
             last_start,
-            doubtful_until,
-            ..view(Standing::Fresh(&five), &[])
+            uncertain_until,
+            ..input(DemandStatus::Fresh(&five), &[])
         };
-        let plan = decide(&view, &limits());
-        (plan.start, plan.hold)
+        let plan = decide(&input, &limits());
+        (plan.start, plan.deferral)
     };
-    assert_eq!(at(Some(NOW - 59), None), (0, Some(Hold::CoolDown)));
+    assert_eq!(at(Some(NOW - 59), None), (0, Some(Deferral::CoolDown)));
     assert_eq!(at(Some(NOW - 60), None), (5, None));
     assert_eq!(at(Some(NOW + 5), None), (5, None), "the clock was set back");
-    assert_eq!(at(None, Some(NOW + 1)), (0, Some(Hold::Doubt)));
+    assert_eq!(at(None, Some(NOW + 1)), (0, Some(Deferral::UncertainStart)));
     assert_eq!(at(None, Some(NOW)), (5, None));
-    // Stopping waits for nothing.
+    // A stop does not wait.
     let some = jobs("iii");
     let none = demand(0);
-    let doubtful = View {
-        doubtful_until: Some(NOW + 9),
-        ..view(Standing::Fresh(&none), &some)
+    let doubtful = DecideInput {
+        uncertain_until: Some(NOW + 9),
+        ..input(DemandStatus::Fresh(&none), &some)
     };
     assert_eq!(decide(&doubtful, &limits()).stop.len(), 3);
 }
@@ -197,9 +206,12 @@ fn a_start_waits_for_the_one_before() {
 #[test]
 fn finished_stops_the_idle_and_ends_when_the_others_have() {
     let of = |letters: &str, since: u64| {
-        let plan = decide(&view(Standing::Finished(since), &jobs(letters)), &limits());
+        let plan = decide(
+            &input(DemandStatus::Finished(since), &jobs(letters)),
+            &limits(),
+        );
         assert_eq!(plan.start, 0);
-        (plan.stop.join(" "), plan.end, plan.hold)
+        (plan.stop.join(" "), plan.is_done, plan.deferral)
     };
     assert_eq!(of("", NOW), (String::new(), true, None));
     assert_eq!(of("iec", NOW), ("i0 e1".into(), false, None));
@@ -210,18 +222,50 @@ fn finished_stops_the_idle_and_ends_when_the_others_have() {
     );
     assert_eq!(
         of("cl", NOW - 299),
-        (String::new(), false, Some(Hold::Busy))
+        (String::new(), false, Some(Deferral::Busy))
     );
     assert_eq!(of("cl", NOW - 300), (String::new(), true, None));
-    let doubtful = View {
-        doubtful_until: Some(NOW + 1),
-        ..view(Standing::Finished(0), &[])
+    let doubtful = DecideInput {
+        uncertain_until: Some(NOW + 1),
+        ..input(DemandStatus::Finished(0), &[])
     };
-    assert!(!decide(&doubtful, &limits()).end, "jobs may still come");
+    assert!(!decide(&doubtful, &limits()).is_done, "jobs may still come");
 }
 
 fn any_job() -> impl Strategy<Value = char> {
     prop::sample::select("iielcsnu".chars().collect::<Vec<_>>())
+}
+
+/// The texts of the log. Other tests match the names of the variants.
+#[test]
+fn deferrals_say_what_the_overseer_waits_for() {
+    let texts = [
+        (Deferral::Unlisted, "the scheduler cannot list the jobs"),
+        (Deferral::Unread, "no valid demand file was read yet"),
+        (
+            Deferral::Stale,
+            "the demand file is stale; starting and stopping nothing until it is written again",
+        ),
+        (
+            Deferral::CoolDown,
+            "more workers are needed; waiting for the cool-down after the last start",
+        ),
+        (
+            Deferral::UncertainStart,
+            "more workers are needed; waiting for jobs of a start with an unknown outcome",
+        ),
+        (
+            Deferral::AtMax,
+            "more workers are needed than --max-workers allows",
+        ),
+        (
+            Deferral::Busy,
+            "the computation is finished; waiting for busy workers",
+        ),
+    ];
+    for (deferral, text) in texts {
+        assert_eq!(deferral.to_string(), text);
+    }
 }
 
 proptest! {
@@ -241,36 +285,37 @@ proptest! {
         let letters: String = letters.into_iter().collect();
         let (jobs, demand) = (jobs(&letters), demand(needed));
         let limits = Limits { min, max, ..limits() };
-        let standing = [Standing::Unread, Standing::Stale, Standing::Finished(NOW - 200), Standing::Fresh(&demand)][case];
-        let view = View {
+        let status = [DemandStatus::Unread, DemandStatus::Stale, DemandStatus::Finished(NOW - 200), DemandStatus::Fresh(&demand)][case];
+        let input = DecideInput {
             jobs: listed.then_some(&jobs[..]),
             last_start: ago.map(|ago| NOW - ago),
-            doubtful_until: doubt,
-            ..view(standing, &[])
+            uncertain_until: doubt,
+            ..input(status, &[])
         };
-        let plan = decide(&view, &limits);
-        let is_fresh = matches!(standing, Standing::Fresh(_));
-        // Never more than allowed, never without a fresh demand and a listing, never too soon.
+        let plan = decide(&input, &limits);
+        let is_fresh = matches!(status, DemandStatus::Fresh(_));
+        // No start above the maximum, without a fresh demand and a listing, or too early.
         if plan.start > 0 {
             prop_assert!(is_fresh && listed);
             prop_assert!(plan.start as usize + jobs.len() <= max as usize);
             prop_assert!(ago.is_none_or(|ago| ago >= 60) && doubt.is_none_or(|until| until <= NOW));
         }
-        // Never a busy one, never one twice.
+        // No stop of a busy job, and none twice.
         for id in &plan.stop {
             let job = jobs.iter().find(|job| &job.id == id).unwrap();
             prop_assert_eq!(job.state, State::Idle);
             prop_assert_eq!(plan.stop.iter().filter(|other| *other == id).count(), 1);
-            // What is started in its place is not what was stopped.
-            prop_assert!(plan.start == 0 || job.mark == "other");
+            // A job is not stopped and started again with the same command.
+            prop_assert!(plan.start == 0 || job.command_hash == "other");
         }
         prop_assert!(plan.stop.is_empty() || (listed && case >= 2));
-        prop_assert!(!plan.end || (case == 2 && listed && !letters.contains(['i', 'e'])));
+        prop_assert!(!plan.is_done || (case == 2 && listed && !letters.contains(['i', 'e'])));
     }
 
-    /// A master that wants so many workers and counts those that have come; jobs start and come at any pace.
+    /// A master that wants a number of workers and counts the connected ones. Jobs start and
+    /// connect at any pace.
     #[test]
-    fn it_comes_to_what_is_wanted_and_stays_there(
+    fn jobs_come_to_the_wanted_number_and_stay_there(
         wanted in 0u32..30,
         max in 1u32..20,
         slots in 0usize..20,
@@ -292,8 +337,8 @@ proptest! {
             let come = jobs.iter().filter(|job| job.state == State::Busy && job.started_at.is_some_and(|at| at + 30 <= now));
             let mut demand = demand(wanted.saturating_sub(come.count() as u32));
             demand.written_at = now;
-            let view = View { now, last_start, ..view(Standing::Fresh(&demand), &jobs) };
-            let plan = decide(&view, &limits);
+            let input = DecideInput { now, last_start, ..input(DemandStatus::Fresh(&demand), &jobs) };
+            let plan = decide(&input, &limits);
             if step == 59 {
                 prop_assert!(plan.stop.is_empty() && plan.start == 0, "{plan:?} {jobs:?}");
             }
@@ -302,7 +347,7 @@ proptest! {
             for _ in 0..plan.start {
                 last_start = Some(now);
                 number += 1;
-                jobs.push(Job { id: number.to_string(), state: State::Idle, started_at: None, mark: demand.command().mark(), held: None });
+                jobs.push(Job { id: number.to_string(), state: State::Idle, started_at: None, command_hash: demand.command().command_hash(), held: None });
             }
             prop_assert!(jobs.len() <= (max as usize).max(letters.len()));
             let mut room = slots.saturating_sub(jobs.iter().filter(|job| job.state == State::Busy).count());

@@ -1,55 +1,56 @@
-//! Worker jobs in HTCondor: one `condor_submit` for all that are started together, found again by attributes.
+//! Worker jobs in HTCondor. A start is one `condor_submit`; jobs are found again by attributes of
+//! their ads.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use demand::Worker;
-use dispatch_core::command::{Command, Failure};
+use dispatch_core::scheduler::command::{Command, CommandFailure};
 use serde::Deserialize;
+use worker_demand::Worker;
 
-use super::{Size, StartError, Unknown, Workers, not_submitted};
+use super::{BackendError, StartError, WorkerBackend, WorkerResources, classify_submit_failure};
 use crate::job::{Job, State};
 
-/// Whose job it is.
-const LABEL: &str = "DispatchOverseer";
-/// Which command it was submitted with.
-const MARK: &str = "DispatchWorkerMark";
-const COLUMNS: &str =
+/// Attribute that holds the label of the overseer.
+const LABEL_ATTRIBUTE: &str = "DispatchOverseer";
+/// Attribute that holds the hash of the worker command.
+const HASH_ATTRIBUTE: &str = "DispatchWorkerMark";
+const ATTRIBUTES: &str =
     "ClusterId,ProcId,JobStatus,JobCurrentStartDate,HoldReason,DispatchWorkerMark";
-/// Jobs of one command, at most.
-const AT_ONCE: usize = 500;
+/// Maximum number of jobs per `condor_rm`.
+const MAX_JOBS_PER_REMOVAL: usize = 500;
 
-/// HTCondor, by the commands in PATH.
+/// HTCondor, through its commands in PATH.
 #[derive(Debug)]
 pub struct Condor {
-    /// Tells this overseer's jobs from all others.
+    /// Marks the jobs of this overseer.
     pub label: String,
-    /// A directory on this machine for what workers say.
+    /// Directory on this machine for the output of workers.
     pub logs: PathBuf,
-    /// How long a command may take.
-    pub patience: Duration,
-    /// What a worker takes.
-    pub size: Size,
-    /// Lines of the submit description that the admin added.
-    pub more: Vec<String>,
+    /// Timeout of each HTCondor command.
+    pub command_timeout: Duration,
+    /// Resources of one worker.
+    pub resources: WorkerResources,
+    /// Lines that the admin adds to the submit description.
+    pub extra_lines: Vec<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-struct Ad {
+struct JobAd {
     cluster_id: u64,
     proc_id: u64,
     job_status: i64,
     job_current_start_date: Option<u64>,
     hold_reason: Option<String>,
     #[serde(rename = "DispatchWorkerMark")]
-    mark: String,
+    command_hash: String,
 }
 
 impl Condor {
-    fn describe(&self, count: u32, worker: &Worker) -> Result<String, String> {
-        let logs = literal("the directory", &self.logs.to_string_lossy())?;
-        let program = literal("the program", &worker.program)?;
+    fn submit_description(&self, count: u32, worker: &Worker) -> Result<String, String> {
+        let logs = escape_macros("the directory", &self.logs.to_string_lossy())?;
+        let program = escape_macros("the program", &worker.program)?;
         let libraries: Vec<String> = worker
             .libraries
             .iter()
@@ -57,12 +58,12 @@ impl Condor {
                 true => Err(format!(
                     "HTCondor cannot transfer {path:?}: a comma is in its name"
                 )),
-                false => literal("a library", path),
+                false => escape_macros("a library", path),
             })
             .collect::<Result<_, _>>()?;
         let mut arguments = Vec::new();
         for argument in &worker.arguments {
-            let word = literal("an argument", argument)?;
+            let word = escape_macros("an argument", argument)?;
             arguments.push(format!("'{}'", word.replace('\'', "''")));
         }
         let arguments = arguments.join(" ").replace('"', "\"\"");
@@ -75,31 +76,32 @@ impl Condor {
             "transfer_output_files = \"\"".to_owned(),
             format!("output = {logs}/$(Cluster).$(Process).log"),
             format!("error = {logs}/$(Cluster).$(Process).log"),
-            format!("request_cpus = {}", self.size.cpus),
-            format!("request_memory = {}", self.size.memory_mib),
+            format!("request_cpus = {}", self.resources.cpus),
+            format!("request_memory = {}", self.resources.memory_mib),
             "notification = never".to_owned(),
-            // However a worker ends, another one is started only if the file says so.
+            // However a worker ends, only the demand file decides about a replacement.
             "on_exit_remove = true".to_owned(),
         ];
         if !libraries.is_empty() {
             lines.push(format!("transfer_input_files = {}", libraries.join(",")));
         }
-        for line in &self.more {
+        for line in &self.extra_lines {
             if line.contains(['\n', '\r', '\0']) {
                 return Err(format!("the submit line {line:?} is not one line"));
             }
             lines.push(line.clone());
         }
-        // Last, so that they hold: by these it is found again.
-        lines.push(format!("+{LABEL} = \"{}\"", self.label));
-        lines.push(format!("+{MARK} = \"{}\"", worker.mark()));
+        // Last, so that no extra line overrides them: the job is found again by these.
+        lines.push(format!("+{LABEL_ATTRIBUTE} = \"{}\"", self.label));
+        lines.push(format!("+{HASH_ATTRIBUTE} = \"{}\"", worker.command_hash()));
         lines.push(format!("queue {count}"));
         Ok(lines.join("\n") + "\n")
     }
 
-    /// Constraints for those of `jobs` that have not started: the schedd itself leaves out one that has started since. Each
-    /// is one argument, and no longer than such may be (128 KiB).
-    fn not_started(&self, jobs: &[String]) -> Vec<String> {
+    /// Constraints for those of `jobs` that have not started. The schedd leaves out a job that has
+    /// started since the listing. Each constraint is one argument of at most 128 KiB, the limit of
+    /// the kernel.
+    fn idle_constraints(&self, jobs: &[String]) -> Vec<String> {
         let constraint = |some: &[String]| {
             let those: Vec<String> = some
                 .iter()
@@ -107,19 +109,19 @@ impl Condor {
                 .map(|(cluster, process)| format!("ClusterId == {cluster} && ProcId == {process}"))
                 .collect();
             format!(
-                "{LABEL} == \"{}\" && (JobStatus == 1 || JobStatus == 5) && ({})",
+                "{LABEL_ATTRIBUTE} == \"{}\" && (JobStatus == 1 || JobStatus == 5) && ({})",
                 self.label,
                 those.join(" || ")
             )
         };
-        jobs.chunks(AT_ONCE).map(constraint).collect()
+        jobs.chunks(MAX_JOBS_PER_REMOVAL).map(constraint).collect()
     }
 }
 
-/// A text in a submit description as it stands: a dollar begins a macro there.
-fn literal(what: &str, text: &str) -> Result<String, String> {
-    // Filled in when the job is matched, and nothing protects two of them in a row from it: of $(DOLLAR)$(DOLLAR) the
-    // second is taken for such a name.
+/// Escapes the dollars of a text for a submit description, where a dollar begins a macro.
+fn escape_macros(what: &str, text: &str) -> Result<String, String> {
+    // HTCondor expands $$ when the job is matched. $(DOLLAR)$(DOLLAR) does not prevent that: the
+    // second one is then expanded as a name.
     if text.contains("$$") {
         return Err(format!(
             "{what} {text:?} holds $$, which HTCondor would fill in"
@@ -136,20 +138,20 @@ fn literal(what: &str, text: &str) -> Result<String, String> {
     }
 }
 
-fn parse(listing: &str) -> Result<Vec<Job>, Unknown> {
-    // Nothing at all is how it says that there is no job.
-    let mut ads: Vec<Ad> = match listing.trim().is_empty() {
+fn parse(listing: &str) -> Result<Vec<Job>, BackendError> {
+    // condor_q writes nothing if there is no job.
+    let mut ads: Vec<JobAd> = match listing.trim().is_empty() {
         true => Vec::new(),
         false => serde_json::from_str(listing).map_err(|error| {
-            Unknown(format!("condor_q wrote something else than jobs: {error}"))
+            BackendError(format!("condor_q did not write a list of jobs: {error}"))
         })?,
     };
     ads.sort_by_key(|ad| (ad.cluster_id, ad.proc_id));
-    Ok(ads.into_iter().filter_map(job).collect())
+    Ok(ads.into_iter().filter_map(to_job).collect())
 }
 
-/// None for a job that is over.
-fn job(ad: Ad) -> Option<Job> {
+/// `None` for a job that has ended.
+fn to_job(ad: JobAd) -> Option<Job> {
     let id = format!("{}.{}", ad.cluster_id, ad.proc_id);
     let state = match ad.job_status {
         1 => State::Idle,
@@ -163,52 +165,65 @@ fn job(ad: Ad) -> Option<Job> {
         started_at: ad.job_current_start_date.filter(|_| state != State::Idle),
         held: (ad.job_status == 5).then(|| ad.hold_reason.unwrap_or_default()),
         state,
-        mark: ad.mark,
+        command_hash: ad.command_hash,
     })
 }
 
-impl Workers for Condor {
-    async fn list(&self) -> Result<Vec<Job>, Unknown> {
-        let constraint = format!("{LABEL} == \"{}\"", self.label);
-        let command = Command::new("condor_q").patience(self.patience).args([
-            "-json",
-            "-attributes",
-            COLUMNS,
-            "-constraint",
-            &constraint,
-        ]);
+impl WorkerBackend for Condor {
+    async fn list(&self) -> Result<Vec<Job>, BackendError> {
+        let constraint = format!("{LABEL_ATTRIBUTE} == \"{}\"", self.label);
+        let command = Command::new("condor_q")
+            .timeout(self.command_timeout)
+            .args([
+                "-json",
+                "-attributes",
+                ATTRIBUTES,
+                "-constraint",
+                &constraint,
+            ]);
         let answer = command
-            .succeed()
+            .run_checked()
             .await
-            .map_err(|e| Unknown(e.to_string()))?;
-        // Without a job it writes nothing: then only what it complains of tells that from a failure.
+            .map_err(|e| BackendError(e.to_string()))?;
+        // condor_q writes nothing both without jobs and after some failures; standard error tells
+        // them apart.
         let failed = ["Failed", "Error", "ERROR"]
             .iter()
-            .any(|word| answer.complaint.contains(word));
-        match answer.output.trim().is_empty() && failed {
-            true => Err(Unknown(answer.complaint)),
-            false => parse(&answer.output),
+            .any(|word| answer.stderr.contains(word));
+        match answer.stdout.trim().is_empty() && failed {
+            true => Err(BackendError(answer.stderr)),
+            false => parse(&answer.stdout),
         }
     }
 
     async fn start(&self, count: u32, worker: &Worker) -> Result<(), StartError> {
-        let description = self.describe(count, worker).map_err(StartError::Refused)?;
+        let description = self
+            .submit_description(count, worker)
+            .map_err(StartError::Refused)?;
         let command = Command::new("condor_submit")
-            .patience(self.patience)
+            .timeout(self.command_timeout)
             .args(["-terse", "-"])
             .input(description);
-        command.succeed().await.map(drop).map_err(not_submitted)
+        command
+            .run_checked()
+            .await
+            .map(drop)
+            .map_err(classify_submit_failure)
     }
 
-    async fn stop(&self, jobs: &[String]) -> Result<(), Unknown> {
-        for constraint in self.not_started(jobs) {
-            let command = Command::new("condor_rm").patience(self.patience);
-            match command.args(["-constraint", &constraint]).succeed().await {
+    async fn stop(&self, jobs: &[String]) -> Result<(), BackendError> {
+        for constraint in self.idle_constraints(jobs) {
+            let command = Command::new("condor_rm").timeout(self.command_timeout);
+            match command
+                .args(["-constraint", &constraint])
+                .run_checked()
+                .await
+            {
                 Ok(_) => {}
-                // They have all started, or left.
-                Err(Failure::Said(said))
+                // All of them have started or ended.
+                Err(CommandFailure::Failed(said))
                     if said.contains("not found") || said.contains("Couldn't find") => {}
-                Err(failure) => return Err(Unknown(failure.to_string())),
+                Err(failure) => return Err(BackendError(failure.to_string())),
             }
         }
         Ok(())
@@ -219,16 +234,16 @@ impl Workers for Condor {
 mod tests {
     use super::*;
 
-    fn condor(more: &[&str]) -> Condor {
+    fn condor(extra_lines: &[&str]) -> Condor {
         Condor {
             label: "0123".into(),
             logs: "/home/me/$x".into(),
-            patience: Duration::from_secs(1),
-            size: Size {
+            command_timeout: Duration::from_secs(1),
+            resources: WorkerResources {
                 cpus: 2,
                 memory_mib: 512,
             },
-            more: more.iter().map(|line| (*line).to_owned()).collect(),
+            extra_lines: extra_lines.iter().map(|line| (*line).to_owned()).collect(),
         }
     }
 
@@ -243,7 +258,9 @@ mod tests {
     #[test]
     fn a_description_takes_words_as_they_are() {
         let worker = worker(&["it's \"so\"", "$(ENV)", "$ENV(HOME)", "$ $", ""]);
-        let text = condor(&["+Group = \"a\""]).describe(3, &worker).unwrap();
+        let text = condor(&["+Group = \"a\""])
+            .submit_description(3, &worker)
+            .unwrap();
         for line in [
             "executable = /opt/ping",
             r#"arguments = "'it''s ""so""' '$(DOLLAR)(ENV)' '$(DOLLAR)ENV(HOME)' '$(DOLLAR) $(DOLLAR)' ''""#,
@@ -257,26 +274,28 @@ mod tests {
             assert!(text.lines().any(|l| l == line), "{line}\nis not in\n{text}");
         }
         assert!(
-            text.ends_with(&format!("\"{}\"\nqueue 3\n", worker.mark())),
+            text.ends_with(&format!("\"{}\"\nqueue 3\n", worker.command_hash())),
             "{text}"
         );
     }
 
     #[test]
     fn what_a_description_cannot_hold_is_refused() {
-        for (worker, more, words) in [
+        for (worker, extra_lines, words) in [
             (worker(&["$$([1])"]), "", "holds $$"),
             (worker(&["a\nqueue 9"]), "", "control character"),
             (worker(&[]), "a = 1\nqueue 9", "is not one line"),
         ] {
-            let error = condor(&[more]).describe(1, &worker).unwrap_err();
+            let error = condor(&[extra_lines])
+                .submit_description(1, &worker)
+                .unwrap_err();
             assert!(error.contains(words), "{error}");
         }
         let mut comma = worker(&[]);
         comma.libraries = vec!["/a,b".into()];
         assert!(
             condor(&[])
-                .describe(1, &comma)
+                .submit_description(1, &comma)
                 .unwrap_err()
                 .contains("comma")
         );
@@ -312,7 +331,7 @@ mod tests {
     #[test]
     fn no_argument_is_too_long() {
         let jobs: Vec<String> = (0..10_000).map(|n| format!("1234567.{n}")).collect();
-        let constraints = condor(&[]).not_started(&jobs);
+        let constraints = condor(&[]).idle_constraints(&jobs);
         assert_eq!(constraints.len(), 20);
         assert!(constraints.iter().all(|text| text.len() < 128 << 10));
         assert!(constraints[19].contains("ClusterId == 1234567 && ProcId == 9999)"));

@@ -1,13 +1,14 @@
-//! Worker processes on this machine, each with a directory of its own.
+//! Worker processes on this machine, each with its own directory.
 //!
 //! | file | is |
 //! |---|---|
-//! | `lock` | the worker's stdin, and held with flock for as long as it lives |
-//! | `worker.json` | who it is: pid, start time and boot; and since when, with which command |
-//! | `output.log` | what it says |
+//! | `lock` | the worker's stdin; locked by flock while the worker lives |
+//! | `worker.json` | pid, start time and boot id; time of the start; hash of the command |
+//! | `output.log` | its output |
 //!
-//! The lock is held from before the worker starts, by a descriptor that the worker inherits: so a worker is known
-//! although its overseer was killed before it could write down who it is. Nothing waits here, so nothing is ever stopped.
+//! The lock is taken before the worker starts, on a descriptor that the worker inherits. So a
+//! worker is found even if its overseer was killed before it wrote `worker.json`. No job waits
+//! here, so no job is ever stopped.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -16,62 +17,69 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 
-use demand::Worker;
-use rustix::fs::{FlockOperation, flock};
+use host_state::file::{self, Durability};
+use host_state::{ProcessIdentity, boot_id, live_start_time, lock};
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
+use worker_demand::Worker;
 
-use super::{StartError, Unknown, Workers, library_path};
+use super::{BackendError, StartError, WorkerBackend, library_path};
 use crate::job::{Job, State};
 
-/// What workers get of our environment.
-const ENVIRONMENT: [&str; 6] = ["PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR"];
-/// Directories of workers that are over are kept for their output: so many of them.
-const KEPT: usize = 20;
+/// Environment variables that workers inherit.
+const INHERITED_VARIABLES: [&str; 6] = ["PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR"];
+/// Number of directories of ended workers that are kept for their output.
+const FINISHED_RETENTION: usize = 20;
 
 /// This machine.
 #[derive(Debug)]
 pub struct Local {
-    /// Holds a directory for each worker.
+    /// Contains one directory per worker.
     pub dir: PathBuf,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Notes {
-    pid: u32,
-    /// Field 22 of `/proc/PID/stat`: tells it from a later process with the same number.
-    start_time: u64,
-    boot_id: String,
+struct WorkerRecord {
+    #[serde(flatten)]
+    process: ProcessIdentity,
     started_at: u64,
-    mark: String,
+    #[serde(rename = "mark")]
+    command_hash: String,
 }
 
 impl Local {
-    fn look(&self) -> io::Result<Vec<Job>> {
+    fn scan(&self) -> io::Result<Vec<Job>> {
         let boot = boot_id()?;
-        let (mut jobs, mut over) = (Vec::new(), Vec::new());
+        let (mut jobs, mut finished) = (Vec::new(), Vec::new());
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.dir)? {
             names.push(entry?.file_name().to_string_lossy().into_owned());
         }
-        // They begin with their time.
+        // Names begin with the time of the start.
         names.sort();
         for name in names {
             let dir = self.dir.join(&name);
-            let notes = notes(&dir);
-            if is_locked(&dir)? || notes.as_ref().is_some_and(|notes| lives(notes, &boot)) {
+            let record = read_record(&dir);
+            if is_locked(&dir)?
+                || record
+                    .as_ref()
+                    .is_some_and(|record| is_running(record, &boot))
+            {
                 jobs.push(Job {
                     id: name,
                     state: State::Busy,
-                    started_at: notes.as_ref().map(|notes| notes.started_at),
-                    mark: notes.map(|notes| notes.mark).unwrap_or_default(),
+                    started_at: record.as_ref().map(|record| record.started_at),
+                    command_hash: record.map(|record| record.command_hash).unwrap_or_default(),
                     held: None,
                 });
             } else {
-                over.push(dir);
+                finished.push(dir);
             }
         }
-        for dir in over.iter().take(over.len().saturating_sub(KEPT)) {
+        for dir in finished
+            .iter()
+            .take(finished.len().saturating_sub(FINISHED_RETENTION))
+        {
             fs::remove_dir_all(dir)?;
         }
         Ok(jobs)
@@ -92,11 +100,11 @@ impl Local {
 
     fn spawn(&self, worker: &Worker, dir: &Path, now: Duration) -> io::Result<()> {
         File::create_new(dir.join("lock"))?;
-        // Read only: to the worker it is an empty stdin.
+        // Opened read-only: the worker sees an empty stdin.
         let lock = File::open(dir.join("lock"))?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        lock.try_lock()?;
         let output = File::create_new(dir.join("output.log"))?;
-        let environment = ENVIRONMENT
+        let environment = INHERITED_VARIABLES
             .iter()
             .filter_map(|name| Some((*name, std::env::var_os(name)?)));
         let mut command = Command::new(&worker.program);
@@ -108,83 +116,68 @@ impl Local {
             .stdin(Stdio::from(lock))
             .stdout(Stdio::from(output.try_clone()?))
             .stderr(Stdio::from(output))
-            // Ctrl-C on our terminal is not meant for it.
+            // Ctrl-C on the terminal of the overseer must not reach it.
             .process_group(0);
         if let Some(path) = library_path(worker) {
             command.env("LD_LIBRARY_PATH", path);
         }
         let child = command.spawn()?;
-        // It ended already: then its directory says so.
+        // The worker has ended already; its unlocked directory shows that.
         let Some(pid) = child.id() else {
             return Ok(());
         };
-        let Some(start_time) = start_time(pid) else {
+        let Some(start_time) = live_start_time(pid) else {
             return Ok(());
         };
-        let notes = Notes {
-            pid,
-            start_time,
-            boot_id: boot_id()?,
+        let record = WorkerRecord {
+            process: ProcessIdentity {
+                pid,
+                start_time,
+                boot_id: boot_id()?,
+            },
             started_at: now.as_secs(),
-            mark: worker.mark(),
+            command_hash: worker.command_hash(),
         };
-        let fresh = dir.join("worker.new");
-        fs::write(&fresh, serde_json::to_vec(&notes)?)?;
-        fs::rename(fresh, dir.join("worker.json"))
+        let record = serde_json::to_vec(&record)?;
+        file::replace(&dir.join("worker.json"), &record, Durability::Process)
     }
 }
 
-fn notes(dir: &Path) -> Option<Notes> {
+fn read_record(dir: &Path) -> Option<WorkerRecord> {
     serde_json::from_slice(&fs::read(dir.join("worker.json")).ok()?).ok()
 }
 
-/// Whether a worker, or one of its children, holds the lock.
+/// Whether the worker or one of its children holds the lock.
 fn is_locked(dir: &Path) -> io::Result<bool> {
-    let lock = match File::open(dir.join("lock")) {
-        Ok(lock) => lock,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(error),
-    };
-    match flock(&lock, FlockOperation::NonBlockingLockShared) {
-        Ok(()) => Ok(false),
-        Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
-        Err(error) => Err(error.into()),
+    match File::open(dir.join("lock")) {
+        Ok(file) => Ok(!lock::is_acquired(file.try_lock_shared())?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
-/// Whether the very process is there: a worker may have closed its stdin.
-fn lives(notes: &Notes, boot: &str) -> bool {
-    notes.boot_id == boot && start_time(notes.pid) == Some(notes.start_time)
+/// Whether this process still runs, for a worker that has closed its stdin.
+fn is_running(record: &WorkerRecord, boot: &str) -> bool {
+    let process = &record.process;
+    process.boot_id == boot && live_start_time(process.pid) == Some(process.start_time)
 }
 
-/// None for a process that is gone or only waits to be collected.
-fn start_time(pid: u32) -> Option<u64> {
-    let process = procfs::process::Process::new(i32::try_from(pid).ok()?).ok()?;
-    let stat = process.stat().ok()?;
-    (!matches!(stat.state, 'Z' | 'X')).then_some(stat.starttime)
-}
-
-fn boot_id() -> io::Result<String> {
-    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-    Ok(text.trim().to_owned())
-}
-
-impl Workers for Local {
-    async fn list(&self) -> Result<Vec<Job>, Unknown> {
-        self.look()
-            .map_err(|error| Unknown(format!("{}: {error}", self.dir.display())))
+impl WorkerBackend for Local {
+    async fn list(&self) -> Result<Vec<Job>, BackendError> {
+        self.scan()
+            .map_err(|error| BackendError(format!("{}: {error}", self.dir.display())))
     }
 
     async fn start(&self, count: u32, worker: &Worker) -> Result<(), StartError> {
         for _ in 0..count {
             self.start_one(worker).map_err(|error| {
-                StartError::Refused(format!("{} could not be started: {error}", worker.program))
+                StartError::Refused(format!("cannot start {}: {error}", worker.program))
             })?;
         }
         Ok(())
     }
 
-    async fn stop(&self, _jobs: &[String]) -> Result<(), Unknown> {
+    async fn stop(&self, _jobs: &[String]) -> Result<(), BackendError> {
         Ok(())
     }
 }
@@ -212,7 +205,7 @@ mod tests {
     }
 
     fn pid(local: &Local, job: &Job) -> u32 {
-        notes(&local.dir.join(&job.id)).unwrap().pid
+        read_record(&local.dir.join(&job.id)).unwrap().process.pid
     }
 
     fn kill(pid: u32) {
@@ -240,11 +233,11 @@ mod tests {
         })
         .await;
         assert_eq!(local.list().await.unwrap(), jobs, "the process is there");
-        // As if the overseer had been killed before it could write.
+        // Simulates a kill before the overseer could write the file.
         for job in &jobs {
             fs::remove_file(local.dir.join(&job.id).join("worker.json")).unwrap();
         }
-        // What another test starts has a copy of a lock, until it runs.
+        // A child of another test has a copy of a lock until it executes its program.
         wait_for("the locked one to be all", async || {
             local.list().await.unwrap().len() == 1
         })
@@ -268,12 +261,12 @@ mod tests {
         let mut worker = sh("cat; echo \"$1\" \"$LD_LIBRARY_PATH\"; env | grep -c ^CARGO");
         worker.arguments.extend(["w".into(), "$(reboot)".into()]);
         local.start(1, &worker).await.unwrap();
-        let said = || {
+        let output = || {
             let entry = fs::read_dir(&local.dir).unwrap().next().unwrap().unwrap();
             fs::read_to_string(entry.path().join("output.log")).unwrap()
         };
         wait_for("its end", async || local.list().await.unwrap().is_empty()).await;
-        assert_eq!(said(), "$(reboot) /l\n0\n");
+        assert_eq!(output(), "$(reboot) /l\n0\n");
     }
 
     #[tokio::test]
@@ -290,9 +283,12 @@ mod tests {
         assert!(matches!(error, StartError::Refused(_)), "{error}");
         let count = || fs::read_dir(&local.dir).unwrap().count();
         assert_eq!(count(), 0);
-        local.start(KEPT as u32 + 5, &sh("exit 1")).await.unwrap();
+        local
+            .start(FINISHED_RETENTION as u32 + 5, &sh("exit 1"))
+            .await
+            .unwrap();
         wait_for("only some to be kept", async || {
-            local.list().await.unwrap().is_empty() && count() == KEPT
+            local.list().await.unwrap().is_empty() && count() == FINISHED_RETENTION
         })
         .await;
     }
@@ -301,16 +297,18 @@ mod tests {
     fn a_process_is_its_start_time_and_its_boot_too() {
         let boot = boot_id().unwrap();
         let own = std::process::id();
-        let of = |start_time: u64, boot_id: &str| Notes {
-            pid: own,
-            start_time,
-            boot_id: boot_id.to_owned(),
+        let of = |start_time: u64, boot_id: &str| WorkerRecord {
+            process: ProcessIdentity {
+                pid: own,
+                start_time,
+                boot_id: boot_id.to_owned(),
+            },
             started_at: 0,
-            mark: String::new(),
+            command_hash: String::new(),
         };
-        let since = start_time(own).unwrap();
-        assert!(lives(&of(since, &boot), &boot));
-        assert!(!lives(&of(since + 1, &boot), &boot));
-        assert!(!lives(&of(since, "another boot"), &boot));
+        let since = live_start_time(own).unwrap();
+        assert!(is_running(&of(since, &boot), &boot));
+        assert!(!is_running(&of(since + 1, &boot), &boot));
+        assert!(!is_running(&of(since, "another boot"), &boot));
     }
 }

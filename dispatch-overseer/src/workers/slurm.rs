@@ -1,30 +1,32 @@
-//! Worker jobs in Slurm, found again by name and comment.
+//! Worker jobs in Slurm, found again by job name and comment.
 //!
-//! One `sbatch` each, and no arrays: the waiting elements of an array are one record to Slurm, and `scancel --state=PENDING`
-//! of one of them (22.05) takes them all.
+//! Each worker is one `sbatch`, not an element of an array: the pending elements of an array are
+//! one record in Slurm, and `scancel --state=PENDING` of one element (22.05) cancels all of them.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use demand::Worker;
-use dispatch_core::command::Command;
+use dispatch_core::scheduler::command::Command;
+use worker_demand::Worker;
 
-use super::{Size, StartError, Unknown, Workers, library_path, not_submitted};
+use super::{
+    BackendError, StartError, WorkerBackend, WorkerResources, classify_submit_failure, library_path,
+};
 use crate::job::{Job, State};
 
-/// Slurm, by the commands in PATH.
+/// Slurm, through its commands in PATH.
 #[derive(Debug)]
 pub struct Slurm {
-    /// Tells this overseer's jobs from all others; they are named by it.
+    /// Part of the job name, which marks the jobs of this overseer.
     pub label: String,
-    /// A directory for what workers say; the nodes should see it too.
+    /// Directory for the output of workers, best shared with the nodes.
     pub logs: PathBuf,
-    /// How long a command may take.
-    pub patience: Duration,
-    /// What a worker takes.
-    pub size: Size,
-    /// Arguments of sbatch that the admin added.
-    pub more: Vec<String>,
+    /// Timeout of each Slurm command.
+    pub command_timeout: Duration,
+    /// Resources of one worker.
+    pub resources: WorkerResources,
+    /// Arguments that the admin adds to sbatch.
+    pub extra_arguments: Vec<String>,
 }
 
 impl Slurm {
@@ -32,29 +34,30 @@ impl Slurm {
         format!("dispatch-worker-{}", self.label)
     }
 
-    fn arguments(&self, mark: &str) -> Vec<String> {
+    fn arguments(&self, command_hash: &str) -> Vec<String> {
         let mut arguments = vec![
             "--parsable".to_owned(),
-            // A worker that was lost is wanted again only if the file says so.
+            // Only the demand file decides about a replacement of a lost worker.
             "--no-requeue".to_owned(),
-            format!("--cpus-per-task={}", self.size.cpus),
-            format!("--mem={}M", self.size.memory_mib),
+            format!("--cpus-per-task={}", self.resources.cpus),
+            format!("--mem={}M", self.resources.memory_mib),
             "--chdir=/".to_owned(),
-            // %j is sbatch's own pattern; any other is part of a name.
+            // %j is the pattern of sbatch for the job id; any other percent sign is part of the
+            // path.
             format!(
                 "--output={}/%j.log",
                 self.logs.to_string_lossy().replace('%', "%%")
             ),
         ];
-        arguments.extend(self.more.iter().cloned());
-        // Last, so that they hold: by these it is found again.
+        arguments.extend(self.extra_arguments.iter().cloned());
+        // Last, so that no extra argument overrides them: the job is found again by these.
         arguments.push(format!("--job-name={}", self.name()));
-        arguments.push(format!("--comment={mark}"));
+        arguments.push(format!("--comment={command_hash}"));
         arguments
     }
 }
 
-/// The worker takes the place of the shell, so that Slurm's signals reach it.
+/// The job script. It ends in `exec`, so that signals of Slurm reach the worker.
 fn script(worker: &Worker) -> Result<String, StartError> {
     let quoted = |words: Vec<&str>| {
         shlex::try_join(words).map_err(|error| StartError::Refused(error.to_string()))
@@ -71,30 +74,31 @@ fn script(worker: &Worker) -> Result<String, StartError> {
     Ok(format!("#!/bin/sh\n{libraries}exec {command}\n"))
 }
 
-/// Rows of `squeue --format=%i|%T|%S|%k`, where only our own jobs are asked for.
-fn parse(listing: &str) -> Result<Vec<Job>, Unknown> {
+/// Parses rows of `squeue --format=%i|%T|%S|%k`.
+fn parse(listing: &str) -> Result<Vec<Job>, BackendError> {
     let row = |line: &str| {
-        let unreadable = || Unknown(format!("squeue wrote a line that cannot be read: {line:?}"));
+        let unreadable =
+            || BackendError(format!("squeue wrote a line that cannot be read: {line:?}"));
         let mut fields = line.splitn(4, '|');
         let mut field = || fields.next().ok_or_else(unreadable);
-        let (id, state, start, mark) = (field()?, field()?, field()?, field()?);
+        let (id, state, start, command_hash) = (field()?, field()?, field()?, field()?);
         if !id.starts_with(|c: char| c.is_ascii_digit()) || state.is_empty() {
             return Err(unreadable());
         }
-        let Some(state) = meaning(state) else {
+        let Some(state) = job_state(state) else {
             return Ok(None);
         };
         Ok(Some(Job {
             id: id.to_owned(),
-            // Of a job that waits it is a guess.
+            // For a pending job, squeue shows an expected start time.
             started_at: start.parse().ok().filter(|_| state != State::Idle),
             state,
-            mark: mark.to_owned(),
+            command_hash: command_hash.to_owned(),
             held: None,
         }))
     };
     if !listing.is_empty() && !listing.ends_with('\n') {
-        return Err(Unknown("squeue's answer was cut".to_owned()));
+        return Err(BackendError("the output of squeue is cut off".to_owned()));
     }
     let mut jobs: Vec<Job> = listing
         .lines()
@@ -106,8 +110,8 @@ fn parse(listing: &str) -> Result<Vec<Job>, Unknown> {
     Ok(jobs)
 }
 
-/// None for a job that is over. An unknown state is one that is not touched.
-fn meaning(state: &str) -> Option<State> {
+/// `None` for a job that has ended. An unknown state counts as busy, so the job is not stopped.
+fn job_state(state: &str) -> Option<State> {
     match state {
         "PENDING" | "REQUEUED" | "REQUEUE_HOLD" | "REQUEUE_FED" | "SPECIAL_EXIT"
         | "RESV_DEL_HOLD" => Some(State::Idle),
@@ -118,47 +122,52 @@ fn meaning(state: &str) -> Option<State> {
     }
 }
 
-impl Workers for Slurm {
-    async fn list(&self) -> Result<Vec<Job>, Unknown> {
+impl WorkerBackend for Slurm {
+    async fn list(&self) -> Result<Vec<Job>, BackendError> {
         let user = rustix::process::getuid().as_raw();
         let command = Command::new("squeue")
-            .patience(self.patience)
-            // Otherwise its times are local, and do not say where.
+            .timeout(self.command_timeout)
+            // Default times are local without a time zone.
             .envs([("SLURM_TIME_FORMAT".into(), "%s".into())])
             .args(["--noheader", "--all", "--format=%i|%T|%S|%k"])
             .args([format!("--user={user}"), format!("--name={}", self.name())]);
         let answer = command
-            .succeed()
+            .run_checked()
             .await
-            .map_err(|e| Unknown(e.to_string()))?;
-        // It says some errors with exit status 0.
-        match answer.complaint.contains("error") {
-            true => Err(Unknown(answer.complaint)),
-            false => parse(&answer.output),
+            .map_err(|e| BackendError(e.to_string()))?;
+        // squeue reports some errors with exit status 0.
+        match answer.stderr.contains("error") {
+            true => Err(BackendError(answer.stderr)),
+            false => parse(&answer.stdout),
         }
     }
 
     async fn start(&self, count: u32, worker: &Worker) -> Result<(), StartError> {
-        // A job gets the environment of its sbatch, and our TMPDIR is not a node's.
+        // A job inherits the environment of sbatch, and TMPDIR of this machine may not exist on the
+        // node.
         let command = Command::new("sbatch")
-            .patience(self.patience)
+            .timeout(self.command_timeout)
             .without("TMPDIR")
-            .args(self.arguments(&worker.mark()))
+            .args(self.arguments(&worker.command_hash()))
             .input(script(worker)?);
         for _ in 0..count {
-            command.clone().succeed().await.map_err(not_submitted)?;
+            command
+                .clone()
+                .run_checked()
+                .await
+                .map_err(classify_submit_failure)?;
         }
         Ok(())
     }
 
-    async fn stop(&self, jobs: &[String]) -> Result<(), Unknown> {
-        // One that has started since is left out.
+    async fn stop(&self, jobs: &[String]) -> Result<(), BackendError> {
+        // A job that has started since the listing is left alone.
         let command = Command::new("scancel")
-            .patience(self.patience)
+            .timeout(self.command_timeout)
             .args(["--state=PENDING"])
             .args(jobs);
-        let done = command.succeed().await;
-        done.map(drop).map_err(|e| Unknown(e.to_string()))
+        let done = command.run_checked().await;
+        done.map(drop).map_err(|e| BackendError(e.to_string()))
     }
 }
 
@@ -193,16 +202,16 @@ mod tests {
     }
 
     #[test]
-    fn its_name_and_its_comment_are_ours_whatever_an_admin_adds() {
+    fn name_and_comment_are_ours_whatever_an_admin_adds() {
         let slurm = Slurm {
             label: "0123".into(),
             logs: "/shared/100%".into(),
-            patience: Duration::from_secs(1),
-            size: Size {
+            command_timeout: Duration::from_secs(1),
+            resources: WorkerResources {
                 cpus: 2,
                 memory_mib: 512,
             },
-            more: vec!["--partition=p".into(), "--job-name=x".into()],
+            extra_arguments: vec!["--partition=p".into(), "--job-name=x".into()],
         };
         let arguments = slurm.arguments("mark").join(" ");
         assert_eq!(
@@ -224,7 +233,7 @@ mod tests {
                     job.id.as_str(),
                     job.state,
                     job.started_at,
-                    job.mark.as_str(),
+                    job.command_hash.as_str(),
                 )
             })
             .collect();

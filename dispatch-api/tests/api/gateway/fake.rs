@@ -1,4 +1,4 @@
-//! A gateway as crunch-run has one, with the ways in which it can be at fault.
+//! A gateway like crunch-run's, with configurable faults.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -17,26 +17,26 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::compat::{FuturesAsyncReadCompatExt, TokioAsyncReadCompatExt};
 
 use crate::events::connect;
-use crate::world::World;
+use crate::fixture::Fixture;
 
 pub const LOG: &str = "hello world\n";
 
 #[derive(Clone, Copy, PartialEq)]
-pub enum Manner {
+pub enum GatewayBehavior {
     Honest,
-    /// Does not know the secret.
+    /// Does not have the secret.
     Impostor,
-    /// Takes streams and says nothing on them.
+    /// Accepts streams and never responds on them.
     Silent,
-    /// Has a log of many bytes.
+    /// Serves a large log.
     Large,
 }
 
-/// What it was asked, without the connection.
-pub type Asked = Arc<Mutex<Vec<(String, HeaderMap)>>>;
+/// Requests that it received, without the tunnel connection.
+pub type ReceivedRequests = Arc<Mutex<Vec<(String, HeaderMap)>>>;
 
 pub struct Gateway {
-    pub asked: Asked,
+    pub received_requests: ReceivedRequests,
     pub internal_url: String,
     pub serving: tokio::task::JoinHandle<()>,
 }
@@ -47,15 +47,15 @@ pub fn hmac(key: &str, text: &[u8]) -> String {
     HEXLOWER.encode(&mac.finalize().into_bytes())
 }
 
-/// Ask for a tunnel. The error is the head of the refusal.
+/// Opens a tunnel. The error is the head of the rejection.
 pub async fn open(
-    world: &World,
+    fixture: &Fixture,
     path: &str,
     token: Option<&str>,
     secret: &str,
-    manner: Manner,
+    manner: GatewayBehavior,
 ) -> Result<Gateway, String> {
-    let mut stream = connect(world).await;
+    let mut stream = connect(fixture).await;
     let form = format!("auth_secret={secret}");
     let authorization = token.map_or(String::new(), |token| {
         format!("Authorization: Bearer {token}\r\n")
@@ -63,7 +63,7 @@ pub async fn open(
     let head = format!(
         "POST {path} HTTP/1.1\r\nHost: {}\r\nConnection: upgrade\r\nUpgrade: tunnel\r\n{authorization}\
          Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\n\r\n{form}",
-        world.admin.host,
+        fixture.admin.host,
         form.len()
     );
     stream.write_all(head.as_bytes()).await.unwrap();
@@ -86,19 +86,24 @@ pub async fn open(
         line.unwrap_or_default()
     };
     assert_eq!(header("upgrade"), "tunnel");
-    let asked = Asked::default();
+    let received_requests = ReceivedRequests::default();
     Ok(Gateway {
         internal_url: header("x-arvados-internal-url"),
-        serving: tokio::spawn(serve(stream, secret.to_owned(), manner, asked.clone())),
-        asked,
+        serving: tokio::spawn(serve(
+            stream,
+            secret.to_owned(),
+            manner,
+            received_requests.clone(),
+        )),
+        received_requests,
     })
 }
 
 async fn serve(
     stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
     secret: String,
-    manner: Manner,
-    asked: Asked,
+    manner: GatewayBehavior,
+    received_requests: ReceivedRequests,
 ) {
     let made = rcgen::generate_simple_self_signed(vec!["whatever".to_owned()]).unwrap();
     let certificate = made.cert.der().clone();
@@ -119,12 +124,12 @@ async fn serve(
     );
     let mut silent = Vec::new();
     while let Some(Ok(stream)) = poll_fn(|context| tunnel.poll_next_inbound(context)).await {
-        if manner == Manner::Silent {
+        if manner == GatewayBehavior::Silent {
             silent.push(stream);
             continue;
         }
         let (acceptor, proof, secret) = (acceptor.clone(), proof.clone(), secret.clone());
-        let asked = asked.clone();
+        let received_requests = received_requests.clone();
         tokio::spawn(async move {
             let Ok(stream) = acceptor.accept(stream.compat()).await else {
                 return;
@@ -133,7 +138,7 @@ async fn serve(
                 let answer = answer(&request, &proof, &secret, manner);
                 let path = request.uri().path().to_owned();
                 let asked_now = (path, request.headers().clone());
-                asked.lock().unwrap().push(asked_now);
+                received_requests.lock().unwrap().push(asked_now);
                 async move { Ok::<_, Infallible>(answer) }
             });
             let serving = hyper::server::conn::http1::Builder::new();
@@ -148,10 +153,10 @@ fn answer(
     request: &http::Request<hyper::body::Incoming>,
     proof: &str,
     secret: &str,
-    manner: Manner,
+    manner: GatewayBehavior,
 ) -> http::Response<Body> {
     let answered = match manner {
-        Manner::Impostor => hmac("another secret", proof.as_bytes()),
+        GatewayBehavior::Impostor => hmac("another secret", proof.as_bytes()),
         _ => hmac(secret, proof.as_bytes()),
     };
     let response = http::Response::builder()
@@ -160,7 +165,7 @@ fn answer(
     if request.headers()["x-arvados-authorization"] != proof {
         return response.status(401).body(Body::empty()).unwrap();
     }
-    if manner == Manner::Large {
+    if manner == GatewayBehavior::Large {
         return response.body(Body::from(vec![b'x'; 64 << 20])).unwrap();
     }
     match request.headers().get("range") {

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
 
-use self::fake::{Gateway, LOG, Manner, hmac, open};
+use self::fake::{Gateway, GatewayBehavior, LOG, hmac, open};
 use crate::containers::attempt;
-use crate::world::{Api, World};
+use crate::fixture::{Api, Fixture};
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
@@ -22,15 +22,15 @@ pub struct Locked {
 }
 
 impl Locked {
-    pub async fn of(world: &World) -> Locked {
-        world.image().await;
-        Locked::one_more(world).await
+    pub async fn of(fixture: &Fixture) -> Locked {
+        fixture.image().await;
+        Locked::one_more(fixture).await
     }
 
-    pub async fn one_more(world: &World) -> Locked {
-        let request = world.submit(json!({"use_existing": false})).await;
+    pub async fn one_more(fixture: &Fixture) -> Locked {
+        let request = fixture.submit(json!({"use_existing": false})).await;
         let uuid = request["container_uuid"].as_str().unwrap().to_owned();
-        let attempt = attempt(world, &uuid).await;
+        let attempt = attempt(fixture, &uuid).await;
         attempt.lock(&uuid).await.ok();
         Locked {
             request,
@@ -46,9 +46,9 @@ impl Locked {
         format!("/arvados/v1/container_requests/{request}/log/{uuid}{file}")
     }
 
-    async fn tunnel(&self, world: &World, manner: Manner) -> Result<Gateway, String> {
+    async fn tunnel(&self, fixture: &Fixture, manner: GatewayBehavior) -> Result<Gateway, String> {
         let path = format!("/arvados/v1/connect/{}/gateway_tunnel", self.uuid);
-        open(world, &path, Some(&self.attempt.token), SECRET, manner).await
+        open(fixture, &path, Some(&self.attempt.token), SECRET, manner).await
     }
 }
 
@@ -58,26 +58,30 @@ pub async fn get(api: &Api, path: &str) -> Response {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_log_of_a_running_container_is_read_through_its_tunnel_also_in_part() {
-    let world = World::new().await;
-    let locked = Locked::of(&world).await;
-    let gateway = locked.tunnel(&world, Manner::Honest).await.ok().unwrap();
+    let fixture = Fixture::new().await;
+    let locked = Locked::of(&fixture).await;
+    let gateway = locked
+        .tunnel(&fixture, GatewayBehavior::Honest)
+        .await
+        .ok()
+        .unwrap();
     assert_eq!(
         gateway.internal_url,
-        format!("https://{}/", world.admin.host)
+        format!("https://{}/", fixture.admin.host)
     );
     let path = locked.log("/stdout.txt");
-    let whole = get(&world.admin, &path).await;
+    let whole = get(&fixture.admin, &path).await;
     assert_eq!(whole.status(), 200);
     assert_eq!(whole.headers().get("set-cookie"), None);
     assert_eq!(whole.text().await.unwrap(), LOG);
-    let part = world.admin.raw(Method::GET, &path);
+    let part = fixture.admin.raw(Method::GET, &path);
     let part = part.header("range", "bytes=-6").send().await.unwrap();
     assert_eq!(part.status(), 206);
     assert_eq!(part.headers()["content-range"], "bytes 6-11/12");
     assert_eq!(part.text().await.unwrap(), &LOG[6..]);
 
-    let asked = gateway.asked.lock().unwrap();
-    let (asked_path, headers) = &asked[0];
+    let received_requests = gateway.received_requests.lock().unwrap();
+    let (asked_path, headers) = &received_requests[0];
     assert_eq!(*asked_path, path);
     assert_eq!(headers["x-arvados-container-gateway-uuid"], locked.uuid);
     assert_eq!(headers["x-webdav-source"], "/log");
@@ -87,30 +91,30 @@ async fn the_log_of_a_running_container_is_read_through_its_tunnel_also_in_part(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_secret_that_is_derived_from_the_root_token_opens_a_tunnel_at_both_paths() {
-    for world in [World::as_arvados().await, World::new().await] {
-        let root = Api::of(&world.server.ready(), "root").token;
+    for fixture in [Fixture::as_arvados().await, Fixture::new().await] {
+        let root = Api::of(&fixture.server.ready(), "root").token;
         let bare = root.rsplit('/').next().unwrap();
-        let locked = Locked::of(&world).await;
+        let locked = Locked::of(&fixture).await;
         for (of, root) in [("containers", bare), ("connect", root.as_str())] {
             let path = format!("/arvados/v1/{of}/{}/gateway_tunnel", locked.uuid);
             let secret = hmac(root, locked.uuid.as_bytes());
-            let gateway = open(&world, &path, None, &secret, Manner::Honest).await;
+            let gateway = open(&fixture, &path, None, &secret, GatewayBehavior::Honest).await;
             let gateway = gateway.ok().unwrap();
-            let log = get(&world.admin, &locked.log("/stdout.txt")).await;
+            let log = get(&fixture.admin, &locked.log("/stdout.txt")).await;
             assert_eq!(log.text().await.unwrap(), LOG);
-            assert_eq!(gateway.asked.lock().unwrap().len(), 1);
+            assert_eq!(gateway.received_requests.lock().unwrap().len(), 1);
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_secrets_and_tokens_that_hold_no_lock_open_nothing() {
-    let world = World::new().await;
-    let locked = Locked::of(&world).await;
-    let other = Locked::one_more(&world).await;
+    let fixture = Fixture::new().await;
+    let locked = Locked::of(&fixture).await;
+    let other = Locked::one_more(&fixture).await;
     let path = format!("/arvados/v1/containers/{}/gateway_tunnel", locked.uuid);
-    let admin = world.admin.token.as_str();
-    let derived_for_other = hmac(&world.admin.token, locked.uuid.as_bytes());
+    let admin = fixture.admin.token.as_str();
+    let derived_for_other = hmac(&fixture.admin.token, locked.uuid.as_bytes());
     for (token, secret) in [
         (None, SECRET),
         (None, derived_for_other.as_str()),
@@ -120,72 +124,96 @@ async fn wrong_secrets_and_tokens_that_hold_no_lock_open_nothing() {
         (Some(locked.attempt.token.as_str()), "short"),
         (Some(locked.attempt.token.as_str()), ""),
     ] {
-        let refused = open(&world, &path, token, secret, Manner::Honest).await;
+        let refused = open(&fixture, &path, token, secret, GatewayBehavior::Honest).await;
         let refused = refused.err().unwrap();
         assert!(refused.starts_with("HTTP/1.1 401 "), "{secret}: {refused}");
     }
     let post = locked.attempt.raw(Method::POST, &path);
     let post = post.form(&[("auth_secret", SECRET)]);
-    locked.attempt.send(post).await.refused(400);
+    locked.attempt.send(post).await.error_of(400);
 
-    let world = World::as_arvados().await;
-    let locked = Locked::of(&world).await;
-    let refused = locked.tunnel(&world, Manner::Honest).await.err().unwrap();
+    let fixture = Fixture::as_arvados().await;
+    let locked = Locked::of(&fixture).await;
+    let refused = locked
+        .tunnel(&fixture, GatewayBehavior::Honest)
+        .await
+        .err()
+        .unwrap();
     assert!(refused.starts_with("HTTP/1.1 401 "), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_that_does_not_prove_the_secret_is_not_believed() {
-    let world = World::new().await;
-    let locked = Locked::of(&world).await;
-    let _gateway = locked.tunnel(&world, Manner::Impostor).await.ok().unwrap();
-    let answer = world.admin.raw(Method::GET, &locked.log("/stdout.txt"));
-    let refused = world.admin.send(answer).await.refused(503);
+    let fixture = Fixture::new().await;
+    let locked = Locked::of(&fixture).await;
+    let _gateway = locked
+        .tunnel(&fixture, GatewayBehavior::Impostor)
+        .await
+        .ok()
+        .unwrap();
+    let answer = fixture.admin.raw(Method::GET, &locked.log("/stdout.txt"));
+    let refused = fixture.admin.send(answer).await.error_of(503);
     assert!(refused.contains("did not prove"), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_gateway_and_slow_readers_hold_up_nobody_else() {
-    let world = World::new().await;
-    let (silent, large) = (Locked::of(&world).await, Locked::one_more(&world).await);
-    let _silent = silent.tunnel(&world, Manner::Silent).await.ok().unwrap();
-    let _large = large.tunnel(&world, Manner::Large).await.ok().unwrap();
+    let fixture = Fixture::new().await;
+    let (silent, large) = (Locked::of(&fixture).await, Locked::one_more(&fixture).await);
+    let _silent = silent
+        .tunnel(&fixture, GatewayBehavior::Silent)
+        .await
+        .ok()
+        .unwrap();
+    let _large = large
+        .tunnel(&fixture, GatewayBehavior::Large)
+        .await
+        .ok()
+        .unwrap();
     let began = Instant::now();
     let path = silent.log("/stdout.txt");
     let waiting = tokio::spawn({
-        let request = world.admin.raw(Method::GET, &path);
+        let request = fixture.admin.raw(Method::GET, &path);
         async move { request.send().await.unwrap().status().as_u16() }
     });
-    // Each has its head and reads no further.
+    // Each client has read the response head and reads no further.
     let mut slow = Vec::new();
     for _ in 0..5 {
-        slow.push(get(&world.admin, &large.log("/stdout.txt")).await);
+        slow.push(get(&fixture.admin, &large.log("/stdout.txt")).await);
     }
-    let quick = get(&world.admin, &large.log("/stdout.txt")).await;
+    let quick = get(&fixture.admin, &large.log("/stdout.txt")).await;
     assert_eq!(quick.bytes().await.unwrap().len(), 64 << 20);
-    world.admin.get("users/current").await.ok();
+    fixture.admin.get("users/current").await.ok();
     assert_eq!(waiting.await.unwrap(), 503);
     assert!(began.elapsed() < Duration::from_secs(60));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tunnel_ends_with_its_token_and_with_its_container() {
-    let world = World::new().await;
-    let (revoked, ended) = (Locked::of(&world).await, Locked::one_more(&world).await);
-    let first = revoked.tunnel(&world, Manner::Honest).await.ok().unwrap();
-    let second = ended.tunnel(&world, Manner::Honest).await.ok().unwrap();
+    let fixture = Fixture::new().await;
+    let (revoked, ended) = (Locked::of(&fixture).await, Locked::one_more(&fixture).await);
+    let first = revoked
+        .tunnel(&fixture, GatewayBehavior::Honest)
+        .await
+        .ok()
+        .unwrap();
+    let second = ended
+        .tunnel(&fixture, GatewayBehavior::Honest)
+        .await
+        .ok()
+        .unwrap();
     assert!(
-        metrics(&world)
+        metrics(&fixture)
             .await
             .contains("dispatch_api_gateway_tunnels 2\n")
     );
     let token = revoked.attempt.token.split('/').nth(1).unwrap();
     let path = format!("api_client_authorizations/{token}");
-    world.admin.delete(&path).await.ok();
+    fixture.admin.delete(&path).await.ok();
     let cancelled = json!({"state": "Cancelled"});
-    world.admin.change(&ended.uuid, cancelled).await.ok();
+    fixture.admin.change(&ended.uuid, cancelled).await.ok();
     for (locked, gateway) in [(&revoked, first), (&ended, second)] {
-        let log = get(&world.admin, &locked.log("/stdout.txt")).await;
+        let log = get(&fixture.admin, &locked.log("/stdout.txt")).await;
         assert_eq!(
             log.status(),
             404,
@@ -193,37 +221,57 @@ async fn a_tunnel_ends_with_its_token_and_with_its_container() {
         );
         let end = tokio::time::timeout(Duration::from_secs(30), gateway.serving);
         end.await.expect("the connection ends").unwrap();
-        assert!(gateway.asked.lock().unwrap().is_empty());
+        assert!(gateway.received_requests.lock().unwrap().is_empty());
     }
     assert!(
-        metrics(&world)
+        metrics(&fixture)
             .await
             .contains("dispatch_api_gateway_tunnels 0\n")
     );
 }
 
-async fn metrics(world: &World) -> String {
-    let answer = world.admin.bare(Method::GET, "/metrics");
+async fn metrics(fixture: &Fixture) -> String {
+    let answer = fixture.admin.bare(Method::GET, "/metrics");
     answer.send().await.unwrap().text().await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_has_one_tunnel_and_the_server_so_many() {
-    let world = World::with_tunnels(2).await;
-    let (first, second) = (Locked::of(&world).await, Locked::one_more(&world).await);
-    let third = Locked::one_more(&world).await;
-    let earlier = first.tunnel(&world, Manner::Honest).await.ok().unwrap();
-    let later = first.tunnel(&world, Manner::Honest).await.ok().unwrap();
+    let fixture = Fixture::with_tunnels(2).await;
+    let (first, second) = (Locked::of(&fixture).await, Locked::one_more(&fixture).await);
+    let third = Locked::one_more(&fixture).await;
+    let earlier = first
+        .tunnel(&fixture, GatewayBehavior::Honest)
+        .await
+        .ok()
+        .unwrap();
+    let later = first
+        .tunnel(&fixture, GatewayBehavior::Honest)
+        .await
+        .ok()
+        .unwrap();
     let end = tokio::time::timeout(Duration::from_secs(30), earlier.serving);
     end.await.expect("the earlier one ends").unwrap();
-    get(&world.admin, &first.log("/stdout.txt")).await;
-    assert_eq!(later.asked.lock().unwrap().len(), 1);
-    let _second = second.tunnel(&world, Manner::Honest).await.ok().unwrap();
-    let refused = third.tunnel(&world, Manner::Honest).await.err().unwrap();
+    get(&fixture.admin, &first.log("/stdout.txt")).await;
+    assert_eq!(later.received_requests.lock().unwrap().len(), 1);
+    let _second = second
+        .tunnel(&fixture, GatewayBehavior::Honest)
+        .await
+        .ok()
+        .unwrap();
+    let refused = third
+        .tunnel(&fixture, GatewayBehavior::Honest)
+        .await
+        .err()
+        .unwrap();
     assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
-    // Who connects again finds the place of the connection that he lost.
+    // A client that connects again gets the slot of its lost connection.
     let until = Instant::now() + Duration::from_secs(30);
-    while first.tunnel(&world, Manner::Honest).await.is_err() {
+    while first
+        .tunnel(&fixture, GatewayBehavior::Honest)
+        .await
+        .is_err()
+    {
         assert!(
             Instant::now() < until,
             "the lost connection keeps its place"
@@ -234,14 +282,18 @@ async fn a_container_has_one_tunnel_and_the_server_so_many() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_who_may_read_the_request_may_read_its_log() {
-    let world = World::new().await;
-    let locked = Locked::of(&world).await;
-    let _gateway = locked.tunnel(&world, Manner::Honest).await.ok().unwrap();
-    let stranger = world.plain_user("stranger").await;
+    let fixture = Fixture::new().await;
+    let locked = Locked::of(&fixture).await;
+    let _gateway = locked
+        .tunnel(&fixture, GatewayBehavior::Honest)
+        .await
+        .ok()
+        .unwrap();
+    let stranger = fixture.plain_user("stranger").await;
     let path = locked.log("/stdout.txt");
     assert_eq!(get(&stranger, &path).await.status(), 404);
     assert_eq!(get(&locked.attempt, &path).await.status(), 403);
-    let nobody = get(&world.admin.with_token("bogus"), &path).await;
+    let nobody = get(&fixture.admin.with_token("bogus"), &path).await;
     assert_eq!(nobody.status(), 401);
     assert!(
         nobody.headers()["www-authenticate"]
@@ -249,8 +301,8 @@ async fn only_who_may_read_the_request_may_read_its_log() {
             .unwrap()
             .starts_with("Basic")
     );
-    // The container of another request, in the path of one's own.
-    let own = Locked::one_more(&world).await;
+    // The container of another request, in the path of the user's own request.
+    let own = Locked::one_more(&fixture).await;
     let mixed = own.log("/stdout.txt").replace(&own.uuid, &locked.uuid);
-    assert_eq!(get(&world.admin, &mixed).await.status(), 404);
+    assert_eq!(get(&fixture.admin, &mixed).await.status(), 404);
 }

@@ -1,14 +1,14 @@
-//! Logs that were saved, as WebDAV shows them.
+//! Saved logs over WebDAV.
 
 use reqwest::Method;
 use serde_json::json;
 
 use super::{Locked, get};
-use crate::world::{Api, World};
+use crate::fixture::{Api, Fixture};
 
-/// A container whose log was saved.
-async fn with_log(world: &World) -> Locked {
-    let locked = Locked::of(world).await;
+/// A container with a saved log.
+async fn with_log(fixture: &Fixture) -> Locked {
+    let locked = Locked::of(fixture).await;
     let api = &locked.attempt;
     let mut locators = Vec::new();
     for (hash, text) in [
@@ -36,16 +36,16 @@ async fn propfind(api: &Api, path: &str, depth: &str) -> (u16, String) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_saved_file_is_read_whole_and_in_part() {
-    let world = World::new().await;
-    let locked = with_log(&world).await;
+    let fixture = Fixture::new().await;
+    let locked = with_log(&fixture).await;
     let path = locked.log("/stdout.txt");
     for path in [path.clone(), path.replace(&format!("{}/", locked.uuid), "")] {
-        let whole = get(&world.admin, &path).await;
+        let whole = get(&fixture.admin, &path).await;
         assert_eq!(whole.status(), 200, "{path}");
         assert_eq!(whole.headers()["accept-ranges"], "bytes");
         assert_eq!(whole.text().await.unwrap(), "ooba");
     }
-    let head = world.admin.raw(Method::HEAD, &path).send().await.unwrap();
+    let head = fixture.admin.raw(Method::HEAD, &path).send().await.unwrap();
     assert_eq!(head.headers()["content-length"], "4");
     for (range, status, content_range, text) in [
         ("bytes=1-2", 206, "bytes 1-2/4", "ob"),
@@ -54,7 +54,7 @@ async fn a_saved_file_is_read_whole_and_in_part() {
         ("bytes=-0", 206, "bytes 4-3/4", ""),
         ("bytes=4-", 416, "bytes */4", ""),
     ] {
-        let part = world.admin.raw(Method::GET, &path).header("range", range);
+        let part = fixture.admin.raw(Method::GET, &path).header("range", range);
         let part = part.send().await.unwrap();
         assert_eq!(part.status(), status, "{range}");
         assert_eq!(part.headers()["content-range"], content_range);
@@ -64,9 +64,9 @@ async fn a_saved_file_is_read_whole_and_in_part() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_saved_log_is_listed() {
-    let world = World::new().await;
-    let locked = with_log(&world).await;
-    let (status, one) = propfind(&world.admin, &locked.log(""), "1").await;
+    let fixture = Fixture::new().await;
+    let locked = with_log(&fixture).await;
+    let (status, one) = propfind(&fixture.admin, &locked.log(""), "1").await;
     assert_eq!(status, 207);
     for href in [
         locked.log("/"),
@@ -79,35 +79,37 @@ async fn a_saved_log_is_listed() {
         one.contains("<D:getcontentlength>4</D:getcontentlength>"),
         "{one}"
     );
-    let (_, zero) = propfind(&world.admin, &locked.log("/stdout.txt"), "0").await;
+    let (_, zero) = propfind(&fixture.admin, &locked.log("/stdout.txt"), "0").await;
     assert_eq!(zero.matches("<D:response>").count(), 1);
-    let (status, _) = propfind(&world.admin, &locked.log("/none"), "0").await;
+    let (status, _) = propfind(&fixture.admin, &locked.log("/none"), "0").await;
     assert_eq!(status, 404);
-    let (status, _) = propfind(&world.admin, &locked.log(""), "2").await;
+    let (status, _) = propfind(&fixture.admin, &locked.log(""), "2").await;
     assert_eq!(status, 400);
-    assert_eq!(get(&world.admin, &locked.log("/")).await.status(), 405);
-    let options = world.admin.raw(Method::OPTIONS, &locked.log("/"));
+    assert_eq!(get(&fixture.admin, &locked.log("/")).await.status(), 405);
+    let options = fixture.admin.raw(Method::OPTIONS, &locked.log("/"));
     let options = options.send().await.unwrap();
     assert_eq!(
         (options.status().as_u16(), &options.headers()["dav"]),
         (200, &"1, 2".parse().unwrap())
     );
-    let put = world.admin.raw(Method::PUT, &locked.log("/stdout.txt"));
+    let put = fixture.admin.raw(Method::PUT, &locked.log("/stdout.txt"));
     assert_eq!(put.send().await.unwrap().status(), 405);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_of_which_nothing_was_saved_is_an_empty_directory() {
-    let world = World::new().await;
-    let locked = Locked::of(&world).await;
-    let (status, list) = propfind(&world.admin, &locked.log(""), "1").await;
+    let fixture = Fixture::new().await;
+    let locked = Locked::of(&fixture).await;
+    let (status, list) = propfind(&fixture.admin, &locked.log(""), "1").await;
     assert_eq!((status, list.matches("<D:response>").count()), (207, 1));
     assert_eq!(
-        get(&world.admin, &locked.log("/stdout.txt")).await.status(),
+        get(&fixture.admin, &locked.log("/stdout.txt"))
+            .await
+            .status(),
         404
     );
     let earlier = locked
         .log("/stdout.txt")
         .replace(&locked.uuid, "local-dz642-aaaaaaaaaaaaaaa");
-    assert_eq!(get(&world.admin, &earlier).await.status(), 404);
+    assert_eq!(get(&fixture.admin, &earlier).await.status(), 404);
 }

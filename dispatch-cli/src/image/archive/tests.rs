@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
+use image_archive::architecture;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
@@ -27,7 +28,7 @@ fn root(dir: &TempDir) -> PathBuf {
     root
 }
 
-fn packed(image: &Packed) -> Vec<u8> {
+fn packed(image: &ImageSource) -> Vec<u8> {
     let mut bytes = Vec::new();
     image.write(&mut bytes).unwrap();
     bytes
@@ -36,19 +37,19 @@ fn packed(image: &Packed) -> Vec<u8> {
 #[test]
 fn a_root_directory_becomes_an_image_with_one_layer() {
     let dir = tempfile::tempdir().unwrap();
-    let image = Packed::open(&root(&dir), &name()).unwrap();
+    let image = ImageSource::open(&root(&dir), &name()).unwrap();
     let archive = packed(&image);
     assert_eq!(archive, packed(&image), "twice is the same");
 
     let file = dir.path().join("image.tar");
     fs::write(&file, &archive).unwrap();
-    let again = Packed::open(&file, &name()).unwrap();
+    let again = ImageSource::open(&file, &name()).unwrap();
     assert_eq!(again.id, image.id);
     assert_eq!(packed(&again), archive, "an archive of ours stays as it is");
 
     let files = Files::archive(&file).unwrap();
     let chosen = select::choose(&files, &name()).unwrap();
-    let (layer, _) = files.open(&chosen.layers[0].file).unwrap();
+    let (layer, _) = files.open(&chosen.layers[0].name).unwrap();
     let mut kinds: Vec<(String, tar::EntryType)> = tar::Archive::new(layer)
         .entries()
         .unwrap()
@@ -73,7 +74,7 @@ fn a_root_directory_becomes_an_image_with_one_layer() {
 #[test]
 fn compressed_archives_are_unpacked() {
     let dir = tempfile::tempdir().unwrap();
-    let image = Packed::open(&root(&dir), &name()).unwrap();
+    let image = ImageSource::open(&root(&dir), &name()).unwrap();
     let archive = packed(&image);
     let gzip = dir.path().join("image.tar.gz");
     let mut writer =
@@ -83,7 +84,7 @@ fn compressed_archives_are_unpacked() {
     let zstd = dir.path().join("image.tar.zst");
     fs::write(&zstd, zstd::encode_all(archive.as_slice(), 1).unwrap()).unwrap();
     for file in [gzip, zstd] {
-        let again = Packed::open(&file, &name()).unwrap();
+        let again = ImageSource::open(&file, &name()).unwrap();
         assert_eq!(packed(&again), archive, "{}", file.display());
     }
 }
@@ -122,16 +123,16 @@ fn layout(dir: &TempDir, archs: &[&str], ref_names: &[&str]) -> PathBuf {
 #[test]
 fn of_several_platforms_this_machines_is_taken() {
     let dir = tempfile::tempdir().unwrap();
-    let path = layout(&dir, &["s390x", select::architecture(), "riscv64"], &[]);
-    let image = Packed::open(&path, &name()).unwrap();
+    let path = layout(&dir, &["s390x", architecture(), "riscv64"], &[]);
+    let image = ImageSource::open(&path, &name()).unwrap();
     let file = dir.path().join("stored.tar");
     fs::write(&file, packed(&image)).unwrap();
-    let stored = Packed::open(&file, &name()).unwrap();
+    let stored = ImageSource::open(&file, &name()).unwrap();
     assert_eq!(stored.id, image.id);
 
     let other = tempfile::tempdir().unwrap();
     let path = layout(&other, &["s390x"], &[]);
-    let refused = Packed::open(&path, &name()).unwrap_err();
+    let refused = ImageSource::open(&path, &name()).unwrap_err();
     assert!(
         matches!(&refused, ImageError::OtherPlatform { present, .. } if present == "linux/s390x"),
         "{refused}"
@@ -141,12 +142,12 @@ fn of_several_platforms_this_machines_is_taken() {
 #[test]
 fn of_several_images_the_one_of_that_name_is_taken() {
     let dir = tempfile::tempdir().unwrap();
-    let here = select::architecture();
+    let here = architecture();
     let path = layout(&dir, &[here, here], &["tool:1", "tool:2"]);
-    let one = Packed::open(&path, &name()).unwrap();
-    let two = Packed::open(&path, &"tool:2".parse().unwrap()).unwrap();
+    let one = ImageSource::open(&path, &name()).unwrap();
+    let two = ImageSource::open(&path, &"tool:2".parse().unwrap()).unwrap();
     assert_ne!(one.id, two.id);
-    let refused = Packed::open(&path, &"tool:3".parse().unwrap()).unwrap_err();
+    let refused = ImageSource::open(&path, &"tool:3".parse().unwrap()).unwrap_err();
     assert!(
         matches!(&refused, ImageError::Several { present, .. } if present == "tool:1, tool:2"),
         "{refused}"
@@ -156,13 +157,13 @@ fn of_several_images_the_one_of_that_name_is_taken() {
 #[test]
 fn a_damaged_layer_is_not_stored() {
     let dir = tempfile::tempdir().unwrap();
-    let path = layout(&dir, &[select::architecture()], &[]);
-    let image = Packed::open(&path, &name()).unwrap();
-    let From::Files(_, chosen) = &image.from else {
+    let path = layout(&dir, &[architecture()], &[]);
+    let image = ImageSource::open(&path, &name()).unwrap();
+    let Origin::Files(_, chosen) = &image.origin else {
         panic!("a layout is files");
     };
-    fs::write(path.join(&chosen.layers[0].file), "something else").unwrap();
-    let image = Packed::open(&path, &name()).unwrap();
+    fs::write(path.join(&chosen.layers[0].name), "something else").unwrap();
+    let image = ImageSource::open(&path, &name()).unwrap();
     let refused = image.write(&mut Vec::new()).unwrap_err();
     assert!(matches!(refused, ImageError::Damaged { .. }), "{refused}");
 }
@@ -171,7 +172,7 @@ fn a_damaged_layer_is_not_stored() {
 fn what_is_no_image_is_refused_with_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
-    let open = |name: &str| Packed::open(&at(name), &super::tests::name()).unwrap_err();
+    let open = |name: &str| ImageSource::open(&at(name), &super::tests::name()).unwrap_err();
     assert!(matches!(open("none"), ImageError::NoFile(_)));
     fs::create_dir(at("empty")).unwrap();
     assert!(matches!(open("empty"), ImageError::EmptyRoot(_)));

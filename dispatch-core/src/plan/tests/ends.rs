@@ -1,31 +1,34 @@
-//! What is told of ends.
+//! Tests of the final states that `EndAttempt` reports.
 
 use super::*;
 
-/// The end of a container is told with the end of the attempt that had it, and once.
+/// A container's end is reported once, with the end of the attempt that held it.
 #[test]
-fn the_end_of_a_container_is_told_once() {
+fn the_end_of_a_container_is_reported_once() {
     use ContainerState::{Cancelled, Complete, Queued};
     let submitted = Phase::Submitted(at(7));
-    for (world, told) in [
+    for (world, expected) in [
         (
             with_attempt(world(Complete, ours(), 1), submitted),
             Some(Complete),
         ),
         (
-            with_attempt(world(Cancelled, Holder::Nobody, 0), submitted),
+            with_attempt(world(Cancelled, LockHolder::Nobody, 0), submitted),
             Some(Cancelled),
         ),
         (
-            with_attempt(world(Cancelled, Holder::Nobody, 0), Phase::Ending),
+            with_attempt(world(Cancelled, LockHolder::Nobody, 0), Phase::Revoking),
             None,
         ),
         (
-            with_attempt(world(Complete, Holder::Nobody, 1), Phase::Unclear(at(7))),
+            with_attempt(
+                world(Complete, LockHolder::Nobody, 1),
+                Phase::LockUnknown(at(7)),
+            ),
             None,
         ),
         (
-            with_attempt(world(Queued, Holder::Nobody, 1), submitted),
+            with_attempt(world(Queued, LockHolder::Nobody, 1), submitted),
             None,
         ),
     ] {
@@ -33,6 +36,6 @@ fn the_end_of_a_container_is_told_once() {
             Action::EndAttempt { ended, .. } => ended,
             other => panic!("{other:?}"),
         });
-        assert_eq!(ends.collect::<Vec<_>>(), [told]);
+        assert_eq!(ends.collect::<Vec<_>>(), [expected]);
     }
 }

@@ -1,4 +1,4 @@
-//! What holds in every world.
+//! Properties of the plan in every world.
 
 use proptest::prelude::*;
 
@@ -26,9 +26,9 @@ fn any_phase() -> impl Strategy<Value = Phase> {
 }
 
 prop_compose! {
-    fn any_listing(began: u64)(jobs in prop::collection::vec((0usize..4, 0usize..3, any::<bool>()), 0..5)) -> Listing {
+    fn any_listing(began: u64)(jobs in prop::collection::vec((0usize..4, 0usize..3, any::<bool>()), 0..5)) -> JobListing {
         let jobs = jobs.into_iter().enumerate().map(|(i, (n, a, ended))| Job { id: JobId(i.to_string()), ended, ..job(n, a) }).collect();
-        Listing::new(at(began), jobs)
+        JobListing::new(at(began), jobs)
     }
 }
 
@@ -45,14 +45,14 @@ prop_compose! {
         World {
             now: at(10),
             containers: containers.into_iter().map(|(n, (state, priority, holder))| {
-                let holder = match holder { 3 => Holder::Other, 2 => Holder::Nobody, n => Holder::Ours(token(n)) };
-                (uuid(n), Known { state, priority, etag: String::new(), holder, needs: Needs::default(), fit: Fit::Now, seen: at(100), end: None })
+                let holder = match holder { 3 => LockHolder::Other, 2 => LockHolder::Nobody, n => LockHolder::Ours(token(n)) };
+                (uuid(n), ObservedContainer { state, priority, etag: String::new(), holder, needs: ResourceRequest::default(), fit: Admission::Now, seen: at(100), end: None })
             }).collect(),
             attempts: attempts.into_iter().map(|(n, (t, phase))| (uuid(n), Attempt { token: token(t), phase })).collect(),
             listing,
             previous,
             in_flight: in_flight.into_iter().map(uuid).collect(),
-            left_over: left_over.into_iter().map(|(n, s)| (uuid(n), at(s))).collect(),
+            orphan_since: left_over.into_iter().map(|(n, s)| (uuid(n), at(s))).collect(),
             retry_at: retry_at.into_iter().map(|(n, s)| (uuid(n), at(s))).collect(),
             ..World::default()
         }
@@ -86,7 +86,7 @@ proptest! {
     #[test]
     fn what_another_dispatcher_holds_is_left_alone_but_for_our_own_jobs(world in any_world()) {
         for action in planned(&world) {
-            if world.containers.get(action.container()).is_some_and(|k| k.holder == Holder::Other) {
+            if world.containers.get(action.container()).is_some_and(|k| k.holder == LockHolder::Other) {
                 prop_assert!(!matches!(action, Action::Unlock { .. } | Action::Cancel { .. } | Action::Submit { .. } | Action::Start { .. }), "{action:?}");
             }
         }
@@ -96,7 +96,7 @@ proptest! {
     fn nothing_is_started_beside_a_left_over_token(world in any_world()) {
         for action in planned(&world) {
             if let Action::Start { container, .. } = &action {
-                prop_assert!(!world.left_over.contains_key(container), "{action:?}");
+                prop_assert!(!world.orphan_since.contains_key(container), "{action:?}");
             }
         }
     }

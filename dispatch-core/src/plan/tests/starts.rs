@@ -1,4 +1,4 @@
-//! Which containers start, and how many.
+//! Tests of the containers that a plan starts, and of their number.
 
 use super::*;
 
@@ -18,13 +18,13 @@ fn the_highest_priority_starts_first_and_only_as_many_as_may_wait() {
         (4, 562_948_158_193_364_794),
         (5, 5),
     ] {
-        let known = Known {
+        let known = ObservedContainer {
             state: ContainerState::Queued,
             priority,
             etag: String::new(),
-            holder: Holder::Nobody,
-            needs: Needs::default(),
-            fit: Fit::Now,
+            holder: LockHolder::Nobody,
+            needs: ResourceRequest::default(),
+            fit: Admission::Now,
             seen: at(9),
             end: None,
         };
@@ -49,7 +49,7 @@ fn the_highest_priority_starts_first_and_only_as_many_as_may_wait() {
         }),
         []
     );
-    // Whoever is on his way to a place takes it.
+    // A container whose lock is being requested takes a place.
     world.in_flight.insert(uuid(3));
     let policy = Policy {
         max_pending: 4,
@@ -59,28 +59,28 @@ fn the_highest_priority_starts_first_and_only_as_many_as_may_wait() {
     assert_eq!(rest.collect::<Vec<_>>(), [uuid(4), uuid(2)]);
 }
 
-/// Jobs that wait for an administrator do not keep the place of those that could run; but the scheduler is not filled
-/// with them either.
+/// Jobs that wait for an administrator do not take the places of jobs that could run. Beyond
+/// `max_pending` of them they do, so that they do not fill the scheduler.
 #[test]
-fn what_waits_in_vain_takes_no_place_up_to_a_number() {
+fn what_blocked_since_takes_no_place_up_to_a_number() {
     for (in_vain, expected) in [(0, 4), (4, 4), (6, 2), (8, 0), (9, 0)] {
-        let mut world = world(ContainerState::Queued, Holder::Nobody, 1);
+        let mut world = world(ContainerState::Queued, LockHolder::Nobody, 1);
         let queued = world.containers.remove(&uuid(1)).unwrap();
         for n in 100..120 {
             world.containers.insert(uuid(n), queued.clone());
         }
         for n in 0..in_vain {
-            let known = Known {
+            let known = ObservedContainer {
                 state: ContainerState::Locked,
                 holder: ours(),
                 ..queued.clone()
             };
             world.containers.insert(uuid(n), known);
-            let waits = Waits {
-                words: "somebody holds it".into(),
-                in_vain_since: Some(at(1)),
+            let waits = PendingSince {
+                text: "somebody holds it".into(),
+                blocked_since: Some(at(1)),
             };
-            world.waiting.insert(uuid(n), waits);
+            world.pending.insert(uuid(n), waits);
             let job = Job {
                 container: uuid(n),
                 ..job(1, 1)
@@ -98,8 +98,11 @@ fn what_waits_in_vain_takes_no_place_up_to_a_number() {
 
 #[test]
 fn what_does_not_fit_now_or_ever_stays_queued() {
-    for fit in [Fit::Later("busy".into()), Fit::Never("too large".into())] {
-        let mut world = world(ContainerState::Queued, Holder::Nobody, 1);
+    for fit in [
+        Admission::Later("busy".into()),
+        Admission::Never("too large".into()),
+    ] {
+        let mut world = world(ContainerState::Queued, LockHolder::Nobody, 1);
         world.containers.get_mut(&uuid(1)).unwrap().fit = fit;
         assert_eq!(words(&world), [""; 0]);
     }
@@ -107,7 +110,7 @@ fn what_does_not_fit_now_or_ever_stays_queued() {
 
 #[test]
 fn a_container_that_just_failed_waits_for_its_retry_time() {
-    let mut world = world(ContainerState::Queued, Holder::Nobody, 1);
+    let mut world = world(ContainerState::Queued, LockHolder::Nobody, 1);
     world.retry_at.insert(uuid(1), at(11));
     assert_eq!(words(&world), [""; 0]);
     world.now = at(11);
@@ -131,7 +134,7 @@ fn supervisors_have_their_share() {
     for n in 2..8 {
         let mut queued = world.containers[&uuid(1)].clone();
         queued.state = ContainerState::Queued;
-        queued.holder = Holder::Nobody;
+        queued.holder = LockHolder::Nobody;
         queued.priority = 100 - n as i64;
         queued.needs.supervisor = n < 6;
         world.containers.insert(uuid(n), queued);
@@ -146,26 +149,27 @@ fn supervisors_have_their_share() {
     assert_eq!(started, [2, 3, 6, 7].map(uuid));
 }
 
-/// A left-over token is ended in the place of its container's start, and holds up no other container.
+/// The revocation of an orphaned token takes the place of its container's start. It does not delay
+/// other containers.
 #[test]
 fn a_left_over_token_takes_the_place_of_its_container() {
-    let mut world = world(ContainerState::Queued, Holder::Nobody, 1);
+    let mut world = world(ContainerState::Queued, LockHolder::Nobody, 1);
     let queued = world.containers.remove(&uuid(1)).unwrap();
     for (n, priority) in [(1, 1), (2, 9), (3, 5)] {
-        let known = Known {
+        let known = ObservedContainer {
             priority,
             ..queued.clone()
         };
         world.containers.insert(uuid(n), known);
     }
-    world.left_over = [(uuid(1), at(8)), (uuid(2), at(8))].into();
+    world.orphan_since = [(uuid(1), at(8)), (uuid(2), at(8))].into();
     let policy = Policy {
         max_pending: 2,
         ..POLICY
     };
     let begun: Vec<_> = plan(&world, &policy).collect();
     let expected = [
-        Action::EndLeftOver { container: uuid(2) },
+        Action::RevokeOrphan { container: uuid(2) },
         Action::Start {
             container: uuid(3),
             etag: "e".into(),

@@ -1,0 +1,33 @@
+//! One attempt at one container, from its record to its final state. [`run::run_attempt`] calls the
+//! phases in order: claim, prepare, start, command, finish.
+
+pub mod claim;
+pub mod cleanup;
+pub mod context;
+pub mod create_container;
+pub mod deliver;
+pub mod disk_reserve;
+pub mod failure;
+pub mod image;
+pub mod instance_type;
+pub mod keep_archive;
+pub mod limits;
+pub mod locked_phase;
+pub mod request;
+pub mod retry;
+pub mod retrying_store;
+pub mod run;
+pub mod run_command;
+pub mod running_phase;
+pub mod runtime;
+pub mod runtime_status;
+pub mod save_output;
+pub mod scratch_dir;
+pub mod server_info;
+pub mod settings;
+pub mod spec;
+pub mod timings;
+pub mod token_refusals;
+pub mod wait_for_command;
+
+pub use self::settings::{Settings, SettingsError, cdi_dirs, default_cache, endpoint};

@@ -1,0 +1,443 @@
+//! The phase in which the record is Running: runs the command, delivers its results and records
+//! the final state.
+
+use std::path::Path;
+use std::time::Duration;
+
+use arvados_client::Pdh;
+use arvados_client::records::RuntimeStatus;
+use crunch_contract::{ExitCode, StatusLine};
+use fail_points::fail_point;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::claim::Claim;
+use super::context::{Attempt, PhaseContext};
+use super::create_container::{FetchedInputs, Pumps};
+use super::deliver::{Delivery, Undelivered};
+use super::disk_reserve;
+use super::failure::Failure;
+use super::limits;
+use super::locked_phase::Running;
+use super::retry::RetryPolicy;
+use super::runtime_status::Status;
+use super::spec;
+use super::wait_for_command::MonitorEnd;
+use crate::gpu::PreparedGpus;
+use crate::inputs::PersistedMounts;
+use crate::limits::{LimitExceeded, UsageMonitor};
+use crate::logs::{Checkpoints, Pump, RESULT};
+use crate::stats::{Sampler, Summary};
+use crate::status_line;
+use crate::undelivered::record::{RunFacts, UndeliveredRun};
+use crate::verdict::result::{self, ResultInput};
+use crate::verdict::{self, Ending, Evidence, Output, Verdict, VerdictKind};
+use container_engine::Exit;
+
+/// Timeout for pipes that stay open after the container's end.
+const PIPE_CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A command that ended.
+struct Ended {
+    ending: Ending,
+    usage: Summary,
+    /// A limit on disk space that was exceeded at the end.
+    exceeded: Option<LimitExceeded>,
+    running: Running,
+    checkpoints: Checkpoints,
+}
+
+/// What is known of a command that ended.
+struct CommandRun {
+    ending: Ending,
+    usage: Summary,
+    exceeded: Option<LimitExceeded>,
+    evidence: Evidence,
+    /// The verdict if no output is saved.
+    without_output: Verdict,
+    usage_limits: UsageMonitor,
+    gpus: PreparedGpus,
+    fetched: FetchedInputs,
+    unenforced: Vec<String>,
+    first_log: Pdh,
+}
+
+/// What still runs beside the command when it has ended.
+struct Leftovers {
+    pumps: Pumps,
+    host: Option<Sampler>,
+    address_updates: AbortOnDropHandle<()>,
+    checkpoints: Checkpoints,
+}
+
+impl CommandRun {
+    async fn save_output(
+        &self,
+        delivery: &Delivery<'_>,
+        limit: Option<u64>,
+        status: &Status,
+    ) -> Result<Output, Undelivered> {
+        let Ending::Exited(exit) = &self.ending else {
+            return Ok(Output::NotNeeded);
+        };
+        if let Some(exceeded) = &self.exceeded {
+            return Ok(Output::TooLarge(exceeded.clone()));
+        }
+        let staged = &self.fetched.staged;
+        match limits::output_limit_exceeded(limit, staged).await {
+            Some(exceeded) => Ok(Output::TooLarge(exceeded)),
+            None => delivery.output(staged, exit, status).await,
+        }
+    }
+}
+
+impl Attempt<'_> {
+    /// Runs the command and delivers its results.
+    pub async fn finish(
+        &self,
+        running: Running,
+        context: PhaseContext<'_>,
+        status: Status,
+    ) -> ExitCode {
+        let PhaseContext {
+            claim,
+            tree,
+            uploader,
+            ..
+        } = context;
+        let checkpoints = Checkpoints::start(
+            uploader.clone(),
+            self.client.clone(),
+            self.settings.uuid.clone(),
+            self.signals.save.clone(),
+            self.settings.log_save_policy,
+            self.run_log.clone(),
+        );
+        let (end, usage) = self.run_command(&running, claim, tree, &status).await;
+        self.timings.end("command");
+        fail_point("run.command-ended");
+        // Before the container's root is removed, which counts.
+        let exceeded = running.usage_limits.exceeded_at_end().await;
+        let container = running.container.clone();
+        // When the first process ends, the kernel ends all others of its container. Nothing changes
+        // the output any more, so the removal runs in parallel.
+        let has_ended = match &end {
+            MonitorEnd::Ended(ending) => ending.exit().is_some(),
+            MonitorEnd::NotOurs(_) => false,
+        };
+        if !has_ended {
+            self.remove(&*container, context.scratch).await;
+        }
+        let ending = match end {
+            MonitorEnd::Ended(ending) => ending,
+            MonitorEnd::NotOurs(reason) => {
+                return self.fail_before_running(Failure::NotOurs(reason));
+            }
+        };
+        let ended = Ended {
+            ending,
+            usage,
+            exceeded,
+            running,
+            checkpoints,
+        };
+        let conclusion = self.finalize(ended, context, status);
+        if !has_ended {
+            return conclusion.await;
+        }
+        let ((), code) = tokio::join!(self.remove(&*container, context.scratch), conclusion);
+        code
+    }
+
+    /// Finalizes a container whose command ended: saves output and logs, then records the verdict.
+    async fn finalize(&self, ended: Ended, context: PhaseContext<'_>, status: Status) -> ExitCode {
+        let PhaseContext {
+            claim,
+            engine,
+            scratch,
+            ..
+        } = context;
+        let (run, leftovers) = self.settle(ended, context, &status);
+        let mut undelivered_run = self.undelivered_run(&run, context);
+        undelivered_run.status = status.final_status();
+        // Saved before every step that may take long.
+        self.save_undelivered_record(&undelivered_run);
+        self.drain("stdout", leftovers.pumps.stdout).await;
+        self.drain("stderr", leftovers.pumps.stderr).await;
+        self.log_usage(run.ending.exit(), &run.usage, claim);
+        self.give_files(engine, Some(&run.fetched.image), scratch)
+            .await;
+        let retry = RetryPolicy {
+            timeout: self.settings.delivery_timeout,
+            stop: &self.signals.stop,
+            run_log: &self.run_log,
+        };
+        let delivery = Delivery::new(&self.client, claim, retry);
+        let scratch_peak = run.usage_limits.peak_scratch_bytes();
+        let facts = self.result_input(&run, &run.without_output, engine.name(), scratch_peak);
+        undelivered_run.set_result(facts.value());
+        undelivered_run.status = status.final_status();
+        self.save_undelivered_record(&undelivered_run);
+        fail_point("run.before-output");
+        let output = run.save_output(&delivery, self.settings.site.output, &status);
+        let output = output.await;
+        self.timings.end("output");
+        fail_point("run.after-output");
+        drop(leftovers.address_updates);
+        let verdict = match output {
+            Ok(output) => verdict::judge(&run.ending, output, run.evidence),
+            Err(undelivered) => return self.leave_undelivered(&undelivered),
+        };
+        self.write_result(&ResultInput {
+            verdict: &verdict,
+            ..facts
+        });
+        self.report_broken_node(&verdict).await;
+        self.log_host_usage(leftovers.host).await;
+        leftovers.checkpoints.stop().await;
+        undelivered_run.verdict = Some(verdict.clone());
+        self.save_undelivered_record(&undelivered_run);
+        self.log_verdict(&verdict);
+        let last = delivery.last_log(context.uploader, status, &run.first_log);
+        let (log, runtime_status) = last.await;
+        self.timings.end("logs");
+        undelivered_run.log = Some(log);
+        self.record_verdict(&delivery, &verdict, runtime_status, undelivered_run)
+            .await
+    }
+
+    /// Removes secrets, frees the disk reserve and sums up what is known of the command's run.
+    fn settle(
+        &self,
+        ended: Ended,
+        context: PhaseContext<'_>,
+        status: &Status,
+    ) -> (CommandRun, Leftovers) {
+        let Ended {
+            ending,
+            mut usage,
+            exceeded,
+            running,
+            checkpoints,
+        } = ended;
+        usage.largest_process(ending.exit().and_then(|exit| exit.largest_process));
+        if let Some(sentence) = disk_reserve::disk_full_warning(context.scratch.path()) {
+            self.run_log.write(format!("Warning: {sentence}"));
+            status.warn(sentence);
+        }
+        drop(running.reserve);
+        if let Err(error) = running.fetched.staged.remove_secrets() {
+            self.run_log
+                .write(format!("Could not remove a secret from this node: {error}"));
+        }
+        let at_the_end = ending.exit().map(|exit| exit.processes);
+        let evidence = Evidence {
+            memory_limit: spec::limits(&context.claim.record, self.settings).memory_bytes,
+            processes: usage.process_limit().or(at_the_end.unwrap_or_default()),
+        };
+        let run = CommandRun {
+            without_output: verdict::judge(&ending, Output::NotNeeded, evidence),
+            ending,
+            usage,
+            exceeded,
+            evidence,
+            usage_limits: running.usage_limits,
+            gpus: running.gpus,
+            fetched: running.fetched,
+            unenforced: running.unenforced,
+            first_log: running.first_log,
+        };
+        let leftovers = Leftovers {
+            pumps: running.pumps,
+            host: running.host,
+            address_updates: running.address_updates,
+            checkpoints,
+        };
+        (run, leftovers)
+    }
+
+    fn result_input<'r>(
+        &'r self,
+        run: &'r CommandRun,
+        verdict: &'r Verdict,
+        engine: &'r str,
+        scratch_peak: u64,
+    ) -> ResultInput<'r> {
+        ResultInput {
+            verdict,
+            exit: run.ending.exit(),
+            usage: &run.usage,
+            refused_processes: run.evidence.processes.refused,
+            memory_limit: run.evidence.memory_limit,
+            scratch_peak,
+            timings: &self.timings,
+            engine,
+            gpu_ids: &run.gpus.ids,
+            gpu_models: &run.gpus.models,
+            unenforced: &run.unenforced,
+        }
+    }
+
+    /// The record from which `crunch-run resume` can deliver this run.
+    fn undelivered_run(&self, run: &CommandRun, context: PhaseContext<'_>) -> UndeliveredRun {
+        // An output is saved only if the command ended by itself.
+        let (exit, verdict) = match &run.ending {
+            Ending::Exited(exit) => (Some(*exit), None),
+            _ => (None, Some(run.without_output.clone())),
+        };
+        let scratch_peak = run.usage_limits.peak_scratch_bytes();
+        let engine = context.engine.name();
+        let facts = self.result_input(run, &run.without_output, engine, scratch_peak);
+        UndeliveredRun::new(RunFacts {
+            container: &self.settings.uuid,
+            attempt: &context.claim.own_token,
+            token_file: self.settings.token_file.as_deref(),
+            endpoint: &self.settings.endpoint,
+            scratch: below(self.dir.path(), context.scratch.path()),
+            mounts: PersistedMounts::of(&run.fetched.staged, self.dir.path()),
+            evidence: run.evidence,
+            output_limit: self.settings.site.output,
+            exit,
+            verdict,
+            first_log: &run.first_log,
+            result: facts.value(),
+        })
+    }
+
+    /// Gives the container record its final state.
+    async fn record_verdict(
+        &self,
+        delivery: &Delivery<'_>,
+        verdict: &Verdict,
+        status: RuntimeStatus,
+        mut undelivered_run: UndeliveredRun,
+    ) -> ExitCode {
+        let instance = self.settings.instance.as_ref();
+        undelivered_run.cost = instance.and_then(|instance| instance.cost(self.timings.elapsed()));
+        self.save_undelivered_record(&undelivered_run);
+        fail_point("run.after-last-log");
+        let update = verdict.update(status, undelivered_run.log.as_ref(), undelivered_run.cost);
+        fail_point("run.before-final");
+        let recorded = delivery.record(verdict, update).await;
+        self.timings.end("record");
+        fail_point("run.after-final");
+        match recorded {
+            Ok(state) => {
+                // The final state revoked the attempt's token, so the record cannot be read again.
+                undelivered_run.recorded = Some(state.clone());
+                self.save_undelivered_record(&undelivered_run);
+                self.run_log
+                    .write(format!("The record says {state}. {}", self.timings.line()));
+                ExitCode::Recorded
+            }
+            Err(undelivered) => self.leave_undelivered(&undelivered),
+        }
+    }
+
+    async fn report_broken_node(&self, verdict: &Verdict) {
+        if verdict.kind == VerdictKind::BrokenNode
+            && let Some(error) = &verdict.error
+        {
+            let hook = &self.settings.broken_node_hook;
+            hook.run(&error.sentence, &self.run_log).await;
+        }
+    }
+
+    async fn log_host_usage(&self, host: Option<Sampler>) {
+        if let Some(host) = host {
+            for line in host.finish().await.process_lines() {
+                self.run_log.write(line);
+            }
+        }
+    }
+
+    fn log_usage(&self, exit: Option<&Exit>, usage: &Summary, claim: &Claim) {
+        if let Some(exit) = exit {
+            self.run_log.write(verdict::describe_exit(exit));
+        }
+        for line in usage.lines(claim.record.runtime_constraints.ram) {
+            self.run_log.write(line);
+        }
+        if let Some(peak) = exit.and_then(|exit| exit.peak_memory) {
+            let whose = match exit.is_some_and(|exit| exit.job_group.is_some()) {
+                true => "memory of its job's control group, with cache",
+                false => "container memory with cache",
+            };
+            self.run_log.write(format!(
+                "Maximum {whose}, as the kernel counted it, was {peak} bytes"
+            ));
+        }
+    }
+
+    fn write_result(&self, result: &ResultInput<'_>) {
+        if let Err(error) = self.logs.write(RESULT, &result::to_bytes(&result.value())) {
+            self.run_log
+                .write(format!("{RESULT} cannot be written: {error}"));
+        }
+    }
+
+    fn log_verdict(&self, verdict: &Verdict) {
+        for reason in verdict.error.iter().chain(&verdict.warning) {
+            self.run_log
+                .write(format!("{}\n{}", reason.sentence, reason.detail));
+        }
+        self.run_log.write(self.timings.line());
+        self.run_log.close(verdict.state.as_str());
+    }
+
+    async fn drain(&self, name: &str, pump: Option<Pump>) {
+        let Some(pump) = pump else {
+            return;
+        };
+        let pumped = pump.finish(PIPE_CLOSE_TIMEOUT).await;
+        if pumped.dropped > 0 {
+            self.run_log.write(format!(
+                "The log of {name} is not complete: {} bytes are left out",
+                pumped.dropped
+            ));
+        }
+        if let Some(error) = pumped.error {
+            self.run_log
+                .write(format!("The log of {name} is not complete: {error}"));
+        }
+    }
+
+    /// Saves undelivered.json, in case this process is killed before delivery.
+    fn save_undelivered_record(&self, undelivered_run: &UndeliveredRun) {
+        if let Err(error) = undelivered_run.write(self.dir) {
+            self.run_log.write(format!(
+                "Could not write undelivered.json, so `crunch-run resume` could not deliver the results: {error}"
+            ));
+        }
+    }
+
+    fn leave_undelivered(&self, undelivered: &Undelivered) -> ExitCode {
+        let code = undelivered.code();
+        self.run_log.write(match undelivered {
+            Undelivered::NotOurs(_) => {
+                format!("The container now belongs to another attempt: {undelivered}")
+            }
+            Undelivered::TimedOut(_) => format!(
+                "The results are not delivered and stay in {dir} on {node}: {undelivered}. `crunch-run resume {dir}` on this node delivers them later",
+                dir = self.dir.path().display(),
+                node = node_name(),
+            ),
+        });
+        // Last: dispatchers read only the end of the output, and the error above may be long.
+        if code == ExitCode::Undelivered {
+            let directory = self.dir.path().display().to_string();
+            status_line::print(&StatusLine::Undelivered { directory });
+        }
+        code
+    }
+}
+
+/// Host name of this node.
+pub fn node_name() -> String {
+    let name = rustix::system::uname();
+    name.nodename().to_string_lossy().into_owned()
+}
+
+/// Relative to the job directory, which may be moved, if the path is inside it.
+fn below<'a>(dir: &Path, path: &'a Path) -> &'a Path {
+    path.strip_prefix(dir).unwrap_or(path)
+}

@@ -1,0 +1,221 @@
+//! Settings of one attempt, from flags and environment.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use arvados_client::endpoint::EndpointError;
+use arvados_client::{ContainerUuid, Endpoint, Token};
+
+use super::instance_type::Instance;
+use crate::environment;
+use crate::flags::{EngineChoice, Flags, GatewayChoice, MountMethod, Networking};
+use crate::gateway::secret::{self, GatewaySecret, TokenFile};
+use crate::logs::SavePolicy;
+use crate::node::broken_node::BrokenNodeHook;
+use container_engine::gpu::CDI_DIRS;
+use container_engine::{GpuGrant, GpuStack, ProfileError, Seccomp};
+use node_cache::Limits;
+
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub uuid: ContainerUuid,
+    pub endpoint: Endpoint,
+    /// File from which the token was read.
+    pub token_file: Option<PathBuf>,
+    pub gateway: GatewayChoice,
+    /// Gateway secret, if the dispatcher provided one.
+    pub gateway_secret: Option<GatewaySecret>,
+    /// Parent of the scratch directory; `None` is the job directory.
+    pub scratch: Option<PathBuf>,
+    pub cache: PathBuf,
+    pub cache_limits: Limits,
+    /// Directories with blocks of a local Keep server.
+    pub block_dirs: Vec<PathBuf>,
+    pub mount_method: MountMethod,
+    pub engine: EngineChoice,
+    pub oci_runtime: Option<PathBuf>,
+    /// Socket of the docker or podman service, if a flag names it.
+    pub docker_socket: Option<PathBuf>,
+    /// The filter of system calls.
+    pub seccomp: Seccomp,
+    pub cpuset: Option<String>,
+    pub gpus: Option<GpuGrant>,
+    /// Directories of CDI specifications; later ones take precedence.
+    pub cdi_dirs: Vec<PathBuf>,
+    pub network_for_all: bool,
+    pub limit_memory: bool,
+    pub statistics_period: Duration,
+    pub stop_grace: Duration,
+    pub kill_after: Duration,
+    /// Time for which delivery of results is retried.
+    pub delivery_timeout: Duration,
+    pub log_limit: u64,
+    pub log_save_policy: SavePolicy,
+    /// Instance type of the node, if known.
+    pub instance: Option<Instance>,
+    pub site: SiteLimits,
+    pub broken_node_hook: BrokenNodeHook,
+}
+
+/// Limits of the site for every container.
+#[derive(Debug, Clone, Default)]
+pub struct SiteLimits {
+    pub cpu_time: Option<Duration>,
+    pub pids: Option<u64>,
+    /// Bytes.
+    pub scratch: Option<u64>,
+    pub scratch_files: Option<u64>,
+    /// Bytes.
+    pub output: Option<u64>,
+}
+
+/// Why the settings are invalid.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    #[error(transparent)]
+    Seccomp(#[from] ProfileError),
+    #[error("the token file {path} cannot be read: {source}", path = path.display())]
+    Token {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl Settings {
+    /// `env` looks up a variable.
+    pub fn new(flags: &Flags, env: impl Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
+        let (token_file, certificates) = (flags.token_file.as_deref(), flags.ca_certs.as_deref());
+        let (endpoint, gateway_secret) =
+            endpoint_and_secret(token_file, certificates, flags.delivery_timeout, &env)?;
+        let gpus = flags.gpu_stack.map(|stack| GpuGrant {
+            stack: GpuStack::from(stack),
+            ids: flags.gpu_ids.clone(),
+        });
+        Ok(Self {
+            uuid: flags.uuid.clone(),
+            endpoint,
+            token_file: token_file.map(|path| path.canonicalize().unwrap_or(path.to_owned())),
+            gateway: flags.container_gateway,
+            gateway_secret,
+            scratch: flags.scratch_dir.clone(),
+            cache: flags
+                .cache_dir
+                .clone()
+                .unwrap_or_else(|| default_cache(&env)),
+            cache_limits: Limits {
+                size: flags.cache_size,
+                free: flags.cache_free,
+            },
+            block_dirs: flags.block_dir.clone(),
+            mount_method: flags.mount_method,
+            engine: flags.runtime_engine,
+            oci_runtime: flags.oci_runtime.clone(),
+            docker_socket: flags.docker_socket.clone(),
+            seccomp: flags.seccomp()?,
+            cpuset: flags.cpuset.clone(),
+            gpus,
+            cdi_dirs: cdi_dirs(&flags.cdi_spec_dir),
+            network_for_all: flags.container_enable_networking == Networking::Always,
+            limit_memory: flags.enable_memory_limit,
+            statistics_period: flags.crunchstat_interval,
+            stop_grace: flags.stop_grace,
+            kill_after: flags.kill_after,
+            delivery_timeout: flags.delivery_timeout,
+            log_limit: flags.log_limit,
+            instance: Instance::of(&env),
+            log_save_policy: SavePolicy {
+                period: flags.log_update_period,
+                growth: flags.log_update_size,
+            },
+            broken_node_hook: match &flags.broken_node_hook {
+                Some(program) => BrokenNodeHook::Program(program.clone()),
+                None => BrokenNodeHook::Marker(flags.broken_node_marker.clone()),
+            },
+            site: SiteLimits {
+                cpu_time: flags.cpu_time_limit,
+                pids: flags.pids_limit,
+                scratch: flags.scratch_limit,
+                scratch_files: flags.scratch_inodes,
+                output: flags.output_limit,
+            },
+        })
+    }
+
+    /// UUID of the attempt token, if the token contains it.
+    pub fn attempt(&self) -> Option<arvados_client::TokenUuid> {
+        self.endpoint.token.uuid()
+    }
+
+    pub fn token(&self) -> &Token {
+        &self.endpoint.token
+    }
+}
+
+/// Endpoint of one attempt: the token from a file or the environment, and retry budgets within the
+/// delivery timeout.
+pub fn endpoint(
+    token_file: Option<&Path>,
+    certificates: Option<&Path>,
+    delivery_timeout: Duration,
+    env: &impl Fn(&str) -> Option<String>,
+) -> Result<Endpoint, SettingsError> {
+    endpoint_and_secret(token_file, certificates, delivery_timeout, env)
+        .map(|(endpoint, _)| endpoint)
+}
+
+fn endpoint_and_secret(
+    token_file: Option<&Path>,
+    certificates: Option<&Path>,
+    delivery_timeout: Duration,
+    env: &impl Fn(&str) -> Option<String>,
+) -> Result<(Endpoint, Option<GatewaySecret>), SettingsError> {
+    let file = token_file.map(|path| {
+        TokenFile::read(path).map_err(|source| SettingsError::Token {
+            path: path.to_owned(),
+            source,
+        })
+    });
+    let (token, secret) = match file.transpose()? {
+        Some(file) => (Some(file.token.expose().to_owned()), file.gateway),
+        None => (env("ARVADOS_API_TOKEN"), None),
+    };
+    let secret = secret.or_else(|| GatewaySecret::new(&env(secret::VARIABLE)?));
+    let mut endpoint = Endpoint::from_lookup(|name| match name {
+        "ARVADOS_API_TOKEN" => token.clone(),
+        _ => env(name).filter(|value| !value.is_empty()),
+    })?;
+    if let Some(path) = certificates {
+        endpoint.ca_file = Some(path.to_owned());
+    }
+    endpoint.retry_budget = endpoint.retry_budget.min(delivery_timeout);
+    // Half of the timeout, so that a refusal is confirmed before delivery ends.
+    endpoint.refusal_window = endpoint.refusal_window.min(delivery_timeout / 2);
+    Ok((endpoint, secret))
+}
+
+/// The given directories, or the default ones.
+pub fn cdi_dirs(given: &[PathBuf]) -> Vec<PathBuf> {
+    match given {
+        [] => CDI_DIRS.map(PathBuf::from).to_vec(),
+        dirs => dirs.to_vec(),
+    }
+}
+
+/// The default cache directory: one for root, one for each other user.
+pub fn default_cache(env: impl Fn(&str) -> Option<String>) -> PathBuf {
+    let set = |name: &str| env(name).filter(|value| value.starts_with('/'));
+    if rustix::process::geteuid().is_root() {
+        return "/var/cache/crunch-run".into();
+    }
+    match (set("XDG_CACHE_HOME"), set("HOME")) {
+        (Some(dir), _) => PathBuf::from(dir).join("crunch-run"),
+        (None, Some(home)) => PathBuf::from(home).join(".cache/crunch-run"),
+        (None, None) => {
+            let user = rustix::process::geteuid().as_raw();
+            environment::temp_dir().join(format!("crunch-run-cache-{user}"))
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Tries every engine with a trivial container at the same time, and reports the one that a run
+//! would use.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::flags::EngineChoice;
+use container_engine::select::{self, EngineFactory};
+use container_engine::{Engine, EngineError, Limits};
+use preflight::{Finding, Level};
+
+/// Timeout of a trial. A trial takes about 50 ms, and seconds on a busy node.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(15);
+const ALL: [EngineChoice; 6] = [
+    EngineChoice::Builtin,
+    EngineChoice::Oci,
+    EngineChoice::Podman,
+    EngineChoice::Docker,
+    EngineChoice::Apptainer,
+    EngineChoice::Singularity,
+];
+
+/// Result of one engine.
+struct Probe {
+    choice: EngineChoice,
+    outcome: Result<WorkingEngine, String>,
+}
+
+struct WorkingEngine {
+    took: Duration,
+    /// Limits that neither the engine nor the scheduler enforces.
+    lacks: Vec<String>,
+}
+
+/// Tries all engines. `scratch` is the directory of trial containers.
+pub async fn run(wanted: EngineChoice, engines: EngineFactory, scratch: &Path) -> Vec<Finding> {
+    let engines = Arc::new(engines);
+    let order = select::candidates(wanted, &engines);
+    let mut trials = Vec::new();
+    for choice in ALL {
+        let (engines, scratch) = (engines.clone(), scratch.join(name(choice)));
+        let trial = async move {
+            std::fs::create_dir(&scratch).map_err(|error| error.to_string())?;
+            try_one(choice, &engines, &scratch).await
+        };
+        let running = tokio::spawn(tokio::time::timeout(PROBE_TIMEOUT, trial));
+        trials.push((choice, running));
+    }
+    let mut probes = Vec::new();
+    for (choice, running) in trials {
+        let outcome = match running.await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(_)) => Err(format!("no answer within {} s", PROBE_TIMEOUT.as_secs())),
+            Err(error) => Err(error.to_string()),
+        };
+        probes.push(Probe { choice, outcome });
+    }
+    evaluate(wanted, &order, &probes)
+}
+
+async fn try_one(
+    choice: EngineChoice,
+    engines: &EngineFactory,
+    scratch: &Path,
+) -> Result<WorkingEngine, String> {
+    let began = Instant::now();
+    let engine = match select::probe(choice, engines, scratch).await {
+        Ok(engine) => engine,
+        // The finding names the engine already.
+        Err(EngineError::Unavailable { reason, .. }) => return Err(reason),
+        Err(error) => return Err(error.to_string()),
+    };
+    if is_service(choice) {
+        // The socket accepts connections; this checks that the service also replies.
+        let reply = engine.recover("crunch-run-check").await;
+        reply.map_err(|error| error.to_string())?;
+    }
+    Ok(WorkingEngine {
+        took: began.elapsed(),
+        lacks: lacks(&*engine).await,
+    })
+}
+
+async fn lacks(engine: &dyn Engine) -> Vec<String> {
+    let limits = Limits {
+        vcpus: Some(1.0),
+        memory_bytes: Some(1 << 30),
+        pids: None,
+        cpuset: None,
+    };
+    let lacks = engine.unenforced_limits(&limits, None).await.into_iter();
+    lacks
+        .filter(|lack| !lack.is_covered)
+        .map(|lack| lack.sentence)
+        .collect()
+}
+
+fn is_service(choice: EngineChoice) -> bool {
+    matches!(choice, EngineChoice::Docker | EngineChoice::Podman)
+}
+
+fn name(choice: EngineChoice) -> &'static str {
+    match choice {
+        EngineChoice::Auto => "auto",
+        EngineChoice::Builtin => "builtin",
+        EngineChoice::Oci => "oci",
+        EngineChoice::Apptainer => "apptainer",
+        EngineChoice::Singularity => "singularity",
+        EngineChoice::Docker => "docker",
+        EngineChoice::Podman => "podman",
+    }
+}
+
+fn advice(choice: EngineChoice) -> &'static str {
+    match choice {
+        EngineChoice::Auto => {
+            "install one of them: as root crun is the least, for ordinary users apptainer"
+        }
+        EngineChoice::Builtin => "run crunch-run as root on a node with cgroups",
+        EngineChoice::Oci => "install crun or runc, or name its program with --oci-runtime",
+        EngineChoice::Apptainer => "install apptainer; an ordinary user needs user namespaces too",
+        EngineChoice::Singularity => "install singularity-ce, or use apptainer",
+        EngineChoice::Docker => {
+            "install docker (docker.io), start dockerd, and let this user use its socket (group docker)"
+        }
+        EngineChoice::Podman => {
+            "install podman and start its service: systemctl enable --now podman.socket (with --user for one user)"
+        }
+    }
+}
+
+fn evaluate(wanted: EngineChoice, order: &[EngineChoice], probes: &[Probe]) -> Vec<Finding> {
+    let works = |choice: &EngineChoice| {
+        let found = probes.iter().find(|probe| probe.choice == *choice)?;
+        found.outcome.as_ref().ok()
+    };
+    let taken = order
+        .iter()
+        .find_map(|choice| Some((*choice, works(choice)?)));
+    let mut findings: Vec<Finding> = probes
+        .iter()
+        .map(|one| {
+            let what = format!("engine {}", name(one.choice));
+            match &one.outcome {
+                Ok(works) => Finding::ok(what, describe(one.choice, works)),
+                // An engine that is not needed is not a fault of the node.
+                Err(reason) if taken.is_some() => {
+                    Finding::ok(what, format!("not needed, and does not work: {reason}"))
+                }
+                Err(reason) => {
+                    let level = match wanted == one.choice {
+                        true => Level::Fail,
+                        false => Level::Warn,
+                    };
+                    Finding::new(level, what, reason, Some(advice(one.choice)))
+                }
+            }
+        })
+        .collect();
+    let what = format!("engine {}", name(wanted));
+    match taken {
+        Some((choice, works)) => {
+            if wanted == EngineChoice::Auto {
+                let finding = format!("takes {} for this user", name(choice));
+                findings.push(Finding::ok(what, finding));
+            }
+            if !works.lacks.is_empty() {
+                findings.push(Finding::warn(
+                    format!("limits with {}", name(choice)),
+                    works.lacks.join("; "),
+                    "let the scheduler keep its jobs' limits, or use an engine that can",
+                ));
+            }
+        }
+        None if wanted == EngineChoice::Auto => {
+            findings.push(Finding::fail(what, "finds none that works", advice(wanted)));
+        }
+        None => {}
+    }
+    findings
+}
+
+fn describe(choice: EngineChoice, works: &WorkingEngine) -> String {
+    let milliseconds = works.took.as_millis();
+    match is_service(choice) {
+        true => format!(
+            "its service answers ({milliseconds} ms); no container was probed, as it needs an image for that"
+        ),
+        false => format!("ran a container in {milliseconds} ms"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn probes(working: &[EngineChoice]) -> Vec<Probe> {
+        ALL.into_iter()
+            .map(|choice| Probe {
+                choice,
+                outcome: match working.contains(&choice) {
+                    true => Ok(WorkingEngine {
+                        took: Duration::from_millis(5),
+                        lacks: vec!["no memory".to_owned(), "no CPUs".to_owned()],
+                    }),
+                    false => Err("it is not there".to_owned()),
+                },
+            })
+            .collect()
+    }
+
+    #[test]
+    fn only_what_is_needed_can_fail() {
+        use EngineChoice::{Apptainer, Auto, Builtin, Docker, Podman};
+        let order = [Builtin, Podman, Docker];
+        for (wanted, working, level, words) in [
+            (Auto, &[Docker, Podman][..], Level::Warn, "takes podman"),
+            (Auto, &[Builtin, Docker], Level::Warn, "takes builtin"),
+            // Apptainer works, but not for this user.
+            (Auto, &[Apptainer], Level::Fail, "finds none"),
+            (Auto, &[], Level::Fail, "finds none"),
+            (Docker, &[Builtin], Level::Fail, "it is not there"),
+            (Docker, &[Docker], Level::Warn, "its service answers"),
+        ] {
+            let order = match wanted {
+                Auto => &order[..],
+                _ => &[wanted],
+            };
+            let findings = evaluate(wanted, order, &probes(working));
+            let worst = findings.iter().map(|f| f.level).max().unwrap();
+            assert_eq!(worst, level, "{findings:?}");
+            let all = findings.iter().any(|f| f.finding.contains(words));
+            assert!(all, "{words}: {findings:?}");
+            let failed = findings.iter().filter(|f| f.level == Level::Fail);
+            assert!(failed.count() <= 1);
+        }
+    }
+
+    #[test]
+    fn what_the_one_taken_cannot_keep_is_said_once() {
+        let findings = evaluate(
+            EngineChoice::Auto,
+            &[EngineChoice::Builtin],
+            &probes(&[EngineChoice::Builtin, EngineChoice::Docker]),
+        );
+        let warnings: Vec<_> = findings.iter().filter(|f| f.level == Level::Warn).collect();
+        assert_eq!(warnings.len(), 1);
+        assert_eq!(warnings[0].what, "limits with builtin");
+        assert_eq!(warnings[0].finding, "no memory; no CPUs");
+    }
+}

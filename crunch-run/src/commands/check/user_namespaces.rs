@@ -1,0 +1,162 @@
+//! Checks user namespaces, which containers of ordinary users need: whether the kernel allows them,
+//! and which subordinate ids the user has.
+
+use std::fs;
+
+use preflight::Finding;
+
+const CHECK_NAME: &str = "user namespaces";
+
+/// Settings of the system.
+#[derive(Debug, Clone, Default)]
+struct UserNamespaceSupport {
+    is_root: bool,
+    /// Maximum number of user namespaces; `None` if the kernel has none.
+    most: Option<u64>,
+    /// The sysctl of Debian or Ubuntu that forbids them to ordinary users.
+    forbidden_by: Option<&'static str>,
+    /// Whether the user has a range in both /etc/subuid and /etc/subgid.
+    has_range: bool,
+    has_newuidmap: bool,
+}
+
+pub fn run() -> Vec<Finding> {
+    let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let forbidden_by = [
+        ("kernel.unprivileged_userns_clone", 0),
+        ("kernel.apparmor_restrict_unprivileged_userns", 1),
+    ]
+    .into_iter()
+    .find(|(name, value)| number(&format!("/proc/sys/{}", name.replace('.', "/"))) == Some(*value))
+    .map(|(name, _)| name);
+    let uid = rustix::process::geteuid();
+    let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let name = name_of(&text("/etc/passwd"), uid.as_raw()).or_else(|| std::env::var("USER").ok());
+    let has_range = |path: &str| has_range(&text(path), uid.as_raw(), name.as_deref());
+    vec![evaluate(&UserNamespaceSupport {
+        is_root: uid.is_root(),
+        most: number("/proc/sys/user/max_user_namespaces"),
+        forbidden_by,
+        has_range: has_range("/etc/subuid") && has_range("/etc/subgid"),
+        has_newuidmap: which::which("newuidmap").is_ok() && which::which("newgidmap").is_ok(),
+    })]
+}
+
+fn name_of(passwd: &str, uid: u32) -> Option<String> {
+    passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(uid)).then(|| name.to_owned())
+    })
+}
+
+/// Finds `name:first:count` by name or uid.
+fn has_range(table: &str, uid: u32, name: Option<&str>) -> bool {
+    table.lines().any(|line| {
+        let mut fields = line.trim().split(':');
+        let who = fields.next().unwrap_or_default();
+        let count: u64 = fields.nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
+        count > 0 && (Some(who) == name || who.parse() == Ok(uid))
+    })
+}
+
+fn evaluate(info: &UserNamespaceSupport) -> Finding {
+    if info.is_root {
+        return Finding::ok(CHECK_NAME, "not needed by root");
+    }
+    match (info.most, info.forbidden_by) {
+        (None | Some(0), _) => {
+            return Finding::warn(
+                CHECK_NAME,
+                "the kernel allows none, so that an ordinary user has only podman's or docker's service",
+                "sysctl user.max_user_namespaces=15000, in /etc/sysctl.d too",
+            );
+        }
+        (_, Some(switch)) => {
+            let value = u8::from(switch == "kernel.unprivileged_userns_clone");
+            return Finding::warn(
+                CHECK_NAME,
+                format!("{switch} forbids them to ordinary users"),
+                format!("sysctl {switch}={value}, in /etc/sysctl.d too"),
+            );
+        }
+        (Some(_), None) => {}
+    }
+    if !info.has_range {
+        return Finding::warn(
+            CHECK_NAME,
+            "allowed, with this user as the only one: an image's other users and groups do not work",
+            "give the user a range in /etc/subuid and /etc/subgid: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER",
+        );
+    }
+    if !info.has_newuidmap {
+        return Finding::warn(
+            CHECK_NAME,
+            "allowed, but the ranges in /etc/subuid and /etc/subgid cannot be used without newuidmap and newgidmap",
+            "install uidmap (Debian) or shadow-utils (Red Hat)",
+        );
+    }
+    Finding::ok(CHECK_NAME, "allowed, with a range of further users")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use preflight::Level;
+
+    #[test]
+    fn what_the_files_of_a_node_mean() {
+        let good = UserNamespaceSupport {
+            is_root: false,
+            most: Some(15000),
+            forbidden_by: None,
+            has_range: true,
+            has_newuidmap: true,
+        };
+        let with = |change: fn(&mut UserNamespaceSupport)| {
+            let mut info = good.clone();
+            change(&mut info);
+            info
+        };
+        for (info, level, words) in [
+            (good.clone(), Level::Ok, "further users"),
+            (
+                with(|f| (f.is_root, f.most) = (true, None)),
+                Level::Ok,
+                "not needed",
+            ),
+            (with(|f| f.most = None), Level::Warn, "allows none"),
+            (with(|f| f.most = Some(0)), Level::Warn, "allows none"),
+            (
+                with(|f| f.forbidden_by = Some("kernel.unprivileged_userns_clone")),
+                Level::Warn,
+                "forbids",
+            ),
+            (with(|f| f.has_range = false), Level::Warn, "the only one"),
+            (with(|f| f.has_newuidmap = false), Level::Warn, "newuidmap"),
+        ] {
+            let finding = evaluate(&info);
+            assert_eq!(finding.level, level, "{info:?}");
+            assert!(finding.finding.contains(words), "{finding:?}");
+        }
+        let switch = with(|f| f.forbidden_by = Some("kernel.unprivileged_userns_clone"));
+        assert!(evaluate(&switch).remedy.unwrap().contains("userns_clone=1"));
+    }
+
+    #[test]
+    fn ranges_are_by_name_or_number() {
+        let passwd = "root:x:0:0::/root:/bin/sh\nann:x:1000:100::/home/ann:/bin/sh\nbroken\n";
+        assert_eq!(name_of(passwd, 1000).as_deref(), Some("ann"));
+        assert_eq!(name_of(passwd, 1), None);
+        for (table, has) in [
+            ("ann:100000:65536\n", true),
+            ("bob:1:2\n1000:100000:65536\n", true),
+            ("ann:100000:0\n", false),
+            ("anna:100000:65536\n", false),
+            ("ann\n", false),
+            ("", false),
+        ] {
+            assert_eq!(has_range(table, 1000, Some("ann")), has, "{table}");
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! Checks usage limits while the command runs: counters every second, directories as often as a
+//! walk is cheap, and more often while they grow.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::{LimitEvent, LimitExceeded, Resource, Usage, UsageLimit, usage};
+use crate::stats::UsageSource;
+
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval between two walks of directories that grow. A disk takes gigabytes in a second.
+const GROWTH_POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Minimum interval between two walks, as a multiple of the duration of the last walk.
+const WALK_TIME_DIVISOR: u32 = 10;
+/// The same beyond half of a limit.
+const NEAR_WALK_TIME_DIVISOR: u32 = 2;
+
+/// The limits of one container.
+#[derive(Debug, Default)]
+pub struct UsageMonitor {
+    pub cpu_time: Option<Duration>,
+    /// Bytes.
+    pub memory: Option<u64>,
+    pub disks: Vec<DiskLimit>,
+    /// Directory with all files of the attempt.
+    pub scratch: PathBuf,
+    /// Limit on the growth of that directory, in bytes: on the `tmp` mounts and the container's own
+    /// root together.
+    pub growth: Option<u64>,
+    /// Disk usage of that directory before the command began: inputs, or a copy of the image.
+    pub at_start: AtomicU64,
+    /// Peak disk usage of that directory so far.
+    pub peak_scratch: AtomicU64,
+}
+
+/// A directory and one limit on it.
+#[derive(Debug, Clone)]
+pub struct DiskLimit {
+    pub dir: PathBuf,
+    pub measure: Measure,
+    pub resource: Resource,
+    pub allowed: u64,
+}
+
+/// The limited figure of a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Measure {
+    Bytes,
+    Length,
+    Files,
+}
+
+impl Measure {
+    fn of(self, usage: Usage) -> u64 {
+        match self {
+            Self::Bytes => usage.bytes,
+            Self::Length => usage.length,
+            Self::Files => usage.files,
+        }
+    }
+}
+
+impl DiskLimit {
+    /// Returns an error if the limit is exceeded now.
+    pub fn exceeded(&self) -> Option<LimitExceeded> {
+        let used = self.measure.of(usage(&self.dir));
+        let mut limit = UsageLimit::new(self.resource.clone(), self.allowed);
+        match limit.update(used) {
+            Some(LimitEvent::Over(exceeded)) => Some(exceeded),
+            _ => None,
+        }
+    }
+}
+
+impl UsageMonitor {
+    /// Peak disk usage of the scratch directory so far, in bytes.
+    pub fn peak_scratch_bytes(&self) -> u64 {
+        self.peak_scratch.load(Ordering::Relaxed)
+    }
+
+    /// Measures what is there before the command begins.
+    pub async fn measure_start(&self) {
+        if self.growth.is_some() {
+            let bytes = self.measure_scratch().await.bytes;
+            self.at_start.store(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Measures the directories once more when the command has ended: it may have written much just
+    /// before its end.
+    pub async fn exceeded_at_end(&self) -> Option<LimitExceeded> {
+        let total = self.measure_scratch().await.bytes;
+        let grown = total.saturating_sub(self.at_start.load(Ordering::Relaxed));
+        let growth = self.growth.and_then(|allowed| {
+            let mut limit = UsageLimit::new(Resource::RequestedScratch, allowed);
+            match limit.update(grown) {
+                Some(LimitEvent::Over(exceeded)) => Some(exceeded),
+                _ => None,
+            }
+        });
+        if growth.is_some() {
+            return growth;
+        }
+        let disks = self.disks.clone();
+        let measuring =
+            tokio::task::spawn_blocking(move || disks.iter().find_map(|d| d.exceeded()));
+        measuring.await.ok().flatten()
+    }
+
+    async fn measure_scratch(&self) -> Usage {
+        let usage_now = measure(self.scratch.clone()).await;
+        self.peak_scratch
+            .fetch_max(usage_now.bytes, Ordering::Relaxed);
+        usage_now
+    }
+
+    /// Returns when a limit is exceeded. `source` measures the container's processes.
+    pub async fn wait_for_excess(
+        &self,
+        source: Option<UsageSource>,
+        warn: &(dyn Fn(String) + Sync),
+    ) -> LimitExceeded {
+        tokio::select! {
+            over = self.monitor_counters(source, warn) => over,
+            over = self.monitor_directories(warn) => over,
+        }
+    }
+
+    async fn monitor_counters(
+        &self,
+        source: Option<UsageSource>,
+        warn: &(dyn Fn(String) + Sync),
+    ) -> LimitExceeded {
+        let Some(mut source) = source else {
+            return std::future::pending().await;
+        };
+        let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let mut time = self
+            .cpu_time
+            .map(|limit| UsageLimit::new(Resource::CpuTime, milliseconds(limit)));
+        let mut memory = self
+            .memory
+            .map(|limit| UsageLimit::new(Resource::Memory, limit));
+        if time.is_none() && matches!(source, UsageSource::Processes(_)) {
+            // Measuring each process is expensive.
+            return std::future::pending().await;
+        }
+        loop {
+            let started = Instant::now();
+            let (used, rss) = match &mut source {
+                UsageSource::Group(group, reach) => (
+                    group.cpu(*reach).map(|cpu| cpu.user + cpu.system),
+                    group.memory(*reach).and_then(|memory| memory.rss),
+                ),
+                // No memory limit is enforced here, so there is no warning.
+                UsageSource::Processes(tree) => {
+                    let cumulative = tree.measure().cumulative;
+                    (
+                        Some(cumulative.user_seconds + cumulative.system_seconds),
+                        None,
+                    )
+                }
+            };
+            let used = used.map(|seconds| (seconds * 1e3) as u64);
+            for (limit, used) in [(&mut time, used), (&mut memory, rss)] {
+                match limit
+                    .as_mut()
+                    .zip(used)
+                    .and_then(|(limit, used)| limit.update(used))
+                {
+                    Some(LimitEvent::Over(exceeded)) => return exceeded,
+                    Some(LimitEvent::Warn(text)) => warn(text),
+                    None => {}
+                }
+            }
+            tokio::time::sleep(POLL_INTERVAL.max(started.elapsed() * WALK_TIME_DIVISOR)).await;
+        }
+    }
+
+    async fn monitor_directories(&self, warn: &(dyn Fn(String) + Sync)) -> LimitExceeded {
+        let mut limits: Vec<(&DiskLimit, UsageLimit)> = self
+            .disks
+            .iter()
+            .map(|disk| (disk, UsageLimit::new(disk.resource.clone(), disk.allowed)))
+            .collect();
+        let mut growth = self
+            .growth
+            .map(|allowed| UsageLimit::new(Resource::RequestedScratch, allowed));
+        let at_start = self.at_start.load(Ordering::Relaxed);
+        let mut interval = GROWTH_POLL_INTERVAL;
+        let mut last = 0;
+        loop {
+            tokio::time::sleep(interval).await;
+            let began = Instant::now();
+            let mut usage_now = (self.scratch.clone(), self.measure_scratch().await);
+            let total = usage_now.1.bytes;
+            let mut is_near = false;
+            if let Some(limit) = &mut growth {
+                let used = total.saturating_sub(at_start);
+                is_near |= limit.is_half_used(used);
+                match limit.update(used) {
+                    Some(LimitEvent::Over(exceeded)) => return exceeded,
+                    Some(LimitEvent::Warn(text)) => warn(text),
+                    None => {}
+                }
+            }
+            for (disk, limit) in &mut limits {
+                // Limits on the same directory are adjacent and share one walk.
+                if usage_now.0 != disk.dir {
+                    usage_now = (disk.dir.clone(), measure(disk.dir.clone()).await);
+                }
+                let used = disk.measure.of(usage_now.1);
+                is_near |= limit.is_half_used(used);
+                match limit.update(used) {
+                    Some(LimitEvent::Over(exceeded)) => return exceeded,
+                    Some(LimitEvent::Warn(text)) => warn(text),
+                    None => {}
+                }
+            }
+            let grows = total > std::mem::replace(&mut last, total);
+            let divisor = match is_near && grows {
+                true => NEAR_WALK_TIME_DIVISOR,
+                false => WALK_TIME_DIVISOR,
+            };
+            interval = match grows {
+                true => GROWTH_POLL_INTERVAL,
+                false => (interval * 2).min(POLL_INTERVAL),
+            };
+            interval = interval.max(began.elapsed() * divisor);
+        }
+    }
+}
+
+async fn measure(dir: PathBuf) -> Usage {
+    let walked = tokio::task::spawn_blocking(move || usage(&dir));
+    walked.await.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::ProcessTree;
+    use cgroup::{Cgroup, Scope};
+    use std::fs;
+    use std::sync::Mutex;
+
+    #[tokio::test]
+    async fn a_directory_that_fills_up_is_warned_of_and_then_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = |measure, resource, allowed| DiskLimit {
+            dir: dir.path().to_owned(),
+            measure,
+            resource,
+            allowed,
+        };
+        let allowance = UsageMonitor {
+            disks: vec![
+                disk(Measure::Files, Resource::ScratchFiles, 1000),
+                disk(Measure::Length, Resource::OutputBytes, 1000),
+            ],
+            ..UsageMonitor::default()
+        };
+        fs::write(dir.path().join("x"), vec![1; 950]).unwrap();
+        let warnings = Mutex::new(vec![]);
+        let warn = |text: String| {
+            warnings.lock().unwrap().push(text);
+            fs::write(dir.path().join("y"), vec![1; 100]).unwrap();
+        };
+        let over = allowance.wait_for_excess(None, &warn).await;
+        assert_eq!((over.resource, over.used), (Resource::OutputBytes, 1050));
+        assert_eq!(warnings.lock().unwrap().len(), 1);
+        assert!(allowance.disks[0].exceeded().is_none());
+        assert!(allowance.disks[1].exceeded().is_some());
+    }
+
+    #[tokio::test]
+    async fn what_a_container_writes_anywhere_counts_and_its_inputs_do_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, size: usize| {
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, vec![1; size]).unwrap();
+            fs::File::open(path).unwrap().sync_all().unwrap();
+        };
+        write("files/input", 1 << 20);
+        let allowance = UsageMonitor {
+            scratch: dir.path().to_owned(),
+            growth: Some(1 << 20),
+            ..UsageMonitor::default()
+        };
+        allowance.measure_start().await;
+        write("files/out", 600 << 10);
+        let waiting = allowance.wait_for_excess(None, &|_| {});
+        let early = tokio::time::timeout(Duration::from_millis(500), waiting).await;
+        assert!(early.is_err(), "{early:?}");
+        write("container-1/upper/root", 600 << 10);
+        let over = allowance.wait_for_excess(None, &|_| {}).await;
+        assert_eq!(over.resource, Resource::RequestedScratch);
+        assert_eq!(over.used, 1200 << 10);
+        assert_eq!(allowance.exceeded_at_end().await, Some(over));
+    }
+
+    #[tokio::test]
+    async fn cpu_time_is_counted_and_without_limits_nothing_is() {
+        let own = || {
+            let own = Cgroup::of_process(std::process::id()).unwrap();
+            Some(UsageSource::Group(own, Scope::Own))
+        };
+        let no_warning = |text: String| panic!("{text}");
+        let nothing = UsageMonitor::default();
+        let waiting = nothing.wait_for_excess(own(), &no_warning);
+        assert!(
+            tokio::time::timeout(Duration::from_millis(50), waiting)
+                .await
+                .is_err()
+        );
+
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(
+            dir.path().join("cpu.stat"),
+            "user_usec 2000000\nsystem_usec 500000\n",
+        )
+        .unwrap();
+        let group = Cgroup {
+            v2: Some(dir.path().to_owned()),
+            ..Cgroup::default()
+        };
+        let allowance = UsageMonitor {
+            cpu_time: Some(Duration::from_secs(2)),
+            ..UsageMonitor::default()
+        };
+        let group = UsageSource::Group(group, Scope::Own);
+        let over = allowance.wait_for_excess(Some(group), &no_warning).await;
+        assert_eq!((over.resource, over.used), (Resource::CpuTime, 2500));
+    }
+
+    #[tokio::test]
+    async fn without_a_control_group_the_cpu_time_of_its_processes_is_counted() {
+        let mut busy = std::process::Command::new("sh")
+            .args(["-c", "while :; do :; done"])
+            .spawn()
+            .unwrap();
+        let tree = ProcessTree::of_process(busy.id()).unwrap();
+        let allowance = UsageMonitor {
+            cpu_time: Some(Duration::from_millis(100)),
+            memory: Some(1),
+            ..UsageMonitor::default()
+        };
+        // The sample may be taken below the limit, or only above it.
+        let warnings = Mutex::new(vec![]);
+        let warn = |text: String| warnings.lock().unwrap().push(text);
+        let cumulative = allowance.wait_for_excess(Some(UsageSource::Processes(tree)), &warn);
+        let over = tokio::time::timeout(Duration::from_secs(60), cumulative).await;
+        busy.kill().unwrap();
+        busy.wait().unwrap();
+        assert_eq!(over.unwrap().resource, Resource::CpuTime);
+        let warnings = warnings.into_inner().unwrap();
+        assert!(
+            warnings.iter().all(|text| text.contains("CPU")),
+            "{warnings:?}"
+        );
+    }
+}

@@ -1,0 +1,190 @@
+//! Measures the processes of a container that has no control group of its own, by reading /proc.
+
+use host_state::start_time;
+use procfs::WithCurrentSystemInfo;
+use procfs::process::{Process, Stat};
+use rustix::process::Pid;
+
+use container_engine::ContainerProcesses;
+
+/// A first process and its descendants.
+#[derive(Debug)]
+pub struct ProcessTree {
+    first: Pid,
+    /// Start time, because a later process may get the same pid.
+    started: Option<u64>,
+    cumulative: CumulativeUsage,
+}
+
+/// Counters that only grow, as the kernel reports them. Counters of ended processes are added to
+/// the process that waited for them.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct CumulativeUsage {
+    pub user_seconds: f64,
+    pub system_seconds: f64,
+    pub page_faults: u64,
+    pub written: u64,
+    pub read: u64,
+}
+
+/// Resource use of the tree at one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct TreeUsage {
+    /// `None` if no process runs any more.
+    pub memory: Option<ResidentMemory>,
+    pub cumulative: CumulativeUsage,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ResidentMemory {
+    /// Shared memory counts once.
+    pub rss: u64,
+    pub swap: u64,
+}
+
+impl ProcessTree {
+    pub fn of_process(first: u32) -> Option<Self> {
+        Some(Self {
+            first: Pid::from_raw(i32::try_from(first).ok()?)?,
+            started: start_time(first),
+            cumulative: CumulativeUsage::default(),
+        })
+    }
+
+    pub fn first(&self) -> u32 {
+        self.first.as_raw_nonzero().get().unsigned_abs()
+    }
+
+    /// Sums up all processes. When they have ended, the last totals remain.
+    pub fn measure(&mut self) -> TreeUsage {
+        let (mut now, mut memory) = (CumulativeUsage::default(), None::<ResidentMemory>);
+        let is_there = self.started.is_some() && start_time(self.first()) == self.started;
+        let all = match is_there {
+            true => ContainerProcesses::Tree(self.first).processes(),
+            false => Vec::new(),
+        };
+        for pid in all {
+            // A process may end at any moment.
+            let Some(process) = i32::try_from(pid).ok().and_then(|p| Process::new(p).ok()) else {
+                continue;
+            };
+            let Ok(stat) = process.stat() else {
+                continue;
+            };
+            now.add(&stat, &process);
+            if let Some(resident) = resident(&process, &stat) {
+                let all = memory.get_or_insert_default();
+                all.rss = all.rss.saturating_add(resident.rss);
+                all.swap = all.swap.saturating_add(resident.swap);
+            }
+        }
+        self.cumulative = self.cumulative.max_of(now);
+        TreeUsage {
+            memory,
+            cumulative: self.cumulative,
+        }
+    }
+}
+
+impl CumulativeUsage {
+    /// Adds one process and the processes it waited for.
+    fn add(&mut self, stat: &Stat, process: &Process) {
+        let seconds = |own: u64, waited_for: i64| {
+            (own as f64 + waited_for.max(0) as f64) / procfs::ticks_per_second() as f64
+        };
+        self.user_seconds += seconds(stat.utime, stat.cutime);
+        self.system_seconds += seconds(stat.stime, stat.cstime);
+        self.page_faults += stat.majflt + stat.cmajflt;
+        if let Ok(io) = process.io() {
+            self.written += io.write_bytes;
+            self.read += io.read_bytes;
+        }
+    }
+
+    fn max_of(self, now: Self) -> Self {
+        Self {
+            user_seconds: self.user_seconds.max(now.user_seconds),
+            system_seconds: self.system_seconds.max(now.system_seconds),
+            page_faults: self.page_faults.max(now.page_faults),
+            written: self.written.max(now.written),
+            read: self.read.max(now.read),
+        }
+    }
+}
+
+/// `None` for an ended process. Without shared-memory figures, all its memory counts.
+fn resident(process: &Process, stat: &Stat) -> Option<ResidentMemory> {
+    if matches!(stat.state, 'Z' | 'X') {
+        return None;
+    }
+    let rolled_up = process.smaps_rollup().ok();
+    let map = rolled_up
+        .as_ref()
+        .and_then(|all| all.memory_map_rollup.0.first())
+        .map(|map| &map.extension.map);
+    let of = |name: &str| map.and_then(|map| map.get(name).copied());
+    match of("Pss") {
+        Some(rss) => Some(ResidentMemory {
+            rss,
+            swap: of("SwapPss").unwrap_or_default(),
+        }),
+        None => Some(ResidentMemory {
+            rss: stat.rss_bytes().get(),
+            swap: 0,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn what_was_used_stays_when_they_have_ended() {
+        let busy = "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done";
+        let script = format!("sh -c '{busy}'; echo ready; read line");
+        let mut shell = Command::new("sh")
+            .args(["-c", &script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let stdout = shell.stdout.as_mut().unwrap();
+        BufReader::new(stdout).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        let mut tree = ProcessTree::of_process(shell.id()).unwrap();
+        let alive = tree.measure();
+        let rss = alive.memory.unwrap().rss;
+        assert!((10_000..100 << 20).contains(&rss), "{rss}");
+        // CPU time of the child that has ended.
+        assert!(alive.cumulative.user_seconds > 0.0, "{alive:?}");
+        shell.stdin.take().unwrap().write_all(b"\n").unwrap();
+        shell.wait().unwrap();
+        let ended = tree.measure();
+        assert_eq!(ended.memory, None);
+        assert_eq!(ended.cumulative, alive.cumulative);
+    }
+
+    #[test]
+    fn counters_never_go_back() {
+        let more = CumulativeUsage {
+            user_seconds: 2.0,
+            written: 5,
+            ..CumulativeUsage::default()
+        };
+        let less = CumulativeUsage {
+            user_seconds: 1.0,
+            read: 7,
+            ..CumulativeUsage::default()
+        };
+        let cumulative = more.max_of(less);
+        assert_eq!(
+            (cumulative.user_seconds, cumulative.written, cumulative.read),
+            (2.0, 5, 7)
+        );
+    }
+}

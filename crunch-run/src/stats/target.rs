@@ -1,0 +1,51 @@
+//! What is sampled: a container or this program, and the source of its figures.
+
+use std::path::PathBuf;
+
+use super::ProcessTree;
+use cgroup::{Cgroup, Scope};
+use container_engine::Container;
+
+/// A container or process to sample.
+#[derive(Debug)]
+pub struct SampleTarget {
+    pub source: UsageSource,
+    pub pid: Option<u32>,
+    pub scratch: PathBuf,
+    /// Requested memory in bytes; 0 means no limit.
+    pub memory_limit: u64,
+    /// Processes whose memory is reported by name.
+    pub processes: Vec<(&'static str, u32)>,
+}
+
+/// Source of the figures.
+#[derive(Debug)]
+pub enum UsageSource {
+    Group(Cgroup, Scope),
+    /// The processes themselves, if there is no control group.
+    Processes(ProcessTree),
+}
+
+impl UsageSource {
+    /// `None` if the container ended and has no control group of its own.
+    pub fn of(container: &dyn Container) -> Option<Self> {
+        match container.cgroup() {
+            Some(group) => Some(Self::Group(group, Scope::Own)),
+            None => Some(Self::Processes(ProcessTree::of_process(container.pid()?)?)),
+        }
+    }
+}
+
+impl SampleTarget {
+    /// crunch-run and the processes that share its control group.
+    pub fn this_program(scratch: PathBuf) -> std::io::Result<Self> {
+        let own = std::process::id();
+        Ok(Self {
+            source: UsageSource::Group(Cgroup::of_process(own)?, Scope::Nearest),
+            pid: Some(own),
+            scratch,
+            memory_limit: 0,
+            processes: vec![("crunch-run", own)],
+        })
+    }
+}

@@ -1,0 +1,97 @@
+//! Throwaway daemons: each is started once for all tests of this program, and ends with the
+//! program.
+
+// Each test program uses its own part of this.
+#![allow(dead_code)]
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+const DAEMON_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Dropping it ends it.
+pub struct Daemon {
+    pub socket: PathBuf,
+    /// The daemon ends when this process's end of the pipe is closed.
+    _starter: Child,
+}
+
+pub fn docker() -> &'static Daemon {
+    static DAEMON: OnceLock<Daemon> = OnceLock::new();
+    DAEMON.get_or_init(|| Daemon::start("docker"))
+}
+
+/// The same daemon, with a socket that belongs to the group of nobody.
+pub fn docker_for_nobody() -> &'static Daemon {
+    static OPENED: OnceLock<()> = OnceLock::new();
+    let daemon = docker();
+    OPENED.get_or_init(|| {
+        let open = |path: &Path, mode| {
+            chown(path, None, Some(65534)).unwrap();
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        open(daemon.socket.parent().unwrap(), 0o710);
+        open(&daemon.socket, 0o660);
+    });
+    daemon
+}
+
+pub fn podman() -> &'static Daemon {
+    static DAEMON: OnceLock<Daemon> = OnceLock::new();
+    DAEMON.get_or_init(|| Daemon::start("podman"))
+}
+
+pub fn podman_as_nobody() -> &'static Daemon {
+    static DAEMON: OnceLock<Daemon> = OnceLock::new();
+    DAEMON.get_or_init(|| Daemon::start("podman-as-nobody"))
+}
+
+impl Daemon {
+    /// `name.sh` beside this file, in a new directory.
+    pub fn start(name: &str) -> Self {
+        let prefix = format!(
+            "cr-{}-",
+            name.chars()
+                .filter(char::is_ascii_alphabetic)
+                .take(6)
+                .collect::<String>()
+        );
+        // Sockets have short names, so it cannot be in the build directory.
+        let dir = tempfile::Builder::new()
+            .prefix(&prefix)
+            .tempdir_in("/tmp")
+            .unwrap()
+            .keep();
+        let script = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join(format!("tests/integration/contract/{name}.sh"));
+        let mut starter = Command::new(script)
+            .arg(&dir)
+            // Podman's monitors write a file "oom" to the directory that they are started in.
+            .current_dir(&dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let socket = dir.join("sock");
+        let deadline = Instant::now() + DAEMON_TIMEOUT;
+        while UnixStream::connect(&socket).is_err() {
+            let has_ended = starter.try_wait().unwrap().is_some();
+            assert!(
+                !has_ended && Instant::now() < deadline,
+                "{name} does not start: {}",
+                fs::read_to_string(dir.join("log")).unwrap_or_default()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Self {
+            socket,
+            _starter: starter,
+        }
+    }
+}

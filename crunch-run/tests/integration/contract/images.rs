@@ -1,0 +1,126 @@
+//! Images: a good image is fetched once; a broken one is reported to the user.
+
+use std::path::Path;
+
+use serde_json::json;
+
+use crate::contract::lab::Lab;
+use crate::engine_lab::{archive, busybox_archive, busybox_layer};
+
+/// An image that no other test uses, because engines keep images.
+async fn new_image(lab: &Lab) -> String {
+    let own = format!("OWN={:016x}", fastrand::u64(..));
+    lab.image(json!({"Env": ["PATH=/bin", own], "Cmd": ["sh"]}))
+        .await
+}
+
+pub async fn two_containers_begin_with_the_same_new_image(lab: &Lab) {
+    let image = new_image(lab).await;
+    let more = json!({"container_image": image});
+    let script = "test -n \"$OWN\" && echo well";
+    let (first, second) = tokio::join!(
+        lab.sh_with(script, more.clone()),
+        lab.sh_with(script, more.clone())
+    );
+    assert_eq!(first.stdout(), ["well"]);
+    assert_eq!(second.stdout(), ["well"]);
+}
+
+pub async fn an_image_is_fetched_only_once(lab: &Lab) {
+    let more = json!({"container_image": new_image(lab).await});
+    assert_eq!(
+        lab.sh_with("echo first", more.clone()).await.stdout(),
+        ["first"]
+    );
+    // From here on the image cannot be fetched.
+    assert!(remove_large_files(&lab.world.state().join("blocks")) > 0);
+    assert_eq!(lab.sh_with("echo again", more).await.stdout(), ["again"]);
+}
+
+/// Removes the image, which is much larger than all other files of these tests.
+fn remove_large_files(dir: &Path) -> usize {
+    let mut removed = 0;
+    for entry in std::fs::read_dir(dir).unwrap().flatten() {
+        let facts = entry.metadata().unwrap();
+        if facts.is_dir() {
+            removed += remove_large_files(&entry.path());
+        } else if facts.len() > 500_000 {
+            std::fs::remove_file(entry.path()).unwrap();
+            removed += 1;
+        }
+    }
+    removed
+}
+
+pub async fn an_image_that_is_no_archive(lab: &Lab) {
+    let id = format!("sha256:{:064x}", fastrand::u128(..));
+    let image = lab.image_of(&[b'x'; 4096], &id).await;
+    let ended = lab.run(&["true"], json!({"container_image": image})).await;
+    let why = ended.refusal();
+    assert!(
+        why.contains("neither a docker-archive nor an OCI archive"),
+        "{why}"
+    );
+    assert!(why.contains(&image), "{why}");
+}
+
+pub async fn an_image_archive_that_is_cut_short(lab: &Lab) {
+    let own = format!("OWN={:016x}", fastrand::u64(..));
+    let (archive, id) = busybox_archive(json!({"Env": ["PATH=/bin", own]}));
+    let image = lab.image_of(&archive[..archive.len() / 2], &id).await;
+    let ended = lab.run(&["true"], json!({"container_image": image})).await;
+    let why = ended.refusal();
+    assert!(why.contains(&image), "{why}");
+}
+
+pub async fn an_archive_of_another_image(lab: &Lab) {
+    let (archive, _) = busybox_archive(json!({"Env": ["PATH=/bin"]}));
+    let wanted = format!("sha256:{:064x}", fastrand::u128(..));
+    let image = lab.image_of(&archive, &wanted).await;
+    let ended = lab.run(&["true"], json!({"container_image": image})).await;
+    let why = ended.refusal();
+    assert!(why.contains(&wanted), "{why}");
+    assert!(why.contains(&format!("is not in archive {image}")), "{why}");
+}
+
+pub async fn a_layer_that_is_not_what_its_digest_says(lab: &Lab) {
+    // A layer of its own: what is in the node's cache already was checked.
+    let own = format!("{:07x}", fastrand::u32(..1 << 28));
+    let place_of = |bytes: &[u8], words: &[u8]| {
+        bytes
+            .windows(words.len())
+            .position(|found| found == words)
+            .unwrap()
+    };
+    let mut layer = busybox_layer();
+    let at = place_of(&layer, b"not a program\n");
+    layer[at..at + 7].copy_from_slice(own.as_bytes());
+    let (mut archive, id) = archive(&[layer], json!({"Env": ["PATH=/bin"]}));
+    let at = place_of(&archive, own.as_bytes());
+    archive[at] ^= 1;
+    let image = lab.image_of(&archive, &id).await;
+    let ended = lab.run(&["true"], json!({"container_image": image})).await;
+    let why = ended.refusal();
+    assert!(why.contains(&image), "{why}");
+}
+
+pub async fn an_image_of_another_architecture(lab: &Lab) {
+    // An ELF file for machine 243, RISC-V, which is not emulated here.
+    let mut busybox = busybox_layer();
+    let at = busybox
+        .windows(4)
+        .position(|bytes| bytes == b"\x7fELF")
+        .unwrap();
+    busybox[at + 18..at + 20].copy_from_slice(&243_u16.to_le_bytes());
+    let config =
+        json!({"Env": ["PATH=/bin"], "Labels": {"own": format!("{:x}", fastrand::u64(..))}});
+    let (archive, id) = archive(&[busybox], config);
+    let image = lab.image_of(&archive, &id).await;
+    let ended = lab
+        .run(
+            &["/bin/sh", "-c", "true"],
+            json!({"container_image": image}),
+        )
+        .await;
+    crate::contract::ends::assert_is_named(lab, &ended, "/bin/sh");
+}

@@ -1,0 +1,160 @@
+//! Images from archives into the node cache: what is accepted, shared, and refused.
+
+use std::fs;
+use std::io::{Cursor, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::image_lab::{archive_of, docker_archive, file, hex, layer, link};
+use node_cache::image::{Archive, ArchiveError, ImageError, ImageSource, ImageStore};
+
+fn source(id: Option<&str>, bytes: Vec<u8>, opened: &Arc<AtomicUsize>) -> ImageSource {
+    let opened = Arc::clone(opened);
+    ImageSource {
+        id: id.map(str::to_owned),
+        content: None,
+        label: "image.tar".into(),
+        open: Box::new(move || {
+            opened.fetch_add(1, Ordering::SeqCst);
+            Ok(Box::new(Cursor::new(bytes)) as Box<dyn Archive>)
+        }),
+    }
+}
+
+fn refused(dir: &Path, layers: &[Vec<u8>]) -> ImageError {
+    let store = ImageStore::open(dir).unwrap();
+    let (bytes, id) = archive_of(layers);
+    let error = store
+        .load(&mut Cursor::new(bytes), "image.tar", Some(&id))
+        .unwrap_err();
+    let left: Vec<_> = fs::read_dir(dir.join("layers"))
+        .unwrap()
+        .flatten()
+        .filter(|e| e.path().is_dir())
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+    error
+}
+
+#[test]
+fn an_image_is_unpacked_once_and_then_found_without_its_archive() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = ImageStore::open(dir.path()).unwrap();
+    let base = layer(|tar| file(tar, "etc/name", b"base"));
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    let top = layer(|tar| file(tar, "etc/other", b"top"));
+    gzip.write_all(&top).unwrap();
+    // The digest is that of the content, however it is compressed.
+    let digests = [hex(&base), hex(&top)];
+    let (bytes, id) = docker_archive(&[base, gzip.finish().unwrap()], &digests);
+
+    let opened = Arc::new(AtomicUsize::new(0));
+    let image = store
+        .prepare(source(Some(&id), bytes.clone(), &opened))
+        .unwrap();
+    assert_eq!(image.id, id);
+    assert_eq!(image.config.env, ["A=1"]);
+    assert_eq!(image.config.entrypoint, ["/bin/run"]);
+    assert_eq!(image.config.working_dir.as_deref(), Some("/w"));
+    assert_eq!(image.config.user, None);
+    assert_eq!(fs::read(image.layers[0].join("etc/name")).unwrap(), b"base");
+    assert_eq!(fs::read(image.layers[1].join("etc/other")).unwrap(), b"top");
+
+    store.prepare(source(Some(&id), bytes, &opened)).unwrap();
+    assert_eq!(opened.load(Ordering::SeqCst), 1);
+    assert!(store.lookup(&id).unwrap().is_some());
+    assert!(
+        store
+            .lookup(&format!("sha256:{}", "0".repeat(64)))
+            .unwrap()
+            .is_none()
+    );
+}
+
+#[test]
+fn many_at_once_end_with_one_image() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = ImageStore::open(dir.path()).unwrap();
+    let (bytes, id) = archive_of(&[layer(|tar| file(tar, "a", &[7; 100_000]))]);
+    let opened = Arc::new(AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..10 {
+            scope.spawn(|| {
+                let image = store
+                    .prepare(source(Some(&id), bytes.clone(), &opened))
+                    .unwrap();
+                assert_eq!(
+                    fs::metadata(image.layers[0].join("a")).unwrap().len(),
+                    100_000
+                );
+            });
+        }
+    });
+    assert_eq!(opened.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_layer_that_reaches_outside_is_refused_and_leaves_nothing() {
+    let outside = tempfile::tempdir().unwrap();
+    let target = outside.path().to_str().unwrap().to_owned();
+    let cases: Vec<Vec<u8>> = vec![
+        layer(|tar| file(tar, "../evil", b"x")),
+        layer(|tar| file(tar, "a/../../evil", b"x")),
+        layer(|tar| {
+            link(tar, "way", &target);
+            file(tar, "way/evil", b"x");
+        }),
+    ];
+    for case in cases {
+        let dir = tempfile::tempdir().unwrap();
+        let error = refused(dir.path(), &[case]);
+        assert!(matches!(error, ImageError::UnsafeEntry { .. }), "{error}");
+        assert!(error.is_image_fault());
+    }
+    assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn other_content_than_the_digest_says_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = ImageStore::open(dir.path()).unwrap();
+    let (bytes, id) = docker_archive(&[layer(|tar| file(tar, "a", b"x"))], &["1".repeat(64)]);
+    let error = store
+        .load(&mut Cursor::new(bytes), "image.tar", Some(&id))
+        .unwrap_err();
+    assert!(
+        matches!(error, ImageError::DigestMismatch { .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_is_not_the_image_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = ImageStore::open(dir.path()).unwrap();
+    let (bytes, _) = archive_of(&[layer(|tar| file(tar, "a", b"x"))]);
+    let other = "2".repeat(64);
+    let load =
+        |bytes: &[u8], id: Option<&str>| store.load(&mut Cursor::new(bytes), "image.tar", id);
+
+    assert!(matches!(
+        load(&bytes, Some(&other)),
+        Err(ImageError::Archive(ArchiveError::NotInArchive { .. }))
+    ));
+    assert!(matches!(
+        load(b"", None),
+        Err(ImageError::Archive(ArchiveError::NotAnImage { .. }))
+    ));
+    assert!(matches!(
+        load(b"\x1f\x8b\x08rest", None),
+        Err(ImageError::Archive(ArchiveError::NotAnImage { .. }))
+    ));
+    assert!(matches!(
+        load(&bytes, Some("latest")),
+        Err(ImageError::Archive(ArchiveError::BadId { .. }))
+    ));
+    // Cut off in the middle of the layer.
+    assert!(load(&bytes[..1800], None).unwrap_err().is_image_fault());
+    assert!(load(&bytes, None).is_ok());
+}

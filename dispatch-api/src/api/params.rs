@@ -1,0 +1,376 @@
+//! Parameters of a request, from its query, form or JSON body.
+
+use http::HeaderMap;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use serde_json::{Map, Value, json};
+use url::form_urlencoded;
+
+use crate::error::{ApiError, Result};
+use crate::schema::Resource;
+
+/// Parameters whose text is JSON when sent in a query or a form.
+const JSON_PARAMETERS: [&str; 9] = [
+    "filters",
+    "order",
+    "select",
+    "where",
+    "distinct",
+    "limit",
+    "offset",
+    "include_trash",
+    "ensure_unique_name",
+];
+
+/// Parameters that are never attributes of a record.
+const RESERVED_PARAMETERS: [&str; 18] = [
+    "filters",
+    "order",
+    "select",
+    "where",
+    "distinct",
+    "limit",
+    "offset",
+    "count",
+    "include_trash",
+    "include_old_versions",
+    "ensure_unique_name",
+    "api_token",
+    "_method",
+    "reader_tokens",
+    "cluster_id",
+    "alt",
+    "format",
+    "uuid",
+];
+
+/// Maximum number of values in JSON text of a client. A bulk request of 250 items has about 15,000.
+const MAX_JSON_VALUES: usize = 250_000;
+/// Maximum nesting depth of JSON. Replies and audit entries wrap it in more levels, and clients
+/// such as the dispatchers read at most 128.
+const MAX_JSON_DEPTH: usize = 64;
+
+#[derive(Debug, Default)]
+pub struct Params {
+    query: Map<String, Value>,
+    body: Map<String, Value>,
+    form: bool,
+}
+
+impl Params {
+    pub fn parse(query: Option<&str>, headers: &HeaderMap, body: &[u8]) -> Result<Params> {
+        let query = parse_form(query.unwrap_or("").as_bytes());
+        let blank = body.iter().all(u8::is_ascii_whitespace);
+        if blank {
+            return Ok(Params {
+                query,
+                ..Params::default()
+            });
+        }
+        if is_form(headers) {
+            return Ok(Params {
+                query,
+                body: parse_form(body),
+                form: true,
+            });
+        }
+        if content_type(headers).starts_with("multipart/") {
+            return Err(ApiError::BadRequest(
+                "multipart bodies are not supported; send JSON or a URL-encoded form".into(),
+            ));
+        }
+        let parsed = parse_json(body)?.map_err(|problem| {
+            ApiError::invalid(format!("the body is not valid JSON: {problem}"))
+        })?;
+        match parsed {
+            Value::Object(body) => Ok(Params {
+                query,
+                body,
+                form: false,
+            }),
+            _ => Err(ApiError::invalid("the body must be a JSON object")),
+        }
+    }
+
+    /// A parameter from the body or the query, as a JSON value.
+    pub fn get(&self, name: &str) -> Value {
+        let given = self.body.get(name).or_else(|| self.query.get(name));
+        match given {
+            Some(Value::String(text)) if JSON_PARAMETERS.contains(&name) => {
+                if text.is_empty() {
+                    return Value::Null;
+                }
+                // Plain words, such as an order by one column, are not valid JSON and stay text.
+                parse_text(text).unwrap_or_else(|| json!(text))
+            }
+            Some(value) => value.clone(),
+            None => Value::Null,
+        }
+    }
+
+    pub fn text(&self, name: &str) -> Option<String> {
+        self.get(name).as_str().map(str::to_owned)
+    }
+
+    pub fn flag(&self, name: &str) -> bool {
+        match self.get(name) {
+            Value::Bool(flag) => flag,
+            Value::String(text) => matches!(text.as_str(), "true" | "1"),
+            Value::Number(number) => number.as_i64() == Some(1),
+            _ => false,
+        }
+    }
+
+    /// The attributes of the record to create or change.
+    pub fn attributes(&self, resource: &Resource) -> Result<Map<String, Value>> {
+        let wrapped = self
+            .body
+            .get(resource.singular)
+            .or_else(|| self.query.get(resource.singular));
+        let mut attributes = match wrapped {
+            Some(Value::Object(attributes)) => attributes.clone(),
+            Some(Value::String(text)) => match parse_json(text.as_bytes())? {
+                Ok(Value::Object(attributes)) => attributes,
+                _ => {
+                    return Err(ApiError::BadRequest(format!(
+                        "the value of {} is not a JSON object",
+                        resource.singular
+                    )));
+                }
+            },
+            Some(Value::Null) => Map::new(),
+            Some(_) => {
+                return Err(ApiError::invalid(format!(
+                    "{} must be an object",
+                    resource.singular
+                )));
+            }
+            None if self.form => self.form_attributes(resource),
+            None => self
+                .body
+                .iter()
+                .filter(|(name, _)| !RESERVED_PARAMETERS.contains(&name.as_str()))
+                .map(|(name, value)| (name.clone(), value.clone()))
+                .collect(),
+        };
+        if self.form {
+            attributes.remove("etag");
+            attributes.remove("kind");
+        }
+        Ok(attributes)
+    }
+
+    /// Attributes sent as form fields. Text of array and object attributes is parsed as JSON.
+    fn form_attributes(&self, resource: &Resource) -> Map<String, Value> {
+        self.body
+            .iter()
+            .filter_map(|(name, value)| {
+                let attr = resource.attr(name)?;
+                let text = value.as_str().unwrap_or("");
+                let value = match attr.kind {
+                    crate::schema::AttrType::Object | crate::schema::AttrType::Array => {
+                        parse_text(text).unwrap_or_else(|| value.clone())
+                    }
+                    _ => value.clone(),
+                };
+                Some((name.clone(), value))
+            })
+            .collect()
+    }
+}
+
+/// Parses JSON text of a client. Text with more than [`MAX_JSON_VALUES`] values is rejected before:
+/// in memory, each takes up to 600 bytes, even if it is written as three characters.
+fn parse_json(text: &[u8]) -> Result<serde_json::Result<Value>> {
+    match count_json_values(text) > MAX_JSON_VALUES {
+        true => Err(ApiError::TooManyValues {
+            limit: MAX_JSON_VALUES,
+        }),
+        false if nesting_depth(text) > MAX_JSON_DEPTH => Err(ApiError::invalid(format!(
+            "JSON with more than {MAX_JSON_DEPTH} levels is not accepted"
+        ))),
+        false => Ok(serde_json::from_slice(text)),
+    }
+}
+
+fn parse_text(text: &str) -> Option<Value> {
+    parse_json(text.as_bytes()).ok()?.ok()
+}
+
+/// The greatest number of arrays and objects that are open at once in valid JSON text.
+fn nesting_depth(text: &[u8]) -> usize {
+    let (mut depth, mut greatest, mut in_string, mut escaped) = (0_usize, 0, false, false);
+    for byte in text {
+        match (in_string, byte) {
+            (true, _) if escaped => escaped = false,
+            (true, b'\\') => escaped = true,
+            (_, b'"') => in_string = !in_string,
+            (false, b'[' | b'{') => depth += 1,
+            (false, b']' | b'}') => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        greatest = greatest.max(depth);
+    }
+    greatest
+}
+
+/// An upper bound of the number of values in valid JSON text.
+fn count_json_values(text: &[u8]) -> usize {
+    let (mut count, mut in_string, mut escaped) = (1, false, false);
+    for byte in text {
+        match (in_string, byte) {
+            (true, _) if escaped => escaped = false,
+            (true, b'\\') => escaped = true,
+            (_, b'"') => in_string = !in_string,
+            (false, b',' | b':' | b'[') => count += 1,
+            _ => {}
+        }
+    }
+    count
+}
+
+fn content_type(headers: &HeaderMap) -> &str {
+    headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or("")
+}
+
+pub fn is_form(headers: &HeaderMap) -> bool {
+    content_type(headers).starts_with("application/x-www-form-urlencoded")
+}
+
+/// The `api_token` in the beginning of a form. Clients that send long queries as a form put it
+/// there.
+pub fn form_token(beginning: &[u8], is_whole: bool) -> Option<String> {
+    let complete = match is_whole {
+        true => beginning,
+        false => &beginning[..beginning.iter().rposition(|byte| *byte == b'&')?],
+    };
+    form_urlencoded::parse(complete)
+        .find(|(name, _)| name == "api_token")
+        .map(|(_, token)| token.into_owned())
+}
+
+fn parse_form(encoded: &[u8]) -> Map<String, Value> {
+    form_urlencoded::parse(encoded)
+        .map(|(name, value)| (name.into_owned(), json!(value)))
+        .collect()
+}
+
+/// The token of a request: `Authorization: Bearer` or `OAuth2`, else the `api_token` parameter.
+pub fn token(headers: &HeaderMap, params: &Params) -> Option<String> {
+    let header = headers
+        .get(AUTHORIZATION)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.split_once(' '))
+        .filter(|(scheme, _)| {
+            scheme.eq_ignore_ascii_case("bearer") || scheme.eq_ignore_ascii_case("oauth2")
+        })
+        .map(|(_, token)| token.trim().to_owned());
+    header.or_else(|| params.text("api_token"))
+}
+
+/// The `Host` header, else `default`.
+pub fn client_facing_host(headers: &HeaderMap, default: &str) -> String {
+    let named = headers.get(HOST);
+    let named = named.and_then(|host| host.to_str().ok());
+    named.unwrap_or(default).to_owned()
+}
+
+/// Decodes a path once: clients write the `+` of a portable data hash as `%2B`.
+pub fn decode_path(path: &str) -> Result<String> {
+    percent_encoding::percent_decode_str(path)
+        .decode_utf8()
+        .map(|path| path.into_owned())
+        .map_err(|_| ApiError::path_not_found())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::CONTAINERS;
+
+    fn parse(kind: &str, query: &str, body: &str) -> Result<Params> {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, kind.parse().unwrap());
+        Params::parse(Some(query), &headers, body.as_bytes())
+    }
+
+    const FORM: &str = "application/x-www-form-urlencoded";
+    const JSON: &str = "application/json";
+
+    #[test]
+    fn attributes_come_wrapped_or_not_as_json_or_form() {
+        let expected = json!({"state": "Running", "progress": 0.5});
+        for (kind, body) in [
+            (
+                JSON,
+                r#"{"container":{"state":"Running","progress":0.5},"select":["uuid"]}"#,
+            ),
+            (
+                JSON,
+                r#"{"state":"Running","progress":0.5,"select":["uuid"]}"#,
+            ),
+            (
+                FORM,
+                "container=%7B%22state%22%3A%22Running%22%2C%22progress%22%3A0.5%7D&select=%5B%22uuid%22%5D",
+            ),
+            (
+                FORM,
+                "container=%7B%22etag%22%3A%22x%22%2C%22state%22%3A%22Running%22%2C%22progress%22%3A0.5%7D&select=%5B%22uuid%22%5D",
+            ),
+        ] {
+            let params = parse(kind, "alt=json", body).unwrap();
+            let attributes = params.attributes(&CONTAINERS).unwrap();
+            assert_eq!(Value::Object(attributes), expected, "{body}");
+            assert_eq!(params.get("select"), json!(["uuid"]));
+        }
+    }
+
+    #[test]
+    fn query_values_are_json_where_json_is_meant() {
+        let params = parse(JSON, "filters=%5B%5B%22uuid%22%2C%22%3D%22%2C%22x%22%5D%5D&order=priority+desc&limit=5&count=none", "").unwrap();
+        assert_eq!(params.get("filters"), json!([["uuid", "=", "x"]]));
+        assert_eq!(params.get("order"), "priority desc");
+        assert_eq!(params.get("limit"), 5);
+        assert_eq!(params.get("count"), "none");
+    }
+
+    #[test]
+    fn broken_bodies_are_refused() {
+        assert_eq!(parse(JSON, "", "{").unwrap_err().status().as_u16(), 422);
+        let params = parse(FORM, "", "container=%7B").unwrap();
+        assert_eq!(
+            params
+                .attributes(&CONTAINERS)
+                .unwrap_err()
+                .status()
+                .as_u16(),
+            400
+        );
+    }
+
+    #[test]
+    fn text_of_too_many_values_is_not_parsed() {
+        let many = format!("{{\"a\":[{}1]}}", "{},".repeat(MAX_JSON_VALUES));
+        assert_eq!(parse(JSON, "", &many).unwrap_err().status().as_u16(), 413);
+        let text = format!("{{\"a\":\"{}\\\"{}\"}}", ",".repeat(MAX_JSON_VALUES), ",:[");
+        assert!(parse(JSON, "", &text).is_ok());
+    }
+
+    #[test]
+    fn a_token_is_found_in_the_beginning_of_a_form() {
+        let token = |text: &str, is_whole| form_token(text.as_bytes(), is_whole);
+        assert_eq!(token("a=1&api_token=v2%2Fx", true).unwrap(), "v2/x");
+        assert_eq!(token("a=1&api_token=v2%2Fx&b=", false).unwrap(), "v2/x");
+        assert_eq!(token("a=1&api_token=v2%2Fx", false), None);
+        assert_eq!(token("a=1", true), None);
+    }
+
+    #[test]
+    fn paths_are_decoded_once() {
+        assert_eq!(decode_path("/c/x%2B12").unwrap(), "/c/x+12");
+        assert_eq!(decode_path("/c/x+12").unwrap(), "/c/x+12");
+        assert!(decode_path("/%ff").is_err());
+    }
+}

@@ -1,0 +1,93 @@
+//! JSON of records in responses.
+
+use serde_json::{Map, Value, json};
+
+use super::call::Reply;
+use crate::record::Record;
+use crate::schema::{Attr, Resource};
+
+/// The reply with one record. With `select`, it has exactly the selected attributes.
+pub fn record(
+    resource: &'static Resource,
+    record: Record,
+    select: Option<&[&'static Attr]>,
+) -> Reply {
+    let etag = record.etag();
+    let body = match select {
+        Some(selected) => take_attributes(record, selected.iter().copied()),
+        None => all_attributes(resource, record, |_| true),
+    };
+    Reply {
+        body: Value::Object(body),
+        etag: Some(etag),
+    }
+}
+
+/// One item of a list, always with its kind and etag.
+pub fn list_item(
+    resource: &'static Resource,
+    record: Record,
+    select: Option<&[&'static Attr]>,
+) -> Value {
+    let Some(selected) = select else {
+        return Value::Object(all_attributes(resource, record, |attr| !attr.bulky));
+    };
+    let etag = record.0.contains_key("row_version").then(|| record.etag());
+    let mut body = take_attributes(record, selected.iter().copied());
+    body.insert("kind".into(), json!(resource.kind));
+    if let Some(etag) = etag {
+        body.insert("etag".into(), json!(etag));
+    }
+    Value::Object(body)
+}
+
+/// Moves the wanted attributes out of the record, because copying long lists is slow.
+fn take_attributes(
+    mut record: Record,
+    wanted: impl Iterator<Item = &'static Attr>,
+) -> Map<String, Value> {
+    wanted
+        .map(|attr| {
+            record
+                .0
+                .remove_entry(attr.name)
+                .unwrap_or_else(|| (attr.name.to_owned(), Value::Null))
+        })
+        .collect()
+}
+
+fn all_attributes(
+    resource: &'static Resource,
+    record: Record,
+    show: impl Fn(&Attr) -> bool,
+) -> Map<String, Value> {
+    let described = match resource.table {
+        "users" => user_extras(&record),
+        // As in Arvados, always present although the value is never shown.
+        "container_requests" => vec![("runtime_token", json!(""))],
+        "groups" => vec![("is_trashed", json!(false))],
+        _ => vec![],
+    };
+    let etag = record.etag();
+    let mut body = take_attributes(record, resource.public_attrs().filter(|attr| show(attr)));
+    body.insert("kind".into(), json!(resource.kind));
+    body.insert("etag".into(), json!(etag));
+    for (name, value) in described {
+        body.insert(name.into(), value);
+    }
+    body
+}
+
+fn user_extras(record: &Record) -> Vec<(&'static str, Value)> {
+    let name = format!("{} {}", record.text("first_name"), record.text("last_name"));
+    vec![
+        ("full_name", json!(name.trim())),
+        ("is_invited", json!(true)),
+        ("can_write", json!(true)),
+        ("can_manage", json!(true)),
+        (
+            "writable_by",
+            json!([record.uuid(), record.text("owner_uuid")]),
+        ),
+    ]
+}

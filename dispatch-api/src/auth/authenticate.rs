@@ -1,0 +1,171 @@
+//! Authenticates a token, by its signature or by the table of tokens.
+
+use std::sync::Arc;
+
+use rusqlite::Connection;
+
+use super::attempt_token::{self, AttemptTokenVerifier};
+use super::identity::{Caller, Identity};
+use crate::clock;
+use crate::db::rows;
+use crate::emulation::Rules;
+use crate::error::{ApiError, Result};
+use crate::record::Record;
+use crate::schema;
+
+/// The parts of a token's text.
+struct TokenParts<'a> {
+    uuid: Option<&'a str>,
+    secret: &'a str,
+    container: Option<&'a str>,
+}
+
+fn parse_token(text: &str) -> TokenParts<'_> {
+    let parts: Vec<&str> = text.splitn(4, '/').collect();
+    match parts.as_slice() {
+        ["v2", uuid, secret, rest @ ..] => TokenParts {
+            uuid: Some(uuid),
+            secret,
+            container: rest.first().copied(),
+        },
+        _ => TokenParts {
+            uuid: None,
+            secret: text,
+            container: None,
+        },
+    }
+}
+
+/// The caller that a token belongs to, or status 401; 403 for a token of a disabled user.
+pub fn authenticate(
+    connection: &Connection,
+    attempt_tokens: &AttemptTokenVerifier,
+    rules: &Rules,
+    text: &str,
+) -> Result<Caller> {
+    let parts = parse_token(text);
+    if let Some(claims) = attempt_tokens.verify(parts.secret) {
+        if parts.uuid.is_some_and(|uuid| uuid != claims.jti) {
+            return Err(ApiError::NotLoggedIn);
+        }
+        return Ok(Arc::new(Identity {
+            token_uuid: claims.jti,
+            presented_token: text.to_owned(),
+            user_uuid: claims.sub,
+            is_admin: claims.admin,
+            scopes: claims.scopes,
+            container_uuid: None,
+            is_container_token: false,
+            expires_at: claims.exp.and_then(attempt_token::from_epoch),
+            attempt_of: Some(claims.container),
+        }));
+    }
+    authenticate_stored(connection, rules, text, &parts)
+}
+
+fn authenticate_stored(
+    connection: &Connection,
+    rules: &Rules,
+    text: &str,
+    parts: &TokenParts<'_>,
+) -> Result<Caller> {
+    let token = rows::find(
+        connection,
+        &schema::TOKENS,
+        "api_token = ?1 AND attempt_of IS NULL",
+        &[&parts.secret],
+    )?
+    .pop()
+    .filter(|token| parts.uuid.is_none_or(|uuid| uuid == token.uuid()))
+    .ok_or(ApiError::NotLoggedIn)?;
+    let now = clock::now();
+    if token
+        .some_text("expires_at")
+        .is_some_and(|at| at <= now.as_str())
+    {
+        return Err(ApiError::NotLoggedIn);
+    }
+    let user = rows::fetch(connection, &schema::USERS, token.text("owner_uuid"))?
+        .ok_or(ApiError::NotLoggedIn)?;
+    if !user.bool("is_active") {
+        return Err(ApiError::UserDisabled(user.text("username").to_owned()));
+    }
+    let container_uuid = match token.some_text("container_of") {
+        Some(uuid) if has_token(connection, uuid, token.uuid())? => Some(uuid.to_owned()),
+        Some(_) => return Err(ApiError::NotLoggedIn),
+        None => container_of_supplied_token(connection, &token, parts.container)?,
+    };
+    let container_shaped =
+        |text: &&str| text.split('-').nth(1) == Some(schema::CONTAINERS.infix) && text.len() == 27;
+    if let Some(named) = parts.container.filter(container_shaped)
+        && container_uuid.as_deref() != Some(named)
+    {
+        return Err(ApiError::NotLoggedIn);
+    }
+    let scopes = token
+        .get("scopes")
+        .as_array()
+        .map(|scopes| {
+            scopes
+                .iter()
+                .filter_map(|scope| scope.as_str().map(str::to_owned))
+                .collect()
+        })
+        .unwrap_or_default();
+    let is_container_token = rules.tokens_guarded && container_uuid.is_some();
+    Ok(Arc::new(Identity {
+        token_uuid: token.uuid().to_owned(),
+        presented_token: text.to_owned(),
+        user_uuid: user.uuid().to_owned(),
+        is_admin: user.bool("is_admin") && !is_container_token,
+        scopes,
+        container_uuid,
+        is_container_token,
+        expires_at: token.some_text("expires_at").map(str::to_owned),
+        attempt_of: None,
+    }))
+}
+
+/// Whether this is the current token of the container, which has none after it ended.
+fn has_token(connection: &Connection, container: &str, token_uuid: &str) -> Result<bool> {
+    let mut statement =
+        connection.prepare_cached("SELECT 1 FROM containers WHERE uuid = ?1 AND auth_uuid = ?2")?;
+    Ok(statement.exists([container, token_uuid])?)
+}
+
+/// The container of a token that a user supplied for it. The token counts only when sent with the
+/// container's uuid.
+fn container_of_supplied_token(
+    connection: &Connection,
+    token: &Record,
+    container: Option<&str>,
+) -> Result<Option<String>> {
+    let Some(uuid) = container else {
+        return Ok(None);
+    };
+    let supplied = format!("v2/{}/{}", token.uuid(), token.text("api_token"));
+    let mut statement = connection
+        .prepare_cached("SELECT 1 FROM containers WHERE uuid = ?1 AND runtime_token = ?2")?;
+    Ok(statement
+        .exists([uuid, supplied.as_str()])?
+        .then(|| uuid.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_spelling_of_a_token_is_taken_apart() {
+        let bare = parse_token("secret");
+        assert_eq!(
+            (bare.uuid, bare.secret, bare.container),
+            (None, "secret", None)
+        );
+        let full = parse_token("v2/local-gj3su-000000000000000/secret");
+        assert_eq!(full.uuid, Some("local-gj3su-000000000000000"));
+        assert_eq!(full.secret, "secret");
+        let suffixed = parse_token("v2/u/secret/local-dz642-000000000000000");
+        assert_eq!(suffixed.container, Some("local-dz642-000000000000000"));
+    }
+}

@@ -1,0 +1,117 @@
+//! The event of a log entry, as websocket clients receive it.
+
+use serde_json::{Map, Value, json};
+
+use crate::record::Record;
+
+#[derive(Clone, Debug)]
+pub struct Event {
+    pub id: i64,
+    pub object_uuid: String,
+    pub event_type: String,
+    pub created_at: String,
+    body: Map<String, Value>,
+}
+
+impl Event {
+    /// The event of a log entry, with the named attributes of its object.
+    pub fn from_log(entry: &Record, names: &[&str]) -> Event {
+        let properties = entry.get("properties");
+        let properties = if properties.get("text").is_some() {
+            properties.clone()
+        } else {
+            json!({
+                "old_attributes": keep_attributes(&properties["old_attributes"], names),
+                "new_attributes": keep_attributes(&properties["new_attributes"], names),
+            })
+        };
+        let mut body = Map::new();
+        for name in [
+            "id",
+            "uuid",
+            "object_uuid",
+            "object_owner_uuid",
+            "object_kind",
+            "event_type",
+        ] {
+            body.insert(name.into(), entry.get(name).clone());
+        }
+        body.insert(
+            "event_at".into(),
+            json!(to_microseconds(entry.text("event_at"))),
+        );
+        body.insert("properties".into(), properties);
+        Event {
+            id: entry.int("id"),
+            object_uuid: entry.text("object_uuid").to_owned(),
+            event_type: entry.text("event_type").to_owned(),
+            created_at: entry.text("created_at").to_owned(),
+            body,
+        }
+    }
+
+    /// The message text for one connection.
+    pub fn message(&self, message_id: u64) -> String {
+        let mut body = self.body.clone();
+        body.insert("msgID".into(), json!(message_id));
+        Value::Object(body).to_string()
+    }
+}
+
+/// The named attributes of a record.
+pub fn select_attributes(record: &Record, names: &[&str]) -> Value {
+    names
+        .iter()
+        .filter_map(|name| Some(((*name).to_owned(), record.0.get(*name)?.clone())))
+        .collect::<Map<_, _>>()
+        .into()
+}
+
+/// The object with only the named attributes.
+fn keep_attributes(attributes: &Value, names: &[&str]) -> Value {
+    match attributes.as_object() {
+        Some(all) => Value::Object(
+            all.iter()
+                .filter(|(name, _)| names.contains(&name.as_str()))
+                .map(|(name, value)| (name.clone(), value.clone()))
+                .collect(),
+        ),
+        None => Value::Null,
+    }
+}
+
+/// Events have microseconds where records have nanoseconds.
+fn to_microseconds(time: &str) -> String {
+    match (time.get(..26), time.len()) {
+        (Some(start), 30) => format!("{start}Z"),
+        _ => time.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_carries_few_attributes_and_no_secret() {
+        let entry = Record::new()
+            .with("id", 7)
+            .with("object_uuid", "local-dz642-0123456789abcde")
+            .with("event_type", "update")
+            .with("event_at", "2026-01-02T03:04:05.123456789Z")
+            .with(
+                "properties",
+                json!({"old_attributes": {"state": "Queued", "mounts": {}}, "new_attributes": {"state": "Locked"}}),
+            );
+        let message: Value = serde_json::from_str(
+            &Event::from_log(&entry, crate::emulation::DISPATCH_API.event_attributes).message(3),
+        )
+        .unwrap();
+        assert_eq!(message["msgID"], 3);
+        assert_eq!(message["event_at"], "2026-01-02T03:04:05.123456Z");
+        assert_eq!(
+            message["properties"]["old_attributes"],
+            json!({"state": "Queued"})
+        );
+    }
+}

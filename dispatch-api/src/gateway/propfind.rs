@@ -1,0 +1,170 @@
+//! Responses to PROPFIND: names, sizes and modification times of files.
+
+use std::fmt::Write;
+
+use arvados_client::manifest::{EntryKind, FileTree};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+
+/// Characters that need an escape in the path of a URL, or in XML.
+const ESCAPED_CHARACTERS: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'#')
+    .add(b'%')
+    .add(b'&')
+    .add(b'\'')
+    .add(b'<')
+    .add(b'>')
+    .add(b'?')
+    .add(b'[')
+    .add(b'\\')
+    .add(b']')
+    .add(b'^')
+    .add(b'`')
+    .add(b'{')
+    .add(b'|')
+    .add(b'}');
+
+/// Depth of a listing below the requested entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    Zero,
+    One,
+    Infinity,
+}
+
+impl Depth {
+    pub fn parse(header: Option<&str>) -> Option<Depth> {
+        match header.map(str::trim) {
+            Some("0") => Some(Depth::Zero),
+            Some("1") => Some(Depth::One),
+            None => Some(Depth::Infinity),
+            Some(text) if text.eq_ignore_ascii_case("infinity") => Some(Depth::Infinity),
+            Some(_) => None,
+        }
+    }
+
+    fn below(self) -> Option<Depth> {
+        match self {
+            Depth::Zero => None,
+            Depth::One => Some(Depth::Zero),
+            Depth::Infinity => Some(Depth::Infinity),
+        }
+    }
+}
+
+/// The body of a 207 response for the entry at `path` of this `kind`. `modified` is an HTTP date.
+pub fn multistatus(
+    tree: &FileTree,
+    prefix: &str,
+    path: &str,
+    kind: EntryKind,
+    depth: Depth,
+    modified: &str,
+) -> String {
+    let mut list = Listing {
+        tree,
+        prefix,
+        modified,
+        xml: String::from(
+            r#"<?xml version="1.0" encoding="UTF-8"?><D:multistatus xmlns:D="DAV:">"#,
+        ),
+    };
+    list.add(path, kind, depth);
+    list.xml + "</D:multistatus>"
+}
+
+struct Listing<'a> {
+    tree: &'a FileTree,
+    prefix: &'a str,
+    modified: &'a str,
+    xml: String,
+}
+
+impl Listing<'_> {
+    fn add(&mut self, path: &str, kind: EntryKind, depth: Depth) {
+        self.add_one(path, kind);
+        let Some(below) = depth.below() else { return };
+        for entry in self.tree.list(path).unwrap_or_default() {
+            let path = match path {
+                "" => entry.name.to_owned(),
+                path => format!("{path}/{}", entry.name),
+            };
+            self.add(&path, entry.kind, below);
+        }
+    }
+
+    fn add_one(&mut self, path: &str, kind: EntryKind) {
+        let name = path.rsplit('/').next().unwrap_or("");
+        let name = name.replace('&', "&amp;").replace('<', "&lt;");
+        // XML cannot represent control characters.
+        let name = name.replace(char::is_control, "\u{fffd}");
+        let path = utf8_percent_encode(path, ESCAPED_CHARACTERS);
+        let (prefix, modified) = (self.prefix, self.modified);
+        let (slash, type_and_size) = match kind {
+            EntryKind::Directory => (
+                "/",
+                "<D:resourcetype><D:collection/></D:resourcetype>".into(),
+            ),
+            EntryKind::File { size } => (
+                "",
+                format!(
+                    "<D:resourcetype/><D:getcontentlength>{size}</D:getcontentlength>\
+                     <D:getlastmodified>{modified}</D:getlastmodified>"
+                ),
+            ),
+        };
+        let at = format!("{prefix}/{path}");
+        let at = at.trim_end_matches('/');
+        write!(
+            self.xml,
+            "<D:response><D:href>{at}{slash}</D:href><D:propstat><D:prop>\
+             <D:displayname>{name}</D:displayname>{type_and_size}</D:prop>\
+             <D:status>HTTP/1.1 200 OK</D:status></D:propstat></D:response>"
+        )
+        .expect("writing to a string cannot fail");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arvados_client::manifest::Manifest;
+
+    use super::*;
+
+    #[test]
+    fn entries_are_listed_as_deep_as_wanted() {
+        let text = ". acbd18db4cc2f85cedef654fccc4a4d8+3 0:3:a&b.txt\n\
+                    ./sub/deep acbd18db4cc2f85cedef654fccc4a4d8+3 0:3:c.txt\n";
+        let tree = Manifest::parse(text).unwrap().tree();
+        let hrefs = |depth| {
+            let xml = multistatus(&tree, "/log", "", EntryKind::Directory, depth, "now");
+            xml.split("<D:href>")
+                .skip(1)
+                .map(|rest| rest.split('<').next().unwrap().to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(hrefs(Depth::Zero), ["/log/"]);
+        assert_eq!(hrefs(Depth::One), ["/log/", "/log/a%26b.txt", "/log/sub/"]);
+        assert_eq!(
+            hrefs(Depth::Infinity),
+            [
+                "/log/",
+                "/log/a%26b.txt",
+                "/log/sub/",
+                "/log/sub/deep/",
+                "/log/sub/deep/c.txt"
+            ]
+        );
+        let kind = EntryKind::File { size: 3 };
+        let one = multistatus(&tree, "/log", "a&b.txt", kind, Depth::One, "now");
+        assert!(
+            one.contains("<D:getcontentlength>3</D:getcontentlength>"),
+            "{one}"
+        );
+        assert!(
+            one.contains("<D:getlastmodified>now</D:getlastmodified>"),
+            "{one}"
+        );
+    }
+}

@@ -1,0 +1,113 @@
+//! The Keep protocol: `PUT /HASH`, `GET` and `HEAD /LOCATOR`.
+
+use arvados_client::keep::{BlockHash, Locator, MAX_BLOCK_SIZE};
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use tokio_util::io::ReaderStream;
+
+use crate::app::App;
+use crate::auth::scope;
+use crate::blocks::STORAGE_CLASS;
+use crate::blocks::signature;
+use crate::error::{ApiError, Result};
+
+const STREAM_CHUNK_BYTES: usize = 128 << 10;
+
+/// Stores a block and returns its locator, signed for the caller's token.
+pub fn put_block(
+    app: &App,
+    name: &str,
+    token: &str,
+    classes: &str,
+    data: &Bytes,
+) -> Result<Response> {
+    let hash = BlockHash::parse(name.split('+').next().unwrap_or_default())
+        .map_err(|problem| ApiError::BadRequest(problem.to_string()))?;
+    if data.len() > MAX_BLOCK_SIZE {
+        return Err(ApiError::TooLarge {
+            limit: MAX_BLOCK_SIZE as u64,
+        });
+    }
+    let rules = app.config.rules;
+    if rules.blocks_guarded && !scope::may_save_collections(&app.authenticate(token)?.scopes) {
+        return Err(ApiError::OutOfScope);
+    }
+    rules.check_block_classes(classes)?;
+    let found = BlockHash::of(data);
+    if found != hash {
+        return Err(ApiError::BadRequest(format!(
+            "checksum mismatch: the data has hash {found}, not {hash}"
+        )));
+    }
+    app.blocks.put(hash, data)?;
+    let locator = Locator::new(hash, data.len() as u64);
+    let locator = app.config.block_signer.sign_locator(&locator, token);
+    Ok(reply(StatusCode::OK)
+        .header("x-keep-replicas-stored", "1")
+        .header(
+            "x-keep-storage-classes-confirmed",
+            format!("{STORAGE_CLASS}=1"),
+        )
+        .header("content-type", "text/plain")
+        .body(Body::from(format!("{locator}\n")))
+        .unwrap_or_default())
+}
+
+/// A block that the caller may read; without file for HEAD.
+pub struct OpenBlock {
+    size: u64,
+    file: Option<std::fs::File>,
+}
+
+pub fn open_block(app: &App, method: &Method, name: &str, token: &str) -> Result<OpenBlock> {
+    let missing = || ApiError::NotFound("Not Found".into());
+    let locator =
+        Locator::parse(name).map_err(|problem| ApiError::BadRequest(problem.to_string()))?;
+    // Signatures outlive tokens and rights, so the token is checked too.
+    if app.config.rules.blocks_guarded
+        && !scope::may_use_collections(&app.authenticate(token)?.scopes)
+    {
+        return Err(ApiError::OutOfScope);
+    }
+    let signer = &app.config.block_signer;
+    if !signer.is_valid(&locator, token, signature::unix_time()) {
+        return Err(ApiError::BadRequest("invalid signature".into()));
+    }
+    let (file, size) = match *method {
+        Method::HEAD => (None, app.blocks.size(locator.hash)?),
+        _ => app
+            .blocks
+            .open_checked(locator.hash)?
+            .map_or((None, None), |(file, size)| (Some(file), Some(size))),
+    };
+    match size.ok_or_else(missing)? {
+        size if size == locator.size => Ok(OpenBlock { size, file }),
+        size => Err(ApiError::BadRequest(format!(
+            "size mismatch: block {} has {size} bytes, not {}",
+            locator.hash, locator.size
+        ))),
+    }
+}
+
+/// The response that streams a block from disk.
+pub fn stream_block(found: OpenBlock) -> Response {
+    let body = match found.file {
+        None => Body::empty(),
+        Some(file) => {
+            let pieces =
+                ReaderStream::with_capacity(tokio::fs::File::from_std(file), STREAM_CHUNK_BYTES);
+            Body::from_stream(pieces)
+        }
+    };
+    reply(StatusCode::OK)
+        .header("content-type", "application/octet-stream")
+        .header("content-length", found.size)
+        .body(body)
+        .unwrap_or_default()
+}
+
+fn reply(status: StatusCode) -> http::response::Builder {
+    http::Response::builder().status(status)
+}

@@ -1,0 +1,289 @@
+//! Routes HTTP requests: authenticates, reads bodies, and renders replies in the API's dialect.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get, post};
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method, header};
+use http_body::Body as _;
+use serde_json::json;
+
+use crate::api::params::{self, Params};
+use crate::api::{self, Call, Reply};
+use crate::app::{self, App};
+use crate::blocks::block_name;
+use crate::emulation::dialect::{self, Responder};
+use crate::emulation::{Rules, faults};
+use crate::error::{ApiError, Result};
+use crate::http::body::{BufferedBody, UnreadBody};
+use crate::http::request_context::{Admission, RequestContext};
+use crate::http::response::{json_response, json_text_response};
+use crate::http::{container_log, gateway_tunnel, keep_blocks, websocket};
+use crate::limits::MAX_BODY_BYTES;
+
+const DISCOVERY_PATH: &str = "/discovery/v1/apis/arvados/v1/rest";
+const CONFIG_PATH: &str = "/arvados/v1/config";
+/// Paths that need no token.
+const PUBLIC_PATHS: [&str; 2] = [DISCOVERY_PATH, CONFIG_PATH];
+/// Maximum size in bytes of a response that is not counted as memory of its client.
+const MAX_FREE_RESPONSE_BYTES: u64 = 64 << 10;
+
+pub fn router(app: Arc<App>) -> Router {
+    Router::new()
+        .route("/_health/ping", get(ping))
+        .route("/metrics", get(metrics))
+        .route("/websocket", get(websocket::open))
+        .merge(gateway_routes())
+        .fallback(any(handle))
+        .with_state(app)
+}
+
+/// Routes below `/arvados/v1` whose responses are streamed.
+fn gateway_routes() -> Router<Arc<App>> {
+    let mut routes = Router::new();
+    for resource in ["containers", "connect"] {
+        let path = format!("/arvados/v1/{resource}/{{uuid}}/gateway_tunnel");
+        routes = routes.route(&path, post(gateway_tunnel::open));
+    }
+    for tail in ["", "/", "/{*path}"] {
+        let path = format!("/arvados/v1/container_requests/{{uuid}}/log{tail}");
+        routes = routes.route(&path, any(container_log::log));
+    }
+    routes
+}
+
+async fn handle(State(app): State<Arc<App>>, request: Request) -> Response {
+    let mut context = RequestContext::from_request(&request);
+    let result = handle_buffered(&app, &mut context, request).await;
+    context.finish(&app, result)
+}
+
+async fn handle_buffered(
+    app: &Arc<App>,
+    context: &mut RequestContext,
+    request: Request,
+) -> Result<Response> {
+    let (parts, body) = request.into_parts();
+    let mut body = UnreadBody::new(&parts.headers, body);
+    let path = params::decode_path(parts.uri.path())?;
+    let is_public = PUBLIC_PATHS.contains(&path.as_str());
+    let admission = match is_public {
+        true => Ok(context.admit_anonymous(app)),
+        false => admit(app, context, &parts, &path, &mut body).await,
+    };
+    let admission = match admission {
+        Ok(admission) => admission,
+        Err(problem) => {
+            body.discard();
+            return Err(problem);
+        }
+    };
+    let body = match is_public {
+        true => {
+            body.discard();
+            BufferedBody::default()
+        }
+        false => {
+            let timeout = app.transfer_timeout;
+            body.read(&app.limits, &admission.share, MAX_BODY_BYTES, timeout)
+                .await?
+        }
+    };
+    let buffered = BufferedRequest {
+        method: parts.method,
+        path,
+        query: parts.uri.query().map(str::to_owned),
+        headers: parts.headers,
+        remote: context.remote(),
+    };
+    let response = app::run_blocking(app, &admission.share, move |app| {
+        route_buffered(app, &buffered, &body.bytes)
+    })
+    .await?;
+    if let Some(size) = response.body().size_hint().exact()
+        && size > MAX_FREE_RESPONSE_BYTES
+    {
+        let memory = app.limits.count_response(&admission.share, size).await?;
+        context.hold_memory(memory);
+    }
+    Ok(response)
+}
+
+/// Checks the token of a request before its body is read. The token is in the head, or at the
+/// beginning of a form. Some requests for blocks are admitted without a valid token.
+async fn admit(
+    app: &Arc<App>,
+    context: &mut RequestContext,
+    parts: &Parts,
+    path: &str,
+    body: &mut UnreadBody,
+) -> Result<Admission> {
+    let rules = app.config.rules;
+    let is_block = block_name(path).is_some();
+    let is_fault = rules.faults && path == faults::FAULT_PATH;
+    if !is_block && !is_fault && !path.starts_with("/arvados/v1/") {
+        return Err(ApiError::path_not_found());
+    }
+    let params = Params::parse(parts.uri.query(), &parts.headers, &[])?;
+    let mut token = params::token(&parts.headers, &params);
+    if token.is_none() && !is_block && params::is_form(&parts.headers) {
+        let (beginning, is_whole) = body.peek().await?;
+        token = params::form_token(beginning, is_whole);
+    }
+    // Arvados checks the signature of a block instead.
+    let may_be_anonymous = is_block && !rules.blocks_guarded;
+    match context.admit(app, token).await {
+        Err(ApiError::NotLoggedIn) if may_be_anonymous => Ok(context.admit_anonymous(app)),
+        admitted => admitted,
+    }
+}
+
+/// A request whose body has been read.
+struct BufferedRequest {
+    method: Method,
+    path: String,
+    query: Option<String>,
+    headers: HeaderMap,
+    remote: String,
+}
+
+fn route_buffered(app: &Arc<App>, buffered: &BufferedRequest, body: &Bytes) -> Result<Response> {
+    let path = buffered.path.as_str();
+    if let Some(name) = block_name(path) {
+        return handle_block(app, buffered, name, body);
+    }
+    let rules = app.config.rules;
+    let responder = dialect::responder_for(rules, path);
+    let params = Params::parse(buffered.query.as_deref(), &buffered.headers, body)
+        .map_err(|problem| dialect::body_error(responder, problem))?;
+    let method = effective_method(buffered, &params)?;
+    let host = params::client_facing_host(&buffered.headers, &app.address);
+    match path {
+        DISCOVERY_PATH => {
+            return Ok(json_response(&api::discovery::document(app, &host)));
+        }
+        CONFIG_PATH => return Ok(json_response(&api::public_config(app, &host))),
+        faults::FAULT_PATH if rules.faults => return start_fault(app, buffered, &params),
+        _ => {}
+    }
+    app.faults.inject()?;
+    let rest = path
+        .strip_prefix("/arvados/v1/")
+        .ok_or_else(ApiError::path_not_found)?;
+    let token = params::token(&buffered.headers, &params).ok_or(ApiError::NotLoggedIn)?;
+    let caller = app.authenticate(&token)?;
+    if !caller.may_request(method.as_str(), path) {
+        return Err(ApiError::OutOfScope);
+    }
+    let if_match = buffered
+        .headers
+        .get(header::IF_MATCH)
+        .filter(|_| rules.if_match)
+        .and_then(|tag| tag.to_str().ok())
+        .map(str::to_owned);
+    let call = Call {
+        app: app.clone(),
+        caller,
+        params,
+        if_match,
+        host,
+        remote: buffered.remote.clone(),
+    };
+    api::route(&call, &method, rest).map(|reply| render(reply, responder, path, rules))
+}
+
+/// Starts a fault of an emulated server for an administrator.
+fn start_fault(app: &App, buffered: &BufferedRequest, params: &Params) -> Result<Response> {
+    let token = params::token(&buffered.headers, params).ok_or(ApiError::NotLoggedIn)?;
+    if buffered.method != Method::POST || !app.authenticate(&token)?.is_admin {
+        return Err(ApiError::denied());
+    }
+    let started = app
+        .faults
+        .start(&params.get("fault"), &params.get("seconds"))?;
+    Ok(json_response(&started))
+}
+
+fn render(reply: Reply, responder: Responder, path: &str, rules: &Rules) -> Response {
+    let body = match responder {
+        Responder::Controller => dialect::rewrite_body(path, reply.body),
+        Responder::Rails | Responder::Keepstore => reply.body,
+    };
+    let text = body.to_string();
+    let tag = match (rules.if_match, responder) {
+        (true, _) => reply.etag.map(|tag| format!("\"{tag}\"")),
+        (false, Responder::Rails) => Some(dialect::weak_etag(&text)),
+        (false, Responder::Controller | Responder::Keepstore) => None,
+    };
+    let mut response = json_text_response(text);
+    if let Some(tag) = tag
+        && let Ok(tag) = HeaderValue::from_str(&tag)
+    {
+        response.headers_mut().insert(header::ETAG, tag);
+    }
+    response
+}
+
+/// The method of the request, which long queries send as an override of POST.
+fn effective_method(buffered: &BufferedRequest, params: &Params) -> Result<Method> {
+    if buffered.method != Method::POST {
+        return Ok(buffered.method.clone());
+    }
+    let named = buffered
+        .headers
+        .get("x-http-method-override")
+        .and_then(|name| name.to_str().ok())
+        .map(str::to_owned)
+        .or_else(|| params.text("_method"));
+    match named {
+        None => Ok(Method::POST),
+        Some(name) => name
+            .to_uppercase()
+            .parse()
+            .map_err(|_| ApiError::BadRequest(format!("{name:?} is not an HTTP method"))),
+    }
+}
+
+fn handle_block(
+    app: &App,
+    buffered: &BufferedRequest,
+    name: &str,
+    body: &Bytes,
+) -> Result<Response> {
+    let token = params::token(&buffered.headers, &Params::default()).unwrap_or_default();
+    match buffered.method {
+        Method::PUT => {
+            let classes = buffered.headers.get("x-keep-storage-classes");
+            let classes = classes.and_then(|names| names.to_str().ok()).unwrap_or("");
+            keep_blocks::put_block(app, name, &token, classes, body)
+        }
+        Method::GET | Method::HEAD => {
+            let block = keep_blocks::open_block(app, &buffered.method, name, &token)?;
+            Ok(keep_blocks::stream_block(block))
+        }
+        _ => Err(ApiError::path_not_found()),
+    }
+}
+
+async fn ping(State(app): State<Arc<App>>, request: Request) -> Response {
+    let context = RequestContext::from_request(&request);
+    context.track(&app, json_response(&json!({"health": "OK"})))
+}
+
+async fn metrics(State(app): State<Arc<App>>, request: Request) -> Response {
+    let context = RequestContext::from_request(&request);
+    let share = context.admit_anonymous(&app).share;
+    let render = |app: &Arc<App>| app.metrics.render(&app.readers, app.tunnels.count());
+    let response = match app::run_blocking(&app, &share, render).await {
+        Ok(text) => {
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            ([(header::CONTENT_TYPE, kind)], text).into_response()
+        }
+        Err(problem) => problem.status().into_response(),
+    };
+    context.track(&app, response)
+}

@@ -1,0 +1,99 @@
+//! One row of any table as a JSON object, including hidden columns.
+
+pub mod patch;
+
+use std::fmt;
+
+use data_encoding::HEXLOWER;
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+
+/// A record keyed by attribute name. `Debug` prints only the uuid, because attributes may be
+/// secrets.
+#[derive(Clone, Default, PartialEq)]
+pub struct Record(pub Map<String, Value>);
+
+impl fmt::Debug for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Record({})", self.text("uuid"))
+    }
+}
+
+impl Record {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub fn get(&self, name: &str) -> &Value {
+        self.0.get(name).unwrap_or(&Value::Null)
+    }
+
+    /// A text attribute; null reads as the empty text.
+    pub fn text(&self, name: &str) -> &str {
+        self.get(name).as_str().unwrap_or("")
+    }
+
+    /// A text attribute that counts as absent when null or empty.
+    pub fn some_text(&self, name: &str) -> Option<&str> {
+        self.get(name).as_str().filter(|text| !text.is_empty())
+    }
+
+    pub fn int(&self, name: &str) -> i64 {
+        self.get(name).as_i64().unwrap_or(0)
+    }
+
+    pub fn float(&self, name: &str) -> f64 {
+        self.get(name).as_f64().unwrap_or(0.0)
+    }
+
+    pub fn bool(&self, name: &str) -> bool {
+        self.get(name).as_bool().unwrap_or(false)
+    }
+
+    pub fn uuid(&self) -> &str {
+        self.text("uuid")
+    }
+
+    /// The etag of this version of the record.
+    pub fn etag(&self) -> String {
+        let digest = Sha256::digest(format!("{}:{}", self.uuid(), self.int("row_version")));
+        HEXLOWER.encode(&digest[..12])
+    }
+
+    pub fn set(&mut self, name: &str, value: impl Into<Value>) -> &mut Self {
+        self.0.insert(name.to_owned(), value.into());
+        self
+    }
+
+    pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.set(name, value);
+        self
+    }
+
+    /// Names of the attributes whose values differ in a later version of this record.
+    pub fn changed_attributes<'a>(&'a self, later: &'a Record) -> Vec<&'a str> {
+        later
+            .0
+            .iter()
+            .filter(|(name, value)| self.get(name) != *value)
+            .map(|(name, _)| name.as_str())
+            .collect()
+    }
+}
+
+impl FromIterator<(String, Value)> for Record {
+    fn from_iter<I: IntoIterator<Item = (String, Value)>>(pairs: I) -> Self {
+        Record(pairs.into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_do_not_print_their_attributes() {
+        let token = Record::new().with("uuid", "u").with("api_token", "secret");
+        assert!(!format!("{token:?}").contains("secret"));
+    }
+}

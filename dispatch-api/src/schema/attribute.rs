@@ -1,0 +1,217 @@
+//! One attribute of a resource: its type, its uses, and the stored form of its values.
+
+use serde_json::{Value, json};
+
+use crate::clock;
+use crate::error::{ApiError, Result};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttrType {
+    Text,
+    Int,
+    Float,
+    Bool,
+    Time,
+    Object,
+    Array,
+}
+
+/// One attribute of a resource and one column of its table.
+#[derive(Clone, Copy, Debug)]
+pub struct Attr {
+    pub name: &'static str,
+    pub kind: AttrType,
+    pub nullable: bool,
+    /// Whether clients can never see, select, filter or write it.
+    pub hidden: bool,
+    /// Whether clients cannot filter or order by it, which would reveal it bit by bit.
+    pub secret: bool,
+    /// Whether filters on sub-properties (`properties.key`) and `contains` are permitted.
+    pub queryable: bool,
+    /// Whether lists omit it unless selected, because it may be large.
+    pub bulky: bool,
+}
+
+impl Attr {
+    const fn new(name: &'static str, kind: AttrType) -> Self {
+        Attr {
+            name,
+            kind,
+            nullable: false,
+            hidden: false,
+            secret: false,
+            queryable: false,
+            bulky: false,
+        }
+    }
+
+    pub const fn text(name: &'static str) -> Self {
+        Self::new(name, AttrType::Text)
+    }
+
+    pub const fn int(name: &'static str) -> Self {
+        Self::new(name, AttrType::Int)
+    }
+
+    pub const fn float(name: &'static str) -> Self {
+        Self::new(name, AttrType::Float)
+    }
+
+    pub const fn bool(name: &'static str) -> Self {
+        Self::new(name, AttrType::Bool)
+    }
+
+    pub const fn time(name: &'static str) -> Self {
+        Self::new(name, AttrType::Time)
+    }
+
+    pub const fn object(name: &'static str) -> Self {
+        Self::new(name, AttrType::Object)
+    }
+
+    pub const fn array(name: &'static str) -> Self {
+        Self::new(name, AttrType::Array)
+    }
+
+    pub const fn null(mut self) -> Self {
+        self.nullable = true;
+        self
+    }
+
+    pub const fn hidden(mut self) -> Self {
+        self.hidden = true;
+        self
+    }
+
+    pub const fn secret(mut self) -> Self {
+        self.secret = true;
+        self
+    }
+
+    pub const fn queryable(mut self) -> Self {
+        self.queryable = true;
+        self
+    }
+
+    pub const fn bulky(mut self) -> Self {
+        self.bulky = true;
+        self
+    }
+
+    /// Converts a client's value to its stored form.
+    pub fn coerce(&self, given: &Value) -> Result<Value> {
+        // The value may be a secret; the type of what was sent is enough to find the mistake.
+        let invalid = || {
+            let kind = json_type(given);
+            ApiError::invalid(format!(
+                "{} has an invalid value: it is {kind}",
+                self.human()
+            ))
+        };
+        if given.is_null() {
+            return Ok(if self.nullable {
+                Value::Null
+            } else {
+                self.empty()
+            });
+        }
+        Ok(match (self.kind, given) {
+            (AttrType::Text, Value::String(_)) => given.clone(),
+            (AttrType::Text, Value::Number(number)) => json!(number.to_string()),
+            (AttrType::Int, Value::Number(number)) => json!(number.as_i64().ok_or_else(invalid)?),
+            (AttrType::Int, Value::String(text)) => {
+                json!(text.trim().parse::<i64>().map_err(|_| invalid())?)
+            }
+            (AttrType::Float, Value::Number(number)) => json!(number.as_f64().ok_or_else(invalid)?),
+            (AttrType::Float, Value::String(text)) => {
+                json!(text.trim().parse::<f64>().map_err(|_| invalid())?)
+            }
+            (AttrType::Bool, Value::Bool(_)) => given.clone(),
+            (AttrType::Bool, Value::String(text)) => match text.as_str() {
+                "true" | "1" => json!(true),
+                "false" | "0" | "" => json!(false),
+                _ => return Err(invalid()),
+            },
+            (AttrType::Bool, Value::Number(number)) => json!(number.as_i64() != Some(0)),
+            (AttrType::Time, Value::String(text)) => {
+                json!(clock::normalise(text).ok_or_else(invalid)?)
+            }
+            (AttrType::Object, Value::Object(_)) | (AttrType::Array, Value::Array(_)) => {
+                given.clone()
+            }
+            _ => return Err(invalid()),
+        })
+    }
+
+    fn empty(&self) -> Value {
+        match self.kind {
+            AttrType::Text => json!(""),
+            AttrType::Int => json!(0),
+            AttrType::Float => json!(0.0),
+            AttrType::Bool => json!(false),
+            AttrType::Time => Value::Null,
+            AttrType::Object => json!({}),
+            AttrType::Array => json!([]),
+        }
+    }
+
+    /// The name at the start of a validation message: `exit_code` becomes `Exit code`.
+    pub fn human(&self) -> String {
+        humanise(self.name)
+    }
+}
+
+/// Converts an attribute name to the start of a sentence, as Rails does.
+pub fn humanise(name: &str) -> String {
+    let spaced = name.trim_end_matches("_uuid").replace('_', " ");
+    let mut letters = spaced.chars();
+    match letters.next() {
+        Some(first) => first.to_uppercase().chain(letters).collect(),
+        None => spaced,
+    }
+}
+
+fn json_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "text",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attribute_values_are_brought_into_their_stored_form() {
+        let cases = [
+            (Attr::int("n"), json!("12"), Some(json!(12))),
+            (Attr::int("n"), json!(1.5), None),
+            (Attr::int("n").null(), json!(null), Some(json!(null))),
+            (Attr::int("n"), json!(null), Some(json!(0))),
+            (Attr::bool("b"), json!("true"), Some(json!(true))),
+            (Attr::object("o"), json!([]), None),
+            (Attr::object("o"), json!(null), Some(json!({}))),
+            (Attr::text("t"), json!({"a": 1}), None),
+            (
+                Attr::time("t"),
+                json!("2026-01-01T00:00:00Z"),
+                Some(json!("2026-01-01T00:00:00.000000000Z")),
+            ),
+            (Attr::time("t"), json!("soon"), None),
+        ];
+        for (attr, given, expected) in cases {
+            assert_eq!(attr.coerce(&given).ok(), expected, "{attr:?} {given}");
+        }
+    }
+
+    #[test]
+    fn names_read_as_sentence_starts() {
+        assert_eq!(humanise("exit_code"), "Exit code");
+        assert_eq!(humanise("locked_by_uuid"), "Locked by");
+    }
+}

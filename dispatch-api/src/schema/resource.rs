@@ -1,0 +1,43 @@
+//! One kind of record: its names in paths, bodies and uuids, and its attributes.
+
+use super::attribute::Attr;
+
+/// One kind of record.
+#[derive(Debug)]
+pub struct Resource {
+    /// Path segment and table name.
+    pub table: &'static str,
+    /// Key of the attributes in a request body.
+    pub singular: &'static str,
+    /// Class name in messages and in the discovery document.
+    pub class: &'static str,
+    /// The `kind` of one record.
+    pub kind: &'static str,
+    /// The middle part of its uuids.
+    pub infix: &'static str,
+    pub attrs: &'static [Attr],
+}
+
+impl Resource {
+    pub fn attr(&self, name: &str) -> Option<&'static Attr> {
+        self.attrs.iter().find(|attr| attr.name == name)
+    }
+
+    /// An attribute that is not hidden.
+    pub fn public_attr(&self, name: &str) -> Option<&'static Attr> {
+        self.attr(name).filter(|attr| !attr.hidden)
+    }
+
+    /// An attribute that clients may filter and order by.
+    pub fn searchable_attr(&self, name: &str) -> Option<&'static Attr> {
+        self.public_attr(name).filter(|attr| !attr.secret)
+    }
+
+    pub fn public_attrs(&self) -> impl Iterator<Item = &'static Attr> {
+        self.attrs.iter().filter(|attr| !attr.hidden)
+    }
+
+    pub fn list_kind(&self) -> String {
+        format!("{}List", self.kind)
+    }
+}

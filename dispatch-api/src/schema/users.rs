@@ -1,0 +1,74 @@
+//! Users, tokens and groups.
+
+use super::attribute::Attr;
+use super::resource::Resource;
+
+pub static USERS: Resource = Resource {
+    table: "users",
+    singular: "user",
+    class: "User",
+    kind: "arvados#user",
+    infix: "tpzed",
+    attrs: &[
+        Attr::text("uuid"),
+        Attr::text("owner_uuid"),
+        Attr::time("created_at"),
+        Attr::time("modified_at"),
+        Attr::text("modified_by_user_uuid").null(),
+        Attr::text("email"),
+        Attr::text("username"),
+        Attr::text("first_name"),
+        Attr::text("last_name"),
+        Attr::text("identity_url"),
+        Attr::bool("is_active"),
+        Attr::bool("is_admin"),
+        Attr::object("prefs"),
+        Attr::int("row_version").hidden(),
+    ],
+};
+
+pub static TOKENS: Resource = Resource {
+    table: "api_client_authorizations",
+    singular: "api_client_authorization",
+    class: "ApiClientAuthorization",
+    kind: "arvados#apiClientAuthorization",
+    infix: "gj3su",
+    attrs: &[
+        Attr::text("uuid"),
+        Attr::text("owner_uuid"),
+        Attr::time("created_at"),
+        Attr::time("modified_at"),
+        Attr::text("modified_by_user_uuid").null(),
+        Attr::text("api_token").secret(),
+        Attr::array("scopes"),
+        Attr::time("expires_at").null(),
+        Attr::time("last_used_at").null(),
+        Attr::text("last_used_by_ip_address").null(),
+        Attr::text("created_by_ip_address").null(),
+        // The container of an attempt token; null for every other token.
+        Attr::text("attempt_of").null().hidden(),
+        // The container that the server created this token for.
+        Attr::text("container_of").null().hidden(),
+        Attr::int("row_version").hidden(),
+    ],
+};
+
+pub static GROUPS: Resource = Resource {
+    table: "groups",
+    singular: "group",
+    class: "Group",
+    kind: "arvados#group",
+    infix: "j7d0g",
+    attrs: &[
+        Attr::text("uuid"),
+        Attr::text("owner_uuid"),
+        Attr::time("created_at"),
+        Attr::time("modified_at"),
+        Attr::text("modified_by_user_uuid").null(),
+        Attr::text("name"),
+        Attr::text("description").null(),
+        Attr::text("group_class"),
+        Attr::object("properties").queryable(),
+        Attr::int("row_version").hidden(),
+    ],
+};

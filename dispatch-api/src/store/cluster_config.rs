@@ -1,0 +1,48 @@
+//! Constants of one server that every write needs: ids, keys, limits and the emulated server's
+//! rules.
+
+use crate::auth::attempt_token::AttemptKey;
+use crate::blocks::signature::BlockSigner;
+use crate::emulation::Rules;
+use crate::schema::Resource;
+
+pub struct ClusterConfig {
+    pub cluster_id: String,
+    pub attempt_key: AttemptKey,
+    pub block_signer: BlockSigner,
+    pub max_dispatch_attempts: i64,
+    pub container_count_max: i64,
+    pub rules: &'static Rules,
+}
+
+impl ClusterConfig {
+    /// Constants for tests.
+    #[cfg(test)]
+    pub fn for_tests() -> Self {
+        ClusterConfig {
+            cluster_id: "local".into(),
+            attempt_key: AttemptKey::new(b"key"),
+            block_signer: BlockSigner::new("key".into(), true),
+            max_dispatch_attempts: 10,
+            container_count_max: 3,
+            rules: crate::emulation::Emulate::None.rules(),
+        }
+    }
+
+    pub fn system_user(&self) -> String {
+        format!("{}-tpzed-000000000000000", self.cluster_id)
+    }
+
+    pub fn all_users_group(&self) -> String {
+        format!("{}-j7d0g-fffffffffffffff", self.cluster_id)
+    }
+
+    /// A new uuid for a record of this resource.
+    pub fn new_uuid(&self, resource: &Resource) -> String {
+        const DIGITS: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+        let tail: String = (0..15)
+            .map(|_| char::from(DIGITS[fastrand::usize(..DIGITS.len())]))
+            .collect();
+        format!("{}-{}-{tail}", self.cluster_id, resource.infix)
+    }
+}

@@ -1,0 +1,7 @@
+//! Writes: transactions, the writer thread, the audit log and the revocation of tokens.
+
+pub mod audit_log;
+pub mod cluster_config;
+pub mod revocation;
+pub mod transaction;
+pub mod writer;

@@ -1,0 +1,181 @@
+//! Attacks of one user on others: by names, by results, by input that others must read, and on
+//! tokens that are not its own.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::fixture::{Api, Fixture, submit};
+
+const EVERYBODY: &str = "local-j7d0g-fffffffffffffff";
+
+async fn saved(api: &Api, manifest: &str) -> Value {
+    let body = json!({"collection": {"manifest_text": manifest}});
+    api.post("collections", body).await.ok()
+}
+
+/// A collection with one file, and its signed manifest.
+async fn own_file(api: &Api) -> Value {
+    let put = api
+        .raw(Method::PUT, "/37b51d194a7513e45b56f6524f2d51f2")
+        .body("bar");
+    let Value::String(locator) = api.send(put).await.ok() else {
+        panic!("a locator");
+    };
+    saved(api, &format!(". {} 0:3:image.tar\n", locator.trim())).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_gives_no_image_its_name_for_others() {
+    let fixture = Fixture::new().await;
+    let pdh = fixture.image().await;
+    let shared = json!({"link": {"link_class": "permission", "name": "can_read",
+        "tail_uuid": EVERYBODY, "head_uuid": image_of(&fixture, &pdh).await}});
+    fixture.admin.post("links", shared).await.ok();
+    let (attacker, victim) = (
+        fixture.plain_user("attacker").await,
+        fixture.plain_user("victim").await,
+    );
+    let other = own_file(&attacker).await;
+    let open = json!({"link": {"link_class": "permission", "name": "can_read",
+        "tail_uuid": EVERYBODY, "head_uuid": other["uuid"]}});
+    attacker.post("links", open).await.ok();
+    let named = json!({"link": {"link_class": "docker_image_repo+tag", "name": "busybox:latest",
+        "head_uuid": other["uuid"], "properties": {"image_timestamp": "9999"}}});
+    attacker.post("links", named).await.ok();
+    for (api, image) in [
+        (&victim, json!(pdh)),
+        (&attacker, other["portable_data_hash"].clone()),
+    ] {
+        let request = submit(api, json!({"container_image": "busybox"}))
+            .await
+            .ok();
+        let uuid = request["container_uuid"].as_str().unwrap();
+        assert_eq!(
+            fixture.admin.container(uuid).await["container_image"],
+            image
+        );
+    }
+}
+
+async fn image_of(fixture: &Fixture, pdh: &str) -> Value {
+    let filters = json!([["portable_data_hash", "=", pdh]]);
+    let found = fixture
+        .admin
+        .list("collections", json!({"filters": filters}))
+        .await;
+    found.ok()["items"][0]["uuid"].clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_that_acts_for_another_user_is_not_joined() {
+    let fixture = Fixture::new().await;
+    let pdh = fixture.image().await;
+    let shared = json!({"link": {"link_class": "permission", "name": "can_read",
+        "tail_uuid": EVERYBODY, "head_uuid": image_of(&fixture, &pdh).await}});
+    fixture.admin.post("links", shared).await.ok();
+    let (one, two) = (
+        fixture.plain_user("one").await,
+        fixture.plain_user("two").await,
+    );
+    for (api_access, is_joined) in [(false, true), (true, false)] {
+        let work = json!({"runtime_constraints": {"vcpus": 1, "ram": 1 << 20, "API": api_access},
+                          "container_image": "busybox"});
+        let first = submit(&one, work.clone()).await.ok()["container_uuid"].clone();
+        let again = submit(&one, work.clone()).await.ok()["container_uuid"].clone();
+        assert_eq!(first, again);
+        let other = submit(&two, work).await.ok()["container_uuid"].clone();
+        assert_eq!(first == other, is_joined, "API access: {api_access}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_supplied_a_containers_token_invents_no_results() {
+    let fixture = Fixture::new().await;
+    let pdh = fixture.image().await;
+    let user = fixture.plain_user("inventor").await;
+    let shared = json!({"link": {"link_class": "permission", "name": "can_read",
+        "tail_uuid": EVERYBODY, "head_uuid": image_of(&fixture, &pdh).await}});
+    fixture.admin.post("links", shared).await.ok();
+    let request = submit(&user, json!({"runtime_token": user.token}))
+        .await
+        .ok();
+    let uuid = request["container_uuid"].as_str().unwrap();
+    fixture.admin.lock(uuid).await.ok();
+    fixture
+        .admin
+        .change(uuid, json!({"state": "Running"}))
+        .await
+        .ok();
+    let inside = user.with_token(&format!("{}/{uuid}", user.token));
+    inside.get("containers/current").await.ok();
+    let invented = own_file(&user).await["portable_data_hash"].clone();
+    for change in [
+        json!({"output": invented}),
+        json!({"output": invented, "exit_code": 0, "state": "Complete"}),
+    ] {
+        let answer = inside.change(uuid, change).await;
+        assert!((400..500).contains(&answer.status), "{}", answer.status);
+    }
+    assert_eq!(fixture.admin.container(uuid).await["output"], Value::Null);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_created_container_names_no_token() {
+    let fixture = Fixture::new().await;
+    let pdh = fixture.image().await;
+    let own = fixture
+        .admin
+        .get("api_client_authorizations/current")
+        .await
+        .ok();
+    let made = json!({"container": {"command": ["true"], "container_image": pdh,
+        "output_path": "/out", "mounts": {"/out": {"kind": "tmp", "capacity": 1}},
+        "runtime_constraints": {"vcpus": 1, "ram": 1 << 20},
+        "auth_uuid": "local-gj3su-000000000000000", "locked_by_uuid": own["uuid"]}});
+    let made = fixture.admin.post("containers", made).await.ok();
+    assert_eq!(made["auth_uuid"], Value::Null);
+    assert_eq!(made["locked_by_uuid"], Value::Null);
+    let path = format!("containers/{}/auth", made["uuid"].as_str().unwrap());
+    fixture.admin.get(&path).await.error_of(403);
+    let for_root = json!({"api_client_authorization":
+        {"owner_uuid": "local-tpzed-000000000000000"}});
+    fixture
+        .admin
+        .post("api_client_authorizations", for_root)
+        .await
+        .error_of(403);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deep_input_is_refused_before_anybody_must_read_it() {
+    let fixture = Fixture::new().await;
+    fixture.image().await;
+    let nested = |depth: usize| -> Value {
+        let text = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        serde_json::from_str(&text).unwrap()
+    };
+    let mount = |depth: usize| {
+        json!({"mounts": {"/out": {"kind": "tmp", "capacity": 1},
+                          "/deep": {"kind": "json", "content": nested(depth)}}})
+    };
+    submit(&fixture.admin, mount(50)).await.ok();
+    submit(&fixture.admin, mount(100)).await.error_of(422);
+    let manifest = |depth: usize| {
+        format!(
+            ".{} d41d8cd98f00b204e9800998ecf8427e+0 0:0:f\n",
+            "/a".repeat(depth)
+        )
+    };
+    saved(&fixture.admin, &manifest(1000)).await;
+    let deep = json!({"collection": {"manifest_text": manifest(20_000)}});
+    fixture.admin.post("collections", deep).await.error_of(422);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_of_the_wrong_type_is_not_echoed() {
+    let fixture = Fixture::new().await;
+    fixture.image().await;
+    let wrong = json!({"secret_mounts": "{\"/key\": {\"content\": \"hunter2\"}}"});
+    let message = submit(&fixture.admin, wrong).await.error_of(422);
+    assert!(!message.contains("hunter2"), "{message}");
+}

@@ -1,0 +1,191 @@
+//! `dispatch user`: adds, lists and disables users, and makes tokens for them.
+
+use arvados_client::Client;
+use arvados_client::records::User;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use crate::commands::token::{self, TokenLimits};
+use crate::error::CliError;
+use crate::printer::{Output, eprint_note};
+use crate::session::Session;
+use crate::text::strip_control;
+
+/// Add, list and disable users, and make tokens for them (for an administrator)
+///
+/// On the machine of 'dispatch up', with its account, these commands use its administrator by
+/// themselves. Elsewhere, ARVADOS_API_TOKEN must be the token of an administrator. A new user is an
+/// ordinary one, who sees nothing of the jobs and files of others.
+#[derive(Debug, Args)]
+pub struct Users {
+    #[command(subcommand)]
+    pub command: UserCommand,
+}
+
+/// Subcommands of `dispatch user`.
+#[derive(Debug, Subcommand)]
+pub enum UserCommand {
+    Add(Add),
+    #[command(visible_alias = "ls")]
+    List(List),
+    Disable(Disable),
+    Token(Token),
+}
+
+/// Add an ordinary user
+#[derive(Debug, Args)]
+pub struct Add {
+    /// Login name: letters and digits, the first a letter
+    #[arg(value_parser = parse_name)]
+    pub name: String,
+    /// Email address [default: NAME@localhost]
+    #[arg(long, value_name = "ADDRESS")]
+    pub email: Option<String>,
+}
+
+/// List the users
+#[derive(Debug, Args)]
+pub struct List {}
+
+/// Disable a user: all tokens of the user stop working at once
+///
+/// Running jobs of the user continue, and what the user stored stays.
+#[derive(Debug, Args)]
+pub struct Disable {
+    /// Login name
+    pub name: String,
+}
+
+/// Make a token for a user, and print it
+///
+/// The token is printed this once and never shown again.
+#[derive(Debug, Args)]
+pub struct Token {
+    /// Login name
+    pub name: String,
+    #[command(flatten)]
+    pub limits: TokenLimits,
+}
+
+pub async fn run(args: Users, session: &Session, out: Output) -> Result<(), CliError> {
+    let client = &session.client;
+    let admin = client.current_user().await?;
+    if !admin.is_admin {
+        return Err(CliError::NotAdmin(shown_name(&admin)));
+    }
+    match args.command {
+        UserCommand::Add(add) => run_add(add, client, out).await,
+        UserCommand::List(_) => run_list(client, out).await,
+        UserCommand::Disable(disable) => run_disable(&disable.name, &admin, client, out).await,
+        UserCommand::Token(token) => run_token(token, client, out).await,
+    }
+}
+
+async fn run_add(args: Add, client: &Client, out: Output) -> Result<(), CliError> {
+    if let Some(known) = client.find_user(&args.name).await? {
+        return Err(match known.is_active {
+            true => CliError::UserExists(args.name),
+            false => CliError::UserDisabled(args.name),
+        });
+    }
+    let default = format!("{}@localhost", args.name);
+    let email = args.email.unwrap_or(default);
+    let user = client.create_user(&args.name, &email).await?;
+    match out.json {
+        true => out.json(&record(&user)),
+        false => {
+            let name = shown_name(&user);
+            eprint_note(&format!(
+                "user {name} is added; make a token with: dispatch user token {name}"
+            ));
+            Ok(())
+        }
+    }
+}
+
+async fn run_list(client: &Client, out: Output) -> Result<(), CliError> {
+    let mut users = client.users().await?;
+    users.sort_by(|a, b| a.username.cmp(&b.username));
+    if out.json {
+        let rows: Vec<Value> = users.iter().map(record).collect();
+        return out.json(&rows);
+    }
+    let rows = users.iter().map(|user| {
+        vec![
+            shown_name(user),
+            role(user).to_owned(),
+            strip_control(&user.email),
+            user.uuid.to_string(),
+        ]
+    });
+    out.table(&["NAME", "ROLE", "EMAIL", "UUID"], rows.collect())
+}
+
+async fn run_disable(
+    name: &str,
+    admin: &User,
+    client: &Client,
+    out: Output,
+) -> Result<(), CliError> {
+    let user = find(client, name).await?;
+    if user.uuid == admin.uuid {
+        return Err(CliError::OwnUser(name.to_owned()));
+    }
+    let user = client.disable_user(&user.uuid).await?;
+    match out.json {
+        true => out.json(&record(&user)),
+        false => {
+            eprint_note(&format!(
+                "user {name} is disabled: no token of this user works any more"
+            ));
+            Ok(())
+        }
+    }
+}
+
+async fn run_token(args: Token, client: &Client, out: Output) -> Result<(), CliError> {
+    let user = find(client, &args.name).await?;
+    if !user.is_active {
+        return Err(CliError::UserDisabled(args.name));
+    }
+    token::create(client, Some(&user), &args.limits, out).await
+}
+
+async fn find(client: &Client, name: &str) -> Result<User, CliError> {
+    let found = client.find_user(name).await?;
+    found.ok_or_else(|| CliError::NoUser(name.to_owned()))
+}
+
+fn role(user: &User) -> &'static str {
+    match (user.is_active, user.is_admin) {
+        (false, _) => "disabled",
+        (true, true) => "administrator",
+        (true, false) => "user",
+    }
+}
+
+fn shown_name(user: &User) -> String {
+    match user.username.is_empty() {
+        true => user.uuid.to_string(),
+        false => strip_control(&user.username),
+    }
+}
+
+fn record(user: &User) -> Value {
+    json!({
+        "name": user.username,
+        "uuid": user.uuid,
+        "email": user.email,
+        "is_admin": user.is_admin,
+        "is_active": user.is_active,
+    })
+}
+
+/// The rule of Arvados for login names.
+fn parse_name(text: &str) -> Result<String, String> {
+    let begins = text.starts_with(|c: char| c.is_ascii_alphabetic());
+    match begins && text.chars().all(|c| c.is_ascii_alphanumeric()) {
+        true => Ok(text.to_owned()),
+        false => Err("a login name has letters and digits, and begins with a letter".to_owned()),
+    }
+}

@@ -1,0 +1,229 @@
+//! Errors of all commands: each has one sentence and one exit status.
+
+use std::io;
+use std::path::PathBuf;
+
+use arvados_client::endpoint::EndpointError;
+use arvados_client::error::{StatusCode, with_causes};
+use arvados_client::keep::KeepError;
+use arvados_client::manifest::ManifestError;
+use arvados_client::{ContainerUuid, Error as ApiError, TokenUuid};
+
+use crate::exit::Exit;
+use crate::image::ImageError;
+use crate::input_spec::InputSpecError;
+use crate::state_dir::StateError;
+use crate::supervise::UpError;
+use crate::text::plural;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    #[error("{}", api_sentence(.0))]
+    Api(#[from] ApiError),
+    #[error(
+        "no server is configured: start one with 'dispatch up', or set ARVADOS_API_HOST and ARVADOS_API_TOKEN{0}"
+    )]
+    NoServer(String),
+    #[error("{0}")]
+    Endpoint(EndpointError),
+    #[error(transparent)]
+    State(#[from] StateError),
+    #[error(transparent)]
+    Up(#[from] UpError),
+    #[error(transparent)]
+    Keep(#[from] KeepError),
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    #[error(transparent)]
+    Input(#[from] InputSpecError),
+    #[error("the content of {collection} cannot be read: {source}")]
+    Manifest {
+        collection: String,
+        source: ManifestError,
+    },
+    #[error("the API server does not report the number of containers")]
+    NoCount,
+    #[error(
+        "only an administrator may do this, and the token is that of user {0}; use the account that runs 'dispatch up', or set ARVADOS_API_TOKEN to the token of an administrator"
+    )]
+    NotAdmin(String),
+    #[error("user {0} exists already; make a token for this user with: dispatch user token {0}")]
+    UserExists(String),
+    #[error("user {0} is disabled; add another name")]
+    UserDisabled(String),
+    #[error("there is no user {0}; see them with: dispatch user list")]
+    NoUser(String),
+    #[error(
+        "user {0} is the administrator of this command and cannot disable itself; use the token of another administrator"
+    )]
+    OwnUser(String),
+    #[error("there is no token {0} that you may revoke; see yours with: dispatch token list")]
+    NoToken(TokenUuid),
+    #[error("the server made a token but did not return its secret; revoke it and try again")]
+    NoSecret,
+    #[error("there is no job {0}; see them with: dispatch list --all")]
+    NoJob(String),
+    #[error(
+        "no job has container {uuid} any more: {end}. Its job may continue in another container: dispatch list --all"
+    )]
+    FormerContainer { uuid: ContainerUuid, end: String },
+    #[error("{number} is the number of several jobs ({uuids}); use the uuid")]
+    AmbiguousJob { number: u64, uuids: String },
+    #[error(
+        "no image {0:?} is stored on this server; add it with 'dispatch image add {0} FILE', or see 'dispatch image list'"
+    )]
+    NoImage(String),
+    #[error("{0} is not a collection that exists and that this token may read")]
+    NoCollection(String),
+    #[error(
+        "there is no {path:?} in collection {collection}; list its files with: dispatch get --list {collection}"
+    )]
+    NoPath { collection: String, path: String },
+    #[error("{0} does not exist on this machine, and is no collection uuid or portable data hash")]
+    NoFile(PathBuf),
+    #[error("cannot read {path}: {source}")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("cannot write {path}: {source}")]
+    Write { path: PathBuf, source: io::Error },
+    #[error("{0} is neither a file nor a directory and cannot be stored")]
+    NotStorable(PathBuf),
+    #[error("{0} leads back into itself through a symbolic link; store what it points to instead")]
+    LinkLoop(PathBuf),
+    #[error("{0:?} is not UTF-8 text, which names in a collection must be; rename it")]
+    NameNotText(PathBuf),
+    #[error("{0} is given twice; rename one, or store them separately")]
+    NameTwice(String),
+    #[error("{} already exist{} ({}); nothing was written. Use another directory, or --force to overwrite", plural(.0.len() as u64, "file"), if .0.len() == 1 { "s" } else { "" }, first(.0))]
+    WouldOverwrite(Vec<PathBuf>),
+    #[error(
+        "{0} is a symbolic link or not a directory, and nothing is written through it; remove it or use another directory"
+    )]
+    InTheWay(PathBuf),
+    #[error("{0} is a directory where one file is needed; name a file in it")]
+    NotOneFile(String),
+    #[error("job {job} has no output: {why}")]
+    NoOutput { job: String, why: String },
+    #[error("job {job} has no log{why}")]
+    NoLog { job: String, why: String },
+    #[error("the log of job {job} has no {file}; it has {present}")]
+    NoLogFile {
+        job: String,
+        file: String,
+        present: String,
+    },
+    #[error("{0:?} cannot be set in the environment: write NAME=VALUE")]
+    BadEnv(String),
+    #[error(
+        "{0}; the job may be in the queue nevertheless: check with 'dispatch list' before submitting it again"
+    )]
+    MaybeSubmitted(String),
+    #[error("the server refused the job: {0}")]
+    Refused(String),
+    #[error("cannot write to standard output: {0}")]
+    Output(io::Error),
+    #[error("cannot start: {0}")]
+    Runtime(io::Error),
+}
+
+impl CliError {
+    /// Exit status of a command that fails with this error.
+    pub fn exit(&self) -> Exit {
+        match self {
+            CliError::Api(error) => match error.status() {
+                Some(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => Exit::Denied,
+                Some(StatusCode::NOT_FOUND) => Exit::NotFound,
+                _ if matches!(
+                    error,
+                    ApiError::Connect { .. } | ApiError::Interrupted { .. }
+                ) =>
+                {
+                    Exit::Unreachable
+                }
+                _ => Exit::Failure,
+            },
+            CliError::NoServer(_) | CliError::Endpoint(_) | CliError::NotAdmin(_) => Exit::Denied,
+            CliError::State(StateError::NotUp(_)) => Exit::Denied,
+            CliError::State(StateError::AlreadyUp { .. }) => Exit::AlreadyUp,
+            CliError::Image(ImageError::NoFile(_)) => Exit::NotFound,
+            CliError::NoJob(_)
+            | CliError::NoUser(_)
+            | CliError::NoToken(_)
+            | CliError::FormerContainer { .. }
+            | CliError::NoImage(_)
+            | CliError::NoCollection(_)
+            | CliError::NoPath { .. }
+            | CliError::NoFile(_)
+            | CliError::NoOutput { .. }
+            | CliError::NoLog { .. }
+            | CliError::NoLogFile { .. } => Exit::NotFound,
+            CliError::Input(_) | CliError::BadEnv(_) => Exit::Usage,
+            CliError::WouldOverwrite(_) => Exit::WouldOverwrite,
+            _ => Exit::Failure,
+        }
+    }
+
+    /// Whether the server is unreachable or overloaded now, so that a waiting command continues to
+    /// wait.
+    pub fn is_outage(&self) -> bool {
+        match self {
+            CliError::Api(ApiError::Connect { .. } | ApiError::Interrupted { .. }) => true,
+            CliError::Api(error) => error
+                .status()
+                .is_some_and(|s| s.is_server_error() || s == StatusCode::TOO_MANY_REQUESTS),
+            _ => false,
+        }
+    }
+
+    /// Whether the reader of standard output closed the pipe (`dispatch list | head`), which is not
+    /// an error.
+    pub fn is_closed_pipe(&self) -> bool {
+        matches!(self, CliError::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
+fn api_sentence(error: &ApiError) -> String {
+    match error.status() {
+        Some(StatusCode::UNAUTHORIZED) => format!(
+            "the server does not accept the token: it is wrong, expired or revoked; set ARVADOS_API_TOKEN to a valid one ({error})"
+        ),
+        Some(StatusCode::FORBIDDEN) => format!("the token may not do this ({error})"),
+        _ if matches!(error, ApiError::Connect { .. }) => {
+            format!(
+                "{}; check that it runs and that ARVADOS_API_HOST is right",
+                with_causes(error)
+            )
+        }
+        _ => with_causes(error),
+    }
+}
+
+fn first(files: &[PathBuf]) -> String {
+    let shown: Vec<String> = files
+        .iter()
+        .take(3)
+        .map(|f| f.display().to_string())
+        .collect();
+    let more = if files.len() > shown.len() {
+        ", …"
+    } else {
+        ""
+    };
+    format!("{}{more}", shown.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_in_the_way_are_counted_and_named() {
+        let one = CliError::WouldOverwrite(vec!["a".into()]).to_string();
+        assert!(one.starts_with("1 file already exists (a);"), "{one}");
+        let many = CliError::WouldOverwrite(vec!["a".into(); 5]).to_string();
+        assert!(
+            many.starts_with("5 files already exist (a, a, a, …);"),
+            "{many}"
+        );
+    }
+}

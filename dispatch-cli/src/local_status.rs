@@ -1,0 +1,110 @@
+//! Reads the status page of the dispatch-local that `dispatch up` runs: capacity, free resources,
+//! and pending reasons.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::session::Session;
+
+/// Timeout of the status page, which is on this machine.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(3);
+/// File in the state directory with the URL of the status page.
+pub const URL_FILE: &str = "status-url";
+
+/// Resources that the dispatcher assigns to containers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Resources {
+    pub cpus: u64,
+    pub ram: u64,
+    pub scratch: u64,
+    pub gpus: u64,
+}
+
+/// A container in the status of the dispatcher.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TrackedContainer {
+    pub container: String,
+    pub state: String,
+    pub priority: i64,
+    /// Whether this dispatcher holds the lock.
+    pub ours: bool,
+    /// Why the container is pending.
+    pub waits: Option<String>,
+}
+
+/// The status of the dispatcher.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Status {
+    pub health: serde_json::Value,
+    pub error: Option<String>,
+    pub uptime_seconds: f64,
+    pub capacity: Option<Resources>,
+    pub free: Option<Resources>,
+    pub containers: Vec<TrackedContainer>,
+}
+
+impl Status {
+    /// The entry of one container.
+    pub fn container(&self, container: &str) -> Option<&TrackedContainer> {
+        self.containers.iter().find(|c| c.container == container)
+    }
+}
+
+/// Result of reading the status.
+#[derive(Debug, Clone)]
+pub enum StatusReply {
+    /// The server is not run by a `dispatch up` of this machine.
+    NotLocal,
+    /// The dispatcher of this machine does not reply.
+    NoReply,
+    Reply(Box<Status>),
+}
+
+/// Fetches the status of the dispatcher that `dispatch up` runs beside the server of this session.
+pub async fn fetch(session: &Session) -> StatusReply {
+    let Some(state) = &session.local else {
+        return StatusReply::NotLocal;
+    };
+    let Ok(url) = std::fs::read_to_string(state.join(URL_FILE)) else {
+        return StatusReply::NoReply;
+    };
+    let http = session.client.http();
+    let answer = async {
+        let reply = http
+            .get(url.trim())
+            .timeout(STATUS_TIMEOUT)
+            .send()
+            .await
+            .ok()?;
+        let body = reply.bytes().await.ok()?;
+        serde_json::from_slice(&body).ok()
+    };
+    match answer.await {
+        Some(status) => StatusReply::Reply(Box::new(status)),
+        None => StatusReply::NoReply,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_may_leave_anything_out() {
+        let status: Status = serde_json::from_str(
+            r#"{"health":"ok","containers":[{"container":"c","waits":"not enough memory"},{"container":"d"}],
+                "capacity":{"cpus":4,"ram":1024,"scratch":1,"gpus":0},"more":1}"#,
+        )
+        .unwrap();
+        assert_eq!(status.capacity.unwrap().cpus, 4);
+        assert_eq!(
+            status.container("c").unwrap().waits.as_deref(),
+            Some("not enough memory")
+        );
+        assert!(status.container("d").unwrap().waits.is_none() && status.free.is_none());
+    }
+}

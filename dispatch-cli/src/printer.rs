@@ -1,0 +1,89 @@
+//! Prints the result of a command (text or JSON on standard output) and notes and progress bars (on
+//! standard error).
+
+use std::io::{self, IsTerminal, Write};
+
+use comfy_table::{Attribute, Cell, ContentArrangement, Table, presets};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+
+use crate::error::CliError;
+
+/// Output format of a command.
+#[derive(Debug, Clone, Copy)]
+pub struct Output {
+    /// Whether only JSON goes to standard output.
+    pub json: bool,
+}
+
+impl Output {
+    /// Prints a line.
+    pub fn line(&self, text: &str) -> Result<(), CliError> {
+        self.bytes(format!("{text}\n").as_bytes())
+    }
+
+    /// Prints bytes unchanged.
+    pub fn bytes(&self, bytes: &[u8]) -> Result<(), CliError> {
+        let mut out = io::stdout().lock();
+        out.write_all(bytes)
+            .and_then(|()| out.flush())
+            .map_err(CliError::Output)
+    }
+
+    /// Prints a JSON document, indented on a terminal.
+    pub fn json(&self, value: &impl Serialize) -> Result<(), CliError> {
+        let text = match io::stdout().is_terminal() {
+            true => serde_json::to_string_pretty(value),
+            false => serde_json::to_string(value),
+        };
+        self.line(&text.map_err(|e| CliError::Output(e.into()))?)
+    }
+
+    /// Prints rows in columns, fitted to the width of a terminal.
+    pub fn table(&self, header: &[&str], rows: Vec<Vec<String>>) -> Result<(), CliError> {
+        let terminal = io::stdout().is_terminal();
+        let mut table = Table::new();
+        table.load_preset(presets::NOTHING);
+        table.set_content_arrangement(match terminal {
+            true => ContentArrangement::Dynamic,
+            false => ContentArrangement::Disabled,
+        });
+        table.set_header(header.iter().map(|title| {
+            let cell = Cell::new(title);
+            match terminal {
+                true => cell.add_attribute(Attribute::Bold),
+                false => cell,
+            }
+        }));
+        for row in rows {
+            table.add_row(row);
+        }
+        for column in table.column_iter_mut() {
+            column.set_padding((0, 2));
+        }
+        self.line(table.trim_fmt().trim_end())
+    }
+}
+
+/// Prints a note on standard error, separate from the result for scripts.
+pub fn eprint_note(text: &str) {
+    // An error cannot be reported anywhere.
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// A progress bar for bytes, shown on a terminal only.
+pub fn progress(total: u64, what: &str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(
+        Some(total),
+        match io::stderr().is_terminal() {
+            true => ProgressDrawTarget::stderr(),
+            false => ProgressDrawTarget::hidden(),
+        },
+    );
+    let style = ProgressStyle::with_template(
+        "{msg} {bar:30} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}",
+    );
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.set_message(what.to_owned());
+    bar
+}

@@ -1,0 +1,50 @@
+//! Runs the parsed command line: opens the session or state directory that the command needs, and
+//! calls the command.
+
+use clap::CommandFactory;
+
+use crate::cli::{Cli, Command};
+use crate::commands::{
+    completions, demand, env, explain, get, image, info, kill, list, logs, put, show, submit,
+    token, up, user, wait,
+};
+use crate::error::CliError;
+use crate::exit::Exit;
+use crate::printer::Output;
+use crate::session::Session;
+use crate::state_dir::StateDir;
+
+/// Runs the command that was parsed.
+pub async fn run(cli: Cli) -> Result<Exit, CliError> {
+    let out = Output {
+        json: cli.global.json,
+    };
+    let named = cli.global.state_dir();
+    let state = || StateDir::locate(named.as_deref());
+    let session = || Session::open(named.as_deref());
+    match cli.command {
+        Command::Up(up) => up::run(up, state()?).await?,
+        Command::Env(_) => env::run(&state()?, out)?,
+        Command::Completions(completions) => {
+            completions::completions(&completions, Cli::command(), out)?
+        }
+        Command::Man(man) => completions::man(&man, Cli::command(), out)?,
+        Command::Submit(submit) => return submit::run(*submit, &session()?, out).await,
+        Command::Wait(wait) => return wait::run(wait, &session()?, out).await,
+        Command::List(list) => list::run(list, &session()?, out).await?,
+        Command::Show(show) => show::run(show, &session()?, out).await?,
+        Command::Logs(logs) => logs::run(logs, &session()?, out).await?,
+        Command::Get(get) => get::run(get, &session()?, out).await?,
+        Command::Put(put) => put::run(put, &session()?, out).await?,
+        Command::Kill(kill) => kill::run(kill, &session()?, out).await?,
+        Command::Demand(demand) => demand::run(demand, &session()?, out).await?,
+        Command::User(users) => {
+            user::run(users, &Session::open_admin(named.as_deref())?, out).await?
+        }
+        Command::Token(tokens) => token::run(tokens, &session()?, out).await?,
+        Command::Info(_) => info::run(&session()?, out).await?,
+        Command::Image(image) => image::run(image, &session()?, out).await?,
+        Command::Explain(explain) => explain::run(explain, &session()?, out).await?,
+    }
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,45 @@
+//! Text for sentences: numbers with their nouns, and text from elsewhere without control
+//! characters.
+
+/// `1 CPU`, `2 CPUs`.
+pub fn plural(number: u64, noun: &str) -> String {
+    match number {
+        1 => format!("1 {noun}"),
+        number => format!("{number} {noun}s"),
+    }
+}
+
+/// Replaces the control characters, which could drive a terminal, in text from elsewhere (names,
+/// messages). Newlines and tabs stay.
+pub fn strip_control(text: &str) -> String {
+    text.chars()
+        .map(|c| match c.is_control() && c != '\n' && c != '\t' {
+            true => '\u{fffd}',
+            false => c,
+        })
+        .collect()
+}
+
+/// The output of a job for a terminal: without the control characters that could drive it. Carriage
+/// returns of progress bars stay, too.
+pub fn for_terminal(output: &[u8]) -> String {
+    let output = String::from_utf8_lossy(output);
+    let lines: Vec<String> = output.split('\r').map(strip_control).collect();
+    lines.join("\r")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escape_sequences_lose_their_escape() {
+        assert_eq!(strip_control("a\x1b[31mb\n"), "a\u{fffd}[31mb\n");
+        let title = b"50 %\r60 %\t\x1b]0;title\x07 \xc2\x9b2J \x9b2J\n";
+        let shown = for_terminal(title);
+        assert_eq!(
+            shown,
+            "50 %\r60 %\t\u{fffd}]0;title\u{fffd} \u{fffd}2J \u{fffd}2J\n"
+        );
+    }
+}

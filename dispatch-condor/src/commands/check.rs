@@ -1,0 +1,268 @@
+//! `dispatch-condor check`: findings about commands, directories, submit lines, slots and the
+//! queue, each with a remedy.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use arvados_client::ContainerUuid;
+use dispatch_core::model::resources::ResourceRequest;
+use dispatch_core::scheduler::command::Command;
+use dispatch_core::service;
+use dispatch_core::service::state_dir::StateDir;
+use dispatch_core::service::subcommands::check::probe_job::ProbeOptions;
+use dispatch_core::service::subcommands::check::{self, Finding, Report};
+
+use crate::commands::probe_job::CondorProbe;
+use crate::condor::Condor;
+use crate::flags::Flags;
+use crate::submit::admin_lines::RequestedKinds;
+use crate::submit::description::{DescriptionParams, Item, Settings};
+use crate::submit::macros;
+use crate::submit::restart_and_hold_policy::MaxStarts;
+
+/// Commands that are run with `-version`. condor_submit is tried by a dry run; condor_history is in
+/// the same package.
+const VERSION_COMMANDS: [&str; 3] = ["condor_q", "condor_rm", "condor_status"];
+/// Duration of `condor_q` above which a warning says that it delays every poll.
+const SLOW_QUERY: Duration = Duration::from_secs(5);
+const SCHEDD_REMEDY: &str = "see that condor_schedd runs on this machine and this user may ask it: condor_ping -type SCHEDD READ WRITE";
+
+/// Runs all checks, and with `test` submits a probe job.
+pub async fn check(flags: &Flags, settings: &Settings, test: Option<ProbeOptions>) -> Report {
+    let common = &flags.common;
+    let mut findings = check::set_up(common);
+    if rustix::process::geteuid().is_root() {
+        let mend = "run the service, and this check, as a user of its own";
+        findings.push(Finding::fail("user", "HTCondor runs no jobs of root", mend));
+    }
+    let mends = check::Remedies {
+        install: "install HTCondor's client commands on this machine, in PATH",
+        configure: "have them work by hand for this user first: CONDOR_CONFIG names a configuration in another place than the usual",
+    };
+    findings.extend(check::commands(&VERSION_COMMANDS, "-version", mends).await);
+    let (place, home) = check::directory("state directory", &flags.state_dir);
+    findings.push(place);
+    if settings.transfer_crunch_run {
+        findings.extend(check_sent_files(settings));
+    }
+    findings.push(check_description(settings, home.as_ref()).await);
+    findings.push(check_slots().await);
+    if let Some(home) = home {
+        let label = home.instance_id_or_placeholder();
+        let directory = home.path().to_owned();
+        let condor = Condor::new(settings.clone(), home, label, common.command_timeout);
+        let queue = check_queue(&condor).await;
+        let answers = queue.remedy.is_none();
+        findings.push(queue);
+        if let Some(test) = test.filter(|_| answers) {
+            let trial = CondorProbe {
+                settings,
+                node: test.node.as_deref(),
+            };
+            findings.extend(check::probe_job::run(&trial, &directory, test.start_timeout).await);
+        }
+    }
+    findings.extend(check::api(service::endpoint(common)).await);
+    Report::new(findings)
+}
+
+async fn check_queue(condor: &Condor) -> Finding {
+    let listing = match condor.query_queue().await {
+        Ok(listing) => listing,
+        Err(error) => return Finding::fail("condor_q", error.to_string(), SCHEDD_REMEDY),
+    };
+    let milliseconds = listing.took.as_millis();
+    if listing.took > SLOW_QUERY {
+        return Finding::warn(
+            "condor_q",
+            format!("took {milliseconds} ms"),
+            "raise --poll-interval, or look at the schedd's load: condor_status -schedd -long",
+        );
+    }
+    let count = listing.jobs().iter().filter(|job| !job.ended).count();
+    Finding::ok(
+        "condor_q",
+        format!("answers in {milliseconds} ms, {count} jobs of this dispatcher"),
+    )
+}
+
+/// Sums up the slots of the pool.
+async fn check_slots() -> Finding {
+    let columns = [
+        "-af",
+        "SlotType",
+        "TotalSlotCpus",
+        "TotalSlotMemory",
+        "TotalSlotGPUs",
+    ];
+    match Command::new("condor_status")
+        .args(columns)
+        .run_checked()
+        .await
+    {
+        Ok(answer) => summarize_slots(&answer.stdout),
+        Err(error) => Finding::fail(
+            "slots",
+            error.to_string(),
+            "see that the pool's collector answers: condor_status, condor_config_val COLLECTOR_HOST",
+        ),
+    }
+}
+
+/// The finding about lines of slot type, CPUs, MiB and GPUs.
+fn summarize_slots(listing: &str) -> Finding {
+    let mut all = [0; 4];
+    for line in listing.lines() {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        // A partitionable slot already counts its dynamic parts.
+        if fields.first() == Some(&"Dynamic") || fields.len() != 4 {
+            continue;
+        }
+        let number = |field: &str| field.parse::<u64>().unwrap_or(0);
+        let slot = [1, number(fields[1]), number(fields[2]), number(fields[3])];
+        for (sum, part) in all.iter_mut().zip(slot) {
+            *sum += part;
+        }
+    }
+    let [slots, cpus, memory, gpus] = all;
+    match slots {
+        0 => Finding::warn(
+            "slots",
+            "the pool has no slots now, so jobs wait",
+            "see what condor_status shows, and on an execution machine that condor_startd runs",
+        ),
+        _ => Finding::ok(
+            "slots",
+            format!(
+                "{slots} (dynamic slots not counted), with {cpus} CPUs, {memory} MiB, {gpus} GPUs in total"
+            ),
+        ),
+    }
+}
+
+/// Checks the files that are transferred with each job.
+fn check_sent_files(settings: &Settings) -> Vec<Finding> {
+    let program = settings.crunch_run.first().map_or("", String::as_str);
+    let certificate = settings.environment.get("SSL_CERT_FILE");
+    let files = [
+        (Some(program), 0o111),
+        (certificate.map(String::as_str), 0o444),
+    ];
+    let files = files.into_iter();
+    files
+        .filter_map(|(path, mode)| Some((path?, mode)))
+        .map(|(path, mode)| match Path::new(path).metadata() {
+            Ok(file) if file.is_file() && file.permissions().mode() & mode != 0 => {
+                Finding::ok("files sent", format!("{path} is transferred with each job"))
+            }
+            Ok(_) => Finding::fail(
+                "files sent",
+                format!("{path} is not a file, or lacks the permission bits for this"),
+                "set --crunch-run or SSL_CERT_FILE to the path of the file on this machine",
+            ),
+            Err(error) => Finding::fail(
+                "files sent",
+                format!("{path}: {error}"),
+                "set --crunch-run or SSL_CERT_FILE to the path of the file on this machine",
+            ),
+        })
+        .collect()
+}
+
+/// Lets condor_submit read a description with the lines of this site, without submitting it.
+async fn check_description(settings: &Settings, home: Option<&StateDir>) -> Finding {
+    const CHECK_NAME: &str = "submit lines";
+    let mend = "correct the submit line that it names: --dry-run UUID shows all of them";
+    let container = ContainerUuid::generate("check");
+    let needs = ResourceRequest {
+        cpus: 1,
+        gpus: 1,
+        max_run_time: Some(60),
+        partitions: vec!["any".to_owned()],
+        ..ResourceRequest::default()
+    };
+    // No instance type need have a GPU for this check.
+    let instance_types = Vec::new();
+    let settings = Settings {
+        instance_types,
+        ..settings.clone()
+    };
+    let attempt = match arvados_client::TokenUuid::parse("check-gj3su-000000000000000") {
+        Ok(attempt) => attempt,
+        Err(error) => return Finding::fail(CHECK_NAME, error.to_string(), mend),
+    };
+    let described = settings.describe(
+        &DescriptionParams {
+            instance_id: "check",
+            avoid: &[],
+            requested: RequestedKinds::of(&needs),
+            max_starts: MaxStarts(1),
+            event_log: Path::new("/dev/null"),
+        },
+        &[Item {
+            container: &container,
+            attempt: &attempt,
+            needs: &needs,
+            dir: home.map_or(Path::new("/"), StateDir::path),
+        }],
+    );
+    let text = match described {
+        Ok(text) => text,
+        Err(error) => return Finding::fail(CHECK_NAME, error.to_string(), mend),
+    };
+    let command = Command::new("condor_submit").args(["-dry-run", "-", "-"]);
+    match command.input(text).run_checked().await {
+        Err(error) => Finding::fail(CHECK_NAME, error.to_string(), mend),
+        Ok(answer) => match unexpected_warnings(&answer.stderr) {
+            None => Finding::ok(CHECK_NAME, "condor_submit accepts them"),
+            Some(complaint) => Finding::warn(CHECK_NAME, complaint, mend),
+        },
+    }
+}
+
+/// The warnings of condor_submit, except those about macros of this program that no line of this
+/// site uses.
+fn unexpected_warnings(output: &str) -> Option<String> {
+    let own = macros::all_names();
+    let is_own = |line: &str| {
+        let named = line.split('\'').nth(1).unwrap_or_default();
+        let name = named.split(' ').next().unwrap_or_default();
+        line.contains("unused") && own.contains(&name)
+    };
+    let warnings = output.lines().filter(|line| line.contains("WARNING"));
+    let warnings: Vec<&str> = warnings.filter(|line| !is_own(line)).collect();
+    (!warnings.is_empty()).then(|| warnings.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dispatch_core::service::subcommands::check::Level;
+
+    #[test]
+    fn slots_are_added_up() {
+        #[rustfmt::skip]
+        let rows = [
+            ("Partitionable 4 8192 2\nDynamic 4 8192 2\nStatic 1 1024 undefined\n", Level::Ok,
+                "2 (dynamic slots not counted), with 5 CPUs, 9216 MiB, 2 GPUs in total"),
+            ("", Level::Warn, "the pool has no slots now, so jobs wait"),
+        ];
+        for (listing, level, words) in rows {
+            let finding = summarize_slots(listing);
+            assert_eq!((finding.level, finding.finding.as_str()), (level, words));
+        }
+    }
+
+    #[test]
+    fn what_condor_submit_warns_of_is_told() {
+        let ours = "WARNING: the Queue variable 'JobScratch' was unused by condor_submit. Is it a typo?\n\
+            WARNING: the line 'Comma = ,' was unused by condor_submit. Is it a typo?\n";
+        assert_eq!(unexpected_warnings(ours), None);
+        let theirs = "WARNING: the line 'Rnak = Memory' was unused by condor_submit. Is it a typo?";
+        assert_eq!(
+            unexpected_warnings(&format!("{ours}{theirs}\n")).as_deref(),
+            Some(theirs)
+        );
+    }
+}

@@ -1,0 +1,145 @@
+//! Errors of HTCondor's commands: as errors of the scheduler, and what a failed `condor_submit`
+//! says about its jobs.
+//!
+//! `condor_submit` creates all jobs of a description in one transaction. It creates none if it
+//! fails while it reads the description, or if the schedd answers with an error. The sentences are
+//! those of versions 23.9 and 25.
+
+use dispatch_core::scheduler::SchedulerError;
+use dispatch_core::scheduler::command::{CommandError, CommandFailure};
+
+/// Name of this scheduler in errors, logs and labels.
+pub const NAME: &str = "condor";
+
+/// HTCondor did not answer completely; `detail` is what its command wrote or why it failed.
+pub fn no_answer(detail: String) -> SchedulerError {
+    SchedulerError::NoAnswer {
+        scheduler: NAME,
+        detail: summarize(&detail),
+    }
+}
+
+/// What a failed `condor_submit` says about its jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SubmitFault {
+    /// HTCondor rejected the jobs, and created none of them.
+    Jobs,
+    /// The schedd is unreachable, busy or full; the jobs are not the cause.
+    Schedd,
+    /// The cause is unknown, and so is whether jobs were created.
+    Unknown,
+}
+
+/// Phrases for a schedd that is unreachable, does not answer in time, or takes no more jobs of this
+/// user.
+const SCHEDD_ERRORS: [&str; 13] = [
+    "address of schedd",
+    "address of local schedd",
+    "queue manager",
+    "ailed to connect",
+    "connection refused",
+    "connection reset",
+    "broken pipe",
+    "timed out",
+    "timeout",
+    "CEDAR:",
+    "SECMAN:",
+    "AUTHENTICATE:",
+    "would exceed MAX_JOBS_",
+];
+/// Phrases for a description that condor_submit cannot read.
+const DESCRIPTION_ERRORS: [&str; 3] = [
+    "Parse error in expression",
+    "Failed to parse command file",
+    "ERROR at Queue statement",
+];
+/// The answer of the schedd follows this phrase; nothing follows if the schedd did not answer.
+const COMMIT_FAILED: &str = "ERROR: Failed to commit job submission into the queue.";
+
+/// An error message of HTCondor on one line, without the advice after it.
+pub fn summarize(message: &str) -> String {
+    let error = message.split("\nExtra Info:").next().unwrap_or_default();
+    let error = if error.trim().is_empty() {
+        message
+    } else {
+        error
+    };
+    error.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Classifies a failed `condor_submit`.
+pub fn classify(failure: &CommandFailure) -> SubmitFault {
+    let message = match failure {
+        CommandFailure::NotCompleted(CommandError::NotStarted { .. }) => {
+            return SubmitFault::Schedd;
+        }
+        CommandFailure::NotCompleted(CommandError::TimedOut { .. }) => return SubmitFault::Schedd,
+        CommandFailure::NotCompleted(_) => return SubmitFault::Unknown,
+        CommandFailure::Failed(message) => message,
+    };
+    let lower = message.to_lowercase();
+    let answered = message.split_once(COMMIT_FAILED).map(|(_, rest)| rest);
+    match () {
+        () if SCHEDD_ERRORS
+            .iter()
+            .any(|word| lower.contains(&word.to_lowercase())) =>
+        {
+            SubmitFault::Schedd
+        }
+        () if answered.is_some_and(|rest| rest.contains("ERROR: ")) => SubmitFault::Jobs,
+        () if answered.is_some() => SubmitFault::Unknown,
+        () if DESCRIPTION_ERRORS.iter().any(|word| message.contains(word)) => SubmitFault::Jobs,
+        () => SubmitFault::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_is_left_out() {
+        let message = "\nError: Can't find address\n  of local schedd\n\nExtra Info: You probably saw this error because\nthe condor_schedd\n";
+        assert_eq!(
+            summarize(message),
+            "Error: Can't find address of local schedd"
+        );
+        assert_eq!(summarize("\nExtra Info: this\n"), "Extra Info: this");
+        assert_eq!(summarize(""), "");
+    }
+
+    #[test]
+    fn only_what_the_jobs_are_is_their_fault() {
+        #[rustfmt::skip]
+        let rows = [
+            // Messages of 23.9.6.
+            ("ERROR: Parse error in expression: \n\tX = a b c\n\t", SubmitFault::Jobs),
+            ("ERROR: on Line 7 of submit file: \n\nERROR: Failed to parse command file (line 7).", SubmitFault::Jobs),
+            ("ERROR at Queue statement on Line 13: $INT() macro: x does not evaluate to an integer!", SubmitFault::Jobs),
+            ("ERROR: Failed to commit job submission into the queue.\nERROR: too much memory", SubmitFault::Jobs),
+            ("ERROR: Failed to commit job submission into the queue.", SubmitFault::Unknown),
+            ("ERROR: Failed to connect to local queue manager\nCEDAR:6001:Failed to connect to <127.0.0.1:34107>", SubmitFault::Schedd),
+            ("ERROR: Can't find address of local schedd", SubmitFault::Schedd),
+            ("ERROR: Can't find address of schedd n1", SubmitFault::Schedd),
+            ("ERROR: Failed to create proc\nNumber of submitted jobs would exceed MAX_JOBS_PER_OWNER", SubmitFault::Schedd),
+            ("ERROR: Failed to commit job submission into the queue.\nERROR: SECMAN:2004:Failed to connect", SubmitFault::Schedd),
+            ("ERROR: Failed to create proc", SubmitFault::Unknown),
+            ("ended by signal 9 and said nothing", SubmitFault::Unknown),
+        ];
+        for (message, expected) in rows {
+            assert_eq!(
+                classify(&CommandFailure::Failed(message.into())),
+                expected,
+                "{message}"
+            );
+        }
+        let late = CommandError::TimedOut {
+            program: "condor_submit".into(),
+            timeout: std::time::Duration::from_secs(60),
+        };
+        assert_eq!(
+            classify(&CommandFailure::NotCompleted(late)),
+            SubmitFault::Schedd
+        );
+    }
+}

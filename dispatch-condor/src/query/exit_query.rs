@@ -1,0 +1,80 @@
+//! How a job ended: `condor_q` must not list it any more, then `condor_history` and its output in
+//! the job directory tell.
+
+use std::time::Duration;
+
+use arvados_client::{ContainerUuid, TokenUuid};
+use dispatch_core::scheduler::{JobExit, SchedulerError, Uncertainty};
+
+use crate::condor::Condor;
+use crate::query::condor_q::JobAd;
+use crate::query::job_exit;
+use crate::submit::description::{ATTEMPT_ATTRIBUTE, CONTAINER_ATTRIBUTE};
+
+/// Maximum number of `condor_history` queries for one exit.
+const MAX_HISTORY_QUERIES: u32 = 3;
+const HISTORY_RETRY_INTERVAL: Duration = Duration::from_secs(2);
+
+impl Condor {
+    /// The exit of an attempt's job.
+    pub(crate) async fn query_exit(
+        &self,
+        container: &ContainerUuid,
+        attempt: &TokenUuid,
+    ) -> JobExit {
+        let constraint = format!(
+            "{CONTAINER_ATTRIBUTE} == \"{container}\" && {ATTEMPT_ATTRIBUTE} == \"{attempt}\""
+        );
+        let queued = self.query_ads("condor_q", &constraint, &[]).await;
+        let is_alive = |ads: Vec<JobAd>| ads.iter().filter_map(JobAd::to_job).any(|job| !job.ended);
+        match queued.map(is_alive) {
+            Ok(true) => return JobExit::uncertain(Uncertainty::StillRunning),
+            Err(error) => return JobExit::uncertain(Uncertainty::MayBeRunning(error.to_string())),
+            Ok(false) => {}
+        }
+        let mut history = self.query_history(&constraint).await;
+        for _ in 1..MAX_HISTORY_QUERIES {
+            if history.is_ok() {
+                break;
+            }
+            // The schedd may just be starting. Without an answer, undelivered results on a node
+            // would be abandoned.
+            tokio::time::sleep(HISTORY_RETRY_INTERVAL).await;
+            history = self.query_history(&constraint).await;
+        }
+        let tail = self.attempt_dir(container).output_tail_with_timeout().await;
+        let unread = tail.as_ref().err().map(ToString::to_string);
+        let tail = tail.unwrap_or_default();
+        let output_says_undelivered = tail.is_undelivered();
+        let mut doubt = None;
+        let (reason, ad) = match history.map(|ads| ads.into_iter().next()) {
+            Ok(Some(ad)) => (job_exit::describe_exit(&ad), Some(ad)),
+            Ok(None) => {
+                doubt = unread.map(Uncertainty::ResultsUnknown);
+                ("HTCondor does not know its job".to_owned(), None)
+            }
+            Err(error) => {
+                let why = error.to_string();
+                let reason = format!("it cannot be told how its job ended: {why}");
+                doubt = Some(Uncertainty::ResultsUnknown(why)).filter(|_| !output_says_undelivered);
+                (reason, None)
+            }
+        };
+        JobExit {
+            reason,
+            detail: tail.text,
+            status_line: tail.status_line,
+            node: ad.as_ref().and_then(JobAd::node),
+            uncertainty: doubt,
+            never_started: ad.as_ref().is_some_and(job_exit::never_started),
+            undelivered: ad
+                .as_ref()
+                .map_or(output_says_undelivered, job_exit::is_undelivered),
+        }
+    }
+
+    async fn query_history(&self, constraint: &str) -> Result<Vec<JobAd>, SchedulerError> {
+        self.query_ads("condor_history", constraint, &["-limit", "1"])
+            .await
+    }
+}

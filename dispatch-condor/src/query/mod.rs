@@ -1,0 +1,11 @@
+//! Queries: the queue, the history and the pool, and what their answers mean.
+
+pub mod better_analyze;
+pub mod condor_q;
+pub mod exit_query;
+pub mod job_exit;
+pub mod match_analysis;
+pub mod pending_reason;
+pub mod queue;
+pub mod slot_class_cache;
+pub mod slot_classes;

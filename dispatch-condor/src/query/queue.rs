@@ -1,0 +1,84 @@
+//! The listing of this dispatcher's jobs by `condor_q`, and the monitoring of the jobs in it.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use dispatch_core::scheduler::SchedulerError;
+
+use crate::condor::{Condor, QueueListing, lock};
+use crate::query::condor_q::{JobAd, JobState};
+use crate::query::match_analysis::COMMANDS_PER_PROBE;
+use crate::query::pending_reason;
+use crate::submit::description::DISPATCHER_ATTRIBUTE;
+
+impl Condor {
+    /// Runs `condor_q` for the jobs of this dispatcher.
+    pub(crate) async fn query_queue(&self) -> Result<QueueListing, SchedulerError> {
+        let started = Instant::now();
+        let constraint = format!("{DISPATCHER_ATTRIBUTE} == \"{}\"", self.instance_id);
+        let ads = self.query_ads("condor_q", &constraint, &[]).await?;
+        Ok(QueueListing {
+            ads,
+            took: started.elapsed(),
+        })
+    }
+
+    /// Reports lost execute nodes and probes one unmatched job of the newest listing, in a service.
+    pub(crate) fn monitor_jobs(&self) {
+        if !self.monitors {
+            return;
+        }
+        let queue = lock(&self.queue);
+        self.report_disconnected(&queue.ads);
+        // In a pool that grows, a slot that no machine has today may join later.
+        if !self.settings.pool_grows
+            && self
+                .match_analysis
+                .start_probe(&queue.ads, self.command_timeout)
+        {
+            self.extra_commands
+                .fetch_add(COMMANDS_PER_PROBE, Ordering::Relaxed);
+        }
+    }
+
+    /// Asks `condor_status` for the capacity of the pool, if the last answer is old.
+    pub(crate) async fn refresh_capacity(&self) {
+        self.capacity.refresh(self.command_timeout).await;
+    }
+
+    /// Logs once for each running job that its execute node is lost, and once that the node has
+    /// reconnected.
+    ///
+    /// The schedd learns of a lost node at the shadow's next update (SHADOW_QUEUE_UPDATE_INTERVAL).
+    /// HTCondor waits for the node, and so does the dispatcher.
+    fn report_disconnected(&self, ads: &[JobAd]) {
+        let mut reported = lock(&self.reported_disconnected);
+        let lost = pending_reason::disconnected_jobs(ads);
+        for (job, (container, reason)) in &lost {
+            if !reported.contains(job) {
+                tracing::warn!(
+                    container,
+                    job,
+                    reason,
+                    event = "execute_node_lost",
+                    "HTCondor lost the execute node of a running job"
+                );
+            }
+        }
+        let is_running = |job: &String| {
+            let mut running = ads.iter().filter(|ad| ad.state() == JobState::Running);
+            running.any(|ad| ad.id() == *job)
+        };
+        let back = reported
+            .iter()
+            .filter(|job| !lost.contains_key(*job) && is_running(job));
+        for job in back {
+            tracing::info!(
+                job,
+                event = "execute_node_reconnected",
+                "the execute node of a running job reconnected"
+            );
+        }
+        *reported = lost.into_keys().collect();
+    }
+}

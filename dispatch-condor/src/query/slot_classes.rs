@@ -1,0 +1,196 @@
+//! The capacity of the pool's slots, and whether a container could ever run on one of them. Pure.
+//!
+//! A partitionable slot counts with all it had before it was divided. condor_status does not show
+//! machines that are down.
+
+use std::collections::BTreeSet;
+
+use dispatch_core::model::resources::{Admission, ResourceRequest};
+use serde::Deserialize;
+
+/// Constraint for slots that are not part of another slot.
+pub const WHOLE_SLOTS: &str = "DynamicSlot =!= true";
+/// Attributes that are queried of slots.
+pub const SLOT_ATTRIBUTES: &str = "Machine,PartitionableSlot,Cpus,Memory,Disk,GPUs,TotalSlotCpus,TotalSlotMemory,TotalSlotDisk,TotalSlotGPUs";
+
+const MIB: u64 = 1 << 20;
+const KIB: u64 = 1 << 10;
+
+/// The ClassAd of a slot.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Slot {
+    machine: String,
+    partitionable_slot: bool,
+    cpus: f64,
+    memory: f64,
+    disk: f64,
+    #[serde(rename = "GPUs")]
+    gpus: f64,
+    total_slot_cpus: f64,
+    total_slot_memory: f64,
+    total_slot_disk: f64,
+    #[serde(rename = "TotalSlotGPUs")]
+    total_slot_gpus: f64,
+}
+
+/// The amounts of one or more equal slots.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct SlotClass {
+    cpus: u64,
+    memory: u64,
+    disk: u64,
+    gpus: u64,
+}
+
+/// The classes of slots in the pool, and the number of its machines.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotClasses {
+    classes: BTreeSet<SlotClass>,
+    machines: usize,
+}
+
+type AmountOf = fn(&SlotClass) -> u64;
+
+/// The amounts of a slot, and their names.
+const AMOUNTS: [(AmountOf, &str); 4] = [
+    (|class| class.cpus, "CPUs"),
+    (|class| class.memory, "MiB of memory"),
+    (|class| class.disk, "KiB of disk"),
+    (|class| class.gpus, "GPUs"),
+];
+
+impl SlotClasses {
+    /// Parses the answer of condor_status; none if it is malformed or has no slot.
+    pub fn parse(answer: &str) -> Option<Self> {
+        let slots: Vec<Slot> = serde_json::from_str(answer).ok()?;
+        let machines: BTreeSet<&str> = slots.iter().map(|slot| slot.machine.as_str()).collect();
+        let machines = machines.len();
+        let classes: BTreeSet<SlotClass> = slots.iter().map(SlotClass::of).collect();
+        (!classes.is_empty()).then_some(Self { classes, machines })
+    }
+
+    /// The number of machines.
+    pub fn machines(&self) -> usize {
+        self.machines
+    }
+
+    /// Whether a container could run here if everything were free.
+    pub fn fit(&self, needs: &ResourceRequest) -> Admission {
+        let wants = SlotClass {
+            cpus: needs.cpus.into(),
+            memory: needs.ram.div_ceil(MIB),
+            disk: needs.disk().div_ceil(KIB),
+            gpus: needs.gpus.into(),
+        };
+        let fits = |class: &SlotClass| AMOUNTS.iter().all(|(of, _)| of(&wants) <= of(class));
+        match self.classes.iter().any(fits) {
+            true => Admission::Now,
+            false => Admission::Never(self.describe_shortfall(&wants)),
+        }
+    }
+
+    /// The amounts that no slot has. If some slot has each amount but none has all, what the
+    /// nearest slot has.
+    fn describe_shortfall(&self, wants: &SlotClass) -> String {
+        let largest = |of: AmountOf| self.classes.iter().map(of).max().unwrap_or(0);
+        let beyond: Vec<String> = AMOUNTS
+            .iter()
+            .filter(|(of, _)| of(wants) > largest(*of))
+            .map(|(of, unit)| {
+                let (amount, largest) = (of(wants), largest(*of));
+                format!("{amount} {unit}, where the most that one slot gives is {largest}")
+            })
+            .collect();
+        if !beyond.is_empty() {
+            return format!("it asks for {}", beyond.join("; "));
+        }
+        let missed = |class: &&SlotClass| {
+            AMOUNTS
+                .iter()
+                .filter(|(of, _)| of(wants) > of(class))
+                .count()
+        };
+        let nearest = self.classes.iter().min_by_key(missed);
+        let list = |class: &SlotClass| {
+            let wanted_amounts = AMOUNTS.iter().filter(|(of, _)| of(wants) > 0);
+            let each: Vec<String> = wanted_amounts
+                .map(|(of, unit)| format!("{} {unit}", of(class)))
+                .collect();
+            each.join(", ")
+        };
+        format!(
+            "no one slot gives all that it asks for ({}); the nearest gives {}",
+            list(wants),
+            nearest.map(list).unwrap_or_default(),
+        )
+    }
+}
+
+impl SlotClass {
+    fn of(slot: &Slot) -> Self {
+        let amount = |all: f64, whole: f64| match slot.partitionable_slot && all > 0.0 {
+            true => all as u64,
+            false => whole as u64,
+        };
+        Self {
+            cpus: amount(slot.total_slot_cpus, slot.cpus),
+            memory: amount(slot.total_slot_memory, slot.memory),
+            disk: amount(slot.total_slot_disk, slot.disk),
+            gpus: amount(slot.total_slot_gpus, slot.gpus),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POOL: &str = r#"[
+        {"Machine": "n1", "PartitionableSlot": true, "Cpus": 0, "Memory": 128, "Disk": 1.0, "GPUs": 0,
+         "TotalSlotCpus": 4, "TotalSlotMemory": 8192, "TotalSlotDisk": 1.0E+06, "TotalSlotGPUs": 2},
+        {"Machine": "n2", "Cpus": 8, "Memory": 4096, "Disk": 2000000, "TotalSlotCpus": 8.0},
+        {"Machine": "n2", "Cpus": 8, "Memory": 4096, "Disk": 2000000}
+    ]"#;
+
+    #[test]
+    fn what_no_slot_has_can_never_run() {
+        let pool = SlotClasses::parse(POOL).unwrap();
+        assert_eq!(pool.machines(), 2);
+        let needs = ResourceRequest {
+            cpus: 2,
+            ram: 1000 * MIB,
+            ..ResourceRequest::default()
+        };
+        #[rustfmt::skip]
+        let rows = [
+            (needs.clone(), None),
+            (ResourceRequest { cpus: 8, ..needs.clone() }, None),
+            (ResourceRequest { cpus: 9, ..needs.clone() }, Some("it asks for 9 CPUs, where the most that one slot gives is 8")),
+            (ResourceRequest { ram: 8192 * MIB, gpus: 2, scratch: 1_000_000 * KIB, ..needs.clone() }, None),
+            (ResourceRequest { ram: 8192 * MIB + 1, gpus: 3, ..needs.clone() }, Some("it asks for 8193 MiB of memory, where the most that one slot gives is 8192; 3 GPUs, where the most that one slot gives is 2")),
+            (ResourceRequest { cpus: 5, gpus: 1, ..needs.clone() }, Some("no one slot gives all that it asks for (5 CPUs, 1000 MiB of memory, 1 GPUs); the nearest gives 4 CPUs, 8192 MiB of memory, 2 GPUs")),
+            (ResourceRequest { scratch: u64::MAX, ..needs }, Some("it asks for 18014398509481984 KiB of disk, where the most that one slot gives is 2000000")),
+        ];
+        for (needs, expected) in rows {
+            let why = match pool.fit(&needs) {
+                Admission::Never(why) => Some(why),
+                _ => None,
+            };
+            assert_eq!(why.as_deref(), expected, "{needs:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_no_capacity() {
+        for answer in [
+            "",
+            "\n",
+            "[]",
+            "[{\"Cpus\": \"many\"}]",
+            "Error: communication error",
+        ] {
+            assert_eq!(SlotClasses::parse(answer), None, "{answer:?}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Writes the log of a container whose executor crashed.
+//!
+//! Input: the [`JobExit`] from the scheduler, and the log that the executor saved last. Output: a
+//! log collection with an additional file of the dispatcher. No other program saves this log.
+
+use arvados_client::filter::Query;
+use arvados_client::keep::{CollectionWriter, KeepError};
+use arvados_client::manifest::{Manifest, ManifestError};
+use arvados_client::records::ContainerRequest;
+use arvados_client::{Client, ContainerUuid, Error};
+use jiff::Timestamp;
+use serde_json::json;
+
+use crate::scheduler::JobExit;
+
+/// Name of the dispatcher's file in the log collection.
+const FILE_NAME: &str = "dispatch.txt";
+
+/// Why the log could not be saved.
+#[derive(Debug, thiserror::Error)]
+pub enum CrashLogError {
+    /// A call to the API server failed.
+    #[error(transparent)]
+    Api(#[from] Error),
+    /// Storing the text in Keep failed.
+    #[error("cannot store the log: {0}")]
+    Keep(#[from] KeepError),
+    /// The earlier log could not be parsed.
+    #[error("cannot parse the log that was saved last: {0}")]
+    Manifest(#[from] ManifestError),
+    /// The answer of the API server lacks the portable data hash.
+    #[error("the API server gave the log collection no portable data hash")]
+    NoHash,
+}
+
+/// The content of the file.
+pub fn render(
+    container: &ContainerUuid,
+    scheduler: &str,
+    exit: &JobExit,
+    now: Timestamp,
+) -> String {
+    let mut text = format!(
+        "{now:.9} The executor of {container} is gone and recorded no final state. The dispatcher wrote this log.\n\
+         {now:.9} {scheduler}: {}\n",
+        exit.reason_or_default()
+    );
+    match exit.detail.trim_end() {
+        "" => text.push_str(&format!("{now:.9} The job wrote no output.\n")),
+        detail => {
+            text.push_str(&format!("{now:.9} End of the output of the job:\n"));
+            for line in detail.lines() {
+                text.push_str(&format!("{now:.9} | {line}\n"));
+            }
+        }
+    }
+    text
+}
+
+/// Saves `text` in a new collection and returns its portable data hash. With `beside_earlier` the
+/// collection also contains the files of the last saved log.
+pub(crate) async fn save(
+    client: &Client,
+    container: &ContainerUuid,
+    beside_earlier: bool,
+    text: &str,
+) -> Result<String, CrashLogError> {
+    let keep = client.keep(client.keep_options().await?).await?;
+    let mut writer = CollectionWriter::new(keep);
+    writer.start_file(FILE_NAME)?;
+    writer.write(text.as_bytes()).await?;
+    writer.finish_file();
+    let ours = writer.finish().await?;
+    let earlier = match beside_earlier {
+        true => earlier(client, container).await?,
+        false => None,
+    };
+    let manifest = match earlier {
+        None => ours,
+        Some(earlier) => Manifest::merged([&earlier, &ours])?,
+    };
+    // The collection is created in the trash. The server copies it from there to the container
+    // requests.
+    let made = client
+        .create_collection(json!({
+            "name": format!("logs for {container}"),
+            "manifest_text": manifest.to_string(),
+            "is_trashed": true,
+        }))
+        .await?;
+    let hash = made.portable_data_hash.ok_or(CrashLogError::NoHash)?;
+    Ok(hash.to_string())
+}
+
+/// The last saved log, read from a container request. The container's own collection is in the
+/// trash, where its blocks have no signatures for readers.
+async fn earlier(
+    client: &Client,
+    container: &ContainerUuid,
+) -> Result<Option<Manifest>, CrashLogError> {
+    let query = Query::new()
+        .filter("container_uuid", "=", container)
+        .select(&["uuid", "log_uuid"])
+        .limit(1);
+    let requests = client
+        .page::<ContainerRequest>("container_requests", &query)
+        .await?;
+    let Some(log) = requests.items.into_iter().find_map(|one| one.log_uuid) else {
+        return Ok(None);
+    };
+    let shown = client.collection(log.as_str()).await?;
+    let own = container_streams(&shown.manifest_text, container);
+    Ok(Some(Manifest::parse(&own)?))
+}
+
+/// Extracts the streams of one container from the log of a request. That log has one directory per
+/// container.
+fn container_streams(manifest: &str, container: &ContainerUuid) -> String {
+    let directory = format!("./log\\040for\\040container\\040{container}");
+    let streams = manifest.lines().filter_map(|line| {
+        let rest = line.strip_prefix(&directory)?;
+        rest.starts_with([' ', '/']).then(|| format!(".{rest}\n"))
+    });
+    streams.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_s_log_has_those_of_other_containers_beside() {
+        let container = ContainerUuid::generate("zzzzz");
+        let block = "acbd18db4cc2f85cedef654fccc4a4d8+3";
+        let name = format!("./log\\040for\\040container\\040{container}");
+        let manifest = format!(
+            ". {block} 0:3:stdout.txt\n{name} {block} 0:3:stdout.txt\n{name}/deep {block} 0:3:x\n{name}0 {block} 0:3:y\n"
+        );
+        assert_eq!(
+            container_streams(&manifest, &container),
+            format!(". {block} 0:3:stdout.txt\n./deep {block} 0:3:x\n")
+        );
+    }
+
+    #[test]
+    fn every_line_has_its_time_and_the_reason_is_included() {
+        let now: Timestamp = "2026-01-02T03:04:05.6Z".parse().unwrap();
+        let container = ContainerUuid::generate("zzzzz");
+        let exit = JobExit {
+            reason: "Slurm job 7 was lost with its node".into(),
+            detail: "one\ntwo\n".into(),
+            ..JobExit::default()
+        };
+        let text = render(&container, "slurm", &exit, now);
+        assert!(
+            text.lines()
+                .all(|line| line.starts_with("2026-01-02T03:04:05.600000000Z ")),
+            "{text}"
+        );
+        assert!(
+            text.contains(" slurm: Slurm job 7 was lost with its node\n"),
+            "{text}"
+        );
+        assert!(text.ends_with(" | two\n"), "{text}");
+        let without_output = render(&container, "slurm", &JobExit::default(), now);
+        assert!(
+            without_output.contains("does not report the reason")
+                && without_output.contains("wrote no output"),
+            "{without_output}"
+        );
+    }
+}

@@ -1,0 +1,104 @@
+//! Submits attempts to the scheduler in one batch.
+//!
+//! Input: [`Submission`]s. Output: an [`Outcome`] for each. The container of a rejected submission
+//! is unlocked.
+
+use arvados_client::ContainerUuid;
+use fail_points::fail_point;
+use futures_util::future::join_all;
+
+use crate::act::runner::TaskResults;
+use crate::act::{TaskResult, TaskRunner};
+use crate::api::Api;
+use crate::model::decision::Decision;
+use crate::model::outcome::Outcome;
+use crate::model::reason::Reason;
+use crate::model::task::{Submission, Unlock};
+use crate::model::world::JobId;
+use crate::scheduler::credentials::{Credentials, GatewayKey};
+use crate::scheduler::{Scheduler, SchedulerError, SubmitRequest};
+
+impl<A: Api, S: Scheduler> TaskRunner<A, S> {
+    pub(super) async fn submit(&self, batch: Vec<Submission>) -> TaskResults {
+        let gateway = self.gateway.as_ref();
+        let requests = batch.iter().map(|one| request(one, gateway)).collect();
+        fail_point("dispatcher.before-submit");
+        let mut answers = self.scheduler.submit(requests).await.into_iter();
+        fail_point("dispatcher.after-submit");
+        let concluded = batch.into_iter().map(|submission| {
+            let container = submission.container.clone();
+            // A submission without an answer may have taken effect.
+            let answer = answers
+                .next()
+                .unwrap_or_else(|| Err(self.no_answer(&container)));
+            async move { (container, self.conclude_submit(submission, answer).await) }
+        });
+        join_all(concluded).await
+    }
+
+    fn no_answer(&self, container: &ContainerUuid) -> SchedulerError {
+        SchedulerError::Ambiguous {
+            scheduler: self.scheduler.name(),
+            container: container.clone(),
+            detail: "the answer to the batch lacks this container".into(),
+        }
+    }
+
+    /// Turns the scheduler's answer into a result, and unlocks the container after a rejection.
+    async fn conclude_submit(
+        &self,
+        submission: Submission,
+        answer: Result<JobId, SchedulerError>,
+    ) -> TaskResult {
+        let Submission {
+            container, token, ..
+        } = submission;
+        let error = match answer {
+            Ok(job) => {
+                let event = Decision::Dispatched { container, job };
+                return TaskResult::new(Outcome::Submitted, vec![event]);
+            }
+            Err(error @ SchedulerError::RefusedInBatch { .. }) => {
+                tracing::debug!(%container, %error, "submitting the job alone next");
+                return TaskResult::new(Outcome::RetryAlone, vec![]);
+            }
+            Err(error) => error,
+        };
+        let failed = Decision::SubmitFailed {
+            container: container.clone(),
+            error: error.to_string(),
+        };
+        if !matches!(error, SchedulerError::Refused { .. }) {
+            return TaskResult::new(Outcome::SubmitUnknown, vec![failed]);
+        }
+        let unlock = Unlock {
+            container,
+            attempt: token.uuid.clone(),
+            token: Some(token),
+            reason: Reason::Refused,
+            was_listed: false,
+        };
+        let mut result = self.unlock(unlock).await;
+        result.events.insert(0, failed);
+        result.outcome = match result.outcome {
+            Outcome::Released(state, is_revoked) => Outcome::NotSubmitted(state, is_revoked),
+            // The unlock failed. Later listings lack the job, and the plan unlocks the container
+            // then.
+            _ => Outcome::SubmitUnknown,
+        };
+        result
+    }
+}
+
+fn request(submission: &Submission, gateway: Option<&GatewayKey>) -> SubmitRequest {
+    SubmitRequest {
+        container: submission.container.clone(),
+        attempt: submission.token.uuid.clone(),
+        credentials: Credentials {
+            token: submission.token.token.clone(),
+            gateway_secret: gateway.map(|key| key.secret(&submission.container)),
+        },
+        needs: submission.needs.clone(),
+        avoid: submission.avoid.clone(),
+    }
+}

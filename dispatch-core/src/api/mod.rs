@@ -1,0 +1,414 @@
+//! The seam to the API server: the trait [`Api`] with all calls of a dispatcher.
+//!
+//! Input: tokens, UUIDs and attributes. Output: records, tokens and errors of the server.
+//! [`Client`] implements the trait for a real server. The simulator has its own implementation.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arvados_client::api::{Bulk, Each, NewLog, NewToken, WantedLock};
+use arvados_client::client::Call;
+use arvados_client::filter::Query;
+use arvados_client::records::{Authorization, Container, ContainerState};
+use arvados_client::{Client, ContainerUuid, Error, Token, TokenUuid};
+use exp_backoff::Backoff;
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::act::crash_log::{self, CrashLogError};
+use crate::model::container_record::ListedRecord;
+use crate::observe::change_feed::{ChangeFeed, changed_container};
+
+pub mod error_hint;
+mod listing;
+pub mod log_writer;
+
+pub(crate) use listing::parse_row;
+use listing::{fetch_named, fetch_page, fetch_page_after};
+
+/// Columns of queued containers: those that may change.
+const QUEUE_COLUMNS: [&str; 6] = [
+    "uuid",
+    "state",
+    "priority",
+    "locked_by_uuid",
+    "created_at",
+    "modified_at",
+];
+/// Columns of followed containers. They include the exit code and the runtime status.
+const FOLLOWED_COLUMNS: [&str; 8] = [
+    "uuid",
+    "state",
+    "priority",
+    "locked_by_uuid",
+    "created_at",
+    "modified_at",
+    "exit_code",
+    "runtime_status",
+];
+/// Columns that include the resource request. Mounts may have any size, so they are read only once
+/// per container.
+const FULL_COLUMNS: [&str; 10] = [
+    "uuid",
+    "state",
+    "priority",
+    "locked_by_uuid",
+    "runtime_constraints",
+    "scheduling_parameters",
+    "mounts",
+    "container_image",
+    "created_at",
+    "modified_at",
+];
+/// Retry budget of the calls of one poll. The next poll retries anyway. Until then an unreachable
+/// server is reported.
+const POLL_RETRY_BUDGET: Duration = Duration::from_secs(10);
+/// Time after which a websocket connection counts as stable and resets the reconnect back-off. It
+/// is also the interval between tries to read the server's bulk limits.
+const STABLE_CONNECTION_TIME: Duration = Duration::from_secs(60);
+/// Types of events that may report a new or changed container.
+const CHANGE_EVENTS: [&str; 3] = ["create", "update", "delete"];
+/// Maximum number of records in a page of changes. The server may return fewer.
+const CHANGES_PAGE_SIZE: u64 = 1000;
+/// Maximum number of pages of changes. Beyond it, a full listing is cheaper.
+const MAX_CHANGE_PAGES: usize = 20;
+
+/// A position in the queue: the last container that was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueCursor {
+    /// Priority of that container.
+    pub priority: i64,
+    /// UUID of that container.
+    pub uuid: ContainerUuid,
+}
+
+/// The calls a dispatcher makes to the API server. A call that takes a token is authorized by it.
+/// All other calls use the dispatch token.
+pub trait Api: Clone + Send + Sync + 'static {
+    /// The current time, for the expiry of tokens.
+    fn now(&self) -> Timestamp;
+
+    /// Queued containers with a priority above 0, highest first, after `after`, without resource
+    /// requests. An empty page is the end of the queue. A page shorter than `limit` is not.
+    fn queued(
+        &self,
+        after: Option<&QueueCursor>,
+        limit: u64,
+    ) -> impl Future<Output = Result<Vec<ListedRecord>, Error>> + Send;
+
+    /// The records of `uuids` that exist, with exit code and runtime status. A missing record does
+    /// not prove that its container is gone.
+    fn records(
+        &self,
+        uuids: &[ContainerUuid],
+    ) -> impl Future<Output = Result<Vec<ListedRecord>, Error>> + Send;
+
+    /// The records of `uuids` that exist, with resource requests.
+    fn full_records(
+        &self,
+        uuids: &[ContainerUuid],
+    ) -> impl Future<Output = Result<Vec<ListedRecord>, Error>> + Send;
+
+    /// Every container changed at `since` or later, and all Locked or Running ones at priority 0.
+    /// The latter are included because a priority change need not update `modified_at`. None: too
+    /// many changes.
+    fn changed(
+        &self,
+        since: Timestamp,
+    ) -> impl Future<Output = Result<Option<Vec<ListedRecord>>, Error>> + Send;
+
+    /// One record, read with the dispatch token or with the token `by`.
+    fn record(
+        &self,
+        by: Option<&Token>,
+        uuid: &ContainerUuid,
+    ) -> impl Future<Output = Result<ListedRecord, Error>> + Send;
+
+    /// Whether the dispatch token may read every record. The server reports a record that it may
+    /// not read as "not found".
+    fn can_read_all(&self) -> impl Future<Output = Result<bool, Error>> + Send;
+
+    /// The record of the dispatch token.
+    fn own_token(&self) -> impl Future<Output = Result<Authorization, Error>> + Send;
+
+    /// The server's limits for the bulk calls of this trait.
+    fn bulk(&self) -> impl Future<Output = Result<Bulk, Error>> + Send;
+
+    /// Creates tokens for the dispatcher's user, with one result per token. An error of the whole
+    /// call means for each token what its own error would mean. A server that does not support
+    /// several tokens in one call refuses such a call.
+    fn mint(
+        &self,
+        new: &[NewToken],
+    ) -> impl Future<Output = Result<Each<Authorization>, Error>> + Send;
+
+    /// Changes containers from Queued to Locked, each for its token and only if the record still
+    /// has its etag. Results and errors are as in [`mint`](Self::mint).
+    fn lock(&self, wanted: &[WantedLock]) -> impl Future<Output = Result<Each<()>, Error>> + Send;
+
+    /// Changes the expiry time of a token.
+    fn renew(
+        &self,
+        token: &TokenUuid,
+        end: Timestamp,
+    ) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Revokes a token. A token that does not exist is a success.
+    fn revoke(&self, token: &TokenUuid) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// All tokens of the dispatcher's user.
+    fn tokens(&self) -> impl Future<Output = Result<Vec<Authorization>, Error>> + Send;
+
+    /// All Locked or Running containers whose lock `holder` has.
+    fn locked_by(
+        &self,
+        holder: &TokenUuid,
+    ) -> impl Future<Output = Result<Vec<ContainerUuid>, Error>> + Send;
+
+    /// Changes Locked to Queued, or to Cancelled after the last attempt the server allows.
+    fn unlock(
+        &self,
+        by: &Token,
+        uuid: &ContainerUuid,
+    ) -> impl Future<Output = Result<ContainerState, Error>> + Send;
+
+    /// Updates attributes of a container, all or none.
+    fn update(
+        &self,
+        by: Option<&Token>,
+        uuid: &ContainerUuid,
+        attributes: Value,
+    ) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Saves `text` as a log file, on request together with the files of the last saved log.
+    /// Returns the portable data hash of the new log.
+    fn save_log(
+        &self,
+        container: &ContainerUuid,
+        beside_earlier: bool,
+        text: String,
+    ) -> impl Future<Output = Result<String, CrashLogError>> + Send;
+
+    /// Writes entries to the server's `logs` table. Results and errors are as in
+    /// [`mint`](Self::mint).
+    fn create_logs(
+        &self,
+        entries: &[NewLog],
+    ) -> impl Future<Output = Result<Each<()>, Error>> + Send;
+
+    /// Reports changes of containers to `feed`. Never returns.
+    fn subscribe(&self, feed: Arc<ChangeFeed>) -> impl Future<Output = ()> + Send;
+}
+
+impl Api for Client {
+    fn now(&self) -> Timestamp {
+        Timestamp::now()
+    }
+
+    async fn queued(
+        &self,
+        after: Option<&QueueCursor>,
+        limit: u64,
+    ) -> Result<Vec<ListedRecord>, Error> {
+        let queue = Query::new()
+            .filter("state", "=", "Queued")
+            .filter("priority", ">", 0)
+            .select(&QUEUE_COLUMNS)
+            .limit(limit);
+        let after = after.map(|cursor| (cursor.priority, &cursor.uuid));
+        let client = self.with_retry_budget(POLL_RETRY_BUDGET);
+        fetch_page_after(&client, queue, ("priority", "<", "priority desc"), after).await
+    }
+
+    async fn records(&self, uuids: &[ContainerUuid]) -> Result<Vec<ListedRecord>, Error> {
+        fetch_named(self, uuids, &FOLLOWED_COLUMNS).await
+    }
+
+    async fn full_records(&self, uuids: &[ContainerUuid]) -> Result<Vec<ListedRecord>, Error> {
+        fetch_named(self, uuids, &FULL_COLUMNS).await
+    }
+
+    async fn changed(&self, since: Timestamp) -> Result<Option<Vec<ListedRecord>>, Error> {
+        let client = self.with_retry_budget(POLL_RETRY_BUDGET);
+        let held = Query::new()
+            .filter("state", "in", ["Locked", "Running"])
+            .filter("priority", "=", 0)
+            .order("uuid asc")
+            .select(&FOLLOWED_COLUMNS)
+            .limit(CHANGES_PAGE_SIZE);
+        let mut all = fetch_page(&client, held).await?;
+        if all.len() as u64 >= CHANGES_PAGE_SIZE {
+            return Ok(None);
+        }
+        let recent = Query::new()
+            .filter("modified_at", ">=", since)
+            .select(&FOLLOWED_COLUMNS)
+            .limit(CHANGES_PAGE_SIZE);
+        let mut after: Option<(Timestamp, ContainerUuid)> = None;
+        for _ in 0..MAX_CHANGE_PAGES {
+            let cursor = after.as_ref().map(|(at, uuid)| (*at, uuid));
+            let order = ("modified_at", ">", "modified_at asc");
+            let page = fetch_page_after(&client, recent.clone(), order, cursor).await?;
+            let last = page.iter().rev().find_map(|row| match row {
+                ListedRecord::Parsed(record) => Some((record.modified_at?, record.uuid.clone())),
+                ListedRecord::Malformed(..) => None,
+            });
+            match last {
+                None if page.is_empty() => return Ok(Some(all)),
+                None => return Ok(None),
+                last => after = last,
+            }
+            all.extend(page);
+        }
+        Ok(None)
+    }
+
+    async fn record(
+        &self,
+        by: Option<&Token>,
+        uuid: &ContainerUuid,
+    ) -> Result<ListedRecord, Error> {
+        let client = match by {
+            None => self.with_retry_budget(POLL_RETRY_BUDGET),
+            Some(token) => self.with_token(token.clone()),
+        };
+        let record: Value = client.send(Call::get(format!("containers/{uuid}"))).await?;
+        Ok(parse_row(record).unwrap_or_else(|| {
+            ListedRecord::Malformed(uuid.clone(), "it has another container's uuid".into())
+        }))
+    }
+
+    async fn can_read_all(&self) -> Result<bool, Error> {
+        let client = self.with_retry_budget(POLL_RETRY_BUDGET);
+        Ok(client.current_user().await?.is_admin)
+    }
+
+    async fn own_token(&self) -> Result<Authorization, Error> {
+        self.with_retry_budget(POLL_RETRY_BUDGET)
+            .current_token()
+            .await
+    }
+
+    async fn bulk(&self) -> Result<Bulk, Error> {
+        let client = self.with_retry_budget(POLL_RETRY_BUDGET);
+        Ok(client.discovery().await?.bulk())
+    }
+
+    async fn mint(&self, new: &[NewToken]) -> Result<Each<Authorization>, Error> {
+        match new {
+            [one] => Ok(vec![self.create_token(one).await]),
+            several => self.create_tokens(several).await,
+        }
+    }
+
+    async fn lock(&self, wanted: &[WantedLock]) -> Result<Each<()>, Error> {
+        if let [one] = wanted {
+            // The server has just created this token, so it accepts it.
+            let client = self.with_token(one.by.clone()).with_accepted_token();
+            let locked = client.lock_container(&one.uuid, &one.etag).await;
+            return Ok(vec![locked.map(drop)]);
+        }
+        let locked = self.lock_containers(wanted).await?;
+        Ok(locked.into_iter().map(|one| one.map(drop)).collect())
+    }
+
+    async fn renew(&self, token: &TokenUuid, end: Timestamp) -> Result<(), Error> {
+        self.renew_token(token, end).await
+    }
+
+    async fn revoke(&self, token: &TokenUuid) -> Result<(), Error> {
+        self.delete_token(token).await
+    }
+
+    async fn tokens(&self) -> Result<Vec<Authorization>, Error> {
+        let client = self.with_retry_budget(POLL_RETRY_BUDGET);
+        client
+            .all(
+                "api_client_authorizations",
+                Query::new(),
+                |t: &Authorization| t.uuid.as_str(),
+            )
+            .await
+    }
+
+    async fn locked_by(&self, holder: &TokenUuid) -> Result<Vec<ContainerUuid>, Error> {
+        let query = Query::new()
+            .filter("locked_by_uuid", "=", holder)
+            .filter("state", "in", ["Locked", "Running"])
+            .select(&["uuid"]);
+        let client = self.with_retry_budget(POLL_RETRY_BUDGET);
+        let records: Vec<Container> = client
+            .all("containers", query, |c: &Container| c.uuid.as_str())
+            .await?;
+        Ok(records.into_iter().map(|record| record.uuid).collect())
+    }
+
+    async fn unlock(&self, by: &Token, uuid: &ContainerUuid) -> Result<ContainerState, Error> {
+        let client = self.with_token(by.clone());
+        Ok(client.unlock_container(uuid).await?.state)
+    }
+
+    async fn update(
+        &self,
+        by: Option<&Token>,
+        uuid: &ContainerUuid,
+        attributes: Value,
+    ) -> Result<(), Error> {
+        match by {
+            None => self.update_container(uuid, attributes).await,
+            Some(token) => {
+                let client = self.with_token(token.clone());
+                client.update_container(uuid, attributes).await
+            }
+        }
+    }
+
+    async fn save_log(
+        &self,
+        container: &ContainerUuid,
+        beside_earlier: bool,
+        text: String,
+    ) -> Result<String, CrashLogError> {
+        crash_log::save(self, container, beside_earlier, &text).await
+    }
+
+    async fn create_logs(&self, entries: &[NewLog]) -> Result<Each<()>, Error> {
+        match entries {
+            [one] => Ok(vec![self.create_log(one).await]),
+            several => self.create_logs(several).await,
+        }
+    }
+
+    /// Subscribes only to a server whose events include priorities, as dispatch-api does. On an
+    /// Arvados server, each event for an administrator's subscription costs a permission check.
+    /// Polling finds the same changes there.
+    async fn subscribe(&self, feed: Arc<ChangeFeed>) {
+        let has_full_events = loop {
+            match self.bulk().await {
+                Ok(bulk) => break bulk.starts > 1,
+                Err(_) => tokio::time::sleep(STABLE_CONNECTION_TIME).await,
+            }
+        };
+        if !has_full_events {
+            return std::future::pending().await;
+        }
+        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+        loop {
+            if let Ok(mut events) = self.events(&CHANGE_EVENTS).await {
+                let began = Instant::now();
+                feed.request_resync();
+                while let Ok(event) = events.next().await {
+                    if let Some(container) = changed_container(&event) {
+                        feed.mark_changed(container);
+                    }
+                }
+                // A connection that ends early increases the reconnect delay.
+                if began.elapsed() > STABLE_CONNECTION_TIME {
+                    backoff.reset();
+                }
+            }
+            tokio::time::sleep(backoff.next_delay()).await;
+        }
+    }
+}

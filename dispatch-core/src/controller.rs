@@ -1,0 +1,393 @@
+//! The control loop of a dispatcher: observe, plan, act.
+//!
+//! Input: snapshots of scheduler and API server, change events, job exits and task results. Output:
+//! spawned tasks, decisions for the log, audit file and metrics, and health updates.
+//!
+//! The loop is level-triggered: events, job exits and finished tasks only make the next poll come
+//! sooner. Polls run in tasks of their own, so a slow server or scheduler delays no running action.
+
+pub mod snapshots;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use arvados_client::retry::RefusalTimer;
+use futures_util::{StreamExt, stream};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::act::TaskRunner;
+use crate::act::attempt_tokens::AttemptTokens;
+use crate::act::runner::TaskResults;
+use crate::api::Api;
+use crate::api::log_writer::{ApiLog, api_log_channel};
+use crate::config::settings::Settings;
+use crate::model::decision::Decision;
+use crate::model::outcome::Outcome;
+use crate::model::world::MonotonicTime;
+use crate::observe::change_feed::ChangeFeed;
+use crate::observe::poll_schedule::PollSchedule;
+use crate::reconcile::Reconciler;
+use crate::report::audit::Audit;
+use crate::report::metrics_and_health::Health;
+use crate::scheduler::{Scheduler, SchedulerError};
+
+use snapshots::{ApiReply, ListingReply, SchedulerSnapshot};
+
+/// Time limit for unlocking unsubmitted containers at shutdown.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum number of concurrent unlocks at shutdown.
+const MAX_CONCURRENT_UNLOCKS: usize = 8;
+/// Time limit for writing the last entries of the API log at shutdown.
+const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+/// Minimum interval between two reorders of pending jobs. Users rarely change only one priority.
+const REORDER_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Error: the user of the dispatch token is not an administrator.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the dispatch token cannot be used: the API server says that its user is no administrator, who could neither see nor \
+     lock the containers of others; give the token of an administrator or of the system user (--token-file, \
+     SystemRootToken or ARVADOS_API_TOKEN)"
+)]
+pub struct NotAdmin;
+
+/// The controller of one dispatcher process.
+pub struct Controller<A, S> {
+    runner: TaskRunner<A, S>,
+    reconciler: Reconciler,
+    poll_schedule: PollSchedule,
+    health: Arc<Health>,
+    audit: Option<Audit>,
+    started: Instant,
+    /// Time of the last successful token scan. None until the first one.
+    last_token_scan: Option<Instant>,
+    /// Whether a job may have ended since the last job listing started.
+    job_exit_signaled: Arc<AtomicBool>,
+    /// Start time of the last poll.
+    poll_began: Instant,
+    /// A job listing that exceeded the wait time of its poll and is still running.
+    late_listing: Option<JoinHandle<ListingReply>>,
+    /// The scheduler's upkeep after the last listing, until a poll has seen its end.
+    upkeep: Option<JoinHandle<()>>,
+    /// Whether the controller is shutting down and starts nothing new.
+    draining: bool,
+    /// Measures how long the server has been refusing the dispatch token.
+    refused: RefusalTimer,
+    refusal_window: Duration,
+    /// Whether the server reported that the user of the dispatch token is no administrator.
+    no_admin: bool,
+    /// Number of locks lost to others since the last API snapshot.
+    lost_locks: usize,
+}
+
+impl<A: Api, S: Scheduler> Controller<A, S> {
+    /// Creates a controller that has not polled yet.
+    pub fn new(
+        api: A,
+        scheduler: S,
+        mut settings: Settings,
+        health: Arc<Health>,
+        audit: Option<Audit>,
+    ) -> Self {
+        // A single-machine scheduler runs no commands, so they need no rate limit. Its size limits
+        // the number of workflow runners.
+        if let Some(capacity) = scheduler.capacity() {
+            let half = (capacity.total.cpus as usize / 2).max(1);
+            settings.max_supervisors = settings.max_supervisors.min(half);
+            settings.commands_per_second = 0.0;
+        }
+        let capabilities = scheduler.capabilities();
+        let attempts = AttemptTokens::new(
+            api.clone(),
+            format!("{}-{}", scheduler.name(), settings.label),
+            settings.token_margin,
+            settings.token_mode.clone(),
+        );
+        Self {
+            refused: RefusalTimer::new(settings.refusal_window),
+            refusal_window: settings.refusal_window,
+            no_admin: false,
+            lost_locks: 0,
+            poll_schedule: PollSchedule::new(settings.poll_interval, settings.min_poll_interval),
+            runner: TaskRunner {
+                api,
+                scheduler: Arc::new(scheduler),
+                attempts,
+                gateway: settings.gateway.take(),
+            },
+            reconciler: Reconciler::new(settings, capabilities),
+            health,
+            audit,
+            started: Instant::now(),
+            last_token_scan: None,
+            job_exit_signaled: Arc::default(),
+            poll_began: Instant::now(),
+            late_listing: None,
+            upkeep: None,
+            draining: false,
+        }
+    }
+
+    fn now(&self) -> MonotonicTime {
+        MonotonicTime(self.started.elapsed())
+    }
+
+    /// Runs until `shutdown`, then waits for running tasks. Jobs keep running.
+    pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), NotAdmin> {
+        let changes = Arc::new(ChangeFeed::default());
+        let watchers = CancellationToken::new();
+        let _stop_watchers = watchers.clone().drop_guard();
+        self.spawn_watchers(&watchers, &changes);
+        let (api_log, log_writer) = api_log_channel(self.runner.api.clone());
+        let log_writer = tokio::spawn(log_writer.run());
+        let mut tasks = JoinSet::new();
+        // The two halves of the poll under way.
+        let mut scheduler_half: Option<JoinHandle<SchedulerSnapshot>> = None;
+        let mut api_half: Option<JoinHandle<ApiReply>> = None;
+        let mut reorder: Option<JoinHandle<Result<(), SchedulerError>>> = None;
+        let mut woken = false;
+        let mut reorder_due = false;
+        let mut next_reorder = Instant::now();
+        let mut next_poll = Instant::now();
+        let mut next_decision = Instant::now();
+        loop {
+            let is_polling = scheduler_half.is_some() || api_half.is_some();
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => break,
+                Some(done) = tasks.join_next(), if !tasks.is_empty() => {
+                    self.on_task_done(done, &changes, &api_log);
+                    while let Some(done) = tasks.try_join_next() {
+                        self.on_task_done(done, &changes, &api_log);
+                    }
+                    let interval = self.reconciler.decision_interval(self.now());
+                    next_decision = next_decision.min(Instant::now() + interval);
+                }
+                Some(snapshot) = ready(&mut scheduler_half) => {
+                    scheduler_half = None;
+                    api_half = snapshot.ok().and_then(|snapshot| {
+                        self.on_scheduler_snapshot(snapshot, &changes, &api_log)
+                    });
+                    if self.no_admin {
+                        return Err(NotAdmin);
+                    }
+                    if api_half.is_none() {
+                        next_poll = Instant::now() + self.next_poll_in(woken);
+                    }
+                }
+                Some(reply) = ready(&mut api_half) => {
+                    api_half = None;
+                    self.on_api_snapshot(reply, &api_log);
+                    reorder_due = true;
+                    next_poll = Instant::now() + self.next_poll_in(woken);
+                    next_decision = Instant::now();
+                }
+                Some(listed) = ready(&mut self.late_listing) => {
+                    self.late_listing = None;
+                    if let Ok(listed) = listed {
+                        self.on_listing(listed);
+                    }
+                    // Acting on this listing takes records that are read after it.
+                    next_poll = next_poll.min(Instant::now() + self.next_poll_in(true));
+                    next_decision = Instant::now();
+                }
+                Some(reordered) = ready(&mut reorder) => {
+                    reorder = None;
+                    if let Ok(Err(error)) = reordered {
+                        tracing::warn!(%error, "could not reorder the pending jobs by priority; the next poll retries");
+                    }
+                }
+                () = tokio::time::sleep_until(next_reorder), if reorder_due && reorder.is_none() => {
+                    reorder_due = false;
+                    reorder = self.start_reorder();
+                    if reorder.is_some() {
+                        next_reorder = Instant::now() + REORDER_INTERVAL;
+                    }
+                }
+                () = changes.notified() => {
+                    woken = true;
+                    next_poll = next_poll.min(self.earliest_poll());
+                }
+                () = tokio::time::sleep_until(next_poll), if !is_polling => {
+                    woken = false;
+                    scheduler_half = Some(self.observe());
+                }
+                () = tokio::time::sleep_until(next_decision) => {
+                    self.start_tasks(&mut tasks);
+                    if self.reconciler.needs_next_page() {
+                        next_poll = next_poll.min(self.earliest_poll());
+                    }
+                    if self.reconciler.awaiting_confirmation() {
+                        next_poll = next_poll.min(Instant::now() + self.next_poll_in(false));
+                    }
+                    // Tasks that are due at a later time are found by this periodic pass.
+                    let interval = self.reconciler.decision_interval(self.now());
+                    next_decision = Instant::now() + (200 * interval).max(Duration::from_secs(1));
+                }
+            }
+        }
+        tracing::info!("draining: starting no more jobs and leaving running jobs alone");
+        for handle in [
+            scheduler_half.map(|half| half.abort_handle()),
+            api_half.map(|half| half.abort_handle()),
+            reorder.map(|reorder| reorder.abort_handle()),
+            self.late_listing
+                .take()
+                .map(|listing| listing.abort_handle()),
+            self.upkeep.take().map(|upkeep| upkeep.abort_handle()),
+        ] {
+            handle.iter().for_each(|handle| handle.abort());
+        }
+        self.drain(tasks, &changes, &api_log).await;
+        drop(api_log);
+        let _ = tokio::time::timeout(LOG_FLUSH_TIMEOUT, log_writer).await;
+        Ok(())
+    }
+
+    /// Watches for change events of the API server and for ended jobs, until `watchers` is
+    /// cancelled.
+    fn spawn_watchers(&self, watchers: &CancellationToken, changes: &Arc<ChangeFeed>) {
+        let (api, feed) = (self.runner.api.clone(), changes.clone());
+        let events = async move { api.subscribe(feed).await };
+        tokio::spawn(watchers.clone().run_until_cancelled_owned(events));
+        let exits = watch_job_exits(
+            self.runner.scheduler.clone(),
+            changes.clone(),
+            self.job_exit_signaled.clone(),
+        );
+        tokio::spawn(watchers.clone().run_until_cancelled_owned(exits));
+    }
+
+    /// Waits for running tasks, then unlocks what was locked and not submitted.
+    async fn drain(
+        &mut self,
+        mut tasks: JoinSet<TaskResults>,
+        changes: &ChangeFeed,
+        api_log: &ApiLog,
+    ) {
+        self.draining = true;
+        while let Some(done) = tasks.join_next().await {
+            self.on_task_done(done, changes, api_log);
+        }
+        let _ = tokio::time::timeout(DRAIN_TIMEOUT, self.release_unsubmitted(api_log)).await;
+    }
+
+    /// The earliest time of the next poll.
+    fn earliest_poll(&self) -> Instant {
+        Instant::now() + self.poll_schedule.min_interval(Instant::now())
+    }
+
+    /// Delay until the next poll. `woken`: a change was reported while the last poll was running.
+    fn next_poll_in(&self, woken: bool) -> Duration {
+        let min_interval = self.runner.scheduler.capabilities().min_listing_interval;
+        self.poll_schedule
+            .next_poll_in(Instant::now(), woken, self.is_urgent(), min_interval)
+    }
+
+    /// Whether a change awaits confirmation by a job listing, or a job may have ended.
+    fn is_urgent(&self) -> bool {
+        self.reconciler.awaiting_confirmation() || self.job_exit_signaled.load(Ordering::Relaxed)
+    }
+
+    /// Starts a reorder of the pending jobs. None if there are no priorities to apply.
+    fn start_reorder(&self) -> Option<JoinHandle<Result<(), SchedulerError>>> {
+        let priorities = self.reconciler.desired_priorities();
+        let scheduler = self.runner.scheduler.clone();
+        (!priorities.is_empty())
+            .then(|| tokio::spawn(async move { scheduler.reorder(priorities).await }))
+    }
+
+    /// Decides on tasks and spawns them.
+    fn start_tasks(&mut self, tasks: &mut JoinSet<TaskResults>) {
+        let attempts = self.runner.attempts.clone();
+        let commands = self.runner.scheduler.take_extra_commands();
+        self.reconciler.charge_commands(self.now(), commands);
+        for task in self
+            .reconciler
+            .next_tasks(self.now(), |token| attempts.needs_renewal(token))
+        {
+            let runner = self.runner.clone();
+            tasks.spawn(async move { runner.run(task).await });
+        }
+    }
+
+    fn on_task_done(
+        &mut self,
+        done: Result<TaskResults, tokio::task::JoinError>,
+        changes: &ChangeFeed,
+        api_log: &ApiLog,
+    ) {
+        for (container, result) in done.into_iter().flatten() {
+            // A poll shows whether the attempt holds the lock. A poll must also follow if a
+            // snapshot ignored a change of this container because its task was running.
+            let is_unknown = matches!(
+                result.outcome,
+                Outcome::LockUnknown(_) | Outcome::LockGranted(_)
+            );
+            if is_unknown || self.reconciler.has_pending_change(&container) {
+                changes.notify();
+            }
+            if let Some(reason) = result.events.iter().rev().find_map(Decision::failure) {
+                self.reconciler.record_failure(&container, reason);
+            }
+            self.emit(result.events, api_log);
+            let event = self.reconciler.apply_outcome(
+                self.now(),
+                container,
+                result.outcome,
+                result.feedback,
+            );
+            // A restarted dispatcher has no record of this wait.
+            let event = event.filter(|_| !self.draining);
+            self.emit(event.into_iter().collect(), api_log);
+        }
+    }
+
+    async fn release_unsubmitted(&mut self, api_log: &ApiLog) {
+        let runner = self.runner.clone();
+        let tasks = self.reconciler.drain_tasks().into_iter();
+        let mut unlocked =
+            stream::iter(tasks.map(|task| runner.run(task))).buffered(MAX_CONCURRENT_UNLOCKS);
+        while let Some(results) = unlocked.next().await {
+            for (_, result) in results {
+                self.emit(result.events, api_log);
+            }
+        }
+    }
+
+    fn emit(&mut self, events: Vec<Decision>, api_log: &ApiLog) {
+        for event in events {
+            event.log();
+            self.lost_locks +=
+                usize::from(matches!(event, Decision::LockFailed { lost: true, .. }));
+            self.health.count(&event);
+            if let Some(Err(error)) = self.audit.as_mut().map(|audit| audit.write(&event)) {
+                tracing::error!(%error, "could not write to the audit file");
+            }
+            api_log.enqueue(event);
+        }
+    }
+}
+
+/// Waits for a spawned task and returns its output. Never resolves if there is no task.
+async fn ready<T>(handle: &mut Option<JoinHandle<T>>) -> Option<Result<T, tokio::task::JoinError>> {
+    match handle {
+        Some(handle) => Some(handle.await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Wakes the loop whenever the scheduler signals that a job may have ended.
+async fn watch_job_exits<S: Scheduler>(
+    scheduler: Arc<S>,
+    changes: Arc<ChangeFeed>,
+    job_exit_signaled: Arc<AtomicBool>,
+) {
+    loop {
+        scheduler.job_exited().await;
+        job_exit_signaled.store(true, Ordering::Relaxed);
+        changes.notify();
+    }
+}

@@ -1,0 +1,281 @@
+//! Polls as the control loop starts and applies them: scheduler first, then API server.
+//!
+//! Input: attempt tokens, the job listing and the API snapshot. Output: updates of the reconciler,
+//! the poll schedule and the health status.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use arvados_client::api::Bulk;
+use arvados_client::retry::RefusalTimer;
+use arvados_client::{ContainerUuid, Error};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::api::Api;
+use crate::api::error_hint::WithHint;
+use crate::api::log_writer::ApiLog;
+use crate::controller::Controller;
+use crate::model::attempt_token::AttemptToken;
+use crate::model::snapshot::ApiSnapshot;
+use crate::model::world::{Job, MonotonicTime};
+use crate::observe::api_snapshot::fetch_snapshot;
+use crate::observe::change_feed::ChangeFeed;
+use crate::report::metrics_and_health::HealthUpdate;
+use crate::scheduler::{Scheduler, SchedulerError};
+
+/// Maximum time a poll waits for the job listing, and then for the scheduler's upkeep, before it
+/// reads the API. The records should be younger than the listing.
+const LISTING_WAIT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Interval between two scans for orphaned attempt tokens. A token is orphaned, for instance, when
+/// the answer to its mint request was lost.
+const TOKEN_SCAN_INTERVAL: Duration = Duration::from_secs(600);
+
+/// The time the job listing started, and its result.
+pub(crate) type ListingReply = (MonotonicTime, Result<Vec<Job>, SchedulerError>);
+
+/// The first half of a poll. Jobs are listed before records are read. So when a job is missing from
+/// the listing, the record already has everything the job wrote.
+pub(crate) struct SchedulerSnapshot {
+    recovered_tokens: Option<Result<Vec<(ContainerUuid, AttemptToken)>, Error>>,
+    /// The server's limits for bulk calls, if they were fetched.
+    bulk: Option<Bulk>,
+    /// Whether the user of the dispatch token is an administrator, if that was fetched.
+    admin: Option<bool>,
+    /// The job listing, if one was due and finished in time.
+    listing: Option<ListingReply>,
+    /// The job listing that is still running.
+    late_listing: Option<JoinHandle<ListingReply>>,
+}
+
+/// The second half of a poll: the API snapshot, and the scheduler's upkeep beside it.
+pub(crate) struct ApiReply {
+    snapshot: Result<ApiSnapshot, Error>,
+    upkeep: UpkeepState,
+}
+
+/// What became of the scheduler's upkeep during a poll.
+enum UpkeepState {
+    /// No upkeep was due.
+    NotDue,
+    /// It has ended.
+    Done,
+    /// It exceeded the wait time and is still running.
+    Late(JoinHandle<()>),
+}
+
+impl<A: Api, S: Scheduler> Controller<A, S> {
+    /// Starts a poll: a token scan if one is due, and a job listing if one is due.
+    pub(crate) fn observe(&mut self) -> JoinHandle<SchedulerSnapshot> {
+        self.poll_began = Instant::now();
+        let list = self.should_list();
+        let due = self
+            .last_token_scan
+            .is_none_or(|at| at.elapsed() >= TOKEN_SCAN_INTERVAL);
+        let (runner, started) = (self.runner.clone(), self.started);
+        tokio::spawn(async move {
+            let (mut recovered_tokens, mut bulk, mut admin) = (None, None, None);
+            if due {
+                let recovered = runner.attempts.recover().await;
+                if recovered.is_ok() {
+                    bulk = runner.api.bulk().await.ok();
+                    admin = runner.api.can_read_all().await.ok();
+                }
+                recovered_tokens = Some(recovered);
+            }
+            let (mut listing, mut late_listing) = (None, None);
+            if list {
+                let began = MonotonicTime(started.elapsed());
+                let scheduler = runner.scheduler.clone();
+                let mut query = tokio::spawn(async move { (began, scheduler.list_jobs().await) });
+                match tokio::time::timeout(LISTING_WAIT_TIMEOUT, &mut query).await {
+                    Ok(listed) => listing = listed.ok(),
+                    // The API snapshot does not wait for this listing any longer.
+                    Err(_) => late_listing = Some(query),
+                }
+            }
+            SchedulerSnapshot {
+                recovered_tokens,
+                bulk,
+                admin,
+                listing,
+                late_listing,
+            }
+        })
+    }
+
+    /// Whether a job listing is due. If so, resets the job exit signal, because the listing
+    /// follows.
+    fn should_list(&mut self) -> bool {
+        let min_interval = self.runner.scheduler.capabilities().min_listing_interval;
+        let is_idle =
+            self.late_listing.is_none() && self.upkeep.as_ref().is_none_or(JoinHandle::is_finished);
+        let is_due = is_idle
+            && self
+                .poll_schedule
+                .should_list(Instant::now(), self.is_urgent(), min_interval);
+        if is_due {
+            self.job_exit_signaled.store(false, Ordering::Relaxed);
+        }
+        is_due
+    }
+
+    /// Applies the first half of a poll and starts the second half, the API snapshot. None before
+    /// the tokens of an earlier run are recovered: their locks must not be taken for another
+    /// dispatcher's.
+    pub(crate) fn on_scheduler_snapshot(
+        &mut self,
+        snapshot: SchedulerSnapshot,
+        changes: &ChangeFeed,
+        api_log: &ApiLog,
+    ) -> Option<JoinHandle<ApiReply>> {
+        match snapshot.recovered_tokens {
+            // Only the first token scan makes this fatal. A dispatcher that has worked must go on
+            // following its jobs.
+            Some(Ok(_)) if snapshot.admin == Some(false) && self.last_token_scan.is_none() => {
+                self.no_admin = true;
+                return None;
+            }
+            Some(Ok(tokens)) => {
+                let is_first = self.last_token_scan.replace(Instant::now()).is_none();
+                if is_first {
+                    let tokens = tokens.len();
+                    tracing::info!(tokens, "found attempt tokens of an earlier run");
+                }
+                self.reconciler.apply_recovered_tokens(self.now(), tokens);
+            }
+            Some(Err(error)) => {
+                let error = self.with_hint(&error);
+                match self.last_token_scan {
+                    None => {
+                        tracing::warn!(%error, event = "token_scan_failed", "could not list the attempt tokens of an earlier run; starting no jobs before this succeeds")
+                    }
+                    Some(_) => {
+                        tracing::warn!(%error, event = "token_scan_failed", "could not list orphaned attempt tokens; a later poll retries")
+                    }
+                }
+            }
+            None => {}
+        }
+        if let Some(bulk) = snapshot.bulk {
+            self.reconciler.set_lock_batch_size(bulk.starts);
+            api_log.set_batch_size(bulk.logs);
+        }
+        self.late_listing = snapshot.late_listing.or(self.late_listing.take());
+        if let Some(listed) = snapshot.listing {
+            self.on_listing(listed);
+        }
+        self.last_token_scan?;
+        let request = self.reconciler.next_request(self.now(), changes.drain());
+        let (api, upkeep) = (self.runner.api.clone(), self.upkeep.take());
+        Some(tokio::spawn(async move {
+            let upkeep = match upkeep {
+                None => UpkeepState::NotDue,
+                // Admission needs what the upkeep finds out.
+                Some(mut running) => {
+                    match tokio::time::timeout(LISTING_WAIT_TIMEOUT, &mut running).await {
+                        Ok(_) => UpkeepState::Done,
+                        Err(_) => UpkeepState::Late(running),
+                    }
+                }
+            };
+            let snapshot = fetch_snapshot(&api, &request).await;
+            ApiReply { snapshot, upkeep }
+        }))
+    }
+
+    /// Applies the result of a job listing, and starts the scheduler's upkeep after a complete one.
+    pub(crate) fn on_listing(&mut self, (began, answer): ListingReply) {
+        match answer {
+            Ok(jobs) => {
+                self.health.scheduler_answered();
+                self.poll_schedule
+                    .listing_done(self.reconciler.world().listing.is_none());
+                self.reconciler.apply_listing(began, jobs);
+                let scheduler = self.runner.scheduler.clone();
+                self.upkeep = Some(tokio::spawn(async move { scheduler.run_upkeep().await }));
+            }
+            Err(error) => {
+                self.health.scheduler_failed(&error);
+                self.poll_schedule.listing_failed();
+                tracing::warn!(%error, event = "listing_failed", "could not list the scheduler's jobs; the last complete listing still counts");
+            }
+        }
+    }
+
+    /// Reads what the scheduler found out during its upkeep.
+    fn on_upkeep_done(&mut self, api_log: &ApiLog) {
+        let capabilities = self.runner.scheduler.capabilities();
+        self.reconciler.set_capabilities(capabilities);
+        let reasons = self.runner.scheduler.pending_reasons();
+        let events = self.reconciler.set_pending_reasons(self.now(), reasons);
+        self.emit(events, api_log);
+    }
+
+    /// Applies the second half of a poll. A failed API snapshot changes no container state.
+    pub(crate) fn on_api_snapshot(
+        &mut self,
+        reply: Result<ApiReply, tokio::task::JoinError>,
+        api_log: &ApiLog,
+    ) {
+        self.poll_schedule.poll_done(self.poll_began.elapsed());
+        let lost = std::mem::take(&mut self.lost_locks);
+        if lost > 0 {
+            tracing::info!(
+                event = "locks_lost",
+                containers = lost,
+                "another dispatcher or a user changed containers before they were locked"
+            );
+        }
+        let Ok(ApiReply { snapshot, upkeep }) = reply else {
+            self.reconciler.snapshot_failed();
+            return;
+        };
+        match upkeep {
+            UpkeepState::NotDue => {}
+            UpkeepState::Done => self.on_upkeep_done(api_log),
+            UpkeepState::Late(running) => self.upkeep = Some(running),
+        }
+        match snapshot {
+            Ok(snapshot) => {
+                self.health.api_answered();
+                self.refused = RefusalTimer::new(self.refusal_window);
+                let events = self.reconciler.apply_snapshot(self.now(), snapshot);
+                self.emit(events, api_log);
+            }
+            Err(error) => {
+                self.reconciler.snapshot_failed();
+                let error = self.with_hint(&error);
+                tracing::warn!(%error, event = "snapshot_failed", "could not fetch the container records; the last snapshot still counts");
+            }
+        }
+        let (waiting, started) = self.reconciler.candidates(self.now());
+        let fits = self.runner.scheduler.admit(&waiting, &started);
+        let events = self.reconciler.apply_admission(&waiting, fits);
+        self.emit(events, api_log);
+        self.health.update(HealthUpdate {
+            world: self.reconciler.world(),
+            capacity: self.runner.scheduler.capacity(),
+            breaker_open: !self.reconciler.may_start(self.now()),
+            excluded_nodes: self.reconciler.excluded_nodes(self.now()),
+        });
+    }
+
+    /// Records a failed API call in the health status and the poll schedule. Returns the error with
+    /// a hint for administrators.
+    fn with_hint<'a>(&mut self, error: &'a Error) -> WithHint<'a> {
+        let is_over = self
+            .refused
+            .record_failure(error, Instant::now().into_std());
+        // A refusal before the first successful token scan counts as persistent at once.
+        let is_persistent = is_over || self.last_token_scan.is_none();
+        let with_hint = WithHint {
+            error,
+            is_persistent,
+        };
+        self.health.api_failed(&with_hint);
+        self.poll_schedule
+            .poll_failed(Instant::now(), error.retry_after());
+        with_hint
+    }
+}

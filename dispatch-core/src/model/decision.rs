@@ -1,0 +1,239 @@
+//! The type of every decision. One [`Decision`] gives the log line, the metric, the audit line and
+//! the API log record.
+
+use arvados_client::records::ContainerState;
+use arvados_client::{ContainerUuid, TokenUuid};
+
+use crate::model::reason::Reason;
+use crate::model::world::JobId;
+
+/// A decision, or the result of one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// The container is to run: it was locked with this attempt's token.
+    DecidedToRun {
+        container: ContainerUuid,
+        attempt: TokenUuid,
+    },
+    /// The container is not to run now. Emitted once for each reason, not at every poll. After a
+    /// failed attempt it is also emitted with the start time of the next attempt.
+    DecidedNotToRun {
+        container: ContainerUuid,
+        reason: String,
+    },
+    /// The container was not locked: another dispatcher locked it first, or the server refused.
+    LockFailed {
+        container: ContainerUuid,
+        error: String,
+        /// The record changed since it was read. Usually another dispatcher locked the container.
+        lost: bool,
+    },
+    /// The scheduler accepted the job.
+    Dispatched {
+        container: ContainerUuid,
+        job: JobId,
+    },
+    /// crunch-run is gone and the record had no final state. The record was cancelled, or unlocked
+    /// if the container never ran.
+    ExecutorLost {
+        container: ContainerUuid,
+        /// State of the record now.
+        state: ContainerState,
+        reason: String,
+    },
+    /// The record became final while an attempt of this dispatcher held it. crunch-run or the
+    /// server wrote the final state.
+    Ended {
+        container: ContainerUuid,
+        how: String,
+    },
+    /// The container's results are on its node and were not delivered. They may still be delivered
+    /// from there.
+    ResultsUndelivered {
+        container: ContainerUuid,
+        reason: String,
+    },
+    /// A job was asked to end because its container must not run any more.
+    JobStopped {
+        container: ContainerUuid,
+        job: JobId,
+        reason: Reason,
+    },
+    /// A container was unlocked, and crunch-run never ran for it.
+    Unlocked {
+        container: ContainerUuid,
+        /// State of the record now.
+        state: ContainerState,
+        reason: Reason,
+        /// The end of its job, if the scheduler was asked for it.
+        job: Option<String>,
+    },
+    /// The scheduler did not accept the job.
+    SubmitFailed {
+        container: ContainerUuid,
+        error: String,
+    },
+    /// An action failed; the next pass plans it again.
+    ActionFailed {
+        container: ContainerUuid,
+        error: String,
+    },
+}
+
+impl Decision {
+    /// Name of the decision in metrics and in the audit file.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Decision::DecidedToRun { .. } => "decided_to_run",
+            Decision::DecidedNotToRun { .. } => "decided_not_to_run",
+            Decision::LockFailed { .. } => "lock_failed",
+            Decision::Dispatched { .. } => "dispatched",
+            Decision::ExecutorLost { .. } => "cleaned_up_crashed_executor",
+            Decision::JobStopped { .. } | Decision::Unlocked { .. } => {
+                "cleaned_up_abandoned_container"
+            }
+            Decision::Ended { .. } => "ended",
+            Decision::ResultsUndelivered { .. } => "results_undelivered",
+            Decision::SubmitFailed { .. } => "submit_failed",
+            Decision::ActionFailed { .. } => "action_failed",
+        }
+    }
+
+    /// The container of the decision.
+    pub fn container(&self) -> &ContainerUuid {
+        match self {
+            Decision::DecidedToRun { container, .. }
+            | Decision::DecidedNotToRun { container, .. }
+            | Decision::LockFailed { container, .. }
+            | Decision::Dispatched { container, .. }
+            | Decision::ExecutorLost { container, .. }
+            | Decision::JobStopped { container, .. }
+            | Decision::Unlocked { container, .. }
+            | Decision::Ended { container, .. }
+            | Decision::ResultsUndelivered { container, .. }
+            | Decision::SubmitFailed { container, .. }
+            | Decision::ActionFailed { container, .. } => container,
+        }
+    }
+
+    /// The reason of a failed attempt, if the decision reports one.
+    pub fn failure(&self) -> Option<&str> {
+        match self {
+            Decision::SubmitFailed { error, .. } => Some(error),
+            Decision::ExecutorLost { reason, .. } => Some(reason),
+            Decision::Unlocked { job, .. } => job.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// Whether the decision is written to the API's `logs`. These are the six decisions of a
+    /// dispatcher and the errors of a scheduler. The server itself records that a container ended.
+    pub fn goes_to_api_log(&self) -> bool {
+        !matches!(self, Decision::ActionFailed { .. } | Decision::Ended { .. })
+    }
+
+    /// Whether every container that runs without trouble has this decision.
+    pub fn is_routine(&self) -> bool {
+        matches!(
+            self,
+            Decision::DecidedToRun { .. } | Decision::Dispatched { .. }
+        )
+    }
+
+    /// The decision as one sentence for the user.
+    pub fn text(&self) -> String {
+        match self {
+            Decision::DecidedToRun { .. } => "decided to run it: locked".into(),
+            Decision::DecidedNotToRun { reason, .. } => format!("not run now: {reason}"),
+            Decision::LockFailed { error, .. } => format!("could not lock it: {error}"),
+            Decision::Dispatched { job, .. } => format!("dispatched as job {}", job.0),
+            Decision::ExecutorLost { state, reason, .. } => unlocked_text(state, reason),
+            Decision::JobStopped { job, reason, .. } => {
+                format!("asked job {} to end: {reason}", job.0)
+            }
+            Decision::Unlocked {
+                state, reason, job, ..
+            } => match job {
+                Some(job) => unlocked_text(state, job),
+                None => unlocked_text(state, &reason.to_string()),
+            },
+            Decision::Ended { how, .. } => format!("has ended: {how}"),
+            Decision::ResultsUndelivered { reason, .. } => reason.clone(),
+            Decision::SubmitFailed { error, .. } => format!("could not submit it: {error}"),
+            Decision::ActionFailed { error, .. } => format!("will be tried again: {error}"),
+        }
+    }
+
+    /// Writes the log line.
+    pub fn log(&self) {
+        let (container, event, sentence) = (self.container(), self.name(), self.text());
+        match self {
+            // The controller logs all of these in one line.
+            Decision::LockFailed { lost: true, .. } => {
+                tracing::debug!(%container, event, "{sentence}");
+            }
+            Decision::LockFailed { .. }
+            | Decision::SubmitFailed { .. }
+            | Decision::ActionFailed { .. }
+            | Decision::ResultsUndelivered { .. }
+            | Decision::ExecutorLost { .. } => {
+                tracing::warn!(%container, event, "{sentence}");
+            }
+            _ => tracing::info!(%container, event, "{sentence}"),
+        }
+    }
+}
+
+/// Text for an unlocked record. The server cancels a container that was locked too often.
+fn unlocked_text(state: &ContainerState, reason: &str) -> String {
+    match state {
+        ContainerState::Queued => format!("given back to the queue: {reason}"),
+        state => format!("now {state}: {reason}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The only place that has the wording of a dispatcher's decisions. Other tests match names.
+    #[test]
+    fn every_decision_has_its_name_and_its_sentence() {
+        let container = ContainerUuid::generate("zzzzz");
+        let c = || container.clone();
+        let job = JobId("7".to_owned());
+        let why = || "no node fits".to_owned();
+        let unlocked = |state, job| Decision::Unlocked {
+            container: c(),
+            state,
+            reason: Reason::JobGone,
+            job,
+        };
+        let lost = |state| Decision::ExecutorLost {
+            container: c(),
+            state,
+            reason: why(),
+        };
+        let attempt = TokenUuid::parse("zzzzz-gj3su-000000000000000").unwrap();
+        #[rustfmt::skip]
+        let rows = [
+            (Decision::DecidedToRun { container: c(), attempt }, "decided_to_run", "decided to run it: locked"),
+            (Decision::DecidedNotToRun { container: c(), reason: why() }, "decided_not_to_run", "not run now: no node fits"),
+            (Decision::LockFailed { container: c(), error: why(), lost: false }, "lock_failed", "could not lock it: no node fits"),
+            (Decision::Dispatched { container: c(), job: job.clone() }, "dispatched", "dispatched as job 7"),
+            (lost(ContainerState::Queued), "cleaned_up_crashed_executor", "given back to the queue: no node fits"),
+            (lost(ContainerState::Cancelled), "cleaned_up_crashed_executor", "now Cancelled: no node fits"),
+            (Decision::Ended { container: c(), how: "Complete".to_owned() }, "ended", "has ended: Complete"),
+            (Decision::ResultsUndelivered { container: c(), reason: why() }, "results_undelivered", "no node fits"),
+            (Decision::JobStopped { container: c(), job, reason: Reason::PriorityZero }, "cleaned_up_abandoned_container", "asked job 7 to end: its priority is 0"),
+            (unlocked(ContainerState::Queued, None), "cleaned_up_abandoned_container", "given back to the queue: its job is gone"),
+            (unlocked(ContainerState::Cancelled, Some(why())), "cleaned_up_abandoned_container", "now Cancelled: no node fits"),
+            (Decision::SubmitFailed { container: c(), error: why() }, "submit_failed", "could not submit it: no node fits"),
+            (Decision::ActionFailed { container: c(), error: why() }, "action_failed", "will be tried again: no node fits"),
+        ];
+        for (decision, name, text) in rows {
+            assert_eq!((decision.name(), decision.text().as_str()), (name, text));
+            assert_eq!(decision.container(), &container);
+        }
+    }
+}

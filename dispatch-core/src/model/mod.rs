@@ -1,0 +1,14 @@
+//! The values that the dispatcher works with. Nothing in this module does I/O.
+
+pub mod attempt_token;
+pub mod container_record;
+pub mod container_view;
+pub mod decision;
+pub mod instance_types;
+pub mod outcome;
+pub mod reason;
+pub mod resources;
+pub mod scheduling;
+pub mod snapshot;
+pub mod task;
+pub mod world;

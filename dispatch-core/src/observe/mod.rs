@@ -1,0 +1,8 @@
+//! Observation: snapshots of the API server, and when to take them.
+//!
+//! Input: the [`Api`](crate::api::Api), its change events and poll intervals. Output: an
+//! [`ApiSnapshot`](api_snapshot::ApiSnapshot) and the time of the next poll.
+
+pub mod api_snapshot;
+pub mod change_feed;
+pub mod poll_schedule;

@@ -1,0 +1,329 @@
+//! The reconciler. Input: snapshots of API and scheduler, and the outcomes of tasks. Output: the
+//! next tasks to run and the decisions to emit.
+//!
+//! It does no I/O and reads no clock. The loop in `controller.rs` passes in the observations and
+//! runs the tasks.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use arvados_client::ContainerUuid;
+use arvados_client::records::ContainerState;
+
+use crate::config::settings::Settings;
+use crate::model::attempt_token::AttemptToken;
+use crate::model::container_view::ContainerView;
+use crate::model::decision::Decision;
+use crate::model::reason::Reason;
+use crate::model::resources::{Admission, ResourceRequest};
+use crate::model::scheduling::{Candidate, Capabilities, DesiredPriority};
+use crate::model::task::{Task, Unlock};
+use crate::model::world::{
+    Attempt, Job, JobListing, LockHolder, MonotonicTime, ObservedContainer, Phase, World,
+};
+use crate::plan::{Policy, start_candidates};
+
+pub mod apply_outcome;
+pub mod apply_snapshot;
+pub mod batcher;
+pub mod circuit_breaker;
+pub mod concurrency;
+mod newest_change;
+pub mod node_health;
+pub mod pending_reasons;
+mod poll_state;
+pub mod rate_limit;
+mod reports;
+pub mod retry_backoff;
+pub mod stop_escalation;
+mod submit_state;
+mod task_limits;
+pub mod tasks;
+mod tokens;
+pub mod unresolved_exits;
+
+use poll_state::PollState;
+use reports::Reports;
+use stop_escalation::StopEscalation;
+use submit_state::SubmitState;
+use task_limits::TaskLimits;
+use tokens::TokenStore;
+use unresolved_exits::UnresolvedExits;
+
+/// The state of a dispatcher.
+#[derive(Debug)]
+pub struct Reconciler {
+    settings: Settings,
+    world: World,
+    tokens: TokenStore,
+    poll: PollState,
+    limits: TaskLimits,
+    submits: SubmitState,
+    stop_escalation: StopEscalation,
+    unresolved_exits: UnresolvedExits,
+    /// Containers that get no task until this time, because one failed.
+    cooldown_until: BTreeMap<ContainerUuid, MonotonicTime>,
+    reports: Reports,
+}
+
+impl Reconciler {
+    /// A reconciler without observations.
+    pub fn new(settings: Settings, capabilities: Capabilities) -> Self {
+        Self {
+            limits: TaskLimits::new(settings.commands_per_second, capabilities),
+            submits: SubmitState::new(settings.retry_period),
+            settings,
+            world: World::default(),
+            tokens: TokenStore::default(),
+            poll: PollState::default(),
+            stop_escalation: StopEscalation::default(),
+            unresolved_exits: UnresolvedExits::default(),
+            cooldown_until: BTreeMap::new(),
+            reports: Reports::default(),
+        }
+    }
+
+    /// The observed containers and jobs.
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// Replaces the scheduler's capabilities.
+    pub fn set_capabilities(&mut self, capabilities: Capabilities) {
+        self.limits.batcher.set_capabilities(capabilities);
+    }
+
+    /// Sets the number of locks that the API server accepts in one call; 1 means single calls.
+    pub fn set_lock_batch_size(&mut self, size: usize) {
+        self.limits.batcher.set_lock_batch_size(size);
+    }
+
+    /// Whether new containers may be started. False while the circuit breaker is open.
+    pub fn may_start(&self, now: MonotonicTime) -> bool {
+        self.submits.breaker.is_closed(now)
+    }
+
+    /// Nodes on which several containers failed. New submissions exclude them.
+    pub fn excluded_nodes(&self, now: MonotonicTime) -> Vec<String> {
+        let excluded = self.submits.node_health.excluded(now);
+        excluded.map(str::to_owned).collect()
+    }
+
+    /// Adds tokens of this dispatcher found on the server. The next poll shows which of them hold
+    /// locks.
+    pub fn apply_recovered_tokens(
+        &mut self,
+        now: MonotonicTime,
+        recovered: Vec<(ContainerUuid, AttemptToken)>,
+    ) {
+        for (container, token) in recovered {
+            let is_known = self.tokens.matching(&container, &token.uuid).is_some();
+            // A token that is being minted now is not an orphan.
+            if !is_known && !self.world.in_flight.contains(&container) {
+                self.add_orphan(container, token, now);
+            }
+        }
+    }
+
+    /// Applies a complete listing whose query was sent at `began`.
+    pub fn apply_listing(&mut self, began: MonotonicTime, jobs: Vec<Job>) {
+        self.limits.command_rate.charge(began);
+        for job in jobs.iter().filter(|job| !job.ended) {
+            if self.submits.unknown.remove(&job.container) {
+                self.submits.breaker.record_success();
+            }
+        }
+        self.stop_escalation.apply_listing(&jobs, began);
+        for container in self.unresolved_exits.apply_listing(&jobs) {
+            self.cooldown_until.remove(&container);
+        }
+        let listing = JobListing::new(began, jobs);
+        self.world.previous = self.world.listing.replace(listing);
+    }
+
+    /// The containers that need the scheduler's admission, and those about to be submitted.
+    pub fn candidates(&mut self, now: MonotonicTime) -> (Vec<Candidate>, Vec<Candidate>) {
+        self.world.now = now;
+        self.world.retry_at.retain(|_, at| *at > now);
+        self.reports.retain_failures(&self.world.retry_at);
+        self.cooldown_until.retain(|_, until| *until > now);
+        let waiting = start_candidates::start_candidates(&self.world, &self.policy());
+        (waiting, start_candidates::in_transit(&self.world))
+    }
+
+    /// Applies the scheduler's admission of each container in `waiting`.
+    pub fn apply_admission(
+        &mut self,
+        waiting: &[Candidate],
+        fits: Vec<Admission>,
+    ) -> Vec<Decision> {
+        self.submits.backoff.prune(self.world.now);
+        let mut events = Vec::new();
+        let queue = &mut self.poll.queue;
+        queue.pages = start_candidates::pages(queue.pages, queue.has_more, &fits);
+        for (candidate, fit) in waiting.iter().zip(fits) {
+            let container = &candidate.container;
+            if let Admission::Never(reason) = &fit {
+                let event = self
+                    .reports
+                    .record_not_run(container.clone(), reason.clone());
+                events.extend(event);
+            }
+            if let Some(known) = self.world.containers.get_mut(container) {
+                known.fit = fit;
+            }
+        }
+        for (container, at) in &self.world.retry_at {
+            if let Some(known) = self.world.containers.get_mut(container) {
+                let seconds = seconds_until(*at, self.world.now);
+                known.fit = Admission::Later(self.reports.describe_retry(container, seconds));
+            }
+        }
+        events
+    }
+
+    /// Records why an attempt failed. Must be called before [`Self::apply_outcome`].
+    pub fn record_failure(&mut self, container: &ContainerUuid, reason: &str) {
+        self.reports.record_failure(container, reason);
+    }
+
+    fn policy(&self) -> Policy {
+        Policy {
+            max_pending: self.settings.max_pending,
+            max_supervisors: self.settings.max_supervisors,
+            start_timeout: self.settings.start_timeout,
+            may_start: self.may_start(self.world.now),
+        }
+    }
+
+    /// The tasks to begin now, within the free slots and the scheduler's rate limit. Each returned
+    /// task is under way until [`Self::apply_outcome`] gets its outcome. `needs_renewal` says
+    /// whether a token expires soon.
+    pub fn next_tasks(
+        &mut self,
+        now: MonotonicTime,
+        needs_renewal: impl Fn(&AttemptToken) -> bool,
+    ) -> Vec<Task> {
+        self.world.now = now;
+        let mut tasks = self.tasks_from_plan(now, self.free_slots());
+        tasks.iter().for_each(|task| self.mark_started(task));
+        for task in self.token_tasks(now, needs_renewal) {
+            if self.free_slots() == 0 {
+                break;
+            }
+            self.mark_started(&task);
+            tasks.push(task);
+        }
+        for task in self.unreported(now, self.free_slots()) {
+            self.mark_started(&task);
+            tasks.push(task);
+        }
+        tasks
+    }
+
+    fn free_slots(&self) -> usize {
+        self.limits.free_slots(self.world.in_flight.len())
+    }
+
+    /// The containers whose jobs should be ordered by priority.
+    pub fn desired_priorities(&self) -> Vec<DesiredPriority> {
+        let ours = |known: &ObservedContainer| {
+            known.state == ContainerState::Locked && matches!(known.holder, LockHolder::Ours(_))
+        };
+        ContainerView::all(&self.world)
+            .filter(|(known, view)| {
+                known.priority > 0 && ours(known) && view.live().next().is_some()
+            })
+            .map(|(known, view)| DesiredPriority {
+                container: view.uuid.clone(),
+                priority: known.priority,
+            })
+            .collect()
+    }
+
+    fn mark_started(&mut self, task: &Task) {
+        let containers = &self.world.containers;
+        let needs = |container: &ContainerUuid| -> Option<&ResourceRequest> {
+            containers.get(container).map(|known| &known.needs)
+        };
+        self.limits.task_started(task, needs);
+        let is_submission = matches!(task, Task::Submit(_));
+        for container in task.containers() {
+            self.poll.acted_since.insert(container.clone());
+            self.world.in_flight.insert(container.clone());
+            if is_submission && let Some(attempt) = self.world.attempts.get_mut(container) {
+                attempt.phase = Phase::Submitting;
+            }
+        }
+    }
+
+    fn is_busy(&self, container: &ContainerUuid, now: MonotonicTime) -> bool {
+        let cooldown = self.cooldown_until.get(container);
+        cooldown.is_some_and(|until| *until > now) || self.world.in_flight.contains(container)
+    }
+
+    /// The unlock tasks of a shutdown: containers that are locked and not submitted. No other
+    /// dispatcher could take them otherwise.
+    pub fn drain_tasks(&self) -> Vec<Task> {
+        let unsubmitted =
+            self.world.attempts.iter().filter(|(_, attempt)| {
+                matches!(attempt.phase, Phase::Locked | Phase::LockUnknown(_))
+            });
+        let unlock = |(container, attempt): (&ContainerUuid, &Attempt)| Unlock {
+            container: container.clone(),
+            attempt: attempt.token.clone(),
+            token: self.tokens.of(container).cloned(),
+            reason: Reason::Draining,
+            was_listed: false,
+        };
+        unsubmitted.map(unlock).map(Task::Unlock).collect()
+    }
+
+    /// Whether an attempt still needs to be confirmed by a job listing.
+    pub fn awaiting_confirmation(&self) -> bool {
+        let (Some(listing), Some(_)) = (&self.world.listing, &self.world.previous) else {
+            return true;
+        };
+        self.world.attempts.iter().any(|(uuid, attempt)| {
+            let waits = matches!(attempt.phase, Phase::Submitted(_) | Phase::Adopted(_));
+            waits && listing.live(uuid).next().is_none() && !self.unresolved_exits.contains(uuid)
+        })
+    }
+
+    /// Whether every startable container of the known queue pages is taken and the queue has more.
+    /// A container that waits for room here is not taken: a full machine needs no further pages.
+    pub fn needs_next_page(&self) -> bool {
+        let can_start = |(uuid, known): (&ContainerUuid, &ObservedContainer)| {
+            known.state == ContainerState::Queued
+                && known.priority > 0
+                && !matches!(known.fit, Admission::Never(_))
+                && !self.world.retry_at.contains_key(uuid)
+        };
+        let queue = &self.poll.queue;
+        queue.locked_since_listing && queue.has_more && !self.world.containers.iter().any(can_start)
+    }
+
+    /// Whether a change of the container was reported that no poll has shown yet. A poll does not
+    /// count if an action was under way.
+    pub fn has_pending_change(&self, container: &ContainerUuid) -> bool {
+        self.poll.pending_changes.containers.contains(container)
+    }
+
+    /// Charges commands that the scheduler ran on its own to the rate limit.
+    pub fn charge_commands(&mut self, now: MonotonicTime, commands: u32) {
+        (0..commands).for_each(|_| self.limits.command_rate.charge(now));
+    }
+
+    /// Minimum time between two decision passes. It grows with the number of containers, because a
+    /// pass takes longer.
+    pub fn decision_interval(&self, now: MonotonicTime) -> Duration {
+        let pass_time = Duration::from_micros(10 * self.world.containers.len() as u64);
+        let until_command = self.limits.command_rate.time_until_available(now);
+        pass_time.max(until_command.min(Duration::from_secs(1)))
+    }
+}
+
+/// Seconds until `at`, rounded up.
+fn seconds_until(at: MonotonicTime, now: MonotonicTime) -> u128 {
+    at.since(now).as_millis().div_ceil(1000)
+}

@@ -1,0 +1,87 @@
+//! The state of submissions: answers that were lost, failures, and the nodes and times that new
+//! submissions avoid.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use arvados_client::ContainerUuid;
+
+use crate::model::world::MonotonicTime;
+use crate::reconcile::circuit_breaker::CircuitBreaker;
+use crate::reconcile::node_health::NodeHealth;
+use crate::reconcile::retry_backoff::RetryBackoff;
+
+/// The state of submissions.
+#[derive(Debug)]
+pub(crate) struct SubmitState {
+    /// SubmitState whose answer was lost, until a listing shows the job.
+    pub(crate) unknown: BTreeSet<ContainerUuid>,
+    pub(crate) backoff: RetryBackoff,
+    pub(crate) breaker: CircuitBreaker,
+    pub(crate) node_health: NodeHealth,
+    /// Containers that may run on excluded nodes too, because no other node may fit them.
+    pub(crate) ignores_exclusions: BTreeSet<ContainerUuid>,
+}
+
+impl SubmitState {
+    /// Nothing was submitted yet. `retry_period` is the delay after the first failure of a
+    /// container.
+    pub(crate) fn new(retry_period: Duration) -> Self {
+        Self {
+            unknown: BTreeSet::new(),
+            backoff: RetryBackoff::new(retry_period),
+            breaker: CircuitBreaker::default(),
+            node_health: NodeHealth::default(),
+            ignores_exclusions: BTreeSet::new(),
+        }
+    }
+
+    /// Nodes that a submission of the container excludes.
+    pub(crate) fn nodes_to_avoid(
+        &self,
+        container: &ContainerUuid,
+        now: MonotonicTime,
+    ) -> Vec<String> {
+        match self.ignores_exclusions.contains(container) {
+            true => Vec::new(),
+            false => self.node_health.excluded(now).map(str::to_owned).collect(),
+        }
+    }
+
+    /// Records a rejected submission of the container, and lets it run on any node: the excluded
+    /// nodes may be the only ones that fit it.
+    pub(crate) fn record_rejection_of(&mut self, container: &ContainerUuid, now: MonotonicTime) {
+        self.record_rejection(now);
+        if self.node_health.excluded(now).next().is_some() {
+            self.ignores_exclusions.insert(container.clone());
+        }
+    }
+
+    /// Records a failure that concerns all containers. Logs if new attempts stop for a while
+    /// because of it.
+    pub(crate) fn record_rejection(&mut self, now: MonotonicTime) {
+        if self.breaker.record_failure(now) {
+            tracing::error!(
+                "several attempts in a row failed before their containers ran; starting no new containers for a while"
+            );
+        }
+    }
+
+    /// Records that a container failed on `node` before it ran.
+    pub(crate) fn record_node_failure(
+        &mut self,
+        node: String,
+        container: &ContainerUuid,
+        now: MonotonicTime,
+    ) {
+        if self
+            .node_health
+            .record_failure(node.clone(), container, now)
+        {
+            tracing::warn!(
+                node,
+                "several containers failed on this node before they ran; excluding it from submissions for an hour"
+            );
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Limits on tasks: concurrency slots, batches and the rate of scheduler commands.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use arvados_client::ContainerUuid;
+
+use crate::model::resources::ResourceRequest;
+use crate::model::scheduling::Capabilities;
+use crate::model::task::Task;
+use crate::reconcile::batcher::Batcher;
+use crate::reconcile::concurrency::AimdLimit;
+use crate::reconcile::rate_limit::TokenBucket;
+
+/// Maximum number of tasks under way at once.
+pub(crate) const MAX_CONCURRENT_TASKS: usize = 10;
+/// Number of slots reserved for tasks that need only the API. They make progress while a scheduler
+/// hangs.
+pub(crate) const RESERVED_API_SLOTS: usize = 2;
+/// Maximum number of scheduler commands in a burst after a quiet time.
+pub(crate) const COMMAND_BURST: u32 = 50;
+
+/// Slots, batches and command rate, with the tasks that use them.
+#[derive(Debug)]
+pub(crate) struct TaskLimits {
+    pub(crate) concurrency: AimdLimit,
+    pub(crate) command_rate: TokenBucket,
+    pub(crate) batcher: Batcher,
+    /// Containers with a task under way that asks the scheduler, with the number of the task.
+    scheduler_tasks: BTreeMap<ContainerUuid, u64>,
+    last_scheduler_task: u64,
+}
+
+impl TaskLimits {
+    /// No task is under way. A command rate of 0 means no limit.
+    pub(crate) fn new(commands_per_second: f64, capabilities: Capabilities) -> Self {
+        Self {
+            concurrency: AimdLimit::new(MAX_CONCURRENT_TASKS),
+            command_rate: TokenBucket::new(commands_per_second, COMMAND_BURST),
+            batcher: Batcher::new(capabilities),
+            scheduler_tasks: BTreeMap::new(),
+            last_scheduler_task: 0,
+        }
+    }
+
+    /// Number of slots for further tasks while tasks for `in_flight` containers are under way.
+    pub(crate) fn free_slots(&self, in_flight: usize) -> usize {
+        let limit = self.concurrency.limit();
+        limit.saturating_sub(self.batcher.slots_used(in_flight))
+    }
+
+    /// Number of further tasks that may ask the scheduler now.
+    pub(crate) fn free_scheduler_slots(&self) -> usize {
+        let under_way: BTreeSet<&u64> = self.scheduler_tasks.values().collect();
+        let limit = self.concurrency.limit().saturating_sub(RESERVED_API_SLOTS);
+        limit.max(1).saturating_sub(under_way.len())
+    }
+
+    /// Records that a task starts. `needs` returns the resource request of a container.
+    pub(crate) fn task_started<'a>(
+        &mut self,
+        task: &Task,
+        needs: impl Fn(&ContainerUuid) -> Option<&'a ResourceRequest>,
+    ) {
+        self.batcher.task_started(task, needs);
+        if task.asks_scheduler() {
+            self.last_scheduler_task += 1;
+            let containers = task.containers().into_iter().cloned();
+            let numbered = containers.map(|uuid| (uuid, self.last_scheduler_task));
+            self.scheduler_tasks.extend(numbered);
+        }
+    }
+
+    /// Records that the task of a container has finished.
+    pub(crate) fn task_finished(&mut self, container: &ContainerUuid) {
+        self.batcher.task_finished(container);
+        self.scheduler_tasks.remove(container);
+    }
+}

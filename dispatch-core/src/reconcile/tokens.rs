@@ -1,0 +1,236 @@
+//! The attempt tokens that the dispatcher knows, and the tasks that renew and revoke them.
+//!
+//! A token is in one of three places: with its attempt, among the orphans, or among the disabled
+//! ones.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use arvados_client::{ContainerUuid, TokenUuid};
+
+use crate::model::attempt_token::AttemptToken;
+use crate::model::container_view::{ContainerView, JobPresence};
+use crate::model::task::{AttemptDirAction, OrphanToken, Task};
+use crate::model::world::{MonotonicTime, World};
+use crate::plan::MAX_REQUEST_DELAY;
+use crate::reconcile::Reconciler;
+
+/// Attempt tokens by container.
+#[derive(Debug, Default)]
+pub(crate) struct TokenStore {
+    /// Tokens of the attempts in [`World::attempts`].
+    attempts: BTreeMap<ContainerUuid, AttemptToken>,
+    /// Tokens of this dispatcher that are not known to hold a lock, for the containers in
+    /// [`World::orphan_since`]. A lock requested with one may still be granted. Then the token is
+    /// an attempt again.
+    orphans: BTreeMap<ContainerUuid, Vec<AttemptToken>>,
+    /// Disabled orphaned tokens and the time of disabling. They do not block new attempts. A lock
+    /// requested earlier with one may still be granted. Then the token is enabled again.
+    disabled: BTreeMap<ContainerUuid, Vec<(AttemptToken, MonotonicTime)>>,
+    /// Disabled tokens that were granted the lock all the same. They are enabled again to unlock.
+    locked_late: BTreeSet<TokenUuid>,
+}
+
+impl TokenStore {
+    /// The token of the container's attempt.
+    pub(crate) fn of(&self, container: &ContainerUuid) -> Option<&AttemptToken> {
+        self.attempts.get(container)
+    }
+
+    /// The token of the container's attempt, if the attempt is `attempt`.
+    pub(crate) fn matching(
+        &self,
+        container: &ContainerUuid,
+        attempt: &TokenUuid,
+    ) -> Option<&AttemptToken> {
+        self.of(container).filter(|token| token.uuid == *attempt)
+    }
+
+    /// Sets the token of the container's attempt. Returns the earlier one.
+    pub(crate) fn insert(
+        &mut self,
+        container: ContainerUuid,
+        token: AttemptToken,
+    ) -> Option<AttemptToken> {
+        self.attempts.insert(container, token)
+    }
+
+    /// Removes the token of the container's attempt.
+    pub(crate) fn remove(&mut self, container: &ContainerUuid) -> Option<AttemptToken> {
+        self.attempts.remove(container)
+    }
+
+    /// Whether the container has an orphaned or disabled token.
+    pub(crate) fn has_leftovers(&self, container: &ContainerUuid) -> bool {
+        self.orphans.contains_key(container) || self.disabled.contains_key(container)
+    }
+
+    /// The containers with an orphaned or disabled token.
+    pub(crate) fn containers_with_leftovers(&self) -> impl Iterator<Item = &ContainerUuid> {
+        self.orphans.keys().chain(self.disabled.keys())
+    }
+
+    /// The orphaned token of the container with this UUID.
+    pub(crate) fn orphan(
+        &self,
+        container: &ContainerUuid,
+        token: &TokenUuid,
+    ) -> Option<&AttemptToken> {
+        let orphans = self.orphans.get(container)?;
+        orphans.iter().find(|known| known.uuid == *token)
+    }
+
+    /// Records that a disabled token of the container was granted the lock, if `token` is one.
+    pub(crate) fn record_late_lock(&mut self, container: &ContainerUuid, token: &TokenUuid) {
+        let mut disabled = self.disabled.get(container).into_iter().flatten();
+        if disabled.any(|(known, _)| known.uuid == *token) {
+            self.locked_late.insert(token.clone());
+        }
+    }
+
+    /// Adds an orphaned token. False if it was known.
+    fn add_orphan(&mut self, container: &ContainerUuid, token: AttemptToken) -> bool {
+        let orphans = self.orphans.entry(container.clone()).or_default();
+        let is_new = orphans.iter().all(|known| known.uuid != token.uuid);
+        if is_new {
+            orphans.push(token);
+        }
+        is_new
+    }
+
+    /// Removes an orphaned token. True if it was the last one of the container.
+    fn remove_orphan(&mut self, container: &ContainerUuid, token: &TokenUuid) -> bool {
+        let Some(orphans) = self.orphans.get_mut(container) else {
+            return false;
+        };
+        orphans.retain(|known| known.uuid != *token);
+        let was_last = orphans.is_empty();
+        if was_last {
+            self.orphans.remove(container);
+        }
+        was_last
+    }
+
+    /// Removes a token that was revoked or enabled again from the disabled ones.
+    pub(crate) fn remove_disabled(&mut self, container: &ContainerUuid, token: &TokenUuid) {
+        self.locked_late.remove(token);
+        let Some(disabled) = self.disabled.get_mut(container) else {
+            return;
+        };
+        disabled.retain(|(known, _)| known.uuid != *token);
+        if disabled.is_empty() {
+            self.disabled.remove(container);
+        }
+    }
+
+    /// The orphaned token of this container to revoke next. `None` unless the record was read after
+    /// the token became known, so that the record shows whether the token holds the lock.
+    /// `poll_began` is the start of the last API poll.
+    pub(crate) fn orphan_to_revoke(
+        &self,
+        world: &World,
+        poll_began: MonotonicTime,
+        container: &ContainerUuid,
+    ) -> Option<OrphanToken> {
+        let since = world.orphan_since.get(container)?;
+        let (seen, may_lock) = match world.containers.get(container) {
+            Some(known) => (known.seen, !known.state.is_final()),
+            None if world.deleted.contains(container) => (poll_began, false),
+            None => return None,
+        };
+        let token = self.orphans.get(container)?.first()?.clone();
+        let presence = || ContainerView::of(world, container).presence();
+        let cleanup = match world.attempts.contains_key(container) {
+            true => AttemptDirAction::Keep,
+            // A job of the attempt may need the remaining files, or is being stopped.
+            false if presence() != JobPresence::Absent => return None,
+            false => AttemptDirAction::Remove,
+        };
+        (seen >= *since).then(|| OrphanToken {
+            container: container.clone(),
+            token,
+            cleanup,
+            may_lock,
+        })
+    }
+
+    /// The disabled tokens with which no lock can be granted any more, at most one of each
+    /// container. A token that was granted the lock late comes first.
+    fn disabled_to_revoke(&self, now: MonotonicTime) -> impl Iterator<Item = OrphanToken> {
+        self.disabled.iter().filter_map(move |(container, tokens)| {
+            let is_late = |(token, _): &&(AttemptToken, MonotonicTime)| {
+                self.locked_late.contains(&token.uuid)
+            };
+            let late = tokens.iter().find(is_late);
+            let (token, since) = late.or(tokens.first())?;
+            let is_due = late.is_some() || now.since(*since) >= MAX_REQUEST_DELAY;
+            is_due.then(|| OrphanToken {
+                container: container.clone(),
+                token: token.clone(),
+                cleanup: AttemptDirAction::Keep,
+                may_lock: late.is_some(),
+            })
+        })
+    }
+}
+
+impl Reconciler {
+    /// Adds a token that is not known to hold a lock.
+    pub(super) fn add_orphan(
+        &mut self,
+        container: ContainerUuid,
+        token: AttemptToken,
+        now: MonotonicTime,
+    ) {
+        if self.tokens.add_orphan(&container, token) {
+            self.world.orphan_since.insert(container, now);
+        }
+    }
+
+    /// Removes a token from the orphaned ones.
+    pub(super) fn remove_orphan(&mut self, container: &ContainerUuid, token: &TokenUuid) {
+        if self.tokens.remove_orphan(container, token) {
+            self.world.orphan_since.remove(container);
+        }
+    }
+
+    /// Moves an orphaned token to the disabled ones. The server rejects new requests with it.
+    pub(super) fn add_disabled(
+        &mut self,
+        container: ContainerUuid,
+        token: AttemptToken,
+        now: MonotonicTime,
+    ) {
+        self.remove_orphan(&container, &token.uuid);
+        self.tokens.remove_disabled(&container, &token.uuid);
+        let disabled = self.tokens.disabled.entry(container).or_default();
+        disabled.push((token, now));
+    }
+
+    /// Tasks that renew tokens and revoke orphaned ones, at most one of each container. After a
+    /// token expired, no result could be recorded with it. `needs_renewal` says whether a token
+    /// expires soon.
+    pub(super) fn token_tasks(
+        &self,
+        now: MonotonicTime,
+        needs_renewal: impl Fn(&AttemptToken) -> bool,
+    ) -> Vec<Task> {
+        let is_free = |container: &ContainerUuid| !self.is_busy(container, now);
+        let renew = self.tokens.attempts.iter();
+        let renew = renew
+            .filter(|(container, token)| is_free(container) && needs_renewal(token))
+            .map(|(container, token)| Task::Renew(container.clone(), token.clone()));
+        let orphans = self.tokens.orphans.keys().filter_map(|container| {
+            let tokens = &self.tokens;
+            tokens.orphan_to_revoke(&self.world, self.poll.began, container)
+        });
+        let disabled = self.tokens.disabled_to_revoke(now);
+        let revoke = orphans
+            .chain(disabled)
+            .filter(|orphan| is_free(&orphan.container));
+        let mut seen = BTreeSet::new();
+        renew
+            .chain(revoke.map(Task::RevokeOrphan))
+            .filter(|task| seen.insert(task.containers()[0].clone()))
+            .collect()
+    }
+}

@@ -1,0 +1,118 @@
+//! The audit file. Input: every [`Decision`]. Output: one JSON object a line, in at most two files
+//! of a limited size.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use serde_json::json;
+
+use crate::model::decision::Decision;
+
+/// An audit file, open for appending. A full file is renamed to `FILE.1` and replaces an earlier
+/// one.
+#[derive(Debug)]
+pub struct Audit {
+    path: PathBuf,
+    limit: u64,
+    file: File,
+    size: u64,
+}
+
+impl Audit {
+    /// Opens the file and appends to the lines of earlier runs. Each of the two files holds at most
+    /// `limit` bytes.
+    pub fn open(path: &Path, limit: u64) -> io::Result<Self> {
+        let file = append_to(path)?;
+        let size = file.metadata()?.len();
+        Ok(Self {
+            path: path.to_owned(),
+            limit,
+            file,
+            size,
+        })
+    }
+
+    /// Writes one decision as one line.
+    pub fn write(&mut self, event: &Decision) -> io::Result<()> {
+        let mut line = json!({
+            "time": Timestamp::now().to_string(),
+            "event": event.name(),
+            "container": event.container(),
+            "text": event.text(),
+        });
+        if let Decision::DecidedToRun { attempt, .. } = event {
+            line["attempt"] = json!(attempt);
+        }
+        if let Decision::Dispatched { job, .. } = event {
+            line["job"] = json!(job.0);
+        }
+        let mut line = line.to_string();
+        line.push('\n');
+        if self.size > 0 && self.size + line.len() as u64 > self.limit {
+            self.turn_over()?;
+        }
+        // One write call keeps the line whole if two programs append to the file.
+        self.file.write_all(line.as_bytes())?;
+        self.size += line.len() as u64;
+        Ok(())
+    }
+
+    fn turn_over(&mut self) -> io::Result<()> {
+        let mut old = self.path.clone().into_os_string();
+        old.push(".1");
+        fs::rename(&self.path, old)?;
+        self.file = append_to(&self.path)?;
+        self.size = 0;
+        Ok(())
+    }
+}
+
+fn append_to(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.create(true).append(true).mode(0o640).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use arvados_client::{ContainerUuid, TokenUuid};
+    use serde_json::Value;
+
+    use super::*;
+    use crate::model::world::JobId;
+
+    #[test]
+    fn lines_are_objects_and_two_files_hold_the_newest() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.log");
+        let container = ContainerUuid::generate("zzzzz");
+        let mut audit = Audit::open(&path, 2000).unwrap();
+        audit
+            .write(&Decision::DecidedToRun {
+                container: container.clone(),
+                attempt: TokenUuid::generate("zzzzz"),
+            })
+            .unwrap();
+        drop(audit);
+        let mut audit = Audit::open(&path, 2000).unwrap();
+        for n in 0..100 {
+            let event = Decision::Dispatched {
+                container: container.clone(),
+                job: JobId(n.to_string()),
+            };
+            audit.write(&event).unwrap();
+        }
+        let read = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
+        let (old, new) = (read("audit.log.1"), read("audit.log"));
+        assert!(old.len() <= 2000 && new.len() <= 2000 && old.len() > 1500);
+        let jobs: Vec<u32> = (old + &new)
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap())
+            .map(|line| line["job"].as_str().unwrap().parse().unwrap())
+            .collect();
+        let first = *jobs.first().unwrap();
+        assert_eq!(jobs, (first..100).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,328 @@
+//! Metrics, health check and status page. Input: the results of polls and the [`World`]. Output:
+//! HTTP answers at `/metrics`, `/_health/ping` and `/status`.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use arvados_client::ContainerUuid;
+use arvados_client::records::ContainerState;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use serde::Serialize;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::error_hint::WithHint;
+use crate::model::decision::Decision;
+use crate::model::resources::{Admission, Capacity};
+use crate::model::world::{LockHolder, World};
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EventLabel {
+    event: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StateLabel {
+    state: String,
+}
+
+/// Time of the last answer of the API server or the scheduler, and the last error since then.
+#[derive(Debug, Default, Clone)]
+struct Peer {
+    answered: Option<Instant>,
+    failure: Option<String>,
+}
+
+/// Metrics and health of the dispatcher.
+#[derive(Debug)]
+pub struct Health {
+    started: Instant,
+    stale_after: Duration,
+    token: Option<arvados_client::Token>,
+    events: Family<EventLabel, Counter>,
+    containers: Family<StateLabel, Gauge>,
+    breaker: Gauge,
+    excluded_nodes: Gauge,
+    registry: Registry,
+    facts: Mutex<HealthState>,
+}
+
+#[derive(Debug, Default)]
+struct HealthState {
+    api: Peer,
+    scheduler: Peer,
+    queue: Arc<[QueueRow]>,
+    capacity: Option<Capacity>,
+    breaker: bool,
+    excluded_nodes: Vec<String>,
+}
+
+/// The data of one [`Health::update`].
+#[derive(Debug)]
+pub struct HealthUpdate<'a> {
+    /// Containers and jobs.
+    pub world: &'a World,
+    /// Total and free resources, if the scheduler is one machine.
+    pub capacity: Option<Capacity>,
+    /// Whether the circuit breaker is open, so that no container is started.
+    pub breaker_open: bool,
+    /// Nodes excluded from new submissions.
+    pub excluded_nodes: Vec<String>,
+}
+
+/// A container on the status page.
+#[derive(Debug, Serialize)]
+struct QueueRow {
+    container: ContainerUuid,
+    state: ContainerState,
+    priority: i64,
+    ours: bool,
+    /// The reason for which the container does not start yet.
+    waits: Option<Arc<str>>,
+}
+
+impl Health {
+    /// The health check fails when the API server or the scheduler has not answered for `too_old`.
+    /// With a management token, every request must carry it.
+    pub fn new(too_old: Duration, token: Option<arvados_client::Token>) -> Arc<Self> {
+        let (events, containers) = (
+            Family::<EventLabel, Counter>::default(),
+            Family::<StateLabel, Gauge>::default(),
+        );
+        let mut registry = Registry::with_prefix("arvados_dispatch");
+        registry.register("events", "Decisions and failures, by kind", events.clone());
+        registry.register(
+            "containers",
+            "Known containers, by state",
+            containers.clone(),
+        );
+        let breaker = Gauge::default();
+        registry.register(
+            "breaker_open",
+            "1 while no job is submitted, because several attempts in a row failed",
+            breaker.clone(),
+        );
+        let shunned = Gauge::default();
+        registry.register(
+            "nodes_shunned",
+            "Nodes that get no new jobs, because the attempts of several containers failed there",
+            shunned.clone(),
+        );
+        Arc::new(Self {
+            breaker,
+            excluded_nodes: shunned,
+            started: Instant::now(),
+            stale_after: too_old,
+            token,
+            events,
+            containers,
+            registry,
+            facts: Mutex::default(),
+        })
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, HealthState> {
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records a successful API poll.
+    pub fn api_answered(&self) {
+        self.state().api = Peer {
+            answered: Some(Instant::now()),
+            failure: None,
+        };
+    }
+
+    /// Records a failed API poll.
+    pub fn api_failed(&self, trouble: &WithHint<'_>) {
+        self.state().api.failure = Some(trouble.to_string());
+    }
+
+    /// Records a complete listing of the scheduler.
+    pub fn scheduler_answered(&self) {
+        self.state().scheduler = Peer {
+            answered: Some(Instant::now()),
+            failure: None,
+        };
+    }
+
+    /// Records a failed listing of the scheduler.
+    pub fn scheduler_failed(&self, error: &crate::scheduler::SchedulerError) {
+        self.state().scheduler.failure = Some(error.to_string());
+    }
+
+    /// Counts one decision.
+    pub fn count(&self, event: &Decision) {
+        self.events
+            .get_or_create(&EventLabel {
+                event: event.name(),
+            })
+            .inc();
+    }
+
+    /// Replaces the containers, capacity and node exclusions shown by metrics and status page.
+    pub fn update(&self, view: HealthUpdate<'_>) {
+        let world = view.world;
+        let mut rows = Vec::with_capacity(world.containers.len());
+        let mut counts: BTreeMap<String, i64> = BTreeMap::new();
+        for (uuid, known) in &world.containers {
+            *counts.entry(known.state.to_string()).or_default() += 1;
+            let ours = matches!(known.holder, LockHolder::Ours(_));
+            let is_queued = known.state == ContainerState::Queued;
+            let waits = match &known.fit {
+                Admission::Later(why) | Admission::Never(why) if is_queued => {
+                    Some(why.as_str().into())
+                }
+                _ => world.pending.get(uuid).map(|waits| waits.text.clone()),
+            };
+            rows.push(QueueRow {
+                container: uuid.clone(),
+                state: known.state.clone(),
+                priority: known.priority,
+                ours,
+                waits,
+            });
+        }
+        self.containers.clear();
+        for (state, count) in counts {
+            self.containers
+                .get_or_create(&StateLabel { state })
+                .set(count);
+        }
+        self.breaker.set(i64::from(view.breaker_open));
+        self.excluded_nodes.set(view.excluded_nodes.len() as i64);
+        let mut facts = self.state();
+        facts.queue = rows.into();
+        facts.capacity = view.capacity;
+        facts.breaker = view.breaker_open;
+        facts.excluded_nodes = view.excluded_nodes;
+    }
+
+    /// The health error: which side has not answered recently, for how long and why. `None` if both
+    /// have.
+    fn problem(&self) -> Option<String> {
+        let facts = self.state();
+        [("API server", &facts.api), ("scheduler", &facts.scheduler)]
+            .into_iter()
+            .find_map(|(name, side)| {
+                // A side that has never answered since the start is reported at once.
+                if let (None, Some(why)) = (side.answered, &side.failure) {
+                    return Some(format!("the {name} has not answered yet: {why}"));
+                }
+                let age = side.answered.unwrap_or(self.started).elapsed();
+                (age > self.stale_after).then(|| {
+                    let why = side.failure.as_deref().unwrap_or("no answer yet");
+                    format!("the {name} has not answered for {} s: {why}", age.as_secs())
+                })
+            })
+    }
+
+    /// Serves `/metrics`, `/_health/ping` and `/status` until `shutdown`.
+    pub async fn serve(
+        self: Arc<Self>,
+        listener: tokio::net::TcpListener,
+        shutdown: CancellationToken,
+    ) -> std::io::Result<()> {
+        let router = Router::new()
+            .route("/metrics", get(metrics))
+            .route("/_health/ping", get(ping))
+            .route("/status", get(status))
+            .with_state(self);
+        axum::serve(listener, router)
+            .with_graceful_shutdown(shutdown.cancelled_owned())
+            .await
+    }
+
+    fn allows(&self, headers: &HeaderMap) -> bool {
+        let Some(token) = &self.token else {
+            return true;
+        };
+        let given = headers
+            .get(header::AUTHORIZATION)
+            .and_then(|v| v.to_str().ok())
+            .and_then(|v| v.strip_prefix("Bearer "));
+        given.is_some_and(|given| is_same(given, token.expose()))
+    }
+}
+
+/// Compares in constant time, so that timing does not reveal how much of the secret was right.
+fn is_same(given: &str, secret: &str) -> bool {
+    let (given, secret) = (given.as_bytes(), secret.as_bytes());
+    let differing = given
+        .iter()
+        .zip(secret)
+        .fold(0, |all, (a, b)| all | (a ^ b));
+    given.len() == secret.len() && differing == 0
+}
+
+async fn metrics(State(health): State<Arc<Health>>, headers: HeaderMap) -> Response {
+    if !health.allows(&headers) {
+        return StatusCode::UNAUTHORIZED.into_response();
+    }
+    let mut text = String::new();
+    match prometheus_client::encoding::text::encode(&mut text, &health.registry) {
+        Ok(()) => (
+            [(
+                header::CONTENT_TYPE,
+                "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            )],
+            text,
+        )
+            .into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+async fn ping(State(health): State<Arc<Health>>, headers: HeaderMap) -> Response {
+    if !health.allows(&headers) {
+        return StatusCode::UNAUTHORIZED.into_response();
+    }
+    match health.problem() {
+        None => Json(json!({"health": "OK"})).into_response(),
+        Some(error) => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            Json(json!({"health": "ERROR", "error": error})),
+        )
+            .into_response(),
+    }
+}
+
+async fn status(State(health): State<Arc<Health>>, headers: HeaderMap) -> Response {
+    if !health.allows(&headers) {
+        return StatusCode::UNAUTHORIZED.into_response();
+    }
+    let complaint = health.problem();
+    let (queue, room, breaker, shunned) = {
+        let facts = health.state();
+        let shunned = facts.excluded_nodes.clone();
+        (
+            facts.queue.clone(),
+            facts.capacity.clone(),
+            facts.breaker,
+            shunned,
+        )
+    };
+    let mut body = json!({
+        "health": complaint.is_none(),
+        "error": complaint,
+        "uptime_seconds": health.started.elapsed().as_secs(),
+        "breaker_open": breaker,
+        "shunned_nodes": shunned,
+        "containers": queue,
+    });
+    if let Some(room) = room {
+        body["capacity"] = json!(room.total);
+        body["free"] = json!(room.free);
+    }
+    Json(body).into_response()
+}

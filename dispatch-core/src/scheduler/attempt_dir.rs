@@ -1,0 +1,239 @@
+//! The directory of a container's job. Only the dispatcher's user can read it.
+//!
+//! Input: credentials for crunch-run, and the output log that the job writes. Output: the token
+//! file, and the end of the job's output with its last status line.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use arvados_client::{ContainerUuid, TokenUuid};
+use crunch_contract::{StatusLine, job_dir, split_output};
+use fail_points::fail_point;
+
+use crate::scheduler::credentials::Credentials;
+
+/// Number of bytes read from the end of the job's output.
+const OUTPUT_TAIL_BYTES: u64 = 2000;
+/// Timeout of one operation on the directory.
+const FILE_SYSTEM_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The end of crunch-run's stdout and stderr.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OutputTail {
+    /// Complete lines, without status lines.
+    pub text: String,
+    /// Last status line of crunch-run.
+    pub status_line: Option<StatusLine>,
+}
+
+impl OutputTail {
+    /// Whether crunch-run reported that its results remain on the node. This counts where the exit
+    /// code is unknown, since a scheduler may forget jobs while the API server is down.
+    pub fn is_undelivered(&self) -> bool {
+        matches!(self.status_line, Some(StatusLine::Undelivered { .. }))
+    }
+}
+
+/// The directory of one container. It may not exist.
+#[derive(Debug, Clone)]
+pub struct AttemptDir {
+    path: PathBuf,
+}
+
+impl AttemptDir {
+    /// The directory for `container` in the state directory `home`.
+    pub fn of(home: &Path, container: &ContainerUuid) -> Self {
+        Self {
+            path: home.join(container.as_str()),
+        }
+    }
+
+    /// Path of the directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Path of the attempt's token file.
+    pub fn token_file(&self) -> PathBuf {
+        self.path.join(job_dir::TOKEN_FILE)
+    }
+
+    /// Path of the token file of one particular attempt. A leftover job of another attempt does not
+    /// find it.
+    pub fn token_file_of(&self, attempt: &TokenUuid) -> PathBuf {
+        self.path.join(job_dir::token_file_for(attempt.as_str()))
+    }
+
+    /// Path of crunch-run's output log.
+    pub fn output_file(&self) -> PathBuf {
+        self.path.join(job_dir::OUTPUT_LOG)
+    }
+
+    /// Creates the directory for a new attempt, in place of an earlier one's.
+    pub fn create(&self, credentials: &Credentials) -> io::Result<()> {
+        self.create_with(job_dir::TOKEN_FILE, credentials)
+    }
+
+    /// Creates the directory for `attempt`. Its job may start at any time, or never.
+    pub fn create_for(&self, attempt: &TokenUuid, credentials: &Credentials) -> io::Result<()> {
+        self.create_with(&job_dir::token_file_for(attempt.as_str()), credentials)
+    }
+
+    fn create_with(&self, name: &str, credentials: &Credentials) -> io::Result<()> {
+        self.remove()?;
+        DirBuilder::new().mode(0o700).create(&self.path)?;
+        fail_point("dispatcher.directory-made");
+        // The file is not synced, because that would take longer than the rest of a submission. A
+        // job whose token is lost in a crash of the machine starts nothing, and its container is
+        // unlocked. The explicit close reports a full file system, which a file server may report
+        // only then.
+        let file = self.new_file(name, credentials.file_content().expose().as_bytes())?;
+        nix::unistd::close(file)?;
+        fail_point("dispatcher.token-written");
+        Ok(())
+    }
+
+    /// Writes and syncs a file that only the dispatcher's user can read.
+    pub fn write(&self, name: &str, content: &[u8]) -> io::Result<()> {
+        self.new_file(name, content)?.sync_all()
+    }
+
+    fn new_file(&self, name: &str, content: &[u8]) -> io::Result<File> {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(self.path.join(name))?;
+        file.write_all(content)?;
+        Ok(file)
+    }
+
+    /// The end of the job's output. Empty if there is none, or if it cannot be read.
+    pub fn output_tail(&self) -> OutputTail {
+        self.read_output_tail().unwrap_or_default()
+    }
+
+    /// The end of the job's output, or the error that prevents reading it.
+    fn read_output_tail(&self) -> io::Result<OutputTail> {
+        let read = || -> io::Result<String> {
+            let mut file = File::open(self.output_file())?;
+            let skip = file.metadata()?.len().saturating_sub(OUTPUT_TAIL_BYTES);
+            file.seek(SeekFrom::Start(skip))?;
+            let mut bytes = Vec::new();
+            file.take(OUTPUT_TAIL_BYTES).read_to_end(&mut bytes)?;
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            Ok(match (skip, text.split_once('\n')) {
+                (1.., Some((_, whole))) => whole.to_owned(),
+                _ => text,
+            })
+        };
+        let output = match read() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            output => output?,
+        };
+        let (text, status_line) = split_output(&output);
+        Ok(OutputTail { text, status_line })
+    }
+
+    /// Removes the directory. A missing directory is a success.
+    pub fn remove(&self) -> io::Result<()> {
+        host_state::file::remove_tree(&self.path)
+    }
+
+    /// Runs `work` on a blocking thread, with a timeout of 30 s: the directory may be on a file
+    /// server that does not answer.
+    pub async fn with_timeout<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        self.within_timeout(FILE_SYSTEM_TIMEOUT, work).await
+    }
+
+    async fn within_timeout<T: Send + 'static>(
+        &self,
+        patience: Duration,
+        work: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let dir = self.clone();
+        let aside = tokio::task::spawn_blocking(move || work(&dir));
+        match tokio::time::timeout(patience, aside).await {
+            Ok(done) => done.map_err(io::Error::other)?,
+            Err(_) => Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!(
+                    "the file system did not answer within {} s",
+                    patience.as_secs()
+                ),
+            )),
+        }
+    }
+
+    /// [`Self::output_tail`] with a timeout, or the error that prevents reading it.
+    pub async fn output_tail_with_timeout(&self) -> io::Result<OutputTail> {
+        self.with_timeout(Self::read_output_tail).await
+    }
+
+    /// Removes the directory and logs a failure.
+    pub async fn remove_logged(&self) {
+        if let Err(error) = self.with_timeout(Self::remove).await {
+            tracing::warn!(directory = %self.path.display(), %error, "could not remove the job's directory");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use arvados_client::Token;
+
+    use super::*;
+
+    fn token(text: &str) -> Credentials {
+        Token::new(text).into()
+    }
+
+    #[test]
+    fn the_token_is_for_its_owner_only_and_a_new_attempt_finds_nothing_old() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = AttemptDir::of(home.path(), &ContainerUuid::generate("zzzzz"));
+        dir.remove().unwrap();
+        dir.create(&token("first")).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(dir.path()), mode(&dir.token_file())), (0o700, 0o600));
+        fs::write(dir.output_file(), "old").unwrap();
+        dir.create(&token("second")).unwrap();
+        assert_eq!(fs::read_to_string(dir.token_file()).unwrap(), "second");
+        assert_eq!(dir.output_tail(), OutputTail::default());
+    }
+
+    #[tokio::test]
+    async fn a_file_system_that_hangs_is_not_waited_for() {
+        let dir = AttemptDir::of(Path::new("/"), &ContainerUuid::generate("zzzzz"));
+        let (end, hangs) = std::sync::mpsc::channel::<()>();
+        let work = move |_: &AttemptDir| hangs.recv().map_err(io::Error::other);
+        let answer = dir.within_timeout(Duration::from_millis(50), work).await;
+        drop(end);
+        assert_eq!(answer.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn the_tail_of_the_output_is_whole_lines() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = AttemptDir::of(home.path(), &ContainerUuid::generate("zzzzz"));
+        dir.create(&token("x")).unwrap();
+        fs::write(dir.output_file(), "short\n").unwrap();
+        assert_eq!(dir.output_tail().text, "short\n");
+        let long: String = (0..1000).map(|n| format!("line {n}\n")).collect();
+        fs::write(dir.output_file(), long).unwrap();
+        let text = dir.output_tail().text;
+        assert!(
+            text.starts_with("line ") && text.ends_with("line 999\n"),
+            "{text}"
+        );
+    }
+}

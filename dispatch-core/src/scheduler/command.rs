@@ -1,0 +1,353 @@
+//! Runs one short scheduler command, with limits for time and output and an environment of its own.
+//!
+//! Input: a program, arguments, stdin and a timeout. Output: a complete answer or an error;
+//! truncated output is never returned.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::process;
+
+/// Maximum size of the output in bytes. More is an error: 10,000 jobs are about 2 MiB.
+const MAX_OUTPUT: u64 = 64 << 20;
+/// Default timeout of a command.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
+/// Number of bytes quoted from the end of stderr.
+const STDERR_TAIL_BYTES: usize = 2000;
+/// Environment variables that every command inherits. They do not include the API token.
+const ENVIRONMENT: [&str; 8] = [
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "LANG",
+    "TMPDIR",
+    "SLURM_CONF",
+    "CONDOR_CONFIG",
+];
+
+/// A command to run.
+#[derive(Debug, Clone)]
+pub struct Command {
+    program: OsString,
+    arguments: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+    input: Vec<u8>,
+    timeout: Duration,
+}
+
+/// The output of a command.
+#[derive(Debug, Clone)]
+pub struct CommandOutput {
+    /// Exit status.
+    pub status: ExitStatus,
+    /// Content of stdout. Bytes that are not UTF-8, for instance in a user's job name, become
+    /// U+FFFD.
+    pub stdout: String,
+    /// End of stderr.
+    pub stderr: String,
+}
+
+/// Why a command has no output.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// The program did not start, so nothing has happened.
+    #[error("{program} could not be run: {source}")]
+    NotStarted {
+        /// Name of the program.
+        program: String,
+        /// Underlying error.
+        source: std::io::Error,
+    },
+    /// The program was killed after its timeout.
+    #[error("{program} did not end within {} s", timeout.as_secs())]
+    TimedOut {
+        /// Name of the program.
+        program: String,
+        /// Timeout that it exceeded.
+        timeout: Duration,
+    },
+    /// The program wrote too much output.
+    #[error("{program} wrote more than {} MiB", MAX_OUTPUT >> 20)]
+    OutputTooLarge {
+        /// Name of the program.
+        program: String,
+    },
+    /// Reading from the program failed.
+    #[error("cannot read the output of {program}: {source}")]
+    Pipe {
+        /// Name of the program.
+        program: String,
+        /// Underlying error.
+        source: std::io::Error,
+    },
+}
+
+/// Why a command did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandFailure {
+    /// The program ended with a nonzero status. Contains its error text.
+    #[error("{0}")]
+    Failed(String),
+    /// The command has no output.
+    #[error(transparent)]
+    NotCompleted(#[from] CommandError),
+}
+
+impl CommandFailure {
+    /// Whether the program does not exist.
+    pub fn is_not_installed(&self) -> bool {
+        let Self::NotCompleted(CommandError::NotStarted { source, .. }) = self else {
+            return false;
+        };
+        source.kind() == std::io::ErrorKind::NotFound
+    }
+
+    /// Whether the program did not start, so that nothing can have happened.
+    pub fn is_not_started(&self) -> bool {
+        matches!(self, Self::NotCompleted(CommandError::NotStarted { .. }))
+    }
+}
+
+impl CommandOutput {
+    /// The error text of a failed command.
+    fn failure(&self) -> String {
+        match self.stderr.is_empty() {
+            true => format!("it ended with {} and said nothing", self.status),
+            false => self.stderr.clone(),
+        }
+    }
+}
+
+impl Command {
+    /// Creates a command for `program` without arguments. It inherits PATH, HOME and the scheduler
+    /// configuration.
+    pub fn new(program: impl AsRef<OsStr>) -> Self {
+        Self {
+            program: program.as_ref().to_owned(),
+            arguments: Vec::new(),
+            environment: ENVIRONMENT
+                .iter()
+                .filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?)))
+                .collect(),
+            input: Vec::new(),
+            timeout: DEFAULT_TIMEOUT,
+        }
+    }
+
+    /// Adds arguments.
+    pub fn args(mut self, arguments: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
+        self.arguments.extend(arguments.into_iter().map(Into::into));
+        self
+    }
+
+    /// Adds environment variables.
+    pub fn envs(mut self, more: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
+        self.environment.extend(more);
+        self
+    }
+
+    /// Removes an environment variable.
+    pub fn without(mut self, name: &str) -> Self {
+        self.environment.retain(|(key, _)| key != name);
+        self
+    }
+
+    /// Sets the content of stdin.
+    pub fn input(mut self, text: impl Into<Vec<u8>>) -> Self {
+        self.input = text.into();
+        self
+    }
+
+    /// Sets the timeout.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Resolves the program in PATH. With a full path, the new process needs no copy of this one
+    /// before exec. For a large process that copy takes longer than many commands.
+    fn resolve_in_path(&self) -> PathBuf {
+        let named = PathBuf::from(&self.program);
+        if named.components().count() > 1 {
+            return named;
+        }
+        let path = self.environment.iter().rev().find(|(key, _)| key == "PATH");
+        let path = path.map(|(_, path)| path.as_os_str()).unwrap_or_default();
+        // Relative entries are skipped, because the command runs in another directory.
+        let places = std::env::split_paths(path).filter(|dir| dir.is_absolute());
+        let mut places = places.map(|dir| dir.join(&self.program));
+        let runs = |place: &PathBuf| access(place, Access::EXEC_OK).is_ok() && place.is_file();
+        places.find(runs).unwrap_or(named)
+    }
+
+    fn name(&self) -> String {
+        self.program.to_string_lossy().into_owned()
+    }
+
+    /// Runs the command. A nonzero exit status is an error with the command's own text.
+    pub async fn run_checked(self) -> Result<CommandOutput, CommandFailure> {
+        match self.run().await {
+            Ok(answer) if answer.status.success() => Ok(answer),
+            Ok(answer) => Err(CommandFailure::Failed(answer.failure())),
+            Err(error) => Err(CommandFailure::NotCompleted(error)),
+        }
+    }
+
+    /// Runs the command. After an error other than [`CommandError::NotStarted`], its effects are
+    /// unknown.
+    pub async fn run(self) -> Result<CommandOutput, CommandError> {
+        let program = self.name();
+        let start = |program: &OsStr| {
+            process::Command::new(program)
+                .args(&self.arguments)
+                .env_clear()
+                .envs(self.environment.iter().map(|(k, v)| (k, v)))
+                .current_dir("/")
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .kill_on_drop(true)
+                .spawn()
+        };
+        let started = match start(self.resolve_in_path().as_os_str()) {
+            // A script without a `#!` line: an exec by name runs it with a shell.
+            Err(error) if error.raw_os_error() == Some(Errno::NOEXEC.raw_os_error()) => {
+                start(&self.program)
+            }
+            started => started,
+        };
+        let mut child = started.map_err(|source| CommandError::NotStarted {
+            program: program.clone(),
+            source,
+        })?;
+        let (stdin, stdout, stderr) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let input = self.input;
+        let talk = async {
+            let write = async {
+                if let Some(mut stdin) = stdin {
+                    // A program may exit without reading all of its input.
+                    let _ = stdin.write_all(&input).await;
+                }
+            };
+            let (_, output, complaint) = tokio::join!(write, read(stdout), read(stderr));
+            (output, complaint, child.wait().await)
+        };
+        let (output, complaint, status) =
+            tokio::time::timeout(self.timeout, talk)
+                .await
+                .map_err(|_| CommandError::TimedOut {
+                    program: program.clone(),
+                    timeout: self.timeout,
+                })?;
+        let pipe = |source| CommandError::Pipe {
+            program: program.clone(),
+            source,
+        };
+        let (output, complaint) = (output.map_err(pipe)?, complaint.map_err(pipe)?);
+        if output.len() as u64 > MAX_OUTPUT {
+            return Err(CommandError::OutputTooLarge { program });
+        }
+        let output = String::from_utf8_lossy(&output).into_owned();
+        Ok(CommandOutput {
+            status: status.map_err(pipe)?,
+            stdout: output,
+            stderr: stderr_tail(&complaint),
+        })
+    }
+}
+
+/// Reads up to one byte more than allowed. That byte proves excess output, and the rest is dropped.
+async fn read(from: Option<impl AsyncRead + Unpin>) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if let Some(from) = from {
+        from.take(MAX_OUTPUT + 1).read_to_end(&mut bytes).await?;
+    }
+    Ok(bytes)
+}
+
+fn stderr_tail(bytes: &[u8]) -> String {
+    let from = bytes.len().saturating_sub(STDERR_TAIL_BYTES);
+    String::from_utf8_lossy(&bytes[from..]).trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sh(script: &str) -> Command {
+        Command::new("sh").args(["-c", script])
+    }
+
+    #[tokio::test]
+    async fn a_command_answers_with_all_it_wrote() {
+        let answer = sh("cat; echo no >&2; exit 3")
+            .input("hello")
+            .run()
+            .await
+            .unwrap();
+        assert_eq!(
+            (
+                answer.stdout.as_str(),
+                answer.failure().as_str(),
+                answer.status.code()
+            ),
+            ("hello", "no", Some(3))
+        );
+    }
+
+    #[tokio::test]
+    async fn a_command_that_hangs_is_ended() {
+        let error = sh("sleep 100")
+            .timeout(Duration::from_millis(100))
+            .run()
+            .await
+            .unwrap_err();
+        assert_eq!(error.to_string(), "sh did not end within 0 s");
+    }
+
+    #[tokio::test]
+    async fn cut_or_broken_output_is_no_answer() {
+        let flood = sh("head -c 70000000 /dev/zero").run().await.unwrap_err();
+        assert_eq!(flood.to_string(), "sh wrote more than 64 MiB");
+        let binary = sh(r"printf 'a\377b'").run().await.unwrap();
+        assert_eq!(binary.stdout, "a\u{fffd}b");
+        let missing = Command::new("/no/such").run().await.unwrap_err();
+        assert!(
+            matches!(missing, CommandError::NotStarted { .. }),
+            "{missing}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_script_that_names_no_shell_has_one() {
+        let dir = tempfile::tempdir().unwrap();
+        // Another process writes the file. Otherwise a fork of a parallel test might inherit it
+        // open for writing.
+        let file = dir.path().join("nameless").display().to_string();
+        let script = sh(&format!("cat >{file}; chmod 755 {file}")).input("echo it ran");
+        script.run_checked().await.unwrap();
+        let nameless = Command::new("nameless").without("PATH");
+        let nameless = nameless.envs([("PATH".into(), dir.path().into())]);
+        assert_eq!(nameless.run().await.unwrap().stdout, "it ran\n");
+    }
+
+    #[tokio::test]
+    async fn a_command_goes_without_what_is_not_for_it() {
+        let own = sh("echo ${OWN-gone}").envs([("OWN".into(), "there".into())]);
+        assert_eq!(own.clone().run().await.unwrap().stdout, "there\n");
+        assert_eq!(own.without("OWN").run().await.unwrap().stdout, "gone\n");
+    }
+
+    #[tokio::test]
+    async fn a_command_does_not_see_our_token() {
+        let answer = sh("env | grep -c ARVADOS_API_TOKEN").run().await.unwrap();
+        assert_eq!(answer.stdout.trim(), "0");
+    }
+}

@@ -1,0 +1,284 @@
+//! The seam to a scheduler: the trait [`Scheduler`] and its values and errors.
+//!
+//! Input: containers to admit, submit, cancel and clean up. Output: job listings, pending reasons,
+//! job exits, and errors that say whether a command may have taken effect.
+
+pub mod attempt_dir;
+pub mod cached_query;
+pub mod command;
+pub mod credentials;
+pub mod submit_command;
+pub mod template;
+use std::collections::BTreeMap;
+use std::future::Future;
+
+use arvados_client::{ContainerUuid, TokenUuid};
+use crunch_contract::StatusLine;
+
+use crate::model::resources::{Admission, Capacity, ResourceRequest};
+use crate::model::world::{Job, JobId};
+use crate::scheduler::credentials::Credentials;
+
+pub use crate::model::scheduling::{
+    Candidate, Capabilities, DesiredPriority, PendingOutlook, PendingReason, StopMode,
+};
+
+/// Environment variables that jobs inherit from the dispatcher. Tokens are passed in a file
+/// instead.
+pub const JOB_ENVIRONMENT: [&str; 4] = [
+    "ARVADOS_API_HOST",
+    "ARVADOS_API_HOST_INSECURE",
+    "ARVADOS_KEEP_SERVICES",
+    "SSL_CERT_FILE",
+];
+
+/// An attempt to submit.
+#[derive(Debug, Clone)]
+pub struct SubmitRequest {
+    /// UUID of the container.
+    pub container: ContainerUuid,
+    /// UUID of the attempt's token.
+    pub attempt: TokenUuid,
+    /// Token of the attempt and secret of its gateway, only for crunch-run.
+    pub credentials: Credentials,
+    /// Resource request of the container.
+    pub needs: ResourceRequest,
+    /// Nodes on which the job must not run, where the scheduler supports that.
+    pub avoid: Vec<String>,
+}
+
+/// Why a scheduler command failed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum SchedulerError {
+    /// The scheduler cannot be reached, or its answer is incomplete. Its state is unknown.
+    #[error("the {scheduler} scheduler did not answer: {detail}")]
+    NoAnswer {
+        /// Name of the scheduler.
+        scheduler: &'static str,
+        /// Observed output or error.
+        detail: String,
+    },
+    /// The scheduler certainly rejected the job.
+    #[error("{scheduler} refused the job of {container}: {detail}")]
+    Refused {
+        /// Name of the scheduler.
+        scheduler: &'static str,
+        /// Container of the job.
+        container: ContainerUuid,
+        /// Observed output or error.
+        detail: String,
+    },
+    /// The scheduler certainly rejected the job as part of a batch, but may accept it alone. The
+    /// attempt continues.
+    #[error("{scheduler} rejected the job of {container} as part of a batch: {detail}")]
+    RefusedInBatch {
+        /// Name of the scheduler.
+        scheduler: &'static str,
+        /// Container of the job.
+        container: ContainerUuid,
+        /// Observed output or error.
+        detail: String,
+    },
+    /// It is unknown whether the scheduler accepted the job.
+    #[error("it is not known whether {scheduler} accepted the job of {container}: {detail}")]
+    Ambiguous {
+        /// Name of the scheduler.
+        scheduler: &'static str,
+        /// Container of the job.
+        container: ContainerUuid,
+        /// Observed output or error.
+        detail: String,
+    },
+}
+
+/// Why it is uncertain whether a job has ended, or how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Uncertainty {
+    /// The job is still running: the listings that lacked it were wrong.
+    StillRunning,
+    /// The scheduler did not answer a query for the job by name. Contains the reason.
+    MayBeRunning(String),
+    /// The job has ended, but a query for results on its node failed. Contains the reason. A
+    /// container that never ran has no results to lose.
+    ResultsUnknown(String),
+}
+
+/// The exit of a job, as far as the scheduler reports it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct JobExit {
+    /// Reason of the exit, in one sentence.
+    pub reason: String,
+    /// End of the job's output as evidence, without status lines.
+    pub detail: String,
+    /// Last status line of crunch-run, which says why it ended.
+    pub status_line: Option<StatusLine>,
+    /// Node of the job, where the scheduler reports it.
+    pub node: Option<String>,
+    /// Uncertainty that forbids acting on this exit. The scheduler is then queried again.
+    pub uncertainty: Option<Uncertainty>,
+    /// Whether the job certainly never started on any node, so that no executor ran.
+    pub never_started: bool,
+    /// Whether the container ran and its results are on the node, to be delivered later. This is
+    /// crunch-run's exit status 77.
+    pub undelivered: bool,
+}
+
+impl JobExit {
+    /// An exit that must not be acted on.
+    pub fn uncertain(uncertainty: Uncertainty) -> Self {
+        Self {
+            uncertainty: Some(uncertainty),
+            ..Self::default()
+        }
+    }
+
+    /// The reason, or a sentence that says the reason is unknown.
+    pub fn reason_or_default(&self) -> &str {
+        match self.reason.is_empty() {
+            true => {
+                "crunch-run ended without recording a final state, and the scheduler does not report the reason"
+            }
+            false => &self.reason,
+        }
+    }
+
+    /// The reason, followed by the reason in crunch-run's status line.
+    pub fn summary(&self) -> String {
+        match self.status_line.as_ref().and_then(StatusLine::reason) {
+            Some(reason) => format!("{}: {}", self.reason_or_default(), reason.trim()),
+            None => self.reason_or_default().to_owned(),
+        }
+    }
+}
+
+/// Error: a process still uses the job directory, so it cannot be removed yet.
+#[derive(Debug, thiserror::Error)]
+#[error("a process still uses the job directory")]
+pub struct StillInUse;
+
+/// A scheduler that runs jobs.
+///
+/// A job runs crunch-run for one attempt at one container. The controller calls
+/// [`list_jobs`](Self::list_jobs) and then [`run_upkeep`](Self::run_upkeep) in turn, never two of
+/// them at once. All other calls may run beside each other. The scheduler itself is the only
+/// lasting record of jobs: a restarted dispatcher finds them again by listing them.
+pub trait Scheduler: Send + Sync + 'static {
+    /// Name of the scheduler in logs and labels, in lower case.
+    fn name(&self) -> &'static str;
+
+    /// What the scheduler can do, and what its commands cost. It runs no command. The result may
+    /// change after each [`run_upkeep`](Self::run_upkeep).
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
+
+    /// Total and free resources, where the scheduler is a single machine. For the status page.
+    fn capacity(&self) -> Option<Capacity> {
+        None
+    }
+
+    /// Decides which Queued `candidates` may be locked and submitted now, in addition to `started`:
+    /// containers that are locked and have no job yet. Candidates come highest priority first.
+    /// Returns one answer per candidate, in order. A container that is not admitted stays Queued.
+    fn admit(&self, candidates: &[Candidate], started: &[Candidate]) -> Vec<Admission>;
+
+    /// Lists all jobs of this dispatcher, also those that ended and are still known. The list is
+    /// complete, or there is an error: a job that two listings lack counts as gone. Has no effect
+    /// but that the scheduler remembers the listing for
+    /// [`pending_reasons`](Self::pending_reasons) and [`reorder`](Self::reorder).
+    fn list_jobs(&self) -> impl Future<Output = Result<Vec<Job>, SchedulerError>> + Send;
+
+    /// Runs what is due after a listing, such as a query for the capacity of the cluster. The
+    /// controller calls it after it has applied the listing, and reads
+    /// [`capabilities`](Self::capabilities), [`pending_reasons`](Self::pending_reasons) and
+    /// admission after it. An error is logged here, and the next call retries.
+    fn run_upkeep(&self) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
+
+    /// The pending reasons of jobs in the last listing, where the scheduler reports them.
+    fn pending_reasons(&self) -> BTreeMap<ContainerUuid, PendingReason> {
+        BTreeMap::new()
+    }
+
+    /// Submits the jobs of at most [`Capabilities::max_submit_batch`] attempts, with equal resource
+    /// requests where [`Capabilities::min_uniform_batch`] requires it. Returns one answer per
+    /// attempt, in order. Only [`SchedulerError::Refused`] and [`SchedulerError::RefusedInBatch`]
+    /// promise that there is no job; after any other error the next listings decide.
+    fn submit(
+        &self,
+        requests: Vec<SubmitRequest>,
+    ) -> impl Future<Output = Vec<Result<JobId, SchedulerError>>> + Send;
+
+    /// Cancels at most [`Capabilities::max_cancel_batch`] jobs. Several jobs are all pending, or
+    /// [`StopMode::Force`] applies; a single job may be running as well. Returns one answer per
+    /// job, in order. A job that is gone is a success. An error means that the cancel is repeated.
+    fn cancel(
+        &self,
+        jobs: &[JobId],
+        mode: StopMode,
+    ) -> impl Future<Output = Vec<Result<(), SchedulerError>>> + Send;
+
+    /// Queries how the job of an attempt ended. Called for a job that two listings lacked, before
+    /// anything is done to its container. An exit with an [`Uncertainty`] is queried again later.
+    fn job_exit(
+        &self,
+        container: &ContainerUuid,
+        attempt: &TokenUuid,
+    ) -> impl Future<Output = JobExit> + Send;
+
+    /// Removes the job directory of a container that needs no job any more. Nothing to remove is a
+    /// success. The call is repeated after an error, and before that the container is not locked
+    /// again.
+    fn cleanup(
+        &self,
+        container: &ContainerUuid,
+    ) -> impl Future<Output = Result<(), StillInUse>> + Send;
+
+    /// Reorders pending jobs by the priorities of their containers, where the last listing shows a
+    /// wrong order. Called after each poll, never concurrently. The next call retries what failed.
+    fn reorder(
+        &self,
+        _priorities: Vec<DesiredPriority>,
+    ) -> impl Future<Output = Result<(), SchedulerError>> + Send {
+        std::future::ready(Ok(()))
+    }
+
+    /// Number of commands run since the last call, beside the one command that each listing and
+    /// each other call is charged anyway. The controller charges them to its rate limit.
+    fn take_extra_commands(&self) -> u32 {
+        0
+    }
+
+    /// Resolves when a job may have ended, so that the next poll comes sooner. May never resolve:
+    /// polling finds every ended job.
+    fn job_exited(&self) -> impl Future<Output = ()> + Send;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_contains_the_reason_of_a_crunch_run_that_ran_nothing() {
+        let ended = "Slurm job 7 ended with exit code 75";
+        let summary = |status_line| {
+            let exit = JobExit {
+                reason: ended.to_owned(),
+                detail: "u fetching\nu its command ended with 0\n".to_owned(),
+                status_line,
+                ..JobExit::default()
+            };
+            exit.summary()
+        };
+        let reason = "GPU 0 cannot be given".to_owned();
+        let never_ran = StatusLine::NeverRan { reason };
+        assert_eq!(
+            summary(Some(never_ran)),
+            format!("{ended}: GPU 0 cannot be given")
+        );
+        let directory = "/x".into();
+        assert_eq!(summary(Some(StatusLine::Undelivered { directory })), ended);
+        assert_eq!(summary(None), ended);
+    }
+}

@@ -1,0 +1,372 @@
+//! The parts common to every dispatcher program: flags, logging, signals, health and exit status.
+//! Input: parsed [`Flags`] and a scheduler; output: the program's exit status.
+//!
+//! The exit status is 0 after a drain, 78 for an unusable configuration, and 1 for any other error.
+
+pub mod exit;
+pub mod man_page;
+mod program;
+pub mod state_dir;
+pub mod subcommands;
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use program::main;
+
+use arvados_client::endpoint::EndpointError;
+use arvados_client::{Client, Endpoint, Token};
+use clap::{Args, ValueEnum};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::act::attempt_tokens::TokenMode;
+use crate::config::settings::Settings;
+use crate::config::{self, Config};
+use crate::controller::{Controller, NotAdmin};
+use crate::report::audit::Audit;
+use crate::report::metrics_and_health::Health;
+use crate::scheduler::credentials::GatewayKey;
+use crate::scheduler::{JOB_ENVIRONMENT, Scheduler};
+
+pub use exit::{exit_config_error, exit_usage_error};
+
+/// Margin by which an attempt's token outlives the container's run time limit. A job may wait long
+/// in its scheduler.
+const TOKEN_MARGIN: Duration = Duration::from_secs(14 * 86400);
+/// Maximum size of an audit file in bytes; there are at most two files.
+const AUDIT_LIMIT: u64 = 64 << 20;
+
+/// The format of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people
+    Text,
+    /// One JSON object per line
+    Json,
+}
+
+/// The kind of token that holds the locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TokenModeName {
+    /// Each attempt has a token of its own, which fences it from all others
+    PerAttempt,
+    /// Every job gets the dispatch token. For servers that forbid making tokens
+    Shared,
+}
+
+/// Flags of every dispatcher. `ARVADOS_API_HOST` and similar variables name the API server.
+#[derive(Debug, Clone, Args)]
+#[group(skip)]
+pub struct Flags {
+    /// File with the dispatch token [default: ARVADOS_API_TOKEN]
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Interval between two polls of the API server and of the scheduler when nothing happens
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_duration)]
+    pub poll_interval: Duration,
+    /// Minimum interval between two polls, however much happens
+    #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = units::parse_duration)]
+    pub min_poll_interval: Duration,
+    /// Maximum number of containers that are pending in the scheduler at once
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub max_pending: usize,
+    /// Time between TERM and KILL when a job is stopped
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::parse_duration)]
+    pub stop_grace: Duration,
+    /// Cancel a pending job that cannot start without an administrator after this time; 0 means
+    /// never
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = units::parse_duration)]
+    pub start_timeout: Duration,
+    /// Time for which undelivered results may stay on their node before the record is cancelled
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = units::parse_duration)]
+    pub undelivered_wait: Duration,
+    /// Maximum number of workflow runners that are pending or running at once. Choose it so that
+    /// room is left for the containers that they request
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub max_supervisors: usize,
+    /// Initial delay before a container is tried again after a failed attempt; doubles with each
+    /// failure
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = units::parse_duration)]
+    pub min_retry_period: Duration,
+    /// Maximum number of scheduler commands per second, in addition to one listing per poll; 0
+    /// means no limit
+    #[arg(long, value_name = "N", default_value_t = 50.0)]
+    pub scheduler_rate: f64,
+    /// Timeout of one command of the scheduler
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::parse_duration)]
+    pub command_timeout: Duration,
+    /// Kind of token that locks containers
+    #[arg(long, value_name = "MODE", default_value = "per-attempt")]
+    pub token_mode: TokenModeName,
+    /// Memory for crunch-run itself, added to the memory of each container
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = units::parse_size)]
+    pub reserve_extra_ram: u64,
+    /// Address that serves /metrics, /_health/ping and /status
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub health_listen: Option<SocketAddr>,
+    /// File with the token that clients of --health-listen must send
+    #[arg(long, value_name = "FILE", requires = "health_listen")]
+    pub management_token_file: Option<PathBuf>,
+    /// File to which every decision is appended, one JSON object per line. At 64 MiB it is renamed
+    /// to FILE.1
+    #[arg(long, value_name = "FILE")]
+    pub audit_file: Option<PathBuf>,
+    /// Format of log lines
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
+    /// Minimum level of log lines: error, warn, info or debug, or a filter like dispatch_core=debug
+    #[arg(long, value_name = "FILTER", default_value = "info")]
+    pub log_level: String,
+    /// What the configuration file says, for programs that read one
+    #[arg(skip)]
+    pub config: Option<Arc<Config>>,
+}
+
+impl Flags {
+    /// Key from which the secrets of container gateways are derived, if the configuration file has
+    /// it.
+    fn gateway_key(&self) -> Option<GatewayKey> {
+        let cluster = &self.config.as_deref()?.cluster;
+        cluster.system_root_token.clone().map(GatewayKey::new)
+    }
+
+    /// Environment variables of jobs, from the configuration file or this process. No token is
+    /// among them.
+    pub fn job_environment(&self) -> BTreeMap<String, String> {
+        let value = |key: &str| {
+            config::variable(key, self.config.as_deref(), None, |key| {
+                std::env::var(key).ok()
+            })
+        };
+        JOB_ENVIRONMENT
+            .iter()
+            .filter_map(|key| Some(((*key).to_owned(), value(key)?)))
+            .collect()
+    }
+}
+
+/// The reason for which a dispatcher did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The API server's address or token is unusable.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// A token file cannot be read.
+    #[error("cannot read the token file {}: {source}", path.display())]
+    TokenFile {
+        /// Path of the file.
+        path: PathBuf,
+        /// Error of the file system.
+        source: std::io::Error,
+    },
+    /// The HTTP client cannot be set up.
+    #[error("cannot set up the connection to the API server: {0}")]
+    Client(#[source] arvados_client::Error),
+    /// The health address cannot be listened on.
+    #[error("cannot listen on {address} for health and metrics: {source}")]
+    Listen {
+        /// Address of the listener.
+        address: SocketAddr,
+        /// Error of the operating system.
+        source: std::io::Error,
+    },
+    /// The audit file cannot be written.
+    #[error("cannot write the audit file {}: {source}", path.display())]
+    Audit {
+        /// Path of the file.
+        path: PathBuf,
+        /// Error of the file system.
+        source: std::io::Error,
+    },
+    /// The scheduler lacks something that it needs.
+    #[error(transparent)]
+    Scheduler(Box<dyn std::error::Error + Send + Sync>),
+    /// The dispatch token does not belong to an admin.
+    #[error(transparent)]
+    NotAdmin(#[from] NotAdmin),
+    /// A basic call of the operating system failed.
+    #[error("cannot start: {0}")]
+    System(#[from] std::io::Error),
+}
+
+/// Runs a dispatcher until SIGTERM or SIGINT. `scheduler` returns the scheduler and the label that
+/// tells this instance apart from others of the same user.
+pub fn run<S, F>(flags: Flags, scheduler: F) -> ExitCode
+where
+    S: Scheduler,
+    F: AsyncFnOnce() -> Result<(S, String), Box<dyn std::error::Error + Send + Sync>>,
+{
+    if let Err(error) = log_to_stderr(&flags) {
+        return exit_config_error(&error);
+    }
+    // One worker thread beside the controller's loop is enough. Both mostly wait, blocking work
+    // runs on other threads, and each thread keeps its own memory.
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => return exit_config_error(&error.to_string()),
+    };
+    match runtime.block_on(serve(flags, scheduler)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => exit_config_error(&error.to_string()),
+    }
+}
+
+async fn serve<S, F>(flags: Flags, scheduler: F) -> Result<(), StartError>
+where
+    S: Scheduler,
+    F: AsyncFnOnce() -> Result<(S, String), Box<dyn std::error::Error + Send + Sync>>,
+{
+    for warning in flags.config.iter().flat_map(|config| &config.warnings) {
+        tracing::warn!("configuration: {warning}");
+    }
+    let client = Client::new(endpoint(&flags)?).map_err(StartError::Client)?;
+    let listener = match flags.health_listen {
+        None => None,
+        Some(address) => Some(
+            TcpListener::bind(address)
+                .await
+                .map_err(|source| StartError::Listen { address, source })?,
+        ),
+    };
+    let management = match &flags.management_token_file {
+        None => None,
+        Some(path) => Some(read_token(path)?),
+    };
+    let audit = match &flags.audit_file {
+        None => None,
+        Some(path) => Some(
+            Audit::open(path, AUDIT_LIMIT).map_err(|source| StartError::Audit {
+                path: path.clone(),
+                source,
+            })?,
+        ),
+    };
+    let (scheduler, label) = scheduler().await.map_err(StartError::Scheduler)?;
+    let health = Health::new(
+        3 * flags.poll_interval + Duration::from_secs(30),
+        management,
+    );
+    let shutdown = CancellationToken::new();
+    drain_on_signals(shutdown.clone())?;
+    let serving = listener.map(|listener| {
+        if let Ok(address) = listener.local_addr() {
+            tracing::info!(event = "health_listening", %address, "serving health and metrics");
+        }
+        tokio::spawn(health.clone().serve(listener, shutdown.clone()))
+    });
+    let token_mode = match flags.token_mode {
+        TokenModeName::PerAttempt => TokenMode::PerAttempt,
+        TokenModeName::Shared => {
+            tracing::warn!(
+                "--token-mode=shared: every job gets the dispatch token. A job of an earlier attempt can still change its \
+                 container. Another dispatcher with this token would take over the containers: use the token for one \
+                 dispatcher only"
+            );
+            TokenMode::Shared(client.endpoint().token.clone())
+        }
+    };
+    let settings = Settings {
+        max_supervisors: flags.max_supervisors,
+        retry_period: flags.min_retry_period,
+        commands_per_second: flags.scheduler_rate,
+        token_mode,
+        gateway: flags.gateway_key(),
+        poll_interval: flags.poll_interval,
+        min_poll_interval: flags.min_poll_interval,
+        reserve_ram: flags.reserve_extra_ram,
+        max_pending: flags.max_pending,
+        stop_grace: flags.stop_grace,
+        undelivered_wait: flags.undelivered_wait,
+        start_timeout: Some(flags.start_timeout).filter(|time| !time.is_zero()),
+        token_margin: TOKEN_MARGIN,
+        label,
+        ..Settings::default()
+    };
+    tracing::info!(event = "started", scheduler = scheduler.name(), api = %client.endpoint().host, label = settings.label, "started");
+    let engine = Controller::new(client, scheduler, settings, health, audit);
+    notify(&[sd_notify::NotifyState::Ready]);
+    let ran = engine.run(shutdown.clone()).await;
+    shutdown.cancel();
+    notify(&[sd_notify::NotifyState::Stopping]);
+    if let Some(serving) = serving {
+        let _ = tokio::time::timeout(Duration::from_secs(2), serving).await;
+    }
+    ran?;
+    tracing::info!("stopped; jobs were left running");
+    Ok(())
+}
+
+/// The API server, from flags, configuration file and environment.
+pub fn endpoint(flags: &Flags) -> Result<Endpoint, StartError> {
+    let token = match &flags.token_file {
+        None => None,
+        Some(path) => Some(read_token(path)?),
+    };
+    let endpoint = Endpoint::from_lookup(|key| {
+        config::variable(key, flags.config.as_deref(), token.as_ref(), |key| {
+            std::env::var(key).ok()
+        })
+    })?;
+    Ok(endpoint)
+}
+
+fn read_token(path: &Path) -> Result<Token, StartError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Token::new(text.trim())),
+        Err(source) => Err(StartError::TokenFile {
+            path: path.to_owned(),
+            source,
+        }),
+    }
+}
+
+/// Drains on SIGTERM and SIGINT. SIGHUP is only logged, because there is no configuration to read
+/// again.
+fn drain_on_signals(shutdown: CancellationToken) -> std::io::Result<()> {
+    let mut term = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                _ = term.recv() => shutdown.cancel(),
+                _ = interrupt.recv() => shutdown.cancel(),
+                _ = hangup.recv() => tracing::info!("ignoring SIGHUP: flags are read only at the start"),
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Notifies systemd, if it asked for notifications.
+fn notify(states: &[sd_notify::NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!(%error, "could not notify systemd");
+    }
+}
+
+fn log_to_stderr(flags: &Flags) -> Result<(), String> {
+    let filter = tracing_subscriber::EnvFilter::try_new(&flags.log_level)
+        .map_err(|error| format!("--log-level {:?} is not a filter: {error}", flags.log_level))?;
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false);
+    let set = match flags.log_format {
+        LogFormat::Text => lines.try_init(),
+        LogFormat::Json => lines.json().flatten_event(true).try_init(),
+    };
+    set.map_err(|error| error.to_string())
+}

@@ -1,0 +1,158 @@
+//! Checks of the dispatcher's machine: its user, the scheduler's commands and the directory of
+//! jobs. Output: findings.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use super::Finding;
+use crate::scheduler::command::Command;
+use crate::service::Flags;
+use crate::service::state_dir::{StateDir, StateDirError};
+
+/// Checks of flags, configuration file and user.
+pub fn set_up(flags: &Flags) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for warning in flags.config.iter().flat_map(|config| &config.warnings) {
+        let mend = "correct it in the configuration file, or remove it";
+        findings.push(Finding::warn("configuration", warning, mend));
+    }
+    if rustix::process::geteuid().is_root() {
+        let mend = "run the service as a user of its own, and this check too";
+        findings.push(Finding::warn(
+            "user",
+            "this is root; use an ordinary user who may submit jobs",
+            mend,
+        ));
+    }
+    findings
+}
+
+/// Remedies for problems with a scheduler's commands.
+#[derive(Debug, Clone, Copy)]
+pub struct Remedies<'a> {
+    /// Remedy for missing commands.
+    pub install: &'a str,
+    /// Remedy for commands that fail.
+    pub configure: &'a str,
+}
+
+/// Checks that these commands exist and have one version. `argument` makes each print its version
+/// on one line.
+pub async fn commands(names: &[&str], argument: &str, mends: Remedies<'_>) -> Vec<Finding> {
+    let mut versions = Vec::new();
+    let mut findings = Vec::new();
+    for name in names {
+        match Command::new(name).args([argument]).run_checked().await {
+            Ok(answer) => {
+                let first = answer.stdout.trim().lines().next().unwrap_or_default();
+                versions.push((name, first.to_owned()));
+            }
+            Err(error) => {
+                let mend = match error.is_not_started() {
+                    true => mends.install,
+                    false => mends.configure,
+                };
+                findings.push(Finding::fail("commands", format!("{name}: {error}"), mend))
+            }
+        }
+    }
+    let Some((first, version)) = versions.first() else {
+        return findings;
+    };
+    match versions.iter().find(|(_, other)| other != version) {
+        None => {
+            let names: Vec<&str> = versions.iter().map(|(name, _)| **name).collect();
+            findings.push(Finding::ok(
+                "commands",
+                format!("{} of {version}", names.join(", ")),
+            ));
+        }
+        Some((name, other)) => findings.push(Finding::warn(
+            "commands",
+            format!("{first} is of {version}, {name} of {other}"),
+            "put the directory of one installation first in PATH",
+        )),
+    }
+    findings
+}
+
+/// Checks the directory of the jobs, called `what`. Creates it if needed, as the service does.
+pub fn directory(what: &'static str, path: &Path) -> (Finding, Option<StateDir>) {
+    let own = "make it for the service's user alone: install -d -m 700 -o USER DIR";
+    let failed = |error: StateDirError| {
+        let mend = match error {
+            StateDirError::OwnedByOther { .. } => "run this check as the user of the service",
+            StateDirError::InUse(_) | StateDirError::Unusable { .. } => own,
+        };
+        (Finding::fail(what, error.to_string(), mend), None)
+    };
+    // The directory may not exist before the first start. A running service holds its lock.
+    if !path.exists()
+        && let Err(error) = StateDir::acquire(path)
+    {
+        return failed(error);
+    }
+    let home = match StateDir::open_shared(path) {
+        Ok(home) => home,
+        Err(error) => return failed(error),
+    };
+    let trial = home.path().join(".check");
+    if let Err(error) = fs::write(&trial, "").and_then(|()| fs::remove_file(&trial)) {
+        return (Finding::fail(what, error.to_string(), own), None);
+    }
+    let shown = home.path().display();
+    let metadata = home.path().metadata();
+    let finding = match metadata.map(|m| m.permissions().mode() & 0o777) {
+        Ok(mode) if mode & 0o077 != 0 => Finding::warn(
+            what,
+            format!(
+                "{shown} is open to others (mode {mode:o}); each job's own directory in it is not"
+            ),
+            format!("chmod 700 {shown}"),
+        ),
+        _ => Finding::ok(what, format!("{shown} can be written to")),
+    };
+    (finding, Some(home))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::subcommands::check::Level;
+
+    #[test]
+    fn a_directory_is_for_its_user_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("jobs");
+        let (finding, home) = directory("jobs", &path);
+        assert!(home.is_some());
+        assert_eq!(finding.level, Level::Ok, "{finding:?}");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        let (finding, _) = directory("jobs", &path);
+        assert!(finding.finding.contains("mode 755"), "{finding:?}");
+        let (finding, home) = directory("jobs", Path::new("/proc/none"));
+        assert!(home.is_none() && finding.level == Level::Fail);
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(4711), None).unwrap();
+            let mend = directory("jobs", &path).0.remedy.unwrap();
+            assert!(mend.starts_with("run this check as the user"), "{mend}");
+        }
+    }
+
+    #[tokio::test]
+    async fn commands_are_of_one_version() {
+        let mends = Remedies {
+            install: "install it",
+            configure: "configure it",
+        };
+        let found = commands(&["true", "false-there-is-none"], "--version", mends).await;
+        let levels: Vec<Level> = found.iter().map(|finding| finding.level).collect();
+        assert_eq!(levels, [Level::Fail, Level::Ok], "{found:?}");
+        assert_eq!(found[0].remedy.as_deref(), Some("install it"));
+        let found = commands(&["false"], "--version", mends).await;
+        assert_eq!(found[0].remedy.as_deref(), Some("configure it"));
+        let found = commands(&["true", "cat"], "--version", mends).await;
+        assert_eq!(found[0].level, Level::Warn, "{found:?}");
+    }
+}

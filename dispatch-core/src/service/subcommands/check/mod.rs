@@ -1,0 +1,9 @@
+//! The checks that dispatchers share.
+
+mod api;
+mod machine;
+pub mod probe_job;
+
+pub use api::run as api;
+pub use machine::{Remedies, commands, directory, set_up};
+pub use preflight::{Finding, Level, Report};

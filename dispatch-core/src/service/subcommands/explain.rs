@@ -1,0 +1,315 @@
+//! The output of `explain`: why a container runs or does not. Input: its record, its lock and the
+//! scheduler's answers.
+
+use std::fmt::Write;
+
+use arvados_client::records::{Container, ContainerState};
+use serde::Serialize;
+
+use crate::model::resources::Admission;
+use crate::model::world::Job;
+use crate::scheduler::{PendingOutlook, PendingReason};
+
+/// The names of a dispatcher and its scheduler, for texts.
+#[derive(Debug, Clone, Copy)]
+pub struct SchedulerTerms {
+    /// Name of the scheduler.
+    pub scheduler: &'static str,
+    /// Name of the dispatcher's program.
+    pub program: &'static str,
+    /// Command that shows details of a pending job, without the job's number.
+    pub ask: &'static str,
+}
+
+/// The input of an explanation.
+#[derive(Debug)]
+pub struct ExplainInput {
+    /// Names of the dispatcher and its scheduler.
+    pub names: SchedulerTerms,
+    /// Record of the container.
+    pub container: Container,
+    /// Whether the token that holds the lock belongs to this dispatcher.
+    pub held_by_us: bool,
+    /// The container's jobs of this dispatcher, or why they could not be listed.
+    pub jobs: Result<Vec<Job>, String>,
+    /// Pending reason of its job.
+    pub waiting: Option<PendingReason>,
+    /// End of the lock-holding attempt's job, if that job is gone.
+    pub ended: Option<String>,
+    /// Whether the container could start here.
+    pub fit: Admission,
+    /// The last entries of a dispatcher about it in the server's `logs`, newest first.
+    pub last_log_entries: Vec<String>,
+    /// The scheduler's own analysis of its job.
+    pub analysis: Option<String>,
+}
+
+/// The explanation for the user.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct Explanation {
+    /// State and priority of the record.
+    pub record: String,
+    /// Holder of the lock.
+    pub lock: String,
+    /// The container's jobs in the scheduler.
+    pub jobs: String,
+    /// The reason for its state, and the next step.
+    pub why: String,
+    /// The last entries of a dispatcher about it with their times, newest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub last: Vec<String>,
+    /// The scheduler's own analysis of its job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub analysis: Option<String>,
+}
+
+/// Explains a container. No I/O.
+pub fn explain(facts: &ExplainInput) -> Explanation {
+    let container = &facts.container;
+    let (state, priority) = (&container.state, container.priority);
+    let lock = match (&container.locked_by_uuid, facts.held_by_us) {
+        (None, _) => "nobody holds it".to_owned(),
+        (Some(token), true) => format!("{token}, an attempt of this dispatcher"),
+        (Some(token), false) => format!("{token}, not of this dispatcher"),
+    };
+    Explanation {
+        record: format!(
+            "{state}, priority {priority}, locked {} times",
+            container.lock_count
+        ),
+        lock,
+        jobs: jobs(facts),
+        why: why(facts),
+        last: facts.last_log_entries.clone(),
+        analysis: facts.analysis.clone(),
+    }
+}
+
+fn jobs(facts: &ExplainInput) -> String {
+    let jobs = match &facts.jobs {
+        Ok(jobs) => jobs,
+        Err(error) => return error.clone(),
+    };
+    let one = |job: &Job| {
+        let node = job.node.as_deref().map(|node| format!(" on {node}"));
+        let ended = if job.ended { ", ended" } else { "" };
+        format!("job {}{}{ended}", job.id.0, node.unwrap_or_default())
+    };
+    match (jobs.as_slice(), &facts.ended) {
+        ([], None) => "no job".to_owned(),
+        ([], Some(ended)) => format!("no job any more; {ended}"),
+        (jobs, _) => jobs.iter().map(one).collect::<Vec<_>>().join("; "),
+    }
+}
+
+fn why(facts: &ExplainInput) -> String {
+    use ContainerState as State;
+    let SchedulerTerms {
+        scheduler,
+        program,
+        ask,
+    } = facts.names;
+    let container = &facts.container;
+    let status = &container.runtime_status;
+    let text_or =
+        |text: &Option<String>, default: &str| text.clone().unwrap_or_else(|| default.to_owned());
+    let Ok(jobs) = &facts.jobs else {
+        return format!("{scheduler} does not answer; the dispatcher does nothing until it does");
+    };
+    let job = jobs.iter().find(|job| !job.ended);
+    match (&container.state, facts.held_by_us, job) {
+        (State::Complete, ..) => match container.exit_code {
+            Some(code) => format!("it has ended, with exit code {code}"),
+            None => "it has ended".to_owned(),
+        },
+        (State::Cancelled, ..) => {
+            let reason = text_or(&status.error, "its record does not say why");
+            format!("it was cancelled: {reason}")
+        }
+        (State::Unknown(state), ..) => {
+            format!("this version does not know its state {state:?}, and leaves it alone")
+        }
+        (_, _, Some(job)) if container.priority == 0 => {
+            format!("its priority is 0: the dispatcher is cancelling job {}", job.id.0)
+        }
+        (State::Queued, ..) if container.priority == 0 => {
+            "its priority is 0: raise the priority of its request".to_owned()
+        }
+        (State::Queued, _, Some(job)) => format!(
+            "job {} of an earlier attempt still exists; the container starts again when that job has ended",
+            job.id.0
+        ),
+        (State::Queued, _, None) => match &facts.fit {
+            Admission::Never(why) => format!("it cannot run here, though another dispatcher may run it: {why}"),
+            Admission::Later(why) => format!("the dispatcher does not submit it yet: {why}"),
+            Admission::Now => {
+                let again = match container.lock_count {
+                    0 => "",
+                    // Only the service knows the end of the wait. It writes it to the server's
+                    // logs.
+                    _ => " after the retry delay of its last attempt (`last`)",
+                };
+                format!(
+                    "the dispatcher submits it{again}, highest priority first, as soon as fewer than --max-pending jobs are pending in \
+                    {scheduler}; if none are pending, check that {program} runs, and read its log about this container"
+                )
+            }
+        },
+        (_, false, _) => "another dispatcher has it, or an earlier one with another --state-dir".to_owned(),
+        (State::Locked, true, Some(job)) => match (&facts.waiting, &job.node) {
+            (Some(waiting), _) => {
+                // The service observes the job for longer, so its text may say more.
+                let noted = status.activity.as_ref().filter(|noted| {
+                    waiting.outlook == PendingOutlook::Transient && **noted != waiting.text
+                });
+                let noted = noted.map(|noted| format!("; its record says: {noted}"));
+                let noted = noted.unwrap_or_default();
+                format!("job {} waits in {scheduler}: {}{noted}", job.id.0, waiting.text)
+            }
+            (None, None) => format!("job {} waits in {scheduler}; {ask}{} shows more", job.id.0, job.id.0),
+            (None, Some(node)) => {
+                let activity = text_or(&status.activity, "it prepares its start");
+                format!("job {} has started on {node}: {activity}", job.id.0)
+            }
+        },
+        (State::Locked, true, None) => {
+            "the dispatcher is submitting its job, or the job has ended and the next poll returns the container to the queue".to_owned()
+        }
+        (State::Running, true, Some(job)) => {
+            let activity = text_or(&status.activity, "its command runs");
+            match &facts.waiting {
+                Some(waiting) => format!("it runs as job {}: {activity}; {}", job.id.0, waiting.text),
+                None => format!("it runs as job {}: {activity}", job.id.0),
+            }
+        }
+        (State::Running, true, None) => {
+            "its job is gone and recorded no final state: the next poll cancels the record, or waits for results on the node"
+                .to_owned()
+        }
+    }
+}
+
+impl Explanation {
+    /// The explanation as text.
+    pub fn text(&self) -> String {
+        let mut page = String::new();
+        let lines = [
+            ("record", &self.record),
+            ("lock", &self.lock),
+            ("jobs", &self.jobs),
+            ("why", &self.why),
+        ];
+        for (what, words) in lines {
+            // Writing to a string never fails.
+            let _ = writeln!(page, "{what:<6}  {words}");
+        }
+        for last in &self.last {
+            let _ = writeln!(page, "{:<6}  {last}", "last");
+        }
+        for line in self.analysis.iter().flat_map(|analysis| analysis.lines()) {
+            let _ = writeln!(page, "        {line}");
+        }
+        page
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::model::world::JobId;
+
+    const NAMES: SchedulerTerms = SchedulerTerms {
+        scheduler: "Slurm",
+        program: "dispatch-slurm",
+        ask: "squeue --start --job=",
+    };
+
+    fn facts(record: Value, held_by_us: bool, jobs: &[(&str, Option<&str>)]) -> ExplainInput {
+        let mut all = json!({"uuid": "zzzzz-dz642-queuedcontainer", "priority": 7});
+        for (key, value) in record.as_object().unwrap() {
+            all[key] = value.clone();
+        }
+        let container: Container = serde_json::from_value(all).unwrap();
+        let job = |(id, node): &(&str, Option<&str>)| Job {
+            id: JobId((*id).to_owned()),
+            container: container.uuid.clone(),
+            attempt: None,
+            ended: false,
+            node: node.map(str::to_owned),
+        };
+        ExplainInput {
+            names: NAMES,
+            analysis: None,
+            jobs: Ok(jobs.iter().map(job).collect()),
+            container,
+            held_by_us,
+            waiting: None,
+            ended: None,
+            fit: Admission::Now,
+            last_log_entries: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn every_state_has_its_reason() {
+        let locked = "zzzzz-gj3su-000000000000000";
+        #[rustfmt::skip]
+        let rows = [
+            (facts(json!({"state": "Complete", "exit_code": 3}), false, &[]), "with exit code 3"),
+            (facts(json!({"state": "Cancelled", "runtime_status": {"error": "no disk"}}), false, &[]), "it was cancelled: no disk"),
+            (facts(json!({"state": "Odd"}), false, &[]), "leaves it alone"),
+            (facts(json!({"state": "Queued", "priority": 0}), false, &[]), "its priority is 0"),
+            (facts(json!({"state": "Running", "priority": 0}), true, &[("3", None)]), "is cancelling job 3"),
+            (facts(json!({"state": "Queued"}), false, &[]), "submits it, highest"),
+            (facts(json!({"state": "Queued", "lock_count": 1}), false, &[]), "the retry delay of its last attempt"),
+            (facts(json!({"state": "Queued"}), false, &[("3", None)]), "of an earlier attempt still exists"),
+            (facts(json!({"state": "Locked", "locked_by_uuid": locked}), false, &[]), "another dispatcher"),
+            (facts(json!({"state": "Locked", "locked_by_uuid": locked}), true, &[("3", None)]), "waits in Slurm"),
+            (facts(json!({"state": "Locked", "locked_by_uuid": locked}), true, &[("3", Some("n1"))]), "job 3 has started on n1"),
+            (facts(json!({"state": "Locked", "locked_by_uuid": locked}), true, &[]), "is submitting its job"),
+            (facts(json!({"state": "Running", "locked_by_uuid": locked, "runtime_status": {"activity": "saving"}}), true, &[("3", None)]), "it runs as job 3: saving"),
+            (facts(json!({"state": "Running", "locked_by_uuid": locked}), true, &[]), "its job is gone"),
+        ];
+        for (n, (facts, words)) in rows.iter().enumerate() {
+            let got = explain(facts).why;
+            assert!(got.contains(words), "row {n}: {got}");
+        }
+    }
+
+    #[test]
+    fn what_slurm_says_is_told() {
+        let mut facts = facts(json!({"state": "Queued"}), false, &[]);
+        facts.fit = Admission::Never("too large".into());
+        assert!(explain(&facts).why.ends_with("too large"));
+        facts.ended = Some("it was lost".into());
+        assert_eq!(explain(&facts).jobs, "no job any more; it was lost");
+        facts.last_log_entries = vec!["2026-11-22 04:00:00 UTC, dispatched as job 3".into()];
+        let page = explain(&facts).text();
+        assert!(
+            page.ends_with("last    2026-11-22 04:00:00 UTC, dispatched as job 3\n"),
+            "{page}"
+        );
+        facts.jobs = Err("no answer".into());
+        let answer = explain(&facts);
+        assert_eq!(answer.jobs, "no answer");
+        assert!(answer.why.contains("does not answer"));
+        assert!(answer.text().starts_with("record  Queued, priority 7"));
+    }
+
+    #[test]
+    fn a_job_that_waits_says_for_what() {
+        let locked = "zzzzz-gj3su-000000000000000";
+        let record = json!({"state": "Locked", "locked_by_uuid": locked});
+        let mut facts = facts(record, true, &[("3", None)]);
+        facts.waiting = Some(PendingReason {
+            outlook: PendingOutlook::Transient,
+            text: "for free nodes".into(),
+        });
+        assert_eq!(explain(&facts).why, "job 3 waits in Slurm: for free nodes");
+        facts.container.runtime_status.activity = Some("no node has it".into());
+        let both = "job 3 waits in Slurm: for free nodes; its record says: no node has it";
+        assert_eq!(explain(&facts).why, both);
+    }
+}

@@ -1,0 +1,432 @@
+//! The subcommands of a dispatcher for users: show a submission, explain a container, check the
+//! set-up. Each prints text or JSON.
+
+pub mod check;
+pub mod container_ref;
+pub mod dry_run;
+pub mod explain;
+use std::error::Error;
+use std::future::Future;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use arvados_client::records::{Container, ContainerState};
+use arvados_client::{Client, ContainerUuid, scopes};
+use clap::Args;
+use preflight::{Report, one_line};
+use serde::Serialize;
+
+use tokio::join;
+
+use crate::api::Api;
+use crate::api::log_writer::EVENT_TYPE;
+use crate::model::resources::{Admission, ResourceRequest};
+use crate::model::world::{Job, JobId};
+use crate::scheduler::{Candidate, Scheduler, SchedulerError};
+use crate::service::state_dir::StateDir;
+use crate::service::subcommands::check::probe_job::ProbeOptions;
+use crate::service::subcommands::container_ref::ContainerRef;
+use crate::service::subcommands::explain::{ExplainInput, Explanation, SchedulerTerms, explain};
+use crate::service::{self, TokenModeName};
+
+/// Timeout of one query to the scheduler, because a user waits for the answer.
+const QUESTION_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum number of log entries shown. A refusal, its consequence and the time of the next attempt
+/// are separate entries.
+const MAX_LOG_ENTRIES: u64 = 4;
+
+/// Flags of programs with subcommands.
+#[derive(Debug, Clone, Args)]
+#[group(skip)]
+pub struct Flags {
+    /// Show how a container, or the container of a request, would be submitted, and the source of
+    /// each value. Submits nothing
+    #[arg(long, value_name = "UUID", value_parser = ContainerRef::parse)]
+    pub dry_run: Option<ContainerRef>,
+    /// Print JSON instead of text, with --dry-run, explain and check
+    #[arg(long, global = true)]
+    pub json: bool,
+    #[command(subcommand)]
+    pub subcommand: Option<Subcommand>,
+}
+
+/// A command instead of dispatching. It needs the flags of the service before it, and its user.
+#[derive(Debug, Clone, clap::Subcommand)]
+pub enum Subcommand {
+    /// What `--dry-run` does.
+    #[command(skip)]
+    DryRun {
+        /// For this one.
+        container: ContainerRef,
+    },
+    /// Show why a container runs, or why it does not
+    Explain {
+        /// UUID of the container or of its request
+        #[arg(value_name = "UUID", value_parser = ContainerRef::parse)]
+        container: ContainerRef,
+    },
+    /// Check the setup and show how to fix what fails; exits with 78 if something fails
+    Check {
+        /// Also submit a test job, show what crunch-run finds on its node, and remove the job
+        #[arg(long)]
+        submit_test: bool,
+        /// Timeout until the test job starts
+        #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::parse_duration)]
+        timeout: Duration,
+        /// Node of the test job, by its name in the scheduler [default: any]
+        #[arg(long, value_name = "NAME", requires = "submit_test")]
+        node: Option<String>,
+    },
+}
+
+impl Flags {
+    /// The subcommand to run instead of dispatching.
+    pub fn subcommand(&self) -> Option<Subcommand> {
+        let dry_run = self.dry_run.clone();
+        let dry_run = dry_run.map(|container| Subcommand::DryRun { container });
+        dry_run.or_else(|| self.subcommand.clone())
+    }
+}
+
+/// A result that can be printed as text.
+pub trait Render: Serialize {
+    /// The result as lines, each with its line end.
+    fn text(&self) -> String;
+}
+
+impl Render for Report {
+    fn text(&self) -> String {
+        self.text()
+    }
+}
+
+impl Render for Explanation {
+    fn text(&self) -> String {
+        self.text()
+    }
+}
+
+/// The submission of a container, and why it would not be submitted now.
+#[derive(Debug, Serialize)]
+struct DryRun<P> {
+    #[serde(flatten)]
+    page: P,
+    /// The reason. `None` means that no obstacle is known; other containers may still come first.
+    not_now: Option<String>,
+}
+
+impl<P: Render> Render for DryRun<P> {
+    fn text(&self) -> String {
+        let why = self.not_now.iter();
+        let why: String = why
+            .map(|why| format!("# at the moment it is not submitted: {why}\n"))
+            .collect();
+        why + &self.page.text()
+    }
+}
+
+/// The parts of a program that subcommands need. Its settings are already checked.
+pub trait DispatcherCommands {
+    /// Type of the program's scheduler.
+    type Scheduler: Scheduler;
+
+    /// Names of the dispatcher and its scheduler.
+    const TERMS: SchedulerTerms;
+
+    /// Flags common to every dispatcher.
+    fn common(&self) -> &service::Flags;
+
+    /// State directory of the dispatcher.
+    fn state_dir(&self) -> &Path;
+
+    /// The values that the scheduler would get for this record.
+    fn dry_run(
+        &self,
+        container: &Container,
+        home: StateDir,
+    ) -> impl Future<Output = Result<impl Render, Box<dyn Error>>>;
+
+    /// The scheduler, used only for queries.
+    fn scheduler(&self, home: StateDir, label: String) -> Self::Scheduler;
+
+    /// The scheduler's own analysis of a job, if it has such a query.
+    fn analysis(&self, _job: &JobId) -> impl Future<Output = Option<String>> {
+        std::future::ready(None)
+    }
+
+    /// The reason for which the scheduler would refuse a job with these needs, if it can be asked.
+    fn refusal(&self, _needs: &ResourceRequest) -> impl Future<Output = Option<String>> {
+        std::future::ready(None)
+    }
+
+    /// Runs all checks. With `test`, also runs a probe job.
+    fn check(&self, test: Option<ProbeOptions>) -> impl Future<Output = Report>;
+}
+
+/// Runs the subcommand and prints its result. The exit status is 78 if a check failed or the
+/// subcommand could not run.
+pub fn run<P: DispatcherCommands, E: std::fmt::Display>(
+    subcommand: &Subcommand,
+    as_json: bool,
+    program: Result<P, E>,
+) -> ExitCode {
+    let program = match program {
+        Ok(program) => program,
+        Err(error) => return service::exit_config_error(&error.to_string()),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let answer = match runtime {
+        Ok(runtime) => runtime.block_on(answer(&program, subcommand, as_json)),
+        Err(error) => Err(error.into()),
+    };
+    match answer {
+        Ok((page, true)) => {
+            print!("{page}");
+            ExitCode::SUCCESS
+        }
+        Ok((page, false)) => {
+            print!("{page}");
+            service::exit_config_error("the check found a failure")
+        }
+        Err(error) => service::exit_config_error(&error.to_string()),
+    }
+}
+
+async fn answer<P: DispatcherCommands>(
+    program: &P,
+    subcommand: &Subcommand,
+    as_json: bool,
+) -> Result<(String, bool), Box<dyn Error>> {
+    Ok(match subcommand {
+        Subcommand::DryRun { container } => {
+            let client = client(program)?;
+            let record = container.fetch(&client).await?;
+            let home = StateDir::open_shared(program.state_dir())?;
+            let page = program.dry_run(&record, home).await?;
+            let home = StateDir::open_shared(program.state_dir())?;
+            let label = home.instance_id_or_placeholder();
+            let scheduler = program.scheduler(home, label);
+            let page = DryRun {
+                // The page is also valid input of the scheduler's command, so the reason is a
+                // comment of one line.
+                not_now: submit_blocker(program, &client, &scheduler, &record)
+                    .await?
+                    .map(|why| one_line(&why)),
+                page,
+            };
+            (render(&page, as_json)?, true)
+        }
+        Subcommand::Explain { container } => {
+            let answer = explain(&explain_input(program, container).await?);
+            (render(&answer, as_json)?, true)
+        }
+        Subcommand::Check {
+            submit_test,
+            timeout,
+            node,
+        } => {
+            let test = submit_test.then(|| ProbeOptions {
+                start_timeout: *timeout,
+                node: node.clone(),
+            });
+            let report = program.check(test).await;
+            (render(&report, as_json)?, report.ok)
+        }
+    })
+}
+
+fn render(page: &impl Render, as_json: bool) -> serde_json::Result<String> {
+    match as_json {
+        false => Ok(page.text()),
+        true => serde_json::to_string(page).map(|text| text + "\n"),
+    }
+}
+
+fn client<P: DispatcherCommands>(program: &P) -> Result<Client, Box<dyn Error>> {
+    Ok(Client::new(service::endpoint(program.common())?)?)
+}
+
+async fn explain_input<P: DispatcherCommands>(
+    program: &P,
+    asked: &ContainerRef,
+) -> Result<ExplainInput, Box<dyn Error>> {
+    let common = program.common();
+    let client = client(program)?;
+    let uuid = &asked.fetch(&client).await?.uuid;
+    let home = StateDir::open_shared(program.state_dir())?;
+    let label = home.instance_id_or_placeholder();
+    let scheduler = program.scheduler(home, label.clone());
+    let (jobs, tokens, last_words) = join!(
+        list_jobs(&scheduler),
+        client.tokens(),
+        last_log_entries(&client, uuid)
+    );
+    let jobs = match jobs {
+        Some(jobs) => jobs.map_err(|error| error.to_string()),
+        None => Err(no_reply_text(P::TERMS.scheduler)),
+    };
+    let jobs = jobs.map(|mut jobs| {
+        jobs.retain(|job| job.container == *uuid);
+        jobs
+    });
+    let tokens = tokens?;
+    // The record is read after the listing, as the service does.
+    let container = client.container(uuid).await?;
+    let holder = container.locked_by_uuid.clone();
+    let own = match common.token_mode {
+        TokenModeName::Shared => Some(client.own_token().await?.uuid),
+        TokenModeName::PerAttempt => None,
+    };
+    let minter = format!("{}-{label}", scheduler.name());
+    let ours = holder.filter(|holder| {
+        let attempt = tokens.iter().find(|token| token.uuid == *holder);
+        own.as_ref() == Some(holder)
+            || attempt.is_some_and(|token| scopes::is_labelled(&token.scopes, &minter))
+    });
+    let ended = async {
+        match (&ours, &jobs) {
+            (Some(attempt), Ok(jobs)) if jobs.is_empty() => {
+                let ending = with_timeout(scheduler.job_exit(uuid, attempt)).await;
+                let reason =
+                    ending.map_or(no_reply_text(P::TERMS.scheduler), |ending| ending.reason);
+                Some(reason).filter(|reason| !reason.is_empty())
+            }
+            _ => None,
+        }
+    };
+    let job = jobs.iter().flatten().find(|job: &&Job| !job.ended);
+    let analysis = async {
+        match job {
+            // For a running job, the analysis would only show why it fits nowhere else.
+            Some(job) if container.state != ContainerState::Running => {
+                let analysis = with_timeout(program.analysis(&job.id)).await;
+                analysis.unwrap_or_else(|| Some(no_reply_text(P::TERMS.scheduler)))
+            }
+            _ => None,
+        }
+    };
+    let fit = async {
+        match container.state {
+            // A scheduler that has just failed to answer is not asked again.
+            ContainerState::Queued if jobs.is_ok() => fit(program, &scheduler, &container).await,
+            _ => Admission::Now,
+        }
+    };
+    let (ended, analysis, fit) = join!(ended, analysis, fit);
+    let waiting = scheduler.pending_reasons().remove(uuid);
+    Ok(ExplainInput {
+        last_log_entries: last_words,
+        names: P::TERMS,
+        container,
+        held_by_us: ours.is_some(),
+        jobs,
+        waiting,
+        ended,
+        fit,
+        analysis,
+    })
+}
+
+/// Lists the jobs, and lets the scheduler find out what admission and pending reasons need. `None`
+/// after [`QUESTION_TIMEOUT`].
+async fn list_jobs(scheduler: &impl Scheduler) -> Option<Result<Vec<Job>, SchedulerError>> {
+    with_timeout(async {
+        let jobs = scheduler.list_jobs().await?;
+        scheduler.run_upkeep().await;
+        Ok(jobs)
+    })
+    .await
+}
+
+/// The answer to one query, or `None` after [`QUESTION_TIMEOUT`].
+async fn with_timeout<T>(asked: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(QUESTION_TIMEOUT, asked).await.ok()
+}
+
+/// Text for a scheduler that did not answer in time.
+fn no_reply_text(scheduler: &str) -> String {
+    let seconds = QUESTION_TIMEOUT.as_secs();
+    format!("{scheduler} did not answer within {seconds} s")
+}
+
+/// Whether a Queued container could start, according to the scheduler. The scheduler has just
+/// answered the query for its jobs, or failed to.
+async fn fit<P: DispatcherCommands>(
+    program: &P,
+    scheduler: &P::Scheduler,
+    container: &Container,
+) -> Admission {
+    let candidate = Candidate {
+        container: container.uuid.clone(),
+        needs: ResourceRequest::of(container).with_reserved_ram(program.common().reserve_extra_ram),
+    };
+    let mut fits = scheduler.admit(std::slice::from_ref(&candidate), &[]);
+    let refusal = with_timeout(program.refusal(&candidate.needs)).await;
+    let refusal = refusal.unwrap_or_else(|| Some(no_reply_text(P::TERMS.scheduler)));
+    match (fits.pop().unwrap_or(Admission::Now), refusal) {
+        (Admission::Now | Admission::Later(_), Some(words)) => {
+            let name = P::TERMS.scheduler;
+            Admission::Later(format!("{name} would reject its job: {words}"))
+        }
+        (fit, _) => fit,
+    }
+}
+
+/// The reason for which the record keeps a container from being started.
+fn not_wanted(container: &Container) -> Option<String> {
+    match (&container.state, container.priority) {
+        (ContainerState::Queued, 1..) => None,
+        (ContainerState::Queued, _) => Some("its priority is 0".to_owned()),
+        (state, _) => Some(format!("it is {state}")),
+    }
+}
+
+/// The reason for which a container would not be submitted now.
+async fn submit_blocker<P: DispatcherCommands>(
+    program: &P,
+    client: &Client,
+    scheduler: &P::Scheduler,
+    container: &Container,
+) -> Result<Option<String>, Box<dyn Error>> {
+    if let Some(why) = not_wanted(container) {
+        return Ok(Some(why));
+    }
+    let jobs = match list_jobs(scheduler).await {
+        Some(Ok(jobs)) => jobs,
+        Some(Err(error)) => return Ok(Some(error.to_string())),
+        None => return Ok(Some(no_reply_text(P::TERMS.scheduler))),
+    };
+    // The record is read after the listing, as the service does.
+    let container = client.container(&container.uuid).await?;
+    if let Some(why) = not_wanted(&container) {
+        return Ok(Some(why));
+    }
+    let left = |job: &&Job| job.container == container.uuid && !job.ended;
+    if let Some(job) = jobs.iter().find(left) {
+        let job = &job.id.0;
+        return Ok(Some(format!(
+            "job {job} of an earlier attempt still exists"
+        )));
+    }
+    Ok(match fit(program, scheduler, &container).await {
+        Admission::Now => None,
+        Admission::Later(why) | Admission::Never(why) => Some(why),
+    })
+}
+
+/// The last entries of a dispatcher about the container in the server's `logs`, newest first, with
+/// their times.
+async fn last_log_entries(client: &Client, uuid: &ContainerUuid) -> Vec<String> {
+    match client.last_notes(uuid, EVENT_TYPE, MAX_LOG_ENTRIES).await {
+        Ok(notes) => {
+            let notes = notes.into_iter();
+            notes
+                .map(|(time, words)| format!("{}, {words}", time.strftime("%Y-%m-%d %H:%M:%S UTC")))
+                .collect()
+        }
+        Err(error) => vec![format!("not known: {error}")],
+    }
+}

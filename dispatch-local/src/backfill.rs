@@ -1,0 +1,194 @@
+//! EASY backfill: which waiting containers may start without delaying the first one that waits.
+//! Pure.
+//!
+//! Containers start highest priority first.
+//! The first container that does not fit is the *head*. Its start is known if enough running jobs
+//! have a run time limit. A container behind it starts earlier only if
+//!
+//! - it takes nothing that the head is short of: even if no running job ever ended, the head would
+//!   have enough of each resource that the container takes; or
+//! - its own limit ends it before the head's start; or
+//! - the resources that it takes are still free at the head's start, beside the head.
+//!
+//! So the head's start, by the limits of running jobs, never moves later. A container without a
+//! limit counts as one that never ends.
+
+use arvados_client::ContainerUuid;
+use dispatch_core::model::resources::Admission;
+
+use crate::resources::{ResourceKind, ResourceVector};
+
+/// Time to fetch inputs and save results, in seconds, added to a run time limit.
+const STAGING_ALLOWANCE_SECONDS: u64 = 600;
+
+/// A job that holds resources now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Running {
+    pub load: ResourceVector,
+    /// Latest end in seconds; none if it has no limit.
+    pub ends: Option<u64>,
+}
+
+/// A container that waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    pub container: ContainerUuid,
+    /// The container's request, or why no machine can satisfy it.
+    pub load: Result<ResourceVector, String>,
+    /// Run time limit in seconds.
+    pub limit: Option<u64>,
+}
+
+/// The latest end of a job that starts at `now` with this run time limit.
+pub fn latest_end(now: u64, limit: Option<u64>) -> Option<u64> {
+    limit.map(|limit| {
+        now.saturating_add(limit)
+            .saturating_add(STAGING_ALLOWANCE_SECONDS)
+    })
+}
+
+/// The first container that waits for resources.
+struct Head {
+    container: ContainerUuid,
+    load: ResourceVector,
+    /// The container's latest start, and the resources that are free beside it then.
+    start: Option<(u64, ResourceVector)>,
+}
+
+/// One answer for each of `waiting`, which is ordered by priority, highest first. `now` is on the
+/// clock of `Running::ends`.
+pub fn admit(
+    capacity: ResourceVector,
+    running: &[Running],
+    waiting: &[Waiting],
+    now: u64,
+) -> Vec<Admission> {
+    let mut running = running.to_vec();
+    let mut head: Option<Head> = None;
+    let mut answers = Vec::with_capacity(waiting.len());
+    for next in waiting {
+        let load = match &next.load {
+            Ok(load) => *load,
+            Err(why) => {
+                answers.push(Admission::Never(why.clone()));
+                continue;
+            }
+        };
+        if !load.fits(&capacity) {
+            answers.push(Admission::Never(too_large(load, capacity)));
+            continue;
+        }
+        let used = sum(&running);
+        let free = capacity.minus(used);
+        let ends = latest_end(now, next.limit);
+        let fit = match &mut head {
+            None if load.fits(&free) => Admission::Now,
+            None => {
+                head = Some(Head {
+                    container: next.container.clone(),
+                    load,
+                    start: earliest_start(capacity, &running, load, now),
+                });
+                Admission::Later(shortage(load, free, capacity))
+            }
+            Some(_) if !load.fits(&free) => Admission::Later(shortage(load, free, capacity)),
+            Some(head) => match keeps_head_start(head, capacity, used, load, ends) {
+                true => Admission::Now,
+                false => Admission::Later(format!(
+                    "waits behind {}, which is next and needs the room",
+                    head.container
+                )),
+            },
+        };
+        if fit == Admission::Now {
+            running.push(Running { load, ends });
+        }
+        answers.push(fit);
+    }
+    answers
+}
+
+fn sum(running: &[Running]) -> ResourceVector {
+    running
+        .iter()
+        .fold(ResourceVector::default(), |sum, one| sum.plus(one.load))
+}
+
+/// The latest time at which `load` fits, and the resources that are free beside it then.
+fn earliest_start(
+    capacity: ResourceVector,
+    running: &[Running],
+    load: ResourceVector,
+    now: u64,
+) -> Option<(u64, ResourceVector)> {
+    let mut ends: Vec<u64> = running.iter().filter_map(|one| one.ends).collect();
+    ends.sort_unstable();
+    ends.into_iter().find_map(|end| {
+        let still: Vec<Running> = running
+            .iter()
+            .filter(|one| one.ends.is_none_or(|at| at > end))
+            .cloned()
+            .collect();
+        let free = capacity.minus(sum(&still));
+        load.fits(&free).then(|| (end.max(now), free.minus(load)))
+    })
+}
+
+/// Whether starting `load` now keeps the head's start. If so, takes `load` from the resources free
+/// at that start.
+fn keeps_head_start(
+    head: &mut Head,
+    capacity: ResourceVector,
+    used: ResourceVector,
+    load: ResourceVector,
+    ends: Option<u64>,
+) -> bool {
+    let with_all = used.plus(head.load).plus(load);
+    let touches_nothing_short = ResourceKind::ALL
+        .into_iter()
+        .all(|kind| load.get(kind) == 0 || with_all.get(kind) <= capacity.get(kind));
+    let Some((start, spare)) = &mut head.start else {
+        return touches_nothing_short;
+    };
+    if ends.is_some_and(|end| end <= *start) {
+        return true;
+    }
+    let fits = load.fits(spare);
+    if fits {
+        *spare = spare.minus(load);
+    }
+    // Resources that are free even if no job ends are also free at the head's start.
+    fits
+}
+
+fn too_large(load: ResourceVector, capacity: ResourceVector) -> String {
+    let parts: Vec<String> = load
+        .short_of(&capacity)
+        .map(|kind| {
+            format!(
+                "{}, and this machine has {}",
+                kind.describe(load.get(kind)),
+                kind.format_amount(capacity.get(kind))
+            )
+        })
+        .collect();
+    format!("it needs {}", parts.join("; "))
+}
+
+fn shortage(load: ResourceVector, free: ResourceVector, capacity: ResourceVector) -> String {
+    let parts: Vec<String> = load
+        .short_of(&free)
+        .map(|kind| {
+            format!(
+                "{} ({} of {} free)",
+                kind.describe(load.get(kind)),
+                kind.format_amount(free.get(kind)),
+                kind.format_amount(capacity.get(kind))
+            )
+        })
+        .collect();
+    format!("waits for {}", parts.join(" and "))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,249 @@
+//! The local scheduler's answers to dispatch-core: one detached crunch-run per container, found
+//! again by its directory.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arvados_client::{ContainerUuid, TokenUuid};
+use crunch_contract::ExitCode;
+use dispatch_core::model::resources::{Admission, Capacity, Resources};
+use dispatch_core::model::world::{Job, JobId};
+use dispatch_core::scheduler::{
+    Candidate, Capabilities, JobExit, Scheduler, SchedulerError, StillInUse, StopMode,
+    SubmitRequest, Uncertainty,
+};
+use rustix::process::Signal;
+
+use crate::backfill::{Running, Waiting, admit, latest_end};
+use crate::crunch_run_process::CrunchRunProcess;
+use crate::job_dir::{CrunchRunExit, JobStatus};
+use crate::local::{Local, NAME, unix_time};
+use crate::resources::{ResourceKind, ResourceVector};
+
+/// Timeout of a crunch-run that wrote its final state and still cleans up.
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(5);
+const CLEANUP_POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+impl Scheduler for Local {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn admit(&self, candidates: &[Candidate], started: &[Candidate]) -> Vec<Admission> {
+        let state = self.shared.state();
+        let now = unix_time();
+        let mut running: Vec<Running> = state
+            .jobs
+            .values()
+            .filter_map(|job| job.record.as_ref())
+            .map(|record| Running {
+                load: record.reservation.resources(),
+                ends: latest_end(record.submitted_at, record.limit),
+            })
+            .collect();
+        running.extend(self.shared.trash_load(&state.machine));
+        // Containers that were locked and have no job yet.
+        running.extend(
+            started
+                .iter()
+                .filter(|c| !state.jobs.contains_key(&c.container))
+                .filter_map(|c| {
+                    Some(Running {
+                        load: ResourceVector::of(&c.needs).ok()?,
+                        ends: latest_end(now, c.needs.max_run_time),
+                    })
+                }),
+        );
+        let waiting: Vec<Waiting> = candidates
+            .iter()
+            .map(|c| Waiting {
+                container: c.container.clone(),
+                load: ResourceVector::of(&c.needs),
+                limit: c.needs.max_run_time,
+            })
+            .collect();
+        admit(state.machine.capacity(), &running, &waiting, now)
+    }
+
+    fn capacity(&self) -> Option<Capacity> {
+        let state = self.shared.state();
+        let capacity = state.machine.capacity();
+        let used = state
+            .jobs
+            .values()
+            .filter_map(|job| job.record.as_ref())
+            .fold(ResourceVector::default(), |sum, n| {
+                sum.plus(n.reservation.resources())
+            });
+        let trash = self.shared.trash_load(&state.machine);
+        let used = trash.map_or(used, |trash| used.plus(trash.load));
+        Some(Capacity {
+            total: to_amount(capacity),
+            free: to_amount(capacity.minus(used)),
+        })
+    }
+
+    /// There is no minimum interval: a scan of job directories loads no other service.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            min_listing_interval: Duration::ZERO,
+            ..Capabilities::default()
+        }
+    }
+
+    /// Scans the job directories, and tracks the jobs that are alive.
+    async fn list_jobs(&self) -> Result<Vec<Job>, SchedulerError> {
+        let shared = self.shared.clone();
+        let runtime = tokio::runtime::Handle::current();
+        let jobs = tokio::task::spawn_blocking(move || {
+            let _inside = runtime.enter();
+            let scan = shared.scan_job_dirs()?;
+            Ok::<_, io::Error>(shared.apply_scan(scan))
+        });
+        let no_answer = |detail: String| SchedulerError::NoAnswer {
+            scheduler: NAME,
+            detail,
+        };
+        match jobs.await {
+            Ok(Ok(jobs)) => Ok(jobs),
+            Ok(Err(error)) => Err(no_answer(format!(
+                "cannot read {}: {error}",
+                self.shared.state_dir.path().display()
+            ))),
+            Err(error) => Err(no_answer(error.to_string())),
+        }
+    }
+
+    /// Discards directories of finished jobs, starts due deliveries of results, and probes an idle
+    /// machine again.
+    async fn run_upkeep(&self) {
+        let shared = self.shared.clone();
+        let runtime = tokio::runtime::Handle::current();
+        let upkeep = tokio::task::spawn_blocking(move || {
+            let _inside = runtime.enter();
+            shared.run_upkeep();
+        });
+        if let Err(error) = upkeep.await {
+            tracing::warn!(%error, "the upkeep of job directories failed; the next listing retries");
+        }
+    }
+
+    async fn submit(&self, requests: Vec<SubmitRequest>) -> Vec<Result<JobId, SchedulerError>> {
+        let mut answers = Vec::with_capacity(requests.len());
+        for request in requests {
+            answers.push(self.shared.start(request).await);
+        }
+        answers
+    }
+
+    async fn cancel(&self, jobs: &[JobId], mode: StopMode) -> Vec<Result<(), SchedulerError>> {
+        jobs.iter().map(|job| self.signal(job, mode)).collect()
+    }
+
+    async fn job_exit(&self, container: &ContainerUuid, _: &TokenUuid) -> JobExit {
+        let dir = self.shared.job_dir(container);
+        let exit = match dir.status() {
+            Ok(JobStatus::Ended(exit)) => exit,
+            Ok(JobStatus::Alive(_)) => return JobExit::uncertain(Uncertainty::StillRunning),
+            Err(error) => return JobExit::uncertain(Uncertainty::MayBeRunning(error.to_string())),
+        };
+        let reason = describe_exit(exit, dir.path());
+        let undelivered = self.shared.redeliveries.is_deliverable(&dir, exit);
+        let tail = dir.output_tail();
+        JobExit {
+            reason,
+            detail: tail.text,
+            status_line: tail.status_line,
+            never_started: exit == CrunchRunExit::NeverStarted,
+            undelivered,
+            ..JobExit::default()
+        }
+    }
+
+    async fn cleanup(&self, container: &ContainerUuid) -> Result<(), StillInUse> {
+        let dir = self.shared.job_dir(container);
+        let deadline = Instant::now() + CLEANUP_TIMEOUT;
+        loop {
+            if !matches!(dir.status(), Ok(JobStatus::Alive(_))) {
+                self.shared.redeliveries.forget(container);
+                match self.shared.discard_job_dir(&dir).await {
+                    // Another process, such as `crunch-run resume`, has just begun to work there.
+                    Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+                    Err(error) => {
+                        tracing::warn!(%container, %error, "could not remove the directory of the job");
+                        return Ok(());
+                    }
+                    Ok(()) => return Ok(()),
+                }
+            }
+            if Instant::now() > deadline {
+                return Err(StillInUse);
+            }
+            tokio::time::sleep(CLEANUP_POLL_INTERVAL).await;
+        }
+    }
+
+    async fn job_exited(&self) {
+        self.shared.worker_exited.notified().await;
+    }
+}
+
+impl Local {
+    /// Signals the crunch-run of a job.
+    fn signal(&self, job: &JobId, mode: StopMode) -> Result<(), SchedulerError> {
+        let signal = match mode {
+            StopMode::Graceful => Signal::TERM,
+            // The container cannot outlive its crunch-run: the shim of its processes ends with it.
+            StopMode::Force => Signal::KILL,
+        };
+        let worker = {
+            let state = self.shared.state();
+            let of_job = |worker: &&Arc<CrunchRunProcess>| worker.pid().to_string() == job.0;
+            let mut workers = state.jobs.values().filter_map(|j| j.worker.as_ref());
+            workers.find(of_job).cloned()
+        };
+        let no_answer = |detail: String| SchedulerError::NoAnswer {
+            scheduler: NAME,
+            detail,
+        };
+        let id = &job.0;
+        match worker {
+            Some(worker) => worker
+                .signal(signal)
+                .map_err(|error| no_answer(format!("cannot signal process {id}: {error}"))),
+            None => Err(no_answer(format!("job {id} has no known process"))),
+        }
+    }
+}
+
+fn to_amount(resources: ResourceVector) -> Resources {
+    Resources {
+        cpus: resources.get(ResourceKind::Cpus) as u32,
+        ram: resources.get(ResourceKind::Ram),
+        scratch: resources.get(ResourceKind::Scratch),
+        gpus: (resources.get(ResourceKind::Cuda) + resources.get(ResourceKind::Rocm)) as u32,
+    }
+}
+
+fn describe_exit(exit: CrunchRunExit, dir: &Path) -> String {
+    match exit {
+        CrunchRunExit::Code(code) if exit.is(ExitCode::Undelivered) => format!(
+            "{}: see its log in {} or in undelivered/ beside it",
+            crunch_contract::describe(code.into()),
+            dir.display()
+        ),
+        CrunchRunExit::Code(code) => {
+            let meaning = crunch_contract::describe(code.into());
+            format!("{meaning} (exit code {code})")
+        }
+        CrunchRunExit::Killed => {
+            "crunch-run was killed before it could record a final state".into()
+        }
+        CrunchRunExit::MachineRestarted => {
+            "this machine was restarted while the container was running".into()
+        }
+        CrunchRunExit::NeverStarted => "crunch-run did not start".into(),
+    }
+}

@@ -1,0 +1,143 @@
+//! Starts one crunch-run: reserves resources, discards the old job directory, creates the new one,
+//! spawns the program.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crunch_contract::ExitCode;
+use crunch_contract::job_dir::TOKEN_FILE;
+use dispatch_core::model::world::JobId;
+use dispatch_core::scheduler::{SchedulerError, SubmitRequest};
+use fail_points::fail_point;
+use host_state::file::ignore_missing;
+use host_state::trash;
+
+use crate::crunch_run::StartError;
+use crate::job_dir::{JobDir, JobRecord, JobStatus};
+use crate::local::{NAME, Shared, TrackedJob, unix_time};
+use crate::reservation::Reservation;
+use crate::resources::ResourceVector;
+
+impl Shared {
+    /// Reserves resources and starts crunch-run; returns the id of the job.
+    pub(crate) async fn start(
+        self: &Arc<Self>,
+        order: SubmitRequest,
+    ) -> Result<JobId, SchedulerError> {
+        let container = order.container.clone();
+        let dir = self.job_dir(&container);
+        let refused = |detail: String| SchedulerError::Refused {
+            scheduler: NAME,
+            container: container.clone(),
+            detail,
+        };
+        let load = ResourceVector::of(&order.needs).map_err(refused)?;
+        if let Ok(JobStatus::Alive(_)) = dir.status() {
+            return Err(SchedulerError::Ambiguous {
+                scheduler: NAME,
+                container,
+                detail: "an earlier crunch-run of this container still runs here".into(),
+            });
+        }
+        let record = {
+            let mut state = self.state();
+            let reservations: Vec<Reservation> = state
+                .jobs
+                .iter()
+                .filter(|(other, _)| **other != container)
+                .filter_map(|(_, job)| job.record.as_ref().map(|record| record.reservation.clone()))
+                .collect();
+            let reservation = Reservation::allocate(&state.machine, reservations.iter(), load)
+                .map_err(|short| {
+                    let kinds: Vec<String> = short
+                        .iter()
+                        .map(|kind| kind.describe(load.get(*kind)))
+                        .collect();
+                    refused(format!(
+                        "not enough is free for {} now",
+                        kinds.join(" and ")
+                    ))
+                })?;
+            let record = JobRecord {
+                attempt: order.attempt.clone(),
+                reservation,
+                limit: order.needs.max_run_time,
+                submitted_at: unix_time(),
+            };
+            state.starting.insert(container.clone());
+            state.jobs.insert(
+                container.clone(),
+                TrackedJob {
+                    record: Some(record.clone()),
+                    worker: None,
+                    started: None,
+                },
+            );
+            record
+        };
+        let started = self.try_start(&dir, &record, &order).await;
+        let mut state = self.state();
+        state.starting.remove(&container);
+        match started {
+            Ok(pid) => {
+                if let Some(job) = state.jobs.get_mut(&container) {
+                    job.started = Some(Instant::now());
+                }
+                Ok(JobId(pid.to_string()))
+            }
+            Err(StartError::Unknown(detail)) => Err(SchedulerError::Ambiguous {
+                scheduler: NAME,
+                container,
+                detail,
+            }),
+            Err(error) => {
+                state.jobs.remove(&container);
+                Err(refused(error.to_string()))
+            }
+        }
+    }
+
+    async fn try_start(
+        self: &Arc<Self>,
+        dir: &JobDir,
+        record: &JobRecord,
+        order: &SubmitRequest,
+    ) -> Result<u32, StartError> {
+        self.discard_job_dir(dir).await?;
+        fail_point("local.place-cleared");
+        dir.create(record, &order.credentials)?;
+        self.crunch_run.start(dir, record).await
+    }
+
+    /// [`discard_job_dir_blocking`](Self::discard_job_dir_blocking) on a blocking thread.
+    pub(crate) async fn discard_job_dir(self: &Arc<Self>, dir: &JobDir) -> io::Result<()> {
+        let (shared, dir) = (self.clone(), dir.clone());
+        let discarding = tokio::task::spawn_blocking(move || shared.discard_job_dir_blocking(&dir));
+        discarding.await.map_err(io::Error::other)?
+    }
+
+    /// Moves the directory and the scratch space of a job that ended into the trash, and
+    /// undelivered results to `undelivered/`. Fails with `DirectoryNotEmpty` while a process holds
+    /// the lock of the directory.
+    pub(crate) fn discard_job_dir_blocking(&self, dir: &JobDir) -> io::Result<()> {
+        match dir.status() {
+            Ok(JobStatus::Ended(exit)) if exit.is(ExitCode::Undelivered) => {
+                let kept = dir.quarantine(self.state_dir.path())?;
+                tracing::warn!(container = %dir.container, kept = %kept.display(), "moved the undelivered results of the container out of the way");
+                Ok(())
+            }
+            // A killed crunch-run left its scratch space, even if a later one recorded an exit.
+            Ok(JobStatus::Ended(_)) => {
+                self.crunch_run.discard_scratch(&dir.container)?;
+                ignore_missing(std::fs::remove_file(dir.path().join(TOKEN_FILE)))?;
+                trash::discard(dir.path())?;
+                self.trash.wake();
+                Ok(())
+            }
+            // A process works there, or tests the lock, and there may be results in it.
+            Ok(JobStatus::Alive(_)) => Err(io::ErrorKind::DirectoryNotEmpty.into()),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! `dispatch-slurm check`: checks everything that the dispatcher needs, and names a remedy for what
+//! is missing.
+//!
+//! Input: flags and settings. Output: a report of findings.
+
+use std::time::{Duration, Instant};
+
+use dispatch_core::scheduler::Scheduler;
+use dispatch_core::service;
+use dispatch_core::service::state_dir::StateDir;
+use dispatch_core::service::subcommands::check::probe_job::ProbeOptions;
+use dispatch_core::service::subcommands::check::{self, Finding, Report};
+use rustix::fs::statfs;
+
+use crate::commands::probe_job::SlurmProbe;
+use crate::flags::Flags;
+use crate::settings::Settings;
+use crate::slurm::Slurm;
+
+const STATE_DIR_CHECK: &str = "state directory";
+/// Commands that the dispatcher runs.
+const COMMANDS: [&str; 5] = ["sbatch", "squeue", "scancel", "scontrol", "sinfo"];
+/// Duration of `squeue` from which it is reported as slow, because it delays every poll.
+const SLOW_SQUEUE: Duration = Duration::from_secs(5);
+/// File systems that other machines do not see, by the numbers in linux/magic.h.
+const LOCAL_FILE_SYSTEMS: [(i64, &str); 5] = [
+    (0xEF53, "ext4"),
+    (0x5846_5342, "xfs"),
+    (0x9123_683E, "btrfs"),
+    (0x0102_1994, "tmpfs"),
+    (0x794C_7630, "overlay"),
+];
+
+/// Runs all checks; with `test` it also submits a job and cancels it.
+pub async fn check(flags: &Flags, settings: &Settings, test: Option<ProbeOptions>) -> Report {
+    let common = &flags.common;
+    let mut findings = check::set_up(common);
+    let mends = check::Remedies {
+        install: "install Slurm's client commands on this machine, in PATH",
+        configure: "make them work for this user in a shell first; SLURM_CONF names a slurm.conf outside the default directory",
+    };
+    findings.extend(check::commands(&COMMANDS, "--version", mends).await);
+    let (directory_finding, home) = check::directory(STATE_DIR_CHECK, &flags.state_dir);
+    findings.push(directory_finding);
+    if test.is_none() {
+        findings.extend(home.as_ref().and_then(check_file_system));
+    }
+    findings.push(check_partitions(settings).await);
+    if let Some(home) = home {
+        let instance_id = home.instance_id_or_placeholder();
+        let directory = home.path().to_owned();
+        let slurm = Slurm::new(settings.clone(), home, instance_id, common.command_timeout);
+        let squeue = check_squeue(&slurm).await;
+        let answers = squeue.remedy.is_none();
+        findings.push(squeue);
+        if let Some(test) = test.filter(|_| answers) {
+            let probe = SlurmProbe {
+                settings,
+                node: test.node.as_deref(),
+            };
+            findings.extend(check::probe_job::run(&probe, &directory, test.start_timeout).await);
+        }
+    }
+    findings.extend(check::api(service::endpoint(common)).await);
+    Report::new(findings)
+}
+
+async fn check_squeue(slurm: &Slurm) -> Finding {
+    let began = Instant::now();
+    let listing = slurm.list_jobs().await;
+    let elapsed = began.elapsed();
+    let milliseconds = elapsed.as_millis();
+    match listing {
+        Err(error) => Finding::fail(
+            "squeue",
+            error.to_string(),
+            "check that slurmctld runs and accepts this machine: scontrol ping, munge -n | unmunge",
+        ),
+        Ok(_) if elapsed > SLOW_SQUEUE => Finding::warn(
+            "squeue",
+            format!("took {milliseconds} ms"),
+            "raise --poll-interval, or check the load of slurmctld: sdiag",
+        ),
+        Ok(jobs) => {
+            let count = jobs.iter().filter(|job| !job.ended).count();
+            Finding::ok(
+                "squeue",
+                format!("answers in {milliseconds} ms, {count} jobs of this dispatcher"),
+            )
+        }
+    }
+}
+
+async fn check_partitions(settings: &Settings) -> Finding {
+    let arguments = ["--noheader", "--format=%R|%a|%D|%l"];
+    match settings.client("sinfo").args(arguments).run_checked().await {
+        Ok(answer) => evaluate_partitions(&answer.stdout),
+        Err(error) => Finding::fail(
+            "partitions",
+            error.to_string(),
+            "check that slurmctld runs and accepts this machine: scontrol ping",
+        ),
+    }
+}
+
+/// Evaluates lines of name, state, number of nodes and time limit.
+fn evaluate_partitions(listing: &str) -> Finding {
+    let rows = listing.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split('|').map(str::trim).collect();
+        <[&str; 4]>::try_from(fields).ok()
+    });
+    let (up, down): (Vec<_>, Vec<_>) = rows.partition(|row| row[1] == "up");
+    let listed = |rows: &[[&str; 4]]| {
+        let one = |[name, _, nodes, limit]: &[&str; 4]| match *limit {
+            "infinite" => format!("{name} ({nodes} nodes)"),
+            limit => format!("{name} ({nodes} nodes, at most {limit})"),
+        };
+        rows.iter().map(one).collect::<Vec<_>>().join(", ")
+    };
+    match (up.is_empty(), down.is_empty()) {
+        (true, true) => Finding::fail("partitions", "there are none", "define one in slurm.conf"),
+        (true, false) => Finding::fail(
+            "partitions",
+            format!("none is up; down: {}", listed(&down)),
+            "scontrol update PartitionName=NAME ProbeState=UP",
+        ),
+        (false, true) => Finding::ok("partitions", listed(&up)),
+        (false, false) => Finding::ok(
+            "partitions",
+            format!("{}; down: {}", listed(&up), listed(&down)),
+        ),
+    }
+}
+
+/// Warns if the directory is on a local file system. Only a job can show whether nodes see it.
+fn check_file_system(home: &StateDir) -> Option<Finding> {
+    let kind = statfs(home.path()).ok()?;
+    let (_, name) = LOCAL_FILE_SYSTEMS
+        .iter()
+        .find(|(magic, _)| *magic == kind.f_type)?;
+    Some(Finding::warn(
+        STATE_DIR_CHECK,
+        format!("is on {name}, which nodes mount only if this machine exports it"),
+        "use a directory that all nodes mount at the same path; check --submit-test shows whether they do",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dispatch_core::service::subcommands::check::Level;
+
+    #[test]
+    fn partitions_are_told_with_their_limits() {
+        #[rustfmt::skip]
+        let rows = [
+            ("main|up|4|infinite\nshort|up|2|1:00:00\n", Level::Ok, "main (4 nodes), short (2 nodes, at most 1:00:00)"),
+            ("CLUSTER: east\nmain|up|4|infinite\nold|down|1|infinite\n", Level::Ok, "main (4 nodes); down: old (1 nodes)"),
+            ("main|down|4|infinite\n", Level::Fail, "none is up; down: main (4 nodes)"),
+            ("", Level::Fail, "there are none"),
+        ];
+        for (listing, level, words) in rows {
+            let finding = evaluate_partitions(listing);
+            assert_eq!((finding.level, finding.finding.as_str()), (level, words));
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Subcommands of dispatch-slurm besides its service: what dispatch-core's subcommands need of
+//! Slurm.
+
+pub mod check;
+pub mod dry_run;
+pub mod probe_job;
+
+use std::error::Error;
+use std::path::Path;
+
+use arvados_client::records::Container;
+use dispatch_core::config::ValueSources;
+use dispatch_core::model::resources::ResourceRequest;
+use dispatch_core::service;
+use dispatch_core::service::state_dir::StateDir;
+use dispatch_core::service::subcommands::check::Report;
+use dispatch_core::service::subcommands::check::probe_job::ProbeOptions;
+use dispatch_core::service::subcommands::explain::SchedulerTerms;
+use dispatch_core::service::subcommands::{self, Render};
+
+use crate::commands::check::check;
+use crate::commands::dry_run::dry_run;
+use crate::flags::Flags;
+use crate::settings::Settings;
+use crate::slurm::Slurm;
+use crate::submit::rejections::{self, TestOnly};
+
+/// The subcommands, with the flags and settings of this call.
+#[derive(Debug)]
+pub struct Commands<'a> {
+    pub flags: &'a Flags,
+    pub origins: &'a ValueSources,
+    pub settings: Settings,
+}
+
+impl subcommands::DispatcherCommands for Commands<'_> {
+    type Scheduler = Slurm;
+
+    const TERMS: SchedulerTerms = SchedulerTerms {
+        scheduler: "Slurm",
+        program: "dispatch-slurm",
+        ask: "squeue --start --job=",
+    };
+
+    fn common(&self) -> &service::Flags {
+        &self.flags.common
+    }
+
+    fn state_dir(&self) -> &Path {
+        &self.flags.state_dir
+    }
+
+    async fn dry_run(
+        &self,
+        container: &Container,
+        home: StateDir,
+    ) -> Result<impl Render, Box<dyn Error>> {
+        let reserve = self.flags.common.reserve_extra_ram;
+        dry_run(container, reserve, &self.settings, &home, self.origins)
+    }
+
+    fn scheduler(&self, home: StateDir, instance_id: String) -> Slurm {
+        let timeout = self.flags.common.command_timeout;
+        Slurm::new(self.settings.clone(), home, instance_id, timeout)
+    }
+
+    async fn refusal(&self, needs: &ResourceRequest) -> Option<String> {
+        match rejections::test_submission(&self.settings, needs).await {
+            TestOnly::Rejected(words) => Some(words),
+            TestOnly::Accepted | TestOnly::Unknown => None,
+        }
+    }
+
+    async fn check(&self, test: Option<ProbeOptions>) -> Report {
+        check(self.flags, &self.settings, test).await
+    }
+}

@@ -1,0 +1,119 @@
+//! The probe job of `check --submit-test`.
+//!
+//! Input: settings and, if wanted, a node. Output: whether the node sees the state directory, and
+//! what `crunch-run --check` finds there.
+
+use std::error::Error;
+use std::path::Path;
+use std::time::Duration;
+
+use arvados_client::ContainerUuid;
+use dispatch_core::model::resources::ResourceRequest;
+use dispatch_core::scheduler::submit_command::parse_job_id;
+use dispatch_core::service::subcommands::check::probe_job::{self, ProbeState};
+use dispatch_core::service::subcommands::dry_run::Source;
+
+use crate::settings::Settings;
+use crate::submit::sbatch::{Argument, SbatchJob};
+
+/// Slurm, as the probe uses it.
+pub struct SlurmProbe<'a> {
+    pub settings: &'a Settings,
+    /// Node on which the job must run.
+    pub node: Option<&'a str>,
+}
+
+impl probe_job::ProbeScheduler for SlurmProbe<'_> {
+    const SUBMIT: &'static str = "sbatch";
+    const CANCEL: &'static str = "scancel";
+    const REMEDY: &'static str = "check that nodes have this version of crunch-run at the path of --crunch-run, and mount --state-dir at the same path";
+    /// Time for which NFS may hide a new file.
+    const OUTPUT_DELAY: Duration = Duration::from_secs(60);
+
+    async fn submit(
+        &self,
+        container: &ContainerUuid,
+        needs: &ResourceRequest,
+        dir: &Path,
+    ) -> Result<String, Box<dyn Error>> {
+        let settings = self.settings;
+        let mut arguments = settings.sbatch_arguments(SbatchJob {
+            container,
+            needs,
+            comment: "dispatch-slurm check",
+            output: &dir.join("output.log"),
+            avoid: &[],
+        })?;
+        arguments.extend(self.node.map(|name| Argument {
+            text: format!("--nodelist={name}"),
+            from: Source::Always("the check names this node"),
+        }));
+        let mut check = settings.clone();
+        check.crunch_run.push("--check".to_owned());
+        let check = check.crunch_run_line(container, &dir.join("token"))?;
+        // The sleep gives the output time to arrive. It ends by itself if no cancellation follows.
+        let script = format!("#!/bin/sh\n{check} && exec sleep 600\n");
+        let answer = settings
+            .sbatch_command(arguments, script)
+            .run_checked()
+            .await?;
+        Ok(parse_job_id(&answer.stdout, ";"))
+    }
+
+    async fn state(&self, job: &str) -> Result<ProbeState, String> {
+        let arguments = ["--noheader", "--all", "--states=all", "--format=%T|%r|%N"];
+        let command = self.settings.client("squeue").args(arguments);
+        let command = command.args([format!("--jobs={job}")]);
+        match command.run_checked().await {
+            Ok(answer) => {
+                let line = answer.stdout.lines().rfind(|line| line.contains('|'));
+                Ok(parse_state(line.unwrap_or("GONE||")))
+            }
+            Err(error) if error.to_string().contains("Invalid job id") => Ok(parse_state("GONE||")),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    async fn cancel(&self, job: &str) -> Result<(), String> {
+        let done = self
+            .settings
+            .client("scancel")
+            .args([job])
+            .run_checked()
+            .await;
+        done.map(drop).map_err(|error| error.to_string())
+    }
+}
+
+/// Parses a line of state, reason and nodes.
+fn parse_state(line: &str) -> ProbeState {
+    let mut fields = line.split('|').map(str::trim);
+    let [word, reason, node] = std::array::from_fn(|_| fields.next().unwrap_or_default());
+    match word {
+        "PENDING" | "CONFIGURING" => ProbeState::Pending(format!("pending in Slurm: {reason}")),
+        "RUNNING" | "COMPLETING" => ProbeState::Running(node.to_owned()),
+        _ => ProbeState::Ended(format!("ended as {word} on {node}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_squeue_is_a_state() {
+        for (line, expected) in [
+            (
+                "PENDING|Priority|",
+                ProbeState::Pending("pending in Slurm: Priority".into()),
+            ),
+            ("RUNNING|None|n1", ProbeState::Running("n1".into())),
+            (
+                "FAILED|NonZeroExitCode|n1",
+                ProbeState::Ended("ended as FAILED on n1".into()),
+            ),
+        ] {
+            assert_eq!(parse_state(line), expected, "{line}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Puts pending jobs in the order of their containers' priorities, and restores holds that this
+//! undid.
+//!
+//! Input: desired priorities and the newest listing. Output: one `scontrol` with all changes,
+//! because a process for each change would take ten times as long.
+
+use std::collections::BTreeMap;
+
+use dispatch_core::scheduler::command::CommandFailure;
+use dispatch_core::scheduler::{DesiredPriority, SchedulerError};
+
+use crate::control::nice::{self, Change, SentChange};
+use crate::error::no_answer;
+use crate::slurm::{Slurm, lock};
+
+impl Slurm {
+    /// Sends the nice values that put the pending jobs in order, and holds again the jobs that lost
+    /// their hold.
+    pub(crate) async fn reorder_pending(
+        &self,
+        wanted: &[DesiredPriority],
+    ) -> Result<(), SchedulerError> {
+        let changes = self.plan_changes(wanted);
+        let lost_holds = std::mem::take(&mut lock(&self.pending_nice).lost_holds);
+        if changes.is_empty() && lost_holds.is_empty() {
+            return Ok(());
+        }
+        let holds = lost_holds.iter().map(|job| {
+            tracing::warn!(
+                job,
+                event = "hold_restored",
+                "holding the job again: it was held while its nice value changed, which released it"
+            );
+            format!("hold {job}\n")
+        });
+        let updates = changes
+            .iter()
+            .map(|change| format!("update JobId={} Nice={}\n", change.job, change.nice));
+        let lines: String = holds.chain(updates).collect();
+        let answer = self.client("scontrol").input(lines).run_checked().await;
+        match answer {
+            Ok(_) => Ok(()),
+            Err(CommandFailure::Failed(message)) if nice::is_only_about_ended_jobs(&message) => {
+                Ok(())
+            }
+            Err(failure) => {
+                lock(&self.pending_nice).lost_holds.extend(lost_holds);
+                Err(no_answer(format!(
+                    "scontrol could not change the nice values of pending jobs: {failure}"
+                )))
+            }
+        }
+    }
+
+    /// Plans changes and records them as sent. A listing may run while they are sent, and is
+    /// compared with what they were planned from. The next listing shows their effect.
+    fn plan_changes(&self, wanted: &[DesiredPriority]) -> Vec<Change> {
+        let mut queue = lock(&self.queue);
+        let changes = nice::changes(&queue, wanted, self.priority_spread);
+        let nice: BTreeMap<&str, i64> = changes
+            .iter()
+            .map(|change| (change.job.as_str(), change.nice))
+            .collect();
+        let mut sent = Vec::new();
+        for row in queue.iter_mut() {
+            if let Some(nice) = nice.get(row.id.as_str()) {
+                sent.push(SentChange {
+                    job: row.id.clone(),
+                    before: row.position,
+                    nice: *nice,
+                });
+                row.position.priority += row.position.nice - nice;
+                row.position.nice = *nice;
+            }
+        }
+        let unconfirmed = &mut lock(&self.pending_nice).unconfirmed;
+        unconfirmed.retain(|earlier| !nice.contains_key(earlier.job.as_str()));
+        unconfirmed.append(&mut sent);
+        changes
+    }
+}

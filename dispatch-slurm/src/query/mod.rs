@@ -1,0 +1,11 @@
+//! Queries with `squeue`, `sacct`, `scontrol show` and `sinfo`, and parsers of their output.
+
+pub mod accounting;
+pub mod coalesce;
+pub mod exit_query;
+pub mod job_exit;
+pub mod node_class_cache;
+pub mod node_classes;
+pub mod pending_reason;
+pub mod sinfo;
+pub mod squeue;

@@ -1,0 +1,62 @@
+//! Cache of the cluster's capacity, refreshed from `sinfo` and `scontrol show partition`.
+//!
+//! Input: the needs of a container. Output: whether it could ever run here.
+
+use std::time::Duration;
+
+use dispatch_core::model::resources::{Admission, ResourceRequest};
+use dispatch_core::scheduler::cached_query::{CachedQuery, answer};
+use dispatch_core::scheduler::command::Command;
+
+use crate::query::node_classes::{GrantedKinds, NodeClasses};
+use crate::query::sinfo::{SINFO_FORMAT, parse_partition_totals};
+
+/// The cached capacity.
+#[derive(Debug)]
+pub struct NodeClassCache {
+    requested: GrantedKinds,
+    cache: CachedQuery<NodeClasses>,
+}
+
+impl NodeClassCache {
+    /// An empty cache, for jobs that request these resources.
+    pub fn new(requested: GrantedKinds) -> Self {
+        Self {
+            requested,
+            cache: CachedQuery::default(),
+        }
+    }
+
+    /// Whether a container could ever run here. An empty cache admits every container.
+    pub fn fit(&self, needs: &ResourceRequest) -> Admission {
+        let fit = self
+            .cache
+            .read(|capacity| capacity.fit(needs, self.requested));
+        fit.unwrap_or(Admission::Now)
+    }
+
+    /// Makes the next refresh query again, because a submission failed.
+    pub fn invalidate(&self) {
+        self.cache.invalidate();
+    }
+
+    /// Queries `sinfo` and `scontrol` if the cache has expired.
+    pub async fn refresh(&self, sinfo: Command, scontrol: Command, timeout: Duration) {
+        let sinfo = sinfo.args(["--noheader", "--all", "--exact", "--format", SINFO_FORMAT]);
+        let scontrol = scontrol.args(["--all", "--oneliner", "show", "partition"]);
+        let query = async {
+            let visible = answer(sinfo, timeout, NodeClasses::parse).await?;
+            let all = answer(scontrol, timeout, |answer| {
+                Some(parse_partition_totals(answer))
+            })
+            .await?;
+            Ok::<_, String>(visible.with_partition_totals(&all))
+        };
+        if let Err(error) = self.cache.refresh(query).await {
+            tracing::warn!(
+                error,
+                "sinfo or scontrol does not report the nodes; using their capacity of the last hour, or else submitting all containers"
+            );
+        }
+    }
+}

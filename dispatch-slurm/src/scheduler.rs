@@ -1,0 +1,188 @@
+//! Slurm as a [`Scheduler`]: which command serves which method of the trait.
+//!
+//! Input: calls of the controller. Output: jobs, results and pending reasons; the commands are in
+//! `submit`, `query` and `control`.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use arvados_client::{ContainerUuid, TokenUuid};
+use dispatch_core::model::resources::Admission;
+use dispatch_core::model::world::{Job, JobId};
+use dispatch_core::scheduler::{
+    Candidate, Capabilities, DesiredPriority, JobExit, PendingReason, Scheduler, SchedulerError,
+    StillInUse, StopMode, SubmitRequest,
+};
+use jiff::Timestamp;
+
+use crate::control::cancel::MAX_JOBS_PER_CANCEL;
+use crate::error::{NAME, no_answer};
+use crate::preflight::{self, PreflightError};
+use crate::query::pending_reason::describe_pending;
+use crate::query::squeue::{self, LISTING_FORMAT, Row};
+use crate::slurm::{Slurm, lock};
+use crate::submit::job_array::{ArrayLimit, MIN_ELEMENTS};
+
+/// Interval between checks whether a completing job may be gone.
+const COMPLETING_POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+impl Slurm {
+    /// Checks Slurm's commands and configuration, creates the file of the epilog and enables job
+    /// arrays. It needs no answer of slurmctld.
+    pub async fn initialize(&self) -> Result<(), PreflightError> {
+        self.epilog.create_file();
+        *lock(&self.array_limit) = ArrayLimit::Unknown;
+        preflight::check().await
+    }
+
+    /// Records what a complete listing shows: job ids, the effect of nice values, the queue.
+    fn apply_listing(&self, rows: Vec<Row>) {
+        for row in &rows {
+            if let Some(attempt) = &row.attempt {
+                self.record_job_id(row.container.clone(), attempt.clone(), row.id.clone());
+            }
+        }
+        lock(&self.pending_nice).confirm(&rows);
+        *lock(&self.queue) = rows;
+    }
+
+    /// Maximum number of jobs in one submission: the elements of one job array.
+    fn max_submit_batch(&self) -> usize {
+        match *lock(&self.array_limit) {
+            ArrayLimit::AtMost(elements) if elements >= MIN_ELEMENTS => elements,
+            ArrayLimit::AtMost(_) | ArrayLimit::Unused | ArrayLimit::Unknown => 1,
+        }
+    }
+
+    /// Resolves when a job that was completing after its epilog ran may be gone.
+    async fn completing_job_may_be_gone(&self) {
+        loop {
+            tokio::time::sleep(COMPLETING_POLL_INTERVAL).await;
+            let is_completing = |row: &Row| row.state == "COMPLETING";
+            if lock(&self.burst).is_due(Instant::now())
+                && lock(&self.queue).iter().any(is_completing)
+            {
+                return;
+            }
+        }
+    }
+}
+
+impl Scheduler for Slurm {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    /// Slurm queues containers that do not fit now; `max_pending` limits how many. Containers that
+    /// fit no node at all are not submitted, and rejected ones wait.
+    fn admit(&self, candidates: &[Candidate], _started: &[Candidate]) -> Vec<Admission> {
+        let fit_types_and_nodes = |candidate: &Candidate| match self.settings.fit(&candidate.needs)
+        {
+            Admission::Now => self.capacity.fit(&candidate.needs),
+            other => other,
+        };
+        let fit = |candidate: &Candidate| match fit_types_and_nodes(candidate) {
+            Admission::Now => {
+                let deferral = self
+                    .rejections
+                    .deferral(&candidate.container, &candidate.needs);
+                deferral.map_or(Admission::Now, Admission::Later)
+            }
+            other => other,
+        };
+        candidates.iter().map(fit).collect()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let max_submit_batch = self.max_submit_batch();
+        Capabilities {
+            max_submit_batch,
+            min_uniform_batch: (max_submit_batch > 1).then_some(MIN_ELEMENTS),
+            max_cancel_batch: MAX_JOBS_PER_CANCEL,
+            charges_exit_queries: true,
+            min_listing_interval: lock(&self.burst).min_interval(Instant::now()),
+        }
+    }
+
+    /// Lists the jobs with `squeue`, and remembers the rows.
+    async fn list_jobs(&self) -> Result<Vec<Job>, SchedulerError> {
+        let before = self.arrays.snapshot();
+        lock(&self.burst).record_listing(Instant::now());
+        let listing = self
+            .squeue(&["--array", "--format", LISTING_FORMAT])
+            .await?;
+        let rows = squeue::parse(&listing, &self.instance_id, self)
+            .map_err(|error| no_answer(error.to_string()))?;
+        let jobs = rows.iter().map(Row::job).collect();
+        self.apply_listing(rows);
+        *lock(&self.abandoned_elements) = self.find_abandoned_elements(&listing, &before);
+        Ok(jobs)
+    }
+
+    /// Cancels abandoned array elements, and refreshes the array limit, the capacity and the tests
+    /// of rejected submissions.
+    async fn run_upkeep(&self) {
+        self.cancel_abandoned_elements().await;
+        self.refresh_array_limit().await;
+        let [sinfo, scontrol] = ["sinfo", "scontrol"].map(|program| self.settings.client(program));
+        self.capacity
+            .refresh(sinfo, scontrol, self.command_timeout)
+            .await;
+        self.rejections.retest(&self.settings).await;
+    }
+
+    /// Submits one job with `sbatch`, or several as job arrays.
+    async fn submit(&self, requests: Vec<SubmitRequest>) -> Vec<Result<JobId, SchedulerError>> {
+        match <[SubmitRequest; 1]>::try_from(requests) {
+            Ok([request]) => vec![self.submit_job(request).await],
+            Err(requests) => self.submit_as_arrays(requests).await,
+        }
+    }
+
+    fn pending_reasons(&self) -> BTreeMap<ContainerUuid, PendingReason> {
+        let (queue, now) = (lock(&self.queue), Timestamp::now());
+        let waits = queue
+            .iter()
+            .filter_map(|row| Some((row.container.clone(), describe_pending(row, now)?)));
+        waits.collect()
+    }
+
+    async fn reorder(&self, priorities: Vec<DesiredPriority>) -> Result<(), SchedulerError> {
+        self.reorder_pending(&priorities).await
+    }
+
+    fn take_extra_commands(&self) -> u32 {
+        self.extra_commands.swap(0, Ordering::Relaxed)
+    }
+
+    async fn cancel(&self, jobs: &[JobId], mode: StopMode) -> Vec<Result<(), SchedulerError>> {
+        match jobs {
+            [job] => vec![self.cancel_job(job, mode).await],
+            jobs => self.cancel_jobs(jobs, mode).await,
+        }
+    }
+
+    async fn job_exit(&self, container: &ContainerUuid, attempt: &TokenUuid) -> JobExit {
+        self.fetch_job_exit(container, attempt).await
+    }
+
+    async fn cleanup(&self, container: &ContainerUuid) -> Result<(), StillInUse> {
+        let job = lock(&self.job_ids).remove(container);
+        if let Some((_, job)) = job {
+            lock(&self.cancelled).remove(&job);
+        }
+        self.rejections.forget(container);
+        self.attempt_dir(container).remove_logged().await;
+        Ok(())
+    }
+
+    /// Resolves when an epilog touched its file, or a completing job may be gone. Only `squeue`
+    /// shows whether a job ended.
+    async fn job_exited(&self) {
+        tokio::select! {
+            () = self.epilog.changed() => lock(&self.burst).job_ended(Instant::now()),
+            () = self.completing_job_may_be_gone() => {}
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Tests of sbatch arguments and of the job script.
+
+use dispatch_core::model::instance_types::InstanceType;
+
+use super::*;
+
+const UUID: &str = "zzzzz-dz642-queuedcontainer";
+const MIB: u64 = 1 << 20;
+
+fn owned(list: &[&str]) -> Vec<String> {
+    list.iter().map(|s| (*s).to_owned()).collect()
+}
+
+/// Settings of the upstream dispatcher: only lists.
+fn upstream() -> Settings {
+    Settings {
+        arguments: owned(&DEFAULT_ARGUMENTS),
+        gpu_arguments: owned(&DEFAULT_GPU_ARGUMENTS),
+        crunch_run: owned(&["crunch-run"]),
+        ..Settings::default()
+    }
+}
+
+fn container() -> ResourceRequest {
+    ResourceRequest {
+        cpus: 2,
+        ram: 250_000_000 + 550 * MIB,
+        ..ResourceRequest::default()
+    }
+}
+
+fn sbatch(settings: &Settings, needs: &ResourceRequest, avoid: &[String]) -> Vec<Argument> {
+    let container = ContainerUuid::parse(UUID).unwrap();
+    let job = SbatchJob {
+        container: &container,
+        needs,
+        comment: "attempt label",
+        output: Path::new("/shared/100%/output.log"),
+        avoid,
+    };
+    settings.sbatch_arguments(job).unwrap()
+}
+
+fn words(arguments: Vec<Argument>) -> Vec<String> {
+    arguments
+        .into_iter()
+        .map(|argument| argument.text)
+        .collect()
+}
+
+/// Arguments from the lists, after a check of the leading ones.
+fn from_lists(settings: &Settings, needs: &ResourceRequest) -> String {
+    let all = words(sbatch(settings, needs, &[]));
+    assert_eq!(all[..3], ["--nice=10000", "--no-requeue", "--parsable"]);
+    let ours = [
+        "--open-mode=",
+        "--output=",
+        "--chdir=",
+        "--nodes=",
+        "--comment=",
+    ];
+    let theirs = all[3..all.len() - 2].iter();
+    theirs
+        .filter(|text| !ours.iter().any(|our| text.starts_with(our)))
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+#[test]
+fn lists_are_rendered_as_upstream_does() {
+    let gpus = ResourceRequest {
+        gpus: 3,
+        ..container()
+    };
+    let two = ResourceRequest {
+        cpus: 1,
+        partitions: owned(&["blurb", "b2"]),
+        ..container()
+    };
+    let large = ResourceRequest {
+        cpus: 4,
+        ram: 12_000_000_000 + 550 * MIB,
+        scratch: 48_000_000_000,
+        ..ResourceRequest::default()
+    };
+    let name = format!("--job-name={UUID}");
+    let mut account = upstream();
+    account.arguments.insert(0, "--account=accountname".into());
+    account
+        .gpu_arguments
+        .push("--partition=gpupartition".into());
+    let bare = |list: &[&str]| Settings {
+        arguments: owned(list),
+        ..upstream()
+    };
+    #[rustfmt::skip]
+    let rows = [
+        (bare(&[]), &container(), String::new()),
+        (bare(&["--arg1=v1", "--arg2"]), &container(), "--arg1=v1 --arg2".to_owned()),
+        (upstream(), &container(), format!("{name} --mem=789 --cpus-per-task=2 --tmp=0")),
+        (account, &gpus, format!("--account=accountname {name} --mem=789 --cpus-per-task=2 --tmp=0 --gpus=3 --partition=gpupartition")),
+        (upstream(), &two, format!("{name} --mem=789 --cpus-per-task=1 --tmp=0 --partition=blurb,b2")),
+        (upstream(), &large, format!("{name} --mem=11995 --cpus-per-task=4 --tmp=45777")),
+    ];
+    for (settings, needs, expected) in rows {
+        assert_eq!(from_lists(&settings, needs), expected);
+    }
+}
+
+#[test]
+fn the_cheapest_instance_type_that_suits_is_named() {
+    let kind = |name: &str, ram, cpus, price| InstanceType {
+        name: name.into(),
+        ram,
+        cpus,
+        price,
+        ..InstanceType::default()
+    };
+    let mut settings = Settings {
+        arguments: owned(&["--constraint=instancetype=%I"]),
+        ..upstream()
+    };
+    let needs = ResourceRequest {
+        ram: 250_000_000,
+        ..container()
+    };
+    assert_eq!(from_lists(&settings, &needs), "--constraint=instancetype=");
+    settings.types = vec![
+        kind("a1.tiny", 128_000_000, 1, 0.02),
+        kind("a1.small", 256_000_000, 2, 0.04),
+        kind("a1.medium", 512_000_000, 4, 0.08),
+        kind("a1.large", 1_024_000_000, 8, 0.16),
+    ];
+    assert_eq!(
+        from_lists(&settings, &needs),
+        "--constraint=instancetype=a1.medium"
+    );
+    assert_eq!(
+        settings.fit(&needs),
+        dispatch_core::model::resources::Admission::Now
+    );
+    settings.types.truncate(1);
+    let container = ContainerUuid::parse(UUID).unwrap();
+    let job = SbatchJob {
+        container: &container,
+        needs: &needs,
+        comment: "",
+        output: Path::new("/"),
+        avoid: &[],
+    };
+    let error = settings.sbatch_arguments(job).unwrap_err();
+    assert!(error.to_string().starts_with("none of the 1 "), "{error}");
+    let dispatch_core::model::resources::Admission::Never(words) = settings.fit(&needs) else {
+        panic!("it fits");
+    };
+    assert_eq!(words, error.to_string());
+}
+
+#[test]
+fn defaults_fill_what_the_admin_leaves_out() {
+    let settings = Settings {
+        account: PerPartition::parse(&owned(&["lab", "gpu:lab-gpu"])),
+        qos: PerPartition::parse(&owned(&["gpu:high"])),
+        reservation: PerPartition::parse(&owned(&["now"])),
+        constraint: PerPartition::parse(&owned(&["instancetype=%I&big"])),
+        clusters: Some("east".into()),
+        types: vec![InstanceType {
+            name: "t".into(),
+            cpus: 8,
+            ram: 1 << 40,
+            ..InstanceType::default()
+        }],
+        staging_minutes: 60,
+        warning_seconds: 120,
+        ..upstream()
+    };
+    let needs = ResourceRequest {
+        max_run_time: Some(61),
+        partitions: owned(&["gpu"]),
+        ..container()
+    };
+    let avoid = owned(&["n1", "n2"]);
+    assert_eq!(
+        words(sbatch(&settings, &needs, &avoid)),
+        [
+            "--nice=10000",
+            "--no-requeue",
+            "--parsable",
+            "--open-mode=append",
+            "--output=/shared/100%%/output.log",
+            "--chdir=/",
+            "--nodes=1",
+            "--exclude=n1,n2",
+            "--time=62",
+            "--signal=B:XCPU@120",
+            "--account=lab-gpu",
+            "--qos=high",
+            "--reservation=now",
+            "--constraint=instancetype=t&big",
+            "--clusters=east",
+            "--job-name=zzzzz-dz642-queuedcontainer",
+            "--mem=789",
+            "--cpus-per-task=2",
+            "--tmp=0",
+            "--partition=gpu",
+            "--job-name=zzzzz-dz642-queuedcontainer",
+            "--comment=attempt label",
+        ]
+    );
+    // Options of the admin replace ours.
+    let mut own = settings.clone();
+    own.arguments = owned(&[
+        "--time=%W",
+        "-xn3",
+        "--signal=USR2@60",
+        "-A",
+        "mine",
+        "-qlow",
+        "-Mwest",
+        "-Cx",
+        "-o",
+        "/dev/null",
+        "--chdir=/x",
+    ]);
+    assert_eq!(
+        words(sbatch(&own, &needs, &avoid))[3..],
+        [
+            "--open-mode=append",
+            "--nodes=1",
+            "--reservation=now",
+            "--time=2",
+            "-xn3",
+            "--signal=USR2@60",
+            "-A",
+            "mine",
+            "-qlow",
+            "-Mwest",
+            "-Cx",
+            "-o",
+            "/dev/null",
+            "--chdir=/x",
+            "--job-name=zzzzz-dz642-queuedcontainer",
+            "--comment=attempt label",
+        ]
+    );
+}
+
+#[test]
+fn every_argument_tells_where_it_comes_from() {
+    let settings = Settings {
+        account: PerPartition::parse(&owned(&["lab"])),
+        ..upstream()
+    };
+    let all = sbatch(&settings, &container(), &[]);
+    let from = |text: &str| all.iter().find(|a| a.text == text).map(|a| a.from.clone());
+    let set = |flag, value: &str| {
+        Some(Source::Set {
+            flag,
+            value: value.to_owned(),
+        })
+    };
+    assert_eq!(from("--mem=789"), set("arguments", "--mem=%M"));
+    assert_eq!(from("--account=lab"), set("account", "lab"));
+    assert!(matches!(from("--nice=10000"), Some(Source::Always(_))));
+}
+
+#[test]
+fn the_script_is_quoted_for_the_shell() {
+    let container = ContainerUuid::parse(UUID).unwrap();
+    let script = |words: &[&str]| {
+        let settings = Settings {
+            crunch_run: owned(words),
+            ..Settings::default()
+        };
+        settings
+            .job_script(&container, Path::new("/shared/my dir/token"))
+            .unwrap()
+    };
+    assert_eq!(
+        script(&["/opt/it's/crunch-run", "--runtime-engine=auto"]),
+        "#!/bin/sh\nexec \"/opt/it's/crunch-run\" '--runtime-engine=auto' --token-file '/shared/my dir/token' zzzzz-dz642-queuedcontainer\n"
+    );
+    // A shell parses the script into exactly these words.
+    for words in [
+        &["foo", "bar baz"][..],
+        &["foo\"", "'waz 'qux\n"],
+        &["sh", "-c", "echo $foo `id` \\"],
+    ] {
+        let script = script(words).replace("exec ", "printf '%s\\0' ");
+        let output = std::process::Command::new("sh")
+            .args(["-c", &script])
+            .output()
+            .unwrap();
+        let output = String::from_utf8(output.stdout).unwrap();
+        let read: Vec<&str> = output.split_terminator('\0').collect();
+        assert_eq!(&read[..words.len()], words);
+        assert_eq!(
+            read[words.len()..],
+            ["--token-file", "/shared/my dir/token", UUID]
+        );
+    }
+}

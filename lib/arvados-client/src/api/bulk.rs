@@ -1,0 +1,188 @@
+//! Bulk calls for many records at once, an extension of dispatch-api that Arvados does not have.
+
+use serde::de::Error as _;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use super::NewToken;
+use crate::client::{Call, Client};
+use crate::error::{ApiError, Error, StatusCode};
+use crate::ids::ContainerUuid;
+use crate::records::{Authorization, Discovery, LockReply};
+use crate::token::Token;
+
+/// A lock to request.
+#[derive(Debug, Clone)]
+pub struct WantedLock {
+    /// Token that will hold the lock.
+    pub by: Token,
+    /// The container.
+    pub uuid: ContainerUuid,
+    /// Etag of the record as it was read.
+    pub etag: String,
+}
+
+/// Result of each item, in the order of the items.
+pub type Each<T> = Vec<Result<T, Error>>;
+
+/// Maximum number of items per bulk call, as the server announces; 1 if it has no such call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bulk {
+    /// Maximum number of tokens, and of their locks, per call.
+    pub starts: usize,
+    /// Log entries.
+    pub logs: usize,
+}
+
+impl Bulk {
+    /// Limits of a server without bulk calls.
+    pub const NONE: Bulk = Bulk { starts: 1, logs: 1 };
+}
+
+/// A log entry to create.
+#[derive(Debug, Clone, Serialize)]
+pub struct NewLog {
+    /// Uuid of the object.
+    pub object_uuid: String,
+    /// Type of the entry.
+    pub event_type: &'static str,
+    /// Properties.
+    pub properties: Value,
+}
+
+impl Discovery {
+    /// The limits that the server announces.
+    pub fn bulk(&self) -> Bulk {
+        let max_items = |resource: &str, method: &str| {
+            let methods = self.extra.get("resources")?.get(resource)?.get("methods")?;
+            methods.get(method)?.get("maxItems")?.as_u64()
+        };
+        let tokens = max_items("api_client_authorizations", "bulk_create");
+        let locks = max_items("containers", "bulk_lock");
+        let both = tokens.zip(locks).map(|(tokens, locks)| tokens.min(locks));
+        let items =
+            |max_items: Option<u64>| usize::try_from(max_items.unwrap_or(1)).unwrap_or(1).max(1);
+        Bulk {
+            starts: items(both),
+            logs: items(max_items("logs", "bulk_create")),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct BulkReply {
+    items: Vec<ItemReply>,
+}
+
+/// Reply for one item: a record, or an error.
+#[derive(Deserialize)]
+struct ItemReply {
+    #[serde(default)]
+    record: Option<Value>,
+    #[serde(default)]
+    status: u16,
+    #[serde(default)]
+    errors: Vec<String>,
+}
+
+impl Client {
+    /// Creates tokens for the same user. An error of the whole call applies to each token like that
+    /// of a single call.
+    pub async fn create_tokens(&self, new: &[NewToken]) -> Result<Each<Authorization>, Error> {
+        let items = new
+            .iter()
+            .map(|new| json!({"scopes": new.scopes, "expires_at": new.expires_at.to_string()}));
+        self.bulk("api_client_authorizations/bulk_create", items.collect())
+            .await
+    }
+
+    /// Locks containers (Queued → Locked), each for its own token, if the etag is unchanged.
+    pub async fn lock_containers(&self, wanted: &[WantedLock]) -> Result<Each<LockReply>, Error> {
+        let items = wanted.iter().map(|lock| {
+            let mut item = json!({"uuid": lock.uuid, "token": lock.by.expose()});
+            if !lock.etag.is_empty() {
+                item["etag"] = lock.etag.as_str().into();
+            }
+            item
+        });
+        self.bulk("containers/bulk_lock", items.collect()).await
+    }
+
+    /// Creates log entries.
+    pub async fn create_logs(&self, new: &[NewLog]) -> Result<Each<()>, Error> {
+        let items = new.iter().map(|entry| json!(entry)).collect();
+        let made: Each<Value> = self.bulk("logs/bulk_create", items).await?;
+        Ok(made.into_iter().map(|one| one.map(drop)).collect())
+    }
+
+    async fn bulk<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        items: Vec<Value>,
+    ) -> Result<Each<T>, Error> {
+        let requested = items.len();
+        let reply: BulkReply = self.send(Call::post(path, json!({"items": items}))).await?;
+        let unreadable = |source| Error::Undecodable {
+            host: self.endpoint().host.clone(),
+            call: format!("POST {path}"),
+            source,
+        };
+        let received = reply.items.len();
+        if received != requested {
+            let text = format!("{received} replies to {requested} items");
+            return Err(unreadable(serde_json::Error::custom(text)));
+        }
+        let each = reply.items.into_iter().map(|item| match item.record {
+            Some(record) => serde_json::from_value(record).map_err(unreadable),
+            None => Err(Error::Api(ApiError {
+                // An invalid status counts as a server error, whose effect is unknown.
+                status: StatusCode::from_u16(item.status)
+                    .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
+                messages: item.errors,
+                request_id: path.to_owned(),
+                retry_after: None,
+            })),
+        });
+        Ok(each.collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_server_that_has_both_calls_is_asked_for_many() {
+        let methods = |tokens: Value, locks: Value, logs: Value| -> Discovery {
+            let document = json!({"resources": {
+                "api_client_authorizations": {"methods": tokens},
+                "containers": {"methods": locks},
+                "logs": {"methods": logs},
+            }});
+            serde_json::from_value(document).unwrap()
+        };
+        let create = json!({"bulk_create": {"maxItems": 250}});
+        let lock = json!({"bulk_lock": {"maxItems": 100}});
+        #[rustfmt::skip]
+        let rows = [
+            (methods(create.clone(), lock.clone(), create.clone()), Bulk { starts: 100, logs: 250 }),
+            (methods(create.clone(), lock.clone(), json!({})), Bulk { starts: 100, logs: 1 }),
+            (methods(create.clone(), json!({}), create), Bulk { starts: 1, logs: 250 }),
+            (methods(json!({"create": {}}), lock, json!({})), Bulk::NONE),
+            (serde_json::from_value(json!({"resources": []})).unwrap(), Bulk::NONE),
+            (serde_json::from_value(json!({})).unwrap(), Bulk::NONE),
+        ];
+        for (document, bulk) in rows {
+            assert_eq!(document.bulk(), bulk, "{:?}", document.extra);
+        }
+    }
+
+    #[test]
+    fn a_call_s_debug_shows_no_token() {
+        let call = Call::post(
+            "containers/bulk_lock",
+            json!({"items": [{"token": "v2/x/sesame"}]}),
+        );
+        assert_eq!(format!("{call:?}"), "POST containers/bulk_lock");
+    }
+}

@@ -1,0 +1,81 @@
+//! Calls for containers.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::client::{Call, Client};
+use crate::error::Error;
+use crate::filter::Query;
+use crate::ids::ContainerUuid;
+use crate::records::{Authorization, Container, LockReply, Log};
+
+impl Client {
+    /// Fetches the complete record.
+    pub async fn container(&self, uuid: &ContainerUuid) -> Result<Container, Error> {
+        self.send(Call::get(format!("containers/{uuid}"))).await
+    }
+
+    /// Locks a container (Queued → Locked) for the token of this client. With an etag, only if it
+    /// is unchanged; a server without `If-Match` ignores it. Of several callers one succeeds; the
+    /// others get 422 or 412.
+    pub async fn lock_container(
+        &self,
+        uuid: &ContainerUuid,
+        etag: &str,
+    ) -> Result<LockReply, Error> {
+        self.send(Call::post(format!("containers/{uuid}/lock"), json!({})).if_match(etag))
+            .await
+    }
+
+    /// Unlocks a container (Locked → Queued); only the holder can. The new state may be Cancelled
+    /// (`MaxDispatchAttempts`).
+    pub async fn unlock_container(&self, uuid: &ContainerUuid) -> Result<LockReply, Error> {
+        self.send(Call::post(format!("containers/{uuid}/unlock"), json!({})))
+            .await
+    }
+
+    /// Changes attributes, all or none of them.
+    pub async fn update_container(
+        &self,
+        uuid: &ContainerUuid,
+        attributes: Value,
+    ) -> Result<(), Error> {
+        let body = json!({"container": attributes, "select": ["uuid"]});
+        self.send::<Value>(Call::put(format!("containers/{uuid}"), body))
+            .await
+            .map(drop)
+    }
+
+    /// Fetches the token of the container; only for the holder of the lock.
+    pub async fn container_auth(&self, uuid: &ContainerUuid) -> Result<Authorization, Error> {
+        self.send(Call::get(format!("containers/{uuid}/auth")))
+            .await
+    }
+
+    /// Fetches the secret mounts; only with the token of the container.
+    pub async fn secret_mounts(&self, uuid: &ContainerUuid) -> Result<Value, Error> {
+        self.send(Call::get(format!("containers/{uuid}/secret_mounts")))
+            .await
+    }
+
+    /// Fetches time and text of the last log entries of one type (`event_type`) about a container,
+    /// the newest first, at most `limit`.
+    pub async fn last_notes(
+        &self,
+        uuid: &ContainerUuid,
+        kind: &str,
+        limit: u64,
+    ) -> Result<Vec<(Timestamp, String)>, Error> {
+        let query = Query::new()
+            .filter("object_uuid", "=", uuid)
+            .filter("event_type", "=", kind)
+            .order("id desc")
+            .limit(limit);
+        let page = self.page::<Log>("logs", &query).await?;
+        let note = |entry: Log| {
+            let text = entry.properties["text"].as_str()?.to_owned();
+            Some((entry.event_at?, text))
+        };
+        Ok(page.items.into_iter().filter_map(note).collect())
+    }
+}

@@ -1,0 +1,16 @@
+//! API calls as methods of the client, one file per resource.
+
+mod authorizations;
+mod bulk;
+mod collections;
+mod container_logs;
+mod container_requests;
+mod containers;
+mod gateway;
+mod server;
+mod users;
+
+pub use authorizations::{NewToken, NewUserToken};
+pub use bulk::{Bulk, Each, NewLog, WantedLock};
+pub use container_logs::{LogFile, LogRange, LogStream};
+pub use gateway::GatewayTunnel;

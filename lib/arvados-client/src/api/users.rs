@@ -1,0 +1,43 @@
+//! Calls for users, most of them for administrators.
+
+use serde_json::json;
+
+use crate::client::{Call, Client};
+use crate::error::Error;
+use crate::filter::Query;
+use crate::ids::UserUuid;
+use crate::records::User;
+
+impl Client {
+    /// Fetches the current user.
+    pub async fn current_user(&self) -> Result<User, Error> {
+        self.send(Call::get("users/current")).await
+    }
+
+    /// Lists the users that the caller may see: all of them for an administrator.
+    pub async fn users(&self) -> Result<Vec<User>, Error> {
+        self.all("users", Query::new(), |user: &User| user.uuid.as_str())
+            .await
+    }
+
+    /// The user with this login name.
+    pub async fn find_user(&self, username: &str) -> Result<Option<User>, Error> {
+        let query = Query::new().filter("username", "=", username);
+        let page = self.page::<User>("users", &query).await?;
+        Ok(page.items.into_iter().next())
+    }
+
+    /// Creates an active user without administrator rights.
+    pub async fn create_user(&self, username: &str, email: &str) -> Result<User, Error> {
+        let user = json!({
+            "username": username, "email": email, "first_name": username, "is_active": true,
+        });
+        self.send(Call::post("users", json!({"user": user}))).await
+    }
+
+    /// Disables a user, which ends all tokens of the user.
+    pub async fn disable_user(&self, uuid: &UserUuid) -> Result<User, Error> {
+        let body = json!({"user": {"is_active": false}});
+        self.send(Call::put(format!("users/{uuid}"), body)).await
+    }
+}

@@ -1,0 +1,185 @@
+//! Manifests: texts that describe the files of a collection as ranges of blocks.
+//!
+//! A line is a *stream*: a directory, its blocks, and for each file its *segments*
+//! (`position:length:name`) of the concatenated blocks.
+//!
+//! ```
+//! use arvados_client::manifest::Manifest;
+//! let text = ". acbd18db4cc2f85cedef654fccc4a4d8+3 0:3:foo\n";
+//! let manifest = Manifest::parse(text)?;
+//! assert_eq!(manifest.total_size(), 3);
+//! assert_eq!(manifest.pdh().as_str(), "1f4b0bc7583c2a7f9102c395f4ffc5e3+45");
+//! # Ok::<(), arvados_client::manifest::ManifestError>(())
+//! ```
+
+mod builder;
+mod error;
+mod escape;
+mod parse;
+mod path;
+mod pdh;
+mod tree;
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::ids::Pdh;
+use crate::locator::Locator;
+
+pub use builder::ManifestBuilder;
+pub use error::{ManifestError, Problem};
+pub use pdh::{portable_data_hash, portable_text};
+pub use tree::{DirEntry, Entry, EntryKind, Extent, FileEntry, FileTree};
+
+/// The content of a collection. Every value is consistent: segments lie inside their streams, names
+/// are valid, and no path is both a file and a directory.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Manifest {
+    streams: Vec<Stream>,
+}
+
+/// One line of a manifest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stream {
+    name: String,
+    blocks: Vec<Arc<Locator>>,
+    segments: Vec<Segment>,
+}
+
+/// A range of a stream that belongs to a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Segment {
+    /// First byte, counted from the beginning of the stream.
+    pub position: u64,
+    /// Number of bytes.
+    pub length: u64,
+    /// The file, relative to the stream; `.` (always with length 0) marks an empty directory.
+    pub name: String,
+}
+
+impl Segment {
+    fn is_directory_marker(&self) -> bool {
+        self.name == "."
+    }
+}
+
+impl Stream {
+    /// `.` or `./some/directory`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The blocks whose concatenation the segments refer to.
+    pub fn blocks(&self) -> &[Arc<Locator>] {
+        &self.blocks
+    }
+
+    /// The segments, in the order of the text.
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+}
+
+impl Manifest {
+    /// The lines, in the order of the text.
+    pub fn streams(&self) -> &[Stream] {
+        &self.streams
+    }
+
+    /// Whether the collection is empty.
+    pub fn is_empty(&self) -> bool {
+        self.streams.is_empty()
+    }
+
+    /// Number of files; markers of empty directories do not count.
+    pub fn file_count(&self) -> u64 {
+        let mut paths = HashSet::new();
+        for stream in &self.streams {
+            for segment in &stream.segments {
+                if !segment.is_directory_marker() {
+                    paths.insert(path::join(&stream.name, &segment.name));
+                }
+            }
+        }
+        paths.len() as u64
+    }
+
+    /// Sum of the sizes of all files.
+    pub fn total_size(&self) -> u64 {
+        let segments = self.streams.iter().flat_map(|s| &s.segments);
+        segments.fold(0, |sum: u64, s| sum.saturating_add(s.length))
+    }
+
+    /// Every block locator, in the order of the text.
+    pub fn locators(&self) -> impl Iterator<Item = &Arc<Locator>> {
+        self.streams.iter().flat_map(|s| &s.blocks)
+    }
+
+    /// The portable data hash of the content, independent of signatures.
+    ///
+    /// For a text from elsewhere use [`portable_data_hash`], which hashes the text unchanged. This
+    /// hashes the output of [`Display`](fmt::Display), and two spellings of a name have different
+    /// hashes.
+    pub fn pdh(&self) -> Pdh {
+        portable_data_hash(&self.to_string())
+    }
+
+    /// Replaces the hints of every locator by those of the locator that `f` returns. Hash and size
+    /// do not change.
+    pub fn map_locators(&self, mut f: impl FnMut(&Locator) -> Locator) -> Manifest {
+        let same: Result<_, std::convert::Infallible> = self.try_map_locators(|l| Ok(f(l)));
+        match same {
+            Ok(manifest) => manifest,
+            Err(never) => match never {},
+        }
+    }
+
+    /// [`map_locators`](Self::map_locators) that stops at the first failure.
+    pub fn try_map_locators<E>(
+        &self,
+        mut f: impl FnMut(&Locator) -> Result<Locator, E>,
+    ) -> Result<Manifest, E> {
+        let mut streams = Vec::with_capacity(self.streams.len());
+        for stream in &self.streams {
+            let mut blocks = Vec::with_capacity(stream.blocks.len());
+            for block in &stream.blocks {
+                blocks.push(Arc::new(Locator {
+                    hints: f(block)?.hints,
+                    ..block.stripped()
+                }));
+            }
+            streams.push(Stream {
+                name: stream.name.clone(),
+                blocks,
+                segments: stream.segments.clone(),
+            });
+        }
+        Ok(Manifest { streams })
+    }
+
+    /// The manifest without hints, as hashed for the portable data hash.
+    pub fn stripped(&self) -> Manifest {
+        self.map_locators(Locator::stripped)
+    }
+}
+
+impl fmt::Display for Manifest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for stream in &self.streams {
+            write!(f, "{}", escape::EscapedStream(&stream.name))?;
+            for block in &stream.blocks {
+                write!(f, " {block}")?;
+            }
+            for segment in &stream.segments {
+                let name = escape::Escaped(&segment.name);
+                write!(f, " {}:{}:{name}", segment.position, segment.length)?;
+            }
+            f.write_str("\n")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

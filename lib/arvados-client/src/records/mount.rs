@@ -1,0 +1,121 @@
+//! An entry of the `mounts` of a container.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::attributes::{Extra, lenient};
+
+/// Kind of a mount.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub enum MountKind {
+    /// Files of a collection, or a new one.
+    Collection,
+    /// An empty directory.
+    #[default]
+    Tmp,
+    /// The whole of Keep.
+    Keep,
+    /// A file under the output path that receives stdout or stderr.
+    File,
+    /// A file holding JSON.
+    Json,
+    /// A file holding text.
+    Text,
+    /// A kind this library does not know.
+    Unknown(String),
+}
+
+impl From<String> for MountKind {
+    fn from(text: String) -> Self {
+        match text.as_str() {
+            "collection" => Self::Collection,
+            "tmp" => Self::Tmp,
+            "keep" => Self::Keep,
+            "file" => Self::File,
+            "json" => Self::Json,
+            "text" => Self::Text,
+            _ => Self::Unknown(text),
+        }
+    }
+}
+
+impl From<MountKind> for String {
+    fn from(kind: MountKind) -> Self {
+        match kind {
+            MountKind::Collection => "collection".into(),
+            MountKind::Tmp => "tmp".into(),
+            MountKind::Keep => "keep".into(),
+            MountKind::File => "file".into(),
+            MountKind::Json => "json".into(),
+            MountKind::Text => "text".into(),
+            MountKind::Unknown(text) => text,
+        }
+    }
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// A mount. Attributes that do not apply to its kind are empty and not sent.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Mount {
+    /// Kind.
+    pub kind: MountKind,
+    /// Collection by portable data hash.
+    #[serde(
+        default,
+        deserialize_with = "lenient",
+        skip_serializing_if = "String::is_empty"
+    )]
+    pub portable_data_hash: String,
+    /// Collection by uuid.
+    #[serde(
+        default,
+        deserialize_with = "lenient",
+        skip_serializing_if = "String::is_empty"
+    )]
+    pub uuid: String,
+    /// Part of the collection, or the file that receives stdout.
+    #[serde(
+        default,
+        deserialize_with = "lenient",
+        skip_serializing_if = "String::is_empty"
+    )]
+    pub path: String,
+    /// Whether the container can write to it.
+    #[serde(
+        default,
+        deserialize_with = "lenient",
+        skip_serializing_if = "is_false"
+    )]
+    pub writable: bool,
+    /// Whether it is excluded from the output.
+    #[serde(
+        default,
+        deserialize_with = "lenient",
+        skip_serializing_if = "is_false"
+    )]
+    pub exclude_from_output: bool,
+    /// Capacity of a tmp mount, in bytes.
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "is_zero")]
+    pub capacity: u64,
+    /// `ram`, `ssd`, `disk`, `network` or empty.
+    #[serde(
+        default,
+        deserialize_with = "lenient",
+        skip_serializing_if = "String::is_empty"
+    )]
+    pub device_type: String,
+    /// Content of a json or text mount.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub content: Value,
+    /// Attributes this library does not know.
+    #[serde(flatten)]
+    pub extra: Extra,
+}

@@ -1,0 +1,5 @@
+//! The Keep client with services that work, send wrong content, fail, stall and refuse.
+
+mod get;
+mod put;
+mod services;

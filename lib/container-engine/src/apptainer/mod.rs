@@ -1,0 +1,90 @@
+//! The engine of Apptainer and Singularity. They run the image's layers as the shim mounted them,
+//! without conversion: inside the shim's namespaces they need only a writable root directory.
+//!
+//! Limits of these programs: the container's user and HOME are always those of crunch-run, the
+//! environment has variables of their own, and a fatal signal becomes exit code 128 + its number.
+
+mod build;
+mod dev;
+
+pub(crate) use self::build::build;
+pub use super::shim::runtime::Variant;
+use super::shim::runtime::{ApptainerProgram, Runtime};
+use super::shim::{Settings, ShimEngine, ShimRuntime, can_mount, limits};
+use super::{EngineError, Limits, Unenforced};
+use crate::command::version_of;
+use crate::gpu::{self, GpuAccess};
+use node_cache::image::ImageStore;
+
+/// The engine of Apptainer or Singularity on this node.
+pub type ApptainerEngine = ShimEngine<ApptainerRuntime>;
+
+/// Apptainer or Singularity, by command.
+#[derive(Debug, Clone)]
+pub struct ApptainerRuntime {
+    variant: Variant,
+    privileged: bool,
+}
+
+impl ApptainerEngine {
+    pub fn new(store: ImageStore, settings: Settings, variant: Variant) -> Self {
+        let runtime = ApptainerRuntime {
+            variant,
+            privileged: can_mount(),
+        };
+        Self {
+            runtime,
+            settings,
+            store,
+        }
+    }
+}
+
+impl ShimRuntime for ApptainerRuntime {
+    fn name(&self) -> &'static str {
+        self.variant.name()
+    }
+
+    fn find(&self) -> Result<Runtime, EngineError> {
+        let name = self.variant.name();
+        let unavailable = |reason: String| EngineError::Unavailable {
+            engine: name,
+            reason,
+        };
+        let path = which::which(name).map_err(|_| unavailable(format!("{name} is not in PATH")))?;
+        version_of(&path).map_err(unavailable)?;
+        Ok(Runtime::Apptainer(ApptainerProgram {
+            path,
+            variant: self.variant,
+            search_path: std::env::var("PATH").unwrap_or_default(),
+        }))
+    }
+
+    fn is_privileged(&self) -> bool {
+        self.privileged
+    }
+
+    fn unenforced_limits(&self, limits: &Limits, gpus: Option<&GpuAccess>) -> Vec<Unenforced> {
+        if !self.privileged {
+            let mut sentences = limits::unenforced_without_cgroup(limits, gpus, limits::NO_GROUPS);
+            let hooks = hooks_not_run(gpus, self.variant.name());
+            sentences.extend(hooks.map(Unenforced::from));
+            return sentences;
+        }
+        let why = format!("the {} engine sets none", self.variant.name());
+        let mut sentences = limits::unenforced_without_cgroup(limits, gpus, &why);
+        let unmasked = format!(
+            "with {} run by root, the container is not kept from changing the node's settings in /proc and /sys",
+            self.variant.name()
+        );
+        sentences.push(unmasked.into());
+        let hooks = hooks_not_run(gpus, self.variant.name());
+        sentences.extend(hooks.map(Unenforced::from));
+        sentences
+    }
+}
+
+/// A warning where the vendor's specification has hooks, which only an OCI runtime runs.
+fn hooks_not_run(gpus: Option<&GpuAccess>, engine: &str) -> Option<String> {
+    gpus?.hooks.is_some().then(|| gpu::hooks_not_run(engine))
+}

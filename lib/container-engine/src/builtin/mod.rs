@@ -1,0 +1,97 @@
+//! The built-in engine: libcontainer inside the shim, so that a node needs no container engine.
+
+mod build;
+mod exec;
+mod init_process;
+
+use rustix::thread::{CapabilitySet, capabilities};
+
+pub(crate) use self::build::build;
+pub use super::shim::Settings;
+use super::shim::runtime::Runtime;
+use super::shim::{ShimEngine, ShimRuntime, limits};
+use super::{EngineError, Limits, Unenforced};
+use crate::gpu::GpuAccess;
+use crate::kernel::kernel_version;
+use cgroup::limit_support::LimitSupport;
+use cgroup::{Layout, Mode};
+use node_cache::image::ImageStore;
+
+const NAME: &str = "built-in";
+/// Minimum kernel: libcontainer uses its mount system calls.
+const MIN_KERNEL: (u32, u32) = (5, 12);
+
+/// The engine that needs no program but this one.
+pub type BuiltinEngine = ShimEngine<Builtin>;
+
+/// libcontainer inside the shim.
+#[derive(Debug, Clone)]
+pub struct Builtin;
+
+impl BuiltinEngine {
+    pub fn new(store: ImageStore, settings: Settings) -> Self {
+        Self {
+            runtime: Builtin,
+            settings,
+            store,
+        }
+    }
+}
+
+impl ShimRuntime for Builtin {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn find(&self) -> Result<Runtime, EngineError> {
+        Ok(Runtime::Library)
+    }
+
+    fn check(&self) -> Result<(), EngineError> {
+        let unavailable = |reason: String| EngineError::Unavailable {
+            engine: NAME,
+            reason,
+        };
+        if !rustix::process::geteuid().is_root() {
+            return Err(unavailable(
+                "it needs to be root (an ordinary user can use apptainer or rootless podman)"
+                    .to_owned(),
+            ));
+        }
+        let held = capabilities(None).map(|c| c.effective);
+        if !held.is_ok_and(|held| held.contains(CapabilitySet::SYS_ADMIN)) {
+            return Err(unavailable(
+                "this process lacks CAP_SYS_ADMIN, without which nothing can be mounted (is it inside an unprivileged container?)".to_owned(),
+            ));
+        }
+        let release = rustix::system::uname()
+            .release()
+            .to_string_lossy()
+            .into_owned();
+        if kernel_version(&release).is_some_and(|version| version < MIN_KERNEL) {
+            return Err(unavailable(format!(
+                "it needs Linux {}.{} or newer, and this is {release}",
+                MIN_KERNEL.0, MIN_KERNEL.1
+            )));
+        }
+        let layout = Layout::of_this_process()
+            .map_err(|error| unavailable(format!("its control groups cannot be read ({error})")))?;
+        match layout.mode {
+            Mode::Absent => Err(unavailable(
+                "no control groups are mounted at /sys/fs/cgroup".to_owned(),
+            )),
+            Mode::V1 | Mode::Hybrid if !LimitSupport::here(&layout).devices => Err(unavailable(
+                "the devices controller of cgroup v1 is not mounted".to_owned(),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn is_privileged(&self) -> bool {
+        true
+    }
+
+    fn unenforced_limits(&self, limits: &Limits, gpus: Option<&GpuAccess>) -> Vec<Unenforced> {
+        limits::unenforced_here(limits, gpus)
+    }
+}

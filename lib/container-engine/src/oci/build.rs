@@ -1,0 +1,104 @@
+//! Creates the container by an external OCI runtime, inside the shim: writes the bundle and starts
+//! pid 1.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rustix::mount::{MountFlags, mount};
+use rustix::process::{Resource, getrlimit};
+
+use crate::StartError;
+use crate::shim::oci_bundle::Bundle;
+use crate::shim::oci_spec::{self, SpecInput, Unprivileged};
+use crate::shim::pid1::{LaunchMethod, Pid1Config};
+use crate::shim::pid1_client::Pid1Client;
+use crate::shim::protocol::CreateSpec;
+use crate::shim::runtime::{Dialect, OciProgram};
+use crate::shim::sandbox::{CreatedResources, Sandbox, cannot_create};
+use crate::shim::{InitProcess, cgroups, precheck};
+use cgroup::Cgroup;
+use cgroup::limit_support::LimitSupport;
+
+pub fn build(
+    program: &OciProgram,
+    spec: &CreateSpec,
+    mut sandbox: Sandbox,
+    stdio: [OwnedFd; 3],
+    created: &mut CreatedResources,
+) -> Result<Box<dyn InitProcess>, StartError> {
+    precheck::check_command(&sandbox)?;
+    let nested = !spec.privileged && map_image_user(&mut sandbox, program.dialect);
+    let bundle = spec.dir.join("bundle");
+    fs::create_dir(&bundle).map_err(|e| cannot_create("its description", e))?;
+    // The specification holds the environment with its tokens, so it is never on a disk.
+    mount("tmpfs", &bundle, "tmpfs", MountFlags::NODEV, c"mode=700")
+        .map_err(|e| cannot_create("a file system in memory", e))?;
+    created.memory = Some(bundle.clone());
+
+    let no_group = Cgroup::default();
+    let rules = spec
+        .seccomp
+        .rules()
+        .map_err(|e| cannot_create("its filter of system calls", e))?;
+    let groups = created.groups.as_ref();
+    let group_path = groups.map(|_| cgroups::path_inside(&spec.cgroup_name));
+    let oci_spec = oci_spec::build(&SpecInput {
+        rootfs: &sandbox.root,
+        hostname: &sandbox.hostname,
+        arguments: &sandbox.arguments,
+        environment: &sandbox.environment,
+        cwd: &sandbox.cwd,
+        identity: &sandbox.identity,
+        binds: &sandbox.binds,
+        gpus: &spec.gpus,
+        network: spec.network,
+        seccomp: rules.as_ref(),
+        limits: &spec.limits,
+        parent_quota: groups.and_then(|g| g.parent_quota),
+        supported: groups.map_or(LimitSupport::NOTHING, |g| g.supported),
+        group: groups.map_or(&no_group, |g| &g.inside),
+        group_path: group_path.as_deref(),
+        hard_files: getrlimit(Resource::Nofile).maximum.unwrap_or(1 << 20),
+        unprivileged: (!spec.privileged).then_some(Unprivileged { nested }),
+    })
+    .map_err(|e| cannot_create("its description", e))?;
+    serde_json::to_vec(&oci_spec)
+        .map_err(io::Error::from)
+        .and_then(|text| write_private(&bundle.join("config.json"), &text))
+        .map_err(|e| cannot_create("its description", e))?;
+
+    let method = LaunchMethod::Oci(Bundle {
+        program: program.clone(),
+        dir: bundle,
+        name: spec.name.clone(),
+        privileged: spec.privileged,
+    });
+    Ok(Box::new(Pid1Client::spawn(&Pid1Config { method }, stdio)?))
+}
+
+/// Maps the image's user to the one user of the user namespace. True if that needs a second user
+/// namespace inside the first.
+fn map_image_user(sandbox: &mut Sandbox, dialect: Dialect) -> bool {
+    sandbox.identity.groups.clear();
+    let is_root = sandbox.identity.uid == 0 && sandbox.identity.gid == 0;
+    match dialect {
+        Dialect::Crun | Dialect::Other => !is_root,
+        Dialect::Runc => {
+            sandbox.identity.uid = 0;
+            sandbox.identity.gid = 0;
+            false
+        }
+    }
+}
+
+fn write_private(path: &Path, text: &[u8]) -> io::Result<()> {
+    fs::OpenOptions::new()
+        .create_new(true)
+        .write(true)
+        .mode(0o600)
+        .open(path)?
+        .write_all(text)
+}

@@ -1,0 +1,303 @@
+//! crunch-run's side of one container: sends requests to the shim and keeps the state that the
+//! shim's events report.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream as StdStream;
+use std::path::{Path, PathBuf};
+use std::process::Stdio as ProcessStdio;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::process::{Child, Command};
+use tokio::sync::{Mutex as AsyncMutex, watch};
+
+use super::protocol::{CreateSpec, Event, Request, SHIM_ARGUMENT, send_stdio};
+use super::state_file;
+use crate::{Container, EngineError, Exit, StartError, Stdio};
+use cgroup::Cgroup;
+
+/// Timeout of the creation, with images on slow disks.
+const CREATE_TIMEOUT: Duration = Duration::from_secs(120);
+/// Timeout of the start: the command may be on a network file system.
+const START_TIMEOUT: Duration = Duration::from_secs(300);
+/// Timeout of the removal, above the shim's own timeout for processes that do not die.
+const REMOVE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time limit of a stop beyond its grace.
+const KILL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// State of the container, as the shim reported it.
+#[derive(Debug, Clone, Default)]
+struct ShimState {
+    created: Option<(u32, Option<Cgroup>)>,
+    failed: Option<StartError>,
+    started: bool,
+    exit: Option<Exit>,
+    remove_container: Option<Vec<String>>,
+    /// Why the shim is considered gone.
+    lost: Option<String>,
+}
+
+pub struct ShimContainer {
+    name: String,
+    state: watch::Receiver<ShimState>,
+    requests: AsyncMutex<OwnedWriteHalf>,
+    shim: Mutex<Option<Child>>,
+    state_file: PathBuf,
+}
+
+impl ShimContainer {
+    /// Starts a shim that creates the container. `write_state_file` gets the shim's pid before
+    /// anything is created.
+    pub async fn create(
+        program: &Path,
+        spec: CreateSpec,
+        stdio: Stdio,
+        write_state_file: impl FnOnce(u32) -> Result<(), EngineError>,
+    ) -> Result<Self, EngineError> {
+        let (name, state_file) = (spec.name.clone(), spec.state_file.clone());
+        let io_error = |what: &str| {
+            let what = format!("the shim of container {name} {what}");
+            move |source: io::Error| EngineError::Io { what, source }
+        };
+        let (own_end, shim_end) = StdStream::pair().map_err(io_error("got no socket"))?;
+        own_end
+            .set_nonblocking(true)
+            .map_err(io_error("got no socket"))?;
+        send_stdio(
+            &own_end,
+            [
+                stdio.stdin.as_fd(),
+                stdio.stdout.as_fd(),
+                stdio.stderr.as_fd(),
+            ],
+        )
+        .map_err(io_error("could not be given the container's files"))?;
+        drop(stdio);
+
+        let child = Command::new(program)
+            .arg(SHIM_ARGUMENT)
+            .env_clear()
+            .stdin(ProcessStdio::from(std::os::fd::OwnedFd::from(shim_end)))
+            .stdout(ProcessStdio::null())
+            .stderr(ProcessStdio::null())
+            .spawn()
+            .map_err(io_error("could not be started"))?;
+        write_state_file(child.id().unwrap_or_default())?;
+        let stream = UnixStream::from_std(own_end).map_err(io_error("got no socket"))?;
+        let (reading, writing) = stream.into_split();
+        let (updates, state) = watch::channel(ShimState::default());
+        tokio::spawn(receive_events(reading, updates));
+        let container = Self {
+            name,
+            state,
+            requests: AsyncMutex::new(writing),
+            shim: Mutex::new(Some(child)),
+            state_file,
+        };
+        container.send(&Request::Create(Box::new(spec))).await?;
+        let state = container
+            .wait_for_within("made", CREATE_TIMEOUT, |k| {
+                k.created.is_some() || k.failed.is_some()
+            })
+            .await?;
+        match state.failed {
+            Some(error) => {
+                // Everything created so far is removed before the error is returned.
+                let _ = container.remove_container().await;
+                Err(error.into())
+            }
+            None => Ok(container),
+        }
+    }
+
+    async fn send(&self, send: &Request) -> Result<(), EngineError> {
+        let mut line = serde_json::to_vec(send).unwrap_or_default();
+        line.push(b'\n');
+        self.requests
+            .lock()
+            .await
+            .write_all(&line)
+            .await
+            .map_err(|error| self.lost(&error.to_string()))
+    }
+
+    fn lost(&self, how: &str) -> EngineError {
+        EngineError::ShimLost {
+            name: self.name.clone(),
+            how: how.to_owned(),
+        }
+    }
+
+    /// Waits until `is_true` of the state. A lost shim ends the wait: its container is killed.
+    async fn wait_for(
+        &self,
+        is_true: impl Fn(&ShimState) -> bool,
+    ) -> Result<ShimState, EngineError> {
+        let mut state = self.state.clone();
+        let state = state
+            .wait_for(|k| is_true(k) || k.lost.is_some())
+            .await
+            .map_err(|_| self.lost("its listener ended"))?
+            .clone();
+        if is_true(&state) {
+            return Ok(state);
+        }
+        self.kill_cgroup(&state).await;
+        Err(self.lost(state.lost.as_deref().unwrap_or("it closed its socket")))
+    }
+
+    async fn wait_for_within(
+        &self,
+        what: &str,
+        timeout: Duration,
+        is_true: impl Fn(&ShimState) -> bool,
+    ) -> Result<ShimState, EngineError> {
+        tokio::time::timeout(timeout, self.wait_for(is_true))
+            .await
+            .unwrap_or_else(|_| {
+                Err(EngineError::Io {
+                    what: format!("container {} is not {what}", self.name),
+                    source: io::Error::new(
+                        io::ErrorKind::TimedOut,
+                        format!("no event of it for {} seconds", timeout.as_secs()),
+                    ),
+                })
+            })
+    }
+
+    /// Kills and removes the control group of a container whose shim was killed.
+    async fn kill_cgroup(&self, state: &ShimState) {
+        if let Some((_, Some(group))) = state.created.clone() {
+            let ended = tokio::task::spawn_blocking(move || {
+                group
+                    .kill(KILL_TIMEOUT)
+                    .and_then(|()| group.remove(KILL_TIMEOUT))
+            })
+            .await;
+            if let Ok(Err(error)) = ended {
+                tracing::warn!(container = self.name, "{error}");
+            }
+        }
+    }
+
+    async fn remove_container(&self) -> Result<(), EngineError> {
+        let removed = self.remove_by_shim().await;
+        if self.state.borrow().lost.is_none() || !self.state_file.exists() {
+            return removed;
+        }
+        // The shim was killed, so nothing else removes what is left of its container.
+        let (state_file, name) = (self.state_file.clone(), self.name.clone());
+        let removing = tokio::task::spawn_blocking(move || {
+            let run_dir = state_file.parent().unwrap_or(Path::new("/"));
+            state_file::remove_leftovers(run_dir, &name)
+        });
+        let left = removing.await.unwrap_or_else(|e| Err(io::Error::other(e)));
+        left.map(drop).map_err(|source| EngineError::Io {
+            what: format!("what is left of container {} cannot be removed", self.name),
+            source,
+        })
+    }
+
+    async fn remove_by_shim(&self) -> Result<(), EngineError> {
+        let already = self.state.borrow().remove_container.is_some();
+        if !already {
+            self.send(&Request::Remove).await?;
+        }
+        let state = self
+            .wait_for_within("removed", REMOVE_TIMEOUT, |k| k.remove_container.is_some())
+            .await?;
+        let shim = self.shim.lock().ok().and_then(|mut k| k.take());
+        if let Some(mut shim) = shim {
+            // The shim has sent its last event.
+            let _ = tokio::time::timeout(REMOVE_TIMEOUT, shim.wait()).await;
+        }
+        match state
+            .remove_container
+            .filter(|problems| !problems.is_empty())
+        {
+            None => Ok(()),
+            Some(problems) => Err(EngineError::Io {
+                what: format!("container {} is not removed", self.name),
+                source: io::Error::other(problems.join("; ")),
+            }),
+        }
+    }
+}
+
+/// Applies the shim's events to the state until the shim is gone.
+async fn receive_events(reading: OwnedReadHalf, updates: watch::Sender<ShimState>) {
+    let mut lines = BufReader::new(reading).lines();
+    let lost = loop {
+        let event = match lines.next_line().await {
+            Ok(Some(line)) => serde_json::from_str::<Event>(&line),
+            Ok(None) => break "it closed its socket".to_owned(),
+            Err(error) => break error.to_string(),
+        };
+        match event {
+            Ok(event) => updates.send_modify(|state| match event {
+                Event::Created { pid, group } => state.created = Some((pid, group)),
+                Event::Failed(error) => state.failed = Some(error),
+                Event::Started => state.started = true,
+                Event::Exited(exit) => state.exit = Some(exit),
+                Event::Removed { problems } => state.remove_container = Some(problems),
+            }),
+            Err(error) => break format!("it sent an invalid event: {error}"),
+        }
+    };
+    updates.send_modify(|state| state.lost = Some(lost));
+}
+
+impl Container for ShimContainer {
+    fn start(&self) -> BoxFuture<'_, Result<(), EngineError>> {
+        Box::pin(async {
+            self.send(&Request::Start).await?;
+            let state = self
+                .wait_for_within("started", START_TIMEOUT, |k| {
+                    k.started || k.failed.is_some() || k.exit.is_some()
+                })
+                .await?;
+            match state.failed {
+                Some(error) => Err(error.into()),
+                None => Ok(()),
+            }
+        })
+    }
+
+    fn pid(&self) -> Option<u32> {
+        self.state.borrow().created.as_ref().map(|(pid, _)| *pid)
+    }
+
+    fn cgroup(&self) -> Option<Cgroup> {
+        self.state.borrow().created.as_ref()?.1.clone()
+    }
+
+    fn wait(&self) -> BoxFuture<'_, Result<Exit, EngineError>> {
+        Box::pin(async {
+            let state = self.wait_for(|k| k.exit.is_some()).await?;
+            state
+                .exit
+                .ok_or_else(|| self.lost("it sent no exit status"))
+        })
+    }
+
+    fn stop(&self, grace: Duration) -> BoxFuture<'_, Result<(), EngineError>> {
+        Box::pin(async move {
+            let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+            self.send(&Request::Stop { grace_ms }).await?;
+            self.wait_for_within("stopped", grace.saturating_add(KILL_TIMEOUT), |k| {
+                k.exit.is_some()
+            })
+            .await
+            .map(drop)
+        })
+    }
+
+    fn remove(&self) -> BoxFuture<'_, Result<(), EngineError>> {
+        Box::pin(self.remove_container())
+    }
+}

@@ -1,0 +1,272 @@
+//! Checks requested limits, and lists those that this node does not enforce.
+
+use crate::gpu::GpuAccess;
+use crate::kernel::default_pids;
+use crate::{Limits, StartError, Unenforced};
+use cgroup::limit_support::{LimitSupport, parse_cpus};
+use cgroup::{Cgroup, Layout, Mode};
+
+/// Minimum memory limit: with less, the container's first process cannot be created.
+const MIN_MEMORY: u64 = 6 << 20;
+
+pub fn check(limits: &Limits) -> Result<(), StartError> {
+    if let Some(limit) = limits.memory_bytes.filter(|bytes| *bytes < MIN_MEMORY) {
+        return Err(StartError::MemoryTooSmall {
+            limit,
+            least: MIN_MEMORY,
+        });
+    }
+    if let Some(asked) = &limits.cpuset {
+        let allowed = allowed_cpus();
+        let wanted = parse_cpus(asked).filter(|cpus| !cpus.is_empty());
+        let fits = match (&wanted, allowed.as_deref().and_then(parse_cpus)) {
+            (Some(wanted), Some(allowed)) => wanted.is_subset(&allowed),
+            (Some(_), None) => true,
+            (None, _) => false,
+        };
+        if !fits {
+            return Err(StartError::CpusetNotAllowed {
+                asked: asked.clone(),
+                allowed: allowed.unwrap_or_default(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The CPUs of this process's own group.
+fn allowed_cpus() -> Option<String> {
+    let own = Cgroup::of_process(std::process::id()).ok()?;
+    let dir = own.dir("cpuset")?;
+    [
+        "cpuset.cpus.effective",
+        "cpuset.effective_cpus",
+        "cpuset.cpus",
+    ]
+    .iter()
+    .find_map(|name| std::fs::read_to_string(dir.join(name)).ok())
+    .map(|text| text.trim().to_owned())
+    .filter(|text| !text.is_empty())
+    .or_else(|| {
+        // The root group of v2 shows none.
+        let online = std::fs::read_to_string("/sys/devices/system/cpu/online").ok()?;
+        Some(online.trim().to_owned())
+    })
+}
+
+/// Unenforced limits of containers with control groups of their own.
+pub fn unenforced_here(limits: &Limits, gpus: Option<&GpuAccess>) -> Vec<Unenforced> {
+    let Ok(layout) = Layout::of_this_process() else {
+        let sentence =
+            "no limit can be enforced: the control groups of this process cannot be read";
+        return vec![sentence.to_owned().into()];
+    };
+    let swap_is_used =
+        std::fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().count() > 1);
+    unenforceable(
+        limits,
+        has_gpus(gpus),
+        LimitSupport::here(&layout),
+        layout.mode,
+        swap_is_used,
+    )
+    .into_iter()
+    .map(Unenforced::from)
+    .collect()
+}
+
+/// Why an ordinary user's containers have no limits of their own.
+pub const NO_GROUPS: &str = "an ordinary user can make no control group here";
+
+/// Limits of the control group that a container without one of its own runs in.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct JobLimits {
+    memory: Option<u64>,
+    cpus: Option<f64>,
+}
+
+impl JobLimits {
+    fn here() -> Self {
+        let Ok(own) = Cgroup::of_process(std::process::id()) else {
+            return Self::default();
+        };
+        let online = std::fs::read_to_string("/sys/devices/system/cpu/online").ok();
+        let online = online.and_then(|list| parse_cpus(list.trim()));
+        let online = online.map_or(f64::INFINITY, |cpus| cpus.len() as f64);
+        Self {
+            memory: own.shared_memory().limit,
+            cpus: own
+                .cpu_quota()
+                .or(own.cpuset_size())
+                .filter(|cpus| *cpus < online),
+        }
+    }
+
+    /// `None` where no limit holds.
+    fn description(self) -> Option<String> {
+        let memory = self.memory.map(|bytes| format!("{bytes} bytes of memory"));
+        let cpus = self.cpus.map(|cpus| format!("{cpus} CPUs"));
+        let all: Vec<String> = memory.into_iter().chain(cpus).collect();
+        (!all.is_empty()).then(|| all.join(" and "))
+    }
+}
+
+/// Unenforced limits of containers without control groups of their own.
+pub fn unenforced_without_cgroup(
+    limits: &Limits,
+    gpus: Option<&GpuAccess>,
+    why: &str,
+) -> Vec<Unenforced> {
+    left_to_the_scheduler(limits, gpus, why, JobLimits::here())
+}
+
+fn left_to_the_scheduler(
+    limits: &Limits,
+    gpus: Option<&GpuAccess>,
+    why: &str,
+    of_job: JobLimits,
+) -> Vec<Unenforced> {
+    let mut all = Vec::new();
+    all.extend(limits.memory_bytes.map(|n| format!("memory ({n} bytes)")));
+    all.extend(limits.vcpus.map(|n| format!("CPUs ({n})")));
+    all.extend(limits.cpuset.as_ref().map(|c| format!("which CPUs ({c})")));
+    let most = limits.pids.unwrap_or_else(default_pids);
+    all.push(format!("processes ({most})"));
+    let all = all.join(", ");
+    let holds = of_job.description();
+    let is_covered = holds.is_some();
+    let of_job = match holds {
+        Some(description) => format!("the control group of its job allows {description}"),
+        None => "the control group of its job limits neither memory nor CPUs".to_owned(),
+    };
+    let mut missing = vec![Unenforced {
+        sentence: format!(
+            "what the container takes is for the scheduler to limit: {all}; {why}; {of_job}"
+        ),
+        is_covered,
+    }];
+    if has_gpus(gpus) {
+        let sentence = "the choice of GPUs is not enforced by the kernel: the container sees only its own device nodes";
+        missing.push(sentence.to_owned().into());
+    }
+    missing
+}
+
+fn has_gpus(gpus: Option<&GpuAccess>) -> bool {
+    gpus.is_some_and(|gpus| !gpus.devices.is_empty())
+}
+
+fn unenforceable(
+    limits: &Limits,
+    has_gpus: bool,
+    can: LimitSupport,
+    mode: Mode,
+    swap_is_used: bool,
+) -> Vec<String> {
+    let mut sentences = Vec::new();
+    let mut missing = |what: String, controller: &str| {
+        sentences.push(format!(
+            "{what} cannot be enforced: this process can use no {controller} controller here ({mode})"
+        ));
+    };
+    if let Some(bytes) = limits.memory_bytes.filter(|_| !can.memory) {
+        missing(format!("the memory limit of {bytes} bytes"), "memory");
+    }
+    if let Some(vcpus) = limits.vcpus.filter(|_| !can.cpu) {
+        missing(format!("the limit of {vcpus} CPUs"), "cpu");
+    }
+    if let Some(cpus) = limits.cpuset.as_ref().filter(|_| !can.cpuset) {
+        missing(format!("the restriction to CPUs {cpus}"), "cpuset");
+    }
+    if !can.pids {
+        let most = limits.pids.unwrap_or_else(default_pids);
+        missing(format!("the limit of {most} processes"), "pids");
+    }
+    if limits.memory_bytes.is_some() && can.memory && !can.swap && swap_is_used {
+        sentences.push(
+            "the memory limit does not cover swap: this kernel does not account swap to control groups".to_owned(),
+        );
+    }
+    if has_gpus && !can.devices {
+        sentences.push(format!(
+            "the choice of GPUs is not enforced by the kernel ({mode}): the container sees only its own device nodes and cannot make others"
+        ));
+    }
+    sentences
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_limit_that_does_not_hold_is_named() {
+        let limits = Limits {
+            vcpus: Some(2.0),
+            memory_bytes: Some(1 << 30),
+            pids: None,
+            cpuset: Some("0-1".into()),
+        };
+        let all = unenforceable(&limits, true, LimitSupport::NOTHING, Mode::V2, true);
+        for description in [
+            "1073741824 bytes",
+            "2 CPUs",
+            "CPUs 0-1",
+            "processes",
+            "GPUs",
+        ] {
+            assert_eq!(
+                all.iter().filter(|s| s.contains(description)).count(),
+                1,
+                "{description}: {all:?}"
+            );
+        }
+        let can = LimitSupport {
+            memory: true,
+            swap: false,
+            cpu: true,
+            cpuset: true,
+            pids: true,
+            devices: true,
+        };
+        assert_eq!(unenforceable(&limits, true, can, Mode::V1, true).len(), 1);
+        assert!(unenforceable(&limits, true, can, Mode::V1, false).is_empty());
+    }
+
+    #[test]
+    fn an_ordinary_user_is_told_of_every_limit() {
+        let limits = Limits {
+            vcpus: Some(2.0),
+            memory_bytes: Some(1 << 30),
+            pids: Some(7),
+            cpuset: Some("0-1".into()),
+        };
+        let expected = "what the container takes is for the scheduler to limit: memory (1073741824 bytes), CPUs (2), \
+            which CPUs (0-1), processes (7); an ordinary user can make no control group here";
+        for (memory, cpus, of_job, is_covered) in [
+            (None, None, "limits neither memory nor CPUs", false),
+            (Some(512), None, "allows 512 bytes of memory", true),
+            (None, Some(1.5), "allows 1.5 CPUs", true),
+            (
+                Some(512),
+                Some(2.0),
+                "allows 512 bytes of memory and 2 CPUs",
+                true,
+            ),
+        ] {
+            let of_job_limits = JobLimits { memory, cpus };
+            let found = left_to_the_scheduler(&limits, None, NO_GROUPS, of_job_limits);
+            let sentence = format!("{expected}; the control group of its job {of_job}");
+            let expected = Unenforced {
+                sentence,
+                is_covered,
+            };
+            assert_eq!(found, [expected]);
+        }
+        let least = unenforced_without_cgroup(&Limits::default(), None, NO_GROUPS);
+        assert!(
+            least[0].sentence.contains("limit: processes ("),
+            "{least:?}"
+        );
+    }
+}

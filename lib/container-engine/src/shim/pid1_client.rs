@@ -1,0 +1,174 @@
+//! The init process of a container behind pid 1 of its namespace, which is a child of the shim.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sched::{CloneFlags, unshare};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Pid;
+
+use super::pid1::{PID1_ARGUMENT, Pid1Config, Pid1Message};
+use super::protocol::send_stdio;
+use super::sandbox::cannot_create;
+use super::{InitEvent, InitProcess, processes};
+use crate::{ExitStatus, StartError};
+
+/// Time limit for killed processes to be gone.
+const KILL_TIMEOUT: Duration = Duration::from_secs(20);
+
+pub struct Pid1Client {
+    pid1: Child,
+    pid: Pid,
+    messages: BufReader<UnixStream>,
+    ended: bool,
+    largest_process: Option<u64>,
+}
+
+impl Pid1Client {
+    pub fn spawn(config: &Pid1Config, stdio: [OwnedFd; 3]) -> Result<Self, StartError> {
+        let spawn = || -> io::Result<(Child, UnixStream)> {
+            let (mut ours, theirs) = UnixStream::pair()?;
+            send_stdio(
+                &ours,
+                [stdio[0].as_fd(), stdio[1].as_fd(), stdio[2].as_fd()],
+            )?;
+            let mut config = serde_json::to_vec(config)?;
+            config.push(b'\n');
+            unshare(CloneFlags::CLONE_NEWPID)?;
+            let pid1 = Command::new("/proc/self/exe")
+                .arg(PID1_ARGUMENT)
+                .env_clear()
+                .stdin(OwnedFd::from(theirs))
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()?;
+            // Sent after the start, because it may exceed the socket's buffer.
+            ours.write_all(&config)?;
+            Ok((pid1, ours))
+        };
+        let (pid1, messages) = spawn().map_err(|e| cannot_create("pid 1 of its namespace", e))?;
+        // Readers of the container's output see its end only when all other copies are closed.
+        drop(stdio);
+        let mut client = Self {
+            // Replaced below; until then, killing it is harmless.
+            pid: Pid::from_child(&pid1),
+            pid1,
+            messages: BufReader::new(messages),
+            ended: false,
+            largest_process: None,
+        };
+        match client.next_message() {
+            Some(Pid1Message::Created) => {}
+            Some(Pid1Message::Failed(reason)) => return Err(StartError::Runtime { reason }),
+            _ => {
+                return Err(StartError::Runtime {
+                    reason: "pid 1 of its namespace ended early".to_owned(),
+                });
+            }
+        }
+        // If the container is created and started in one step, pid 1 represents it.
+        if let Some(pid) = processes::children(client.pid1.id()).first()
+            && let Some(pid) = Pid::from_raw(*pid as i32)
+        {
+            client.pid = pid;
+        }
+        Ok(client)
+    }
+
+    pub fn pid1(&self) -> Pid {
+        Pid::from_child(&self.pid1)
+    }
+
+    /// The next message of pid 1; `None` when it is gone.
+    fn next_message(&mut self) -> Option<Pid1Message> {
+        let mut line = String::new();
+        self.messages.read_line(&mut line).ok()?;
+        serde_json::from_str(&line).ok()
+    }
+
+    fn has_message(&self) -> bool {
+        !self.messages.buffer().is_empty() || can_read(self.messages.get_ref(), Duration::ZERO)
+    }
+}
+
+impl InitProcess for Pid1Client {
+    fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    fn files(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.messages.get_ref().as_fd()]
+    }
+
+    fn start(&mut self) -> Result<(), StartError> {
+        self.messages
+            .get_mut()
+            .write_all(b"start\n")
+            .map_err(|error| StartError::Runtime {
+                reason: format!("pid 1 of its namespace does not answer ({error})"),
+            })
+    }
+
+    fn poll_events(&mut self) -> Vec<InitEvent> {
+        let mut events = Vec::new();
+        while !self.ended && self.has_message() {
+            events.extend(match self.next_message() {
+                Some(Pid1Message::Created) => None,
+                Some(Pid1Message::Started) => Some(InitEvent::Started),
+                Some(Pid1Message::Failed(reason)) => {
+                    Some(InitEvent::Failed(StartError::Runtime { reason }))
+                }
+                Some(Pid1Message::Ended {
+                    status,
+                    largest_process,
+                }) => {
+                    self.ended = true;
+                    self.largest_process = largest_process;
+                    Some(InitEvent::Ended(status))
+                }
+                None => {
+                    self.ended = true;
+                    // Pid 1 was killed, and everything in the container with it.
+                    Some(InitEvent::Ended(ExitStatus::Signal(libc::SIGKILL)))
+                }
+            });
+        }
+        events
+    }
+
+    fn largest_process(&self) -> Option<u64> {
+        self.largest_process
+    }
+
+    fn kill(&mut self) {
+        // The whole namespace ends with pid 1; that is complete once pid 1 can be waited for.
+        let _ = self.pid1.kill();
+        let deadline = Instant::now() + KILL_TIMEOUT;
+        let process = rustix::process::pidfd_open(
+            Pid::from_child(&self.pid1),
+            rustix::process::PidfdFlags::empty(),
+        );
+        if let Ok(process) = process
+            && can_read(&process, deadline.saturating_duration_since(Instant::now()))
+        {
+            let _ = self.pid1.wait();
+        }
+    }
+}
+
+impl Drop for Pid1Client {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn can_read(file: &impl AsFd, timeout: Duration) -> bool {
+    let timeout = Timespec {
+        tv_sec: timeout.as_secs() as i64,
+        tv_nsec: i64::from(timeout.subsec_nanos()),
+    };
+    poll(&mut [PollFd::new(file, PollFlags::IN)], Some(&timeout)).is_ok_and(|ready| ready > 0)
+}

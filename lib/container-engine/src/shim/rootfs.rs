@@ -1,0 +1,149 @@
+//! The container's root file system: an overlay of the image's layers and a writable directory.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use host_state::file::create_private_dir;
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, mount_remount, unmount};
+
+use super::flatten::flatten;
+use crate::StartError;
+
+/// A mounted root file system.
+#[derive(Debug)]
+pub struct RootFs {
+    pub path: PathBuf,
+    /// Directory outside the attempt's own that is removed at the end.
+    pub elsewhere: Option<PathBuf>,
+}
+
+/// Mounts the layers (lowest first) at `dir/rootfs`, for this process's mount namespace only. If
+/// the file system of `dir` does not support a writable layer, `spare` is used for it. If that does
+/// not support it either, the layers are copied.
+///
+/// In a user namespace overlayfs may only use attributes that every user may set.
+pub fn mount_layers(
+    layers: &[PathBuf],
+    dir: &Path,
+    spare: &Path,
+    privileged: bool,
+) -> Result<RootFs, StartError> {
+    let failed = |reason: String| StartError::RootFs { reason };
+    let target = dir.join("rootfs");
+    create_private_dir(&target)
+        .map_err(|e| failed(format!("{} cannot be made: {e}", target.display())))?;
+    let first = match overlay(layers, dir, &target, privileged) {
+        Ok(()) => {
+            return Ok(RootFs {
+                path: target,
+                elsewhere: None,
+            });
+        }
+        Err(error) => error,
+    };
+    let second = match create_private_dir(spare)
+        .and_then(|()| overlay(layers, spare, &target, privileged))
+    {
+        Ok(()) => {
+            return Ok(RootFs {
+                path: target,
+                elsewhere: Some(spare.to_owned()),
+            });
+        }
+        Err(error) => error,
+    };
+    let _ = fs::remove_dir_all(spare);
+    flatten(layers, &target)
+        .and_then(|()| match privileged {
+            true => without_devices(&target),
+            // An ordinary user cannot have created device nodes in the copy.
+            false => Ok(()),
+        })
+        .map_err(|third| {
+            failed(format!(
+                "not with the writable layer in {} ({first}), not with it in {} ({second}), and not as a copy ({third})",
+                dir.display(),
+                spare.display()
+            ))
+        })?;
+    Ok(RootFs {
+        path: target,
+        elsewhere: None,
+    })
+}
+
+impl RootFs {
+    pub fn unmount(&self) -> io::Result<()> {
+        match unmount(&self.path, UnmountFlags::DETACH) {
+            // Nothing was mounted.
+            Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn overlay(layers: &[PathBuf], work: &Path, target: &Path, privileged: bool) -> io::Result<()> {
+    let (upper, scratch, names) = (work.join("upper"), work.join("work"), work.join("l"));
+    for dir in [&upper, &scratch, &names] {
+        create_private_dir(dir)?;
+    }
+    // Short relative names, because the kernel accepts one page of options, and ':' and ',' are
+    // separators.
+    let empty = work.join("empty");
+    let layers = if layers.is_empty() {
+        create_private_dir(&empty)?;
+        std::slice::from_ref(&empty)
+    } else {
+        layers
+    };
+    let mut lower = Vec::with_capacity(layers.len());
+    for (number, layer) in layers.iter().enumerate() {
+        let link = names.join(number.to_string());
+        match symlink(layer, &link) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => lower.push(number.to_string()),
+        }
+    }
+    // The kernel expects the topmost layer first.
+    lower.reverse();
+
+    // The container's root directory has the owner and mode of the writable layer's.
+    if let Some(top) = layers.last() {
+        let like = fs::metadata(top)?;
+        std::os::unix::fs::chown(&upper, Some(like.uid()), Some(like.gid()))?;
+        fs::set_permissions(&upper, fs::Permissions::from_mode(like.mode() & 0o7777))?;
+    }
+
+    let before = std::env::current_dir()?;
+    std::env::set_current_dir(&names)?;
+    let mounted = mount_overlay(&lower.join(":"), target, privileged);
+    std::env::set_current_dir(before)?;
+    mounted
+}
+
+fn mount_overlay(lower: &str, target: &Path, privileged: bool) -> io::Result<()> {
+    let attributes = if privileged { "" } else { ",userxattr" };
+    let mut result = Ok(());
+    // The writable layer is useless after a crash, so it need not be synced ("volatile"). Older
+    // kernels do not support that option.
+    for extra in [",volatile", ""] {
+        let options =
+            format!("lowerdir={lower},upperdir=../upper,workdir=../work{attributes}{extra}");
+        let options = CString::new(options)?;
+        // Device nodes come from /dev only, never from an image.
+        result = mount("overlay", target, "overlay", MountFlags::NODEV, &*options);
+        if result.is_ok() {
+            break;
+        }
+    }
+    Ok(result?)
+}
+
+fn without_devices(dir: &Path) -> io::Result<()> {
+    mount_bind(dir, dir)?;
+    mount_remount(dir, MountFlags::BIND | MountFlags::NODEV, "")?;
+    Ok(())
+}

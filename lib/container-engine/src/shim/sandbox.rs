@@ -1,0 +1,210 @@
+//! Creates the sandbox of a container inside the shim: namespaces, control group, root file system,
+//! and the parameters of the first process. The runtime creates the container from these.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use host_state::file::create_private_dir;
+use libcontainer::network::link::LinkClient;
+use libcontainer::network::wrapper::create_network_client;
+use nix::sched::{CloneFlags, unshare};
+use pathrs::Root;
+use rustix::mount::{MountPropagationFlags, mount_change};
+
+use super::cgroups::{self, ContainerCgroups};
+use super::mount_points;
+use super::process_spec;
+use super::protocol::CreateSpec;
+use super::rootfs::{self, RootFs};
+use super::user::{self, Identity};
+use crate::{Bind, Network, StartError};
+
+/// Everything created so far, so that it can be removed at any point.
+#[derive(Default)]
+pub struct CreatedResources {
+    pub groups: Option<ContainerCgroups>,
+    pub rootfs: Option<RootFs>,
+    /// Mount point of a tmpfs with the runtime's files.
+    pub memory: Option<PathBuf>,
+}
+
+/// Everything the runtime needs to create the container.
+pub struct Sandbox {
+    pub root: PathBuf,
+    pub identity: Identity,
+    pub hostname: String,
+    pub arguments: Vec<String>,
+    pub environment: Vec<String>,
+    pub cwd: String,
+    pub binds: Vec<Bind>,
+}
+
+pub fn create(spec: &CreateSpec, created: &mut CreatedResources) -> Result<Sandbox, StartError> {
+    if !spec.privileged {
+        user_namespace().map_err(|e| cannot_create("a user namespace", e))?;
+    }
+    unshare(CloneFlags::CLONE_NEWNS).map_err(|e| cannot_create("a mount namespace", e))?;
+    mount_change(
+        "/",
+        MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC,
+    )
+    .map_err(|e| cannot_create("a private view of mounts", e))?;
+
+    if spec.privileged {
+        let groups = cgroups::prepare(&spec.cgroup_name)
+            .map_err(|e| cannot_create("its control group", e))?;
+        created.groups = Some(groups);
+    }
+    create_private_dir(&spec.dir)
+        .map_err(|e| cannot_create(&format!("directory {}", spec.dir.display()), e))?;
+    let root = rootfs::mount_layers(&spec.layers, &spec.dir, &spec.spare_dir, spec.privileged)?;
+    let root = created.rootfs.insert(root).path.clone();
+
+    let mut identity = user::identity(&root, spec.image.user.as_deref())?;
+    identity.groups.extend(spec.gpus.groups());
+    let hostname = match spec.network {
+        Network::None => spec.name.clone(),
+        // Programs look up their own name, which the node's /etc/hosts knows.
+        Network::Host => rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned(),
+    };
+    let arguments = process_spec::arguments(&spec.image, &spec.command)?;
+    let mut environment = process_spec::environment(
+        &spec.image,
+        &hostname,
+        &identity.home,
+        &spec.gpus.environment,
+        &spec.environment,
+    );
+    if let Some(dir) = &spec.gpus.library_dir {
+        put_first_in_library_path(&mut environment, dir);
+    }
+    let (cwd, is_requested) = process_spec::working_directory(&spec.image, spec.cwd.as_deref());
+    if !is_requested {
+        make_working_directory(&root, &cwd, &spec.binds);
+    }
+
+    match spec.network {
+        Network::None => private_network().map_err(|e| cannot_create("a network of its own", e))?,
+        Network::Host => {}
+    }
+    let mut binds =
+        network_files(spec, &hostname).map_err(|e| cannot_create("its /etc/hosts", e))?;
+    binds.extend(spec.gpus.binds.iter().cloned());
+    binds.extend(spec.binds.iter().cloned());
+    mount_points::check(&root, &binds)?;
+    Ok(Sandbox {
+        root,
+        identity,
+        hostname,
+        arguments,
+        environment,
+        cwd,
+        binds,
+    })
+}
+
+pub fn cannot_create(what: &str, error: impl std::fmt::Display) -> StartError {
+    StartError::Runtime {
+        reason: format!("{what} could not be created: {error}"),
+    }
+}
+
+/// Enters a user namespace in which this user is root and the only user. It allows mounts, and
+/// gives no rights outside.
+fn user_namespace() -> io::Result<()> {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    unshare(CloneFlags::CLONE_NEWUSER)?;
+    // The kernel maps a group only after setgroups is denied.
+    fs::write("/proc/self/setgroups", "deny")?;
+    fs::write("/proc/self/uid_map", format!("0 {uid} 1"))?;
+    fs::write("/proc/self/gid_map", format!("0 {gid} 1"))
+}
+
+/// Enters a network namespace with a working loopback interface.
+fn private_network() -> Result<(), Box<dyn std::error::Error>> {
+    unshare(CloneFlags::CLONE_NEWNET)?;
+    let mut links = LinkClient::new(create_network_client())?;
+    let loopback = links.get_by_name("lo")?;
+    links.set_up(loopback.header.index)?;
+    Ok(())
+}
+
+/// Creates the image's WORKDIR if the image lacks it, as Docker does.
+fn make_working_directory(rootfs: &Path, cwd: &str, binds: &[Bind]) {
+    if binds.iter().any(|b| Path::new(cwd).starts_with(&b.target)) {
+        return;
+    }
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    if let Ok(root) = Root::open(rootfs) {
+        // If this fails, entering the directory reports why.
+        let _ = root.mkdir_all(cwd, &mode);
+    }
+}
+
+/// /etc/hosts and resolv.conf: the node's with the node's network, else a file with the container's
+/// own name.
+fn network_files(spec: &CreateSpec, hostname: &str) -> io::Result<Vec<Bind>> {
+    let taken = |target: &str| spec.binds.iter().any(|b| b.target == Path::new(target));
+    let mut files: Vec<(PathBuf, &str)> = Vec::new();
+    match spec.network {
+        Network::Host => {
+            files.push(("/etc/resolv.conf".into(), "/etc/resolv.conf"));
+            files.push(("/etc/hosts".into(), "/etc/hosts"));
+        }
+        Network::None => {
+            let hosts = spec.dir.join("hosts");
+            fs::write(
+                &hosts,
+                format!(
+                    "127.0.0.1\tlocalhost {hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\n"
+                ),
+            )?;
+            files.push((hosts, "/etc/hosts"));
+        }
+    }
+    Ok(files
+        .into_iter()
+        .filter(|(host, target)| host.exists() && !taken(target))
+        .map(|(host, target)| Bind {
+            host,
+            target: target.into(),
+            writable: false,
+        })
+        .collect())
+}
+
+fn put_first_in_library_path(environment: &mut Vec<String>, dir: &str) {
+    const NAME: &str = "LD_LIBRARY_PATH";
+    let value = match process_spec::variable(environment, NAME) {
+        Some(rest) if !rest.is_empty() => format!("{NAME}={dir}:{rest}"),
+        _ => format!("{NAME}={dir}"),
+    };
+    environment.retain(|v| !v.starts_with("LD_LIBRARY_PATH="));
+    environment.push(value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn driver_libraries_come_before_the_image_s() {
+        for (before, after) in [
+            (&["A=b"][..], "LD_LIBRARY_PATH=/gpu"),
+            (&["LD_LIBRARY_PATH=/x:/y"], "LD_LIBRARY_PATH=/gpu:/x:/y"),
+            (&["LD_LIBRARY_PATH="], "LD_LIBRARY_PATH=/gpu"),
+        ] {
+            let mut environment: Vec<String> = before.iter().map(|s| (*s).to_owned()).collect();
+            put_first_in_library_path(&mut environment, "/gpu");
+            let all: Vec<_> = environment
+                .iter()
+                .filter(|v| v.starts_with("LD_LIBRARY_PATH="))
+                .collect();
+            assert_eq!(all, [after]);
+        }
+    }
+}

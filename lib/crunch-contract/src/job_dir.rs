@@ -1,0 +1,30 @@
+//! File names in the job directory of one attempt. The dispatcher makes the directory; crunch-run
+//! works in it.
+
+use serde::{Deserialize, Serialize};
+
+/// The attempt token, and the API server's address where the dispatcher writes it. crunch-run
+/// removes the file.
+pub const TOKEN_FILE: &str = "token";
+/// stdout and stderr of crunch-run.
+pub const OUTPUT_LOG: &str = "output.log";
+/// Lock of the crunch-run that works here, with the identity of its process. Absent if none ever
+/// started.
+pub const LOCK_FILE: &str = "lock";
+/// How a detached crunch-run ended: an [`ExitFile`]. Absent while it runs and after it was killed.
+pub const EXIT_FILE: &str = "exit";
+/// Data that `crunch-run resume` needs to deliver results. Present from the end of the command
+/// until its delivery.
+pub const UNDELIVERED_FILE: &str = "undelivered.json";
+
+/// Name of the token file of one attempt, for job directories that several attempts share.
+pub fn token_file_for(attempt: &str) -> String {
+    format!("{TOKEN_FILE}-{attempt}")
+}
+
+/// Content of [`EXIT_FILE`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExitFile {
+    /// Exit code of crunch-run.
+    pub code: i32,
+}

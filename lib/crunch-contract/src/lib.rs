@@ -1,0 +1,14 @@
+//! The contract between crunch-run and the programs that start it.
+//!
+//! crunch-run writes these values, and dispatchers and schedulers read them: the exit code, the
+//! status line at the end of the output, the names of files in the job directory, and our keys of
+//! `runtime_status`. No program decides anything by matching an English sentence of another.
+
+pub mod job_dir;
+pub mod runtime_status;
+
+mod exit_code;
+mod status_line;
+
+pub use exit_code::{ExitCode, describe};
+pub use status_line::{StatusLine, split_output};

@@ -1,0 +1,8 @@
+//! State of this machine that outlives a process: identity of processes, locks and files.
+
+pub mod file;
+pub mod lock;
+mod process;
+pub mod trash;
+
+pub use process::{ProcessIdentity, boot_id, live_start_time, start_time};

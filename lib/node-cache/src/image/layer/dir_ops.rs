@@ -1,0 +1,106 @@
+//! Creates, hides and replaces one name in an open directory.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+
+use rustix::fs::{AtFlags, Dev, FileType, Mode, OFlags, XattrFlags};
+use rustix::io::Errno;
+
+use super::attributes::is_root;
+use super::error::EntryError;
+
+pub const WHITEOUT: &[u8] = b".wh.";
+pub const OPAQUE: &[u8] = b".wh..wh..opq";
+/// Attribute of opaque directories as root; users have one of their own.
+const OVERLAY_OPAQUE: &str = "trusted.overlay.opaque";
+const OVERLAY_OPAQUE_OF_USERS: &str = "user.overlay.opaque";
+const COPY_BUFFER: usize = 128 << 10;
+
+pub const DIRECTORY: OFlags = OFlags::DIRECTORY
+    .union(OFlags::RDONLY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
+
+pub fn set_opaque(dir: &OwnedFd) -> Result<(), EntryError> {
+    let name = match is_root() {
+        true => OVERLAY_OPAQUE,
+        false => OVERLAY_OPAQUE_OF_USERS,
+    };
+    rustix::fs::fsetxattr(dir, name, b"y", XattrFlags::empty()).map_err(|error| {
+        EntryError::Write(io::Error::other(format!(
+            "the file system of the image cache cannot hold {name} ({error})"
+        )))
+    })
+}
+
+/// Hides entries of lower layers under `name`. An entry of this layer stays.
+pub fn whiteout(parent: &OwnedFd, name: &OsStr) -> Result<(), EntryError> {
+    if matches!(name.as_bytes(), b"" | b"." | b"..") {
+        return Err(EntryError::Refused("hides no file name".into()));
+    }
+    // Internal entries of aufs.
+    if name.as_bytes().starts_with(WHITEOUT) {
+        return Ok(());
+    }
+    match rustix::fs::openat(parent, name, DIRECTORY, Mode::empty()) {
+        Ok(dir) => set_opaque(&dir),
+        Err(Errno::NOENT) => node(parent, name, FileType::CharacterDevice, 0),
+        Err(_) => Ok(()),
+    }
+}
+
+pub fn node(parent: &OwnedFd, name: &OsStr, kind: FileType, device: Dev) -> Result<(), EntryError> {
+    Ok(rustix::fs::mknodat(
+        parent,
+        name,
+        kind,
+        Mode::from_raw_mode(0o600),
+        device,
+    )?)
+}
+
+/// Makes `name` a directory; true if it replaces an entry that hid lower layers.
+pub fn make_directory(parent: &OwnedFd, name: &OsStr) -> Result<bool, EntryError> {
+    match rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o755)) {
+        Ok(()) => Ok(false),
+        Err(Errno::EXIST) => {
+            let stat = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            if FileType::from_raw_mode(stat.st_mode).is_dir() {
+                return Ok(false);
+            }
+            rustix::fs::unlinkat(parent, name, AtFlags::empty())?;
+            rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o755))?;
+            Ok(true)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Removes an earlier entry of the same name.
+pub fn clear(parent: &OwnedFd, name: &OsStr) -> Result<(), EntryError> {
+    match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(Errno::ISDIR) => match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
+            Err(Errno::NOTEMPTY) => Err(EntryError::Refused(
+                "takes the place of a directory that is not empty".into(),
+            )),
+            done => Ok(done?),
+        },
+        Err(error) => Err(error.into()),
+    }
+}
+
+pub fn copy(mut from: impl Read, mut to: &File) -> Result<(), EntryError> {
+    let mut buffer = vec![0u8; COPY_BUFFER];
+    loop {
+        match from.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(n) => to.write_all(&buffer[..n]).map_err(EntryError::Write)?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(EntryError::Read(error)),
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Container images: unpacks the layers of an archive into the node cache.
+
+mod error;
+mod layer;
+pub mod lock;
+mod refused;
+mod store;
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+pub use error::ImageError;
+pub use image_archive::{Archive, ArchiveError, ImageConfig};
+pub use store::ImageStore;
+
+/// Source of an image. `open` is called on a blocking thread, and only if the image is not in the
+/// cache.
+pub struct ImageSource {
+    /// The image id (`sha256:…`, or its hex digits), if the caller knows it.
+    pub id: Option<String>,
+    /// Name of the archive's content, if one exists that no other content has. By it the node
+    /// remembers images that it refused: the id is only what their uploader says.
+    pub content: Option<String>,
+    /// Name of the archive in messages.
+    pub label: String,
+    pub open: Box<dyn FnOnce() -> std::io::Result<Box<dyn Archive>> + Send>,
+}
+
+impl std::fmt::Debug for ImageSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ImageSource")
+            .field("id", &self.id)
+            .field("label", &self.label)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An image ready to run. None of its layers is evicted while a clone of it exists.
+#[derive(Debug, Clone)]
+pub struct Image {
+    /// `sha256:…`
+    pub id: String,
+    pub config: ImageConfig,
+    /// Unpacked layers, lowest first.
+    pub layers: Vec<PathBuf>,
+    /// Shared locks on the cache entries.
+    #[expect(
+        dead_code,
+        reason = "held, not read: the locks last as long as the files are open"
+    )]
+    leases: Arc<Vec<File>>,
+}
+
+impl Image {
+    /// An image in an engine's own store.
+    pub fn in_engine_store(id: String, config: ImageConfig) -> Self {
+        Self {
+            id,
+            config,
+            layers: Vec::new(),
+            leases: Arc::new(Vec::new()),
+        }
+    }
+}

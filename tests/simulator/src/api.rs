@@ -1,0 +1,371 @@
+//! The simulated API server as a dispatcher sees it: calls are refused, delayed, or lose their
+//! answers.
+
+use std::sync::Arc;
+
+use arvados_client::api::{Bulk, Each, NewLog, NewToken, WantedLock};
+use arvados_client::records::{Authorization, ContainerState};
+use arvados_client::{ContainerUuid, Error, Token, TokenUuid};
+use dispatch_core::Api;
+use dispatch_core::act::crash_log::CrashLogError;
+use dispatch_core::api::QueueCursor;
+use dispatch_core::model::container_record::{ContainerSnapshot, ListedRecord};
+use dispatch_core::model::resources::ResourceRequest;
+use dispatch_core::observe::change_feed::ChangeFeed;
+use jiff::Timestamp;
+use serde_json::Value;
+use tokio::sync::{Notify, oneshot};
+
+use crate::call_fate::{CallFate, draw_fate};
+use crate::faults::SeededBug;
+use crate::server::{Caller, api_error, authorization};
+use crate::state::{Record, SharedWorld, SimWorld};
+
+/// The server, as one dispatcher or one executor asks it.
+#[derive(Debug, Clone)]
+pub struct SimApi {
+    world: SharedWorld,
+    /// Index of the user whose tokens are listed.
+    user: usize,
+    wake: Arc<Notify>,
+}
+
+impl SimApi {
+    pub fn new(world: SharedWorld, user: usize, wake: Arc<Notify>) -> Self {
+        Self { world, user, wake }
+    }
+
+    pub fn world(&self) -> &SharedWorld {
+        &self.world
+    }
+
+    /// Whether tokens are not ended, against the rule.
+    fn skips_revocation(&self) -> bool {
+        self.world.get().seeded_bug == Some(SeededBug::OrphanToken)
+    }
+
+    /// Makes one call. The call takes effect at the server even if the caller is killed meanwhile.
+    pub async fn call<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        effect: impl FnOnce(&mut SimWorld) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let (answer, reply) = oneshot::channel();
+        let (fate, before, after) = draw_fate(&mut self.world.get());
+        let world = self.world.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(before).await;
+            let lost = || Err(api_error(502, "the answer was lost"));
+            let _ = match fate {
+                CallFate::Refused(status) => answer.send(Err(api_error(status, "not now"))),
+                CallFate::Answered | CallFate::Lost => {
+                    let done = run(&world, what, effect);
+                    tokio::time::sleep(after).await;
+                    match fate {
+                        CallFate::Lost => answer.send(lost()),
+                        _ => answer.send(done),
+                    }
+                }
+                CallFate::Late(delay) => {
+                    let sent = answer.send(lost());
+                    tokio::time::sleep(delay).await;
+                    drop(run(&world, what, effect));
+                    sent
+                }
+            };
+        });
+        reply
+            .await
+            .unwrap_or_else(|_| Err(api_error(502, "no answer")))
+    }
+}
+
+fn run<T>(
+    world: &SharedWorld,
+    what: &'static str,
+    effect: impl FnOnce(&mut SimWorld) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let mut world = world.get();
+    world.tally.api_calls += 1;
+    *world.tally.calls.entry(what).or_default() += 1;
+    let done = effect(&mut world);
+    if let Err(error) = &done {
+        world.record_event(|| format!("{what} refused: {error}"));
+    }
+    done
+}
+
+fn row(uuid: &ContainerUuid, record: &Record) -> ListedRecord {
+    ListedRecord::Parsed(Box::new(ContainerSnapshot {
+        uuid: uuid.clone(),
+        etag: record.version.to_string(),
+        state: record.state.clone(),
+        priority: record.priority,
+        locked_by: record.locked_by.clone(),
+        modified_at: Some(record.modified_at),
+        log: None,
+        status: None,
+        exit_code: None,
+        has_end: true,
+        needs: None,
+    }))
+}
+
+/// Adds the container's resources to a row.
+fn with_resources(row: ListedRecord) -> ListedRecord {
+    match row {
+        ListedRecord::Parsed(record) => {
+            let needs = Some(ResourceRequest {
+                cpus: 1,
+                ..ResourceRequest::default()
+            });
+            ListedRecord::Parsed(Box::new(ContainerSnapshot { needs, ..*record }))
+        }
+        unreadable => unreadable,
+    }
+}
+
+impl SimWorld {
+    /// A page of a faulty server: cut short, or with a row twice.
+    fn page(&mut self, mut rows: Vec<ListedRecord>) -> Vec<ListedRecord> {
+        let odd = self.faults.odd_page;
+        if rows.len() > 1 && self.draw(odd) {
+            match self.rng.bool() {
+                true => rows.truncate(1 + rows.len() / 2),
+                false => rows.insert(0, rows[rows.len() / 2].clone()),
+            }
+        }
+        rows
+    }
+}
+
+impl Api for SimApi {
+    fn now(&self) -> Timestamp {
+        self.world.get().now()
+    }
+
+    async fn queued(
+        &self,
+        after: Option<&QueueCursor>,
+        limit: u64,
+    ) -> Result<Vec<ListedRecord>, Error> {
+        let after = after.map(|p| (std::cmp::Reverse(p.priority), p.uuid.clone()));
+        self.call("queue", move |world| {
+            let is_after = |entry: &&(std::cmp::Reverse<i64>, ContainerUuid)| {
+                after.as_ref().is_none_or(|after| *entry > after)
+            };
+            let entries = world.queue.iter().filter(is_after);
+            let rows = entries
+                .map(|(_, uuid)| row(uuid, &world.containers[uuid]))
+                .take(limit as usize)
+                .collect();
+            Ok(world.page(rows))
+        })
+        .await
+    }
+
+    async fn records(&self, uuids: &[ContainerUuid]) -> Result<Vec<ListedRecord>, Error> {
+        self.named("records", uuids).await
+    }
+
+    async fn full_records(&self, uuids: &[ContainerUuid]) -> Result<Vec<ListedRecord>, Error> {
+        let rows = self.named("whole records", uuids).await?;
+        Ok(rows.into_iter().map(with_resources).collect())
+    }
+
+    async fn changed(&self, since: Timestamp) -> Result<Option<Vec<ListedRecord>>, Error> {
+        self.call("changes", move |world| {
+            let changed = world.containers.iter().filter(|(_, record)| {
+                let held = record.priority == 0 && record.locked_by.is_some();
+                held || record.modified_at >= since
+            });
+            let rows: Vec<ListedRecord> = changed.map(|(uuid, record)| row(uuid, record)).collect();
+            Ok((rows.len() < 20_000).then_some(rows))
+        })
+        .await
+    }
+
+    async fn record(
+        &self,
+        by: Option<&Token>,
+        uuid: &ContainerUuid,
+    ) -> Result<ListedRecord, Error> {
+        let (who, uuid) = (by.map_or(Caller::Dispatcher, Caller::of), uuid.clone());
+        self.call("record", move |world| {
+            world.admit(&who, &uuid)?;
+            let record = world.containers.get(&uuid);
+            record
+                .map(|record| with_resources(row(&uuid, record)))
+                .ok_or_else(|| api_error(404, "not found"))
+        })
+        .await
+    }
+
+    async fn can_read_all(&self) -> Result<bool, Error> {
+        self.call("user", |_| Ok(true)).await
+    }
+
+    async fn own_token(&self) -> Result<Authorization, Error> {
+        Err(api_error(404, "the dispatch token is not shared here"))
+    }
+
+    async fn bulk(&self) -> Result<Bulk, Error> {
+        self.call("discovery", |world| {
+            Ok(Bulk {
+                starts: world.max_bulk,
+                logs: world.max_bulk,
+            })
+        })
+        .await
+    }
+
+    async fn mint(&self, new: &[NewToken]) -> Result<Each<Authorization>, Error> {
+        let user = self.user;
+        if let [one] = new {
+            let one = one.clone();
+            let minted = self.call("mint", move |world| {
+                Ok(world.mint(user, &one.scopes, one.expires_at))
+            });
+            return Ok(vec![minted.await]);
+        }
+        let new = new.to_vec();
+        self.call("mint of many", move |world| {
+            world.check_bulk(new.len())?;
+            let minted = new
+                .iter()
+                .map(|new| Ok(world.mint(user, &new.scopes, new.expires_at)));
+            Ok(minted.collect())
+        })
+        .await
+    }
+
+    async fn lock(&self, wanted: &[WantedLock]) -> Result<Each<()>, Error> {
+        let lock = |world: &mut SimWorld, wanted: &WantedLock| {
+            world.lock(&Caller::of(&wanted.by), &wanted.uuid, &wanted.etag)
+        };
+        let wanted = wanted.to_vec();
+        if let [_] = wanted.as_slice() {
+            let locked = self.call("lock", move |world| lock(world, &wanted[0]));
+            return Ok(vec![locked.await]);
+        }
+        self.call("lock of many", move |world| {
+            world.check_bulk(wanted.len())?;
+            Ok(wanted.iter().map(|one| lock(world, one)).collect())
+        })
+        .await
+    }
+
+    async fn renew(&self, token: &TokenUuid, end: Timestamp) -> Result<(), Error> {
+        let token = token.clone();
+        if end <= self.now() && self.skips_revocation() {
+            return Ok(());
+        }
+        self.call("renew", move |world| match world.tokens.get_mut(&token) {
+            Some(known) => {
+                known.expires_at = end;
+                Ok(())
+            }
+            None => Err(api_error(404, "no such token")),
+        })
+        .await
+    }
+
+    async fn revoke(&self, token: &TokenUuid) -> Result<(), Error> {
+        let token = token.clone();
+        if self.skips_revocation() {
+            return Ok(());
+        }
+        self.call("revoke", move |world| {
+            world.tokens.remove(&token);
+            world.record_event(|| format!("{token} ended"));
+            Ok(())
+        })
+        .await
+    }
+
+    async fn tokens(&self) -> Result<Vec<Authorization>, Error> {
+        let user = self.user;
+        self.call("tokens", move |world| {
+            let ours = world.tokens.iter().filter(|(_, token)| token.user == user);
+            Ok(ours
+                .map(|(uuid, token)| authorization(uuid, token))
+                .collect())
+        })
+        .await
+    }
+
+    async fn locked_by(&self, _: &TokenUuid) -> Result<Vec<ContainerUuid>, Error> {
+        Ok(Vec::new())
+    }
+
+    async fn unlock(&self, by: &Token, uuid: &ContainerUuid) -> Result<ContainerState, Error> {
+        let seeded_bug = self.world.get().seeded_bug == Some(SeededBug::Unlock);
+        let who = match seeded_bug {
+            true => Caller::Dispatcher,
+            false => Caller::of(by),
+        };
+        let uuid = uuid.clone();
+        self.call("unlock", move |world| world.unlock(&who, &uuid))
+            .await
+    }
+
+    async fn update(
+        &self,
+        by: Option<&Token>,
+        uuid: &ContainerUuid,
+        change: Value,
+    ) -> Result<(), Error> {
+        let (who, uuid) = (by.map_or(Caller::Dispatcher, Caller::of), uuid.clone());
+        self.call("update", move |world| {
+            world.update(&who, &uuid, &change, false)
+        })
+        .await
+    }
+
+    async fn save_log(
+        &self,
+        _: &ContainerUuid,
+        _: bool,
+        _: String,
+    ) -> Result<String, CrashLogError> {
+        let saved = self.call("log", |_| Ok("a log by the dispatcher".to_owned()));
+        Ok(saved.await?)
+    }
+
+    async fn create_logs(&self, entries: &[NewLog]) -> Result<Each<()>, Error> {
+        let count = entries.len();
+        if count == 1 {
+            return Ok(vec![self.call("note", |_| Ok(())).await]);
+        }
+        self.call("note of many", move |world| {
+            world.check_bulk(count)?;
+            Ok((0..count).map(|_| Ok(())).collect())
+        })
+        .await
+    }
+
+    async fn subscribe(&self, feed: Arc<ChangeFeed>) {
+        loop {
+            self.wake.notified().await;
+            feed.notify();
+        }
+    }
+}
+
+impl SimApi {
+    async fn named(
+        &self,
+        what: &'static str,
+        uuids: &[ContainerUuid],
+    ) -> Result<Vec<ListedRecord>, Error> {
+        let uuids = uuids.to_vec();
+        self.call(what, move |world| {
+            let found = uuids
+                .iter()
+                .filter_map(|u| Some((u, world.containers.get(u)?)));
+            let rows = found.map(|(uuid, record)| row(uuid, record)).collect();
+            Ok(world.page(rows))
+        })
+        .await
+    }
+}

@@ -1,0 +1,101 @@
+//! Runs seeds for a minute; and checks that the simulator notices each seeded bug.
+
+use std::time::{Duration, Instant};
+
+use simulator::{Options, SeededBug, run};
+
+/// Minimum number of seeds, however slow the machine is.
+const MIN_SEEDS: u64 = 20;
+
+/// Options of a small seed.
+fn small(seeded_bug: Option<SeededBug>) -> Options {
+    Options {
+        containers: Some(40),
+        seeded_bug,
+        trace: false,
+        without_faults: false,
+    }
+}
+
+#[test]
+fn nothing_is_lost_or_doubled() {
+    let began = Instant::now();
+    let mut seeds = 0;
+    while seeds < MIN_SEEDS || began.elapsed() < Duration::from_secs(60) {
+        seeds += 1;
+        let outcome = run(seeds, &small(None));
+        assert!(
+            outcome.violations.is_empty(),
+            "seed {seeds} (again: make sim SEEDS=1 FROM={seeds} SIM_FLAGS='--containers 40 --trace'): {:#?}",
+            outcome.violations
+        );
+    }
+    println!("{seeds} seeds passed");
+}
+
+#[test]
+fn a_seed_replays_exactly() {
+    for seed in 1..4 {
+        let digests = [(); 2].map(|()| run(seed, &small(None)).digest);
+        assert_eq!(digests[0], digests[1], "seed {seed}");
+    }
+    assert_ne!(run(1, &small(None)).digest, run(2, &small(None)).digest);
+}
+
+/// On a server without bulk calls.
+#[test]
+fn a_container_costs_few_calls() {
+    let options = Options {
+        containers: Some(200),
+        without_faults: true,
+        ..Options::default()
+    };
+    for seed in 1..6 {
+        let outcome = run(seed, &options);
+        assert_eq!(outcome.violations, Vec::<String>::new(), "seed {seed}");
+        let calls = |what| outcome.tally.calls.get(what).copied().unwrap_or(0);
+        let (lives, polls) = (outcome.dispatchers as u64, {
+            let polls = outcome.elapsed.as_secs_f64() / outcome.poll_interval.as_secs_f64();
+            polls as u64
+        });
+        let limits = [
+            // The queue is listed once in each poll interval, sometimes a little early.
+            ("queue", polls * lives * 12 / 10 + 40),
+            // A container's resources are read once by each dispatcher.
+            ("whole records", 200 * lives),
+            // With two dispatchers, both may try to lock the same container.
+            ("mint", 200 + 100 * (lives - 1)),
+            ("lock", 200 + 100 * (lives - 1)),
+            // The poll that shows the end also shows how it ended.
+            ("record", 40),
+        ];
+        for (what, most) in limits {
+            let calls = calls(what);
+            assert!(
+                calls <= most,
+                "seed {seed}: {calls} calls of {what}, more than {most}"
+            );
+        }
+    }
+}
+
+/// Each seeded bug causes its violation within the first few seeds.
+#[test]
+fn broken_rules_are_noticed() {
+    for (seeded_bug, told) in [
+        (SeededBug::Listing, "although its job is healthy"),
+        (SeededBug::Resubmit, "was submitted 2 times"),
+        (SeededBug::Unlock, "could go back to the queue"),
+        (SeededBug::Stop, "was cancelled twice"),
+        (
+            SeededBug::OrphanToken,
+            "of an earlier attempt was still valid",
+        ),
+    ] {
+        let noticed = (1..30).any(|seed| {
+            let violations = run(seed, &small(Some(seeded_bug))).violations;
+            violations.iter().any(|what| what.contains(told))
+        });
+        assert!(noticed, "{seeded_bug:?}");
+    }
+}

@@ -1,0 +1,216 @@
+//! Faults of the fake scheduler's commands, and the rules that select the calls they apply to.
+
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::Reply;
+
+/// Selects the calls that a fault applies to.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Rule {
+    /// The command's name.
+    pub command: String,
+    /// Only calls with this text in their arguments.
+    pub having: Option<String>,
+    /// Calls let through before the first.
+    pub skip: u32,
+    /// Number of calls that the fault applies to; none: all of them.
+    pub times: Option<u32>,
+    /// Probability that the fault applies to a call.
+    pub probability: f64,
+    /// The fault.
+    pub fault: Fault,
+}
+
+impl Rule {
+    /// Every call of `command`.
+    pub fn every(command: &str, fault: Fault) -> Self {
+        Self {
+            command: command.to_owned(),
+            having: None,
+            skip: 0,
+            times: None,
+            probability: 1.0,
+            fault,
+        }
+    }
+
+    /// The next `times` calls of `command`.
+    pub fn next(command: &str, times: u32, fault: Fault) -> Self {
+        Self {
+            times: Some(times),
+            ..Self::every(command, fault)
+        }
+    }
+
+    /// Only calls with `text` in their arguments.
+    pub fn having(self, text: &str) -> Self {
+        Self {
+            having: Some(text.to_owned()),
+            ..self
+        }
+    }
+
+    /// Letting `calls` through before.
+    pub fn after(self, calls: u32) -> Self {
+        Self {
+            skip: calls,
+            ..self
+        }
+    }
+
+    /// Whether the fault applies to this call. Counts the call.
+    fn applies(&mut self, command: &str, arguments: &[String]) -> bool {
+        let meant = self.command == command
+            && self.times != Some(0)
+            && self
+                .having
+                .as_ref()
+                .is_none_or(|text| arguments.iter().any(|a| a.contains(text)));
+        if !meant {
+            return false;
+        }
+        if self.skip > 0 {
+            self.skip -= 1;
+            return false;
+        }
+        if fastrand::f64() >= self.probability {
+            return false;
+        }
+        self.times = self.times.map(|left| left - 1);
+        true
+    }
+}
+
+/// The fault for a call, if any: of the first rule that applies.
+pub fn pick(rules: &mut [Rule], command: &str, arguments: &[String]) -> Option<Fault> {
+    let rule = rules
+        .iter_mut()
+        .find_map(|rule| rule.applies(command, arguments).then_some(&rule.fault));
+    rule.cloned()
+}
+
+/// How a call fails.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fault {
+    /// The command does nothing and fails with this message.
+    Refuse { status: u8, say: String },
+    /// The command takes effect, and fails with this status and message instead of its answer.
+    DoneButFails { status: u8, say: String },
+    /// The command takes effect and prints nothing.
+    Mute,
+    /// The command does nothing, exits with 0 and prints nothing to stdout.
+    Nothing { say: String },
+    /// The command does nothing and never ends.
+    Hang,
+    /// All is done, and it never ends.
+    DoneButHangs,
+    /// The command never ends. It takes effect once [`super::State::late`] is set.
+    DoneLater,
+    /// The command takes this many milliseconds longer.
+    Slow { ms: u64 },
+    /// The command waits until this file exists.
+    Until { file: PathBuf },
+    /// The controller limits calls: this many milliseconds longer, and a remark on stderr.
+    Stall { ms: u64 },
+    /// A line of greeting on stdout and a warning on stderr, before its answer.
+    Chatter,
+    /// The answer lacks its last bytes.
+    Cut { bytes: usize },
+    /// Bytes that are no text, before its answer.
+    NotText,
+    /// Letters beyond ASCII are one byte each, as at sites that do not write UTF-8.
+    Latin1,
+    /// This many bytes of other users' lines, before its answer.
+    Flood { bytes: usize, line: String },
+}
+
+/// Whether and when the command takes effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// The command takes effect normally.
+    Done,
+    /// The command has no effect.
+    None,
+    /// Later, by a process of its own.
+    Later,
+}
+
+impl Fault {
+    /// Whether and when the command takes effect.
+    pub fn effect(&self) -> Effect {
+        match self {
+            Fault::Refuse { .. } | Fault::Nothing { .. } | Fault::Hang => Effect::None,
+            Fault::DoneLater => Effect::Later,
+            _ => Effect::Done,
+        }
+    }
+
+    /// Waits until something may happen.
+    pub fn wait(&self) {
+        match self {
+            Fault::Slow { ms } | Fault::Stall { ms } => sleep(Duration::from_millis(*ms)),
+            Fault::Until { file } => {
+                let began = Instant::now();
+                // The time limit is for a test that ended without creating the file.
+                while !file.exists() && began.elapsed() < Duration::from_secs(120) {
+                    sleep(Duration::from_millis(20));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether the command never ends by itself.
+    pub fn hangs(&self) -> bool {
+        matches!(self, Fault::Hang | Fault::DoneButHangs | Fault::DoneLater)
+    }
+
+    /// The answer as it arrives.
+    pub fn apply(&self, mut reply: Reply) -> Reply {
+        match self {
+            Fault::Refuse { status, say } | Fault::DoneButFails { status, say } => {
+                reply = Reply::failed(*status, say);
+            }
+            Fault::Mute => reply.output.clear(),
+            Fault::Nothing { say } => {
+                reply = Reply::failed(0, say);
+            }
+            Fault::Stall { .. } => reply
+                .errors
+                .push_str("slurm_rpc: RPC limit exceeded for this user, retrying in a moment\n"),
+            Fault::Chatter => {
+                let greeting = b"Welcome to the cluster! | maintenance on Sunday\n";
+                reply.output.splice(0..0, greeting.iter().copied());
+                reply
+                    .errors
+                    .push_str("warning: your home directory is nearly full\n");
+            }
+            Fault::Cut { bytes } => {
+                let left = reply.output.len().saturating_sub(*bytes);
+                reply.output.truncate(left);
+            }
+            Fault::NotText => drop(reply.output.splice(0..0, *b"\xff\xfe\n")),
+            Fault::Latin1 => {
+                let text = String::from_utf8_lossy(&reply.output);
+                reply.output = text.chars().map(|c| c as u32 as u8).collect();
+            }
+            Fault::Flood { bytes, line } => {
+                let line = format!("{line}\n");
+                let mut flood = line.repeat(bytes / line.len() + 1).into_bytes();
+                flood.append(&mut reply.output);
+                reply.output = flood;
+            }
+            Fault::Hang
+            | Fault::DoneButHangs
+            | Fault::DoneLater
+            | Fault::Slow { .. }
+            | Fault::Until { .. } => {}
+        }
+        reply
+    }
+}

@@ -1,0 +1,34 @@
+//! What the end-to-end tests share: a fake scheduler and a proxy before the API server, both with
+//! scripted faults; and the rule for tests that cannot run. The tests themselves are under
+//! `tests/`.
+
+use std::io::Write;
+
+pub mod fake_sched;
+pub mod process_usage;
+pub mod proxy;
+
+/// The root of the checkout that these tests were built from.
+pub fn workspace() -> &'static std::path::Path {
+    std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+/// Skips a test that cannot run here because of `reason`: says so in one line on stderr, which
+/// starts with `SKIPPED: `. Panics where the variable `CI` is set: there no test may be skipped.
+pub fn skip(reason: impl std::fmt::Display) {
+    assert!(
+        std::env::var_os("CI").is_none(),
+        "CI is set, so this test must not be skipped: {reason}"
+    );
+    eprintln!("SKIPPED: {reason}");
+    // Test runners hide the output of passed tests, so `make test` counts the lines of this file.
+    if let Some(path) = std::env::var_os("SKIPPED_TESTS") {
+        let test = std::thread::current().name().unwrap_or("?").to_owned();
+        let file = std::fs::File::options()
+            .append(true)
+            .create(true)
+            .open(path);
+        let mut file = file.expect("the file that SKIPPED_TESTS names");
+        writeln!(file, "SKIPPED: {test}: {reason}").expect("a line in that file");
+    }
+}

@@ -1,0 +1,11 @@
+//! The client library against the embedded API server, over its real TLS.
+
+mod attempts;
+mod collections;
+mod dispatcher;
+mod events;
+mod failures;
+mod fixture;
+mod listing;
+mod scripted;
+mod snapshot;

@@ -1,0 +1,45 @@
+//! The dispatcher's snapshot of a server that returns shorter pages than asked for.
+
+use arvados_client::ContainerUuid;
+use dispatch_core::model::snapshot::SnapshotRequest;
+use dispatch_core::observe::api_snapshot::fetch_snapshot;
+use serde_json::json;
+
+use crate::fixture::Fixture;
+
+/// Size of a text mount, more than half of the largest page.
+const LARGE_TEXT_BYTES: usize = 17 << 20;
+
+#[tokio::test]
+async fn a_page_that_was_cut_deletes_nothing() {
+    let fixture = Fixture::new().await;
+    let mut followed: Vec<ContainerUuid> = Vec::new();
+    for name in ["a", "b"] {
+        let content = json!({"kind": "text", "content": name.repeat(LARGE_TEXT_BYTES)});
+        let made = fixture
+            .user
+            .create_container_request(json!({
+                "name": name, "state": "Committed", "priority": 1, "use_existing": false,
+                "command": ["true"], "container_image": fixture.image, "output_path": "/out", "cwd": ".",
+                "mounts": {"/out": {"kind": "tmp", "capacity": 1}, "/in": content},
+                "runtime_constraints": {"vcpus": 1, "ram": 1 << 20},
+            }))
+            .await
+            .unwrap();
+        followed.push(made.container_uuid.unwrap());
+    }
+    let gone = ContainerUuid::generate("local");
+    let interest = SnapshotRequest {
+        named: followed.iter().cloned().chain([gone.clone()]).collect(),
+        since: None,
+        pages: 1,
+        ..SnapshotRequest::default()
+    };
+    let seen = fetch_snapshot(&fixture.dispatch, &interest).await.unwrap();
+    assert!(
+        followed
+            .iter()
+            .all(|uuid| seen.containers.contains_key(uuid))
+    );
+    assert_eq!(seen.missing, [gone].into());
+}

@@ -1,0 +1,314 @@
+//! dispatch-slurm on a real Slurm while daemons are killed, nodes are lost, or an administrator
+//! changes jobs.
+
+use arvados_client::ContainerUuid;
+use arvados_client::records::{Container, ContainerState};
+use rustix::process::{Signal, test_kill_process};
+use serde_json::{Value, json};
+
+use crate::batch::Batch;
+use crate::processes::crunch_run_of;
+use crate::program::write_script;
+use crate::slurm_lab::{Cluster, STEP_TIMEOUT};
+use crate::stack::{Stack, complete, wait_for};
+
+async fn submit(stack: &Stack, name: &str, script: &str, more: Value) -> ContainerUuid {
+    stack.submit(name, script, more).await.1
+}
+
+async fn running(stack: &Stack, container: &ContainerUuid) {
+    let is_running = |c: &Container| c.state == ContainerState::Running;
+    stack.wait_until(container, STEP_TIMEOUT, is_running).await;
+}
+
+/// Checks that the record is Cancelled, with this text.
+async fn cancelled(stack: &Stack, container: &ContainerUuid, says: &str) {
+    let record = stack.end(container, STEP_TIMEOUT).await;
+    assert_eq!(record.state, ContainerState::Cancelled);
+    let why = record.runtime_status.error.unwrap_or_default();
+    assert!(why.contains(says), "{why}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_controller_that_is_away_for_a_while_changes_nothing() {
+    let cluster = Cluster::up(&["-n", "1", "-c", "4", "-m", "4000"]);
+    let stack = cluster.stack(&["--command-timeout", "3s"]).await;
+    let mut batch = Batch::submit(&stack, 3, 6.0).await;
+    wait_for("a start", STEP_TIMEOUT, || {
+        (batch.started() > 0).then_some(())
+    });
+    // With SIGKILL, slurmctld would forget jobs that it has not written down yet.
+    cluster.end("slurmctld", Signal::TERM);
+    for _ in 0..3 {
+        batch.add(&stack, 0.1).await;
+    }
+    wait_for("the dispatcher to miss it", STEP_TIMEOUT, || {
+        let log = stack.dispatcher.log_text();
+        log.contains(r#"event="listing_failed""#).then_some(())
+    });
+    cluster.start_controller();
+    batch.all_complete_once(&stack).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drained_node_is_waited_for_and_the_job_is_there_once() {
+    let cluster = Cluster::up(&["-n", "1", "-c", "4", "-m", "4000"]);
+    let stack = cluster.stack(&[]).await;
+    cluster.control(&["update", "NodeName=n1", "State=DRAIN", "Reason=test"]);
+    let container = submit(&stack, "later", "true", json!({})).await;
+    let job = cluster.job(&container);
+    wait_for("Slurm to say why", STEP_TIMEOUT, || {
+        cluster
+            .job_field(&job, "%r")
+            .contains("DRAINED")
+            .then_some(())
+    });
+    cluster.control(&["update", "NodeName=n1", "State=RESUME"]);
+    let record = stack.end(&container, STEP_TIMEOUT).await;
+    assert_eq!(complete(&record).lock_count, 1);
+}
+
+/// Slurm loses the node while the job still runs there: the attempt is over, and its token is
+/// revoked.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_whose_node_is_lost_ends_and_so_does_what_runs_there() {
+    let cluster = Cluster::up(&["-n", "1", "-c", "4", "-m", "4000", "-x", "SlurmdTimeout=30"]);
+    let stack = cluster.stack(&[]).await;
+    let container = submit(&stack, "lost", "sleep 1000", json!({})).await;
+    running(&stack, &container).await;
+    let executor = crunch_run_of(&container).expect("a crunch-run of the container");
+    cluster.end("slurmd.n1", Signal::KILL);
+    cancelled(&stack, &container, "was lost with its node").await;
+    wait_for("what runs there to end", STEP_TIMEOUT, || {
+        test_kill_process(executor).is_err().then_some(())
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_administrator_does_to_a_job_is_respected() {
+    let cluster = Cluster::up(&["-n", "1", "-c", "4", "-m", "4000"]);
+    let stack = cluster.stack(&["--stop-grace", "3s"]).await;
+    let full = json!({"runtime_constraints": {"vcpus": 4, "ram": 32 << 20}});
+    let (request, first) = stack.submit("first", "sleep 1000", full.clone()).await;
+    running(&stack, &first).await;
+
+    // Held and released: it waits, and then it runs.
+    let held = submit(&stack, "held", "true", full.clone()).await;
+    let job = cluster.job(&held);
+    cluster.control(&["hold", &job]);
+    // A pending job is cancelled: the container is unlocked and tried again.
+    let again = submit(&stack, "again", "true", full).await;
+    let cancelled_job = cluster.job(&again);
+    cluster.lab.run("scancel", &[&cancelled_job]);
+    stack
+        .wait_until(&again, STEP_TIMEOUT, |c| c.lock_count > 1)
+        .await;
+    stack.wait_for_log_line(&again, r#"event="cleaned_up_"#, STEP_TIMEOUT);
+    stack.wait_for_log_line(&again, r#"event="decided_not_to_run""#, STEP_TIMEOUT);
+
+    // A suspended job cannot react to TERM; it is killed after all.
+    let job_of_first = cluster.job(&first);
+    cluster.control(&["suspend", &job_of_first]);
+    stack
+        .user
+        .update_container_request(&request, json!({"priority": 0}))
+        .await
+        .unwrap();
+    let record = stack.end(&first, STEP_TIMEOUT).await;
+    assert_eq!(record.state, ContainerState::Cancelled);
+    wait_for("the end of its crunch-run", STEP_TIMEOUT, || {
+        crunch_run_of(&first).is_none().then_some(())
+    });
+
+    complete(&stack.end(&again, STEP_TIMEOUT).await);
+    stack.wait_for_log_line(&again, r#"event="ended""#, STEP_TIMEOUT);
+    stack.wait_for_log_line(&first, "Cancelled", STEP_TIMEOUT);
+    wait_for("the hold, which nobody released", STEP_TIMEOUT, || {
+        (cluster.job_field(&job, "%Q") == "0").then_some(())
+    });
+    cluster.control(&["release", &job]);
+    let record = stack.end(&held, STEP_TIMEOUT).await;
+    assert_eq!(complete(&record).lock_count, 1);
+}
+
+/// A new nice value releases a hold that was set after the last listing. Here an administrator is
+/// always that fast: the test's `scontrol` runs between the dispatcher and Slurm's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_in_the_middle_of_a_change_of_order_stays() {
+    a_hold_before_a_change("0").await;
+}
+
+/// The same with a slow controller, so that the hold is listed before it is released.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_that_is_listed_in_the_middle_of_a_change_of_order_stays() {
+    a_hold_before_a_change("3").await;
+}
+
+/// `seconds`: how long before the change the job is held.
+async fn a_hold_before_a_change(seconds: &str) {
+    let cluster = Cluster::up(&["-n", "1", "-c", "4", "-m", "4000"]);
+    let temp_dir = tempfile::tempdir().unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let mut candidates = std::env::split_paths(&path).map(|temp_dir| temp_dir.join("scontrol"));
+    let real = candidates.find(|file| file.is_file()).unwrap();
+    let (real, held) = (real.display(), temp_dir.path().join("held"));
+    let held_file = held.display();
+    let script = format!(
+        "#!/bin/sh\n[ $# = 0 ] || exec {real} \"$@\"\nlines=$(cat)\njob=$(echo \"$lines\" | sed -n 's/^update JobId=\\(2\\) .*/\\1/p')\n\
+         [ -z \"$job\" ] || [ -e {held_file} ] || {{ {real} hold $job; : >{held_file}; sleep {seconds}; }}\n\
+         echo \"$lines\" | exec {real}\n"
+    );
+    let own = temp_dir.path().join("scontrol");
+    write_script(&own, &script);
+    let path = format!("{}:{path}", temp_dir.path().display());
+    let stack = Stack::with(|servers, dir| {
+        let env = [("PATH", path.as_str())];
+        cluster.dispatcher_with(servers, &dir.join("shared"), &[], &env)
+    })
+    .await;
+    let full = json!({"runtime_constraints": {"vcpus": 4, "ram": 32 << 20}});
+    let (request, first) = stack.submit("first", "sleep 1000", full.clone()).await;
+    running(&stack, &first).await;
+    let second = submit(&stack, "second", "true", full).await;
+    let job = cluster.job(&second);
+    assert_eq!(job, "2");
+    wait_for("the hold to be undone and mended", STEP_TIMEOUT, || {
+        stack
+            .dispatcher
+            .log_text()
+            .contains(r#"event="hold_restored""#)
+            .then_some(())
+    });
+    assert!(held.exists());
+    wait_for("the job to be held", STEP_TIMEOUT, || {
+        (cluster.job_field(&job, "%Q") == "0").then_some(())
+    });
+    let hold = json!({"priority": 0});
+    let user = &stack.user;
+    user.update_container_request(&request, hold).await.unwrap();
+    stack.end(&first, STEP_TIMEOUT).await;
+    wait_for("the reason", STEP_TIMEOUT, || {
+        cluster
+            .job_field(&job, "%r")
+            .contains("JobHeld")
+            .then_some(())
+    });
+    assert_eq!(cluster.job_field(&job, "%T"), "PENDING");
+    cluster.control(&["release", &job]);
+    complete(&stack.end(&second, STEP_TIMEOUT).await);
+}
+
+/// A container that fits no node stays in the queue and is not submitted. A container that sbatch
+/// rejects neither fails nor gets lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_slurm_cannot_run_waits_in_the_queue() {
+    let cluster = Cluster::up(&["-n", "1", "-c", "4", "-m", "4000"]);
+    let stack = cluster.stack(&[]).await;
+    let large = json!({"runtime_constraints": {"vcpus": 5, "ram": 32 << 20}});
+    let large = submit(&stack, "large", "true", large).await;
+    let elsewhere = json!({"scheduling_parameters": {"partitions": ["nosuch"]}});
+    let elsewhere = submit(&stack, "elsewhere", "true", elsewhere).await;
+    let small = submit(&stack, "small", "true", json!({})).await;
+    complete(&stack.end(&small, STEP_TIMEOUT).await);
+    for container in [&large, &elsewhere] {
+        let record = stack.container(container).await;
+        assert_eq!(
+            (record.state, record.lock_count),
+            (ContainerState::Queued, 0)
+        );
+    }
+    for words in ["5 CPUs, but one node has at most 4", "no partition nosuch"] {
+        wait_for("the reason in the log", STEP_TIMEOUT, || {
+            stack.dispatcher.log_text().contains(words).then_some(())
+        });
+    }
+}
+
+/// crunch-run gets the GPUs that Slurm granted: two jobs on one node have one each.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_job_is_told_of_the_gpus_it_was_granted() {
+    let cluster = Cluster::up(&["-n", "1", "-c", "4", "-m", "4000", "-g", "2"]);
+    let temp_dir = tempfile::tempdir().unwrap();
+    let notes = temp_dir.path().join("notes");
+    // Runs in place of crunch-run: records its environment and waits for TERM.
+    let script = format!(
+        "echo $SLURM_JOB_ID $SLURM_JOB_GPUS $CUDA_VISIBLE_DEVICES >>{}; exec sleep 1000",
+        notes.display()
+    );
+    let command = shlex::try_join(["sh", "-c", &script]).unwrap();
+    let stack = cluster.stack(&["--crunch-run", &command]).await;
+    let gpu = json!({"stack": "cuda", "device_count": 1, "driver_version": "11.0", "hardware_target": ["9.0"], "vram": 1 << 20});
+    let needs = json!({"runtime_constraints": {"vcpus": 1, "ram": 32 << 20, "gpu": gpu}});
+    let mut granted = Vec::new();
+    for name in ["one", "other"] {
+        submit(&stack, name, "true", needs.clone()).await;
+    }
+    let lines = wait_for("both to start", STEP_TIMEOUT, || {
+        let notes = std::fs::read_to_string(&notes).ok()?;
+        let lines: Vec<String> = notes.lines().map(str::to_owned).collect();
+        (lines.len() == 2).then_some(lines)
+    });
+    for line in lines {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [job, gpus, visible] = words[..] else {
+            panic!("{line}");
+        };
+        let shown = cluster
+            .lab
+            .run("scontrol", &["show", "job", "--details", job]);
+        assert!(shown.contains(&format!("IDX:{gpus}")), "{gpus}: {shown}");
+        assert_eq!(gpus, visible);
+        granted.push(gpus.to_owned());
+    }
+    granted.sort();
+    assert_eq!(granted, ["0", "1"]);
+}
+
+/// The queue is turned round: Slurm's order follows in few commands, also of the 60 bits of the
+/// API's priorities.
+#[tokio::test(flavor = "multi_thread")]
+async fn waiting_jobs_stand_in_the_order_of_their_containers() {
+    let cluster = Cluster::up(&["-n", "1", "-c", "1", "-m", "4000"]);
+    let stack = cluster.stack(&[]).await;
+    let first = submit(&stack, "first", "sleep 1000", json!({})).await;
+    running(&stack, &first).await;
+    let mut queue = Vec::new();
+    for n in 0..10 {
+        let priority = json!({"priority": 500 - n});
+        queue.push(stack.submit(&format!("n{n}"), "true", priority).await);
+    }
+    let order = |queue: &[(_, ContainerUuid)]| -> Vec<String> {
+        queue
+            .iter()
+            .map(|(_, container)| container.to_string())
+            .collect()
+    };
+    let in_slurm = || -> Vec<String> {
+        let query = [
+            "--noheader",
+            "--states=PENDING",
+            "--sort=-p,i",
+            "--format=%j",
+        ];
+        let answer = cluster.lab.run("squeue", &query);
+        answer.lines().map(|line| line.trim().to_owned()).collect()
+    };
+    wait_for("the order", STEP_TIMEOUT, || {
+        (in_slurm() == order(&queue)).then_some(())
+    });
+    for (n, (request, _)) in queue.iter().enumerate() {
+        let change = json!({"priority": 500 + n});
+        stack
+            .user
+            .update_container_request(request, change)
+            .await
+            .unwrap();
+    }
+    queue.reverse();
+    wait_for("the other order", STEP_TIMEOUT, || {
+        (in_slurm() == order(&queue)).then_some(())
+    });
+    // The first container does not wait behind other users' jobs.
+    let top = cluster.job(&queue[0].1);
+    assert_eq!(cluster.job_field(&top, "%y"), "0");
+}

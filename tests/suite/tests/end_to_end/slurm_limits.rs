@@ -1,0 +1,163 @@
+//! Containers that use more time or memory than Slurm gives their jobs: the record says so,
+//! whichever program ends them.
+
+use std::fs;
+
+use arvados_client::records::{Container, ContainerState};
+use arvados_client::{ContainerRequestUuid, ContainerUuid};
+use serde_json::{Value, json};
+
+use crate::processes::{crunch_run_of, script_ignoring_term, sleep_process};
+use crate::slurm_lab::{Cluster, STEP_TIMEOUT, patient_crunch_run};
+use crate::stack::{Stack, wait_for};
+use crate::start_log::Gate;
+
+const NODE: [&str; 6] = ["-n", "1", "-c", "4", "-m", "4000"];
+
+async fn running(stack: &Stack, script: &str, more: Value) -> ContainerUuid {
+    requested(stack, script, more).await.1
+}
+
+/// Submits a container and returns it with its request.
+async fn requested(
+    stack: &Stack,
+    script: &str,
+    more: Value,
+) -> (ContainerRequestUuid, ContainerUuid) {
+    let (request, container) = stack.submit("limited", script, more).await;
+    let runs = |c: &Container| c.state == ContainerState::Running;
+    stack.wait_until(&container, STEP_TIMEOUT, runs).await;
+    (request, container)
+}
+
+/// Waits for Cancelled; returns the reason.
+async fn why(stack: &Stack, container: &ContainerUuid) -> String {
+    let record = stack.end(container, STEP_TIMEOUT).await;
+    assert_eq!(record.state, ContainerState::Cancelled, "{record:?}");
+    record.runtime_status.error.unwrap_or_default()
+}
+
+/// Slurm warns crunch-run, which ends the container and records why. Slurm checks every half a
+/// minute.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_that_is_warned_of_the_end_of_its_time_says_so() {
+    let cluster = Cluster::up(&NODE);
+    // Two minutes for the job, of which all are the last two.
+    let stack = cluster.stack(&["--staging-allowance", "1m"]).await;
+    let limit = json!({"scheduling_parameters": {"max_run_time": 60}});
+    let container = running(&stack, "sleep 1000", limit).await;
+    let why = why(&stack, &container).await;
+    assert!(
+        why.contains("the time limit of its job was reached"),
+        "{why}"
+    );
+}
+
+/// Without a warning, and with a command that ignores TERM, Slurm kills crunch-run too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_slurm_ends_at_its_time_limit_is_told_so() {
+    let cluster = Cluster::up(&NODE);
+    let more = ["--warn-before-end", "0s", "--staging-allowance", "1m"];
+    let patient = patient_crunch_run();
+    let more = [&more[..], &["--crunch-run", &patient]].concat();
+    let stack = cluster.stack(&more).await;
+    let limit = json!({"scheduling_parameters": {"max_run_time": 60}});
+    let marker = format!("8763{}", std::process::id());
+    let container = running(&stack, &script_ignoring_term(&marker), limit).await;
+    wait_for("the container's process", STEP_TIMEOUT, || {
+        sleep_process(&marker)
+    });
+    let job = cluster.job(&container);
+    cluster.control(&["update", &format!("JobId={job}"), "EndTime=now+1"]);
+    let why = why(&stack, &container).await;
+    assert!(why.contains("reached its time limit in Slurm"), "{why}");
+}
+
+const CONSTRAINED: [&str; 7] = ["-n", "1", "-c", "4", "-m", "4000", "-C"];
+/// Less memory than the container may use.
+const MEM_150_MIB: &str = "--sbatch-argument=--mem=150";
+
+fn large() -> Value {
+    json!({"runtime_constraints": {"vcpus": 1, "ram": 1 << 30, "API": true}})
+}
+
+/// A script that exceeds its memory when the gate is opened.
+fn grows(gate: &Gate) -> String {
+    let wait = gate.script();
+    format!("{wait}; dd if=/dev/zero of=/dev/null bs=400M count=1 && sleep 1000")
+}
+
+/// The record, when its command has outgrown the job.
+async fn outgrown(stack: &Stack) -> (ContainerRequestUuid, Container) {
+    let gate = Gate::closed();
+    let (request, container) = requested(stack, &grows(&gate), large()).await;
+    gate.open();
+    (request, stack.end(&container, STEP_TIMEOUT).await)
+}
+
+/// Waits until the kernel has killed crunch-run itself; returns the reason.
+async fn outgrown_by_its_executor(stack: &Stack) -> String {
+    let gate = Gate::closed();
+    let container = running(stack, &grows(&gate), large()).await;
+    let process = crunch_run_of(&container).unwrap().as_raw_nonzero();
+    fs::write(format!("/proc/{process}/oom_score_adj"), "1000").unwrap();
+    gate.open();
+    why(stack, &container).await
+}
+
+const KILLED_BY_SLURM: &str = "was killed by Slurm for using more memory than it was given";
+
+/// Slurm gives the job less memory than the container may use. The kernel kills either the command,
+/// which crunch-run reports, or crunch-run, which Slurm reports.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_over_its_memory_is_told_so_whichever_process_the_kernel_ends() {
+    let cluster = Cluster::up(&[&CONSTRAINED[..], &["-p", "mem"]].concat());
+    let stack = cluster.stack(&[MEM_150_MIB]).await;
+    let (_, record) = outgrown(&stack).await;
+    let why = record.runtime_status.error.unwrap_or_default();
+    assert!(why.contains("memory"), "{:?}: {why}", record.state);
+    let why = outgrown_by_its_executor(&stack).await;
+    assert!(why.contains(KILLED_BY_SLURM), "{why}");
+}
+
+/// Containers of ordinary users have no control group of their own, so the job's group is read.
+async fn an_ordinary_user_s_job_over_its_memory(flag: &str, prefix: &str) {
+    let cluster = Cluster::up(&[&CONSTRAINED[..], &["-p", prefix]].concat());
+    let stack = cluster
+        .stack_of_user("daemon", &[flag], &[MEM_150_MIB])
+        .await;
+    let (request, record) = outgrown(&stack).await;
+    let status = &record.runtime_status;
+    let why = status.error.as_deref().unwrap_or_default();
+    assert!(
+        why.starts_with("killed by its memory limit: used "),
+        "{record:?}"
+    );
+    assert!(why.contains(" of 150.0 MiB"), "{why}");
+    let detail = status.error_detail.as_deref().unwrap_or_default();
+    assert!(
+        detail.contains("the control group of its job counts 1 out-of-memory kill"),
+        "{detail}"
+    );
+    // That the scheduler enforces the limits is no warning.
+    assert_eq!((&status.warning, &status.warning_detail), (&None, &None));
+    let request = stack.user.container_request(&request).await.unwrap();
+    let log = request.log_uuid.unwrap().to_string();
+    let result = stack.read(&log, "result.json").await;
+    let result: Value = serde_json::from_str(&result).unwrap();
+    assert_eq!(result["verdict"], "memory", "{result}");
+    let peak = result["peak_memory_bytes"].as_u64().unwrap();
+    assert!((100 << 20..=150 << 20).contains(&peak), "{result}");
+    let why = outgrown_by_its_executor(&stack).await;
+    assert!(why.contains(KILLED_BY_SLURM), "{why}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ordinary_user_s_job_over_its_memory_is_told_so_with_crun() {
+    an_ordinary_user_s_job_over_its_memory("--oci-runtime=crun", "memc").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ordinary_user_s_job_over_its_memory_is_told_so_with_apptainer() {
+    an_ordinary_user_s_job_over_its_memory("--runtime-engine=apptainer", "mema").await;
+}

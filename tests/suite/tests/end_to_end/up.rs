@@ -1,0 +1,229 @@
+//! `dispatch up`: all programs on one machine, as a person starts them.
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::image;
+use crate::program::{Program, binary};
+use crate::stack::wait_for;
+
+const STEP_TIMEOUT: Duration = Duration::from_secs(90);
+
+pub struct Up {
+    program: Program,
+    pub dir: TempDir,
+}
+
+impl Up {
+    pub fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut up = Self {
+            program: program(dir.path()),
+            dir,
+        };
+        up.program.start();
+        up.wait_until_ready(1);
+        up
+    }
+
+    /// Waits until the program has printed its two lines `times` times.
+    fn wait_until_ready(&self, times: usize) {
+        wait_for("dispatch up", STEP_TIMEOUT, || {
+            (self.program.stdout_text().lines().count() == 2 * times).then_some(())
+        });
+    }
+
+    /// The variables that a shell gets from its two lines.
+    pub fn environment(&self) -> Vec<(&'static str, String)> {
+        let names = ["ARVADOS_API_HOST", "SSL_CERT_FILE", "ARVADOS_API_TOKEN"];
+        let show = names.map(|name| format!("echo \"${name}\"\n")).concat();
+        let output = Command::new("sh")
+            .args(["-c", &(self.program.stdout_text() + &show)])
+            .output()
+            .unwrap();
+        let shown = String::from_utf8(output.stdout).unwrap();
+        let values: Vec<&str> = shown.lines().collect();
+        assert_eq!(values.len(), names.len(), "{shown}");
+        assert!(values.iter().all(|value| !value.is_empty()), "{shown}");
+        names
+            .into_iter()
+            .zip(values.into_iter().map(str::to_owned))
+            .collect()
+    }
+
+    /// The record of the running programs.
+    pub fn record(&self) -> serde_json::Value {
+        let text = std::fs::read(self.dir.path().join("state/up.json")).unwrap();
+        serde_json::from_slice(&text).unwrap()
+    }
+
+    /// The process id of `dispatch up` itself.
+    pub fn pid(&self) -> u32 {
+        self.program.pid().unwrap()
+    }
+
+    pub fn add_image(&self) -> String {
+        image::add(&self.environment(), self.dir.path())
+    }
+
+    /// Runs a dispatch command of the same user without environment variables.
+    pub fn dispatch(&self, args: &[&str]) -> Output {
+        self.command(binary("dispatch"))
+            .args(args)
+            .env("DISPATCH_STATE_DIR", self.dir.path().join("state"))
+            .output()
+            .unwrap()
+    }
+
+    /// A program of a user who knows nothing of this server.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .env("HOME", self.dir.path())
+            .current_dir(self.dir.path());
+        command
+    }
+
+    /// Runs a command that must succeed. Returns its output.
+    pub fn ok(&self, args: &[&str]) -> String {
+        let output = self.dispatch(args);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success(),
+            "{args:?}: {stderr}\n{}",
+            self.program.log_text()
+        );
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Runs a command that must fail. Returns its exit status and stderr.
+    pub fn fails(&self, args: &[&str]) -> (i32, String) {
+        let output = self.dispatch(args);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        let code = output.status.code().unwrap();
+        assert_ne!(code, 0, "{args:?} did not fail: {stderr}");
+        (code, stderr.trim().to_owned())
+    }
+}
+
+impl Drop for Up {
+    /// Killed, it would leave its programs to the next `dispatch up`.
+    fn drop(&mut self) {
+        self.program.try_terminate(STEP_TIMEOUT);
+    }
+}
+
+fn program(dir: &Path) -> Program {
+    let state = dir.join("state");
+    let args = ["up", "--state-dir", state.to_str().unwrap()];
+    Program::new(
+        "dispatch",
+        &dir.join("up"),
+        &args,
+        &[("HOME", dir.to_str().unwrap())],
+    )
+}
+
+#[test]
+fn one_at_a_time_and_the_next_one_takes_over_what_runs() {
+    let mut up = Up::start();
+    up.add_image();
+    // A second program on the same state fails with one sentence, and the first goes on.
+    let (code, said) = up.fails(&["up"]);
+    assert_eq!((code, said.lines().count()), (6, 1), "{said}");
+
+    let submitted = up.ok(&[
+        "submit",
+        "--image",
+        "busybox:test",
+        "--",
+        "sh",
+        "-c",
+        "sleep 15; echo kept > /out/result",
+    ]);
+    let job = submitted.split(' ').next().unwrap().to_owned();
+    wait_for("the job to run", STEP_TIMEOUT, || {
+        up.ok(&["show", "--json", &job])
+            .contains(r#""state":"Running""#)
+            .then_some(())
+    });
+    assert!(up.program.terminate(STEP_TIMEOUT).success());
+    up.program.start();
+    up.wait_until_ready(2);
+    up.ok(&["wait", &job]);
+    assert_eq!(up.ok(&["get", &format!("{job}:result"), "-"]), "kept\n");
+}
+
+#[test]
+fn a_job_from_files_to_files() {
+    let up = Up::start();
+    up.add_image();
+    std::fs::write(up.dir.path().join("words.txt"), "one two three").unwrap();
+    let submit = "submit --image busybox:test --input words=words.txt --memory 32MiB --time 1m --wait -- sh -c";
+    let mut args: Vec<&str> = submit.split(' ').collect();
+    args.push("wc -w </input/words >/out/count; echo counted");
+    up.ok(&args);
+    assert_eq!(up.ok(&["logs", "1"]), "counted\n");
+    up.ok(&["get", "1", "result"]);
+    let count = std::fs::read_to_string(up.dir.path().join("result/count")).unwrap();
+    assert_eq!(count.trim(), "3");
+    let list = up.ok(&["list", "--json"]);
+    assert!(list.contains(r#""state":"Complete""#), "{list}");
+    let events = wait_for("the end in the audit file", STEP_TIMEOUT, || {
+        let audit = std::fs::read_to_string(up.dir.path().join("state/audit.log")).ok()?;
+        let lines = audit.lines().map(serde_json::from_str);
+        let events: Vec<serde_json::Value> = lines.collect::<Result<_, _>>().ok()?;
+        (events.len() > 2).then_some(events)
+    });
+    let names: Vec<&str> = events.iter().filter_map(|e| e["event"].as_str()).collect();
+    assert_eq!(names, ["decided_to_run", "dispatched", "ended"]);
+    assert_eq!(events[2]["text"], "has ended: Complete, with exit code 0");
+    let info = up.ok(&["info"]);
+    assert!(info.contains("CPU"), "{info}");
+}
+
+#[test]
+fn a_container_with_network_can_verify_the_server() {
+    let up = Up::start();
+    up.add_image();
+    let script = "echo \"<$ARVADOS_API_HOST_INSECURE>\"; cat /etc/arvados/ca-certificates.crt";
+    let submit = "submit --image busybox:test --network --wait -- sh -c";
+    let mut args: Vec<&str> = submit.split(' ').collect();
+    args.push(script);
+    up.ok(&args);
+    let certificate = up.record()["server"]["certificate"].clone();
+    let certificate = std::fs::read_to_string(certificate.as_str().unwrap()).unwrap();
+    assert_eq!(up.ok(&["logs", "1"]), format!("<>\n{certificate}"));
+}
+
+#[test]
+fn what_a_running_job_prints_is_seen_before_any_of_it_is_saved() {
+    let up = Up::start();
+    up.add_image();
+    let command = "echo at work; sleep 300";
+    let submit = [
+        "submit",
+        "--image",
+        "busybox:test",
+        "--",
+        "sh",
+        "-c",
+        command,
+    ];
+    let submitted = up.ok(&submit);
+    let job = submitted.split(' ').next().unwrap();
+    wait_for("the first line", STEP_TIMEOUT, || {
+        let printed = up.dispatch(&["logs", job]).stdout;
+        (printed == b"at work\n").then_some(())
+    });
+    let shown = up.ok(&["show", "--json", job]);
+    assert!(shown.contains(r#""state":"Running""#), "{shown}");
+    let files = up.ok(&["logs", "--files", job]);
+    assert!(files.contains("crunch-run.txt"), "{files}");
+    up.ok(&["kill", job]);
+}

@@ -1,0 +1,171 @@
+//! Commands and API answers that never end, or end after the dispatcher's timeout.
+
+use std::time::{Duration, Instant};
+
+use arvados_client::records::{Container, ContainerState};
+use http::Method;
+use serde_json::json;
+use suite_tests::fake_sched::{Fault, Rule};
+use suite_tests::proxy;
+
+use crate::backend::{Backend, on_every_scheduler};
+use crate::fixture::{FixtureOptions, STEP_TIMEOUT, held, running};
+
+/// Longer than the dispatcher's timeout for the server, which is a minute, and the steps after it.
+const TRICKLE_TIMEOUT: Duration = Duration::from_secs(100);
+
+/// Timeout of the dispatcher's commands; long enough for healthy commands on a slow machine.
+const COMMAND_TIMEOUT: &str = "25s";
+
+fn with_command_timeout(mut options: FixtureOptions) -> FixtureOptions {
+    options.flags = vec!["--command-timeout", COMMAND_TIMEOUT];
+    options
+}
+
+/// A listing never ends: the pending job stays as it is, and the dispatcher goes on.
+async fn a_listing_never_ends(backend: Backend) {
+    let fixture = with_command_timeout(held(backend)).up().await;
+    let container = fixture.submit().await;
+    fixture.job(&container).await;
+    fixture.wait_for_listings(2).await;
+    let rule =
+        Rule::next(backend.list_command(), 1, Fault::Hang).having(backend.listing_argument());
+    fixture.fake.faults([rule]);
+    fixture.wait_for_event("listing_failed").await;
+    fixture.wait_for_listings(2).await;
+    fixture.assert_undisturbed(&container).await;
+}
+on_every_scheduler!(a_listing_never_ends);
+
+/// A submission never ends; nothing was accepted: the container gets another attempt.
+async fn a_submission_never_ends(backend: Backend) {
+    let fixture = with_command_timeout(running(backend)).up().await;
+    fixture
+        .fake
+        .faults([Rule::next(backend.submit_command(), 1, Fault::Hang)]);
+    let container = fixture.submit().await;
+    fixture.wait_for_event("submit_failed").await;
+    fixture.complete(&container, 2).await;
+}
+on_every_scheduler!(a_submission_never_ends);
+
+/// A submission never ends, and was accepted: its job is the only one.
+async fn an_accepted_submission_never_ends(backend: Backend) {
+    let fixture = with_command_timeout(running(backend)).up().await;
+    let fault = Fault::DoneButHangs;
+    fixture
+        .fake
+        .faults([Rule::next(backend.submit_command(), 1, fault)]);
+    let container = fixture.submit().await;
+    fixture.complete(&container, 1).await;
+    fixture.wait_for_event("submit_failed").await;
+    fixture.wait_for_listings(2).await;
+    assert_eq!(fixture.fake.count(backend.submit_command()), 1);
+}
+on_every_scheduler!(an_accepted_submission_never_ends);
+
+/// A submission times out and is accepted after all, when the next attempt runs already: that
+/// attempt is not disturbed.
+async fn a_submission_is_accepted_too_late(backend: Backend) {
+    let fixture = with_command_timeout(running(backend)).up().await;
+    let fault = Fault::DoneLater;
+    fixture
+        .fake
+        .faults([Rule::next(backend.submit_command(), 1, fault)]);
+    // Long enough to be observed while it runs.
+    let script = "sleep 15; echo done > x";
+    let (_, container) = fixture.request(script, json!({})).await;
+    fixture.wait_for_event("submit_failed").await;
+    let runs = |c: &Container| c.state == ContainerState::Running;
+    fixture
+        .stack
+        .wait_until(&container, STEP_TIMEOUT, runs)
+        .await;
+    fixture.fake.change(|state| state.late = true);
+    let record = fixture.stack.end(&container, STEP_TIMEOUT).await;
+    let two = || fixture.jobs_of(container.as_str()).len() == 2;
+    fixture.wait_for("the late job", two).await;
+    let over = || {
+        let jobs = fixture.jobs_of(container.as_str());
+        jobs.iter().all(|job| job.ended.is_some())
+    };
+    fixture.wait_for("the end of both", over).await;
+    let jobs = fixture.jobs_of(container.as_str());
+    assert_eq!(
+        (jobs[0].exit, record.state),
+        (Some(0), ContainerState::Complete),
+        "{jobs:#?}"
+    );
+    assert_ne!(jobs[1].exit, Some(0), "{jobs:#?}");
+    assert_eq!((record.exit_code, record.lock_count), (Some(0), 2));
+}
+on_every_scheduler!(a_submission_is_accepted_too_late);
+
+/// A listing of the API arrives at one byte a second: the dispatcher uses the next one.
+async fn an_answer_comes_at_a_byte_a_second(backend: Backend) {
+    let mut fixture = held(backend).up().await;
+    let container = fixture.submit().await;
+    fixture.job(&container).await;
+    fixture.wait_for_listings(2).await;
+    let trickle = proxy::Fault::Trickle(Duration::from_secs(1));
+    let rule = proxy::Rule::next(1, Method::GET, "containers", trickle);
+    fixture.proxy.faults([rule]);
+    let second = fixture.submit().await;
+    let locked = |c: &Container| c.state == ContainerState::Locked;
+    fixture
+        .stack
+        .wait_until(&second, TRICKLE_TIMEOUT, locked)
+        .await;
+    fixture.assert_undisturbed(&container).await;
+    fixture.start_jobs();
+    for container in [container, second] {
+        fixture.complete(&container, 1).await;
+    }
+    assert_eq!(fixture.proxy.fault_count(), 1);
+}
+on_every_scheduler!(an_answer_comes_at_a_byte_a_second);
+
+/// A listing never ends: the dispatcher still reads the API and locks containers.
+async fn the_api_is_looked_at_while_a_listing_hangs(backend: Backend) {
+    let fixture = with_command_timeout(held(backend)).up().await;
+    let container = fixture.submit().await;
+    fixture.job(&container).await;
+    fixture.wait_for_listings(2).await;
+    let rule =
+        Rule::next(backend.list_command(), 1, Fault::Hang).having(backend.listing_argument());
+    fixture.fake.faults([rule]);
+    // Waits until the command hangs.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let second = fixture.submit().await;
+    let locked = |c: &Container| c.state == ContainerState::Locked;
+    let soon = Duration::from_secs(12);
+    fixture.stack.wait_until(&second, soon, locked).await;
+    let failed = fixture.event_count("listing_failed");
+    assert_eq!(failed, 0, "the listing did not hang");
+}
+on_every_scheduler!(the_api_is_looked_at_while_a_listing_hangs);
+
+/// `explain` waits a short time for a scheduler that hangs, and names it.
+async fn an_explanation_does_not_wait_for_a_scheduler_that_hangs(backend: Backend) {
+    let fixture = with_command_timeout(held(backend)).up().await;
+    let container = fixture.submit().await;
+    fixture.job(&container).await;
+    let rule = Rule::every(backend.list_command(), Fault::Hang).having(backend.listing_argument());
+    fixture.fake.faults([rule]);
+    let began = Instant::now();
+    let explain = fixture
+        .stack
+        .dispatcher
+        .subcommand(&["explain", container.as_str()]);
+    let answer = tokio::process::Command::from(explain)
+        .output()
+        .await
+        .unwrap();
+    let took = began.elapsed();
+    let output = [answer.stdout, answer.stderr].concat();
+    let text = String::from_utf8_lossy(&output);
+    assert!(took < Duration::from_secs(15), "{took:?}: {text}");
+    assert!(text.contains("did not answer within 5 s"), "{text}");
+    assert!(text.contains("record  Locked"), "{text}");
+}
+on_every_scheduler!(an_explanation_does_not_wait_for_a_scheduler_that_hangs);

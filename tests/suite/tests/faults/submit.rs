@@ -1,0 +1,163 @@
+//! Faults of the submit command: each attempt still makes at most one job.
+
+use arvados_client::records::Container;
+use suite_tests::fake_sched::{Fault, Rule};
+
+use serde_json::json;
+
+use crate::backend::{Backend, on_every_scheduler};
+use crate::fixture::{STEP_TIMEOUT, held, running};
+
+/// Parts of the dispatcher's log lines about submissions.
+const DISPATCHED: &str = r#"event="dispatched""#;
+const SUBMIT_FAILED: &str = r#"event="submit_failed""#;
+
+/// The first submission fails; the container completes after this number of locks and submissions.
+async fn completes_after_first_submission_fails(
+    backend: Backend,
+    fault: Fault,
+    locks: u64,
+    says: &str,
+) {
+    let fixture = running(backend).up().await;
+    fixture
+        .fake
+        .faults([Rule::next(backend.submit_command(), 1, fault)]);
+    let container = fixture.submit().await;
+    fixture.complete(&container, locks).await;
+    assert_eq!(
+        fixture.fake.count(backend.submit_command()) as u64,
+        locks,
+        "submissions"
+    );
+    fixture.wait_for_log(says).await;
+}
+
+fn timed_out() -> String {
+    "error: Batch job submission failed: Socket timed out on send/recv operation".into()
+}
+
+async fn accepted_although_its_exit_status_says_no(backend: Backend) {
+    let fault = Fault::DoneButFails {
+        status: 1,
+        say: timed_out(),
+    };
+    completes_after_first_submission_fails(backend, fault, 1, SUBMIT_FAILED).await;
+}
+on_every_scheduler!(accepted_although_its_exit_status_says_no);
+
+async fn not_accepted_and_its_exit_status_says_so(backend: Backend) {
+    let fault = Fault::Refuse {
+        status: 1,
+        say: "error: the queue is full".into(),
+    };
+    completes_after_first_submission_fails(backend, fault, 2, "the queue is full").await;
+}
+on_every_scheduler!(not_accepted_and_its_exit_status_says_so);
+
+async fn accepted_without_telling_the_number(backend: Backend) {
+    completes_after_first_submission_fails(backend, Fault::Mute, 1, DISPATCHED).await;
+}
+on_every_scheduler!(accepted_without_telling_the_number);
+
+async fn not_accepted_although_its_exit_status_is_0(backend: Backend) {
+    let fault = Fault::Nothing { say: String::new() };
+    completes_after_first_submission_fails(backend, fault, 2, DISPATCHED).await;
+}
+on_every_scheduler!(not_accepted_although_its_exit_status_is_0);
+
+async fn greetings_and_warnings_before_the_number(backend: Backend) {
+    let id = if backend.is_slurm() {
+        "job 1"
+    } else {
+        "job 1.0"
+    };
+    completes_after_first_submission_fails(
+        backend,
+        Fault::Chatter,
+        1,
+        &format!("dispatched as {id} "),
+    )
+    .await;
+}
+on_every_scheduler!(greetings_and_warnings_before_the_number);
+
+async fn the_end_of_its_answer_is_missing(backend: Backend) {
+    completes_after_first_submission_fails(backend, Fault::Cut { bytes: 2 }, 1, DISPATCHED).await;
+}
+on_every_scheduler!(the_end_of_its_answer_is_missing);
+
+async fn submit_answer_is_no_text(backend: Backend) {
+    completes_after_first_submission_fails(backend, Fault::NotText, 1, DISPATCHED).await;
+}
+on_every_scheduler!(submit_answer_is_no_text);
+
+async fn fifty_megabytes_before_the_number(backend: Backend) {
+    let fault = Fault::Flood {
+        bytes: 50 << 20,
+        line: "a site's advice".into(),
+    };
+    let id = if backend.is_slurm() {
+        "job 1"
+    } else {
+        "job 1.0"
+    };
+    completes_after_first_submission_fails(backend, fault, 1, &format!("dispatched as {id} "))
+        .await;
+}
+on_every_scheduler!(fifty_megabytes_before_the_number);
+
+async fn submit_command_is_slow(backend: Backend) {
+    completes_after_first_submission_fails(backend, Fault::Slow { ms: 3000 }, 1, DISPATCHED).await;
+}
+on_every_scheduler!(submit_command_is_slow);
+
+async fn submit_command_is_not_installed_for_a_while(backend: Backend) {
+    let fixture = running(backend).up().await;
+    fixture.fake.install(backend.submit_command(), false);
+    let container = fixture.submit().await;
+    // The container was unlocked and locked again.
+    let again = |c: &Container| c.lock_count > 1;
+    let record = fixture
+        .stack
+        .wait_until(&container, STEP_TIMEOUT, again)
+        .await;
+    fixture.wait_for_event("submit_failed").await;
+    assert!(fixture.jobs().is_empty(), "{record:?}");
+    fixture.fake.install(backend.submit_command(), true);
+    let record = fixture.stack.end(&container, STEP_TIMEOUT).await;
+    fixture
+        .complete(&container, u64::from(record.lock_count))
+        .await;
+}
+on_every_scheduler!(submit_command_is_not_installed_for_a_while);
+
+/// HTCondor accepts all jobs of a submission or none. One job that it never accepts must not block
+/// the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_is_never_taken_does_not_hold_up_the_others() {
+    let fixture = held(Backend::Condor).up().await;
+    fixture
+        .fake
+        .change(|state| state.settings.max_cpus = Some(2));
+    let greedy = json!({"runtime_constraints": {"vcpus": 3, "ram": 32 << 20}});
+    let mut requested = Vec::new();
+    for n in 0..4 {
+        if n == 1 {
+            requested.push(fixture.request("true", greedy.clone()).await.1);
+        } else {
+            requested.push(fixture.submit().await);
+        }
+    }
+    for (n, container) in requested.iter().enumerate() {
+        if n != 1 {
+            fixture.job(container).await;
+        }
+    }
+    fixture
+        .wait_for_log("more CPUs than may be asked for")
+        .await;
+    let jobs = fixture.jobs();
+    assert!(jobs.iter().all(|job| job.name != requested[1].as_str()));
+    assert_eq!(jobs.len(), 3);
+}
