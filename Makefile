@@ -4,68 +4,72 @@ prefix ?= /usr/local
 # Where a throwaway cluster keeps its state.
 LAB ?= /tmp/dispatch-lab
 
-.PHONY: demo quick test check bench lab-slurm lab-condor install deps
+.PHONY: demo quick test test-all check bench lab-slurm lab-condor install deps
 
 # The main job on the embedded default: real containers over real text, on this machine. A debug build: quick to make.
 demo: deps
 	cargo build --locked -p dispatch-cli -p dispatch-api -p dispatch-local -p crunch-run
 	contrib/demo target/debug
 
-# For a change: format, lints, unit tests, and one run of the programs from end to end. With the features of `make test`,
-# so that both use the same build.
-quick: fail_points = --features fail-points/enabled
-quick: deps
+# Three commands test, each more than the one before: "quick" for a change, "test" before it is handed on, "test-all"
+# before a release and after a change of what only "test-all" tests. .config/nextest.toml says what is in which.
+# Only tests have fail points; all three use the same build.
+fail_points = --features fail-points/enabled
+nextest = cargo nextest run --workspace --locked $(fail_points)
+
+# Format, lints, unit tests, and one run of the programs from end to end.
+quick: deps deps-nextest
 	cargo fmt --all -- --check
 	cargo clippy --workspace --all-targets --locked $(fail_points) -- -D warnings
-	cargo test --workspace --lib --bins --locked $(fail_points)
+	$(nextest) --lib --bins --profile quick
 	cargo build --workspace --bins --locked $(fail_points)
 	contrib/demo target/debug
 
-# All tests. The tests of the suite run the programs, so these are built first, with the same features as the tests.
-# Only tests have fail points. Tests mostly wait for programs and schedulers, so three groups of them run at once, each
-# with more tests at once than there are processors.
-test: fail_points = --features fail-points/enabled
-# Incremental builds would take more disk space than everything else, and a whole run needs none.
-test check: export CARGO_INCREMENTAL = 0
+# A clean clone builds once, so that an incremental build costs time and disk space for nothing.
+ifdef CI
+export CARGO_INCREMENTAL = 0
+endif
 # Every skipped test adds a line to this file.
-test: export SKIPPED_TESTS = $(CURDIR)/target/skipped-tests
-test: check-disk-space deps deps-labs
-	mkdir -p target && rm -f $(SKIPPED_TESTS) && touch $(SKIPPED_TESTS)
-	cargo build --workspace --bins --tests --locked $(fail_points)
-	$(MAKE) --jobs=3 --keep-going --output-sync=target test-suite test-crates test-faults
-	cargo test --workspace --doc --locked $(fail_points)
-	@sort -u $(SKIPPED_TESTS); echo "$$(sort -u $(SKIPPED_TESTS) | wc -l) tests were skipped"
+test test-all: export SKIPPED_TESTS = $(CURDIR)/target/skipped-tests
+# Rounds of each loop that kills a program at its fail points, and seeds of the simulator.
+test: export KILL_ROUNDS ?= 3
+test-all: export SIM_SEEDS ?= 300
 
-# The groups of "test". All name the whole workspace, so that all are of one build.
-cargo_test = cargo test --no-fail-fast --workspace --locked --features fail-points/enabled
-files = $(wildcard */tests/$(1) lib/*/tests/$(1) tests/simulator/tests/$(1))
-crate_tests = $(sort $(patsubst %.rs,%,$(notdir $(call files,*.rs))) $(notdir $(patsubst %/main.rs,%,$(call files,*/main.rs))))
-.PHONY: test-crates test-suite test-faults
-test-crates:
-	RUST_TEST_THREADS=6 $(cargo_test) --lib --bins $(addprefix --test ,$(crate_tests))
-test-suite:
-	RUST_TEST_THREADS=6 $(cargo_test) --test end_to_end --test layout
-# Some of them run a second time, on a server that imitates a real Arvados.
-test-faults:
-	RUST_TEST_THREADS=6 $(cargo_test) --test client --test faults
-	DISPATCH_API_EMULATE=arvados-3 RUST_TEST_THREADS=6 $(cargo_test) --test client
-	DISPATCH_API_EMULATE=arvados-3 RUST_TEST_THREADS=6 $(cargo_test) --test faults -- api:: --skip slurm --skip condor
+# What finds nearly all faults. The end-to-end tests run the programs, so these are built first.
+test: build-tests
+	tests/labs/with-daemons docker -- $(nextest)
+	$(report_skipped)
+
+# Every test. Those of the client, and of faults of the API server, run once more on a server that imitates Arvados.
+test-all: build-tests
+	tests/labs/with-daemons docker podman podman-as-nobody -- $(nextest) --profile all
+	DISPATCH_API_EMULATE=arvados-3 $(nextest) --profile all \
+		-E 'binary(client) | binary(faults) & test(/^api::/) & not test(/::(slurm|htcondor)$$/)'
+	cargo test -p arvados-client --doc --locked
+	$(report_skipped)
+
+report_skipped = @sort -u $(SKIPPED_TESTS); echo "$$(sort -u $(SKIPPED_TESTS) | wc -l) tests were skipped"
+
+.PHONY: build-tests
+build-tests: check-disk-space deps deps-labs
+	mkdir -p target && rm -f $(SKIPPED_TESTS) && touch $(SKIPPED_TESTS)
+	@tests/labs/python-clients >target/python-clients.log 2>&1 & \
+	cargo build --workspace --bins --tests --locked $(fail_points) && wait
+	tests/check-counts
 
 # All tests of dispatchers on a server that passes for a real Arvados; "test" plays a part of them there.
 .PHONY: test-emulated
-test-emulated: fail_points = --features fail-points/enabled
 test-emulated: deps deps-labs
 	cargo build --workspace --bins --locked $(fail_points)
-	DISPATCH_API_EMULATE=arvados-3 RUST_TEST_THREADS=6 cargo test --no-fail-fast -p suite-tests --tests --locked $(fail_points)
+	DISPATCH_API_EMULATE=arvados-3 $(nextest) --profile all -E 'package(suite-tests)'
 
 # The tests of Slurm on that of another Debian release, which is unpacked beside this machine's: make test-slurm RELEASE=sid
 RELEASE ?= trixie
 .PHONY: test-slurm
-test-slurm: fail_points = --features fail-points/enabled
 test-slurm: deps deps-labs
 	cargo build --workspace --bins --locked $(fail_points)
-	SLURM_LAB_RELEASE=$(RELEASE) PATH="/opt/slurm-$(RELEASE)/usr/bin:$$PATH" RUST_TEST_THREADS=4 \
-		cargo test -p suite-tests --test end_to_end --test faults --locked $(fail_points) -- slurm
+	SLURM_LAB_RELEASE=$(RELEASE) PATH="/opt/slurm-$(RELEASE)/usr/bin:$$PATH" \
+		$(nextest) --profile all -E 'package(suite-tests) & test(/slurm/)'
 
 # The units of contrib/ as they are, under a systemd of their own: as root, where systemd is installed.
 .PHONY: test-units
@@ -81,7 +85,7 @@ test-gpu: deps
 
 check: deps
 	cargo fmt --all -- --check
-	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo clippy --workspace --all-targets --locked $(fail_points) -- -D warnings
 	contrib/check-dependencies
 
 # Figures, not pass or fail.
@@ -175,6 +179,8 @@ check-disk-space:
 deps:
 	contrib/install-deps
 
-.PHONY: deps-labs
-deps-labs:
+.PHONY: deps-labs deps-nextest
+deps-labs: deps-nextest
 	contrib/install-deps labs
+deps-nextest:
+	contrib/install-deps nextest

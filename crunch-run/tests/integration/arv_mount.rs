@@ -3,8 +3,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::run_lab::{Job, World, file, finish};
@@ -24,35 +22,13 @@ fn can_run() -> bool {
     crate::run_lab::can_run_with("fusermount")
 }
 
-/// Path of arv-mount; its environment is made once per target directory.
-fn bin() -> &'static Path {
-    static BIN: OnceLock<PathBuf> = OnceLock::new();
-    BIN.get_or_init(|| {
-        let venv = Path::new(env!("CARGO_TARGET_TMPDIR")).join("arv-mount");
-        if !venv.join("ready").exists() {
-            run(Command::new("python3")
-                .args(["-m", "venv", "--clear"])
-                .arg(&venv));
-            let pip = ["-m", "pip", "install", "--quiet", "arvados_fuse"];
-            run(Command::new(venv.join("bin/python")).args(pip));
-            fs::write(venv.join("ready"), "").unwrap();
-        }
-        venv.join("bin")
-    })
-}
-
-fn run(command: &mut Command) {
-    let output = command.output().unwrap();
-    assert!(
-        output.status.success(),
-        "{command:?} (contrib/install-deps labs): {output:?}"
-    );
-}
-
 /// crunch-run with arv-mount in its PATH.
 fn program(world: &World, job: &Job) -> tokio::process::Command {
     let mut program = world.program(job, &["--mount-method=arv-mount"]);
-    let path = format!("{}:/usr/bin:/bin:/usr/sbin", bin().display());
+    let path = format!(
+        "{}:/usr/bin:/bin:/usr/sbin",
+        suite_tests::python_clients().display()
+    );
     program.env("PATH", path);
     program
 }

@@ -185,8 +185,14 @@ async fn comes_true(within: Duration, holds: impl AsyncFn() -> bool) -> bool {
     true
 }
 
-/// One test at a time: a second one could remove what this one is about to check.
-static ONE_TEST_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+/// One test at a time, also of several processes: a second one could remove what this one is about
+/// to check.
+fn one_test_at_a_time() -> fs::File {
+    let lock = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kill-phases.lock");
+    let lock = fs::File::create(lock).unwrap();
+    lock.lock().unwrap();
+    lock
+}
 
 /// A run is killed at every step, and the next run is of another container.
 async fn is_taken_away(killed: Engine, start: Start, next: Engine) {
@@ -197,7 +203,7 @@ async fn is_taken_away(killed: Engine, start: Start, next: Engine) {
         suite_tests::skip(format_args!("this test needs {FEATURE}"));
         return;
     }
-    let _alone = ONE_TEST_AT_A_TIME.lock().await;
+    let _alone = one_test_at_a_time();
     let world = World::new().await;
     let test_dir = TestDir {
         dir: tempfile::tempdir().unwrap(),
@@ -332,7 +338,7 @@ async fn another_attempt_ends_what_the_first_left_with_another_engine() {
         suite_tests::skip(format_args!("this test needs {FEATURE}"));
         return;
     }
-    let _alone = ONE_TEST_AT_A_TIME.lock().await;
+    let _alone = one_test_at_a_time();
     // A run of another test may remove the orphan before the next attempt does.
     let mut is_removed = false;
     for _ in 0..30 {

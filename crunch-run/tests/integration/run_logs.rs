@@ -27,7 +27,8 @@ async fn statistics_and_the_closing_lines_are_those_that_tools_parse() {
     }
     let world = World::new().await;
     let script = "head -c 3000000 /dev/urandom >/out/x; sync /out/x; rm /out/x; sleep 1.5";
-    let job = world.lock(&["sh", "-c", script], json!({})).await;
+    let mounts = json!({"mounts": {"/out": {"kind": "tmp", "capacity": 16 << 20}}});
+    let job = world.lock(&["sh", "-c", script], mounts).await;
     let finished = finish(world.start(&job, &["--crunchstat-interval=1s"])).await;
     assert_eq!(finished.code, 0, "{}", finished.output);
     let log = world.log(&job).await;

@@ -19,13 +19,17 @@ pub fn public_config(app: &App, host: &str) -> Value {
         "Collections": {
             "BlobSigning": true,
             "BlobSigningTTL": "336h0m0s",
+            "CollectionVersioning": false,
             "DefaultReplication": 1,
             "DefaultTrashLifetime": "336h0m0s",
+            "ForwardSlashNameSubstitution": "",
             "TrustAllContent": false,
         },
         "Containers": {
+            "DefaultKeepCacheRAM": 0,
             "MaxDispatchAttempts": app.config.max_dispatch_attempts,
             "MaxRetryAttempts": app.config.container_count_max,
+            "ReserveExtraRAM": 0,
             "SupportedDockerImageFormats": {"v2": {}},
         },
         "Services": {
@@ -33,6 +37,7 @@ pub fn public_config(app: &App, host: &str) -> Value {
             "Keepproxy": {"ExternalURL": ""},
             "Websocket": {"ExternalURL": format!("wss://{host}/websocket")},
             "WebDAV": {"ExternalURL": ""},
+            "Workbench1": {"ExternalURL": ""},
             "Workbench2": {"ExternalURL": ""},
         },
         "StorageClasses": {STORAGE_CLASS: {"Default": true, "Priority": 0}},

@@ -211,3 +211,25 @@ async fn the_documents_a_client_starts_from_need_no_token() {
             .contains("dispatch_api_containers{state=\"Queued\"} 0")
     );
 }
+
+/// Keys that arvados-cwl-runner, arv-mount, arv-copy, crunchstat-summary and the Python SDK read
+/// without a default (3.2.1).
+#[tokio::test]
+async fn the_configuration_has_every_key_that_clients_read() {
+    let fixture = Fixture::new().await;
+    let config = fixture.admin.get("config").await.ok();
+    for key in [
+        "/ClusterID",
+        "/Collections/CollectionVersioning",
+        "/Collections/DefaultReplication",
+        "/Collections/ForwardSlashNameSubstitution",
+        "/Containers/DefaultKeepCacheRAM",
+        "/Containers/ReserveExtraRAM",
+        "/Services/Controller/ExternalURL",
+        "/Services/Workbench1/ExternalURL",
+        "/Services/Workbench2/ExternalURL",
+        "/StorageClasses/default/Default",
+    ] {
+        assert!(config.pointer(key).is_some(), "{key} is not in {config}");
+    }
+}

@@ -7,25 +7,8 @@
 //! 3. On an idle pool: from a request to Running, from the job's submission to Running, and from
 //!    condor_rm to the record's final state.
 
-#[path = "../tests/end_to_end/condor_lab.rs"]
-#[allow(dead_code, reason = "the tests use more of it than this does")]
-mod condor_lab;
-#[path = "../tests/end_to_end/fail_point_dir.rs"]
-#[allow(dead_code, reason = "the tests use more of it than this does")]
-mod fail_point_dir;
-#[path = "../tests/end_to_end/image.rs"]
-mod image;
-#[path = "../tests/end_to_end/lab.rs"]
-#[allow(dead_code, reason = "the tests use more of it than this does")]
-mod lab;
-#[path = "../tests/end_to_end/program.rs"]
-#[allow(dead_code, reason = "the tests use more of it than this does")]
-mod program;
 #[path = "../../../dispatch-api/benches/queue/mod.rs"]
 mod queue;
-#[path = "../tests/end_to_end/stack.rs"]
-#[allow(dead_code, reason = "the tests use more of it than this does")]
-mod stack;
 
 use std::fmt::Write as _;
 use std::fs::{self, Permissions};
@@ -34,10 +17,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use arvados_client::records::{Container, ContainerState};
-use condor_lab::Pool;
 use jiff::{Timestamp, Unit};
 use serde_json::json;
-use stack::Stack;
+use suite_tests::condor_lab::Pool;
+use suite_tests::stack::{self, Stack};
 
 const QUEUED: u32 = 1000;
 const ONE_BY_ONE: u32 = 40;

@@ -9,24 +9,16 @@
 //! 3. The same at the minimum interval: whether memory grows. `SCALE_LOOKS=360` is an hour of
 //!    polls at the default interval.
 
-#[path = "../tests/end_to_end/image.rs"]
-mod image;
-#[path = "../tests/end_to_end/program.rs"]
-#[allow(dead_code, reason = "the tests use more of it than this does")]
-mod program;
 #[path = "../../../dispatch-api/benches/queue/mod.rs"]
 mod queue;
-#[path = "../tests/end_to_end/stack.rs"]
-#[allow(dead_code, reason = "the tests use more of it than this does")]
-mod stack;
 
 use std::time::{Duration, Instant, SystemTime};
 
-use program::Program;
 use serde_json::json;
-use stack::Stack;
 use suite_tests::fake_sched::{FakeSched, Settings};
 use suite_tests::process_usage::{processor_time, resident};
+use suite_tests::program::{self, Program};
+use suite_tests::stack::{self, Stack};
 
 const QUEUED: u32 = 100_000;
 const TRACKED: u32 = 10_000;

@@ -6,23 +6,15 @@
 //! 2. From submit to Complete through the whole stack.
 //! 3. Two hundred `/bin/true`.
 
-#[path = "../tests/end_to_end/image.rs"]
-mod image;
-#[path = "../tests/end_to_end/program.rs"]
-#[allow(dead_code, reason = "the tests use more of it than this does")]
-mod program;
-#[path = "../tests/end_to_end/stack.rs"]
-#[allow(dead_code, reason = "the tests use more of it than this does")]
-mod stack;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use suite_tests::program;
 
 use arvados_client::api::NewToken;
 use arvados_client::{ContainerUuid, scopes};
 use serde_json::json;
-use stack::Stack;
+use suite_tests::stack::{self, Stack};
 
 const PAIRS: usize = 50;
 const SUBMITS: usize = 100;

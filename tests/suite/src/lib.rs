@@ -3,14 +3,35 @@
 //! `tests/`.
 
 use std::io::Write;
+use std::path::PathBuf;
+use std::process::Command;
 
+pub mod condor_lab;
+pub mod fail_point_dir;
 pub mod fake_sched;
+pub mod image;
+pub mod lab;
 pub mod process_usage;
+pub mod processes;
+pub mod program;
 pub mod proxy;
+pub mod slurm_lab;
+pub mod stack;
+pub mod start_log;
 
 /// The root of the checkout that these tests were built from.
 pub fn workspace() -> &'static std::path::Path {
     std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+/// The directory of Arvados' Python clients; they are installed once per target directory.
+pub fn python_clients() -> PathBuf {
+    let script = workspace().join("tests/labs/python-clients");
+    let output = Command::new(script).output().expect("bash");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let dir = String::from_utf8(output.stdout).expect("a path in UTF-8");
+    dir.trim_end().into()
 }
 
 /// Skips a test that cannot run here because of `reason`: says so in one line on stderr, which
@@ -23,7 +44,8 @@ pub fn skip(reason: impl std::fmt::Display) {
     eprintln!("SKIPPED: {reason}");
     // Test runners hide the output of passed tests, so `make test` counts the lines of this file.
     if let Some(path) = std::env::var_os("SKIPPED_TESTS") {
-        let test = std::thread::current().name().unwrap_or("?").to_owned();
+        let name = std::env::var("NEXTEST_TEST_NAME");
+        let test = name.unwrap_or_else(|_| std::thread::current().name().unwrap_or("?").to_owned());
         let file = std::fs::File::options()
             .append(true)
             .create(true)

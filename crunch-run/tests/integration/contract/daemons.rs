@@ -1,5 +1,6 @@
-//! Throwaway daemons: each is started once for all tests of this program, and ends with the
-//! program.
+//! Throwaway daemons. `tests/labs/with-daemons` starts one of each for all tests, and names its
+//! socket in a variable. A test that finds no such variable starts its own, which ends with the
+//! test's process.
 
 // Each test program uses its own part of this.
 #![allow(dead_code)]
@@ -17,13 +18,14 @@ const DAEMON_TIMEOUT: Duration = Duration::from_secs(120);
 /// Dropping it ends it.
 pub struct Daemon {
     pub socket: PathBuf,
-    /// The daemon ends when this process's end of the pipe is closed.
-    _starter: Child,
+    /// The daemon ends when this process's end of the pipe is closed. `None` for one that all tests
+    /// share.
+    _starter: Option<Child>,
 }
 
 pub fn docker() -> &'static Daemon {
     static DAEMON: OnceLock<Daemon> = OnceLock::new();
-    DAEMON.get_or_init(|| Daemon::start("docker"))
+    DAEMON.get_or_init(|| Daemon::shared("docker"))
 }
 
 /// The same daemon, with a socket that belongs to the group of nobody.
@@ -43,15 +45,27 @@ pub fn docker_for_nobody() -> &'static Daemon {
 
 pub fn podman() -> &'static Daemon {
     static DAEMON: OnceLock<Daemon> = OnceLock::new();
-    DAEMON.get_or_init(|| Daemon::start("podman"))
+    DAEMON.get_or_init(|| Daemon::shared("podman"))
 }
 
 pub fn podman_as_nobody() -> &'static Daemon {
     static DAEMON: OnceLock<Daemon> = OnceLock::new();
-    DAEMON.get_or_init(|| Daemon::start("podman-as-nobody"))
+    DAEMON.get_or_init(|| Daemon::shared("podman-as-nobody"))
 }
 
 impl Daemon {
+    /// The daemon that all tests share, or else a new one.
+    fn shared(name: &str) -> Self {
+        let variable = format!("{}_LAB_SOCKET", name.to_uppercase().replace('-', "_"));
+        match std::env::var_os(variable) {
+            Some(socket) => Self {
+                socket: socket.into(),
+                _starter: None,
+            },
+            None => Self::start(name),
+        }
+    }
+
     /// `name.sh` beside this file, in a new directory.
     pub fn start(name: &str) -> Self {
         let prefix = format!(
@@ -91,7 +105,7 @@ impl Daemon {
         }
         Self {
             socket,
-            _starter: starter,
+            _starter: Some(starter),
         }
     }
 }

@@ -106,12 +106,16 @@ fn attempt(line: &str) -> Attempt {
 async fn image(lab: &Lab) -> String {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     let program = PROGRAM.get_or_init(|| {
-        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("escapes");
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        // Each test is a process of its own: another may be reading the program now.
+        let own = dir.join(format!("escapes-{}", std::process::id()));
         let status = Command::new("cc")
             .args(["-static", "-O1", "-o"])
-            .args([&program, Path::new(SOURCE)])
+            .args([&own, Path::new(SOURCE)])
             .status();
         assert!(status.expect("these tests need cc").success());
+        let program = dir.join("escapes");
+        fs::rename(own, &program).unwrap();
         program
     });
     let program = fs::read(program).unwrap();

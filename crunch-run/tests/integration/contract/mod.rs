@@ -1,7 +1,7 @@
 //! The contract of every engine: the same scenarios, the real program, one test for each pair.
 //!
-//! A scenario is an `async fn(&Lab)` in one of the modules below, named in `scenarios!`. An engine
-//! is a row of `engines.rs` and a line `suite!` here. What differs between engines is in
+//! A scenario is an `async fn(&Lab)` in one of the modules below, named in `core!` or in `shared!`.
+//! An engine is a row of `engines.rs` and a line `suite!` here. What differs between engines is in
 //! `docs/engines.md`.
 
 mod command;
@@ -22,39 +22,29 @@ mod services;
 mod streams;
 mod surroundings;
 
-/// Every scenario, by the module it is in.
-macro_rules! scenarios {
+/// What an engine can get wrong, by module: `make test` plays it on four engines.
+macro_rules! core {
     ($tests:ident) => {
         $tests! {
             ends: [
                 exit_code_is_kept,
-                largest_exit_code_is_kept,
                 a_signal_is_kept,
                 a_command_that_kills_itself_with_term,
                 unknown_command_is_named,
-                missing_file_is_named,
                 missing_interpreter_is_named,
                 a_file_that_is_no_program,
                 a_file_that_is_not_executable,
-                many_short_children,
                 orphans_are_not_taken_for_the_command,
             ];
             streams: [
                 stdout_and_stderr_are_apart,
-                lines_keep_their_order,
-                no_output_at_all,
-                output_without_an_end_of_line,
-                binary_output_arrives_byte_for_byte,
-                an_endless_line_is_cut,
                 stdin_is_empty_unless_given,
                 who_closes_its_streams_goes_on,
-                runaway_output_is_capped_and_the_command_goes_on,
             ];
             command: [
                 the_image_s_entrypoint_gets_the_command,
                 arguments_arrive_unchanged,
                 the_image_s_path_finds_the_command,
-                the_request_s_path_finds_the_command,
                 environment_is_what_was_given,
                 the_request_s_environment_wins,
                 default_cwd_is_the_image_s,
@@ -63,9 +53,6 @@ macro_rules! scenarios {
                 a_user_by_name,
                 a_user_by_number,
                 a_user_that_is_not_there,
-                a_large_environment_arrives,
-                thousands_of_arguments_arrive,
-                an_argument_longer_than_the_kernel_takes,
             ];
             surroundings: [
                 a_container_sees_only_its_own_processes,
@@ -84,18 +71,68 @@ macro_rules! scenarios {
                 exit_0_after_a_child_was_killed_for_memory_is_a_warning,
                 term_is_heard_within_the_grace,
                 who_ignores_term_is_killed,
-                max_run_time_ends_it,
                 what_it_leaves_in_the_background_ends_with_it,
                 the_limit_of_processes_is_kept,
                 the_number_of_cpus_is_kept,
-                priority_0_stops_it,
             ];
             mounts: [
                 a_collection_cannot_be_changed,
                 a_writable_collection_is_the_output_as_it_was_left,
+                a_tmp_mount_is_empty_writable_and_no_output,
+                any_user_may_write_its_output,
+            ];
+            images: [
+                two_containers_begin_with_the_same_new_image,
+                an_image_is_fetched_only_once,
+            ];
+            leftovers: [
+                what_a_killed_attempt_made_is_removed_by_the_next,
+                the_command_of_a_killed_attempt_does_not_outlive_the_next,
+            ];
+            gpus: [
+                the_granted_gpu_is_there_and_the_other_is_not,
+                all_granted_gpus_are_there,
+                without_a_wish_no_gpu_is_seen,
+                a_vendor_s_hook_is_run_or_missed_aloud,
+            ];
+            records: [
+                the_attempt_tidies_up,
+                files_of_the_container_s_user_are_tidied_up,
+            ];
+        }
+    };
+}
+
+/// What is the same code under all engines, by module: `make test` plays it on one of them.
+macro_rules! shared {
+    ($tests:ident) => {
+        $tests! {
+            ends: [
+                largest_exit_code_is_kept,
+                missing_file_is_named,
+                many_short_children,
+            ];
+            streams: [
+                lines_keep_their_order,
+                no_output_at_all,
+                output_without_an_end_of_line,
+                binary_output_arrives_byte_for_byte,
+                an_endless_line_is_cut,
+                runaway_output_is_capped_and_the_command_goes_on,
+            ];
+            command: [
+                the_request_s_path_finds_the_command,
+                a_large_environment_arrives,
+                thousands_of_arguments_arrive,
+                an_argument_longer_than_the_kernel_takes,
+            ];
+            limits: [
+                max_run_time_ends_it,
+                priority_0_stops_it,
+            ];
+            mounts: [
                 a_copy_below_the_output_may_be_changed,
                 text_and_json_arrive_as_they_were_given,
-                a_tmp_mount_is_empty_writable_and_no_output,
                 more_than_a_tmp_mount_s_capacity_ends_it,
                 stdin_is_a_file_of_a_collection,
                 stdin_is_the_json_that_was_given,
@@ -105,12 +142,9 @@ macro_rules! scenarios {
                 odd_names_are_kept_in_the_output,
                 hundreds_of_files_are_saved,
                 files_nobody_may_read_are_saved,
-                any_user_may_write_its_output,
                 secrets_are_in_no_log_and_no_output,
             ];
             images: [
-                two_containers_begin_with_the_same_new_image,
-                an_image_is_fetched_only_once,
                 an_image_that_is_no_archive,
                 an_image_archive_that_is_cut_short,
                 an_archive_of_another_image,
@@ -118,25 +152,17 @@ macro_rules! scenarios {
                 an_image_of_another_architecture,
             ];
             leftovers: [
-                what_a_killed_attempt_made_is_removed_by_the_next,
                 what_killed_attempts_made_is_removed_by_several_at_once,
-                the_command_of_a_killed_attempt_does_not_outlive_the_next,
                 files_of_a_killed_attempt_are_removed_by_the_next,
             ];
             gpus: [
-                the_granted_gpu_is_there_and_the_other_is_not,
-                all_granted_gpus_are_there,
-                without_a_wish_no_gpu_is_seen,
                 a_gpu_the_node_does_not_have_is_refused,
                 too_few_granted_are_refused,
-                a_vendor_s_hook_is_run_or_missed_aloud,
                 a_gpu_that_is_not_what_was_asked_for_is_refused,
             ];
             records: [
                 logs_are_present_and_stamped,
                 the_result_is_written_for_programs,
-                the_attempt_tidies_up,
-                files_of_the_container_s_user_are_tidied_up,
             ];
         }
     };
@@ -158,7 +184,14 @@ macro_rules! suite {
         mod $name {
             const ENGINE: crate::contract::engines::Engine =
                 crate::contract::engines::Engine::$engine;
-            scenarios!(tests);
+            mod core {
+                use super::ENGINE;
+                core!(tests);
+            }
+            mod shared {
+                use super::ENGINE;
+                shared!(tests);
+            }
         }
     };
 }

@@ -14,22 +14,12 @@
 //! The jobs run `sleep` instead of crunch-run. `BENCH_SLURM=bulk,idle` runs only these of bulk,
 //! idle, steady, order, end, cancel.
 
-#[path = "../../tests/end_to_end/image.rs"]
-mod image;
-#[path = "../../tests/end_to_end/lab.rs"]
-#[allow(dead_code, reason = "the tests use more of it than this does")]
-mod lab;
-#[path = "../../tests/end_to_end/program.rs"]
-#[allow(dead_code, reason = "the tests use more of it than this does")]
-mod program;
 mod site;
-#[path = "../../tests/end_to_end/stack.rs"]
-#[allow(dead_code, reason = "the tests use more of it than this does")]
-mod stack;
 
 use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use suite_tests::stack;
 
 use arvados_client::records::ContainerState;
 use futures_util::{StreamExt, stream};

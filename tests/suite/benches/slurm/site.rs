@@ -12,8 +12,8 @@ use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
 
 use crate::STEP_TIMEOUT;
-use crate::lab::Lab;
-use crate::stack::{self, Stack};
+use suite_tests::lab::Lab;
+use suite_tests::stack::{self, Stack};
 
 /// Part of the dispatcher's log line about a submitted container.
 const SUBMITTED: &str = "event=\"dispatched\"";

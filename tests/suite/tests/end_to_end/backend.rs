@@ -7,10 +7,10 @@ use std::process::Command;
 
 use rustix::process::Pid;
 
-use crate::condor_lab::Pool;
-use crate::program::Program;
-use crate::slurm_lab::Cluster;
-use crate::stack::{Servers, Stack};
+use suite_tests::condor_lab::Pool;
+use suite_tests::program::Program;
+use suite_tests::slurm_lab::Cluster;
+use suite_tests::stack::{Servers, Stack};
 
 /// Limit of pending jobs, so that the first of two dispatchers does not take all containers.
 const MAX_PENDING_4: [&str; 2] = ["--max-pending", "4"];

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::program::{Program, binary};
-use crate::stack::{environment, wait_for};
 use crate::up::Up;
+use suite_tests::program::{Program, binary};
+use suite_tests::stack::{environment, wait_for};
 
 const STEP_TIMEOUT: Duration = Duration::from_secs(90);
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use arvados_client::ContainerUuid;
 use serde_json::json;
 
-use crate::stack::{Stack, complete};
-use crate::start_log::{Gate, StartLog};
+use suite_tests::stack::{Stack, complete};
+use suite_tests::start_log::{Gate, StartLog};
 
 const STEP_TIMEOUT: Duration = Duration::from_secs(120);
 

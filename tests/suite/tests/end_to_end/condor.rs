@@ -7,9 +7,9 @@ use arvados_client::records::{Container, ContainerState};
 use rustix::process::{Signal, kill_process};
 use serde_json::json;
 
-use crate::condor_lab::{Pool, STEP_TIMEOUT};
-use crate::processes::is_gone;
-use crate::stack::{complete, wait_for};
+use suite_tests::condor_lab::{Pool, STEP_TIMEOUT};
+use suite_tests::processes::is_gone;
+use suite_tests::stack::{complete, wait_for};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_becomes_a_job_without_secrets_and_a_stopped_one_leaves_the_queue() {
@@ -119,7 +119,7 @@ async fn containers_run_as_condor_jobs_and_both_their_ends_are_seen_at_once() {
     let (_, lost) = stack.submit("lost", "sleep 1000", json!({})).await;
     let running = |c: &Container| c.state == ContainerState::Running;
     stack.wait_until(&lost, STEP_TIMEOUT, running).await;
-    let executor = crate::processes::crunch_run_of(&lost).expect("a crunch-run of it");
+    let executor = suite_tests::processes::crunch_run_of(&lost).expect("a crunch-run of it");
     rustix::process::kill_process(executor, rustix::process::Signal::KILL).unwrap();
     let began = Instant::now();
     let record = stack.end(&lost, STEP_TIMEOUT).await;

@@ -8,10 +8,10 @@ use arvados_client::records::{Container, ContainerState};
 use serde_json::{Value, json};
 
 use crate::batch::Batch;
-use crate::condor_lab::{Pool, STEP_TIMEOUT};
-use crate::processes::{crunch_run_of, script_ignoring_term, sleep_process};
-use crate::stack::{Stack, complete, wait_for};
-use crate::start_log::StartLog;
+use suite_tests::condor_lab::{Pool, STEP_TIMEOUT};
+use suite_tests::processes::{crunch_run_of, script_ignoring_term, sleep_process};
+use suite_tests::stack::{Stack, complete, wait_for};
+use suite_tests::start_log::StartLog;
 
 async fn submit(stack: &Stack, name: &str, script: &str, more: Value) -> ContainerUuid {
     stack.submit(name, script, more).await.1

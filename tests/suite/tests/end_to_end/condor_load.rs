@@ -7,9 +7,9 @@ use std::time::Duration;
 use arvados_client::records::{Container, ContainerState};
 use serde_json::Value;
 
-use crate::condor_lab::Pool;
 use crate::load::{End, Entry, Kind, Load, Scenario};
-use crate::stack::wait_for;
+use suite_tests::condor_lab::Pool;
+use suite_tests::stack::wait_for;
 
 const RESTART_SCHEDD_AT: usize = 60;
 const RESTART_STARTD_AT: usize = 100;

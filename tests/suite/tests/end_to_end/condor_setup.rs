@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::stack::wait_for;
+use suite_tests::stack::wait_for;
 
 mod as_job;
 mod secrets;

@@ -6,9 +6,9 @@ use arvados_client::records::{Container, ContainerState};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use crate::condor_lab::{Pool, STEP_TIMEOUT};
-use crate::stack::wait_for;
-use crate::start_log::{Gate, StartLog};
+use suite_tests::condor_lab::{Pool, STEP_TIMEOUT};
+use suite_tests::stack::wait_for;
+use suite_tests::start_log::{Gate, StartLog};
 
 /// A requirement that no slot meets. HTCondor names it only in the analysis of one job.
 const UNMET_REQUIREMENTS: &str = "requirements = TARGET.HasUnobtainium =?= True";

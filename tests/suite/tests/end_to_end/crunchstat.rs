@@ -6,12 +6,11 @@ use std::time::Duration;
 use arvados_client::ContainerUuid;
 use serde_json::json;
 
-use crate::sdk;
-use crate::stack::{Stack, complete, environment};
+use suite_tests::stack::{Stack, complete, environment};
 
 /// The tool's stdout and stderr.
 fn summary(stack: &Stack, container: &ContainerUuid, format: &str) -> (String, String) {
-    let output = Command::new(sdk::bin().join("crunchstat-summary"))
+    let output = Command::new(suite_tests::python_clients().join("crunchstat-summary"))
         .args(["--container", container.as_str(), "--format", format])
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap())

@@ -9,8 +9,8 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::program::{Program, binary};
-use crate::stack::{Stack, complete, environment};
+use suite_tests::program::{Program, binary};
+use suite_tests::stack::{Stack, complete, environment};
 
 const STEP_TIMEOUT: Duration = Duration::from_secs(90);
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::program::binary;
+use suite_tests::program::binary;
 
 /// Flags of other programs that the documents name: Slurm, HTCondor, CL-MW, Arvados and the system.
 /// `--list` and `--kill` of crunch-run are for upstream's dispatchers, and not in its help.

@@ -15,12 +15,12 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-use crate::condor_lab::Pool;
-use crate::fail_point_dir::FailPointDir;
-use crate::lab::Lab;
-use crate::program::{Program, binary};
-use crate::stack::{Stack, client, wait_for};
 use rounds::{KillTarget, Victim};
+use suite_tests::condor_lab::Pool;
+use suite_tests::fail_point_dir::FailPointDir;
+use suite_tests::lab::Lab;
+use suite_tests::program::{Program, binary};
+use suite_tests::stack::{Stack, client, wait_for};
 use tables::{API, API_FIRST_START, COMMAND, DISPATCHER, EXECUTOR, LOCAL, Point, WORKER, all};
 
 /// Number of rounds of each loop under `make test`, over all its stacks.

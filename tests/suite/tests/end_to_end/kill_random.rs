@@ -7,10 +7,10 @@ use arvados_client::ContainerUuid;
 use arvados_client::records::ContainerState;
 use serde_json::json;
 
-use crate::condor_lab::Pool;
-use crate::slurm_lab::Cluster;
-use crate::stack::{Stack, complete};
-use crate::start_log::{Gate, StartLog};
+use suite_tests::condor_lab::Pool;
+use suite_tests::slurm_lab::Cluster;
+use suite_tests::stack::{Stack, complete};
+use suite_tests::start_log::{Gate, StartLog};
 
 const STEP_TIMEOUT: Duration = Duration::from_secs(120);
 

@@ -8,8 +8,8 @@ use arvados_client::records::{Container, ContainerState};
 use arvados_client::{ContainerRequestUuid, ContainerUuid, Error};
 use serde_json::{Value, json};
 
-use crate::stack::Stack;
-use crate::start_log::StartLog;
+use suite_tests::stack::Stack;
+use suite_tests::start_log::StartLog;
 
 const CONTAINERS: usize = 200;
 /// Ended containers after which the dispatcher is killed.

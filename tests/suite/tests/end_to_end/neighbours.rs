@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use crate::backend::{Backend, on_every_backend};
 use crate::batch::Batch;
-use crate::program::Program;
-use crate::stack::{Stack, client};
+use suite_tests::program::Program;
+use suite_tests::stack::{Stack, client};
 
 const STEP_TIMEOUT: Duration = Duration::from_secs(120);
 

@@ -10,9 +10,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use worker_demand::{Demand, Status, Worker, to_json, to_lisp};
 
-use crate::lab::Lab;
-use crate::program::{Program, binary, copy_program};
-use crate::stack::wait_for;
+use suite_tests::lab::Lab;
+use suite_tests::program::{Program, binary, copy_program};
+use suite_tests::stack::wait_for;
 
 const STEP_TIMEOUT: Duration = Duration::from_secs(90);
 /// Maximum number of workers that fit at the same time.

@@ -12,11 +12,11 @@ use serde_json::json;
 
 use crate::backend::{Backend, on_every_backend};
 use crate::batch::Batch;
-use crate::fail_point_dir::FailPointDir;
-use crate::lab::Lab;
-use crate::processes::crunch_run_of;
-use crate::stack::{Stack, wait_for};
-use crate::start_log::Gate;
+use suite_tests::fail_point_dir::FailPointDir;
+use suite_tests::lab::Lab;
+use suite_tests::processes::crunch_run_of;
+use suite_tests::stack::{Stack, wait_for};
+use suite_tests::start_log::Gate;
 
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 /// Duration for which a process is stopped by SIGSTOP.

@@ -1,42 +1,10 @@
 //! The real Python SDK as client, in a virtual environment with other Python clients.
 
-use std::path::PathBuf;
 use std::process::Command;
-use std::sync::OnceLock;
 
 use crate::up::Up;
 
 const PROGRAM: &str = include_str!("sdk.py");
-
-/// Directory of a virtual environment's programs with the SDK; made once per target directory.
-pub fn bin() -> PathBuf {
-    static BIN: OnceLock<PathBuf> = OnceLock::new();
-    BIN.get_or_init(make).clone()
-}
-
-fn make() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let venv = test.ancestors().nth(2).unwrap().join("python-clients");
-    let python = venv.join("bin/python");
-    let ready = venv.join("ready");
-    // A virtual environment cannot be moved, because its programs name its path.
-    let path = venv.to_str().unwrap();
-    if std::fs::read_to_string(&ready).ok().as_deref() != Some(path) {
-        run(Command::new("python3")
-            .args(["-m", "venv", "--clear"])
-            .arg(&venv));
-        run(Command::new(&python).args([
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "arvados-python-client",
-            "crunchstat-summary",
-        ]));
-        std::fs::write(ready, path).unwrap();
-    }
-    venv.join("bin")
-}
 
 /// Runs a command that must succeed. Returns its output.
 fn run(command: &mut Command) -> String {
@@ -58,7 +26,7 @@ fn the_python_sdk_runs_a_container_and_reads_its_output() {
     let script = up.dir.path().join("sdk.py");
     std::fs::write(&script, PROGRAM).unwrap();
     let environment = up.environment();
-    let python = bin().join("python");
+    let python = suite_tests::python_clients().join("python");
     let answer = run(up
         .command(&python)
         .arg(&script)
@@ -75,7 +43,7 @@ fn the_python_sdk_runs_a_container_and_reads_its_output() {
         (&user["username"], &user["is_admin"]),
         (&"user".into(), &false.into())
     );
-    let dispatch = crate::program::binary("dispatch");
+    let dispatch = suite_tests::program::binary("dispatch");
     run(up.command(dispatch).arg("list").envs(environment.clone()));
     // Other HTTPS clients of this shell still have the certificates of the system.
     let (_, bundle) = &environment[1];

@@ -9,7 +9,7 @@ use arvados_client::filter::Query;
 use arvados_client::records::{Authorization, ContainerState};
 use serde_json::json;
 
-use crate::stack::{Stack, client, wait_for};
+use suite_tests::stack::{Stack, client, wait_for};
 
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -167,10 +167,10 @@ async fn no_secret_is_where_others_can_read_it() {
         .unwrap()
         .log_uuid;
     let log = saved_log.unwrap().to_string();
-    let got = std::process::Command::new(crate::program::binary("dispatch"))
+    let got = std::process::Command::new(suite_tests::program::binary("dispatch"))
         .args(["get", &log])
         .arg(saved.path().join("log"))
-        .envs(crate::stack::environment(&stack.ready))
+        .envs(suite_tests::stack::environment(&stack.ready))
         .output()
         .unwrap();
     assert!(

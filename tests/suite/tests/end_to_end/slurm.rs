@@ -7,10 +7,10 @@ use arvados_client::records::ContainerState;
 use rustix::process::{Signal, kill_process};
 use serde_json::json;
 
-use crate::processes::crunch_run_of;
 use crate::slurm_arrays;
-use crate::slurm_lab::{Cluster, STEP_TIMEOUT};
-use crate::stack::{complete, wait_for};
+use suite_tests::processes::crunch_run_of;
+use suite_tests::slurm_lab::{Cluster, STEP_TIMEOUT};
+use suite_tests::stack::{complete, wait_for};
 
 fn cluster() -> Cluster {
     Cluster::up(&["-n", "1", "-c", "4", "-m", "4000"])

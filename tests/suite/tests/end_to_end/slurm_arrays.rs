@@ -8,9 +8,9 @@ use arvados_client::records::ContainerState;
 use arvados_client::{Client, ContainerRequestUuid, ContainerUuid};
 use serde_json::json;
 
-use crate::slurm_lab::{Cluster, STEP_TIMEOUT};
-use crate::stack::{complete, wait_for};
-use crate::start_log::StartLog;
+use suite_tests::slurm_lab::{Cluster, STEP_TIMEOUT};
+use suite_tests::stack::{complete, wait_for};
+use suite_tests::start_log::StartLog;
 
 const CONTAINERS: usize = 100;
 

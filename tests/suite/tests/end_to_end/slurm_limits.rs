@@ -7,10 +7,10 @@ use arvados_client::records::{Container, ContainerState};
 use arvados_client::{ContainerRequestUuid, ContainerUuid};
 use serde_json::{Value, json};
 
-use crate::processes::{crunch_run_of, script_ignoring_term, sleep_process};
-use crate::slurm_lab::{Cluster, STEP_TIMEOUT, patient_crunch_run};
-use crate::stack::{Stack, wait_for};
-use crate::start_log::Gate;
+use suite_tests::processes::{crunch_run_of, script_ignoring_term, sleep_process};
+use suite_tests::slurm_lab::{Cluster, STEP_TIMEOUT, patient_crunch_run};
+use suite_tests::stack::{Stack, wait_for};
+use suite_tests::start_log::Gate;
 
 const NODE: [&str; 6] = ["-n", "1", "-c", "4", "-m", "4000"];
 

@@ -6,8 +6,8 @@ use arvados_client::records::{Container, ContainerState};
 use rustix::process::Signal;
 
 use crate::load::{End, Kind, Load, Scenario};
-use crate::slurm_lab::Cluster;
-use crate::stack::wait_for;
+use suite_tests::slurm_lab::Cluster;
+use suite_tests::stack::wait_for;
 
 const RESTART_CONTROLLER_AT: usize = 60;
 const LOSE_NODE_AT: usize = 100;

@@ -7,9 +7,9 @@ use arvados_client::records::{Container, ContainerState};
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::slurm_lab::{Cluster, STEP_TIMEOUT};
-use crate::stack::{complete, wait_for};
-use crate::start_log::Gate;
+use suite_tests::slurm_lab::{Cluster, STEP_TIMEOUT};
+use suite_tests::stack::{complete, wait_for};
+use suite_tests::start_log::Gate;
 
 const NODE: [&str; 6] = ["-n", "1", "-c", "4", "-m", "4000"];
 

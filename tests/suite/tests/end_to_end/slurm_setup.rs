@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use arvados_client::records::ContainerState;
 use serde_json::{Value, json};
 
-use crate::program::{binary, write_script};
 use crate::secrets::{Secrets, add_credentials, files, found_in, processes, secret};
-use crate::stack::client;
+use suite_tests::program::{binary, write_script};
+use suite_tests::stack::client;
 
 mod site;
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::image;
-use crate::program::{Program, binary};
-use crate::stack::wait_for;
+use suite_tests::image;
+use suite_tests::program::{Program, binary};
+use suite_tests::stack::wait_for;
 
 const STEP_TIMEOUT: Duration = Duration::from_secs(90);
 

@@ -105,7 +105,7 @@ fn refusals(effect: Effect) -> impl Iterator<Item = Fault> {
 
 /// The attempt tokens on the server.
 async fn attempt_tokens(fixture: &Fixture) -> usize {
-    let list: Value = crate::stack::client(&fixture.stack.ready, "root")
+    let list: Value = suite_tests::stack::client(&fixture.stack.ready, "root")
         .send(arvados_client::client::Call::get(
             "api_client_authorizations",
         ))

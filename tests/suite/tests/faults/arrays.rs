@@ -10,8 +10,8 @@ use arvados_client::ContainerUuid;
 use suite_tests::fake_sched::{Fault, Job, Rule};
 
 use crate::backend::{Backend, on_fake_and_real_slurm};
-use crate::fail_point_dir::FailPointDir;
 use crate::fixture::{Fixture, STEP_TIMEOUT, running};
+use suite_tests::fail_point_dir::FailPointDir;
 
 const CONTAINERS: usize = 10;
 /// The fail point between the command that creates the array and the one that names its elements.

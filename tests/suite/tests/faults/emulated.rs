@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 use crate::backend::Backend;
 use crate::fixture::{Fixture, FixtureOptions, STEP_TIMEOUT, running};
-use crate::stack::client;
+use suite_tests::stack::client;
+use suite_tests::start_log::Gate;
 
 /// Number of containers that run while the server fails.
 const CONTAINERS: usize = 20;
@@ -20,16 +21,19 @@ const FAULT_SECONDS: u64 = 5;
 /// Time for which the server does not answer.
 const OUTAGE_DURATION: Duration = Duration::from_secs(20);
 
-/// Containers that run `script`, and all of them run now.
-async fn all_running(script: &str) -> (Fixture, Vec<ContainerUuid>) {
+/// Containers that wait before the gate, and all of them run now.
+async fn all_running(gate: &Gate) -> (Fixture, Vec<ContainerUuid>) {
     let options = FixtureOptions {
         api_flags: vec!["--emulate=arvados-3"],
         ..running(Backend::Slurm)
     };
     let fixture = options.up().await;
+    let script = format!("{}; echo ok >/out/f", gate.script());
+    let with_network = json!({"runtime_constraints": {"vcpus": 1, "ram": 32 << 20, "API": true}});
     let mut containers = Vec::new();
     for _ in 0..CONTAINERS {
-        containers.push(fixture.request(script, json!({})).await.1);
+        let (_, container) = fixture.request(&script, with_network.clone()).await;
+        containers.push(container);
     }
     for container in &containers {
         let runs = |c: &Container| c.state == ContainerState::Running;
@@ -49,11 +53,18 @@ async fn all_complete(fixture: &Fixture, containers: &[ContainerUuid]) {
     }
 }
 
-/// Containers run while the server has one fault after the other.
+/// Containers run while the server has one fault after the other, and end at the begin of the last.
 async fn outlive(faults: [&str; 3]) {
-    let (fixture, containers) = all_running("sleep 15; echo ok >/out/f").await;
+    let gate = Gate::closed();
+    let (fixture, containers) = all_running(&gate).await;
     let root = client(&fixture.stack.ready, "root");
-    for fault in faults {
+    let mut gate = Some(gate);
+    for (number, fault) in (1..).zip(faults) {
+        if number == faults.len()
+            && let Some(gate) = gate.take()
+        {
+            gate.open();
+        }
         let wanted = json!({"fault": fault, "seconds": FAULT_SECONDS});
         let begun: Result<Value, _> = root.send(Call::post("/_emulation/fault", wanted)).await;
         begun.unwrap();
@@ -75,13 +86,15 @@ async fn running_containers_outlive_an_overloaded_server() {
 /// Controller, Rails, Keep and websocket alike, while the containers end.
 #[tokio::test(flavor = "multi_thread")]
 async fn running_containers_outlive_a_server_that_is_frozen_and_one_that_is_gone() {
-    let (mut fixture, containers) = all_running("sleep 25; echo ok >/out/f").await;
+    let gate = Gate::closed();
+    let (mut fixture, containers) = all_running(&gate).await;
     let server = fixture.stack.api.pid().unwrap();
     let server = Pid::from_raw(server.try_into().unwrap()).unwrap();
     kill_process(server, Signal::STOP).unwrap();
     tokio::time::sleep(OUTAGE_DURATION).await;
     kill_process(server, Signal::CONT).unwrap();
     fixture.stack.api.kill();
+    gate.open();
     tokio::time::sleep(OUTAGE_DURATION).await;
     fixture.stack.api.start();
     all_complete(&fixture, &containers).await;

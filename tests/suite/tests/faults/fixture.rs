@@ -12,9 +12,9 @@ use suite_tests::fake_sched::{Call, FakeSched, Job, Settings};
 use suite_tests::proxy::Proxy;
 
 use crate::backend::Backend;
-use crate::program::{Program, binary};
 use crate::real_backend::RealScheduler;
-use crate::stack::{Servers, Stack, complete};
+use suite_tests::program::{Program, binary};
+use suite_tests::stack::{Servers, Stack, complete};
 
 /// Timeout of every step that is not delayed on purpose.
 pub const STEP_TIMEOUT: Duration = Duration::from_secs(60);

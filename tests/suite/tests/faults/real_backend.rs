@@ -10,11 +10,11 @@ use std::time::Duration;
 use serde_json::Value;
 use suite_tests::fake_sched::{FakeSched, Job, Settings};
 
-use crate::condor_lab::Pool;
-use crate::lab::Lab;
-use crate::program::{Program, binary};
-use crate::slurm_lab::Cluster;
-use crate::stack::{Servers, wait_for};
+use suite_tests::condor_lab::Pool;
+use suite_tests::lab::Lab;
+use suite_tests::program::{Program, binary};
+use suite_tests::slurm_lab::Cluster;
+use suite_tests::stack::{Servers, wait_for};
 
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 const CPUS: &str = "16";

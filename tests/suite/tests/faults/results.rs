@@ -13,8 +13,8 @@ use tempfile::TempDir;
 
 use crate::backend::{Backend, on_fake_and_real_slurm};
 use crate::fixture::{Fixture, STEP_TIMEOUT, running};
-use crate::processes::crunch_run_of;
-use crate::program::{binary, write_script};
+use suite_tests::processes::crunch_run_of;
+use suite_tests::program::{binary, write_script};
 
 /// A container that runs.
 struct Running {

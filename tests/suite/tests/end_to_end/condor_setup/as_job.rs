@@ -3,7 +3,7 @@
 use arvados_client::records::ContainerState;
 use serde_json::json;
 
-use crate::stack::wait_for;
+use suite_tests::stack::wait_for;
 
 use super::STEP_TIMEOUT;
 use super::site::Site;

@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use crate::secrets::{Secrets, add_credentials, files, found_in, processes, secret};
-use crate::stack::{client, wait_for};
+use suite_tests::stack::{client, wait_for};
 
 use super::STEP_TIMEOUT;
 use super::site::{Site, jobs, notes as notes_in};

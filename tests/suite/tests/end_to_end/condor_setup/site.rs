@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use arvados_client::ContainerUuid;
 use serde_json::{Value, json};
 
-use crate::lab::Lab;
-use crate::program::{Program, binary};
-use crate::stack::{Stack, wait_for};
+use suite_tests::lab::Lab;
+use suite_tests::program::{Program, binary};
+use suite_tests::stack::{Stack, wait_for};
 
 use super::STEP_TIMEOUT;
 

@@ -11,9 +11,9 @@ use serde_json::Value;
 
 use super::rounds::{Job, KillTarget, RECORD_POLL_INTERVAL, STEP_TIMEOUT, Victim};
 use super::tables::{ExpectedEnd, all};
-use crate::fail_point_dir::PassedPoint;
 use crate::leftovers;
-use crate::stack::complete;
+use suite_tests::fail_point_dir::PassedPoint;
+use suite_tests::stack::complete;
 
 impl KillTarget {
     /// Checks that a container ended as the kills of its round require.

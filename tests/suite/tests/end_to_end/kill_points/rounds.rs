@@ -12,9 +12,9 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::tables::{ExpectedEnd, Point, Precondition};
-use crate::fail_point_dir::FailPointDir;
-use crate::stack::{Stack, client};
-use crate::start_log::StartLog;
+use suite_tests::fail_point_dir::FailPointDir;
+use suite_tests::stack::{Stack, client};
+use suite_tests::start_log::StartLog;
 
 /// Timeout of each step of a round.
 pub(super) const STEP_TIMEOUT: Duration = Duration::from_secs(90);

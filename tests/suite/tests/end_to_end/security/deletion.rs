@@ -8,8 +8,8 @@ use arvados_client::records::ContainerState;
 use rustix::process::{Signal, kill_process};
 use serde_json::json;
 
-use crate::fail_point_dir::FailPointDir;
-use crate::stack::{Stack, wait_for};
+use suite_tests::fail_point_dir::FailPointDir;
+use suite_tests::stack::{Stack, wait_for};
 
 const STEP_TIMEOUT: Duration = Duration::from_secs(90);
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use arvados_client::records::ContainerState;
 use serde_json::json;
 
-use crate::stack::Stack;
+use suite_tests::stack::Stack;
 
 const STEP_TIMEOUT: Duration = Duration::from_secs(90);
 

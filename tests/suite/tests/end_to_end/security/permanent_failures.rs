@@ -8,8 +8,8 @@ use std::time::Duration;
 use arvados_client::records::{ContainerState, RequestState};
 use serde_json::{Value, json};
 
-use crate::program::binary;
-use crate::stack::{Stack, environment};
+use suite_tests::program::binary;
+use suite_tests::stack::{Stack, environment};
 
 const STEP_TIMEOUT: Duration = Duration::from_secs(90);
 

@@ -12,11 +12,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustls::pki_types::PrivateKeyDer;
 use serde_json::Value;
 
-use crate::program::{Program, binary};
-use crate::sdk;
 use crate::secrets::secret;
-use crate::stack::wait_for;
 use crate::up::Up;
+use suite_tests::program::{Program, binary};
+use suite_tests::stack::wait_for;
 
 const STEP_TIMEOUT: Duration = Duration::from_secs(90);
 const ASK_WITH_SDK: &str = "import arvados; arvados.api('v1', num_retries=0, cache=False)";
@@ -136,7 +135,10 @@ fn clients(up: &Up) -> [(&'static str, Command); 4] {
         ("curl", with(up.command("sh"), &["-c", ASK_WITH_CURL])),
         (
             "the Python SDK",
-            with(up.command(sdk::bin().join("python")), &["-c", ASK_WITH_SDK]),
+            with(
+                up.command(suite_tests::python_clients().join("python")),
+                &["-c", ASK_WITH_SDK],
+            ),
         ),
     ]
 }

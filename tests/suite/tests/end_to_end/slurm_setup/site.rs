@@ -9,10 +9,10 @@ use arvados_client::ContainerUuid;
 use arvados_client::records::ContainerState;
 use serde_json::{Value, json};
 
-use crate::lab::Lab;
-use crate::program::{Program, binary, write_script};
 use crate::secrets::processes;
-use crate::stack::Stack;
+use suite_tests::lab::Lab;
+use suite_tests::program::{Program, binary, write_script};
+use suite_tests::stack::Stack;
 
 use super::STEP_TIMEOUT;
 

@@ -10,7 +10,7 @@ pub struct Lab {
 }
 
 fn script(name: &str) -> PathBuf {
-    suite_tests::workspace().join("tests/labs").join(name)
+    crate::workspace().join("tests/labs").join(name)
 }
 
 impl Lab {

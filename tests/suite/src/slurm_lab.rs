@@ -54,7 +54,7 @@ impl Cluster {
     pub fn with_accounts(args: &[&str]) -> Option<Self> {
         let programs = ["/usr/sbin/slurmdbd", "/usr/sbin/mariadbd"];
         if let Some(absent) = programs.iter().find(|file| !Path::new(file).is_file()) {
-            suite_tests::skip(format_args!(
+            crate::skip(format_args!(
                 "this test needs {absent} (contrib/install-deps labs)"
             ));
             return None;
