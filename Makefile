@@ -37,12 +37,12 @@ test-all: export SIM_SEEDS ?= 300
 
 # What finds nearly all faults. The end-to-end tests run the programs, so these are built first.
 test: build-tests
-	tests/labs/with-daemons docker -- $(nextest)
+	tests/labs/with-daemons slurm condor docker -- $(nextest)
 	$(report_skipped)
 
 # Every test. Those of the client, and of faults of the API server, run once more on a server that imitates Arvados.
 test-all: build-tests
-	tests/labs/with-daemons docker podman podman-as-nobody -- $(nextest) --profile all
+	tests/labs/with-daemons slurm condor docker podman podman-as-nobody -- $(nextest) --profile all
 	DISPATCH_API_EMULATE=arvados-3 $(nextest) --profile all \
 		-E 'binary(client) | binary(faults) & test(/^api::/) & not test(/::(slurm|htcondor)$$/)'
 	cargo test -p arvados-client --doc --locked

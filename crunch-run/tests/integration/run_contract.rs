@@ -4,9 +4,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use crate::run_lab::{
-    Job, World, can_run, file, finish, go_on, left_overs, lines, signal, write_token,
-};
+use crate::run_lab::{World, can_run, file, finish, go_on, left_overs, lines, signal, write_token};
 use arvados_client::records::ContainerState;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -174,7 +172,7 @@ async fn a_second_run_in_the_same_directory_leaves_the_first_alone() {
         return;
     }
     let world = World::new().await;
-    let job = told_to_go_on(&world).await;
+    let job = world.lock_held("echo ready", "echo data >/out/file").await;
     let first = world.start(&job, &[]);
     world.until_logged(&job, "ready").await;
     let second = world.run(&job, &[]).await;
@@ -237,23 +235,13 @@ async fn a_request_to_stop_before_the_command_runs_leaves_the_record_locked() {
     assert_eq!(world.record(&job).await.state, ContainerState::Locked);
 }
 
-/// A container that makes its output when it is told to.
-async fn told_to_go_on(world: &World) -> Job {
-    let script = "echo ready; until [ -e /go/on ]; do sleep 0.05; done; echo data >/out/file";
-    let mounts = json!({"mounts": {
-        "/out": {"kind": "tmp", "capacity": 1 << 20},
-        "/go": {"kind": "tmp", "capacity": 1 << 20},
-    }});
-    world.lock(&["sh", "-c", script], mounts).await
-}
-
 #[tokio::test]
 async fn results_survive_an_outage_of_the_server() {
     if !can_run() {
         return;
     }
     let mut world = World::new().await;
-    let job = told_to_go_on(&world).await;
+    let job = world.lock_held("echo ready", "echo data >/out/file").await;
     let child = world.start(&job, &["--delivery-timeout=60s"]);
     world.until_logged(&job, "ready").await;
     world.stop_server().await;
@@ -273,7 +261,7 @@ async fn results_that_cannot_be_delivered_stay_on_the_node() {
         return;
     }
     let mut world = World::new().await;
-    let job = told_to_go_on(&world).await;
+    let job = world.lock_held("echo ready", "echo data >/out/file").await;
     let child = world.start(&job, &["--delivery-timeout=2s"]);
     world.until_logged(&job, "ready").await;
     world.stop_server().await;

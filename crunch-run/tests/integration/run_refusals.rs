@@ -72,7 +72,7 @@ async fn a_log_save_that_is_refused_for_a_while_is_made_up_for() {
     }
     let world = World::new().await;
     let proxy = world.proxy();
-    let job = held(&world).await;
+    let job = world.lock_held("echo ready", "echo data >/out/file").await;
     proxy.faults([refused(401, Method::POST, "collections", 1)]);
     let program = world.program_by(&proxy, &job, &["--log-update-period=1s"]);
     let child = { program }.spawn().unwrap();
@@ -96,7 +96,7 @@ async fn a_running_command_outlives_refusals_for_less_than_a_minute() {
     }
     let world = World::new().await;
     let proxy = world.proxy();
-    let job = held(&world).await;
+    let job = world.lock_held("echo ready", "echo data >/out/file").await;
     let child = world.program_by(&proxy, &job, &[]).spawn().unwrap();
     world.until_logged(&job, "ready").await;
     let refusal = Fault::Answer(StatusCode::UNAUTHORIZED, Effect::None);
@@ -113,16 +113,6 @@ async fn a_running_command_outlives_refusals_for_less_than_a_minute() {
     let record = world.record(&job).await;
     assert_eq!(record.state, ContainerState::Complete);
     assert_eq!((record.exit_code, record.lock_count), (Some(0), 1));
-}
-
-/// A container that prints `ready` and ends when it is told to.
-async fn held(world: &World) -> Job {
-    let mounts = json!({"mounts": {
-        "/out": {"kind": "tmp", "capacity": 1 << 20},
-        "/go": {"kind": "tmp", "capacity": 1 << 20},
-    }});
-    let script = "echo ready; until [ -e /go/on ]; do sleep 0.05; done; echo data >/out/file";
-    world.lock(&["sh", "-c", script], mounts).await
 }
 
 async fn revoke(world: &World, job: &Job) {
@@ -159,7 +149,7 @@ async fn a_token_that_is_revoked_while_the_command_runs_ends_it() {
         return;
     }
     let world = World::new().await;
-    let job = held(&world).await;
+    let job = world.lock_held("echo ready", "echo data >/out/file").await;
     let child = world.start(&job, &["--delivery-timeout=4s"]);
     world.until_logged(&job, "ready").await;
     revoke(&world, &job).await;
@@ -176,7 +166,7 @@ async fn a_token_that_is_revoked_before_results_are_delivered_ends_the_attempt_i
         return;
     }
     let world = World::new().await;
-    let job = held(&world).await;
+    let job = world.lock_held("echo ready", "echo data >/out/file").await;
     let child = world.start(&job, &["--delivery-timeout=20s"]);
     world.until_logged(&job, "ready").await;
     revoke(&world, &job).await;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::{Method, Response, StatusCode};
 use serde_json::json;
@@ -38,7 +38,9 @@ impl Gateway {
 
     /// Waits until a client has read a file up to here and requests more.
     async fn is_read(&self, name: &str, offset: usize) {
+        let deadline = Instant::now() + Duration::from_secs(60);
         while self.0.lock().unwrap().asked.get(name) != Some(&offset) {
+            assert!(Instant::now() < deadline, "{name} is not read to {offset}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

@@ -36,6 +36,14 @@ fn id(kind: &str, user: &str) -> u32 {
 }
 
 impl Pool {
+    /// The pool that others use, too: see [`Lab::shared`]. It has one machine of eight CPUs.
+    pub fn shared() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).unwrap();
+        let lab = Lab::shared("condor");
+        Self { lab, dir }
+    }
+
     pub fn up(args: &[&str]) -> Self {
         Self::with(args, "")
     }
@@ -155,9 +163,10 @@ impl Pool {
             ("SSL_CERT_FILE", certificate.to_str().unwrap()),
         ];
         env.extend(variables);
-        servers
+        let dispatcher = servers
             .dispatcher(program, &args, &env)
-            .run_as(self.user(), copy)
+            .run_as(self.user(), copy);
+        self.lab.cancel_jobs_of(dispatcher, &jobs)
     }
 
     /// All jobs in the queue, once a schedd answers.

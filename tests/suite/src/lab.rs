@@ -1,12 +1,21 @@
-//! A throwaway cluster of a real scheduler, started and stopped by the scripts in tests/labs.
+//! A throwaway cluster of a real scheduler, started and stopped by the scripts in tests/labs: one
+//! of a test's own, or that which all tests of a run share.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use crate::program::Program;
+
 pub struct Lab {
-    down: PathBuf,
-    dir: tempfile::TempDir,
+    scheduler: &'static str,
+    /// `None` for a cluster that others share.
+    dir: Option<tempfile::TempDir>,
     env: Vec<(String, String)>,
+}
+
+/// The variable with the file of a shared cluster's variables: tests/labs/with-daemons sets it.
+fn shared_variable(scheduler: &str) -> String {
+    format!("{}_LAB_ENV", scheduler.to_uppercase())
 }
 
 fn script(name: &str) -> PathBuf {
@@ -16,13 +25,13 @@ fn script(name: &str) -> PathBuf {
 impl Lab {
     /// Starts a lab with `NAME-up DIR ARGS`. `SLURM_LAB_RELEASE` names a Debian release whose Slurm
     /// is used; see the Makefile's `test-slurm`.
-    pub fn up(name: &str, args: &[&str]) -> Self {
+    pub fn up(scheduler: &'static str, args: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let lab_dir = dir.path().join("lab");
         let release = std::env::var("SLURM_LAB_RELEASE").ok();
-        let release = release.filter(|_| name == "slurm" && !args.contains(&"-R"));
+        let release = release.filter(|_| scheduler == "slurm" && !args.contains(&"-R"));
         let output = Command::new("bash")
-            .arg(script(&format!("{name}-up")))
+            .arg(script(&format!("{scheduler}-up")))
             .arg(&lab_dir)
             .args(args)
             .args(release.iter().flat_map(|release| ["-R", release]))
@@ -32,21 +41,48 @@ impl Lab {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(
             output.status.success(),
-            "{name}-up failed: {text}\n{stderr}"
+            "{scheduler}-up failed: {text}\n{stderr}"
         );
-        let exports = text.lines().filter_map(|line| line.strip_prefix("export "));
-        let env = exports
-            .flat_map(|line| shlex::split(line).unwrap())
-            .filter_map(|word| {
-                let (key, value) = word.split_once('=')?;
-                Some((key.to_owned(), value.to_owned()))
-            })
-            .collect();
         Self {
-            down: script(&format!("{name}-down")),
-            dir,
-            env,
+            scheduler,
+            dir: Some(dir),
+            env: variables(&text),
         }
+    }
+
+    /// The cluster that all tests of this run share: `NAME-up DIR --shared` says what it has. A
+    /// test that is run without such a cluster starts one for itself.
+    ///
+    /// Others' jobs run on it. So a test looks at the jobs of its own containers only, changes
+    /// nothing of the cluster, and gives each of its dispatchers to [`Self::cancel_jobs_of`].
+    pub fn shared(scheduler: &'static str) -> Self {
+        let Some(file) = std::env::var_os(shared_variable(scheduler)) else {
+            return Self::up(scheduler, &["--shared"]);
+        };
+        Self {
+            scheduler,
+            dir: None,
+            env: variables(&std::fs::read_to_string(file).unwrap()),
+        }
+    }
+
+    /// Cancels the jobs of this dispatcher when it is dropped: a cluster that others share goes on.
+    pub fn cancel_jobs_of(&self, dispatcher: Program, state_dir: &Path) -> Program {
+        if self.dir.is_some() {
+            return dispatcher;
+        }
+        let mut command = self.command("bash");
+        command.arg(script("cancel-jobs")).arg(self.scheduler);
+        let instance_id = state_dir.join("label");
+        dispatcher.at_end(move || {
+            // A dispatcher that never started has no jobs.
+            if let Ok(instance_id) = std::fs::read_to_string(instance_id) {
+                command.arg(instance_id);
+                if !command.status().is_ok_and(|status| status.success()) {
+                    eprintln!("jobs were left: {command:?}");
+                }
+            }
+        })
     }
 
     /// A variable that its clients need.
@@ -80,29 +116,46 @@ impl Lab {
     }
 
     fn output(&self, program: &str, args: &[&str]) -> Output {
+        self.command(program).args(args).output().unwrap()
+    }
+
+    fn command(&self, program: &str) -> Command {
         let path = self.path();
         let file = std::env::split_paths(&path)
             .map(|dir| dir.join(program))
             .find(|file| file.is_file());
-        Command::new(file.unwrap_or_else(|| panic!("no {program} in {path}")))
-            .args(args)
+        let mut command = Command::new(file.unwrap_or_else(|| panic!("no {program} in {path}")));
+        command
             .envs(self.env.iter().map(|(k, v)| (k, v)))
             .env("PATH", &path)
             .env("SLURM_TIME_FORMAT", "%s")
-            .current_dir("/")
-            .output()
-            .unwrap()
+            .current_dir("/");
+        command
     }
+}
+
+/// The variables of shell lines like `export A=b C=d`.
+fn variables(text: &str) -> Vec<(String, String)> {
+    let exports = text.lines().filter_map(|line| line.strip_prefix("export "));
+    let words = exports.flat_map(|line| shlex::split(line).unwrap());
+    words
+        .filter_map(|word| {
+            let (key, value) = word.split_once('=')?;
+            Some((key.to_owned(), value.to_owned()))
+        })
+        .collect()
 }
 
 impl Drop for Lab {
     fn drop(&mut self) {
+        let Some(dir) = &self.dir else { return };
+        let down = script(&format!("{}-down", self.scheduler));
         let output = Command::new("bash")
-            .arg(&self.down)
-            .arg(self.dir.path().join("lab"))
+            .arg(&down)
+            .arg(dir.path().join("lab"))
             .output();
         if !output.is_ok_and(|output| output.status.success()) {
-            eprintln!("{} did not end its cluster", self.down.display());
+            eprintln!("{} did not end its cluster", down.display());
         }
     }
 }

@@ -43,6 +43,8 @@ pub struct Program {
     child: Option<Child>,
     /// Length of the log at the last start.
     earlier: usize,
+    /// Runs when this is dropped, after the process has ended.
+    at_end: Option<Box<dyn FnOnce() + Send + Sync>>,
 }
 
 impl Program {
@@ -60,7 +62,14 @@ impl Program {
             user: None,
             child: None,
             earlier: 0,
+            at_end: None,
         }
+    }
+
+    /// Has this run when the program is dropped, after its process has ended.
+    pub fn at_end(mut self, what: impl FnOnce() + Send + Sync + 'static) -> Self {
+        self.at_end = Some(Box::new(what));
+        self
     }
 
     /// Runs the program as another user, from a copy that this user can execute.
@@ -197,6 +206,9 @@ impl Drop for Program {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
+        }
+        if let Some(what) = self.at_end.take() {
+            what();
         }
     }
 }

@@ -36,6 +36,13 @@ pub struct Cluster {
 }
 
 impl Cluster {
+    /// The cluster that others use, too: see [`Lab::shared`]. It has two nodes of six CPUs.
+    pub fn shared() -> Self {
+        Self {
+            lab: Lab::shared("slurm"),
+        }
+    }
+
     pub fn up(args: &[&str]) -> Self {
         let mut all = vec!["-N"];
         all.extend(args);
@@ -225,9 +232,10 @@ impl Cluster {
             ("PATH", path.as_str()),
             ("SSL_CERT_FILE", &certificate),
         ];
-        servers
+        let dispatcher = servers
             .dispatcher("dispatch-slurm", &args, &env)
-            .run_as(user, program.into())
+            .run_as(user, program.into());
+        self.lab.cancel_jobs_of(dispatcher, Path::new(&shared))
     }
 
     /// The same with additional environment variables.
@@ -246,6 +254,7 @@ impl Cluster {
         let conf = self.lab.variable("SLURM_CONF");
         let mut env = vec![("SLURM_CONF", conf), ("PATH", path.as_str())];
         env.extend(variables);
-        servers.dispatcher("dispatch-slurm", &args, &env)
+        let dispatcher = servers.dispatcher("dispatch-slurm", &args, &env);
+        self.lab.cancel_jobs_of(dispatcher, shared)
     }
 }

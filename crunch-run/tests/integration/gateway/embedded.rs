@@ -1,8 +1,8 @@
 //! The log of a container on dispatch-api, while it runs and afterwards.
 
-use serde_json::json;
+use std::time::{Duration, Instant};
 
-use crate::run_lab::{Job, World, can_run, finish};
+use crate::run_lab::{Job, World, can_run, finish, go_on};
 
 #[tokio::test]
 async fn dispatch_api_shows_the_log_of_a_running_container_and_the_saved_one_afterwards() {
@@ -10,9 +10,7 @@ async fn dispatch_api_shows_the_log_of_a_running_container_and_the_saved_one_aft
         return;
     }
     let world = World::new().await;
-    let job = world
-        .lock(&["sh", "-c", "echo live; sleep 8"], json!({}))
-        .await;
+    let job = world.lock_held("echo live", "true").await;
     let child = world.program(&job, &[]).spawn().unwrap();
     world.until_logged(&job, "live").await;
     let has_gateway = |record: &arvados_client::records::Container| {
@@ -24,15 +22,17 @@ async fn dispatch_api_shows_the_log_of_a_running_container_and_the_saved_one_aft
     world
         .until(&job, "its gateway_address is a tunnel", has_gateway)
         .await;
-    let began = std::time::Instant::now();
     let (mut status, mut text) = log(&world, &job).await;
-    while !text.contains("live") && began.elapsed() < std::time::Duration::from_secs(5) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !text.contains("live") {
+        assert!(Instant::now() < deadline, "{status}: {text}");
         (status, text) = log(&world, &job).await;
     }
     assert_eq!(status, 200, "{text}");
     assert!(text.ends_with(" live\n"), "{text}");
     let record = world.record(&job).await;
     assert_eq!(record.state.to_string(), "Running");
+    go_on(&job);
     assert_eq!(finish(child).await.code, 0);
     assert_eq!(log(&world, &job).await, (200, text));
 }

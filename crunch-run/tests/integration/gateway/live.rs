@@ -11,11 +11,9 @@ use tokio::process::{Child, Command};
 use tokio::time::sleep;
 
 use crate::gateway::controller::Controller;
-use crate::run_lab::{Job, World, can_run, file, finish};
+use crate::run_lab::{Job, World, can_run, file, finish, go_on};
 
 const SECRET: &str = "00112233445566778899aabbccddeeff";
-/// Runs long enough for requests; the test may end it earlier.
-const COMMAND: &str = "env; echo live; sleep 12";
 
 struct Fixture {
     world: World,
@@ -26,11 +24,22 @@ struct Fixture {
 impl Fixture {
     async fn new(command: &str) -> Self {
         let world = World::new().await;
+        let job = world.lock(&["sh", "-c", command], json!({})).await;
+        Self::with(world, job).await
+    }
+
+    /// The command goes on when the test has seen its output live.
+    async fn held() -> Self {
+        let world = World::new().await;
+        let job = world.lock_held("env; echo live", "true").await;
+        Self::with(world, job).await
+    }
+
+    async fn with(world: World, job: Job) -> Self {
         let environment = world.environment();
         let behind = environment["ARVADOS_API_HOST"].as_str();
         let certificate = Path::new(&environment["SSL_CERT_FILE"]);
         let controller = Controller::start(world.dir(), SECRET, Some((behind, certificate))).await;
-        let job = world.lock(&["sh", "-c", command], json!({})).await;
         Self {
             world,
             controller,
@@ -65,6 +74,7 @@ impl Fixture {
         self.controller.until_tunnels(1).await;
         assert!(self.live("stdout.txt").await.contains("live"));
         self.until_address("tunnel http://controller-1:8003").await;
+        go_on(&self.job);
         self.completes(child).await;
     }
 
@@ -92,7 +102,7 @@ async fn what_a_container_prints_is_read_within_two_seconds_with_a_secret_of_the
     if !can_run() {
         return;
     }
-    let fixture = Fixture::new(COMMAND).await;
+    let fixture = Fixture::held().await;
     let child = fixture
         .program()
         .env("GatewayAuthSecret", SECRET)
@@ -101,9 +111,9 @@ async fn what_a_container_prints_is_read_within_two_seconds_with_a_secret_of_the
     fixture.world.until_logged(&fixture.job, "live").await;
     let printed = Instant::now();
     while !fixture.live("stdout.txt").await.contains("live") {
+        assert!(printed.elapsed() < Duration::from_secs(2));
         sleep(Duration::from_millis(20)).await;
     }
-    assert!(printed.elapsed() < Duration::from_secs(2));
     assert!(!environment(&child).contains("GatewayAuthSecret"));
     assert!(
         fixture
@@ -119,6 +129,7 @@ async fn what_a_container_prints_is_read_within_two_seconds_with_a_secret_of_the
     fixture
         .until_address("tunnel http://controller-2:8003")
         .await;
+    go_on(&fixture.job);
     let log = fixture.completes(child).await;
     assert!(file(&log, "stdout.txt").contains("live"));
 }
@@ -128,7 +139,7 @@ async fn the_secret_of_a_token_file_serves_and_the_token_is_its_first_line() {
     if !can_run() {
         return;
     }
-    let fixture = Fixture::new("echo live; sleep 3").await;
+    let fixture = Fixture::held().await;
     let path = fixture.job.dir.join("token");
     let text = format!(
         "{}\nGatewayAuthSecret={SECRET}\n",
@@ -144,7 +155,7 @@ async fn a_secret_from_stdin_goes_into_the_token_file_and_into_no_environment() 
     if !can_run() {
         return;
     }
-    let fixture = Fixture::new("echo live; sleep 3").await;
+    let fixture = Fixture::held().await;
     let config = json!({"Env": {
         "ARVADOS_API_TOKEN": fixture.job.token.expose(), "GatewayAuthSecret": SECRET,
     }});
@@ -199,7 +210,7 @@ async fn a_server_that_takes_any_secret_is_given_one() {
     if !can_run() {
         return;
     }
-    let fixture = Fixture::new("echo live; sleep 3").await;
+    let fixture = Fixture::held().await;
     fixture.controller.take_any_secret();
     let child = fixture.program().spawn().unwrap();
     fixture.serves(child).await;

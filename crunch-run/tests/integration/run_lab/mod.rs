@@ -215,6 +215,17 @@ impl World {
         self.lock_container(request, uuid).await
     }
 
+    /// A container whose command runs `first`, waits for [`go_on`], and then runs `second`.
+    pub async fn lock_held(&self, first: &str, second: &str) -> Job {
+        let wait = "until [ -e /go/on ]; do sleep 0.05; done";
+        let mounts = json!({"mounts": {
+            "/out": {"kind": "tmp", "capacity": 1 << 20},
+            "/go": {"kind": "tmp", "capacity": 1 << 20},
+        }});
+        let script = format!("{first}; {wait}; {second}");
+        self.lock(&["sh", "-c", &script], mounts).await
+    }
+
     pub async fn lock_container(&self, request: ContainerRequestUuid, uuid: ContainerUuid) -> Job {
         let minted = self.mint(&uuid).await;
         let token = minted.1;

@@ -53,7 +53,7 @@ fn dispatch_with(
 /// Timeout of every step.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
-async fn wait_until(done: &dyn Fn() -> bool) {
+pub async fn wait_until(done: &dyn Fn() -> bool) {
     let limit = tokio::time::Instant::now() + STEP_TIMEOUT;
     while !done() {
         assert!(tokio::time::Instant::now() < limit);
@@ -100,7 +100,7 @@ async fn a_lost_answer_makes_no_second_job() {
     let (stop, run) = dispatch(&fixture, &scheduler);
     wait_until(&|| containers.iter().all(|one| scheduler.made(one) > 0)).await;
     // Time for a second one.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    scheduler.wait_for_listings(10).await;
     for container in &containers {
         let record = fixture.user.container(container).await.unwrap();
         assert_eq!(
@@ -294,8 +294,7 @@ async fn results_that_wait_on_their_node_keep_the_record_as_it_is() {
 
     *scheduler.ending.lock().unwrap() = JobExit::default();
     let (stop, run) = dispatch(&fixture, &scheduler);
-    // The time of fifteen polls.
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    scheduler.wait_for_listings(15).await;
     let record = fixture.dispatch.container(&container).await.unwrap();
     assert_eq!(record.state, ContainerState::Running);
     let complete = json!({"state": "Complete", "exit_code": 0, "output": fixture.image.clone()});

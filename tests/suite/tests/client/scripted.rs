@@ -1,6 +1,7 @@
 //! A scheduler that accepts, refuses or loses jobs as a test orders.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,6 +12,8 @@ use dispatch_core::scheduler::{
     Candidate, DesiredPriority, JobExit, PendingReason, Scheduler, SchedulerError, StillInUse,
     StopMode, SubmitRequest,
 };
+
+use crate::dispatcher::wait_until;
 
 /// How the scheduler answers a submission.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -33,6 +36,8 @@ pub struct Scripted {
     pub waiting: Arc<Mutex<Option<PendingReason>>>,
     /// The priorities of the last reorder.
     pub wanted: Arc<Mutex<Vec<DesiredPriority>>>,
+    /// Number of listings.
+    listings: Arc<AtomicUsize>,
 }
 
 impl Scripted {
@@ -44,12 +49,21 @@ impl Scripted {
             ending: Arc::default(),
             waiting: Arc::default(),
             wanted: Arc::default(),
+            listings: Arc::default(),
         }
     }
 
     /// The token of a container's last submission.
     pub fn token(&self, container: &ContainerUuid) -> Token {
         self.tokens.lock().unwrap()[container].clone()
+    }
+
+    /// Waits until the dispatcher has listed jobs `count` more times, and acted on all but the
+    /// last.
+    pub async fn wait_for_listings(&self, count: usize) {
+        let listings = || self.listings.load(Ordering::Relaxed);
+        let until = listings() + count + 1;
+        wait_until(&|| listings() >= until).await;
     }
 
     /// Number of jobs created for a container.
@@ -95,6 +109,7 @@ impl Scheduler for Scripted {
     }
 
     async fn list_jobs(&self) -> Result<Vec<Job>, SchedulerError> {
+        self.listings.fetch_add(1, Ordering::Relaxed);
         let jobs = self.jobs.lock().unwrap();
         let job = |container: &ContainerUuid| Job {
             id: JobId(container.to_string()),

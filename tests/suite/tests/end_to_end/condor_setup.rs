@@ -17,7 +17,7 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(90);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dry_run_shows_what_htcondor_then_has() {
-    let site = Site::up(&[]).await;
+    let site = Site::shared(&[]).await;
     let more = json!({
         "scheduling_parameters": {"max_run_time": 3601, "partitions": ["main", "old"]},
     });
@@ -136,7 +136,7 @@ async fn a_dry_run_shows_what_htcondor_then_has() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn explain_says_why_a_job_runs_waits_or_is_held() {
-    let site = Site::up(&[]).await;
+    let site = Site::up().await;
     let large = json!({"runtime_constraints": {"vcpus": 9, "ram": 32 << 20}});
     let (_, large) = site.stack.submit("large", "true", large).await;
     let why = |uuid: &arvados_client::ContainerUuid| {
@@ -189,7 +189,7 @@ async fn explain_says_why_a_job_runs_waits_or_is_held() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_check_finds_what_works_and_what_does_not() {
-    let site = Site::up(&[]).await;
+    let site = Site::shared(&[]).await;
     let findings = |report: &Value, what: &str| -> Vec<String> {
         let all = report["findings"].as_array().unwrap().iter();
         // A finding about a node begins with its name.
@@ -219,7 +219,7 @@ async fn the_check_finds_what_works_and_what_does_not() {
     let server = findings(&report, ", API server");
     assert!(server[0].starts_with("\"ok\""), "{report}");
     assert!(
-        findings(&report, "slots")[0].contains("with 4 CPUs, 8192 MiB, 0 GPUs"),
+        findings(&report, "slots")[0].contains("with 8 CPUs, 16384 MiB, 0 GPUs"),
         "{report}"
     );
     assert!(
@@ -234,9 +234,10 @@ async fn the_check_finds_what_works_and_what_does_not() {
         "{report}"
     );
     // An ended job leaves the queue by itself a moment later.
-    wait_for("an empty queue", STEP_TIMEOUT, || {
-        let queue = site.lab.run("condor_q", &["-all", "-af", "ClusterId"]);
-        queue.trim().is_empty().then_some(())
+    let own = site.stack.dir.path().to_str().unwrap();
+    wait_for("it to leave the queue", STEP_TIMEOUT, || {
+        let outputs = site.lab.run("condor_q", &["-all", "-af", "Out"]);
+        (!outputs.contains(own)).then_some(())
     });
     let left = std::fs::read_dir(jobs(site.stack.dir.path())).unwrap();
     let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
@@ -314,7 +315,7 @@ async fn the_check_finds_what_works_and_what_does_not() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_shared_file_system_the_executor_needs_to_travel() {
-    let site = Site::up(&[]).await;
+    let site = Site::shared(&[]).await;
     let crunch_run = site.own("crunch-run");
     let crunch_run = crunch_run.to_str().unwrap();
     // The directory is not accessible for the job's user: without the transfer, the job cannot
@@ -343,7 +344,7 @@ async fn without_a_shared_file_system_the_executor_needs_to_travel() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_runs_where_crunch_run_and_the_certificate_had_to_travel() {
     let command = "DIR/own/crunch-run --cache-dir=DIR/notes/cache";
-    let site = Site::up(&["--crunch-run", command]).await;
+    let site = Site::shared(&["--crunch-run", command]).await;
     let script = "echo made by a traveller > /out/note";
     let (request, container) = site.stack.submit("travels", script, json!({})).await;
     let stack = &site.stack;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use arvados_client::records::{Container, ContainerState};
-use arvados_client::{ContainerRequestUuid, ContainerUuid, Error};
+use arvados_client::{Client, ContainerRequestUuid, ContainerUuid, Error};
 use serde_json::{Value, json};
 
 use suite_tests::stack::Stack;
@@ -141,6 +141,13 @@ impl Load {
         for n in 0..CONTAINERS {
             entries.push(scenario.submit(stack, &starts, n).await);
         }
+        for entry in &entries {
+            if entry.kind == Kind::CancelledPending {
+                let user = stack.user.clone();
+                let (request, container) = (entry.request.clone(), entry.container.clone());
+                tokio::spawn(cancel_once_locked(user, request, container));
+            }
+        }
         Self {
             scenario,
             entries,
@@ -242,13 +249,26 @@ impl Load {
     }
 }
 
+/// Cancels a container that is among the last in the queue. A task of its own: a look at all
+/// containers, or a change of all priorities, takes longer on a busy machine than the queue.
+async fn cancel_once_locked(user: Client, request: ContainerRequestUuid, container: ContainerUuid) {
+    loop {
+        let record = user.container(&container).await.unwrap();
+        if record.state == ContainerState::Locked {
+            let change = json!({"priority": 0});
+            let changed = user.update_container_request(&request, change).await;
+            changed.unwrap();
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
 impl Entry {
     async fn refresh(&mut self, stack: &Stack) {
         let record = stack.container(&self.container).await;
         let cancel = match self.kind {
             Kind::CancelledRunning => record.state == ContainerState::Running,
-            // This container is among the last in the queue.
-            Kind::CancelledPending => record.state == ContainerState::Locked,
             // crunch-run reports at each attempt that the container cannot run there.
             Kind::Gpu => record.lock_count > 1,
             _ => false,

@@ -1,7 +1,5 @@
 //! dispatch-slurm on a real Slurm: slurmctld and slurmd on loopback.
 
-use std::time::Duration;
-
 use arvados_client::ContainerUuid;
 use arvados_client::records::ContainerState;
 use rustix::process::{Signal, kill_process};
@@ -12,13 +10,9 @@ use suite_tests::processes::crunch_run_of;
 use suite_tests::slurm_lab::{Cluster, STEP_TIMEOUT};
 use suite_tests::stack::{complete, wait_for};
 
-fn cluster() -> Cluster {
-    Cluster::up(&["-n", "1", "-c", "4", "-m", "4000"])
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn containers_run_as_slurm_jobs_also_over_a_killed_dispatcher() {
-    over_a_killed_dispatcher(&cluster()).await;
+    over_a_killed_dispatcher(&Cluster::shared()).await;
 }
 
 async fn over_a_killed_dispatcher(cluster: &Cluster) {
@@ -31,7 +25,6 @@ async fn over_a_killed_dispatcher(cluster: &Cluster) {
             stack.submit(&format!("n{n}"), &script, json!({})).await.1,
         ));
     }
-    tokio::time::sleep(Duration::from_secs(2)).await;
     // A container that was locked but not submitted would be locked again.
     wait_for("a job of each", STEP_TIMEOUT, || {
         let log = stack.dispatcher.log_text();
@@ -61,7 +54,7 @@ async fn over_a_killed_dispatcher(cluster: &Cluster) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_slurm_ends_or_a_user_stops_is_told_truthfully_and_shows_no_secret() {
-    cancelled_job_is_reported(&cluster()).await;
+    cancelled_job_is_reported(&Cluster::shared()).await;
 }
 
 async fn cancelled_job_is_reported(cluster: &Cluster) {

@@ -18,16 +18,22 @@ const CONTAINERS: usize = 100;
 type Element = (String, ContainerRequestUuid, ContainerUuid);
 
 /// Each container's job that is not over, by its name.
-fn jobs(cluster: &Cluster) -> BTreeMap<String, (String, String)> {
-    listed(cluster, &[])
+fn jobs(cluster: &Cluster, all: &[Element]) -> BTreeMap<String, (String, String)> {
+    listed(cluster, all, &[])
 }
 
 /// The same, with ended jobs.
-fn all_jobs(cluster: &Cluster) -> BTreeMap<String, (String, String)> {
-    listed(cluster, &["--states=all"])
+fn all_jobs(cluster: &Cluster, all: &[Element]) -> BTreeMap<String, (String, String)> {
+    listed(cluster, all, &["--states=all"])
 }
 
-fn listed(cluster: &Cluster, more: &[&str]) -> BTreeMap<String, (String, String)> {
+fn is_among(all: &[Element], job: &str) -> bool {
+    all.iter()
+        .any(|(_, _, container)| container.as_str() == job)
+}
+
+/// Jobs of these containers; the cluster may have others, too.
+fn listed(cluster: &Cluster, all: &[Element], more: &[&str]) -> BTreeMap<String, (String, String)> {
     let query = ["--noheader", "--array", "--format=%j %i %T"];
     let listing = cluster.lab.run("squeue", &[&query, more].concat());
     let line = |line: &str| {
@@ -37,7 +43,8 @@ fn listed(cluster: &Cluster, more: &[&str]) -> BTreeMap<String, (String, String)
         };
         (name.to_owned(), (id.to_owned(), state.to_owned()))
     };
-    listing.lines().map(line).collect()
+    let jobs = listing.lines().map(line);
+    jobs.filter(|(name, _)| is_among(all, name)).collect()
 }
 
 /// Changes the priority of one container of the iterator. An ended container cannot change; then
@@ -60,15 +67,15 @@ async fn change(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hundred_equal_containers_are_one_array_and_each_a_job_of_its_own() {
-    one_array(&Cluster::up(&["-n", "2", "-c", "4", "-m", "8000"])).await;
+    one_array(&Cluster::shared()).await;
 }
 
 pub async fn one_array(cluster: &Cluster) {
-    let mut stack = cluster.stack(&["--max-pending", "200"]).await;
+    // One node, so that the array does not take the whole cluster from other tests.
+    let flags = ["--max-pending", "200", "--constraint", "only1"];
+    let mut stack = cluster.stack(&flags).await;
     stack.wait_for_dispatcher();
     assert!(stack.dispatcher.terminate(STEP_TIMEOUT).success());
-    // Jobs of other tests on the same cluster.
-    let earlier = all_jobs(cluster);
     let starts = StartLog::listen();
     let network = json!({"runtime_constraints": {"vcpus": 1, "ram": 16 << 20, "API": true}});
     let mut all = Vec::new();
@@ -81,8 +88,7 @@ pub async fn one_array(cluster: &Cluster) {
     stack.dispatcher.start();
     // The first may be over before the last is there.
     let first = wait_for("a job of each", STEP_TIMEOUT, || {
-        let mut jobs = all_jobs(cluster);
-        jobs.retain(|name, _| !earlier.contains_key(name));
+        let jobs = all_jobs(cluster, &all);
         let has = |container: &ContainerUuid| jobs.contains_key(container.as_str());
         all.iter().all(|(_, _, c)| has(c)).then_some(jobs)
     });
@@ -106,7 +112,7 @@ pub async fn one_array(cluster: &Cluster) {
     stack.dispatcher.start();
 
     let those = |wanted: &str| -> Vec<Element> {
-        let jobs = jobs(cluster);
+        let jobs = jobs(cluster, &all);
         let is_it = |(_, _, c): &&Element| {
             jobs.get(c.as_str())
                 .is_some_and(|(_, state)| state == wanted)
@@ -132,7 +138,8 @@ pub async fn one_array(cluster: &Cluster) {
             "--format=%j",
         ];
         let order = cluster.lab.run("squeue", &query);
-        let first = order.lines().next().map(str::trim);
+        let mut names = order.lines().map(str::trim);
+        let first = names.find(|name| is_among(&all, name));
         let waits = order.contains(preferred.as_str());
         (!waits || first == Some(preferred.as_str())).then_some(())
     });
@@ -141,7 +148,7 @@ pub async fn one_array(cluster: &Cluster) {
     for (name, _, container) in &all {
         if *container == waited {
             wait_for("its job to go", STEP_TIMEOUT, || {
-                (!jobs(cluster).contains_key(container.as_str())).then_some(())
+                (!jobs(cluster, &all).contains_key(container.as_str())).then_some(())
             });
             let back = |c: &arvados_client::records::Container| {
                 c.state == ContainerState::Queued || c.state.is_final()
@@ -171,6 +178,6 @@ pub async fn one_array(cluster: &Cluster) {
     println!("{CONTAINERS} elements of one array: {ends:?}");
     assert_eq!(ends.values().sum::<usize>(), CONTAINERS);
     wait_for("an empty queue", STEP_TIMEOUT, || {
-        jobs(cluster).is_empty().then_some(())
+        jobs(cluster, &all).is_empty().then_some(())
     });
 }

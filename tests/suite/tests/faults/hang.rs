@@ -1,11 +1,11 @@
 //! Commands and API answers that never end, or end after the dispatcher's timeout.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arvados_client::records::{Container, ContainerState};
 use http::Method;
 use serde_json::json;
-use suite_tests::fake_sched::{Fault, Rule};
+use suite_tests::fake_sched::{Call, Fault, Rule};
 use suite_tests::proxy;
 
 use crate::backend::{Backend, on_every_scheduler};
@@ -127,19 +127,28 @@ on_every_scheduler!(an_answer_comes_at_a_byte_a_second);
 
 /// A listing never ends: the dispatcher still reads the API and locks containers.
 async fn the_api_is_looked_at_while_a_listing_hangs(backend: Backend) {
-    let fixture = with_command_timeout(held(backend)).up().await;
+    let mut options = held(backend);
+    // Longer than the test.
+    options.flags = vec!["--command-timeout", "600s"];
+    let fixture = options.up().await;
     let container = fixture.submit().await;
     fixture.job(&container).await;
     fixture.wait_for_listings(2).await;
     let rule =
         Rule::next(backend.list_command(), 1, Fault::Hang).having(backend.listing_argument());
     fixture.fake.faults([rule]);
-    // Waits until the command hangs.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    let hangs = |call: &Call| call.fault.as_ref().is_some_and(Fault::hangs);
+    fixture
+        .wait_for("a listing to hang", || {
+            fixture.fake.calls().iter().any(hangs)
+        })
+        .await;
     let second = fixture.submit().await;
     let locked = |c: &Container| c.state == ContainerState::Locked;
-    let soon = Duration::from_secs(12);
-    fixture.stack.wait_until(&second, soon, locked).await;
+    fixture
+        .stack
+        .wait_until(&second, STEP_TIMEOUT, locked)
+        .await;
     let failed = fixture.event_count("listing_failed");
     assert_eq!(failed, 0, "the listing did not hang");
 }
@@ -152,7 +161,6 @@ async fn an_explanation_does_not_wait_for_a_scheduler_that_hangs(backend: Backen
     fixture.job(&container).await;
     let rule = Rule::every(backend.list_command(), Fault::Hang).having(backend.listing_argument());
     fixture.fake.faults([rule]);
-    let began = Instant::now();
     let explain = fixture
         .stack
         .dispatcher
@@ -161,10 +169,8 @@ async fn an_explanation_does_not_wait_for_a_scheduler_that_hangs(backend: Backen
         .output()
         .await
         .unwrap();
-    let took = began.elapsed();
     let output = [answer.stdout, answer.stderr].concat();
     let text = String::from_utf8_lossy(&output);
-    assert!(took < Duration::from_secs(15), "{took:?}: {text}");
     assert!(text.contains("did not answer within 5 s"), "{text}");
     assert!(text.contains("record  Locked"), "{text}");
 }

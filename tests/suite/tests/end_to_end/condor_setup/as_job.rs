@@ -11,7 +11,7 @@ use super::site::Site;
 /// The description of `contrib/condor/dispatch-condor.sub`, with this machine's paths.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_dispatcher_can_be_a_job_itself_and_leaves_its_jobs_alone() {
-    let mut site = Site::up(&[]).await;
+    let mut site = Site::shared(&[]).await;
     site.stack.dispatcher.terminate(STEP_TIMEOUT);
     let root = suite_tests::workspace();
     let sample = std::fs::read_to_string(root.join("contrib/condor/dispatch-condor.sub")).unwrap();
@@ -73,14 +73,9 @@ async fn the_dispatcher_can_be_a_job_itself_and_leaves_its_jobs_alone() {
         .update_container_request(&request, hold)
         .await
         .unwrap();
+    let of_container = format!("ContainerUUID == \"{container}\"");
     wait_for("the job to be taken up, and ended", STEP_TIMEOUT, || {
-        let args = [
-            "-all",
-            "-constraint",
-            "ContainerUUID =!= undefined",
-            "-af",
-            "ClusterId",
-        ];
+        let args = ["-all", "-constraint", &of_container, "-af", "ClusterId"];
         site.lab
             .run("condor_q", &args)
             .trim()

@@ -11,7 +11,7 @@ use super::site::{Site, jobs, notes as notes_in};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_secret_is_in_htcondor_or_in_a_process() {
-    let site = Site::up(&[]).await;
+    let site = Site::shared(&[]).await;
     let (container, notes) = site.started("secretive", json!({})).await;
     let dir = site.stack.dir.path();
     let mut secrets = Secrets::new();

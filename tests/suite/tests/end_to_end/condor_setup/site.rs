@@ -86,14 +86,19 @@ fn configuration(ready: &Value, dir: &Path, executor: &Path) -> Value {
 }
 
 impl Site {
-    /// Starts the service with `more` flags; `DIR` in them is replaced by its directory.
-    pub async fn up(more: &[&str]) -> Self {
-        let extra = tempfile::NamedTempFile::new().unwrap();
-        // Jobs run as nobody, who cannot read the submitting user's files.
-        let nobody = "STARTER_ALLOW_RUNAS_OWNER = False\nLICENCE_LIMIT = 100\nEVENT_LOG_JOB_AD_INFORMATION_ATTRS = Owner, ContainerUUID, Environment\n";
-        std::fs::write(extra.path(), nobody).unwrap();
-        let path = extra.path().to_str().unwrap();
-        let lab = Lab::up("condor", &["--slots", "4", "--root", "--extra", path]);
+    /// A service on a pool of its own.
+    pub async fn up() -> Self {
+        Self::on(Lab::up("condor", &["--shared", "--slots", "4"]), &[]).await
+    }
+
+    /// A service with `more` flags on the pool that others use, too: see [`Lab::shared`]. `DIR` in
+    /// the flags is replaced by its directory.
+    pub async fn shared(more: &[&str]) -> Self {
+        Self::on(Lab::shared("condor"), more).await
+    }
+
+    /// The pool runs this service's jobs as nobody, who cannot read the submitting user's files.
+    async fn on(lab: Lab, more: &[&str]) -> Self {
         let user = lab.variable("CONDOR_LAB_USER").to_owned();
         let mut env = Vec::new();
         let stack = Stack::with(|servers, dir| {
@@ -149,8 +154,10 @@ impl Site {
             let more: Vec<String> = more.collect();
             args.extend(more.iter().map(String::as_str));
             let env: Vec<_> = env.iter().map(|(k, v)| (*k, v.as_str())).collect();
-            Program::new("dispatch-condor", &dir.join("dispatcher"), &args, &env)
-                .run_as(&user, own("dispatch-condor"))
+            let log = dir.join("dispatcher");
+            let dispatcher = Program::new("dispatch-condor", &log, &args, &env)
+                .run_as(&user, own("dispatch-condor"));
+            lab.cancel_jobs_of(dispatcher, &jobs)
         })
         .await;
         Self { stack, lab, env }

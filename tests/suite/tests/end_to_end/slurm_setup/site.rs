@@ -70,10 +70,19 @@ pub fn configuration(ready: &Value) -> Value {
 }
 
 impl Site {
+    /// A service on a cluster of its own.
     pub async fn up(slurm: &[&str], more: &[&str]) -> Self {
         let mut all = vec!["-n", "1", "-c", "4", "-m", "4000", "-F", "small,fast", "-N"];
         all.extend(slurm);
-        let lab = Lab::up("slurm", &all);
+        Self::on(Lab::up("slurm", &all), more).await
+    }
+
+    /// A service on the cluster that others use, too: see [`Lab::shared`].
+    pub async fn shared(more: &[&str]) -> Self {
+        Self::on(Lab::shared("slurm"), more).await
+    }
+
+    async fn on(lab: Lab, more: &[&str]) -> Self {
         let stack = Stack::with(|servers, dir| {
             let (path, own) = (dir.join("config.yml"), dir.join("tmp"));
             std::fs::create_dir(&own).unwrap();
@@ -93,7 +102,9 @@ impl Site {
                 ("TMPDIR", own.to_str().unwrap()),
                 ("PATH", &counting_squeue(dir)),
             ];
-            Program::new("dispatch-slurm", &dir.join("dispatcher"), &args, &env)
+            let log = dir.join("dispatcher");
+            let dispatcher = Program::new("dispatch-slurm", &log, &args, &env);
+            lab.cancel_jobs_of(dispatcher, &shared)
         })
         .await;
         Self { stack, lab }

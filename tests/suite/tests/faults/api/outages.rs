@@ -1,7 +1,7 @@
 //! The API server is down, cannot send live events, or refuses valid tokens for a while: no
 //! container is lost.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arvados_client::records::{Container, ContainerState};
 use http::{Method, StatusCode};
@@ -54,9 +54,7 @@ async fn a_server_that_is_away_at_the_start_is_told_of() {
     options.api_down = true;
     options.flags = vec!["--health-listen", "127.0.0.1:0"];
     let fixture = options.up().await;
-    let began = Instant::now();
     fixture.wait_for_event("token_scan_failed").await;
-    assert!(began.elapsed() < STEP_TIMEOUT);
     let log = fixture.stack.dispatcher.log_text();
     let address = log
         .split(r#"event="health_listening" address="#)
