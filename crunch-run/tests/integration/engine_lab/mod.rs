@@ -253,14 +253,18 @@ pub fn busybox_archive(config: serde_json::Value) -> (Vec<u8>, String) {
     archive(&[busybox_layer()], config)
 }
 
+/// The applets that tests run. All 269 of Debian's would be most of what unpacking the image takes.
+const APPLETS: &str = "[ awk basename cat chmod chown clear cmp cp cut date dd df dirname echo env
+    fallocate false find free grep gzip head hostname id ip kill ln ls md5sum mkdir mkfifo mknod
+    mount mv nc nproc ping printf ps pwd readlink realpath rm rmdir route seq setpriv setsid sh
+    sha256sum sleep sort stat sync tail tar test timeout touch tr true truncate tty umount uname
+    unshare wc wget who whoami xargs yes";
+
 pub fn busybox_layer() -> Vec<u8> {
     let busybox = ["/bin/busybox", "/usr/bin/busybox"]
         .into_iter()
         .find(|p| Path::new(p).exists())
         .expect("these tests need busybox-static");
-    let list = Command::new(busybox).arg("--list").output().unwrap();
-    let applets = String::from_utf8(list.stdout).unwrap();
-
     let mut layer = tar::Builder::new(Vec::new());
     for (dir, mode) in [
         ("bin", 0o755),
@@ -294,7 +298,7 @@ pub fn busybox_layer() -> Vec<u8> {
     file("bin/plain", 0o644, b"not a program\n");
     file("bin/nonsense", 0o755, b"\x01\x02 not a program\n");
     file("bin/script", 0o755, b"#!/no/such/interpreter\n");
-    for applet in applets.lines().filter(|a| *a != "busybox") {
+    for applet in APPLETS.split_whitespace() {
         let mut header = tar::Header::new_gnu();
         header.set_entry_type(tar::EntryType::Symlink);
         header.set_size(0);
