@@ -7,7 +7,7 @@ use bytes::Bytes;
 use wiremock::matchers::{header, method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use crate::services::*;
+use super::services::*;
 
 #[tokio::test]
 async fn a_block_is_stored_as_often_as_asked_and_no_more() {

@@ -1,10 +1,8 @@
 //! Reads of the live log of a container, over the log route of the server.
 
-mod https;
-
+use crate::https::{client, server};
 use arvados_client::api::LogRange;
 use arvados_client::{Client, ContainerRequestUuid, ContainerUuid};
-use https::{client, server};
 use wiremock::matchers::{header, method, path};
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
@@ -68,7 +66,10 @@ async fn a_file_is_read_from_where_the_last_reading_ended() {
     let (server, endpoint) = server().await;
     Mock::given(method("GET"))
         .and(path(format!("{ROOT}stdout.txt")))
-        .and(header("Authorization", format!("Bearer {}", https::TOKEN)))
+        .and(header(
+            "Authorization",
+            format!("Bearer {}", crate::https::TOKEN),
+        ))
         .respond_with(ranged)
         .mount(&server)
         .await;

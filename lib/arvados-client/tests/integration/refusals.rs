@@ -1,13 +1,11 @@
 //! The client with an API server that refuses calls it accepted before, and with malformed replies.
 
-mod https;
-
 use std::time::{Duration, Instant};
 
+use crate::https::{TOKEN, client, server};
 use arvados_client::client::Call;
 use arvados_client::keep::{BlockSource, BlockStore, KeepOptions, Locator};
 use arvados_client::{Client, Endpoint, Error};
-use https::{TOKEN, client, server};
 use serde_json::{Value, json};
 use wiremock::matchers::{method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};

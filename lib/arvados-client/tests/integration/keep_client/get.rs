@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use wiremock::matchers::{header, method, path};
 use wiremock::{Mock, ResponseTemplate};
 
-use crate::services::*;
+use super::services::*;
 
 #[tokio::test]
 async fn a_block_is_read_with_its_signature_from_the_service_that_has_it() {
