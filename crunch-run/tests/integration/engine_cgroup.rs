@@ -7,8 +7,6 @@ use std::time::{Duration, Instant};
 
 use cgroup::{Cgroup, Layout, Scope};
 
-const KILL_TIMEOUT: Duration = Duration::from_secs(60);
-
 fn make(leaf: &str) -> Option<Cgroup> {
     let group = Layout::of_this_process().ok()?.container_group(leaf);
     for dir in group.dirs() {
@@ -45,7 +43,7 @@ fn everything_in_a_group_is_killed_however_it_was_started_and_the_group_is_remov
         fs::write(dir.join("cgroup.procs"), child.id().to_string()).unwrap();
     }
     drop(child.stdin.take());
-    let deadline = Instant::now() + KILL_TIMEOUT;
+    let deadline = Instant::now() + crate::STEP_TIMEOUT;
     while group.processes().len() < 3 {
         assert!(Instant::now() < deadline, "{:?}", group.processes());
         std::thread::sleep(Duration::from_millis(10));
@@ -57,11 +55,11 @@ fn everything_in_a_group_is_killed_however_it_was_started_and_the_group_is_remov
 
     // The test reaps its child, as init would; until then some kernels count it as a member.
     let reaper = std::thread::spawn(move || child.wait().unwrap());
-    group.kill(KILL_TIMEOUT).unwrap();
+    group.kill(crate::STEP_TIMEOUT).unwrap();
     assert_eq!(reaper.join().unwrap().signal(), Some(9));
-    group.remove(KILL_TIMEOUT).unwrap();
+    group.remove(crate::STEP_TIMEOUT).unwrap();
     assert!(!group.exists());
     // Killing again has no effect.
-    group.kill(KILL_TIMEOUT).unwrap();
-    group.remove(KILL_TIMEOUT).unwrap();
+    group.kill(crate::STEP_TIMEOUT).unwrap();
+    group.remove(crate::STEP_TIMEOUT).unwrap();
 }

@@ -44,7 +44,6 @@ const FIRST_WITH_RESULTS: &str = "run.before-output";
 const DELIVERED_UNNOTED: &str = "run.after-final";
 
 const FEATURE: &str = "--features fail-points/enabled";
-const RUN_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Engine {
@@ -171,7 +170,7 @@ impl TestDir {
 }
 
 async fn until(what: &str, holds: impl AsyncFn() -> bool) {
-    assert!(comes_true(RUN_TIMEOUT, holds).await, "not: {what}");
+    assert!(comes_true(crate::STEP_TIMEOUT, holds).await, "not: {what}");
 }
 
 async fn comes_true(within: Duration, holds: impl AsyncFn() -> bool) -> bool {

@@ -26,10 +26,15 @@ async fn statistics_and_the_closing_lines_are_those_that_tools_parse() {
         return;
     }
     let world = World::new().await;
-    let script = "head -c 3000000 /dev/urandom >/out/x; sync /out/x; rm /out/x; sleep 1.5";
-    let mounts = json!({"mounts": {"/out": {"kind": "tmp", "capacity": 16 << 20}}});
-    let job = world.lock(&["sh", "-c", script], mounts).await;
-    let finished = finish(world.start(&job, &["--crunchstat-interval=1s"])).await;
+    let writes = "head -c 300000 /dev/urandom >/out/x; sync /out/x; rm /out/x";
+    let job = world.lock_held(writes, "true").await;
+    let child = world.start(&job, &["--crunchstat-interval=1s"]);
+    for file in ["crunchstat.txt", "hoststat.txt"] {
+        // The disk is the last of a record; the second one says what changed since the first.
+        world.until_saved_in(&job, file, " used\n").await;
+    }
+    crate::run_lab::go_on(&job);
+    let finished = finish(child).await;
     assert_eq!(finished.code, 0, "{}", finished.output);
     let log = world.log(&job).await;
 
@@ -80,7 +85,7 @@ async fn statistics_and_the_closing_lines_are_those_that_tools_parse() {
 
 /// Waits until the saved log of the running container has `words` in its stdout.
 async fn until_saved(world: &World, job: &Job, words: &str) {
-    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    let deadline = std::time::Instant::now() + crate::STEP_TIMEOUT;
     loop {
         let files = world.log(job).await;
         let stdout = files.iter().find(|(name, _)| name == "stdout.txt");

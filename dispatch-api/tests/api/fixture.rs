@@ -93,7 +93,7 @@ impl Fixture {
     pub async fn with(directory: TempDir, options: Options) -> Fixture {
         // A process that another test is starting may hold the stopped server's lock and port until
         // its exec.
-        let until = Instant::now() + Duration::from_secs(60);
+        let until = Instant::now() + crate::STEP_TIMEOUT;
         let server = loop {
             match Server::start(&options).await {
                 Err(_) if Instant::now() < until => {

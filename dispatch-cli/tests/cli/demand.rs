@@ -7,14 +7,12 @@ use worker_demand::{Demand, Status};
 
 use crate::fixture::{Fixture, bare};
 
-const TEST_TIMEOUT: Duration = Duration::from_secs(60);
-
 fn read(path: &std::path::Path) -> Option<Demand> {
     Some(Demand::read(&std::fs::read(path).ok()?).unwrap())
 }
 
 async fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    let until = Instant::now() + TEST_TIMEOUT;
+    let until = Instant::now() + suite_tests::STEP_TIMEOUT;
     while !done() {
         assert!(Instant::now() < until, "waited for {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;

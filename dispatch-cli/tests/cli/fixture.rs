@@ -1,7 +1,6 @@
 //! Fixture of the tests: a server, a client that acts as the dispatcher, and the command.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use arvados_client::keep::CollectionWriter;
 use arvados_client::{Client, ContainerUuid, Endpoint, Token};
@@ -10,9 +9,6 @@ use dispatch_api::{Options, Server};
 use serde_json::{Value, json};
 use suite_tests::proxy::Proxy;
 use tempfile::TempDir;
-
-/// Timeout of a command; longer than any takes.
-const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 pub struct Fixture {
     _server: Server,
@@ -34,7 +30,7 @@ pub struct CommandResult {
 
 impl CommandResult {
     pub fn of(command: &mut Command) -> Self {
-        let output = command.timeout(TEST_TIMEOUT).output().unwrap();
+        let output = command.timeout(suite_tests::STEP_TIMEOUT).output().unwrap();
         Self {
             code: output.status.code().unwrap_or(-1),
             out: String::from_utf8(output.stdout).unwrap(),

@@ -38,7 +38,7 @@ impl Gateway {
 
     /// Waits until a client has read a file up to here and requests more.
     async fn is_read(&self, name: &str, offset: usize) {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + suite_tests::STEP_TIMEOUT;
         while self.0.lock().unwrap().asked.get(name) != Some(&offset) {
             assert!(Instant::now() < deadline, "{name} is not read to {offset}");
             tokio::time::sleep(Duration::from_millis(20)).await;

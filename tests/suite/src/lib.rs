@@ -5,6 +5,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 pub mod condor_lab;
 pub mod fail_point_dir;
@@ -18,6 +19,10 @@ pub mod proxy;
 pub mod slurm_lab;
 pub mod stack;
 pub mod start_log;
+
+/// How long a test waits for one step before it fails. It is no promise of the programs: a machine
+/// that does ten times as much beside the test takes less, and nextest ends a test later than this.
+pub const STEP_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// The root of the checkout that these tests were built from.
 pub fn workspace() -> &'static std::path::Path {

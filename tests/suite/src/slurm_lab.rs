@@ -4,20 +4,17 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use arvados_client::ContainerUuid;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::STEP_TIMEOUT;
 use crate::fail_point_dir::FailPointDir;
 use crate::lab::Lab;
 use crate::processes::is_gone;
 use crate::program::{Program, binary, copy_program};
 use crate::stack::{Servers, Stack, points_in, wait_for};
-
-/// Timeout of every step that is not delayed on purpose.
-pub const STEP_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A crunch-run with a grace period so long that Slurm kills both first, however slow it is.
 pub fn patient_crunch_run() -> String {

@@ -10,11 +10,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpSocket;
 
+use crate::STEP_TIMEOUT;
 use crate::image;
 use crate::program::{Program, binary};
-
-/// Timeout of a program's start.
-const START_TIMEOUT: Duration = Duration::from_secs(90);
 
 pub struct Stack {
     pub api: Program,
@@ -101,7 +99,7 @@ impl Stack {
         let env = [(fail_points::VARIABLE, points.to_str().unwrap())];
         let mut api = Program::new("dispatch-api", &dir.path().join("api"), &args, &env);
         api.start();
-        let ready = wait_for("dispatch-api to be ready", START_TIMEOUT, || {
+        let ready = wait_for("dispatch-api to be ready", STEP_TIMEOUT, || {
             serde_json::from_str::<Value>(api.stdout_text().lines().next()?).ok()
         });
         let servers = Servers {
@@ -135,7 +133,7 @@ impl Stack {
 
     /// Waits until the dispatcher has started. It handles signals only from then on.
     pub fn wait_for_dispatcher(&self) {
-        wait_for("the dispatcher to be started", START_TIMEOUT, || {
+        wait_for("the dispatcher to be started", STEP_TIMEOUT, || {
             self.dispatcher
                 .log_contains(r#"event="started""#)
                 .then_some(())

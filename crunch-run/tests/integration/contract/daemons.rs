@@ -13,8 +13,6 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-const DAEMON_TIMEOUT: Duration = Duration::from_secs(120);
-
 /// Dropping it ends it.
 pub struct Daemon {
     pub socket: PathBuf,
@@ -93,7 +91,7 @@ impl Daemon {
             .spawn()
             .unwrap();
         let socket = dir.join("sock");
-        let deadline = Instant::now() + DAEMON_TIMEOUT;
+        let deadline = Instant::now() + crate::STEP_TIMEOUT;
         while UnixStream::connect(&socket).is_err() {
             let has_ended = starter.try_wait().unwrap().is_some();
             assert!(

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use cgroup::{Cgroup, Layout};
 use rustix::process::Pid;
@@ -13,7 +12,6 @@ use crate::contract::lab::{Ended, Lab, until_counted, with_go};
 use crate::run_lab::{World, file, go_on};
 
 const LIMIT: u64 = 256 << 20;
-const JOB_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A control group with a memory limit, created by root; removed on drop.
 struct JobGroup(Cgroup);
@@ -46,8 +44,8 @@ impl Drop for JobGroup {
     fn drop(&mut self) {
         let removed = self
             .0
-            .kill(JOB_TIMEOUT)
-            .and_then(|()| self.0.remove(JOB_TIMEOUT));
+            .kill(crate::STEP_TIMEOUT)
+            .and_then(|()| self.0.remove(crate::STEP_TIMEOUT));
         if let Err(error) = removed {
             eprintln!("{error}");
         }

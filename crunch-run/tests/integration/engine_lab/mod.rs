@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use container_engine::builtin::{BuiltinEngine, Settings};
 use container_engine::{
@@ -171,7 +170,7 @@ impl Lab {
             container.remove().await?;
             return Err(error);
         }
-        let exit = tokio::time::timeout(Duration::from_secs(60), container.wait())
+        let exit = tokio::time::timeout(crate::STEP_TIMEOUT, container.wait())
             .await
             .expect("the container ends within a minute")?;
         let group = container.cgroup();

@@ -7,7 +7,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use arvados_client::tls::AnyCertificate;
 use bytes::Bytes;
@@ -26,8 +25,6 @@ use tokio::time::timeout;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt, TokioAsyncReadCompatExt};
-
-const TUNNEL_TIMEOUT: Duration = Duration::from_secs(60);
 
 type Opener = mpsc::Sender<oneshot::Sender<yamux::Stream>>;
 
@@ -162,7 +159,7 @@ impl Controller {
         let stream = answer.await.unwrap().compat();
         let connector = TlsConnector::from(Arc::new(trusting()));
         let name = ServerName::try_from("0.0.0.0").unwrap();
-        let tls = timeout(TUNNEL_TIMEOUT, connector.connect(name, stream)).await;
+        let tls = timeout(crate::STEP_TIMEOUT, connector.connect(name, stream)).await;
         let tls = tls.expect("a handshake in time")?;
         let certificates = tls.get_ref().1.peer_certificates().unwrap();
         let certificate = certificates[0].to_vec();
@@ -207,7 +204,7 @@ impl Controller {
                 body: String::from_utf8_lossy(&body).into_owned(),
             }
         };
-        let answer = timeout(TUNNEL_TIMEOUT, exchange)
+        let answer = timeout(crate::STEP_TIMEOUT, exchange)
             .await
             .expect("an answer in time");
         let proof = answer.header("x-arvados-authorization-response");
@@ -232,7 +229,7 @@ impl Controller {
 
 async fn until(counter: &watch::Sender<u32>, count: u32, what: &str) {
     let mut seen = counter.subscribe();
-    let waited = timeout(TUNNEL_TIMEOUT, seen.wait_for(|seen| *seen >= count)).await;
+    let waited = timeout(crate::STEP_TIMEOUT, seen.wait_for(|seen| *seen >= count)).await;
     waited
         .unwrap_or_else(|_| panic!("no {count} {what}"))
         .unwrap();

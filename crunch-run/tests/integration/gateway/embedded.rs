@@ -1,6 +1,6 @@
 //! The log of a container on dispatch-api, while it runs and afterwards.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::run_lab::{Job, World, can_run, finish, go_on};
 
@@ -23,7 +23,7 @@ async fn dispatch_api_shows_the_log_of_a_running_container_and_the_saved_one_aft
         .until(&job, "its gateway_address is a tunnel", has_gateway)
         .await;
     let (mut status, mut text) = log(&world, &job).await;
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + crate::STEP_TIMEOUT;
     while !text.contains("live") {
         assert!(Instant::now() < deadline, "{status}: {text}");
         (status, text) = log(&world, &job).await;

@@ -32,7 +32,6 @@ use tokio::net::TcpSocket;
 use tokio::process::{Child, Command};
 
 /// Longer than any container of these tests runs.
-const RUN_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Whether real containers can be run here. Where the tests must not be skipped, they fail instead.
 pub fn can_run() -> bool {
@@ -311,12 +310,17 @@ impl World {
 
     /// Waits for `words` in the saved stdout of the running command, in the job directory.
     pub async fn until_logged(&self, job: &Job, words: &str) {
-        let path = job.dir.join("log/stdout.txt");
-        let deadline = std::time::Instant::now() + RUN_TIMEOUT;
+        self.until_saved_in(job, "stdout.txt", words).await;
+    }
+
+    /// Waits for `words` in a log file of the running container, in the job directory.
+    pub async fn until_saved_in(&self, job: &Job, file: &str, words: &str) {
+        let path = job.dir.join("log").join(file);
+        let deadline = std::time::Instant::now() + crate::STEP_TIMEOUT;
         while !fs::read_to_string(&path).is_ok_and(|text| text.contains(words)) {
             assert!(
                 std::time::Instant::now() < deadline,
-                "{words:?} is not in the log"
+                "{words:?} is not in {file}"
             );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -334,7 +338,7 @@ impl World {
         what: &str,
         holds: impl Fn(&Container) -> bool,
     ) -> Container {
-        let deadline = std::time::Instant::now() + RUN_TIMEOUT;
+        let deadline = std::time::Instant::now() + crate::STEP_TIMEOUT;
         loop {
             let record = self.record(job).await;
             if holds(&record) {
@@ -350,7 +354,7 @@ impl World {
 }
 
 pub async fn finish(child: Child) -> Finished {
-    finish_within(child, RUN_TIMEOUT).await
+    finish_within(child, crate::STEP_TIMEOUT).await
 }
 
 pub async fn finish_within(child: Child, timeout: Duration) -> Finished {

@@ -102,7 +102,7 @@ fn a_worker_empties_what_it_finds_and_what_comes() {
         discard(&top.path().join(name)).unwrap();
     };
     let wait = || {
-        let until = Instant::now() + Duration::from_secs(60);
+        let until = Instant::now() + Duration::from_secs(240);
         while !is_empty(top.path()) {
             assert!(Instant::now() < until);
             std::thread::sleep(Duration::from_millis(5));

@@ -157,7 +157,7 @@ impl Fault {
             Fault::Until { file } => {
                 let began = Instant::now();
                 // The time limit is for a test that ended without creating the file.
-                while !file.exists() && began.elapsed() < Duration::from_secs(120) {
+                while !file.exists() && began.elapsed() < crate::STEP_TIMEOUT {
                     sleep(Duration::from_millis(20));
                 }
             }

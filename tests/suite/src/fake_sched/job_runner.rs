@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
@@ -16,8 +16,6 @@ use super::{NODE, PROGRAM, STATE_POLL_INTERVAL, Store};
 
 /// Name under which the program runs one job.
 pub const PROGRAM_NAME: &str = "keep-job";
-/// Timeout of a job's plan file, from the job's entry in the table.
-const PLAN_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A job's program, and where and how it runs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -94,7 +92,7 @@ pub fn run_job(store: &Store, arguments: &[String]) -> io::Result<()> {
 
 /// Reads a job's plan. A job may be listed and started before its plan is written.
 fn read_plan(store: &Store, id: &str) -> io::Result<Plan> {
-    let until = Instant::now() + PLAN_TIMEOUT;
+    let until = Instant::now() + crate::STEP_TIMEOUT;
     loop {
         let text = fs::read(directory(store, id).join("plan.json"));
         let plan = text.and_then(|text| Ok(serde_json::from_slice(&text)?));

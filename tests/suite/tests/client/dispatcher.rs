@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::fixture::Fixture;
 use crate::scripted::{Scripted, SubmitBehavior};
+use suite_tests::STEP_TIMEOUT;
 
 /// Runs a dispatcher until the token is cancelled.
 fn dispatch(
@@ -49,9 +50,6 @@ fn dispatch_with(
     let life = tokio::spawn(async move { engine.run(ended).await.unwrap() });
     (stop, life)
 }
-
-/// Timeout of every step.
-const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub async fn wait_until(done: &dyn Fn() -> bool) {
     let limit = tokio::time::Instant::now() + STEP_TIMEOUT;

@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::up::Up;
+use suite_tests::STEP_TIMEOUT;
 use suite_tests::program::{Program, binary};
 use suite_tests::stack::{environment, wait_for};
-
-const STEP_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Checks that it is one sentence with all of `words`.
 fn is_a_sentence(sentence: &str, words: &[&str]) {

@@ -1,15 +1,12 @@
 //! A batch of containers that each report their start, and the check that each completed and
 //! started once.
 
-use std::time::Duration;
-
 use arvados_client::ContainerUuid;
 use serde_json::json;
 
+use suite_tests::STEP_TIMEOUT;
 use suite_tests::stack::{Stack, complete};
 use suite_tests::start_log::{Gate, StartLog};
-
-const STEP_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub struct Batch {
     starts: StartLog,

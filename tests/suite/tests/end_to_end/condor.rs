@@ -7,7 +7,8 @@ use arvados_client::records::{Container, ContainerState};
 use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 
-use suite_tests::condor_lab::{Pool, STEP_TIMEOUT};
+use suite_tests::STEP_TIMEOUT;
+use suite_tests::condor_lab::Pool;
 use suite_tests::processes::is_gone;
 use suite_tests::stack::{complete, wait_for};
 

@@ -8,7 +8,8 @@ use arvados_client::records::{Container, ContainerState};
 use serde_json::{Value, json};
 
 use crate::batch::Batch;
-use suite_tests::condor_lab::{Pool, STEP_TIMEOUT};
+use suite_tests::STEP_TIMEOUT;
+use suite_tests::condor_lab::Pool;
 use suite_tests::processes::{crunch_run_of, script_ignoring_term, sleep_process};
 use suite_tests::stack::{Stack, complete, wait_for};
 use suite_tests::start_log::StartLog;

@@ -92,7 +92,7 @@ async fn two_hundred_containers_and_the_books_balance_on_htcondor() {
         ] {
             if load.is_due(name, at) {
                 let one = || to_one(&pool, &load.entries, status, command);
-                hit.push((name, wait_for("such a job", Duration::from_secs(90), one)));
+                hit.push((name, wait_for("such a job", suite_tests::STEP_TIMEOUT, one)));
             }
         }
         if load.is_due("schedd", RESTART_SCHEDD_AT) {

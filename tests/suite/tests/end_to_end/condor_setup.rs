@@ -1,8 +1,6 @@
 //! dispatch-condor with a configuration file, on a real pool whose nodes share no files with the
 //! submit machine: its check, its dry run and its explanations.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
 use suite_tests::stack::wait_for;
@@ -12,8 +10,7 @@ mod secrets;
 mod site;
 
 use site::{Site, jobs, value};
-
-const STEP_TIMEOUT: Duration = Duration::from_secs(90);
+use suite_tests::STEP_TIMEOUT;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dry_run_shows_what_htcondor_then_has() {

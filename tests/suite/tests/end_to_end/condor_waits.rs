@@ -6,7 +6,8 @@ use arvados_client::records::{Container, ContainerState};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use suite_tests::condor_lab::{Pool, STEP_TIMEOUT};
+use suite_tests::STEP_TIMEOUT;
+use suite_tests::condor_lab::Pool;
 use suite_tests::stack::wait_for;
 use suite_tests::start_log::{Gate, StartLog};
 

@@ -1,7 +1,6 @@
 //! Upstream's tool for statistics, crunchstat-summary, reads the log of a real run.
 
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use arvados_client::ContainerUuid;
 use serde_json::json;
@@ -29,7 +28,7 @@ async fn crunchstat_summary_reads_the_log_and_draws_it() {
     let stack = Stack::up().await;
     let script = "dd if=/dev/zero of=/out/x bs=1000 count=500; for i in 1 2 3; do sleep 1; done";
     let (_, container) = stack.submit("measured", script, json!({})).await;
-    complete(&stack.end(&container, Duration::from_secs(60)).await);
+    complete(&stack.end(&container, suite_tests::STEP_TIMEOUT).await);
 
     let (table, said) = summary(&stack, &container, "text");
     let cell = |category: &str, metric: &str, column: usize| {

@@ -4,15 +4,13 @@
 use std::fs::DirEntry;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use suite_tests::STEP_TIMEOUT;
 use suite_tests::program::{Program, binary};
 use suite_tests::stack::{Stack, complete, environment};
-
-const STEP_TIMEOUT: Duration = Duration::from_secs(90);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_gets_the_worker_it_asks_for() {

@@ -10,7 +10,7 @@ mod tables;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
-use std::time::Duration;
+use suite_tests::STEP_TIMEOUT;
 
 use serde_json::Value;
 use tokio::task::JoinSet;
@@ -213,8 +213,7 @@ async fn a_server_that_is_killed_in_its_first_start_comes_up() {
         let env = [(fail_points::VARIABLE, points_dir.to_str().unwrap())];
         let mut api = Program::new("dispatch-api", &dir.path().join("api"), &args, &env);
         api.start();
-        let timeout = Duration::from_secs(90);
-        let status = wait_for(point.name, timeout, || api.has_ended());
+        let status = wait_for(point.name, STEP_TIMEOUT, || api.has_ended());
         assert_eq!(
             status.signal(),
             Some(9),
@@ -223,7 +222,7 @@ async fn a_server_that_is_killed_in_its_first_start_comes_up() {
             api.log_text()
         );
         api.start();
-        let ready: Value = wait_for("dispatch-api to be ready", timeout, || {
+        let ready: Value = wait_for("dispatch-api to be ready", STEP_TIMEOUT, || {
             serde_json::from_str(api.stdout_text().lines().next()?).ok()
         });
         for who in ["root", "user", "dispatch"] {

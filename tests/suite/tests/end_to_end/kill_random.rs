@@ -7,12 +7,11 @@ use arvados_client::ContainerUuid;
 use arvados_client::records::ContainerState;
 use serde_json::json;
 
+use suite_tests::STEP_TIMEOUT;
 use suite_tests::condor_lab::Pool;
 use suite_tests::slurm_lab::Cluster;
 use suite_tests::stack::{Stack, complete};
 use suite_tests::start_log::{Gate, StartLog};
-
-const STEP_TIMEOUT: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Clone, Copy)]
 enum Victim {
@@ -105,12 +104,7 @@ async fn a_drained_dispatcher_leaves_containers_running() {
             c.state == ContainerState::Running
         })
         .await;
-    assert!(
-        stack
-            .dispatcher
-            .terminate(Duration::from_secs(60))
-            .success()
-    );
+    assert!(stack.dispatcher.terminate(STEP_TIMEOUT).success());
     assert_eq!(
         stack.container(&container).await.state,
         ContainerState::Running

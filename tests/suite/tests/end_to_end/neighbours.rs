@@ -13,10 +13,9 @@ use serde_json::{Value, json};
 
 use crate::backend::{Backend, on_every_backend};
 use crate::batch::Batch;
+use suite_tests::STEP_TIMEOUT;
 use suite_tests::program::Program;
-use suite_tests::stack::{Stack, client};
-
-const STEP_TIMEOUT: Duration = Duration::from_secs(120);
+use suite_tests::stack::{Stack, client, wait_for};
 
 /// An admin token of its own.
 async fn admin_token(stack: &Stack) -> Authorization {
@@ -39,8 +38,12 @@ fn has_share(dispatcher: &Program) -> bool {
 /// Both dispatchers run containers, and each container runs once.
 async fn share(stack: &Stack, second: &mut Program) {
     second.start();
+    stack.wait_for_dispatcher();
+    wait_for("the second dispatcher", STEP_TIMEOUT, || {
+        second.log_contains(r#"event="started""#).then_some(())
+    });
     let mut batch = Batch::submit(stack, 16, 0.5).await;
-    // A dispatcher that started late may have found an empty queue.
+    // One of them may have taken all.
     for _ in 0..MAX_EXTRA_CONTAINERS {
         if has_share(&stack.dispatcher) && has_share(second) {
             break;

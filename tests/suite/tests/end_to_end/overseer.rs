@@ -10,11 +10,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use worker_demand::{Demand, Status, Worker, to_json, to_lisp};
 
+use suite_tests::STEP_TIMEOUT;
 use suite_tests::lab::Lab;
 use suite_tests::program::{Program, binary, copy_program};
 use suite_tests::stack::wait_for;
 
-const STEP_TIMEOUT: Duration = Duration::from_secs(90);
 /// Maximum number of workers that fit at the same time.
 const MAX_CONCURRENT_WORKERS: usize = 3;
 /// Parts of the overseer's log lines about the demand file.

@@ -12,13 +12,13 @@ use serde_json::json;
 
 use crate::backend::{Backend, on_every_backend};
 use crate::batch::Batch;
+use suite_tests::STEP_TIMEOUT;
 use suite_tests::fail_point_dir::FailPointDir;
 use suite_tests::lab::Lab;
 use suite_tests::processes::crunch_run_of;
 use suite_tests::stack::{Stack, wait_for};
 use suite_tests::start_log::Gate;
 
-const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 /// Duration for which a process is stopped by SIGSTOP.
 const STOPPED_TIME: Duration = Duration::from_secs(10);
 
@@ -315,7 +315,7 @@ async fn two_hundred_live_jobs_outlive_a_term() {
     };
     // The last elements of an array have no name for a moment.
     let named = |jobs: &Vec<String>| jobs.iter().filter(|job| job.contains("-dz642-")).count();
-    let live = wait_for("all jobs", Duration::from_secs(180), || {
+    let live = wait_for("all jobs", STEP_TIMEOUT, || {
         Some(jobs()).filter(|jobs| named(jobs) == JOBS)
     });
     let status = stack.dispatcher.terminate(STEP_TIMEOUT);

@@ -3,15 +3,13 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use arvados_client::filter::Query;
 use arvados_client::records::{Authorization, ContainerState};
 use serde_json::json;
 
+use suite_tests::STEP_TIMEOUT;
 use suite_tests::stack::{Stack, client, wait_for};
-
-const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Secrets by their names.
 pub type Secrets = BTreeMap<String, String>;

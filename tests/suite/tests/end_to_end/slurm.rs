@@ -6,8 +6,9 @@ use rustix::process::{Signal, kill_process};
 use serde_json::json;
 
 use crate::slurm_arrays;
+use suite_tests::STEP_TIMEOUT;
 use suite_tests::processes::crunch_run_of;
-use suite_tests::slurm_lab::{Cluster, STEP_TIMEOUT};
+use suite_tests::slurm_lab::Cluster;
 use suite_tests::stack::{complete, wait_for};
 
 #[tokio::test(flavor = "multi_thread")]

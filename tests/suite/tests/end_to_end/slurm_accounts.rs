@@ -8,9 +8,10 @@ use arvados_client::{ContainerRequestUuid, ContainerUuid};
 use rustix::process::{Signal, kill_process};
 use serde_json::json;
 
+use suite_tests::STEP_TIMEOUT;
 use suite_tests::processes::{crunch_run_of, script_ignoring_term, sleep_process};
 use suite_tests::program::write_script;
-use suite_tests::slurm_lab::{Cluster, STEP_TIMEOUT, patient_crunch_run};
+use suite_tests::slurm_lab::{Cluster, patient_crunch_run};
 use suite_tests::stack::{Stack, complete, wait_for};
 
 const SMALL: [&str; 6] = ["-n", "1", "-c", "2", "-m", "4000"];

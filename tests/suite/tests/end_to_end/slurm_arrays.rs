@@ -2,13 +2,13 @@
 //! squeue, nice values, scancel and a restarted dispatcher without its files.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use arvados_client::records::ContainerState;
 use arvados_client::{Client, ContainerRequestUuid, ContainerUuid};
 use serde_json::json;
 
-use suite_tests::slurm_lab::{Cluster, STEP_TIMEOUT};
+use suite_tests::STEP_TIMEOUT;
+use suite_tests::slurm_lab::Cluster;
 use suite_tests::stack::{complete, wait_for};
 use suite_tests::start_log::StartLog;
 
@@ -162,7 +162,7 @@ pub async fn one_array(cluster: &Cluster) {
             assert!(starts.count(name) <= most, "{name}: {record:?}");
             continue;
         }
-        let record = stack.end(container, Duration::from_secs(180)).await;
+        let record = stack.end(container, STEP_TIMEOUT).await;
         *ends.entry(record.state.to_string()).or_default() += 1;
         assert_eq!(
             record.lock_count, 1,

@@ -9,8 +9,9 @@ use rustix::process::{Signal, kill_process};
 use serde_json::json;
 
 use crate::batch::Batch;
+use suite_tests::STEP_TIMEOUT;
 use suite_tests::processes::crunch_run_of;
-use suite_tests::slurm_lab::{Cluster, STEP_TIMEOUT};
+use suite_tests::slurm_lab::Cluster;
 use suite_tests::stack::{Stack, complete, wait_for};
 
 const NODE: [&str; 6] = ["-n", "1", "-c", "4", "-m", "4000"];

@@ -7,9 +7,10 @@ use rustix::process::{Signal, test_kill_process};
 use serde_json::{Value, json};
 
 use crate::batch::Batch;
+use suite_tests::STEP_TIMEOUT;
 use suite_tests::processes::crunch_run_of;
 use suite_tests::program::write_script;
-use suite_tests::slurm_lab::{Cluster, STEP_TIMEOUT};
+use suite_tests::slurm_lab::Cluster;
 use suite_tests::stack::{Stack, complete, wait_for};
 
 async fn submit(stack: &Stack, name: &str, script: &str, more: Value) -> ContainerUuid {

@@ -7,8 +7,9 @@ use arvados_client::records::{Container, ContainerState};
 use arvados_client::{ContainerRequestUuid, ContainerUuid};
 use serde_json::{Value, json};
 
+use suite_tests::STEP_TIMEOUT;
 use suite_tests::processes::{crunch_run_of, script_ignoring_term, sleep_process};
-use suite_tests::slurm_lab::{Cluster, STEP_TIMEOUT, patient_crunch_run};
+use suite_tests::slurm_lab::{Cluster, patient_crunch_run};
 use suite_tests::stack::{Stack, wait_for};
 use suite_tests::start_log::Gate;
 

@@ -67,7 +67,7 @@ async fn two_hundred_containers_and_the_books_assert_balance() {
         }
     }
     load.assert_balance(2);
-    wait_for("the last job to go", Duration::from_secs(120), || {
+    wait_for("the last job to go", suite_tests::STEP_TIMEOUT, || {
         (cluster.all_jobs() == 0).then_some(())
     });
 }

@@ -7,7 +7,8 @@ use arvados_client::records::{Container, ContainerState};
 use rustix::process::Signal;
 use serde_json::json;
 
-use suite_tests::slurm_lab::{Cluster, STEP_TIMEOUT};
+use suite_tests::STEP_TIMEOUT;
+use suite_tests::slurm_lab::Cluster;
 use suite_tests::stack::{complete, wait_for};
 use suite_tests::start_log::Gate;
 

@@ -14,8 +14,7 @@ use suite_tests::stack::client;
 mod site;
 
 use site::{Site, executor, shared};
-
-const STEP_TIMEOUT: Duration = Duration::from_secs(90);
+use suite_tests::STEP_TIMEOUT;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dry_run_shows_what_slurm_then_has() {

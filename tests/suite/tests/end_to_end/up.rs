@@ -2,15 +2,13 @@
 
 use std::path::Path;
 use std::process::{Command, Output};
-use std::time::Duration;
 
 use tempfile::TempDir;
 
+use suite_tests::STEP_TIMEOUT;
 use suite_tests::image;
 use suite_tests::program::{Program, binary};
 use suite_tests::stack::wait_for;
-
-const STEP_TIMEOUT: Duration = Duration::from_secs(90);
 
 pub struct Up {
     program: Program,

@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use suite_tests::proxy::{Effect, Fault, Rule, SeenRequest};
 
 use crate::backend::{Backend, on_every_dispatcher, on_every_scheduler};
-use crate::fixture::{Fixture, STEP_TIMEOUT, held, running};
+use crate::fixture::{Fixture, held, running};
+use suite_tests::STEP_TIMEOUT;
 
 const MINT: (Method, &str) = (Method::POST, "api_client_authorizations");
 const LOCK: (Method, &str) = (Method::POST, "containers/*/lock");

@@ -10,7 +10,8 @@ use arvados_client::ContainerUuid;
 use suite_tests::fake_sched::{Fault, Job, Rule};
 
 use crate::backend::{Backend, on_fake_and_real_slurm};
-use crate::fixture::{Fixture, STEP_TIMEOUT, running};
+use crate::fixture::{Fixture, running};
+use suite_tests::STEP_TIMEOUT;
 use suite_tests::fail_point_dir::FailPointDir;
 
 const CONTAINERS: usize = 10;

@@ -10,7 +10,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::backend::Backend;
-use crate::fixture::{Fixture, FixtureOptions, STEP_TIMEOUT, running};
+use crate::fixture::{Fixture, FixtureOptions, running};
+use suite_tests::STEP_TIMEOUT;
 use suite_tests::stack::client;
 use suite_tests::start_log::Gate;
 

@@ -13,11 +13,9 @@ use suite_tests::proxy::Proxy;
 
 use crate::backend::Backend;
 use crate::real_backend::RealScheduler;
+use suite_tests::STEP_TIMEOUT;
 use suite_tests::program::{Program, binary};
 use suite_tests::stack::{Servers, Stack, complete};
-
-/// Timeout of every step that is not delayed on purpose.
-pub const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The settings of a fixture.
 #[derive(Debug, Clone)]

@@ -6,7 +6,8 @@ use serde_json::json;
 use suite_tests::fake_sched::{Fault, Job, Rule};
 
 use crate::backend::{Backend, on_every_scheduler, on_fake_schedulers};
-use crate::fixture::{Fixture, FixtureOptions, STEP_TIMEOUT, held, running, was_unlocked};
+use crate::fixture::{Fixture, FixtureOptions, held, running, was_unlocked};
+use suite_tests::STEP_TIMEOUT;
 
 /// Part of the dispatcher's log line about a listing that it cannot use.
 const LISTING_FAILED: &str = r#"event="listing_failed""#;

@@ -5,18 +5,17 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use serde_json::Value;
 use suite_tests::fake_sched::{FakeSched, Job, Settings};
 
+use suite_tests::STEP_TIMEOUT;
 use suite_tests::condor_lab::Pool;
 use suite_tests::lab::Lab;
 use suite_tests::program::{Program, binary};
 use suite_tests::slurm_lab::Cluster;
 use suite_tests::stack::{Servers, wait_for};
 
-const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 const CPUS: &str = "16";
 const MEGABYTES: &str = "8000";
 /// States of a Slurm job that is not over.

@@ -12,7 +12,8 @@ use suite_tests::fake_sched::{Fault, Rule};
 use tempfile::TempDir;
 
 use crate::backend::{Backend, on_fake_and_real_slurm};
-use crate::fixture::{Fixture, STEP_TIMEOUT, running};
+use crate::fixture::{Fixture, running};
+use suite_tests::STEP_TIMEOUT;
 use suite_tests::processes::crunch_run_of;
 use suite_tests::program::{binary, write_script};
 

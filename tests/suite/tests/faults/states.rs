@@ -7,7 +7,8 @@ use arvados_client::records::{Container, ContainerState};
 use suite_tests::fake_sched::{Fault, Rule};
 
 use crate::backend::{Backend, on_every_scheduler, on_fake_schedulers};
-use crate::fixture::{STEP_TIMEOUT, held, running, was_unlocked};
+use crate::fixture::{held, running, was_unlocked};
+use suite_tests::STEP_TIMEOUT;
 
 /// Slurm's job states and an invented one, and whether each is final.
 const SLURM_STATES: [(&str, bool); 25] = [

@@ -9,7 +9,8 @@ use serde_json::json;
 use suite_tests::fake_sched::{Fault, Rule};
 
 use crate::backend::{Backend, on_every_scheduler, on_fake_and_real_slurm};
-use crate::fixture::{Fixture, STEP_TIMEOUT, held, running};
+use crate::fixture::{Fixture, held, running};
+use suite_tests::STEP_TIMEOUT;
 
 /// The job of a container on hold is cancelled although the first two commands fail.
 async fn job_is_ended_after_two_failures(backend: Backend, fault: Fault) {

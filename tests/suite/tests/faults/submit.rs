@@ -6,7 +6,8 @@ use suite_tests::fake_sched::{Fault, Rule};
 use serde_json::json;
 
 use crate::backend::{Backend, on_every_scheduler};
-use crate::fixture::{STEP_TIMEOUT, held, running};
+use crate::fixture::{held, running};
+use suite_tests::STEP_TIMEOUT;
 
 /// Parts of the dispatcher's log lines about submissions.
 const DISPATCHED: &str = r#"event="dispatched""#;

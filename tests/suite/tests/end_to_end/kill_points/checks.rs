@@ -9,9 +9,10 @@ use arvados_client::{ContainerUuid, scopes};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::rounds::{Job, KillTarget, RECORD_POLL_INTERVAL, STEP_TIMEOUT, Victim};
+use super::rounds::{Job, KillTarget, RECORD_POLL_INTERVAL, Victim};
 use super::tables::{ExpectedEnd, all};
 use crate::leftovers;
+use suite_tests::STEP_TIMEOUT;
 use suite_tests::fail_point_dir::PassedPoint;
 use suite_tests::stack::complete;
 

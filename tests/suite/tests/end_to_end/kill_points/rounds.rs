@@ -12,12 +12,11 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::tables::{ExpectedEnd, Point, Precondition};
+use suite_tests::STEP_TIMEOUT;
 use suite_tests::fail_point_dir::FailPointDir;
 use suite_tests::stack::{Stack, client};
 use suite_tests::start_log::StartLog;
 
-/// Timeout of each step of a round.
-pub(super) const STEP_TIMEOUT: Duration = Duration::from_secs(90);
 /// Number of ordinary containers of each round.
 const JOBS_PER_ROUND: usize = 5;
 /// Maximum number of attempts of a round to reach all its points.

@@ -2,16 +2,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use arvados_client::records::ContainerState;
 use rustix::process::{Signal, kill_process};
 use serde_json::json;
 
+use suite_tests::STEP_TIMEOUT;
 use suite_tests::fail_point_dir::FailPointDir;
 use suite_tests::stack::{Stack, wait_for};
-
-const STEP_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// The trashes in a directory.
 fn trashes(dir: &Path) -> Vec<PathBuf> {

@@ -1,13 +1,10 @@
 //! Containers that write more than their scratch space.
 
-use std::time::Duration;
-
 use arvados_client::records::ContainerState;
 use serde_json::json;
 
+use suite_tests::STEP_TIMEOUT;
 use suite_tests::stack::Stack;
-
-const STEP_TIMEOUT: Duration = Duration::from_secs(90);
 
 #[tokio::test]
 async fn neither_the_root_nor_a_sparse_file_escapes_the_limits() {

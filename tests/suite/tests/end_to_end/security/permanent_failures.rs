@@ -3,15 +3,13 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
-use std::time::Duration;
 
 use arvados_client::records::{ContainerState, RequestState};
 use serde_json::{Value, json};
 
+use suite_tests::STEP_TIMEOUT;
 use suite_tests::program::binary;
 use suite_tests::stack::{Stack, environment};
-
-const STEP_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// An image of these tests with a link that leads nowhere.
 fn image_with_link(stack: &Stack, name: &str) -> String {

@@ -6,7 +6,6 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use rustls::pki_types::PrivateKeyDer;
@@ -14,10 +13,10 @@ use serde_json::Value;
 
 use crate::secrets::secret;
 use crate::up::Up;
+use suite_tests::STEP_TIMEOUT;
 use suite_tests::program::{Program, binary};
 use suite_tests::stack::wait_for;
 
-const STEP_TIMEOUT: Duration = Duration::from_secs(90);
 const ASK_WITH_SDK: &str = "import arvados; arvados.api('v1', num_retries=0, cache=False)";
 const ASK_WITH_CURL: &str = "curl -sSf -H \"Authorization: Bearer $ARVADOS_API_TOKEN\" \
     https://$ARVADOS_API_HOST/arvados/v1/users/current";

@@ -10,7 +10,8 @@ use suite_tests::proxy::{Effect, Fault, Rule};
 
 use super::{BULK, LIST, LOCK, MINT, UNLOCK};
 use crate::backend::{Backend, on_every_dispatcher};
-use crate::fixture::{STEP_TIMEOUT, running};
+use crate::fixture::running;
+use suite_tests::STEP_TIMEOUT;
 
 async fn live_events_cannot_be_had(backend: Backend) {
     let mut options = running(backend);
