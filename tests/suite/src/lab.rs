@@ -71,8 +71,9 @@ impl Lab {
         if self.dir.is_some() {
             return dispatcher;
         }
-        let mut command = self.command("bash");
-        command.arg(script("cancel-jobs")).arg(self.scheduler);
+        let mut command = self.command("timeout");
+        command.args(["2m", "bash"]).arg(script("cancel-jobs"));
+        command.arg(self.scheduler);
         let instance_id = state_dir.join("label");
         dispatcher.at_end(move || {
             // A dispatcher that never started has no jobs.

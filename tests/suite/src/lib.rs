@@ -5,7 +5,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub mod condor_lab;
 pub mod fail_point_dir;
@@ -23,6 +23,13 @@ pub mod start_log;
 /// How long a test waits for one step before it fails. It is no promise of the programs: a machine
 /// that does ten times as much beside the test takes less, and nextest ends a test later than this.
 pub const STEP_TIMEOUT: Duration = Duration::from_secs(240);
+
+/// How long a test sleeps until it looks again for what it has been waiting for since `begun`: a
+/// twentieth of that, between 20 and 250 ms. Many that wait must not slow what they wait for.
+pub fn poll_pause(begun: Instant) -> Duration {
+    let (shortest, longest) = (Duration::from_millis(20), Duration::from_millis(250));
+    (begun.elapsed() / 20).clamp(shortest, longest)
+}
 
 /// The root of the checkout that these tests were built from.
 pub fn workspace() -> &'static std::path::Path {

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpSocket;
 
-use crate::STEP_TIMEOUT;
 use crate::image;
 use crate::program::{Program, binary};
+use crate::{STEP_TIMEOUT, poll_pause};
 
 pub struct Stack {
     pub api: Program,
@@ -195,7 +195,7 @@ impl Stack {
         timeout: Duration,
         done: impl Fn(&Container) -> bool,
     ) -> Container {
-        let until = Instant::now() + timeout;
+        let begun = Instant::now();
         loop {
             let known = self.user.container(uuid).await;
             if let Ok(record) = &known
@@ -203,7 +203,7 @@ impl Stack {
             {
                 return record.clone();
             }
-            if Instant::now() > until {
+            if begun.elapsed() > timeout {
                 let output = std::fs::read_to_string(
                     self.dispatcher_state_dir()
                         .join(uuid.as_str())
@@ -215,7 +215,7 @@ impl Stack {
                     self.api.log_text()
                 );
             }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            tokio::time::sleep(poll_pause(begun)).await;
         }
     }
 
@@ -289,12 +289,12 @@ pub fn client(ready: &Value, who: &str) -> Client {
 }
 
 pub fn wait_for<T>(what: &str, timeout: Duration, mut look: impl FnMut() -> Option<T>) -> T {
-    let until = Instant::now() + timeout;
+    let begun = Instant::now();
     loop {
         if let Some(found) = look() {
             return found;
         }
-        assert!(Instant::now() < until, "waited {timeout:?} for {what}");
-        std::thread::sleep(Duration::from_millis(20));
+        assert!(begun.elapsed() < timeout, "waited {timeout:?} for {what}");
+        std::thread::sleep(poll_pause(begun));
     }
 }

@@ -316,13 +316,13 @@ impl World {
     /// Waits for `words` in a log file of the running container, in the job directory.
     pub async fn until_saved_in(&self, job: &Job, file: &str, words: &str) {
         let path = job.dir.join("log").join(file);
-        let deadline = std::time::Instant::now() + crate::STEP_TIMEOUT;
+        let begun = std::time::Instant::now();
         while !fs::read_to_string(&path).is_ok_and(|text| text.contains(words)) {
             assert!(
-                std::time::Instant::now() < deadline,
+                begun.elapsed() < crate::STEP_TIMEOUT,
                 "{words:?} is not in {file}"
             );
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            tokio::time::sleep(suite_tests::poll_pause(begun)).await;
         }
     }
 
@@ -338,17 +338,17 @@ impl World {
         what: &str,
         holds: impl Fn(&Container) -> bool,
     ) -> Container {
-        let deadline = std::time::Instant::now() + crate::STEP_TIMEOUT;
+        let begun = std::time::Instant::now();
         loop {
             let record = self.record(job).await;
             if holds(&record) {
                 return record;
             }
             assert!(
-                std::time::Instant::now() < deadline,
+                begun.elapsed() < crate::STEP_TIMEOUT,
                 "not {what}: {record:?}"
             );
-            tokio::time::sleep(Duration::from_millis(30)).await;
+            tokio::time::sleep(suite_tests::poll_pause(begun)).await;
         }
     }
 }

@@ -5,10 +5,12 @@ use std::fs::{self, OpenOptions, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::fault::Rule;
 use super::state::{Job, Settings, State, now};
+use super::store::Version;
 use super::{COMMANDS, Call, PROGRAM, Store, job_runner};
 
 /// Timeout of the end of running jobs when the fake scheduler is dropped.
@@ -18,6 +20,8 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct FakeSched {
     store: Store,
+    /// The jobs of a version of the state: tests that wait read them again and again.
+    known_jobs: Mutex<(Option<Version>, Vec<Job>)>,
 }
 
 impl FakeSched {
@@ -43,6 +47,7 @@ impl FakeSched {
         fs::write(dir.join("slurm.conf"), "").expect("a file of the fake scheduler");
         let fake = Self {
             store: Store::new(dir),
+            known_jobs: Mutex::default(),
         };
         // The dispatcher may run as any user.
         for file in Store::FILES {
@@ -89,7 +94,18 @@ impl FakeSched {
 
     /// All jobs so far.
     pub fn jobs(&self) -> Vec<Job> {
-        self.store.read().expect("the fake's state").jobs
+        let version = self.store.version().expect("the fake's state");
+        let mut known = self
+            .known_jobs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if known.0 != Some(version) {
+            *known = (
+                Some(version),
+                self.store.read().expect("the fake's state").jobs,
+            );
+        }
+        known.1.clone()
     }
 
     /// All jobs so far with this name, which is a container's uuid.

@@ -138,15 +138,23 @@ fn open(path: &Path) -> io::Result<File> {
 
 fn wait(store: &Store, id: &str, mut child: Child) -> io::Result<()> {
     let pid = Pid::from_child(&child);
+    let (mut known, mut kill_at) = (None, None);
     loop {
         if let Some(status) = child.try_wait()? {
             return change(store, id, |job| finish(job, status)).map(drop);
         }
         // The directory is gone when the test is over.
-        let over = store
-            .read()
-            .map_or(true, |state| state.closing || should_kill(&state, id));
-        if over {
+        match store.version() {
+            Ok(version) if known == Some(version) => {}
+            Ok(version) => {
+                known = Some(version);
+                kill_at = store
+                    .read()
+                    .map_or(Some(0.0), |state| time_to_kill(&state, id));
+            }
+            Err(_) => kill_at = Some(0.0),
+        }
+        if kill_at.is_some_and(|at| at <= now()) {
             // The process may have ended just now.
             let _ = kill_process_group(pid, Signal::KILL);
         }
@@ -154,11 +162,14 @@ fn wait(store: &Store, id: &str, mut child: Child) -> io::Result<()> {
     }
 }
 
-fn should_kill(state: &State, id: &str) -> bool {
+/// The Unix time from which on the job's processes are to be killed, if there is one.
+fn time_to_kill(state: &State, id: &str) -> Option<f64> {
     // Numbers are used again: the newest.
     let job = state.jobs.iter().rfind(|job| job.id == id);
-    job.and_then(|job| job.kill_at)
-        .is_some_and(|at| at <= now())
+    match state.closing {
+        true => Some(0.0),
+        false => job.and_then(|job| job.kill_at),
+    }
 }
 
 fn change<T: Default>(

@@ -4,6 +4,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -14,6 +15,9 @@ const STATE: &str = "state.json";
 const JOBS: &str = "jobs.jsonl";
 const CALLS: &str = "calls.jsonl";
 const LOCK: &str = "lock";
+
+/// What changes with the state: of its files the inode, the size and the time of the last change.
+pub type Version = [(u64, u64, i64); 2];
 
 /// The directory with the whole state.
 #[derive(Debug, Clone)]
@@ -41,6 +45,16 @@ impl Store {
     pub fn read(&self) -> io::Result<State> {
         let _lock = self.lock(File::lock_shared)?;
         self.load()
+    }
+
+    /// A number that differs after each change of the state. It costs much less than the state.
+    pub fn version(&self) -> io::Result<Version> {
+        let _lock = self.lock(File::lock_shared)?;
+        let size = |name| match fs::metadata(self.dir.join(name)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((0, 0, 0)),
+            found => found.map(|file| (file.ino(), file.len(), file.mtime_nsec())),
+        };
+        Ok([size(STATE)?, size(JOBS)?])
     }
 
     /// The current state without the jobs.

@@ -9,7 +9,7 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use suite_tests::proxy::{Effect, Fault, Rule, SeenRequest};
 
-use crate::backend::{Backend, on_every_dispatcher, on_every_scheduler};
+use crate::backend::{Backend, api_fault};
 use crate::fixture::{Fixture, held, running};
 use suite_tests::STEP_TIMEOUT;
 
@@ -124,37 +124,49 @@ async fn attempt_tokens(fixture: &Fixture) -> usize {
 async fn the_lock_takes_effect_and_its_answer_is_lost(backend: Backend) {
     drop(completes_after_request_fails(backend, LOCK, losses()).await)
 }
-on_every_dispatcher!(the_lock_takes_effect_and_its_answer_is_lost);
+api_fault!(
+    the_lock_takes_effect_and_its_answer_is_lost,
+    [Condor, Local]
+);
 
 async fn the_lock_does_not_take_effect_and_its_answer_is_lost(backend: Backend) {
     drop(completes_after_request_fails(backend, LOCK, [Fault::Cut(Effect::None)]).await)
 }
-on_every_dispatcher!(the_lock_does_not_take_effect_and_its_answer_is_lost);
+api_fault!(
+    the_lock_does_not_take_effect_and_its_answer_is_lost,
+    [Condor, Local]
+);
 
 async fn a_gateway_refuses_the_lock_before_it_takes_effect(backend: Backend) {
     drop(completes_after_request_fails(backend, LOCK, refusals(Effect::None)).await)
 }
-on_every_dispatcher!(a_gateway_refuses_the_lock_before_it_takes_effect);
+api_fault!(
+    a_gateway_refuses_the_lock_before_it_takes_effect,
+    [Condor, Local]
+);
 
 async fn a_gateway_refuses_the_lock_after_it_took_effect(backend: Backend) {
     drop(completes_after_request_fails(backend, LOCK, refusals(Effect::Done)).await)
 }
-on_every_dispatcher!(a_gateway_refuses_the_lock_after_it_took_effect);
+api_fault!(
+    a_gateway_refuses_the_lock_after_it_took_effect,
+    [Condor, Local]
+);
 
 async fn many_locks_are_asked_for_and_the_answer_is_lost(backend: Backend) {
     completes_after_bulk_request_fails(backend, BULK[1]).await;
 }
-on_every_scheduler!(many_locks_are_asked_for_and_the_answer_is_lost);
+api_fault!(many_locks_are_asked_for_and_the_answer_is_lost, [Condor]);
 
 async fn many_tokens_are_asked_for_and_the_answer_is_lost(backend: Backend) {
     completes_after_bulk_request_fails(backend, BULK[0]).await;
 }
-on_every_scheduler!(many_tokens_are_asked_for_and_the_answer_is_lost);
+api_fault!(many_tokens_are_asked_for_and_the_answer_is_lost, [Condor]);
 
 async fn a_token_is_made_and_the_answer_is_lost(backend: Backend) {
     drop(completes_after_request_fails(backend, MINT, losses().chain(refusals(Effect::Done))).await)
 }
-on_every_dispatcher!(a_token_is_made_and_the_answer_is_lost);
+api_fault!(a_token_is_made_and_the_answer_is_lost, [Condor, Local]);
 
 async fn a_container_is_given_back_and_the_answer_is_lost(backend: Backend) {
     let mut fixture = held(backend).up().await;
@@ -185,7 +197,7 @@ async fn a_container_is_given_back_and_the_answer_is_lost(backend: Backend) {
         "spoilt requests"
     );
 }
-on_every_scheduler!(a_container_is_given_back_and_the_answer_is_lost);
+api_fault!(a_container_is_given_back_and_the_answer_is_lost, [Condor]);
 
 /// Listings fail in each of these ways, several times each, while a job is pending: the job stays
 /// as it is.
@@ -225,12 +237,12 @@ async fn the_token_is_not_known_for_a_while(backend: Backend) {
     )
     .await;
 }
-on_every_scheduler!(the_token_is_not_known_for_a_while);
+api_fault!(the_token_is_not_known_for_a_while, [Condor]);
 
 async fn listings_are_cut(backend: Backend) {
     job_stays_undisturbed(backend, 3, [Fault::Half, Fault::CutMidway]).await;
 }
-on_every_scheduler!(listings_are_cut);
+api_fault!(listings_are_cut, [Condor]);
 
 async fn listings_are_refused_by_a_gateway(backend: Backend) {
     let fixture = running(backend).up().await;
@@ -242,7 +254,7 @@ async fn listings_are_refused_by_a_gateway(backend: Backend) {
     let all_spoilt = || fixture.proxy.fault_count() == 4;
     fixture.wait_for("spoilt listings", all_spoilt).await;
 }
-on_every_scheduler!(listings_are_refused_by_a_gateway);
+api_fault!(listings_are_refused_by_a_gateway, [Condor]);
 
 async fn the_server_asks_for_less_and_is_given_it(backend: Backend) {
     let fixture = running(backend).up().await;
@@ -262,7 +274,7 @@ async fn the_server_asks_for_less_and_is_given_it(backend: Backend) {
         assert!(waited >= Duration::from_millis(990), "{waited:?} {first:?}");
     }
 }
-on_every_dispatcher!(the_server_asks_for_less_and_is_given_it);
+api_fault!(the_server_asks_for_less_and_is_given_it, [Condor, Local]);
 
 /// Another dispatcher was quicker, or the record changed: 422 and 412.
 async fn the_lock_is_refused(backend: Backend) {
@@ -280,7 +292,7 @@ async fn the_lock_is_refused(backend: Backend) {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
-on_every_dispatcher!(the_lock_is_refused);
+api_fault!(the_lock_is_refused, [Condor, Local]);
 
 /// Other dispatchers of a cluster lock first, often and rightly.
 #[tokio::test(flavor = "multi_thread")]
@@ -317,13 +329,13 @@ async fn pages_are_doubled_turned_round_or_count_wrongly(backend: Backend) {
     ];
     job_stays_undisturbed(backend, 4, faults).await;
 }
-on_every_scheduler!(pages_are_doubled_turned_round_or_count_wrongly);
+api_fault!(pages_are_doubled_turned_round_or_count_wrongly, [Condor]);
 
 /// Containers that a page omits are fetched one by one before they count as deleted.
 async fn pages_are_empty_though_there_is_something(backend: Backend) {
     job_stays_undisturbed(backend, 6, [with_items(Vec::clear)]).await;
 }
-on_every_scheduler!(pages_are_empty_though_there_is_something);
+api_fault!(pages_are_empty_though_there_is_something, [Condor]);
 
 async fn records_hold_unknown_fields_and_values(backend: Backend) {
     let odd = |items: &mut Vec<Value>| {
@@ -340,10 +352,10 @@ async fn records_hold_unknown_fields_and_values(backend: Backend) {
     };
     job_stays_undisturbed(backend, 4, [with_items(odd), with_items(unreadable)]).await;
 }
-on_every_scheduler!(records_hold_unknown_fields_and_values);
+api_fault!(records_hold_unknown_fields_and_values, [Condor]);
 
 /// The answer arrives byte by byte, but it arrives.
 async fn answers_trickle(backend: Backend) {
     job_stays_undisturbed(backend, 2, [Fault::Trickle(Duration::from_millis(2))]).await;
 }
-on_every_scheduler!(answers_trickle);
+api_fault!(answers_trickle, [Condor]);

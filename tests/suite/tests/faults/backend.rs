@@ -74,29 +74,12 @@ impl Backend {
 /// on a real Slurm, and on a real HTCondor.
 macro_rules! on_every_scheduler {
     ($row:ident) => {
-        crate::backend::on_every_backend!($row, on_fake_schedulers);
-    };
-}
-pub(crate) use on_every_scheduler;
-
-/// The same as [`on_every_scheduler`], and dispatch-local beside the fakes.
-macro_rules! on_every_dispatcher {
-    ($row:ident) => {
-        crate::backend::on_every_backend!($row, on_fakes_and_local);
-    };
-}
-pub(crate) use on_every_dispatcher;
-
-/// What [`on_every_scheduler`] and [`on_every_dispatcher`] share: `$fakes` runs the row on the
-/// fakes.
-macro_rules! on_every_backend {
-    ($row:ident, $fakes:ident) => {
         mod $row {
-            use crate::backend::{Backend, $fakes};
+            use crate::backend::{Backend, on_fake_schedulers};
 
             #[tokio::test(flavor = "multi_thread")]
             async fn fakes() {
-                $fakes(super::$row).await;
+                on_fake_schedulers(super::$row).await;
             }
 
             #[tokio::test(flavor = "multi_thread")]
@@ -111,7 +94,38 @@ macro_rules! on_every_backend {
         }
     };
 }
-pub(crate) use on_every_backend;
+pub(crate) use on_every_scheduler;
+
+/// Makes tests of a fault of the API server, which meets the same code in every dispatcher: on the
+/// fake Slurm, on the `$other` fakes side by side, and on real schedulers.
+macro_rules! api_fault {
+    ($row:ident, [$($other:ident),+]) => {
+        mod $row {
+            use crate::backend::{Backend, side_by_side};
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn one_fake() {
+                super::$row(Backend::Slurm).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn other_fakes() {
+                side_by_side(&[$(Backend::$other),+], super::$row).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn slurm() {
+                super::$row(Backend::RealSlurm).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn htcondor() {
+                super::$row(Backend::RealCondor).await;
+            }
+        }
+    };
+}
+pub(crate) use api_fault;
 
 /// Makes tests of `async fn $row(backend: Backend)` on the fake Slurm and on a real one.
 macro_rules! on_fake_and_real_slurm {
@@ -140,14 +154,8 @@ pub async fn on_fake_schedulers<F: Future<Output = ()> + Send + 'static>(
     side_by_side(&[Backend::Slurm, Backend::Condor], row).await;
 }
 
-/// Runs `row` on the fake Slurm, the fake HTCondor and dispatch-local side by side.
-pub async fn on_fakes_and_local<F: Future<Output = ()> + Send + 'static>(
-    row: impl Fn(Backend) -> F,
-) {
-    side_by_side(&[Backend::Slurm, Backend::Condor, Backend::Local], row).await;
-}
-
-async fn side_by_side<F: Future<Output = ()> + Send + 'static>(
+/// Runs `row` on these side by side.
+pub async fn side_by_side<F: Future<Output = ()> + Send + 'static>(
     kinds: &[Backend],
     row: impl Fn(Backend) -> F,
 ) {

@@ -13,9 +13,9 @@ use suite_tests::proxy::Proxy;
 
 use crate::backend::Backend;
 use crate::real_backend::RealScheduler;
-use suite_tests::STEP_TIMEOUT;
 use suite_tests::program::{Program, binary};
 use suite_tests::stack::{Servers, Stack, complete};
+use suite_tests::{STEP_TIMEOUT, poll_pause};
 
 /// The settings of a fixture.
 #[derive(Debug, Clone)]
@@ -247,13 +247,13 @@ impl Fixture {
         timeout: Duration,
         mut look: impl FnMut() -> Option<T>,
     ) -> T {
-        let until = Instant::now() + timeout;
+        let begun = Instant::now();
         loop {
             if let Some(found) = look() {
                 return found;
             }
-            assert!(Instant::now() < until, "waited {timeout:?} for {what}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            assert!(begun.elapsed() < timeout, "waited {timeout:?} for {what}");
+            tokio::time::sleep(poll_pause(begun)).await;
         }
     }
 

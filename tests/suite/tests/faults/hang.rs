@@ -8,7 +8,7 @@ use serde_json::json;
 use suite_tests::fake_sched::{Call, Fault, Rule};
 use suite_tests::proxy;
 
-use crate::backend::{Backend, on_every_scheduler};
+use crate::backend::{Backend, api_fault, on_every_scheduler};
 use crate::fixture::{FixtureOptions, held, running};
 use suite_tests::STEP_TIMEOUT;
 
@@ -121,7 +121,7 @@ async fn an_answer_comes_at_a_byte_a_second(backend: Backend) {
     }
     assert_eq!(fixture.proxy.fault_count(), 1);
 }
-on_every_scheduler!(an_answer_comes_at_a_byte_a_second);
+api_fault!(an_answer_comes_at_a_byte_a_second, [Condor]);
 
 /// A listing never ends: the dispatcher still reads the API and locks containers.
 async fn the_api_is_looked_at_while_a_listing_hangs(backend: Backend) {

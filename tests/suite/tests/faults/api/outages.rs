@@ -9,7 +9,7 @@ use serde_json::json;
 use suite_tests::proxy::{Effect, Fault, Rule};
 
 use super::{BULK, LIST, LOCK, MINT, UNLOCK};
-use crate::backend::{Backend, on_every_dispatcher};
+use crate::backend::{Backend, api_fault};
 use crate::fixture::running;
 use suite_tests::STEP_TIMEOUT;
 
@@ -30,7 +30,7 @@ async fn live_events_cannot_be_had(backend: Backend) {
     fixture.complete(&container, 1).await;
     assert!(fixture.proxy.fault_count() > 0);
 }
-on_every_dispatcher!(live_events_cannot_be_had);
+api_fault!(live_events_cannot_be_had, [Condor, Local]);
 
 async fn the_server_is_away_at_the_start(backend: Backend) {
     let mut options = running(backend);
@@ -45,7 +45,7 @@ async fn the_server_is_away_at_the_start(backend: Backend) {
     fixture.proxy.set_open(true);
     fixture.complete(&container, 1).await;
 }
-on_every_dispatcher!(the_server_is_away_at_the_start);
+api_fault!(the_server_is_away_at_the_start, [Condor, Local]);
 
 /// If the server is down when the dispatcher starts, log and health page report it at once, not
 /// only after the two minutes for which a client repeats its calls.
@@ -88,7 +88,7 @@ async fn the_server_is_away_for_a_while(backend: Backend) {
         fixture.complete(&container, 1).await;
     }
 }
-on_every_dispatcher!(the_server_is_away_for_a_while);
+api_fault!(the_server_is_away_for_a_while, [Condor, Local]);
 
 /// The server refuses valid tokens for a while, as after a restart of its database, and finds no
 /// record. The dispatcher concludes nothing from that.
@@ -123,4 +123,7 @@ async fn a_token_that_is_refused_for_a_while_is_still_good(backend: Backend) {
         assert!(!log.contains(flag), "{log}");
     }
 }
-on_every_dispatcher!(a_token_that_is_refused_for_a_while_is_still_good);
+api_fault!(
+    a_token_that_is_refused_for_a_while_is_still_good,
+    [Condor, Local]
+);
