@@ -191,7 +191,7 @@ async fn ten_runs_want_one_input_and_the_one_that_fetches_it_is_killed() {
             .unwrap();
         running.push((job, program));
         // The first run has begun to fetch before the others start.
-        let until = std::time::Instant::now() + crate::STEP_TIMEOUT;
+        let until = std::time::Instant::now() + suite_tests::STEP_TIMEOUT;
         while n == 0 && block_files(cache.path()).is_empty() {
             assert!(std::time::Instant::now() < until, "nothing is fetched");
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;

@@ -43,7 +43,7 @@ fn everything_in_a_group_is_killed_however_it_was_started_and_the_group_is_remov
         fs::write(dir.join("cgroup.procs"), child.id().to_string()).unwrap();
     }
     drop(child.stdin.take());
-    let deadline = Instant::now() + crate::STEP_TIMEOUT;
+    let deadline = Instant::now() + suite_tests::STEP_TIMEOUT;
     while group.processes().len() < 3 {
         assert!(Instant::now() < deadline, "{:?}", group.processes());
         std::thread::sleep(Duration::from_millis(10));
@@ -55,11 +55,11 @@ fn everything_in_a_group_is_killed_however_it_was_started_and_the_group_is_remov
 
     // The test reaps its child, as init would; until then some kernels count it as a member.
     let reaper = std::thread::spawn(move || child.wait().unwrap());
-    group.kill(crate::STEP_TIMEOUT).unwrap();
+    group.kill(suite_tests::STEP_TIMEOUT).unwrap();
     assert_eq!(reaper.join().unwrap().signal(), Some(9));
-    group.remove(crate::STEP_TIMEOUT).unwrap();
+    group.remove(suite_tests::STEP_TIMEOUT).unwrap();
     assert!(!group.exists());
     // Killing again has no effect.
-    group.kill(crate::STEP_TIMEOUT).unwrap();
-    group.remove(crate::STEP_TIMEOUT).unwrap();
+    group.kill(suite_tests::STEP_TIMEOUT).unwrap();
+    group.remove(suite_tests::STEP_TIMEOUT).unwrap();
 }

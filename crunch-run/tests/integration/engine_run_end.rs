@@ -19,7 +19,7 @@ fn alive(pid: u32) -> bool {
 }
 
 async fn soon(what: &str, is_true: impl Fn() -> bool) {
-    let deadline = Instant::now() + crate::STEP_TIMEOUT;
+    let deadline = Instant::now() + suite_tests::STEP_TIMEOUT;
     while !is_true() {
         assert!(Instant::now() < deadline, "{what}");
         tokio::time::sleep(Duration::from_millis(10)).await;

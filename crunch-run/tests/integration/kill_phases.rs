@@ -170,7 +170,10 @@ impl TestDir {
 }
 
 async fn until(what: &str, holds: impl AsyncFn() -> bool) {
-    assert!(comes_true(crate::STEP_TIMEOUT, holds).await, "not: {what}");
+    assert!(
+        comes_true(suite_tests::STEP_TIMEOUT, holds).await,
+        "not: {what}"
+    );
 }
 
 async fn comes_true(within: Duration, holds: impl AsyncFn() -> bool) -> bool {

@@ -1,7 +1,5 @@
 //! The tests of crunch-run as one program, so that their waits overlap: each module a subject.
 
-use suite_tests::STEP_TIMEOUT;
-
 mod arv_mount;
 mod cache;
 mod check;

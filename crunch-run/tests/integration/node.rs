@@ -77,7 +77,7 @@ async fn a_run_is_started_from_stdin_listed_and_killed() {
     // crunch-run ends its container first, which takes longer than `--kill` waits.
     let kill = crunch_run(&["--kill", "15", uuid]).output().unwrap();
     assert!(kill.status.code().is_some_and(|code| code <= 1), "{kill:?}");
-    let until = Instant::now() + crate::STEP_TIMEOUT;
+    let until = Instant::now() + suite_tests::STEP_TIMEOUT;
     while listed().contains(&uuid.to_owned()) {
         assert!(Instant::now() < until, "it does not end");
         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 async fn soon<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
-    let deadline = Instant::now() + crate::STEP_TIMEOUT;
+    let deadline = Instant::now() + suite_tests::STEP_TIMEOUT;
     loop {
         if let Some(seen) = look() {
             return seen;

@@ -101,7 +101,7 @@ async fn a_running_command_outlives_refusals_for_less_than_a_minute() {
     world.until_logged(&job, "ready").await;
     let refusal = Fault::Answer(StatusCode::UNAUTHORIZED, Effect::None);
     proxy.faults([Rule::every(Method::GET, "containers/*", refusal)]);
-    let deadline = Instant::now() + crate::STEP_TIMEOUT;
+    let deadline = Instant::now() + suite_tests::STEP_TIMEOUT;
     while proxy.fault_count() < 3 {
         assert!(Instant::now() < deadline, "it looks at its record");
         tokio::time::sleep(Duration::from_millis(50)).await;

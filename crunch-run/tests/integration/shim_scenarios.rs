@@ -41,7 +41,7 @@ fn is_running(pid: u32) -> bool {
 }
 
 async fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + crate::STEP_TIMEOUT;
+    let deadline = Instant::now() + suite_tests::STEP_TIMEOUT;
     while !done() {
         assert!(Instant::now() < deadline, "{what}");
         tokio::time::sleep(Duration::from_millis(5)).await;

@@ -67,7 +67,7 @@ impl Listener {
 
     /// The next message.
     pub async fn next(&mut self) -> Option<Value> {
-        self.next_within(crate::STEP_TIMEOUT).await
+        self.next_within(crate::fixture::STEP_TIMEOUT).await
     }
 
     /// The next message, or `None` after a timeout.

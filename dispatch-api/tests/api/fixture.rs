@@ -9,6 +9,10 @@ use reqwest::{Certificate, Client, Method};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+/// How long a test waits for one step before it fails: no promise, and more than an overloaded
+/// machine needs.
+pub const STEP_TIMEOUT: Duration = Duration::from_secs(240);
+
 /// A running server over a temporary directory.
 pub struct Fixture {
     pub server: Server,
@@ -93,7 +97,7 @@ impl Fixture {
     pub async fn with(directory: TempDir, options: Options) -> Fixture {
         // A process that another test is starting may hold the stopped server's lock and port until
         // its exec.
-        let until = Instant::now() + crate::STEP_TIMEOUT;
+        let until = Instant::now() + STEP_TIMEOUT;
         let server = loop {
             match Server::start(&options).await {
                 Err(_) if Instant::now() < until => {

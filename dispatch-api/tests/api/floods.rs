@@ -57,7 +57,7 @@ async fn is_served(api: &Api) -> bool {
 
 /// The lines of an access log, as soon as there are so many.
 async fn wait_for_lines(log: &Path, number: usize) -> Vec<Value> {
-    let until = Instant::now() + crate::STEP_TIMEOUT;
+    let until = Instant::now() + crate::fixture::STEP_TIMEOUT;
     loop {
         let text = std::fs::read_to_string(log).unwrap();
         let lines = text.lines().map(serde_json::from_str);

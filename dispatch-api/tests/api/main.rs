@@ -1,9 +1,5 @@
 //! Tests of the server over HTTPS, with the requests that its clients make.
 
-/// How long a test waits for one step before it fails: no promise, and more than an overloaded
-/// machine needs.
-const STEP_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(240);
-
 mod attempt_tokens;
 mod authorization_matrix;
 mod block_signatures;

@@ -91,7 +91,7 @@ async fn nothing_acknowledged_is_lost_when_the_server_is_killed() {
         })
     });
     let writers: Vec<_> = writers.collect();
-    let deadline = Instant::now() + crate::STEP_TIMEOUT;
+    let deadline = Instant::now() + crate::fixture::STEP_TIMEOUT;
     while written.load(Ordering::Relaxed) <= 50 && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

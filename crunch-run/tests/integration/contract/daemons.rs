@@ -91,7 +91,7 @@ impl Daemon {
             .spawn()
             .unwrap();
         let socket = dir.join("sock");
-        let deadline = Instant::now() + crate::STEP_TIMEOUT;
+        let deadline = Instant::now() + suite_tests::STEP_TIMEOUT;
         while UnixStream::connect(&socket).is_err() {
             let has_ended = starter.try_wait().unwrap().is_some();
             assert!(

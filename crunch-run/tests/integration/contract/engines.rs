@@ -167,7 +167,7 @@ impl Engine {
             .all(true)
             .filters(&[("name", vec![uuid.as_str()])].into())
             .build();
-        let until = std::time::Instant::now() + crate::STEP_TIMEOUT;
+        let until = std::time::Instant::now() + suite_tests::STEP_TIMEOUT;
         let names = loop {
             match client.list_containers(Some(all.clone())).await {
                 Ok(names) => break names,

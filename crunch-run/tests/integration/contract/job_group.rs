@@ -44,8 +44,8 @@ impl Drop for JobGroup {
     fn drop(&mut self) {
         let removed = self
             .0
-            .kill(crate::STEP_TIMEOUT)
-            .and_then(|()| self.0.remove(crate::STEP_TIMEOUT));
+            .kill(suite_tests::STEP_TIMEOUT)
+            .and_then(|()| self.0.remove(suite_tests::STEP_TIMEOUT));
         if let Err(error) = removed {
             eprintln!("{error}");
         }

@@ -101,7 +101,7 @@ pub async fn files_of_a_killed_attempt_are_removed_by_the_next(lab: &Lab) {
     lab.world.until_logged(&job, "ready").await;
     signal(&child, Signal::KILL);
     child.wait().await.unwrap();
-    let deadline = Instant::now() + crate::STEP_TIMEOUT;
+    let deadline = Instant::now() + suite_tests::STEP_TIMEOUT;
     while job.dir.join("scratch").exists() {
         assert!(Instant::now() < deadline, "its files are left");
         lab.run(&["true"], json!({})).await.code();
@@ -115,7 +115,7 @@ pub async fn the_command_of_a_killed_attempt_does_not_outlive_the_next(lab: &Lab
     child.wait().await.unwrap();
     // The next run of any container removes them, because this container may never run here again.
     lab.run(&["true"], json!({})).await.code();
-    let deadline = Instant::now() + crate::STEP_TIMEOUT;
+    let deadline = Instant::now() + suite_tests::STEP_TIMEOUT;
     loop {
         let left = lab.engine.left_overs(&job.uuid).await;
         if left.is_empty() {

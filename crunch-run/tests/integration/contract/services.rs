@@ -94,7 +94,7 @@ async fn is_killed_while_a_command_runs(engine: Engine, name: &str) {
     let log = world.log(&job).await;
     assert_eq!(lines(file(&log, "stdout.txt")), ["ready"]);
     // Removed without the daemon.
-    let deadline = Instant::now() + crate::STEP_TIMEOUT;
+    let deadline = Instant::now() + suite_tests::STEP_TIMEOUT;
     while !processes_named(&command).is_empty() {
         assert!(Instant::now() < deadline, "its command still runs");
         tokio::time::sleep(Duration::from_millis(50)).await;

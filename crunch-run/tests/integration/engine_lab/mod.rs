@@ -170,7 +170,7 @@ impl Lab {
             container.remove().await?;
             return Err(error);
         }
-        let exit = tokio::time::timeout(crate::STEP_TIMEOUT, container.wait())
+        let exit = tokio::time::timeout(suite_tests::STEP_TIMEOUT, container.wait())
             .await
             .expect("the container ends within a minute")?;
         let group = container.cgroup();

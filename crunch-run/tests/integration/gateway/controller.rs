@@ -159,7 +159,7 @@ impl Controller {
         let stream = answer.await.unwrap().compat();
         let connector = TlsConnector::from(Arc::new(trusting()));
         let name = ServerName::try_from("0.0.0.0").unwrap();
-        let tls = timeout(crate::STEP_TIMEOUT, connector.connect(name, stream)).await;
+        let tls = timeout(suite_tests::STEP_TIMEOUT, connector.connect(name, stream)).await;
         let tls = tls.expect("a handshake in time")?;
         let certificates = tls.get_ref().1.peer_certificates().unwrap();
         let certificate = certificates[0].to_vec();
@@ -204,7 +204,7 @@ impl Controller {
                 body: String::from_utf8_lossy(&body).into_owned(),
             }
         };
-        let answer = timeout(crate::STEP_TIMEOUT, exchange)
+        let answer = timeout(suite_tests::STEP_TIMEOUT, exchange)
             .await
             .expect("an answer in time");
         let proof = answer.header("x-arvados-authorization-response");
@@ -229,7 +229,11 @@ impl Controller {
 
 async fn until(counter: &watch::Sender<u32>, count: u32, what: &str) {
     let mut seen = counter.subscribe();
-    let waited = timeout(crate::STEP_TIMEOUT, seen.wait_for(|seen| *seen >= count)).await;
+    let waited = timeout(
+        suite_tests::STEP_TIMEOUT,
+        seen.wait_for(|seen| *seen >= count),
+    )
+    .await;
     waited
         .unwrap_or_else(|_| panic!("no {count} {what}"))
         .unwrap();

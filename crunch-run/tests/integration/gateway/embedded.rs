@@ -23,7 +23,7 @@ async fn dispatch_api_shows_the_log_of_a_running_container_and_the_saved_one_aft
         .until(&job, "its gateway_address is a tunnel", has_gateway)
         .await;
     let (mut status, mut text) = log(&world, &job).await;
-    let deadline = Instant::now() + crate::STEP_TIMEOUT;
+    let deadline = Instant::now() + suite_tests::STEP_TIMEOUT;
     while !text.contains("live") {
         assert!(Instant::now() < deadline, "{status}: {text}");
         (status, text) = log(&world, &job).await;

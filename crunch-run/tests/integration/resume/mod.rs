@@ -305,7 +305,7 @@ async fn two_at_once_are_one_too_many() {
 }
 
 async fn until(holds: impl Fn() -> bool) {
-    let deadline = std::time::Instant::now() + crate::STEP_TIMEOUT;
+    let deadline = std::time::Instant::now() + suite_tests::STEP_TIMEOUT;
     while !holds() {
         assert!(std::time::Instant::now() < deadline);
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;

@@ -31,8 +31,6 @@ use tempfile::TempDir;
 use tokio::net::TcpSocket;
 use tokio::process::{Child, Command};
 
-/// Longer than any container of these tests runs.
-
 /// Whether real containers can be run here. Where the tests must not be skipped, they fail instead.
 pub fn can_run() -> bool {
     let busybox = ["/bin/busybox", "/usr/bin/busybox"]
@@ -319,7 +317,7 @@ impl World {
         let begun = std::time::Instant::now();
         while !fs::read_to_string(&path).is_ok_and(|text| text.contains(words)) {
             assert!(
-                begun.elapsed() < crate::STEP_TIMEOUT,
+                begun.elapsed() < suite_tests::STEP_TIMEOUT,
                 "{words:?} is not in {file}"
             );
             tokio::time::sleep(suite_tests::poll_pause(begun)).await;
@@ -345,7 +343,7 @@ impl World {
                 return record;
             }
             assert!(
-                begun.elapsed() < crate::STEP_TIMEOUT,
+                begun.elapsed() < suite_tests::STEP_TIMEOUT,
                 "not {what}: {record:?}"
             );
             tokio::time::sleep(suite_tests::poll_pause(begun)).await;
@@ -354,7 +352,7 @@ impl World {
 }
 
 pub async fn finish(child: Child) -> Finished {
-    finish_within(child, crate::STEP_TIMEOUT).await
+    finish_within(child, suite_tests::STEP_TIMEOUT).await
 }
 
 pub async fn finish_within(child: Child, timeout: Duration) -> Finished {
