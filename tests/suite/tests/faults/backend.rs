@@ -70,27 +70,35 @@ impl Backend {
     }
 }
 
+/// Makes tests of the row of the module around: on a real Slurm, and on a real HTCondor.
+macro_rules! on_real_schedulers {
+    ($row:ident) => {
+        #[tokio::test(flavor = "multi_thread")]
+        async fn slurm() {
+            super::$row(crate::backend::Backend::RealSlurm).await;
+        }
+
+        #[tokio::test(flavor = "multi_thread")]
+        async fn htcondor() {
+            super::$row(crate::backend::Backend::RealCondor).await;
+        }
+    };
+}
+pub(crate) use on_real_schedulers;
+
 /// Makes tests of `async fn $row(backend: Backend)`: on the fake Slurm and HTCondor side by side,
 /// on a real Slurm, and on a real HTCondor.
 macro_rules! on_every_scheduler {
     ($row:ident) => {
         mod $row {
-            use crate::backend::{Backend, on_fake_schedulers};
+            use crate::backend::on_fake_schedulers;
 
             #[tokio::test(flavor = "multi_thread")]
             async fn fakes() {
                 on_fake_schedulers(super::$row).await;
             }
 
-            #[tokio::test(flavor = "multi_thread")]
-            async fn slurm() {
-                super::$row(Backend::RealSlurm).await;
-            }
-
-            #[tokio::test(flavor = "multi_thread")]
-            async fn htcondor() {
-                super::$row(Backend::RealCondor).await;
-            }
+            crate::backend::on_real_schedulers!($row);
         }
     };
 }
@@ -113,15 +121,7 @@ macro_rules! api_fault {
                 side_by_side(&[$(Backend::$other),+], super::$row).await;
             }
 
-            #[tokio::test(flavor = "multi_thread")]
-            async fn slurm() {
-                super::$row(Backend::RealSlurm).await;
-            }
-
-            #[tokio::test(flavor = "multi_thread")]
-            async fn htcondor() {
-                super::$row(Backend::RealCondor).await;
-            }
+            crate::backend::on_real_schedulers!($row);
         }
     };
 }

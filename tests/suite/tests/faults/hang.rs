@@ -12,6 +12,9 @@ use crate::backend::{Backend, api_fault, on_every_scheduler};
 use crate::fixture::{FixtureOptions, held, running};
 use suite_tests::STEP_TIMEOUT;
 
+/// Longer than the dispatcher's timeout for the server, which is a minute, and the steps after it.
+const TRICKLE_TIMEOUT: Duration = Duration::from_secs(100);
+
 /// Timeout of the dispatcher's commands; long enough for healthy commands on a slow machine.
 const COMMAND_TIMEOUT: &str = "25s";
 
@@ -112,7 +115,7 @@ async fn an_answer_comes_at_a_byte_a_second(backend: Backend) {
     let locked = |c: &Container| c.state == ContainerState::Locked;
     fixture
         .stack
-        .wait_until(&second, STEP_TIMEOUT, locked)
+        .wait_until(&second, TRICKLE_TIMEOUT, locked)
         .await;
     fixture.assert_undisturbed(&container).await;
     fixture.start_jobs();

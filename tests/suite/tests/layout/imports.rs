@@ -1,76 +1,11 @@
-//! Rules about source files that no compiler checks: their size, their first line, that no files
-//! import each other in a circle, and that the pure modules of dispatch-core stay pure.
+//! Rules about imports: no files import each other in a circle, and the pure modules of
+//! dispatch-core stay pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Maximum number of lines of a file.
-const MAX_LINES: usize = 500;
-/// Maximum of the median number of lines.
-const MAX_MEDIAN_LINES: usize = 170;
-/// Maximum width of a comment line. Rows of tables may be wider.
-const MAX_COMMENT_COLUMNS: usize = 100;
-
-/// All Rust files below `dir`, build output left out.
-fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        if path.is_dir() && name != "target" && !name.starts_with('.') {
-            sources(&path, found);
-        } else if name.ends_with(".rs") {
-            found.push(path);
-        }
-    }
-}
-
-fn all_sources() -> Vec<(PathBuf, String)> {
-    let mut files = Vec::new();
-    sources(suite_tests::workspace(), &mut files);
-    let read = |path: PathBuf| {
-        let text = fs::read_to_string(&path).unwrap();
-        (path, text)
-    };
-    files.into_iter().map(read).collect()
-}
-
-#[test]
-fn files_are_short_and_say_first_what_they_are() {
-    let files = all_sources();
-    let mut lines: Vec<usize> = files.iter().map(|(_, text)| text.lines().count()).collect();
-    lines.sort_unstable();
-    assert!(lines.len() > 500, "only {} files were found", lines.len());
-    let median = lines[lines.len() / 2];
-    assert!(median <= MAX_MEDIAN_LINES, "the median is {median} lines");
-    let problem = |(path, text): &(PathBuf, String)| {
-        let (path, count) = (path.display(), text.lines().count());
-        let first = text.lines().next().unwrap_or_default();
-        match first.starts_with("//! ") && first.len() > 20 {
-            _ if count > MAX_LINES => Some(format!("{path} has {count} lines")),
-            false => Some(format!("{path} does not say in its first line what it is")),
-            true => None,
-        }
-    };
-    let problems: Vec<String> = files.iter().filter_map(problem).collect();
-    assert!(problems.is_empty(), "{}", problems.join("\n"));
-}
-
-#[test]
-fn comments_fit_into_100_columns() {
-    let mut problems = Vec::new();
-    for (path, text) in all_sources() {
-        for (index, line) in text.lines().enumerate() {
-            let comment = line.trim_start();
-            let is_table = comment.trim_start_matches(['/', '!', ' ']).starts_with('|');
-            let is_wide = line.chars().count() > MAX_COMMENT_COLUMNS;
-            if comment.starts_with("//") && is_wide && !is_table {
-                problems.push(format!("{}:{}", path.display(), index + 1));
-            }
-        }
-    }
-    assert!(problems.is_empty(), "{}", problems.join("\n"));
-}
+use crate::{all_sources, sources};
 
 #[test]
 fn no_files_import_each_other_in_a_circle() {
