@@ -47,7 +47,7 @@ impl Store {
         self.load()
     }
 
-    /// A number that differs after each change of the state. It costs much less than the state.
+    /// A value that differs after each change of the state. It costs much less than the state.
     pub fn version(&self) -> io::Result<Version> {
         let _lock = self.lock(File::lock_shared)?;
         let size = |name| match fs::metadata(self.dir.join(name)) {
