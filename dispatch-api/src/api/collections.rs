@@ -1,12 +1,13 @@
 //! `/arvados/v1/collections`.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::call::{Call, Reply};
 use super::resource;
 use super::route::Route;
 use crate::auth::permission;
 use crate::clock;
+use crate::collection::content::ManifestContent;
 use crate::collection::store;
 use crate::container::image::is_pdh;
 use crate::error::{ApiError, Result};
@@ -44,17 +45,22 @@ fn untrash(call: &Call, uuid: &str) -> Result<Reply> {
 }
 
 fn create(call: &Call) -> Result<Reply> {
-    let attributes = call.params.attributes(&COLLECTIONS)?;
+    let mut attributes = call.params.attributes(&COLLECTIONS)?;
+    let content = match take_content(call, &mut attributes)? {
+        Some(content) => content,
+        None => ManifestContent::parse("")?,
+    };
     let unique = call.params.flag("ensure_unique_name");
     let caller = call.caller.clone();
     let created = call
         .app
-        .write(move |tx| store::create(tx, &caller, &attributes, unique))?;
+        .write(move |tx| store::create(tx, &caller, &attributes, content, unique))?;
     show(call, created)
 }
 
 fn update(call: &Call, uuid: &str) -> Result<Reply> {
-    let attributes = call.params.attributes(&COLLECTIONS)?;
+    let mut attributes = call.params.attributes(&COLLECTIONS)?;
+    let content = take_content(call, &mut attributes)?;
     let include_trash = call.params.flag("include_trash");
     let unique_name = call.params.flag("ensure_unique_name");
     let (caller, uuid, etag) = (call.caller.clone(), uuid.to_owned(), call.if_match.clone());
@@ -64,9 +70,17 @@ fn update(call: &Call, uuid: &str) -> Result<Reply> {
             unique_name,
             if_match: etag.as_deref(),
         };
-        store::update(tx, &caller, &uuid, &attributes, options)
+        store::update(tx, &caller, &uuid, &attributes, content, options)
     })?;
     show(call, updated)
+}
+
+fn take_content(
+    call: &Call,
+    attributes: &mut Map<String, Value>,
+) -> Result<Option<ManifestContent>> {
+    let signer = &call.app.config.block_signer;
+    ManifestContent::take_from_client(attributes, signer, &call.caller)
 }
 
 fn by_uuid(call: &Call, uuid: &str) -> Result<Reply> {

@@ -1,9 +1,13 @@
 //! Manifest text: validated, and stripped of signatures for storage.
 
 use arvados_client::manifest::{self, Manifest};
+use serde_json::{Map, Value};
 
-use crate::blocks::signature;
+use crate::auth::Caller;
+use crate::blocks::signature::{self, BlockSigner};
 use crate::error::{ApiError, Result};
+use crate::record::Record;
+use crate::schema::COLLECTIONS;
 
 /// Maximum number of directories in the name of a stream, or of a file within it. File systems
 /// allow paths of 4,096 bytes.
@@ -19,6 +23,39 @@ pub struct ManifestContent {
 }
 
 impl ManifestContent {
+    /// Takes the manifest out of the attributes that a client sent; `None` if they have none. Only
+    /// administrators may name blocks without a valid signature.
+    ///
+    /// A manifest may have millions of blocks, so this is done before the write, which all others
+    /// wait for.
+    pub fn take_from_client(
+        attributes: &mut Map<String, Value>,
+        signer: &BlockSigner,
+        caller: &Caller,
+    ) -> Result<Option<ManifestContent>> {
+        let Some(given) = attributes.remove("manifest_text") else {
+            return Ok(None);
+        };
+        let attr = COLLECTIONS.public_attr("manifest_text");
+        let text = attr.map_or(Ok(Value::Null), |attr| attr.coerce(&given))?;
+        let text = text.as_str().unwrap_or_default();
+        if !caller.without_attempt_privileges().is_admin {
+            signer.check(text, &caller.presented_token)?;
+        }
+        Self::parse(text).map(Some)
+    }
+
+    /// The content of a stored collection.
+    pub fn of_stored(collection: &Record) -> ManifestContent {
+        let count = |name| collection.int(name).unsigned_abs();
+        ManifestContent {
+            text: collection.text("manifest_text").to_owned(),
+            pdh: collection.text("portable_data_hash").to_owned(),
+            file_count: count("file_count"),
+            total_size: count("file_size_total"),
+        }
+    }
+
     /// Validates a manifest and removes its signatures.
     pub fn parse(text: &str) -> Result<ManifestContent> {
         let manifest = Manifest::parse(text).map_err(|problem| {

@@ -22,11 +22,12 @@ pub fn is_in_trash(collection: &Record, now: &str) -> bool {
     collection.bool("is_trashed") || collection.some_text("trash_at").is_some_and(|at| at <= now)
 }
 
-/// Creates a collection from a client's attributes.
+/// Creates a collection from a client's attributes and content.
 pub fn create(
     tx: &Tx<'_>,
     caller: &Caller,
     attributes: &Map<String, Value>,
+    content: ManifestContent,
     unique_name: bool,
 ) -> Result<Record> {
     let caller = &caller.without_attempt_privileges();
@@ -39,20 +40,19 @@ pub fn create(
         return Err(ApiError::denied());
     }
     collection.set("owner_uuid", owner);
-    let manifest = collection.text("manifest_text").to_owned();
-    set_client_content(tx, caller, &mut collection, &manifest)?;
+    set_content(&mut collection, content);
     normalise_trash(tx, &Record::new(), &mut collection);
     insert(tx, caller, collection, unique_name)
 }
 
 /// Creates a collection for the server itself from stored content, with a unique name.
-pub fn create_from_manifest(
+pub fn create_from_content(
     tx: &Tx<'_>,
     caller: &Caller,
     mut collection: Record,
-    manifest: &str,
+    content: ManifestContent,
 ) -> Result<Record> {
-    set_content(&mut collection, ManifestContent::parse(manifest)?);
+    set_content(&mut collection, content);
     insert(tx, caller, collection, true)
 }
 
@@ -76,12 +76,13 @@ fn insert(
     tx.create(&COLLECTIONS, caller, collection)
 }
 
-/// Updates a collection from a client's attributes.
+/// Updates a collection from a client's attributes and, if it is given, content.
 pub fn update(
     tx: &Tx<'_>,
     caller: &Caller,
     uuid: &str,
     attributes: &Map<String, Value>,
+    content: Option<ManifestContent>,
     options: UpdateOptions<'_>,
 ) -> Result<Record> {
     let old = permission::require_readable(tx.conn, &COLLECTIONS, caller, uuid)?;
@@ -95,11 +96,9 @@ pub fn update(
     if old.get("name") != new.get("name") {
         tx.config.rules.check_name(new.text("name"))?;
     }
-    if attributes.contains_key("manifest_text") {
-        let manifest = new.text("manifest_text").to_owned();
-        set_client_content(tx, caller, &mut new, &manifest)?;
-    } else {
-        restore_derived(&old, &mut new);
+    match content {
+        Some(content) => set_content(&mut new, content),
+        None => restore_derived(&old, &mut new),
     }
     normalise_trash(tx, &old, &mut new);
     if options.unique_name {
@@ -147,22 +146,6 @@ pub fn untrash(tx: &Tx<'_>, caller: &Caller, uuid: &str, unique_name: bool) -> R
         make_name_unique(tx, &mut new)?;
     }
     tx.update(&COLLECTIONS, caller, &old, new)
-}
-
-/// Sets content from a client's manifest. Only administrators may name blocks without a valid
-/// signature.
-fn set_client_content(
-    tx: &Tx<'_>,
-    caller: &Caller,
-    collection: &mut Record,
-    manifest: &str,
-) -> Result<()> {
-    if !caller.is_admin {
-        let signer = &tx.config.block_signer;
-        signer.check(manifest, &caller.presented_token)?;
-    }
-    set_content(collection, ManifestContent::parse(manifest)?);
-    Ok(())
 }
 
 fn set_content(collection: &mut Record, content: ManifestContent) {

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 
 use crate::auth::{Caller, Identity};
 use crate::clock;
-use crate::collection::{content, store};
+use crate::collection::content::{self, ManifestContent};
+use crate::collection::store;
 use crate::container::{create, priority};
 use crate::db::rows;
 use crate::error::Result;
@@ -207,8 +208,8 @@ fn output_collection(
             .set("trash_at", end.as_str())
             .set("delete_at", end);
     }
-    let created =
-        store::create_from_manifest(tx, system, collection, source.text("manifest_text"))?;
+    let output = ManifestContent::of_stored(&source);
+    let created = store::create_from_content(tx, system, collection, output)?;
     Ok(Some(created.uuid().to_owned()))
 }
 
@@ -261,7 +262,8 @@ fn log_collection(
             "properties",
             json!({"type": "log", "container_request": request.uuid()}),
         );
-    let created = store::create_from_manifest(tx, system, collection, &manifest)?;
+    let content = ManifestContent::parse(&manifest)?;
+    let created = store::create_from_content(tx, system, collection, content)?;
     Ok(Some(created.uuid().to_owned()))
 }
 
