@@ -3,8 +3,10 @@
 /// Maximum length in bytes of a path or message in a log.
 const MAX_LOGGED_TEXT: usize = 300;
 
-/// Text from a request for a log: shortened, without block signatures and secrets of tokens.
+/// Text from a request for a log: percent-decoded, shortened, without block signatures and secrets
+/// of tokens.
 pub fn redact(text: &str) -> String {
+    let text = percent_encoding::percent_decode_str(text).decode_utf8_lossy();
     let mut result = String::new();
     for (index, part) in text
         .split_inclusive(['/', '+', ' ', '"', '\'', '&', '='])
@@ -47,6 +49,15 @@ mod tests {
                 &format!("/x/v2/local-gj3su-000000000000000/{secret}/y"),
                 "/x/v2/local-gj3su-000000000000000/***/y",
             ),
+            (
+                &format!(
+                    "/x/v2%2Flocal-gj3su-000000000000000%2F{}%{:x}",
+                    &secret[..49],
+                    b'i'
+                ),
+                "/x/v2/local-gj3su-000000000000000/***",
+            ),
+            ("/a%2BA0123%4065e0c000", "/a+***"),
             ("filter \"eyJhbGciOi.J9\" fails", "filter \"***\" fails"),
         ] {
             assert_eq!(redact(text), expected);

@@ -19,10 +19,10 @@ pub static USERS: Resource = Resource {
         Attr::text("username"),
         Attr::text("first_name"),
         Attr::text("last_name"),
-        Attr::text("identity_url"),
+        Attr::text("identity_url").secret(),
         Attr::bool("is_active"),
         Attr::bool("is_admin"),
-        Attr::object("prefs"),
+        Attr::object("prefs").secret(),
         Attr::int("row_version").hidden(),
     ],
 };
