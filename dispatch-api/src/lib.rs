@@ -23,6 +23,7 @@ pub mod events;
 mod gateway;
 pub mod housekeeping;
 pub mod http;
+mod json_text;
 mod limits;
 pub mod metrics;
 mod open_files;

@@ -13,7 +13,8 @@ use crate::schema::{Attr, Resource};
 /// Maximum number of records of a page.
 pub const MAX_PAGE_SIZE: i64 = 1000;
 const DEFAULT_PAGE_SIZE: i64 = 100;
-/// Size in bytes at which a page ends, even if it has fewer records than `limit`.
+/// Size in bytes at which a page ends, even if it has fewer records than `limit`
+/// ([`rows::row_bytes`]).
 const MAX_PAGE_BYTES: usize = 8 << 20;
 
 /// The validated parameters of a listing.
@@ -162,7 +163,7 @@ pub fn fetch_page(
         let mut found = statement.query(params_from_iter(values))?;
         let mut bytes = 0;
         while let Some(row) = found.next()? {
-            bytes += row_bytes(row, attrs.len());
+            bytes += rows::row_bytes(row, &attrs);
             items.push(rows::read_row(row, &attrs)?);
             if bytes > MAX_PAGE_BYTES {
                 break;
@@ -185,24 +186,22 @@ pub fn fetch_page(
     Ok(ListResult { items, available })
 }
 
-fn row_bytes(row: &rusqlite::Row<'_>, columns: usize) -> usize {
-    (0..columns)
-        .filter_map(|index| row.get_ref(index).ok())
-        .map(|value| value.as_bytes().map_or(8, <[u8]>::len))
-        .sum()
-}
-
-/// The columns to read: the selection and what its etag needs, else all public attributes and the
-/// row version.
+/// The columns to read: the selection, else all public attributes; what the etag needs; and what
+/// tells whether a manifest is signed, which one in the trash is not.
 fn columns_to_fetch(resource: &'static Resource, page: &PageQuery) -> Vec<&'static Attr> {
     let mut attrs: Vec<&'static Attr> = match &page.select {
         Some(selected) => selected.clone(),
         None => resource.public_attrs().filter(|attr| !attr.bulky).collect(),
     };
-    if page.distinct {
-        return attrs;
-    }
-    for needed in ["uuid", "row_version", "is_trashed"] {
+    let for_etag: &[&str] = match page.distinct {
+        true => &[],
+        false => &["uuid", "row_version"],
+    };
+    let for_signing: &[&str] = match attrs.iter().any(|attr| attr.name == "manifest_text") {
+        true => &["is_trashed", "trash_at"],
+        false => &[],
+    };
+    for needed in for_etag.iter().chain(for_signing).copied() {
         if let Some(attr) = resource.attr(needed)
             && !attrs.iter().any(|known| known.name == needed)
         {

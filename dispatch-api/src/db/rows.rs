@@ -5,6 +5,7 @@ use rusqlite::{Connection, Row, ToSql, params_from_iter};
 use serde_json::{Value, json};
 
 use crate::error::{ApiError, Result};
+use crate::json_text;
 use crate::record::Record;
 use crate::schema::{Attr, AttrType, Resource};
 
@@ -65,6 +66,17 @@ pub fn find(
     clause: &str,
     params: &[&dyn ToSql],
 ) -> Result<Vec<Record>> {
+    find_up_to(connection, resource, clause, params, usize::MAX)
+}
+
+/// Like [`find`], but ends after the record with which values of `max_bytes` are read.
+pub fn find_up_to(
+    connection: &Connection,
+    resource: &Resource,
+    clause: &str,
+    params: &[&dyn ToSql],
+    max_bytes: usize,
+) -> Result<Vec<Record>> {
     let attrs: Vec<&Attr> = resource.attrs.iter().collect();
     let sql = format!(
         "SELECT {} FROM {} WHERE {clause}",
@@ -73,11 +85,29 @@ pub fn find(
     );
     let mut statement = connection.prepare_cached(&sql)?;
     let mut rows = statement.query(params)?;
-    let mut found = Vec::new();
-    while let Some(row) = rows.next()? {
+    let (mut found, mut bytes) = (Vec::new(), 0);
+    while bytes < max_bytes
+        && let Some(row) = rows.next()?
+    {
+        bytes += row_bytes(row, &attrs);
         found.push(read_row(row, &attrs)?);
     }
     Ok(found)
+}
+
+/// The size in bytes of the values of a row: as they are stored, and for JSON what each value takes
+/// beside its text, once it is parsed.
+pub fn row_bytes(row: &Row<'_>, attrs: &[&Attr]) -> usize {
+    let size = |(index, attr): (usize, &&Attr)| {
+        let stored = row.get_ref(index).ok()?.as_bytes().ok();
+        let text = stored.unwrap_or(&[0; 8]);
+        let values = match attr.kind {
+            AttrType::Object | AttrType::Array => json_text::count_values(text),
+            _ => 0,
+        };
+        Some(text.len() + values * size_of::<Value>())
+    };
+    attrs.iter().enumerate().filter_map(size).sum()
 }
 
 pub fn fetch(connection: &Connection, resource: &Resource, uuid: &str) -> Result<Option<Record>> {

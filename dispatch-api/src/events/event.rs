@@ -4,6 +4,10 @@ use serde_json::{Map, Value, json};
 
 use crate::record::Record;
 
+/// Maximum size in bytes of the properties of an event; without them, a client reads the object.
+/// Events wait in memory for slow clients, and their texts are from other clients.
+const MAX_PROPERTIES_BYTES: usize = 32 << 10;
+
 #[derive(Clone, Debug)]
 pub struct Event {
     pub id: i64,
@@ -24,6 +28,10 @@ impl Event {
                 "old_attributes": keep_attributes(&properties["old_attributes"], names),
                 "new_attributes": keep_attributes(&properties["new_attributes"], names),
             })
+        };
+        let properties = match properties.to_string().len() <= MAX_PROPERTIES_BYTES {
+            true => properties,
+            false => json!({}),
         };
         let mut body = Map::new();
         for name in [
@@ -91,6 +99,15 @@ fn to_microseconds(time: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn large_properties_are_left_out() {
+        for (bytes, is_kept) in [(1000, true), (MAX_PROPERTIES_BYTES, false)] {
+            let entry = Record::new().with("properties", json!({"text": "x".repeat(bytes)}));
+            let event = Event::from_log(&entry, &[]);
+            assert_eq!(event.message(1).len() > bytes, is_kept, "{bytes}");
+        }
+    }
 
     #[test]
     fn an_event_carries_few_attributes_and_no_secret() {

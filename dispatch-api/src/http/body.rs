@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use super::transfer_rate::WaitBudget;
 use crate::error::{ApiError, Result};
+use crate::json_text;
 use crate::limits::{ClientShare, Limits, Permits};
 
 /// Maximum number of bytes of a body that are read before its token is checked.
@@ -23,6 +24,8 @@ const ANONYMOUS_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size in bytes of a body that is not counted as memory of its client. The usual requests
 /// of a user therefore never wait for his stalled uploads.
 const MAX_FREE_BODY_BYTES: u64 = 16 << 10;
+/// Maximum size in bytes of JSON whose values are not counted as memory of its client.
+const MAX_FREE_JSON_BYTES: usize = 4 << 10;
 /// Maximum time that a rejected body is discarded, in all and between two chunks.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(30);
 const DISCARD_CHUNK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -44,6 +47,34 @@ pub struct UnreadBody {
 pub struct BufferedBody {
     pub bytes: Bytes,
     _permits: Option<Permits>,
+    _parsed_permits: Option<Permits>,
+}
+
+impl BufferedBody {
+    /// Waits for the memory that the JSON of this body takes when it is parsed.
+    pub async fn acquire_parsed(
+        &mut self,
+        limits: &Limits,
+        share: &ClientShare,
+        is_form: bool,
+    ) -> Result<()> {
+        if self.bytes.len() <= MAX_FREE_JSON_BYTES {
+            return Ok(());
+        }
+        let text = self.bytes.clone();
+        let estimate = move || match is_form {
+            true => json_text::parsed_bytes_of_form(&text),
+            false => json_text::parsed_bytes(&text),
+        };
+        let bytes = tokio::task::spawn_blocking(estimate)
+            .await
+            .map_err(|_| ApiError::BadRecord("the estimate of a body panicked".into()))?;
+        self._parsed_permits = match bytes {
+            0 => None,
+            bytes => Some(limits.acquire_memory(share, bytes as u64).await?),
+        };
+        Ok(())
+    }
 }
 
 impl UnreadBody {
@@ -115,6 +146,7 @@ impl UnreadBody {
             Ok(permits) => Ok(BufferedBody {
                 bytes: self.read.freeze(),
                 _permits: permits,
+                _parsed_permits: None,
             }),
             Err(problem) => {
                 self.discard();
@@ -170,5 +202,45 @@ impl UnreadBody {
                 tokio::time::timeout(DISCARD_CHUNK_TIMEOUT, rest.next()).await
             {}
         }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::{ClientKey, LimitSettings};
+
+    #[tokio::test(start_paused = true)]
+    async fn the_values_of_json_count_as_memory_of_their_client() {
+        let limits = Limits::new(LimitSettings {
+            max_connections: 4,
+            max_request_memory: 64 << 20,
+        });
+        let greedy = limits.share(&ClientKey::User("greedy".into()));
+        let other = limits.share(&ClientKey::User("other".into()));
+        let acquire = |text: &str, is_form, share| {
+            let mut body = BufferedBody {
+                bytes: Bytes::from(text.to_owned()),
+                ..BufferedBody::default()
+            };
+            let limits = &limits;
+            async move {
+                body.acquire_parsed(limits, share, is_form)
+                    .await
+                    .map(|()| body)
+            }
+        };
+        let values = format!("[{}0]", "0,".repeat(60_000));
+        let form = format!("filters=\"{}", "%5B%5D%2C".repeat(20_000));
+        let held = acquire(&values, false, &greedy).await.unwrap();
+        for (text, is_form) in [(&values, false), (&form, true)] {
+            let refused = acquire(text, is_form, &greedy).await.err().unwrap();
+            assert_eq!(refused.status().as_u16(), 429);
+            assert!(acquire(text, is_form, &other).await.is_ok());
+        }
+        let text = format!("\"{}\"", ",".repeat(1 << 20));
+        assert!(acquire(&text, false, &greedy).await.is_ok());
+        drop(held);
+        assert!(acquire(&values, false, &greedy).await.is_ok());
     }
 }

@@ -15,6 +15,7 @@ use serde_json::json;
 use crate::api::params::{self, Params};
 use crate::api::{self, Call, Reply};
 use crate::app::{self, App};
+use crate::auth::Caller;
 use crate::blocks::block_name;
 use crate::emulation::dialect::{self, Responder};
 use crate::emulation::{Rules, faults};
@@ -27,6 +28,7 @@ use crate::limits::MAX_BODY_BYTES;
 
 const DISCOVERY_PATH: &str = "/discovery/v1/apis/arvados/v1/rest";
 const CONFIG_PATH: &str = "/arvados/v1/config";
+const METRICS_PATH: &str = "/metrics";
 /// Paths that need no token.
 const PUBLIC_PATHS: [&str; 2] = [DISCOVERY_PATH, CONFIG_PATH];
 /// Maximum size in bytes of a response that is not counted as memory of its client.
@@ -35,7 +37,7 @@ const MAX_FREE_RESPONSE_BYTES: u64 = 64 << 10;
 pub fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/_health/ping", get(ping))
-        .route("/metrics", get(metrics))
+        .route(METRICS_PATH, get(metrics))
         .route("/websocket", get(websocket::open))
         .merge(gateway_routes())
         .fallback(any(handle))
@@ -88,9 +90,15 @@ async fn handle_buffered(
             BufferedBody::default()
         }
         false => {
-            let timeout = app.transfer_timeout;
-            body.read(&app.limits, &admission.share, MAX_BODY_BYTES, timeout)
-                .await?
+            let (limits, share) = (&app.limits, &admission.share);
+            let mut body = body
+                .read(limits, share, MAX_BODY_BYTES, app.transfer_timeout)
+                .await?;
+            if block_name(&path).is_none() {
+                let is_form = params::is_form(&parts.headers);
+                body.acquire_parsed(limits, share, is_form).await?;
+            }
+            body
         }
     };
     let buffered = BufferedRequest {
@@ -99,6 +107,7 @@ async fn handle_buffered(
         query: parts.uri.query().map(str::to_owned),
         headers: parts.headers,
         remote: context.remote(),
+        admitted: admission.caller,
     };
     let response = app::run_blocking(app, &admission.share, move |app| {
         route_buffered(app, &buffered, &body.bytes)
@@ -149,6 +158,17 @@ struct BufferedRequest {
     query: Option<String>,
     headers: HeaderMap,
     remote: String,
+    /// Who was admitted; `None` without a valid token.
+    admitted: Option<Caller>,
+}
+
+impl BufferedRequest {
+    /// The caller whose token was admitted, whatever the body says. The token is checked again,
+    /// because it may have been revoked while the body was read.
+    fn authenticate(&self, app: &App) -> Result<Caller> {
+        let admitted = self.admitted.as_ref().ok_or(ApiError::NotLoggedIn)?;
+        app.authenticate(&admitted.presented_token)
+    }
 }
 
 fn route_buffered(app: &Arc<App>, buffered: &BufferedRequest, body: &Bytes) -> Result<Response> {
@@ -167,15 +187,17 @@ fn route_buffered(app: &Arc<App>, buffered: &BufferedRequest, body: &Bytes) -> R
             return Ok(json_response(&api::discovery::document(app, &host)));
         }
         CONFIG_PATH => return Ok(json_response(&api::public_config(app, &host))),
-        faults::FAULT_PATH if rules.faults => return start_fault(app, buffered, &params),
+        faults::FAULT_PATH if rules.faults => {
+            let caller = buffered.authenticate(app)?;
+            return start_fault(app, &buffered.method, &caller, &params);
+        }
         _ => {}
     }
     app.faults.inject()?;
     let rest = path
         .strip_prefix("/arvados/v1/")
         .ok_or_else(ApiError::path_not_found)?;
-    let token = params::token(&buffered.headers, &params).ok_or(ApiError::NotLoggedIn)?;
-    let caller = app.authenticate(&token)?;
+    let caller = buffered.authenticate(app)?;
     if !caller.may_request(method.as_str(), path) {
         return Err(ApiError::OutOfScope);
     }
@@ -197,9 +219,8 @@ fn route_buffered(app: &Arc<App>, buffered: &BufferedRequest, body: &Bytes) -> R
 }
 
 /// Starts a fault of an emulated server for an administrator.
-fn start_fault(app: &App, buffered: &BufferedRequest, params: &Params) -> Result<Response> {
-    let token = params::token(&buffered.headers, params).ok_or(ApiError::NotLoggedIn)?;
-    if buffered.method != Method::POST || !app.authenticate(&token)?.is_admin {
+fn start_fault(app: &App, method: &Method, caller: &Caller, params: &Params) -> Result<Response> {
+    if method != Method::POST || !caller.is_admin {
         return Err(ApiError::denied());
     }
     let started = app
@@ -275,15 +296,27 @@ async fn ping(State(app): State<Arc<App>>, request: Request) -> Response {
 }
 
 async fn metrics(State(app): State<Arc<App>>, request: Request) -> Response {
-    let context = RequestContext::from_request(&request);
-    let share = context.admit_anonymous(&app).share;
+    let mut context = RequestContext::from_request(&request);
+    let (parts, _) = request.into_parts();
+    let result = render_metrics(&app, &mut context, &parts).await;
+    context.finish(&app, result)
+}
+
+/// The metrics, for an administrator: they tell how much all users run.
+async fn render_metrics(
+    app: &Arc<App>,
+    context: &mut RequestContext,
+    parts: &Parts,
+) -> Result<Response> {
+    let params = Params::parse(parts.uri.query(), &parts.headers, &[])?;
+    let token = params::token(&parts.headers, &params);
+    let admission = context.admit(app, token).await?;
+    let is_permitted = |caller: Caller| caller.is_admin && caller.may_request("GET", METRICS_PATH);
+    if !admission.caller.is_some_and(is_permitted) {
+        return Err(ApiError::denied());
+    }
     let render = |app: &Arc<App>| app.metrics.render(&app.readers, app.tunnels.count());
-    let response = match app::run_blocking(&app, &share, render).await {
-        Ok(text) => {
-            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            ([(header::CONTENT_TYPE, kind)], text).into_response()
-        }
-        Err(problem) => problem.status().into_response(),
-    };
-    context.track(&app, response)
+    let text = app::run_blocking(app, &admission.share, render).await?;
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }

@@ -27,7 +27,9 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 const PING_INTERVAL: Duration = Duration::from_secs(45);
 /// Maximum age of log entries that a replay with `last_log_id` returns.
 const REPLAY_WINDOW: Duration = Duration::from_secs(600);
-const REPLAY_PAGE_SIZE: i64 = 500;
+/// Maximum number of log entries of a replay that are in memory, and their size in bytes.
+const REPLAY_PAGE_SIZE: i64 = 50;
+const REPLAY_PAGE_BYTES: usize = 1 << 20;
 const MAX_SUBSCRIPTIONS: usize = 64;
 /// Maximum size in bytes of a message from a client, and of all its subscriptions together.
 const MAX_MESSAGE_BYTES: usize = 64 << 10;
@@ -265,11 +267,12 @@ impl Listener {
             let (app, since) = (self.app.clone(), since.clone());
             let find_entries = move || {
                 app.readers.read(|connection| {
-                    rows::find(
+                    rows::find_up_to(
                         connection,
                         &LOGS,
                         "id > ?1 AND created_at > ?2 ORDER BY id LIMIT ?3",
                         &[&after, &since, &REPLAY_PAGE_SIZE],
+                        REPLAY_PAGE_BYTES,
                     )
                 })
             };

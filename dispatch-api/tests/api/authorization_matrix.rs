@@ -136,10 +136,15 @@ const ROWS: &[(&str, &str, &str)] = &[
     ("GET keep_services/{}", "", "+++++++fff"),
     ("GET vocabulary", "", "+++++++fff"),
     ("PUT /{}", "block", "++++++++ff"),
+    ("GET /metrics", "", "ffff++ffff"),
 ];
 
 /// Routes in rows that other parts of the server have.
-const OTHER_ROUTES: [&str; 2] = ["OPTIONS container_requests/{}/log", "PUT /{}"];
+const OTHER_ROUTES: [&str; 3] = [
+    "OPTIONS container_requests/{}/log",
+    "PUT /{}",
+    "GET /metrics",
+];
 
 #[test]
 fn every_route_has_a_row() {
@@ -329,6 +334,7 @@ impl World {
         let api = &self.callers[caller];
         let path = match path {
             "/{}" => "/acbd18db4cc2f85cedef654fccc4a4d8".to_owned(),
+            "/metrics" => path.to_owned(),
             path => format!("/arvados/v1/{}", path.replace("{}", uuid)),
         };
         let request = match caller {

@@ -200,16 +200,55 @@ async fn the_documents_a_client_starts_from_need_no_token() {
         .await
         .ok();
     assert_eq!(ping, json!({"health": "OK"}));
-    let metrics = nobody
-        .send(nobody.raw(reqwest::Method::GET, "/metrics"))
-        .await
-        .ok();
-    assert!(
-        metrics
-            .as_str()
-            .unwrap()
-            .contains("dispatch_api_containers{state=\"Queued\"} 0")
-    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_are_for_administrators_and_their_tokens_for_metrics() {
+    let fixture = Fixture::new().await;
+    let scoped = |path: &str| json!({"scopes": [format!("GET {path}")]});
+    let plain = fixture.plain_user("plain").await;
+    for (api, status) in [
+        (&fixture.admin, 200),
+        (&fixture.token(scoped("/metrics")).await, 200),
+        (&fixture.token(scoped("/arvados/v1/containers")).await, 403),
+        (&plain, 403),
+        (&fixture.admin.with_token("nonsense"), 401),
+    ] {
+        let answer = api.send(api.raw(reqwest::Method::GET, "/metrics")).await;
+        assert_eq!(answer.status, status, "{}", answer.body);
+        let text = answer.body.as_str().unwrap_or("");
+        let has_counts = text.contains("dispatch_api_containers{state=\"Queued\"} 0");
+        assert_eq!(has_counts, status == 200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_private_settings_of_users_cannot_be_searched() {
+    let fixture = Fixture::new().await;
+    let plain = fixture.plain_user("plain").await;
+    for filter in [
+        json!(["prefs", "like", "%a%"]),
+        json!(["identity_url", ">", "a"]),
+    ] {
+        let answer = plain.list("users", json!({"filters": [filter]})).await;
+        assert_eq!(answer.status, 422, "{filter}: {}", answer.body);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_of_json_with_very_many_values_ends_early() {
+    let fixture = Fixture::new().await;
+    fixture.image().await;
+    let many = json!({"many": vec![json!({"": 0}); 40_000]});
+    for _ in 0..5 {
+        let properties = json!({"properties": many, "use_existing": false});
+        fixture.submit(properties).await;
+    }
+    let page = json!({"select": ["properties"]});
+    let page = fixture.admin.list("container_requests", page).await.ok();
+    let listed = page["items"].as_array().unwrap().len();
+    assert!((1..5).contains(&listed), "{listed}");
+    assert_eq!(page["items_available"], 5);
 }
 
 /// Keys that arvados-cwl-runner, arv-mount, arv-copy, crunchstat-summary and the Python SDK read

@@ -179,3 +179,37 @@ async fn a_secret_of_the_wrong_type_is_not_echoed() {
     let message = submit(&fixture.admin, wrong).await.error_of(422);
     assert!(!message.contains("hunter2"), "{message}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_in_the_body_is_not_taken_for_the_one_that_was_admitted() {
+    let fixture = Fixture::new().await;
+    let weak = fixture.plain_user("weak").await;
+    let body = json!({"api_token": fixture.admin.token, "collection": {"name": "whose"}});
+    let path = format!("/arvados/v1/collections?api_token={}", weak.token);
+    let request = weak.bare(Method::POST, &path).json(&body);
+    let made = weak.send(request).await.ok();
+    let own = weak.get("users/current").await.ok()["uuid"].clone();
+    assert_eq!(made["owner_uuid"], own);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_manifest_in_the_trash_is_signed_in_no_listing() {
+    let fixture = Fixture::new().await;
+    let user = fixture.plain_user("keeper").await;
+    let saved = own_file(&user).await;
+    let path = format!("collections/{}", saved["uuid"].as_str().unwrap());
+    let listing = |include_trash: bool, distinct: bool| {
+        json!({"select": ["manifest_text"], "distinct": distinct,
+               "include_trash": include_trash})
+    };
+    for is_trashed in [false, true] {
+        if is_trashed {
+            user.delete(&path).await.ok();
+        }
+        for distinct in [false, true] {
+            let page = user.list("collections", listing(true, distinct)).await;
+            let text = page.ok()["items"][0]["manifest_text"].to_string();
+            assert_eq!(text.contains("+A"), !is_trashed, "distinct {distinct}");
+        }
+    }
+}

@@ -231,7 +231,7 @@ async fn a_tunnel_ends_with_its_token_and_with_its_container() {
 }
 
 async fn metrics(fixture: &Fixture) -> String {
-    let answer = fixture.admin.bare(Method::GET, "/metrics");
+    let answer = fixture.admin.raw(Method::GET, "/metrics");
     answer.send().await.unwrap().text().await.unwrap()
 }
 
