@@ -16,13 +16,15 @@ demo: deps
 # Only tests have fail points; all three use the same build.
 fail_points = --features fail-points/enabled
 nextest = cargo nextest run --workspace --locked $(fail_points)
+# With a target that is a test, Cargo chooses the features of libraries as for all tests, and builds none a second time.
+build_programs = cargo build --workspace --bins --test layout --locked $(fail_points)
 
 # Format, lints, unit tests, and one run of the programs from end to end.
 quick: deps deps-nextest
 	cargo fmt --all -- --check
 	cargo clippy --workspace --all-targets --locked $(fail_points) -- -D warnings
 	$(nextest) --lib --bins --profile quick
-	cargo build --workspace --bins --locked $(fail_points)
+	$(build_programs)
 	contrib/demo target/debug
 
 # A clean clone builds once, so that an incremental build costs time and disk space for nothing.
@@ -60,14 +62,14 @@ build-tests: check-disk-space deps deps-labs
 # All tests of dispatchers on a server that passes for a real Arvados; "test" plays a part of them there.
 .PHONY: test-emulated
 test-emulated: deps deps-labs
-	cargo build --workspace --bins --locked $(fail_points)
+	$(build_programs)
 	DISPATCH_API_EMULATE=arvados-3 $(nextest) --profile all -E 'package(suite-tests)'
 
 # The tests of Slurm on that of another Debian release, which is unpacked beside this machine's: make test-slurm RELEASE=sid
 RELEASE ?= trixie
 .PHONY: test-slurm
 test-slurm: deps deps-labs
-	cargo build --workspace --bins --locked $(fail_points)
+	$(build_programs)
 	SLURM_LAB_RELEASE=$(RELEASE) PATH="/opt/slurm-$(RELEASE)/usr/bin:$$PATH" \
 		$(nextest) --profile all -E 'package(suite-tests) & test(/slurm/)'
 
