@@ -13,7 +13,9 @@ use arvados_client::ContainerUuid;
 use dispatch_core::model::world::Job;
 use dispatch_core::scheduler::SchedulerError;
 use dispatch_core::scheduler::attempt_dir::AttemptDir;
+use dispatch_core::scheduler::class_ads;
 use dispatch_core::scheduler::command::Command;
+use dispatch_core::scheduler::rejections::Rejections;
 use dispatch_core::service::state_dir::StateDir;
 
 use crate::error::no_answer;
@@ -36,6 +38,7 @@ pub struct Condor {
     pub(crate) instance_id: String,
     pub(crate) command_timeout: Duration,
     pub(crate) suspect_groups: Mutex<SuspectGroups>,
+    pub(crate) rejections: Rejections,
     /// Commands that were run and not yet charged to the rate limit.
     pub(crate) extra_commands: AtomicU32,
     pub(crate) event_log: JobEventLog,
@@ -84,6 +87,7 @@ impl Condor {
             state_dir,
             instance_id,
             suspect_groups: Mutex::default(),
+            rejections: Rejections::new("HTCondor"),
             extra_commands: AtomicU32::default(),
             capacity: SlotClassCache::new(settings.pool_grows),
             settings,
@@ -129,15 +133,10 @@ impl Condor {
             .run_checked()
             .await
             .map_err(|e| no_answer(e.to_string()))?;
-        // Both programs print nothing if there is no job. Only stderr distinguishes that from a
-        // failure.
-        let failed = ["Failed", "Error", "ERROR"]
-            .iter()
-            .any(|word| answer.stderr.contains(word));
-        if answer.stdout.trim().is_empty() && failed {
+        if class_ads::has_no_answer(&answer) {
             return Err(no_answer(answer.stderr));
         }
-        condor_q::parse(&answer.stdout)
+        condor_q::parse(&answer.into_stdout(program))
             .map_err(|error| no_answer(format!("cannot parse the output of {program}: {error}")))
     }
 }

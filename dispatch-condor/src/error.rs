@@ -24,15 +24,20 @@ pub fn no_answer(detail: String) -> SchedulerError {
 pub enum SubmitFault {
     /// HTCondor rejected the jobs, and created none of them.
     Jobs,
-    /// The schedd is unreachable, busy or full; the jobs are not the cause.
+    /// The schedd takes no more jobs of this user now, and created none of them.
+    Full,
+    /// The schedd is unreachable or busy; the jobs are not the cause.
     Schedd,
     /// The cause is unknown, and so is whether jobs were created.
     Unknown,
 }
 
-/// Phrases for a schedd that is unreachable, does not answer in time, or takes no more jobs of this
-/// user.
-const SCHEDD_ERRORS: [&str; 13] = [
+/// Phrase for a schedd that has as many jobs as it takes, of this user or in all
+/// (MAX_JOBS_PER_OWNER, MAX_JOBS_SUBMITTED), or that takes fewer at once (MAX_JOBS_PER_SUBMISSION).
+/// The transaction of the submission is then undone.
+const FULL: &str = "would exceed max_jobs_";
+/// Phrases for a schedd that is unreachable or does not answer in time.
+const SCHEDD_ERRORS: [&str; 12] = [
     "address of schedd",
     "address of local schedd",
     "queue manager",
@@ -45,7 +50,6 @@ const SCHEDD_ERRORS: [&str; 13] = [
     "CEDAR:",
     "SECMAN:",
     "AUTHENTICATE:",
-    "would exceed MAX_JOBS_",
 ];
 /// Phrases for a description that condor_submit cannot read.
 const DESCRIPTION_ERRORS: [&str; 3] = [
@@ -80,6 +84,7 @@ pub fn classify(failure: &CommandFailure) -> SubmitFault {
     let lower = message.to_lowercase();
     let answered = message.split_once(COMMIT_FAILED).map(|(_, rest)| rest);
     match () {
+        () if lower.contains(FULL) => SubmitFault::Full,
         () if SCHEDD_ERRORS
             .iter()
             .any(|word| lower.contains(&word.to_lowercase())) =>
@@ -121,7 +126,7 @@ mod tests {
             ("ERROR: Failed to connect to local queue manager\nCEDAR:6001:Failed to connect to <127.0.0.1:34107>", SubmitFault::Schedd),
             ("ERROR: Can't find address of local schedd", SubmitFault::Schedd),
             ("ERROR: Can't find address of schedd n1", SubmitFault::Schedd),
-            ("ERROR: Failed to create proc\nNumber of submitted jobs would exceed MAX_JOBS_PER_OWNER", SubmitFault::Schedd),
+            ("ERROR: Failed to create proc\nNumber of submitted jobs would exceed MAX_JOBS_PER_OWNER", SubmitFault::Full),
             ("ERROR: Failed to commit job submission into the queue.\nERROR: SECMAN:2004:Failed to connect", SubmitFault::Schedd),
             ("ERROR: Failed to create proc", SubmitFault::Unknown),
             ("ended by signal 9 and said nothing", SubmitFault::Unknown),

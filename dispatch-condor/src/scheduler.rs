@@ -29,16 +29,20 @@ impl Scheduler for Condor {
         NAME
     }
 
-    /// Admits all that some slot could run; HTCondor queues what does not fit now. `max_pending`
-    /// limits how many jobs wait in its queue.
+    /// Admits all that some slot could run and HTCondor accepts; it queues what does not fit now.
+    /// `max_pending` limits how many jobs wait in its queue.
     fn admit(&self, candidates: &[Candidate], _started: &[Candidate]) -> Vec<Admission> {
         let fit = |candidate: &Candidate| match fit(&self.settings.instance_types, &candidate.needs)
         {
             Admission::Now => {
                 let Candidate { container, needs } = candidate;
                 let fields = self.settings.requested_fields(container, needs);
-                match fields {
-                    Ok(_) => self.capacity.fit(needs),
+                match fields.map(|_| self.capacity.fit(needs)) {
+                    Ok(Admission::Now) => {
+                        let deferral = self.rejections.deferral(container, needs);
+                        deferral.map_or(Admission::Now, Admission::Later)
+                    }
+                    Ok(other) => other,
                     Err(error) => Admission::Never(error.to_string()),
                 }
             }
@@ -69,6 +73,7 @@ impl Scheduler for Condor {
     async fn run_upkeep(&self) {
         self.monitor_jobs();
         self.refresh_capacity().await;
+        self.rejections.retest(self).await;
     }
 
     async fn submit(&self, requests: Vec<SubmitRequest>) -> Vec<Result<JobId, SchedulerError>> {
@@ -100,6 +105,7 @@ impl Scheduler for Condor {
     }
 
     async fn cleanup(&self, container: &ContainerUuid) -> Result<(), StillInUse> {
+        self.rejections.forget(container);
         self.attempt_dir(container).remove_logged().await;
         Ok(())
     }

@@ -15,6 +15,8 @@ const SQUEUE: &str = r#"
 if [ -e squeue-fails ]; then echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1; fi
 if [ -e squeue-hangs ]; then exec sleep 1000; fi
 if [ -e squeue-lies ]; then echo "slurm_load_jobs error: x" >&2; exit 0; fi
+echo "squeue: error: NodeNames=n1 CPUs=7 match no Sockets, Sockets*CoresPerSocket. Resetting CPUs." >&2
+echo "JOBID|STATE|START_TIME|COMMENT"
 cat queue"#;
 
 const SBATCH: &str = r#"

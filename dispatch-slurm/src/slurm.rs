@@ -14,6 +14,8 @@ use crunch_contract::job_dir::token_file_for;
 use dispatch_core::scheduler::SchedulerError;
 use dispatch_core::scheduler::attempt_dir::AttemptDir;
 use dispatch_core::scheduler::command::Command;
+use dispatch_core::scheduler::rejections::Rejections;
+use dispatch_core::scheduler::slurm_answer;
 use dispatch_core::service::state_dir::StateDir;
 
 use crate::control::nice::PendingNice;
@@ -25,7 +27,6 @@ use crate::query::node_classes::GrantedKinds;
 use crate::query::squeue::{JobIndex, Row, TIME_FORMAT};
 use crate::settings::Settings;
 use crate::submit::job_array::{ArrayLimit, ArrayTracker};
-use crate::submit::rejections::Rejections;
 use crate::wakeup::epilog_watcher::EpilogWatcher;
 use crate::wakeup::listing_burst::ListingBurst;
 
@@ -91,7 +92,7 @@ impl Slurm {
             instance_id,
             priority_spread: DEFAULT_PRIORITY_SPREAD,
             accounting: Accounting::default(),
-            rejections: Rejections::default(),
+            rejections: Rejections::new("Slurm"),
             queue: Mutex::default(),
             pending_nice: Mutex::default(),
             job_ids: Mutex::default(),
@@ -125,10 +126,10 @@ impl Slurm {
         self.settings.client(program).timeout(self.command_timeout)
     }
 
-    /// Runs `squeue` for the jobs of this user, with `more` arguments, and returns its output.
+    /// Runs `squeue` for the jobs of this user, with `more` arguments, and returns its rows.
     pub(crate) async fn squeue(&self, more: &[&str]) -> Result<String, SchedulerError> {
         let user = rustix::process::getuid().as_raw().to_string();
-        let arguments = ["--noheader", "--all", "--user", &user];
+        let arguments = ["--all", "--user", &user];
         let (variable, format) = TIME_FORMAT;
         let command = self
             .client("squeue")
@@ -139,10 +140,13 @@ impl Slurm {
             .run_checked()
             .await
             .map_err(|e| no_answer(e.to_string()))?;
-        // squeue reports some errors with exit status 0.
-        match answer.stderr.contains("error") {
-            true => Err(no_answer(answer.stderr)),
-            false => Ok(answer.stdout),
+        match slurm_answer::squeue_rows(&answer) {
+            Some(rows) => {
+                let rows = rows.to_owned();
+                answer.into_stdout("squeue");
+                Ok(rows)
+            }
+            None => Err(no_answer(answer.stderr)),
         }
     }
 

@@ -224,14 +224,10 @@ async fn check_description(settings: &Settings, home: Option<&StateDir>) -> Find
 /// The warnings of condor_submit, except those about macros of this program that no line of this
 /// site uses.
 fn unexpected_warnings(output: &str) -> Option<String> {
-    let own = macros::all_names();
-    let is_own = |line: &str| {
-        let named = line.split('\'').nth(1).unwrap_or_default();
-        let name = named.split(' ').next().unwrap_or_default();
-        line.contains("unused") && own.contains(&name)
-    };
     let warnings = output.lines().filter(|line| line.contains("WARNING"));
-    let warnings: Vec<&str> = warnings.filter(|line| !is_own(line)).collect();
+    let warnings: Vec<&str> = warnings
+        .filter(|line| !macros::is_unused_own(line))
+        .collect();
     (!warnings.is_empty()).then(|| warnings.join("; "))
 }
 

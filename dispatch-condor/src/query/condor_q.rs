@@ -7,6 +7,7 @@ use std::cmp::Reverse;
 use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::model::resources::ResourceRequest;
 use dispatch_core::model::world::{Job, JobId};
+use dispatch_core::scheduler::class_ads::{self, ClassAd};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -100,12 +101,10 @@ impl QueuePosition {
     }
 }
 
-/// All ads of an answer. condor_q prints nothing if there is no job.
+/// All ads of an answer. An attribute of another type counts as undefined.
 pub fn parse(answer: &str) -> Result<Vec<JobAd>, serde_json::Error> {
-    match answer.trim().is_empty() {
-        true => Ok(Vec::new()),
-        false => serde_json::from_str(answer),
-    }
+    let ads = class_ads::parse(answer)?.into_iter();
+    Ok(ads.map(ClassAd::read_leniently).collect())
 }
 
 impl JobAd {
@@ -249,6 +248,19 @@ mod tests {
         assert_eq!(jobs, expected);
         assert!(parse("\n").unwrap().is_empty());
         assert!(parse(&ANSWER[..200]).is_err());
+    }
+
+    #[test]
+    fn an_attribute_that_an_admin_made_undefined_costs_no_listing() {
+        let odd = ANSWER.replace(
+            r#""JobStatus": 2,"#,
+            r#""JobStatus": 2, "VacateReason": null, "HoldReason": 5, "JobPrio": "/Expr(x)/","#,
+        );
+        let ads = parse(&odd).unwrap();
+        let jobs = |ads: Vec<JobAd>| ads.iter().filter_map(JobAd::to_job).collect::<Vec<_>>();
+        assert_eq!(ads[0].state(), JobState::Running);
+        assert_eq!((ads[0].job_prio, ads[0].hold()), (0, None));
+        assert_eq!(jobs(ads), jobs(parse(ANSWER).unwrap()));
     }
 
     #[test]

@@ -51,7 +51,10 @@ impl Condor {
             Ok(Some(ad)) => (job_exit::describe_exit(&ad), Some(ad)),
             Ok(None) => {
                 doubt = unread.map(Uncertainty::ResultsUnknown);
-                ("HTCondor does not know its job".to_owned(), None)
+                let rejection = self.rejections.message_for(container, attempt);
+                let reason =
+                    rejection.unwrap_or_else(|| "HTCondor does not know its job".to_owned());
+                (reason, None)
             }
             Err(error) => {
                 let why = error.to_string();

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use dispatch_core::model::resources::{Admission, ResourceRequest};
+use dispatch_core::scheduler::class_ads;
 use serde::Deserialize;
 
 /// Constraint for slots that are not part of another slot.
@@ -48,6 +49,8 @@ struct SlotClass {
 pub struct SlotClasses {
     classes: BTreeSet<SlotClass>,
     machines: usize,
+    /// Whether an ad could not be read, so that there may be larger slots.
+    has_unreadable: bool,
 }
 
 type AmountOf = fn(&SlotClass) -> u64;
@@ -61,13 +64,20 @@ const AMOUNTS: [(AmountOf, &str); 4] = [
 ];
 
 impl SlotClasses {
-    /// Parses the answer of condor_status; none if it is malformed or has no slot.
+    /// Parses the answer of condor_status; none if it is malformed or has no slot that can be read.
     pub fn parse(answer: &str) -> Option<Self> {
-        let slots: Vec<Slot> = serde_json::from_str(answer).ok()?;
+        let ads = class_ads::parse(answer).ok()?;
+        let count = ads.len();
+        let slots = ads.into_iter().filter_map(|ad| ad.read::<Slot>().ok());
+        let slots: Vec<Slot> = slots.collect();
         let machines: BTreeSet<&str> = slots.iter().map(|slot| slot.machine.as_str()).collect();
         let machines = machines.len();
         let classes: BTreeSet<SlotClass> = slots.iter().map(SlotClass::of).collect();
-        (!classes.is_empty()).then_some(Self { classes, machines })
+        (!classes.is_empty()).then_some(Self {
+            classes,
+            machines,
+            has_unreadable: slots.len() < count,
+        })
     }
 
     /// The number of machines.
@@ -84,7 +94,7 @@ impl SlotClasses {
             gpus: needs.gpus.into(),
         };
         let fits = |class: &SlotClass| AMOUNTS.iter().all(|(of, _)| of(&wants) <= of(class));
-        match self.classes.iter().any(fits) {
+        match self.has_unreadable || self.classes.iter().any(fits) {
             true => Admission::Now,
             false => Admission::Never(self.describe_shortfall(&wants)),
         }
@@ -178,6 +188,20 @@ mod tests {
                 _ => None,
             };
             assert_eq!(why.as_deref(), expected, "{needs:?}");
+        }
+    }
+
+    #[test]
+    fn a_slot_that_cannot_be_read_may_have_room() {
+        let odd = POOL.replacen("\"Cpus\": 8,", "\"Cpus\": \"many\", \"GPUs\": null,", 1);
+        let undefined = POOL.replacen("\"Cpus\": 8,", "\"Cpus\": 8, \"GPUs\": null,", 1);
+        let large = ResourceRequest {
+            cpus: 9,
+            ..ResourceRequest::default()
+        };
+        for (answer, admits) in [(odd, true), (undefined, false)] {
+            let fit = SlotClasses::parse(&answer).unwrap().fit(&large);
+            assert_eq!(fit == Admission::Now, admits, "{answer}");
         }
     }
 

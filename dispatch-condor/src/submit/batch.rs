@@ -12,10 +12,11 @@ use dispatch_core::scheduler::{SchedulerError, SubmitRequest};
 use futures_util::{StreamExt, stream};
 
 use crate::condor::{Condor, lock};
-use crate::error::{NAME, SubmitFault, classify};
+use crate::error::{NAME, SubmitFault, classify, summarize};
 use crate::submit::admin_lines::RequestedKinds;
 use crate::submit::bisect::Bisect;
 use crate::submit::description::{DescriptionError, DescriptionParams, Item};
+use crate::submit::macros;
 use crate::submit::restart_and_hold_policy::MaxStarts;
 
 /// Maximum number of job directories prepared concurrently; each waits for the disk.
@@ -168,21 +169,30 @@ impl Condor {
                 .input(description);
             *commands += 1;
             let failure = match submit_command::run_submit(command).await {
-                Ok(output) => {
+                Ok(answer) => {
+                    let output = answer.into_stdout_except("condor_submit", macros::is_unused_own);
                     // "7.0 - 7.4": one cluster, its processes in the order of the items.
                     let first = submit_command::parse_job_id(&output, " - ");
                     let cluster = first.split('.').next().unwrap_or_default();
                     let id = |n: usize| Ok(JobId(format!("{cluster}.{n}")));
                     answers.extend((0..part.len()).map(id));
+                    for order in part {
+                        self.rejections.accepted(&order.container, &order.needs);
+                    }
                     continue;
                 }
                 Err(failure) => failure,
             };
             match classify(&failure) {
-                SubmitFault::Jobs if bisect.reject(range) => continue,
-                SubmitFault::Jobs => {
+                SubmitFault::Jobs | SubmitFault::Full if bisect.reject(range.clone()) => continue,
+                SubmitFault::Jobs | SubmitFault::Full => {
                     let refused = |order: &&SubmitRequest| Err(refused(order, failure.to_string()));
                     answers.extend(part.iter().map(refused));
+                    // One test tells about all of them.
+                    if let Some(first) = part.first() {
+                        let message = summarize(&failure.to_string());
+                        self.rejections.record_failure(self, first, message).await;
+                    }
                     continue;
                 }
                 SubmitFault::Unknown => lock(&self.suspect_groups).record_failed(part),

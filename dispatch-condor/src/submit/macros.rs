@@ -35,3 +35,11 @@ pub fn field_names() -> Vec<&'static str> {
 pub fn all_names() -> Vec<&'static str> {
     field_names().into_iter().chain(VALUE_MACROS).collect()
 }
+
+/// Whether a line of condor_submit only warns that a macro of this program is used by no line of
+/// this site.
+pub fn is_unused_own(line: &str) -> bool {
+    let named = line.split('\'').nth(1).unwrap_or_default();
+    let name = named.split(' ').next().unwrap_or_default();
+    line.contains("unused") && all_names().contains(&name)
+}

@@ -11,3 +11,4 @@ pub mod quoting;
 pub mod reserved_keys;
 pub mod restart_and_hold_policy;
 pub mod suspect_groups;
+pub mod test_job;

@@ -103,14 +103,11 @@ pub async fn answer<T>(
     patience: Duration,
     parse: impl FnOnce(&str) -> Option<T>,
 ) -> Result<T, String> {
-    match command
-        .timeout(patience.min(QUERY_TIMEOUT))
-        .run_checked()
-        .await
-    {
-        Ok(said) => parse(&said.stdout).ok_or_else(|| first_line(&said.stderr, &said.stdout)),
-        Err(failure) => Err(failure.to_string()),
-    }
+    let program = command.name();
+    let answer = command.timeout(patience.min(QUERY_TIMEOUT)).run_checked();
+    let answer = answer.await.map_err(|failure| failure.to_string())?;
+    let unreadable = first_line(&answer.stderr, &answer.stdout);
+    parse(&answer.into_stdout(&program)).ok_or(unreadable)
 }
 
 fn first_line(complaint: &str, output: &str) -> String {

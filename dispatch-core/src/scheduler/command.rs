@@ -13,6 +13,8 @@ use rustix::io::Errno;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process;
 
+use crate::scheduler::stderr_notes;
+
 /// Maximum size of the output in bytes. More is an error: 10,000 jobs are about 2 MiB.
 const MAX_OUTPUT: u64 = 64 << 20;
 /// Default timeout of a command.
@@ -115,6 +117,19 @@ impl CommandFailure {
 }
 
 impl CommandOutput {
+    /// The stdout of a command of `program` that succeeded. What it wrote to stderr is logged once
+    /// and ignored.
+    pub fn into_stdout(self, program: &str) -> String {
+        self.into_stdout_except(program, |_| false)
+    }
+
+    /// The same, without logging lines of stderr that mean nothing.
+    pub fn into_stdout_except(self, program: &str, means_nothing: fn(&str) -> bool) -> String {
+        let lines = self.stderr.lines().filter(|line| !means_nothing(line));
+        stderr_notes::log_once(program, lines);
+        self.stdout
+    }
+
     /// The error text of a failed command.
     fn failure(&self) -> String {
         match self.stderr.is_empty() {
@@ -186,7 +201,8 @@ impl Command {
         places.find(runs).unwrap_or(named)
     }
 
-    fn name(&self) -> String {
+    /// Name of the program.
+    pub fn name(&self) -> String {
         self.program.to_string_lossy().into_owned()
     }
 

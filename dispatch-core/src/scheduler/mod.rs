@@ -5,8 +5,13 @@
 
 pub mod attempt_dir;
 pub mod cached_query;
+pub mod class_ads;
 pub mod command;
 pub mod credentials;
+pub mod rejection_backoff;
+pub mod rejections;
+pub mod slurm_answer;
+mod stderr_notes;
 pub mod submit_command;
 pub mod template;
 use std::collections::BTreeMap;
@@ -89,6 +94,16 @@ pub enum SchedulerError {
         /// Observed output or error.
         detail: String,
     },
+}
+
+impl SchedulerError {
+    /// What the scheduler said about the job of a submission that failed.
+    pub fn submit_detail(&self) -> Option<&str> {
+        match self {
+            Self::Refused { detail, .. } | Self::Ambiguous { detail, .. } => Some(detail),
+            Self::NoAnswer { .. } | Self::RefusedInBatch { .. } => None,
+        }
+    }
 }
 
 /// Why it is uncertain whether a job has ended, or how.

@@ -5,7 +5,7 @@
 
 use crate::model::world::JobId;
 use crate::scheduler::attempt_dir::AttemptDir;
-use crate::scheduler::command::{Command, CommandFailure};
+use crate::scheduler::command::{Command, CommandFailure, CommandOutput};
 use crate::scheduler::{SchedulerError, SubmitRequest};
 
 /// Submits `order` with `command`. The job's identifier precedes `separator` on the last line of
@@ -18,9 +18,10 @@ pub async fn submit_with_token(
     separator: &str,
 ) -> Result<JobId, SchedulerError> {
     write_token(scheduler, order, dir).await?;
+    let program = command.name();
     let submitted = run_submit(command).await;
     submitted
-        .map(|output| JobId(parse_job_id(&output, separator)))
+        .map(|answer| JobId(parse_job_id(&answer.into_stdout(&program), separator)))
         .map_err(|failure| submit_error(scheduler, order, &failure))
 }
 
@@ -40,11 +41,11 @@ pub async fn write_token(
         })
 }
 
-/// Runs a submit command and returns its stdout.
-pub async fn run_submit(command: Command) -> Result<String, CommandFailure> {
+/// Runs a submit command.
+pub async fn run_submit(command: Command) -> Result<CommandOutput, CommandFailure> {
     let answer = command.run_checked().await;
     fail_points::fail_point("dispatcher.command-answered");
-    Ok(answer?.stdout)
+    answer
 }
 
 /// Converts the failure of a submit command into the error for one of its orders.

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use dispatch_core::scheduler::class_ads::{self, ClassAd};
 use dispatch_core::scheduler::command::{Command, CommandFailure};
 use serde::Deserialize;
 use worker_demand::Worker;
@@ -139,13 +140,9 @@ fn escape_macros(what: &str, text: &str) -> Result<String, String> {
 }
 
 fn parse(listing: &str) -> Result<Vec<Job>, BackendError> {
-    // condor_q writes nothing if there is no job.
-    let mut ads: Vec<JobAd> = match listing.trim().is_empty() {
-        true => Vec::new(),
-        false => serde_json::from_str(listing).map_err(|error| {
-            BackendError(format!("condor_q did not write a list of jobs: {error}"))
-        })?,
-    };
+    let ads = class_ads::parse(listing)
+        .map_err(|error| BackendError(format!("condor_q did not write a list of jobs: {error}")))?;
+    let mut ads: Vec<JobAd> = ads.into_iter().map(ClassAd::read_leniently).collect();
     ads.sort_by_key(|ad| (ad.cluster_id, ad.proc_id));
     Ok(ads.into_iter().filter_map(to_job).collect())
 }
@@ -185,14 +182,9 @@ impl WorkerBackend for Condor {
             .run_checked()
             .await
             .map_err(|e| BackendError(e.to_string()))?;
-        // condor_q writes nothing both without jobs and after some failures; standard error tells
-        // them apart.
-        let failed = ["Failed", "Error", "ERROR"]
-            .iter()
-            .any(|word| answer.stderr.contains(word));
-        match answer.stdout.trim().is_empty() && failed {
+        match class_ads::has_no_answer(&answer) {
             true => Err(BackendError(answer.stderr)),
-            false => parse(&answer.stdout),
+            false => parse(&answer.into_stdout("condor_q")),
         }
     }
 

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use dispatch_core::scheduler::command::Command;
+use dispatch_core::scheduler::slurm_answer::squeue_rows;
 use worker_demand::Worker;
 
 use super::{
@@ -129,17 +130,17 @@ impl WorkerBackend for Slurm {
             .timeout(self.command_timeout)
             // Default times are local without a time zone.
             .envs([("SLURM_TIME_FORMAT".into(), "%s".into())])
-            .args(["--noheader", "--all", "--format=%i|%T|%S|%k"])
+            .args(["--all", "--format=%i|%T|%S|%k"])
             .args([format!("--user={user}"), format!("--name={}", self.name())]);
         let answer = command
             .run_checked()
             .await
             .map_err(|e| BackendError(e.to_string()))?;
-        // squeue reports some errors with exit status 0.
-        match answer.stderr.contains("error") {
-            true => Err(BackendError(answer.stderr)),
-            false => parse(&answer.stdout),
-        }
+        let Some(jobs) = squeue_rows(&answer).map(parse) else {
+            return Err(BackendError(answer.stderr));
+        };
+        answer.into_stdout("squeue");
+        jobs
     }
 
     async fn start(&self, count: u32, worker: &Worker) -> Result<(), StartError> {

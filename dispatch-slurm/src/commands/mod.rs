@@ -11,6 +11,7 @@ use std::path::Path;
 use arvados_client::records::Container;
 use dispatch_core::config::ValueSources;
 use dispatch_core::model::resources::ResourceRequest;
+use dispatch_core::scheduler::rejections::{TestResult, TestSubmission};
 use dispatch_core::service;
 use dispatch_core::service::state_dir::StateDir;
 use dispatch_core::service::subcommands::check::Report;
@@ -23,7 +24,6 @@ use crate::commands::dry_run::dry_run;
 use crate::flags::Flags;
 use crate::settings::Settings;
 use crate::slurm::Slurm;
-use crate::submit::rejections::{self, TestOnly};
 
 /// The subcommands, with the flags and settings of this call.
 #[derive(Debug)]
@@ -65,9 +65,9 @@ impl subcommands::DispatcherCommands for Commands<'_> {
     }
 
     async fn refusal(&self, needs: &ResourceRequest) -> Option<String> {
-        match rejections::test_submission(&self.settings, needs).await {
-            TestOnly::Rejected(words) => Some(words),
-            TestOnly::Accepted | TestOnly::Unknown => None,
+        match self.settings.test_submission(needs).await {
+            TestResult::Rejected(words) => Some(words),
+            TestResult::Accepted | TestResult::Unknown => None,
         }
     }
 

@@ -59,9 +59,9 @@ impl GrantedKinds {
 }
 
 impl NodeClasses {
-    /// Parses the output of `sinfo`; none if it is malformed or empty.
+    /// Parses the output of `sinfo`; none if it has no line that can be parsed.
     pub fn parse(answer: &str) -> Option<Self> {
-        let classes = parse_node_classes(answer)?;
+        let classes = parse_node_classes(answer);
         let hidden = Vec::new();
         (!classes.is_empty()).then_some(Self { classes, hidden })
     }
@@ -342,6 +342,20 @@ mod tests {
             Admission::Never(why) => assert!(why.contains("remove --tmp=%T"), "{why}"),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn nothing_is_refused_where_a_line_cannot_be_read() {
+        let odd = "main|4|4000|0|infinite|1|(null)\nmain|4|4000|0|soon|1|(null)\n";
+        let capacity = NodeClasses::parse(odd).unwrap();
+        let totals = BTreeMap::from([("main".to_owned(), 2)]);
+        let large = ResourceRequest {
+            cpus: 9,
+            ..ResourceRequest::default()
+        };
+        assert_ne!(capacity.fit(&large, ALL), Admission::Now);
+        let capacity = capacity.with_partition_totals(&totals);
+        assert_eq!(capacity.fit(&large, ALL), Admission::Now);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::query::squeue::strip_cluster_heading;
+use dispatch_core::scheduler::slurm_answer::strip_cluster_heading;
 
 /// Partition, CPUs, MiB of memory, MiB of scratch space, time limit, number of nodes, GRES. `sinfo`
 /// writes one line for each class of nodes in each partition.
@@ -25,13 +25,11 @@ pub struct NodeClass {
     pub nodes: u64,
 }
 
-/// Parses the lines of `sinfo`; none if one cannot be parsed.
-pub fn parse_node_classes(answer: &str) -> Option<Vec<NodeClass>> {
-    strip_cluster_heading(answer)
-        .lines()
-        .filter(|line| !line.trim().is_empty())
-        .map(parse_node_class)
-        .collect()
+/// Parses the lines of `sinfo`. One that cannot be parsed is left out: its partition then has more
+/// nodes than were seen, so nothing is refused there.
+pub fn parse_node_classes(answer: &str) -> Vec<NodeClass> {
+    let lines = strip_cluster_heading(answer).lines();
+    lines.filter_map(parse_node_class).collect()
 }
 
 /// Parses the number of nodes of each partition from `scontrol --oneliner show partition`.

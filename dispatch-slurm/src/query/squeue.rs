@@ -99,7 +99,6 @@ pub fn parse(
     instance_id: &str,
     index: &impl JobIndex,
 ) -> Result<Vec<Row>, ParseError> {
-    let listing = strip_cluster_heading(listing);
     if listing.is_empty() {
         return Ok(Vec::new());
     }
@@ -112,14 +111,6 @@ pub fn parse(
         .split("\n@")
         .map(|line| parse_row(line, instance_id, index));
     rows.filter_map(Result::transpose).collect()
-}
-
-/// Removes the heading that Slurm's commands print for `--clusters`, even with `--noheader`.
-pub fn strip_cluster_heading(answer: &str) -> &str {
-    match answer.split_once('\n') {
-        Some((first, rest)) if first.starts_with("CLUSTER: ") => rest,
-        _ => answer,
-    }
 }
 
 fn parse_row(
@@ -311,9 +302,6 @@ mod tests {
         assert_eq!(rows[1].position.priority, 4_294_891_760);
         assert_eq!(rows[1].reason, "ReqNodeNotAvail, UnavailableNodes:q[1-2]");
         assert!(parse("", "me").unwrap().is_empty());
-        assert!(parse("CLUSTER: east\n", "me").unwrap().is_empty());
-        let named = format!("CLUSTER: east\n{listing}");
-        assert_eq!(parse(&named, "me").unwrap(), rows);
         let ended = format!("@9|COMPLETED|{ATTEMPT} me||0|1|N/A|None|{UUID}\n");
         assert!(parse(&ended, "me").unwrap()[0].job().ended);
     }

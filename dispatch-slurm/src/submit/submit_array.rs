@@ -137,7 +137,8 @@ impl Slurm {
         });
         let command = self.settings.sbatch_command(arguments.collect(), script);
         let submitted = submit_command::run_submit(command.timeout(self.command_timeout)).await;
-        let job = submitted.map(|output| submit_command::parse_job_id(&output, ";"));
+        let answer = submitted.map(|answer| answer.into_stdout("sbatch"));
+        let job = answer.map(|output| submit_command::parse_job_id(&output, ";"));
         let job = match job {
             Ok(job) if !job.is_empty() && job.bytes().all(|b| b.is_ascii_digit()) => job,
             // Elements without a name never begin. So no container was submitted, even if the array

@@ -10,6 +10,7 @@ use crate::error::NAME;
 use crate::query::squeue;
 use crate::slurm::Slurm;
 use crate::submit::sbatch::SbatchJob;
+use crate::submit::test_only::one_line;
 
 impl Slurm {
     /// Submits one job and records its id. A failure makes the capacity suspect, and is remembered
@@ -23,9 +24,12 @@ impl Slurm {
             }
             Err(error) => {
                 self.capacity.invalidate();
-                self.rejections
-                    .record_failure(&self.settings, &order, error)
-                    .await;
+                if let Some(detail) = error.submit_detail() {
+                    let (tester, message) = (&self.settings, one_line(detail));
+                    self.rejections
+                        .record_failure(tester, &order, message)
+                        .await;
+                }
             }
         }
         submitted

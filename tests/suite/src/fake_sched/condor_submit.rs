@@ -47,6 +47,7 @@ const KNOWN_KEYS: &[&str] = &[
     "job_lease_duration",
     "leave_in_queue",
     "batch_name",
+    "hold",
 ];
 
 /// A description, read.
@@ -99,6 +100,10 @@ impl Description {
             (_, None) => Err("No 'executable' parameter was provided".into()),
             _ => Ok(description),
         }
+    }
+
+    fn is_held(&self) -> bool {
+        self.line("hold") == Some("true")
     }
 
     fn line(&self, key: &str) -> Option<&str> {
@@ -184,10 +189,10 @@ pub fn condor_submit(call: Invocation<'_>) -> std::io::Result<Reply> {
         jobs.map(|(process, (_, description))| job(description, cluster, process))
             .collect()
     })?;
-    for (process, (plan, _)) in jobs.iter().enumerate() {
+    for (process, (plan, description)) in jobs.iter().enumerate() {
         let id = format!("{cluster}.{process}");
         job_runner::prepare(call.store, &id, plan)?;
-        if runs {
+        if runs && !description.is_held() {
             job_runner::start(call.store, &id)?;
         }
     }
@@ -211,10 +216,14 @@ pub fn condor_submit(call: Invocation<'_>) -> std::io::Result<Reply> {
 fn job(description: &Description, cluster: u64, process: usize) -> Job {
     let mut ad = description.attributes.clone();
     let submitted = now();
+    let (status, state) = match description.is_held() {
+        true => (condor::HELD, "REQUEUE_HOLD"),
+        false => (condor::IDLE, "PENDING"),
+    };
     for (name, value) in [
         ("ClusterId", json!(cluster)),
         ("ProcId", json!(process)),
-        ("JobStatus", json!(condor::IDLE)),
+        ("JobStatus", json!(status)),
         ("JobPrio", json!(0)),
         ("NumJobStarts", json!(0)),
         ("Owner", json!("user")),
@@ -241,7 +250,7 @@ fn job(description: &Description, cluster: u64, process: usize) -> Job {
             .and_then(Value::as_str)
             .map(str::to_owned),
         user: rustix::process::getuid().as_raw(),
-        state: "PENDING".into(),
+        state: state.into(),
         options: description
             .lines
             .iter()

@@ -101,7 +101,7 @@ pub enum Fault {
     Refuse { status: u8, say: String },
     /// The command takes effect, and fails with this status and message instead of its answer.
     DoneButFails { status: u8, say: String },
-    /// The command takes effect and prints nothing.
+    /// The command takes effect and prints nothing but the heading that it prints without jobs.
     Mute,
     /// The command does nothing, exits with 0 and prints nothing to stdout.
     Nothing { say: String },
@@ -119,6 +119,8 @@ pub enum Fault {
     Stall { ms: u64 },
     /// A line of greeting on stdout and a warning on stderr, before its answer.
     Chatter,
+    /// The command succeeds, and complains on stderr of what has no effect.
+    Remark,
     /// The answer lacks its last bytes.
     Cut { bytes: usize },
     /// Bytes that are no text, before its answer.
@@ -176,7 +178,12 @@ impl Fault {
             Fault::Refuse { status, say } | Fault::DoneButFails { status, say } => {
                 reply = Reply::failed(*status, say);
             }
-            Fault::Mute => reply.output.clear(),
+            Fault::Mute => reply.output.truncate(heading_bytes(&reply.output)),
+            Fault::Remark => reply.errors.push_str(
+                "squeue: error: NodeNames=n1 CPUs=7 match no Sockets, Sockets*CoresPerSocket or \
+                 Sockets*CoresPerSocket*ThreadsPerCore. Resetting CPUs.\n\
+                 WARNING: Config source has an error: /etc/condor/config.d/50-site\n",
+            ),
             Fault::Nothing { say } => {
                 reply = Reply::failed(0, say);
             }
@@ -201,9 +208,9 @@ impl Fault {
             }
             Fault::Flood { bytes, line } => {
                 let line = format!("{line}\n");
-                let mut flood = line.repeat(bytes / line.len() + 1).into_bytes();
-                flood.append(&mut reply.output);
-                reply.output = flood;
+                let flood = line.repeat(bytes / line.len() + 1).into_bytes();
+                let heading = heading_bytes(&reply.output);
+                reply.output.splice(heading..heading, flood);
             }
             Fault::Hang
             | Fault::DoneButHangs
@@ -213,4 +220,13 @@ impl Fault {
         }
         reply
     }
+}
+
+/// The size of the heading of `squeue` at the beginning of an answer.
+fn heading_bytes(output: &[u8]) -> usize {
+    let is_heading = [&b"JOBID"[..], b"@JOBID"]
+        .iter()
+        .any(|begin| output.starts_with(begin));
+    let end = output.iter().position(|byte| *byte == b'\n');
+    end.filter(|_| is_heading).map_or(0, |end| end + 1)
 }

@@ -113,6 +113,8 @@ pub mod condor {
     pub const REMOVED: i64 = 3;
     /// The job has ended by itself.
     pub const COMPLETED: i64 = 4;
+    /// The job is on hold.
+    pub const HELD: i64 = 5;
 }
 
 impl Job {

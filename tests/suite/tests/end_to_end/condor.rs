@@ -26,6 +26,10 @@ async fn a_container_becomes_a_job_without_secrets_and_a_stopped_one_leaves_the_
         (&json!(2), &json!(1)),
         "{job}"
     );
+    // An admin makes an attribute undefined: it costs no listing.
+    let id = format!("{}.{}", job["ClusterId"], job["ProcId"]);
+    pool.lab
+        .run("condor_qedit", &[&id, "VacateReason", "undefined"]);
     let attempt = stack.container(&waiting).await.locked_by_uuid.unwrap();
     let token = stack
         .dir
@@ -57,6 +61,10 @@ async fn a_container_becomes_a_job_without_secrets_and_a_stopped_one_leaves_the_
     let is_of = |ad: &&Value| ad["ContainerUUID"] == waiting.as_str();
     let queue = pool.queue();
     assert_eq!(queue.iter().filter(is_of).count(), 1, "{queue:?}");
+    let edited = queue.iter().find(is_of).unwrap();
+    assert_eq!(edited.get("VacateReason"), Some(&Value::Null), "{edited}");
+    let log = stack.dispatcher.log_text();
+    assert!(!log.contains(r#"event="listing_failed""#), "{log}");
     let record = stack.container(&waiting).await;
     assert_eq!(
         (record.state, record.lock_count),

@@ -9,7 +9,7 @@ use crate::slurm_arrays;
 use suite_tests::STEP_TIMEOUT;
 use suite_tests::processes::crunch_run_of;
 use suite_tests::slurm_lab::Cluster;
-use suite_tests::stack::{complete, wait_for};
+use suite_tests::stack::{Stack, complete, wait_for};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn containers_run_as_slurm_jobs_also_over_a_killed_dispatcher() {
@@ -51,6 +51,33 @@ async fn over_a_killed_dispatcher(cluster: &Cluster) {
         let output = record.output.unwrap().to_string();
         assert_eq!(stack.read(&output, "result").await, format!("done {n}\n"));
     }
+}
+
+/// The slurm.conf of the submit host has a node whose numbers do not add up. Every command of Slurm
+/// prints an error about it, and succeeds.
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_on_stderr_of_commands_that_succeed_stop_nothing() {
+    let cluster = Cluster::shared();
+    let config = std::fs::read_to_string(cluster.lab.variable("SLURM_CONF")).unwrap();
+    let (before, cpus) = config.split_once(" CPUs=").unwrap();
+    let (_, after) = cpus.split_once(' ').unwrap();
+    let odd = "CPUs=7 Boards=1 SocketsPerBoard=2 CoresPerSocket=4 ThreadsPerCore=1";
+    let config = format!("{before} {odd} {after}");
+    let stack = Stack::with(|servers, dir| {
+        let file = dir.join("slurm.conf");
+        std::fs::write(&file, config).unwrap();
+        let variables = [("SLURM_CONF", file.to_str().unwrap())];
+        cluster.dispatcher_with(servers, &dir.join("shared"), &[], &variables)
+    })
+    .await;
+    let (_, container) = stack.submit("odd", "true", json!({})).await;
+    complete(&stack.end(&container, STEP_TIMEOUT).await);
+    let log = stack.dispatcher.log_text();
+    let has = |event: &str| log.contains(&format!("event=\"{event}\""));
+    assert!(
+        has("scheduler_command_stderr") && !has("listing_failed"),
+        "{log}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

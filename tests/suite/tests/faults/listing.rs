@@ -136,6 +136,35 @@ async fn listing_fails(backend: Backend) {
 }
 on_every_scheduler!(listing_fails);
 
+/// An answer of `squeue` without a heading is none, whatever its exit status.
+#[tokio::test(flavor = "multi_thread")]
+async fn listing_without_a_heading_is_none() {
+    let fault = Fault::Nothing { say: String::new() };
+    job_stays_undisturbed(Backend::Slurm, 4, fault, LISTING_FAILED).await;
+}
+
+/// Commands that succeed and write harmless errors to stderr are believed; this is logged once for
+/// each of them.
+async fn harmless_errors_on_stderr_are_ignored(backend: Backend) {
+    let fixture = running(backend).up().await;
+    let commands = [backend.list_command(), backend.submit_command()];
+    fixture
+        .fake
+        .faults(commands.map(|command| Rule::every(command, Fault::Remark)));
+    for _ in 0..2 {
+        let container = fixture.submit().await;
+        fixture.complete(&container, 1).await;
+    }
+    fixture.wait_for_listings(2).await;
+    assert_eq!(fixture.event_count("listing_failed"), 0);
+    let lines_of_each = 2;
+    assert_eq!(
+        fixture.event_count("scheduler_command_stderr"),
+        lines_of_each * commands.len()
+    );
+}
+on_every_scheduler!(harmless_errors_on_stderr_are_ignored);
+
 async fn listing_fails_with_exit_status_0(backend: Backend) {
     let say = match backend {
         backend if backend.is_slurm() => {

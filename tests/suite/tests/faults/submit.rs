@@ -1,6 +1,6 @@
 //! Faults of the submit command: each attempt still makes at most one job.
 
-use arvados_client::records::Container;
+use arvados_client::records::{Container, ContainerState};
 use suite_tests::fake_sched::{Fault, Rule};
 
 use serde_json::json;
@@ -161,4 +161,53 @@ async fn one_that_is_never_taken_does_not_hold_up_the_others() {
     let jobs = fixture.jobs();
     assert!(jobs.iter().all(|job| job.name != requested[1].as_str()));
     assert_eq!(jobs.len(), 3);
+}
+
+/// HTCondor takes no more jobs of this user: submissions wait without a lock until it does, and the
+/// reason is told.
+async fn a_full_schedd_costs_one_lock(backend: Backend) {
+    let fixture = running(backend).up().await;
+    let full = Fault::Refuse {
+        status: 1,
+        say:
+            "ERROR: Failed to create proc\nNumber of submitted jobs would exceed MAX_JOBS_PER_OWNER"
+                .into(),
+    };
+    fixture.fake.faults([Rule::every("condor_submit", full)]);
+    let first = fixture.submit().await;
+    fixture.wait_for_event("submissions_held").await;
+    let second = fixture.submit().await;
+    let submissions = || fixture.fake.count("condor_submit");
+    // Four tests, of which the first was run with the submission.
+    let until = submissions() + 3;
+    fixture
+        .wait_for("three tests", || submissions() >= until)
+        .await;
+    for (container, locks) in [(&first, 1), (&second, 0)] {
+        let record = fixture.stack.container(container).await;
+        assert_eq!(
+            (record.state, record.lock_count),
+            (ContainerState::Queued, locks)
+        );
+    }
+    assert_eq!(fixture.jobs().len(), 0);
+    fixture.fake.faults([]);
+    for (container, locks) in [(&first, 2), (&second, 1)] {
+        fixture.complete(container, locks).await;
+    }
+    fixture.wait_for_event("submissions_resumed").await;
+}
+
+mod a_full_schedd_costs_one_lock {
+    use crate::backend::Backend;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn fake() {
+        super::a_full_schedd_costs_one_lock(Backend::Condor).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn htcondor() {
+        super::a_full_schedd_costs_one_lock(Backend::RealCondor).await;
+    }
 }

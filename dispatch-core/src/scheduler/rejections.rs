@@ -1,56 +1,63 @@
-//! Holds back containers that Slurm would reject. They stay queued, without a lock, until `sbatch
-//! --test-only` shows that Slurm accepts such jobs again.
+//! Holds back containers that the scheduler would reject. They stay queued, without a lock, until a
+//! test shows that the scheduler accepts such jobs again.
 //!
-//! Input: results of submissions and tests. Output: which containers must wait, and why.
+//! Input: results of submissions and of tests ([`TestSubmission`]). Output: which containers must
+//! wait, and why.
 //!
-//! If Slurm rejects even the smallest job for the same partitions, the cause is not the container's
-//! request. A limit of jobs is reached, an account may not use a partition, or a partition is
-//! closed. Then all containers for these partitions wait. Otherwise only containers with exactly
-//! the same needs wait. Once Slurm accepts jobs again, submissions start slowly, because there may
-//! be room for few.
+//! If the scheduler rejects even the smallest job for the same partitions, the cause is not the
+//! container's request. A limit of jobs is reached, an account may not use a partition, or a
+//! partition is closed. Then all containers for these partitions wait. Otherwise only containers
+//! with exactly the same needs wait. Once the scheduler accepts jobs again, submissions start
+//! slowly, because there may be room for few.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arvados_client::{ContainerUuid, TokenUuid};
-use dispatch_core::model::resources::ResourceRequest;
-use dispatch_core::scheduler::command::{Command, CommandFailure};
-use dispatch_core::scheduler::{SchedulerError, SubmitRequest};
 
-use crate::settings::Settings;
-use crate::submit::rejection_backoff::{JobClass, RejectionBackoff, SlowStart};
-use crate::submit::sbatch::SbatchJob;
+use crate::model::resources::ResourceRequest;
+use crate::scheduler::SubmitRequest;
+use crate::scheduler::rejection_backoff::{JobClass, RejectionBackoff, SlowStart};
 
 /// Maximum number of rejected classes; containers of further classes are submitted as usual.
 const MAX_REJECTED_CLASSES: usize = 1000;
-/// Maximum number of concurrent `sbatch --test-only`.
+/// Maximum number of concurrent tests.
 const MAX_CONCURRENT_TESTS: usize = 8;
-/// Timeout of `sbatch --test-only`; short, because it delays a submission or the listing.
-const TEST_ONLY_TIMEOUT: Duration = Duration::from_secs(20);
+/// Timeout of the command of a test; short, because it delays a submission or the listing.
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Job classes that Slurm rejects now.
-#[derive(Debug, Default)]
-pub struct Rejections(Mutex<RejectionState>);
+/// Tests whether the scheduler would accept a job with these needs now, without leaving one.
+pub trait TestSubmission: Sync {
+    /// Runs one test.
+    fn test_submission(&self, needs: &ResourceRequest) -> impl Future<Output = TestResult> + Send;
+}
+
+/// Job classes that the scheduler rejects now.
+#[derive(Debug)]
+pub struct Rejections {
+    /// Name of the scheduler in messages.
+    scheduler: &'static str,
+    state: Mutex<RejectionState>,
+}
 
 #[derive(Debug, Default)]
 struct RejectionState {
-    /// Message of sbatch for an attempt.
+    /// Message of the rejection of an attempt.
     messages: BTreeMap<ContainerUuid, (TokenUuid, String)>,
     backoffs: HashMap<JobClass, RejectionBackoff>,
     /// Partitions that accept jobs again, with their limits.
     slow_starts: BTreeMap<Vec<String>, SlowStart>,
 }
 
-/// Result of `sbatch --test-only`.
+/// Result of a test.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TestOnly {
-    /// Slurm would accept the job.
+pub enum TestResult {
+    /// The scheduler would accept the job.
     Accepted,
-    /// Slurm would reject the job, and this is why.
+    /// The scheduler would reject the job, and this is why.
     Rejected(String),
-    /// Slurm did not answer.
+    /// The scheduler did not answer.
     Unknown,
 }
 
@@ -68,7 +75,7 @@ impl RejectionState {
             tracing::warn!(
                 reason,
                 event = "submissions_held",
-                "holding back submissions {class} because sbatch rejects them"
+                "holding back submissions {class} because the scheduler rejects them"
             );
             let new = || RejectionBackoff::new(reason, now);
             self.backoffs.entry(class).or_insert_with(new);
@@ -81,7 +88,7 @@ impl RejectionState {
         }
         tracing::info!(
             event = "submissions_resumed",
-            "resuming submissions {class} because sbatch accepts them again"
+            "resuming submissions {class} because the scheduler accepts them again"
         );
         if let JobClass::Partitions(partitions) = class {
             self.slow_starts
@@ -89,15 +96,15 @@ impl RejectionState {
         }
     }
 
-    fn apply_test(&mut self, class: &JobClass, result: TestOnly, now: Instant) {
+    fn apply_test(&mut self, class: &JobClass, result: TestResult, now: Instant) {
         match result {
-            TestOnly::Accepted => self.accept_class(class),
-            TestOnly::Rejected(reason) => {
+            TestResult::Accepted => self.accept_class(class),
+            TestResult::Rejected(reason) => {
                 if let Some(backoff) = self.backoffs.get_mut(class) {
                     backoff.record_test(Some(reason), now);
                 }
             }
-            TestOnly::Unknown => {
+            TestResult::Unknown => {
                 if let Some(backoff) = self.backoffs.get_mut(class) {
                     backoff.record_test(None, now);
                 }
@@ -107,6 +114,7 @@ impl RejectionState {
 
     fn deferral(
         &mut self,
+        scheduler: &str,
         container: &ContainerUuid,
         needs: &ResourceRequest,
         now: Instant,
@@ -117,12 +125,14 @@ impl RejectionState {
                 .get_mut(&class)
                 .and_then(|backoff| backoff.deferral_reason(now))
             {
-                return Some(format!("Slurm rejects such jobs now: {reason}"));
+                return Some(format!("{scheduler} rejects such jobs now: {reason}"));
             }
         }
         let slow_start = self.slow_starts.get_mut(&needs.partitions)?;
-        let later = "Slurm rejected such jobs a short time ago; a few are submitted at first";
-        (!slow_start.try_admit(container, now)).then(|| later.to_owned())
+        let later = || {
+            format!("{scheduler} rejected such jobs a short time ago; a few are submitted at first")
+        };
+        (!slow_start.try_admit(container, now)).then(later)
     }
 
     fn accepted(&mut self, container: &ContainerUuid, needs: &ResourceRequest) {
@@ -138,23 +148,27 @@ impl RejectionState {
 }
 
 impl Rejections {
-    fn state(&self) -> MutexGuard<'_, RejectionState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// No rejections yet. `scheduler` is the name of the scheduler in messages.
+    pub fn new(scheduler: &'static str) -> Self {
+        Self {
+            scheduler,
+            state: Mutex::default(),
+        }
     }
 
-    /// Records a failed submission, and holds back the class of jobs that Slurm rejects.
+    fn state(&self) -> MutexGuard<'_, RejectionState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records a submission that failed with this message, and holds back the class of jobs that
+    /// the scheduler rejects.
     pub async fn record_failure(
         &self,
-        settings: &Settings,
+        tester: &impl TestSubmission,
         order: &SubmitRequest,
-        error: &SchedulerError,
+        message: String,
     ) {
-        let (SchedulerError::Ambiguous { detail, .. } | SchedulerError::Refused { detail, .. }) =
-            error
-        else {
-            return;
-        };
-        let message = (order.attempt.clone(), one_line(detail));
+        let message = (order.attempt.clone(), message);
         let needs = &order.needs;
         {
             let mut state = self.state();
@@ -168,18 +182,18 @@ impl Rejections {
             }
         }
         for class in JobClass::classes_of(needs) {
-            match test_submission(settings, &class.test_needs()).await {
-                TestOnly::Rejected(reason) => {
+            match tester.test_submission(&class.test_needs()).await {
+                TestResult::Rejected(reason) => {
                     return self.state().reject_class(class, reason, Instant::now());
                 }
-                TestOnly::Accepted => {}
-                TestOnly::Unknown => return,
+                TestResult::Accepted => {}
+                TestResult::Unknown => return,
             }
         }
     }
 
     /// Tests the classes whose back-off has expired.
-    pub async fn retest(&self, settings: &Settings) {
+    pub async fn retest(&self, tester: &impl TestSubmission) {
         let now = Instant::now();
         let due: Vec<JobClass> = {
             let state = self.state();
@@ -194,28 +208,29 @@ impl Rejections {
         let tests: Vec<ResourceRequest> = due.iter().map(JobClass::test_needs).collect();
         let tests_running = tests
             .iter()
-            .map(|test_needs| test_submission(settings, test_needs));
+            .map(|test_needs| tester.test_submission(test_needs));
         let answers = futures_util::future::join_all(tests_running).await;
         for (class, answer) in due.iter().zip(answers) {
             self.state().apply_test(class, answer, now);
         }
     }
 
-    /// Records that Slurm accepted a job.
+    /// Records that the scheduler accepted a job.
     pub fn accepted(&self, container: &ContainerUuid, needs: &ResourceRequest) {
         self.state().accepted(container, needs);
     }
 
     /// Why this container must wait; none if it may be submitted.
     pub fn deferral(&self, container: &ContainerUuid, needs: &ResourceRequest) -> Option<String> {
-        self.state().deferral(container, needs, Instant::now())
+        let now = Instant::now();
+        self.state().deferral(self.scheduler, container, needs, now)
     }
 
-    /// Message with which sbatch rejected this attempt.
+    /// Message with which the scheduler rejected this attempt.
     pub fn message_for(&self, container: &ContainerUuid, attempt: &TokenUuid) -> Option<String> {
         let state = self.state();
         let (of, message) = state.messages.get(container)?;
-        (of == attempt).then(|| format!("Slurm rejected its job: {message}"))
+        (of == attempt).then(|| format!("{} rejected its job: {message}", self.scheduler))
     }
 
     /// Removes what is recorded of the container.
@@ -224,74 +239,9 @@ impl Rejections {
     }
 }
 
-/// Tests whether Slurm would accept a job with these needs now.
-pub async fn test_submission(settings: &Settings, needs: &ResourceRequest) -> TestOnly {
-    let Some(command) = test_command(settings, needs) else {
-        return TestOnly::Unknown;
-    };
-    match command.timeout(TEST_ONLY_TIMEOUT).run_checked().await {
-        Ok(_) => TestOnly::Accepted,
-        Err(failure) => classify_failure(&failure),
-    }
-}
-
-fn test_command(settings: &Settings, needs: &ResourceRequest) -> Option<Command> {
-    // No container has this name.
-    let container = ContainerUuid::generate("check");
-    let job = SbatchJob {
-        container: &container,
-        needs,
-        comment: "dispatch-slurm test",
-        output: Path::new("/dev/null"),
-        avoid: &[],
-    };
-    let arguments = settings.sbatch_arguments(job).ok()?;
-    let command = settings.sbatch_command(arguments, "#!/bin/sh\n".to_owned());
-    Some(command.args(["--test-only"]))
-}
-
-fn classify_failure(failure: &CommandFailure) -> TestOnly {
-    let unreachable = ["contact slurm controller", "timed out"];
-    match failure {
-        CommandFailure::Failed(message)
-            if !unreachable.iter().any(|words| message.contains(words)) =>
-        {
-            TestOnly::Rejected(one_line(message))
-        }
-        _ => TestOnly::Unknown,
-    }
-}
-
-/// Joins the lines and removes the prefixes of sbatch.
-fn one_line(message: &str) -> String {
-    let lines = message.lines().map(|line| {
-        let line = line.trim();
-        let line = line.strip_prefix("sbatch: error: ").unwrap_or(line);
-        let line = line
-            .strip_prefix("Batch job submission failed: ")
-            .unwrap_or(line);
-        line.strip_prefix("allocation failure: ").unwrap_or(line)
-    });
-    lines.collect::<Vec<_>>().join("; ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_slurmctld_that_is_down_rejects_nothing() {
-        let message = |text: &str| classify_failure(&CommandFailure::Failed(text.into()));
-        let limit = "sbatch: error: AssocMaxSubmitJobLimit\nallocation failure: Job violates accounting/QOS policy";
-        let words = "AssocMaxSubmitJobLimit; Job violates accounting/QOS policy";
-        assert_eq!(message(limit), TestOnly::Rejected(words.into()));
-        for away in [
-            "allocation failure: Unable to contact slurm controller (connect failure)",
-            "allocation failure: Socket timed out on send/recv operation",
-        ] {
-            assert_eq!(message(away), TestOnly::Unknown);
-        }
-    }
 
     fn gpus(gpus: u32) -> ResourceRequest {
         ResourceRequest {
@@ -305,13 +255,13 @@ mod tests {
         let now = Instant::now();
         let container = ContainerUuid::generate("zzzzz");
         let held = |state: &mut RejectionState, gpus_of: u32| {
-            let backoff = state.deferral(&container, &gpus(gpus_of), now);
+            let backoff = state.deferral("it", &container, &gpus(gpus_of), now);
             backoff.is_some_and(|backoff| backoff.contains("no GPUs"))
         };
         let mut state = RejectionState::default();
         state.reject_class(JobClass::Exactly(gpus(2)), "no GPUs".into(), now);
         assert_eq!([0, 1, 2].map(|n| held(&mut state, n)), [false, false, true]);
-        state.apply_test(&JobClass::Exactly(gpus(2)), TestOnly::Accepted, now);
+        state.apply_test(&JobClass::Exactly(gpus(2)), TestResult::Accepted, now);
         assert!(!held(&mut state, 2) && state.slow_starts.is_empty());
         state.reject_class(JobClass::Partitions(Vec::new()), "no GPUs".into(), now);
         assert_eq!([0, 1, 2].map(|n| held(&mut state, n)), [true, true, true]);
@@ -319,7 +269,7 @@ mod tests {
             partitions: vec!["other".into()],
             ..gpus(2)
         };
-        assert_eq!(state.deferral(&container, &elsewhere, now), None);
+        assert_eq!(state.deferral("it", &container, &elsewhere, now), None);
     }
 
     #[test]
@@ -329,11 +279,11 @@ mod tests {
         let mut state = RejectionState::default();
         let class = JobClass::Partitions(Vec::new());
         state.reject_class(class.clone(), "too many".into(), now);
-        state.apply_test(&class, TestOnly::Accepted, now);
+        state.apply_test(&class, TestResult::Accepted, now);
         let admitted = |state: &mut RejectionState| -> Vec<ContainerUuid> {
             let free = all
                 .iter()
-                .filter(|c| state.deferral(c, &gpus(0), now).is_none());
+                .filter(|c| state.deferral("it", c, &gpus(0), now).is_none());
             free.cloned().collect()
         };
         assert_eq!(admitted(&mut state), all[..1]);

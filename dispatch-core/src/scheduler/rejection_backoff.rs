@@ -8,8 +8,9 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use arvados_client::ContainerUuid;
-use dispatch_core::model::resources::ResourceRequest;
 use exp_backoff::Backoff;
+
+use crate::model::resources::ResourceRequest;
 
 /// Initial interval between two tests; it doubles up to `MAX_BACKOFF`.
 const INITIAL_BACKOFF: Duration = Duration::from_secs(5);

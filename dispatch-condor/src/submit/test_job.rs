@@ -1,0 +1,140 @@
+//! Tests whether HTCondor would accept a job: submits one that is on hold, and removes it.
+//!
+//! `condor_submit -dry-run` does not ask the schedd, whose limits and requirements decide.
+
+use std::sync::atomic::Ordering;
+
+use arvados_client::{ContainerUuid, Token, TokenUuid};
+use dispatch_core::model::resources::ResourceRequest;
+use dispatch_core::scheduler::attempt_dir::AttemptDir;
+use dispatch_core::scheduler::command::Command;
+use dispatch_core::scheduler::rejections::{TEST_TIMEOUT, TestResult, TestSubmission};
+use dispatch_core::scheduler::submit_command::parse_job_id;
+
+use crate::condor::Condor;
+use crate::error::{SubmitFault, classify, summarize};
+use crate::submit::admin_lines::RequestedKinds;
+use crate::submit::description::{DescriptionParams, Item, Settings};
+use crate::submit::restart_and_hold_policy::MaxStarts;
+
+/// Number of commands of a test.
+const COMMANDS_PER_TEST: u32 = 2;
+/// Seconds after which HTCondor itself removes a test job.
+const MAX_TEST_JOB_SECONDS: u32 = 60;
+/// Instance id of test jobs, which is no dispatcher's.
+const INSTANCE_ID: &str = "test";
+
+impl TestSubmission for Condor {
+    async fn test_submission(&self, needs: &ResourceRequest) -> TestResult {
+        // No container has this name.
+        let container = ContainerUuid::generate("check");
+        let dir = self.attempt_dir(&container);
+        let result = self.submit_test_job(&container, &dir, needs).await;
+        dir.remove_logged().await;
+        result
+    }
+}
+
+impl Condor {
+    async fn submit_test_job(
+        &self,
+        container: &ContainerUuid,
+        dir: &AttemptDir,
+        needs: &ResourceRequest,
+    ) -> TestResult {
+        let attempt = TokenUuid::generate("check");
+        let create = {
+            let attempt = attempt.clone();
+            move |dir: &AttemptDir| dir.create_for(&attempt, &Token::new("none").into())
+        };
+        if dir.with_timeout(create).await.is_err() {
+            return TestResult::Unknown;
+        }
+        let Some(description) = describe(&self.settings, container, &attempt, needs, dir) else {
+            return TestResult::Unknown;
+        };
+        self.extra_commands
+            .fetch_add(COMMANDS_PER_TEST, Ordering::Relaxed);
+        let submit = Command::new("condor_submit")
+            .timeout(TEST_TIMEOUT)
+            .args(["-terse", "-"])
+            .input(description);
+        let failure = match submit.run_checked().await {
+            Ok(answer) => {
+                let job = parse_job_id(&answer.stdout, " - ");
+                let remove = Command::new("condor_rm").timeout(TEST_TIMEOUT).args([job]);
+                if let Err(failure) = remove.run_checked().await {
+                    tracing::debug!(%failure, "HTCondor removes a test job itself");
+                }
+                return TestResult::Accepted;
+            }
+            Err(failure) => failure,
+        };
+        match classify(&failure) {
+            SubmitFault::Jobs | SubmitFault::Full => {
+                TestResult::Rejected(summarize(&failure.to_string()))
+            }
+            SubmitFault::Schedd | SubmitFault::Unknown => TestResult::Unknown,
+        }
+    }
+}
+
+/// The description of a job that is on hold and never runs. None if there is none for these needs.
+fn describe(
+    settings: &Settings,
+    container: &ContainerUuid,
+    attempt: &TokenUuid,
+    needs: &ResourceRequest,
+    dir: &AttemptDir,
+) -> Option<String> {
+    let params = DescriptionParams {
+        instance_id: INSTANCE_ID,
+        avoid: &[],
+        requested: RequestedKinds::of(needs),
+        max_starts: MaxStarts(1),
+        event_log: &dir.path().join("events.log"),
+    };
+    let item = Item {
+        container,
+        attempt,
+        needs,
+        dir: dir.path(),
+    };
+    let text = settings.describe(&params, &[item]).ok()?;
+    // The last line of a key counts.
+    let (lines, jobs) = text.split_at(text.find("\nqueue ")?);
+    Some(format!(
+        "{lines}\nhold = true\nperiodic_remove = time() - QDate > {MAX_TEST_JOB_SECONDS}{jobs}"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_job_is_on_hold_and_removed_if_nobody_does() {
+        let home = tempfile::tempdir().unwrap();
+        let (container, attempt) = (
+            ContainerUuid::generate("check"),
+            TokenUuid::generate("check"),
+        );
+        let dir = AttemptDir::of(home.path(), &container);
+        let settings = Settings {
+            crunch_run: vec!["/opt/crunch-run".into()],
+            ..Settings::default()
+        };
+        let needs = ResourceRequest::default();
+        let text = describe(&settings, &container, &attempt, &needs, &dir).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        let position = |begin: &str| lines.iter().rposition(|line| line.starts_with(begin));
+        let queue = position("queue ").unwrap();
+        assert!(position("hold = true").unwrap() < queue, "{text}");
+        assert!(position("periodic_remove = time() - QDate > 60").unwrap() < queue);
+        assert_eq!(
+            position("periodic_remove"),
+            position("periodic_remove = time()")
+        );
+        assert!(lines.contains(&"+ContainerDispatcher = \"test\""), "{text}");
+    }
+}

@@ -1,0 +1,82 @@
+//! Tests by `sbatch --test-only` whether Slurm would accept a job: sbatch(1).
+
+use std::path::Path;
+
+use arvados_client::ContainerUuid;
+use dispatch_core::model::resources::ResourceRequest;
+use dispatch_core::scheduler::command::{Command, CommandFailure};
+use dispatch_core::scheduler::rejections::{TEST_TIMEOUT, TestResult, TestSubmission};
+
+use crate::settings::Settings;
+use crate::submit::sbatch::SbatchJob;
+
+impl TestSubmission for Settings {
+    async fn test_submission(&self, needs: &ResourceRequest) -> TestResult {
+        let Some(command) = test_command(self, needs) else {
+            return TestResult::Unknown;
+        };
+        match command.timeout(TEST_TIMEOUT).run_checked().await {
+            Ok(_) => TestResult::Accepted,
+            Err(failure) => classify_failure(&failure),
+        }
+    }
+}
+
+fn test_command(settings: &Settings, needs: &ResourceRequest) -> Option<Command> {
+    // No container has this name.
+    let container = ContainerUuid::generate("check");
+    let job = SbatchJob {
+        container: &container,
+        needs,
+        comment: "dispatch-slurm test",
+        output: Path::new("/dev/null"),
+        avoid: &[],
+    };
+    let arguments = settings.sbatch_arguments(job).ok()?;
+    let command = settings.sbatch_command(arguments, "#!/bin/sh\n".to_owned());
+    Some(command.args(["--test-only"]))
+}
+
+fn classify_failure(failure: &CommandFailure) -> TestResult {
+    let unreachable = ["contact slurm controller", "timed out"];
+    match failure {
+        CommandFailure::Failed(message)
+            if !unreachable.iter().any(|words| message.contains(words)) =>
+        {
+            TestResult::Rejected(one_line(message))
+        }
+        _ => TestResult::Unknown,
+    }
+}
+
+/// Joins the lines and removes the prefixes of sbatch.
+pub fn one_line(message: &str) -> String {
+    let lines = message.lines().map(|line| {
+        let line = line.trim();
+        let line = line.strip_prefix("sbatch: error: ").unwrap_or(line);
+        let line = line
+            .strip_prefix("Batch job submission failed: ")
+            .unwrap_or(line);
+        line.strip_prefix("allocation failure: ").unwrap_or(line)
+    });
+    lines.collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slurmctld_that_is_down_rejects_nothing() {
+        let message = |text: &str| classify_failure(&CommandFailure::Failed(text.into()));
+        let limit = "sbatch: error: AssocMaxSubmitJobLimit\nallocation failure: Job violates accounting/QOS policy";
+        let words = "AssocMaxSubmitJobLimit; Job violates accounting/QOS policy";
+        assert_eq!(message(limit), TestResult::Rejected(words.into()));
+        for away in [
+            "allocation failure: Unable to contact slurm controller (connect failure)",
+            "allocation failure: Socket timed out on send/recv operation",
+        ] {
+            assert_eq!(message(away), TestResult::Unknown);
+        }
+    }
+}
