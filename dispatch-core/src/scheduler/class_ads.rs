@@ -14,13 +14,12 @@ use crate::scheduler::command::CommandOutput;
 pub struct ClassAd(Map<String, Value>);
 
 /// Whether a command with exit status 0 could not ask. It prints nothing if there is no ad, so only
-/// stderr distinguishes that from a failure: by the beginning of a line, because warnings about the
-/// configuration contain "error", too.
+/// stderr distinguishes that from a failure. A line that begins with WARNING tells of none.
 pub fn has_no_answer(answer: &CommandOutput) -> bool {
     const FAILURES: [&str; 3] = ["Failed", "Error", "ERROR"];
     let tells_failure = |line: &str| {
-        let line = line.trim_start_matches(['-', ' ']);
-        FAILURES.iter().any(|word| line.starts_with(word))
+        let is_warning = line.trim_start().starts_with("WARNING");
+        !is_warning && FAILURES.iter().any(|word| line.contains(word))
     };
     answer.stdout.trim().is_empty() && answer.stderr.lines().any(tells_failure)
 }
@@ -106,6 +105,7 @@ mod tests {
             ),
             ("", "\nError: communication error", true),
             ("", "ERROR: unknown host", true),
+            ("", "condor_q: Error: communication error", true),
             (
                 "",
                 "WARNING: Config source error in /etc/condor: Error",
