@@ -107,6 +107,21 @@ pub fn parse(answer: &str) -> Result<Vec<JobAd>, serde_json::Error> {
     Ok(ads.map(ClassAd::read_leniently).collect())
 }
 
+/// Gives ads whose container is undefined that of the job with the same id in an earlier listing.
+/// The error is the id of a job that none has: it must not count as gone.
+pub fn restore_containers(ads: &mut [JobAd], earlier: &[JobAd]) -> Result<(), String> {
+    for ad in ads.iter_mut().filter(|ad| ad.container.is_empty()) {
+        let id = ad.id();
+        let known = earlier.iter().find(|known| known.id() == id);
+        let known = known
+            .filter(|known| !known.container.is_empty())
+            .ok_or(id)?;
+        ad.container.clone_from(&known.container);
+        ad.attempt.clone_from(&known.attempt);
+    }
+    Ok(())
+}
+
 impl JobAd {
     /// The job as the controller sees it; none if it is not the job of a container.
     pub fn to_job(&self) -> Option<Job> {
@@ -261,6 +276,21 @@ mod tests {
         assert_eq!(ads[0].state(), JobState::Running);
         assert_eq!((ads[0].job_prio, ads[0].hold()), (0, None));
         assert_eq!(jobs(ads), jobs(parse(ANSWER).unwrap()));
+    }
+
+    #[test]
+    fn a_job_whose_container_was_made_undefined_is_not_gone() {
+        let earlier = parse(ANSWER).unwrap();
+        let name = "\"zzzzz-dz642-queuedcontainer\"";
+        let edited = || parse(&ANSWER.replacen(name, "null", 1)).unwrap();
+        let mut ads = edited();
+        assert_eq!(ads[0].to_job(), None);
+        restore_containers(&mut ads, &earlier).unwrap();
+        assert_eq!(ads[0].to_job(), earlier[0].to_job());
+        let unknown = restore_containers(&mut edited(), &[]);
+        assert_eq!(unknown, Err("7.0".to_owned()));
+        let never_known = restore_containers(&mut edited(), &edited());
+        assert_eq!(never_known, Err("7.0".to_owned()));
     }
 
     #[test]

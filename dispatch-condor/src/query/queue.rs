@@ -6,17 +6,25 @@ use std::time::Instant;
 use dispatch_core::scheduler::SchedulerError;
 
 use crate::condor::{Condor, QueueListing, lock};
-use crate::query::condor_q::{JobAd, JobState};
+use crate::error::no_answer;
+use crate::query::condor_q::{self, JobAd, JobState};
 use crate::query::match_analysis::COMMANDS_PER_PROBE;
 use crate::query::pending_reason;
-use crate::submit::description::DISPATCHER_ATTRIBUTE;
+use crate::submit::description::{CONTAINER_ATTRIBUTE, DISPATCHER_ATTRIBUTE};
 
 impl Condor {
     /// Runs `condor_q` for the jobs of this dispatcher.
     pub(crate) async fn query_queue(&self) -> Result<QueueListing, SchedulerError> {
         let started = Instant::now();
         let constraint = format!("{DISPATCHER_ATTRIBUTE} == \"{}\"", self.instance_id);
-        let ads = self.query_ads("condor_q", &constraint, &[]).await?;
+        let mut ads = self.query_ads("condor_q", &constraint, &[]).await?;
+        let restored = condor_q::restore_containers(&mut ads, &lock(&self.queue).ads);
+        restored.map_err(|job| {
+            no_answer(format!(
+                "it cannot be told whose job {job} is: its {CONTAINER_ATTRIBUTE} is undefined; \
+                 set it again with condor_qedit, or remove the job"
+            ))
+        })?;
         Ok(QueueListing {
             ads,
             took: started.elapsed(),
