@@ -101,6 +101,7 @@ impl Condor {
     /// The scheduler of a service: its upkeep also reports lost execute nodes and probes unmatched
     /// jobs.
     pub fn with_monitoring(self) -> Self {
+        self.remove_test_jobs_dir();
         Self {
             monitors: true,
             ..self

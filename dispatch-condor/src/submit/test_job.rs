@@ -2,6 +2,9 @@
 //!
 //! `condor_submit -dry-run` does not ask the schedd, whose limits and requirements decide.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use arvados_client::{ContainerUuid, Token, TokenUuid};
@@ -28,7 +31,7 @@ impl TestSubmission for Condor {
     async fn test_submission(&self, needs: &ResourceRequest) -> TestResult {
         // No container has this name.
         let container = ContainerUuid::generate("check");
-        let dir = self.attempt_dir(&container);
+        let dir = AttemptDir::of(&self.test_jobs_dir(), &container);
         let result = self.submit_test_job(&container, &dir, needs).await;
         dir.remove_logged().await;
         result
@@ -36,6 +39,19 @@ impl TestSubmission for Condor {
 }
 
 impl Condor {
+    /// The directory of the directories of test jobs.
+    fn test_jobs_dir(&self) -> PathBuf {
+        self.state_dir.path().join("test-jobs")
+    }
+
+    /// Removes what a dispatcher left that was killed during a test.
+    pub(crate) fn remove_test_jobs_dir(&self) {
+        let dir = self.test_jobs_dir();
+        if let Err(error) = host_state::file::remove_tree(&dir) {
+            tracing::warn!(directory = %dir.display(), %error, "could not remove what tests of submissions left");
+        }
+    }
+
     async fn submit_test_job(
         &self,
         container: &ContainerUuid,
@@ -45,7 +61,11 @@ impl Condor {
         let attempt = TokenUuid::generate("check");
         let create = {
             let attempt = attempt.clone();
-            move |dir: &AttemptDir| dir.create_for(&attempt, &Token::new("none").into())
+            let home = self.test_jobs_dir();
+            move |dir: &AttemptDir| {
+                DirBuilder::new().recursive(true).mode(0o700).create(home)?;
+                dir.create_for(&attempt, &Token::new("none").into())
+            }
         };
         if dir.with_timeout(create).await.is_err() {
             return TestResult::Unknown;
@@ -110,7 +130,25 @@ fn describe(
 
 #[cfg(test)]
 mod tests {
+    use dispatch_core::service::state_dir::StateDir;
+
     use super::*;
+
+    #[test]
+    fn a_service_removes_what_a_killed_one_left_of_its_tests() {
+        let home = tempfile::tempdir().unwrap();
+        let condor = || {
+            let state_dir = StateDir::acquire(home.path()).unwrap();
+            let timeout = TEST_TIMEOUT;
+            Condor::new(Settings::default(), state_dir, "me".into(), timeout)
+        };
+        let left = home.path().join("test-jobs/check-dz642-000000000000000");
+        std::fs::create_dir_all(&left).unwrap();
+        drop(condor());
+        assert!(left.exists());
+        drop(condor().with_monitoring());
+        assert!(!left.exists());
+    }
 
     #[test]
     fn a_test_job_is_on_hold_and_removed_if_nobody_does() {
