@@ -36,6 +36,25 @@ pub fn workspace() -> &'static std::path::Path {
     std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
+/// All Rust files below a folder of the checkout, build output left out.
+pub fn source_files(dir: &std::path::Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    find_sources(dir, &mut found);
+    found
+}
+
+fn find_sources(dir: &std::path::Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).expect("a directory of the checkout") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if path.is_dir() && name != "target" && !name.starts_with('.') {
+            find_sources(&path, found);
+        } else if name.ends_with(".rs") {
+            found.push(path);
+        }
+    }
+}
+
 /// The directory of Arvados' Python clients; they are installed once per target directory.
 pub fn python_clients() -> PathBuf {
     let script = workspace().join("tests/labs/python-clients");

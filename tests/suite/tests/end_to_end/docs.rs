@@ -1,7 +1,7 @@
 //! Every test, path and flag that the documents name exists.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use suite_tests::program::binary;
@@ -13,18 +13,6 @@ const FOREIGN_FLAGS: &str = "--api-client-authorization --array --begin --bench 
     --mw-master-host --mw-master-port --mw-member-id --mw-resource-file --mw-slave --nice --no-requeue \
     --nodes --now --nv --open-mode --output --parsable --regid --reuid --security --shell \
     --signal --system --test-only --trace --user-group --uuid";
-
-fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        if path.is_dir() && name != "target" && !name.starts_with('.') {
-            sources(&path, found);
-        } else if name.ends_with(".rs") {
-            found.push(path);
-        }
-    }
-}
 
 /// The `module::name`s in backquotes.
 fn named(text: &str) -> BTreeSet<&str> {
@@ -95,8 +83,7 @@ fn lines_of_documents_fit_into_100_columns() {
 #[test]
 fn every_test_named_in_the_documents_exists() {
     let root = suite_tests::workspace();
-    let mut files = Vec::new();
-    sources(root, &mut files);
+    let files = suite_tests::source_files(root);
     let without_blanks = |path: &PathBuf| {
         let mut text = std::fs::read_to_string(path).unwrap();
         text.retain(|c| !c.is_whitespace());

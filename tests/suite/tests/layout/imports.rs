@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::{all_sources, sources};
+use suite_tests::source_files;
+
+use crate::all_sources;
 
 #[test]
 fn no_files_import_each_other_in_a_circle() {
@@ -29,10 +31,8 @@ struct Modules {
 }
 
 fn circles_of(src: &Path) -> Vec<String> {
-    let mut files = Vec::new();
-    sources(src, &mut files);
     let mut texts = BTreeMap::new();
-    for file in files {
+    for file in source_files(src) {
         let relative = file.strip_prefix(src).unwrap().with_extension("");
         let mut path: Vec<String> = relative
             .iter()
@@ -322,8 +322,7 @@ fn pure_modules_use_no_module_that_does_io() {
     let src = suite_tests::workspace().join("dispatch-core/src");
     let mut problems = Vec::new();
     for (module, _) in PURE_MODULES {
-        let mut files = Vec::new();
-        sources(&src.join(module), &mut files);
+        let mut files = source_files(&src.join(module));
         let is_test = |file: &PathBuf| {
             let mut parts = file.strip_prefix(&src).unwrap().iter();
             parts.any(|part| matches!(part.to_str(), Some("tests" | "tests.rs")))

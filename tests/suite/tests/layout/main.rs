@@ -4,7 +4,7 @@
 mod imports;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Maximum number of lines of a file.
 const MAX_LINES: usize = 500;
@@ -13,27 +13,15 @@ const MAX_MEDIAN_LINES: usize = 170;
 /// Maximum width of a comment line. Rows of tables may be wider.
 const MAX_COMMENT_COLUMNS: usize = 100;
 
-/// All Rust files below `dir`, build output left out.
-fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        if path.is_dir() && name != "target" && !name.starts_with('.') {
-            sources(&path, found);
-        } else if name.ends_with(".rs") {
-            found.push(path);
-        }
-    }
-}
-
 fn all_sources() -> Vec<(PathBuf, String)> {
-    let mut files = Vec::new();
-    sources(suite_tests::workspace(), &mut files);
     let read = |path: PathBuf| {
         let text = fs::read_to_string(&path).unwrap();
         (path, text)
     };
-    files.into_iter().map(read).collect()
+    suite_tests::source_files(suite_tests::workspace())
+        .into_iter()
+        .map(read)
+        .collect()
 }
 
 #[test]
