@@ -202,11 +202,7 @@ async fn a_tunnel_ends_with_its_token_and_with_its_container() {
         .await
         .ok()
         .unwrap();
-    assert!(
-        metrics(&fixture)
-            .await
-            .contains("dispatch_api_gateway_tunnels 2\n")
-    );
+    until_tunnels(&fixture, 2).await;
     let token = revoked.attempt.token.split('/').nth(1).unwrap();
     let path = format!("api_client_authorizations/{token}");
     fixture.admin.delete(&path).await.ok();
@@ -223,11 +219,17 @@ async fn a_tunnel_ends_with_its_token_and_with_its_container() {
         end.await.expect("the connection ends").unwrap();
         assert!(gateway.received_requests.lock().unwrap().is_empty());
     }
-    assert!(
-        metrics(&fixture)
-            .await
-            .contains("dispatch_api_gateway_tunnels 0\n")
-    );
+    until_tunnels(&fixture, 0).await;
+}
+
+/// Waits until the server counts this many tunnels. Its peer sees the end of one a moment earlier.
+async fn until_tunnels(fixture: &Fixture, count: usize) {
+    let line = format!("dispatch_api_gateway_tunnels {count}\n");
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !metrics(fixture).await.contains(&line) {
+        assert!(Instant::now() < deadline, "not {line}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 async fn metrics(fixture: &Fixture) -> String {
