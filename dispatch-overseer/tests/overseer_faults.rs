@@ -212,6 +212,10 @@ fn one_whose_overseer_was_killed_meanwhile_too() {
     fixture.want(5, Status::InProgress);
     fixture.start();
     let calls = fixture.wait_for_calls(1);
+    let command = format!("/proc/{}/comm", calls[0].1);
+    fixture.wait_for("the hang", || {
+        fs::read_to_string(&command).is_ok_and(|name| name == "sleep\n")
+    });
     fixture.kill();
     fixture.unset("sbatch-hangs");
     fixture.start();

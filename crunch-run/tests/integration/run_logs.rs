@@ -84,7 +84,7 @@ async fn statistics_and_the_closing_lines_are_those_that_tools_parse() {
 }
 
 /// Waits until the saved log of the running container has `words` in its stdout.
-async fn until_saved(world: &World, job: &Job, words: &str) {
+pub async fn until_saved(world: &World, job: &Job, words: &str) {
     let deadline = std::time::Instant::now() + suite_tests::STEP_TIMEOUT;
     loop {
         let files = world.log(job).await;
