@@ -107,7 +107,9 @@ async fn removing_kills_what_still_runs() {
     let (container, pids) = started(&lab, "sleep 1000 & sleep 1000", 2).await;
     let group = container.cgroup().unwrap();
     container.remove().await.unwrap();
-    assert!(!group.exists() && pids.iter().all(|pid| !alive(*pid)));
+    assert!(!group.exists());
+    // The kernel may reap their children yet.
+    soon("they have ended", || pids.iter().all(|pid| !alive(*pid))).await;
 }
 
 #[tokio::test]

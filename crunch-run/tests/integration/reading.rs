@@ -118,6 +118,9 @@ async fn what_is_read_of_the_log_while_it_runs_is_there_after_a_kill() {
     let job = world.lock(&["sh", "-c", script], json!({})).await;
     let child = world.start(&job, &[]);
     world.until_logged(&job, "second").await;
+    // Other threads write these.
+    world.until_saved_in(&job, "stderr.txt", "other").await;
+    world.until_saved_in(&job, "crunchstat.txt", "mem ").await;
     let before = world.record(&job).await.log;
     signal(&child, Signal::USR1);
     world.until(&job, "saved", |c| c.log != before).await;

@@ -189,7 +189,7 @@ async fn a_narrow_token_hears_only_of_what_its_scopes_let_it_read() {
 async fn a_websocket_ends_with_its_token() {
     let fixture = Fixture::new().await;
     let uuid = fixture.queued().await;
-    let expires = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(3);
+    let expires = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(10);
     let expiring = fixture
         .token(json!({"expires_at": expires.to_string()}))
         .await;

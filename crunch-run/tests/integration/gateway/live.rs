@@ -178,16 +178,18 @@ async fn a_refused_secret_is_told_once_and_the_container_completes() {
     if !can_run() {
         return;
     }
-    let fixture = Fixture::new("echo live").await;
+    let fixture = Fixture::held().await;
     let mut program = fixture.program();
     let child = program.env("GatewayAuthSecret", "wrong").spawn().unwrap();
+    let (world, refused) = (&fixture.world, "refused the gateway secret");
+    world
+        .until_saved_in(&fixture.job, "crunch-run.txt", refused)
+        .await;
+    world.until_logged(&fixture.job, "live").await;
+    go_on(&fixture.job);
     let log = fixture.completes(child).await;
     let story = file(&log, "crunch-run.txt");
-    assert_eq!(
-        story.matches("refused the gateway secret").count(),
-        1,
-        "{story}"
-    );
+    assert_eq!(story.matches(refused).count(), 1, "{story}");
     let record = serde_json::to_value(fixture.world.record(&fixture.job).await).unwrap();
     assert!(record["gateway_address"].is_null(), "{record}");
 }

@@ -197,7 +197,7 @@ async fn a_silent_gateway_and_slow_readers_hold_up_nobody_else() {
     assert_eq!(quick.bytes().await.unwrap().len(), 64 << 20);
     fixture.admin.get("users/current").await.ok();
     assert_eq!(waiting.await.unwrap(), 503);
-    assert!(began.elapsed() < Duration::from_secs(60));
+    assert!(began.elapsed() < Duration::from_secs(240));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,5 @@
 //! Live events report new containers and changed priorities to a client.
 
-use std::time::Duration;
-
 use arvados_client::api::NewLog;
 use serde_json::json;
 use tokio::time::timeout;
@@ -22,7 +20,7 @@ async fn a_new_container_and_a_new_priority_are_announced() {
                 }
             }
         };
-        timeout(Duration::from_secs(10), wait)
+        timeout(suite_tests::STEP_TIMEOUT, wait)
             .await
             .expect("no event")
     };
@@ -80,7 +78,7 @@ async fn only_the_types_asked_for_are_announced() {
                 }
             }
         };
-        timeout(Duration::from_secs(10), wait)
+        timeout(suite_tests::STEP_TIMEOUT, wait)
             .await
             .expect("no event")
     };
@@ -95,7 +93,7 @@ async fn a_stopped_server_ends_the_subscription_with_an_error() {
     let mut events = fixture.dispatch.events(&[]).await.unwrap();
     let Fixture { server, .. } = fixture;
     server.stop().await;
-    let ended = timeout(Duration::from_secs(20), async {
+    let ended = timeout(suite_tests::STEP_TIMEOUT, async {
         loop {
             if let Err(error) = events.next().await {
                 return error;
