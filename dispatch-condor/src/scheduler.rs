@@ -8,6 +8,7 @@ use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::model::instance_types::fit;
 use dispatch_core::model::resources::Admission;
 use dispatch_core::model::world::{Job, JobId};
+use dispatch_core::scheduler::submit_host::SubmitHost;
 use dispatch_core::scheduler::{
     Candidate, Capabilities, DesiredPriority, JobExit, PendingReason, Scheduler, SchedulerError,
     StillInUse, StopMode, SubmitRequest,
@@ -27,6 +28,10 @@ const LISTING_INTERVAL_FACTOR: u32 = 10;
 impl Scheduler for Condor {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn submit_host(&self) -> Option<&SubmitHost> {
+        Some(&self.submit_host)
     }
 
     /// Admits all that some slot could run and HTCondor accepts; it queues what does not fit now.

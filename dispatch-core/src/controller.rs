@@ -6,6 +6,7 @@
 //! The loop is level-triggered: events, job exits and finished tasks only make the next poll come
 //! sooner. Polls run in tasks of their own, so a slow server or scheduler delays no running action.
 
+mod running_tasks;
 pub mod snapshots;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use arvados_client::retry::RefusalTimer;
 use futures_util::{StreamExt, stream};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -33,6 +34,7 @@ use crate::report::audit::Audit;
 use crate::report::metrics_and_health::Health;
 use crate::scheduler::{Scheduler, SchedulerError};
 
+use running_tasks::RunningTasks;
 use snapshots::{ApiReply, ListingReply, SchedulerSnapshot};
 
 /// Time limit for unlocking unsubmitted containers at shutdown.
@@ -142,7 +144,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
         self.spawn_watchers(&watchers, &changes);
         let (api_log, log_writer) = api_log_channel(self.runner.api.clone());
         let log_writer = tokio::spawn(log_writer.run());
-        let mut tasks = JoinSet::new();
+        let mut tasks = RunningTasks::default();
         // The two halves of the poll under way.
         let mut scheduler_half: Option<JoinHandle<SchedulerSnapshot>> = None;
         let mut api_half: Option<JoinHandle<ApiReply>> = None;
@@ -157,9 +159,9 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
-                Some(done) = tasks.join_next(), if !tasks.is_empty() => {
+                Some(done) = tasks.next(), if !tasks.is_empty() => {
                     self.on_task_done(done, &changes, &api_log);
-                    while let Some(done) = tasks.try_join_next() {
+                    while let Some(done) = tasks.try_next() {
                         self.on_task_done(done, &changes, &api_log);
                     }
                     let interval = self.reconciler.decision_interval(self.now());
@@ -261,14 +263,9 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
     }
 
     /// Waits for running tasks, then unlocks what was locked and not submitted.
-    async fn drain(
-        &mut self,
-        mut tasks: JoinSet<TaskResults>,
-        changes: &ChangeFeed,
-        api_log: &ApiLog,
-    ) {
+    async fn drain(&mut self, mut tasks: RunningTasks, changes: &ChangeFeed, api_log: &ApiLog) {
         self.draining = true;
-        while let Some(done) = tasks.join_next().await {
+        while let Some(done) = tasks.next().await {
             self.on_task_done(done, changes, api_log);
         }
         let _ = tokio::time::timeout(DRAIN_TIMEOUT, self.release_unsubmitted(api_log)).await;
@@ -300,26 +297,21 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
     }
 
     /// Decides on tasks and spawns them.
-    fn start_tasks(&mut self, tasks: &mut JoinSet<TaskResults>) {
+    fn start_tasks(&mut self, tasks: &mut RunningTasks) {
         let attempts = self.runner.attempts.clone();
         let commands = self.runner.scheduler.take_extra_commands();
         self.reconciler.charge_commands(self.now(), commands);
+        self.reconciler.set_host_fault(self.host_fault());
         for task in self
             .reconciler
             .next_tasks(self.now(), |token| attempts.needs_renewal(token))
         {
-            let runner = self.runner.clone();
-            tasks.spawn(async move { runner.run(task).await });
+            tasks.spawn(self.runner.clone(), task);
         }
     }
 
-    fn on_task_done(
-        &mut self,
-        done: Result<TaskResults, tokio::task::JoinError>,
-        changes: &ChangeFeed,
-        api_log: &ApiLog,
-    ) {
-        for (container, result) in done.into_iter().flatten() {
+    fn on_task_done(&mut self, done: TaskResults, changes: &ChangeFeed, api_log: &ApiLog) {
+        for (container, result) in done {
             // A poll shows whether the attempt holds the lock. A poll must also follow if a
             // snapshot ignored a change of this container because its task was running.
             let is_unknown = matches!(

@@ -10,6 +10,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use arvados_client::ContainerUuid;
 use dispatch_core::model::world::{Job, JobId};
+use dispatch_core::scheduler::submit_host::SubmitHost;
 use dispatch_core::service::state_dir::StateDir;
 use host_state::trash::{self, TrashWorker};
 use tokio::sync::Notify;
@@ -38,6 +39,7 @@ pub struct Shared {
     pub(crate) scratch: PathBuf,
     pub(crate) caps: ResourceCaps,
     pub(crate) crunch_run: CrunchRun,
+    pub(crate) submit_host: SubmitHost,
     pub(crate) redeliveries: Arc<Redeliveries>,
     /// Removes the files of jobs that ended.
     pub(crate) trash: TrashWorker,
@@ -111,10 +113,14 @@ impl Local {
             starting: BTreeSet::new(),
             last_scan: None,
         };
+        let program = &crunch_run.program;
+        let mut needs = state_dir.host_needs(program, "--version");
+        needs.directories.push(scratch.clone());
         let trash = TrashWorker::start(vec![state_dir.path().to_owned(), scratch.clone()])?;
         Ok(Self {
             shared: Arc::new(Shared {
                 trash,
+                submit_host: SubmitHost::new(needs),
                 state_dir,
                 scratch,
                 caps,

@@ -10,6 +10,7 @@ use arvados_client::{ContainerUuid, TokenUuid};
 use crunch_contract::ExitCode;
 use dispatch_core::model::resources::{Admission, Capacity, Resources};
 use dispatch_core::model::world::{Job, JobId};
+use dispatch_core::scheduler::submit_host::SubmitHost;
 use dispatch_core::scheduler::{
     Candidate, Capabilities, JobExit, Scheduler, SchedulerError, StillInUse, StopMode,
     SubmitRequest, Uncertainty,
@@ -29,6 +30,10 @@ const CLEANUP_POLL_INTERVAL: Duration = Duration::from_millis(20);
 impl Scheduler for Local {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn submit_host(&self) -> Option<&SubmitHost> {
+        Some(&self.shared.submit_host)
     }
 
     fn admit(&self, candidates: &[Candidate], started: &[Candidate]) -> Vec<Admission> {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::model::resources::Admission;
 use dispatch_core::model::world::{Job, JobId};
+use dispatch_core::scheduler::submit_host::SubmitHost;
 use dispatch_core::scheduler::{
     Candidate, Capabilities, DesiredPriority, JobExit, PendingReason, Scheduler, SchedulerError,
     StillInUse, StopMode, SubmitRequest,
@@ -72,6 +73,10 @@ impl Slurm {
 impl Scheduler for Slurm {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn submit_host(&self) -> Option<&SubmitHost> {
+        Some(&self.submit_host)
     }
 
     /// Slurm queues containers that do not fit now; `max_pending` limits how many. Containers that

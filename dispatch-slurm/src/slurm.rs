@@ -16,6 +16,7 @@ use dispatch_core::scheduler::attempt_dir::AttemptDir;
 use dispatch_core::scheduler::command::Command;
 use dispatch_core::scheduler::rejections::Rejections;
 use dispatch_core::scheduler::slurm_answer;
+use dispatch_core::scheduler::submit_host::SubmitHost;
 use dispatch_core::service::state_dir::StateDir;
 
 use crate::control::nice::PendingNice;
@@ -47,6 +48,7 @@ pub struct Slurm {
     pub(crate) accounting: Accounting,
     pub(crate) capacity: NodeClassCache,
     pub(crate) rejections: Rejections,
+    pub(crate) submit_host: SubmitHost,
     /// Rows of the newest listing.
     pub(crate) queue: Mutex<Vec<Row>>,
     pub(crate) pending_nice: Mutex<PendingNice>,
@@ -83,7 +85,9 @@ impl Slurm {
         instance_id: String,
         command_timeout: Duration,
     ) -> Self {
+        let needs = state_dir.host_needs("sbatch", "--version");
         Self {
+            submit_host: SubmitHost::new(needs),
             capacity: NodeClassCache::new(GrantedKinds::from_settings(&settings)),
             command_timeout,
             settings,

@@ -41,7 +41,7 @@ pub async fn check(flags: &Flags, settings: &Settings, test: Option<ProbeOptions
         configure: "have them work by hand for this user first: CONDOR_CONFIG names a configuration in another place than the usual",
     };
     findings.extend(check::commands(&VERSION_COMMANDS, "-version", mends).await);
-    let (place, home) = check::directory("state directory", &flags.state_dir);
+    let (place, home) = check::directory("state directory", &flags.state_dir).await;
     findings.push(place);
     if settings.transfer_crunch_run {
         findings.extend(check_sent_files(settings));

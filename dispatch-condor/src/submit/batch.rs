@@ -91,10 +91,13 @@ impl Condor {
         // The controller charges the first command itself.
         self.extra_commands
             .fetch_add(commands.saturating_sub(1), Ordering::Relaxed);
-        let unasked = |order: &SubmitRequest| Err(refused(order, "it was not submitted".into()));
+        let untried = |order: &SubmitRequest| {
+            let container = order.container.clone();
+            Err(SchedulerError::NotTried { container })
+        };
         let answers = orders.iter().zip(answers);
         answers
-            .map(|(order, answer)| answer.unwrap_or_else(|| unasked(order)))
+            .map(|(order, answer)| answer.unwrap_or_else(|| untried(order)))
             .collect()
     }
 
@@ -104,7 +107,7 @@ impl Condor {
         self.settings
             .item_line(&item(order, &dir))
             .map_err(|error| refused(order, error.to_string()))?;
-        submit_command::write_token(NAME, order, &dir).await
+        submit_command::write_token(order, &dir).await
     }
 
     /// The shared parameters of jobs with these needs that must not run on the nodes in `avoid`.

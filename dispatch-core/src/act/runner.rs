@@ -67,7 +67,7 @@ impl TaskResult {
     }
 
     /// The result of a failed task. A later poll plans it again.
-    pub(super) fn failed(container: &ContainerUuid, error: impl ToString) -> Self {
+    pub(crate) fn failed(container: &ContainerUuid, error: impl ToString) -> Self {
         let (container, error) = (container.clone(), error.to_string());
         Self::new(
             Outcome::Failed,

@@ -1,7 +1,7 @@
 //! Submits attempts to the scheduler in one batch.
 //!
 //! Input: [`Submission`]s. Output: an [`Outcome`] for each. The container of a rejected submission
-//! is unlocked.
+//! is unlocked; one that this host could not submit stays locked.
 
 use arvados_client::ContainerUuid;
 use fail_points::fail_point;
@@ -23,8 +23,10 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
         let gateway = self.gateway.as_ref();
         let requests = batch.iter().map(|one| request(one, gateway)).collect();
         fail_point("dispatcher.before-submit");
-        let mut answers = self.scheduler.submit(requests).await.into_iter();
+        let answers = self.scheduler.submit(requests).await;
         fail_point("dispatcher.after-submit");
+        self.record_host_fault(&answers);
+        let mut answers = answers.into_iter();
         let concluded = batch.into_iter().map(|submission| {
             let container = submission.container.clone();
             // A submission without an answer may have taken effect.
@@ -34,6 +36,19 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             async move { (container, self.conclude_submit(submission, answer).await) }
         });
         join_all(concluded).await
+    }
+
+    fn record_host_fault(&self, answers: &[Result<JobId, SchedulerError>]) {
+        let Some(host) = self.scheduler.submit_host() else {
+            return;
+        };
+        for answer in answers {
+            match answer {
+                Err(SchedulerError::HostFault { detail, .. }) => host.submission_failed(detail),
+                Ok(_) => host.submission_sent(),
+                Err(_) => {}
+            }
+        }
     }
 
     fn no_answer(&self, container: &ContainerUuid) -> SchedulerError {
@@ -61,6 +76,10 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             Err(error @ SchedulerError::RefusedInBatch { .. }) => {
                 tracing::debug!(%container, %error, "submitting the job alone next");
                 return TaskResult::new(Outcome::RetryAlone, vec![]);
+            }
+            Err(error @ (SchedulerError::HostFault { .. } | SchedulerError::NotTried { .. })) => {
+                tracing::debug!(%container, %error, "submitting the job later");
+                return TaskResult::new(Outcome::NotTried, vec![]);
             }
             Err(error) => error,
         };

@@ -94,6 +94,10 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
                     Err(_) => late_listing = Some(query),
                 }
             }
+            if let Some(host) = runner.scheduler.submit_host() {
+                let suspects = matches!(listing, Some((_, Err(_))));
+                host.check(suspects).await;
+            }
             SchedulerSnapshot {
                 recovered_tokens,
                 bulk,
@@ -249,6 +253,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
                 tracing::warn!(%error, event = "snapshot_failed", "could not fetch the container records; the last snapshot still counts");
             }
         }
+        self.reconciler.set_host_fault(self.host_fault());
         let (waiting, started) = self.reconciler.candidates(self.now());
         let fits = self.runner.scheduler.admit(&waiting, &started);
         let events = self.reconciler.apply_admission(&waiting, fits);
@@ -256,9 +261,15 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
         self.health.update(HealthUpdate {
             world: self.reconciler.world(),
             capacity: self.runner.scheduler.capacity(),
-            breaker_open: !self.reconciler.may_start(self.now()),
+            breaker_open: self.reconciler.is_breaker_open(self.now()),
+            host_fault: self.host_fault(),
             excluded_nodes: self.reconciler.excluded_nodes(self.now()),
         });
+    }
+
+    /// Why this host cannot submit jobs, if that is so.
+    pub(crate) fn host_fault(&self) -> Option<String> {
+        self.runner.scheduler.submit_host()?.fault()
     }
 
     /// Records a failed API call in the health status and the poll schedule. Returns the error with

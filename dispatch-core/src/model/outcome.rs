@@ -29,6 +29,8 @@ pub enum Outcome {
     SubmitUnknown,
     /// The scheduler rejected the job as part of a batch. The job is to be submitted alone.
     RetryAlone,
+    /// The scheduler was not asked. The attempt holds the lock and is submitted later.
+    NotTried,
     /// The scheduler rejected the job, and the attempt does not hold the lock any more. Contains
     /// the current state, and whether the attempt's token is revoked.
     NotSubmitted(ContainerState, bool),

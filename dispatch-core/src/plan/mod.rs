@@ -57,7 +57,7 @@ pub struct Policy {
     /// Time after which a job that cannot start by itself is stopped; `None` means never.
     pub start_timeout: Option<Duration>,
     /// Whether new containers may be locked or submitted. False while the circuit breaker is
-    /// open.
+    /// open, or this host has a fault.
     pub may_start: bool,
 }
 

@@ -62,6 +62,10 @@ impl Reconciler {
                 self.end_submission(&container, Phase::Locked);
                 self.limits.batcher.submit_alone(container);
             }
+            Outcome::NotTried => {
+                self.end_submission(&container, Phase::Locked);
+                self.start_cooldown(container, now, TASK_COOLDOWN);
+            }
             Outcome::NotSubmitted(state, is_revoked) => {
                 self.submits.record_rejection_of(&container, now);
                 return self.apply_release(container, state, is_revoked, now);

@@ -98,9 +98,19 @@ impl Reconciler {
         self.limits.batcher.set_lock_batch_size(size);
     }
 
-    /// Whether new containers may be started. False while the circuit breaker is open.
-    pub fn may_start(&self, now: MonotonicTime) -> bool {
-        self.submits.breaker.is_closed(now)
+    /// Sets why this host cannot submit jobs, or that it can.
+    pub fn set_host_fault(&mut self, fault: Option<String>) {
+        self.submits.host_fault = fault;
+    }
+
+    /// Whether the circuit breaker is open, so that nothing is started.
+    pub fn is_breaker_open(&self, now: MonotonicTime) -> bool {
+        !self.submits.breaker.is_closed(now)
+    }
+
+    /// Whether new containers may be started.
+    fn may_start(&self, now: MonotonicTime) -> bool {
+        self.submits.host_fault.is_none() && !self.is_breaker_open(now)
     }
 
     /// Nodes on which several containers failed. New submissions exclude them.
@@ -171,6 +181,13 @@ impl Reconciler {
             }
             if let Some(known) = self.world.containers.get_mut(container) {
                 known.fit = fit;
+            }
+        }
+        if let Some(fault) = &self.submits.host_fault {
+            for known in self.world.containers.values_mut() {
+                if known.fit == Admission::Now {
+                    known.fit = Admission::Later(fault.clone());
+                }
             }
         }
         for (container, at) in &self.world.retry_at {

@@ -14,7 +14,9 @@ use crate::reconcile::retry_backoff::RetryBackoff;
 /// The state of submissions.
 #[derive(Debug)]
 pub(crate) struct SubmitState {
-    /// SubmitState whose answer was lost, until a listing shows the job.
+    /// Why this host cannot submit, if that is so.
+    pub(crate) host_fault: Option<String>,
+    /// Submissions whose answer was lost, until a listing shows the job.
     pub(crate) unknown: BTreeSet<ContainerUuid>,
     pub(crate) backoff: RetryBackoff,
     pub(crate) breaker: CircuitBreaker,
@@ -28,6 +30,7 @@ impl SubmitState {
     /// container.
     pub(crate) fn new(retry_period: Duration) -> Self {
         Self {
+            host_fault: None,
             unknown: BTreeSet::new(),
             backoff: RetryBackoff::new(retry_period),
             breaker: CircuitBreaker::default(),

@@ -52,6 +52,7 @@ pub struct Health {
     events: Family<EventLabel, Counter>,
     containers: Family<StateLabel, Gauge>,
     breaker: Gauge,
+    host_failed: Gauge,
     excluded_nodes: Gauge,
     registry: Registry,
     facts: Mutex<HealthState>,
@@ -64,6 +65,7 @@ struct HealthState {
     queue: Arc<[QueueRow]>,
     capacity: Option<Capacity>,
     breaker: bool,
+    host_fault: Option<String>,
     excluded_nodes: Vec<String>,
 }
 
@@ -76,6 +78,8 @@ pub struct HealthUpdate<'a> {
     pub capacity: Option<Capacity>,
     /// Whether the circuit breaker is open, so that no container is started.
     pub breaker_open: bool,
+    /// Why this host cannot submit jobs, if that is so.
+    pub host_fault: Option<String>,
     /// Nodes excluded from new submissions.
     pub excluded_nodes: Vec<String>,
 }
@@ -112,6 +116,12 @@ impl Health {
             "1 while no job is submitted, because several attempts in a row failed",
             breaker.clone(),
         );
+        let host_failed = Gauge::default();
+        registry.register(
+            "submit_host_failed",
+            "1 while no job is submitted, because this host cannot write the files of jobs or run the submit command",
+            host_failed.clone(),
+        );
         let shunned = Gauge::default();
         registry.register(
             "nodes_shunned",
@@ -120,6 +130,7 @@ impl Health {
         );
         Arc::new(Self {
             breaker,
+            host_failed,
             excluded_nodes: shunned,
             started: Instant::now(),
             stale_after: too_old,
@@ -200,31 +211,36 @@ impl Health {
                 .set(count);
         }
         self.breaker.set(i64::from(view.breaker_open));
+        self.host_failed.set(i64::from(view.host_fault.is_some()));
         self.excluded_nodes.set(view.excluded_nodes.len() as i64);
         let mut facts = self.state();
         facts.queue = rows.into();
         facts.capacity = view.capacity;
         facts.breaker = view.breaker_open;
+        facts.host_fault = view.host_fault;
         facts.excluded_nodes = view.excluded_nodes;
     }
 
-    /// The health error: which side has not answered recently, for how long and why. `None` if both
-    /// have.
+    /// The health error: why this host cannot submit jobs; which side has not answered recently,
+    /// for how long and why.
     fn problem(&self) -> Option<String> {
         let facts = self.state();
-        [("API server", &facts.api), ("scheduler", &facts.scheduler)]
-            .into_iter()
-            .find_map(|(name, side)| {
-                // A side that has never answered since the start is reported at once.
-                if let (None, Some(why)) = (side.answered, &side.failure) {
-                    return Some(format!("the {name} has not answered yet: {why}"));
-                }
-                let age = side.answered.unwrap_or(self.started).elapsed();
-                (age > self.stale_after).then(|| {
-                    let why = side.failure.as_deref().unwrap_or("no answer yet");
-                    format!("the {name} has not answered for {} s: {why}", age.as_secs())
-                })
+        let fault = facts.host_fault.iter();
+        let fault = fault.map(|fault| format!("no container is started: {fault}"));
+        let peers = [("API server", &facts.api), ("scheduler", &facts.scheduler)];
+        let silent = peers.into_iter().filter_map(|(name, side)| {
+            // A side that has never answered since the start is reported at once.
+            if let (None, Some(why)) = (side.answered, &side.failure) {
+                return Some(format!("the {name} has not answered yet: {why}"));
+            }
+            let age = side.answered.unwrap_or(self.started).elapsed();
+            (age > self.stale_after).then(|| {
+                let why = side.failure.as_deref().unwrap_or("no answer yet");
+                format!("the {name} has not answered for {} s: {why}", age.as_secs())
             })
+        });
+        let problems: Vec<String> = fault.chain(silent).collect();
+        (!problems.is_empty()).then(|| problems.join("; "))
     }
 
     /// Serves `/metrics`, `/_health/ping` and `/status` until `shutdown`.
@@ -302,13 +318,14 @@ async fn status(State(health): State<Arc<Health>>, headers: HeaderMap) -> Respon
         return StatusCode::UNAUTHORIZED.into_response();
     }
     let complaint = health.problem();
-    let (queue, room, breaker, shunned) = {
+    let (queue, room, breaker, host_fault, shunned) = {
         let facts = health.state();
         let shunned = facts.excluded_nodes.clone();
         (
             facts.queue.clone(),
             facts.capacity.clone(),
             facts.breaker,
+            facts.host_fault.clone(),
             shunned,
         )
     };
@@ -317,6 +334,7 @@ async fn status(State(health): State<Arc<Health>>, headers: HeaderMap) -> Respon
         "error": complaint,
         "uptime_seconds": health.started.elapsed().as_secs(),
         "breaker_open": breaker,
+        "submit_host_fault": host_fault,
         "shunned_nodes": shunned,
         "containers": queue,
     });

@@ -59,7 +59,7 @@ pub struct CommandOutput {
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
     /// The program did not start, so nothing has happened.
-    #[error("{program} could not be run: {source}")]
+    #[error("{program} could not be run: {source}{}", remedy(source))]
     NotStarted {
         /// Name of the program.
         program: String,
@@ -88,6 +88,17 @@ pub enum CommandError {
         /// Underlying error.
         source: std::io::Error,
     },
+}
+
+/// What to do when a program could not be started.
+fn remedy(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "; install it, or correct PATH",
+        std::io::ErrorKind::WouldBlock => {
+            "; the limit on processes is reached: see TasksMax and ulimit -u"
+        }
+        _ => "",
+    }
 }
 
 /// Why a command did not succeed.
@@ -199,6 +210,12 @@ impl Command {
         let mut places = places.map(|dir| dir.join(&self.program));
         let runs = |place: &PathBuf| access(place, Access::EXEC_OK).is_ok() && place.is_file();
         places.find(runs).unwrap_or(named)
+    }
+
+    /// Whether the program exists and may be run.
+    pub fn is_installed(&self) -> bool {
+        let path = self.resolve_in_path();
+        path.is_file() && access(&path, Access::EXEC_OK).is_ok()
     }
 
     /// Name of the program.

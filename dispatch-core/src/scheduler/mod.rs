@@ -8,11 +8,13 @@ pub mod cached_query;
 pub mod class_ads;
 pub mod command;
 pub mod credentials;
+mod host_fault;
 pub mod rejection_backoff;
 pub mod rejections;
 pub mod slurm_answer;
 mod stderr_notes;
 pub mod submit_command;
+pub mod submit_host;
 pub mod template;
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -23,6 +25,7 @@ use crunch_contract::StatusLine;
 use crate::model::resources::{Admission, Capacity, ResourceRequest};
 use crate::model::world::{Job, JobId};
 use crate::scheduler::credentials::Credentials;
+use crate::scheduler::submit_host::SubmitHost;
 
 pub use crate::model::scheduling::{
     Candidate, Capabilities, DesiredPriority, PendingOutlook, PendingReason, StopMode,
@@ -84,6 +87,22 @@ pub enum SchedulerError {
         /// Observed output or error.
         detail: String,
     },
+    /// This host could not submit the job, so the scheduler was not asked. The attempt continues,
+    /// and no job is submitted until the host is mended.
+    #[error("this host could not submit the job of {container}: {detail}")]
+    HostFault {
+        /// Container of the job.
+        container: ContainerUuid,
+        /// What failed, and what to do.
+        detail: String,
+    },
+    /// The scheduler was not asked, because the submission of other jobs failed. The attempt
+    /// continues.
+    #[error("the job of {container} was not submitted after another submission had failed")]
+    NotTried {
+        /// Container of the job.
+        container: ContainerUuid,
+    },
     /// It is unknown whether the scheduler accepted the job.
     #[error("it is not known whether {scheduler} accepted the job of {container}: {detail}")]
     Ambiguous {
@@ -101,7 +120,10 @@ impl SchedulerError {
     pub fn submit_detail(&self) -> Option<&str> {
         match self {
             Self::Refused { detail, .. } | Self::Ambiguous { detail, .. } => Some(detail),
-            Self::NoAnswer { .. } | Self::RefusedInBatch { .. } => None,
+            Self::NoAnswer { .. }
+            | Self::RefusedInBatch { .. }
+            | Self::HostFault { .. }
+            | Self::NotTried { .. } => None,
         }
     }
 }
@@ -187,6 +209,12 @@ pub trait Scheduler: Send + Sync + 'static {
         Capabilities::default()
     }
 
+    /// The host from which jobs are submitted, where it can have a fault of its own. The controller
+    /// has it tried with each poll, and starts nothing while it has a fault.
+    fn submit_host(&self) -> Option<&SubmitHost> {
+        None
+    }
+
     /// Total and free resources, where the scheduler is a single machine. For the status page.
     fn capacity(&self) -> Option<Capacity> {
         None
@@ -218,8 +246,8 @@ pub trait Scheduler: Send + Sync + 'static {
 
     /// Submits the jobs of at most [`Capabilities::max_submit_batch`] attempts, with equal resource
     /// requests where [`Capabilities::min_uniform_batch`] requires it. Returns one answer per
-    /// attempt, in order. Only [`SchedulerError::Refused`] and [`SchedulerError::RefusedInBatch`]
-    /// promise that there is no job; after any other error the next listings decide.
+    /// attempt, in order. [`SchedulerError::NoAnswer`] and [`SchedulerError::Ambiguous`] mean that
+    /// the next listings decide; any other error promises that there is no job.
     fn submit(
         &self,
         requests: Vec<SubmitRequest>,

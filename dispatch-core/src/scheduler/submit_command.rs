@@ -6,6 +6,7 @@
 use crate::model::world::JobId;
 use crate::scheduler::attempt_dir::AttemptDir;
 use crate::scheduler::command::{Command, CommandFailure, CommandOutput};
+use crate::scheduler::submit_host;
 use crate::scheduler::{SchedulerError, SubmitRequest};
 
 /// Submits `order` with `command`. The job's identifier precedes `separator` on the last line of
@@ -17,7 +18,7 @@ pub async fn submit_with_token(
     command: Command,
     separator: &str,
 ) -> Result<JobId, SchedulerError> {
-    write_token(scheduler, order, dir).await?;
+    write_token(order, dir).await?;
     let program = command.name();
     let submitted = run_submit(command).await;
     submitted
@@ -26,18 +27,13 @@ pub async fn submit_with_token(
 }
 
 /// Writes the credentials of the attempt to the token file of its job.
-pub async fn write_token(
-    scheduler: &'static str,
-    order: &SubmitRequest,
-    dir: &AttemptDir,
-) -> Result<(), SchedulerError> {
+pub async fn write_token(order: &SubmitRequest, dir: &AttemptDir) -> Result<(), SchedulerError> {
     let (attempt, credentials) = (order.attempt.clone(), order.credentials.clone());
     dir.with_timeout(move |dir| dir.create_for(&attempt, &credentials))
         .await
-        .map_err(|error| SchedulerError::Refused {
-            scheduler,
+        .map_err(|error| SchedulerError::HostFault {
             container: order.container.clone(),
-            detail: format!("cannot write {}: {error}", dir.path().display()),
+            detail: submit_host::describe_directory(dir.path(), &error),
         })
 }
 
@@ -56,11 +52,7 @@ pub fn submit_error(
 ) -> SchedulerError {
     let (container, detail) = (order.container.clone(), failure.to_string());
     match failure.is_not_started() {
-        true => SchedulerError::Refused {
-            scheduler,
-            container,
-            detail,
-        },
+        true => SchedulerError::HostFault { container, detail },
         // The failed command may still have created a job. The next listings show it.
         false => SchedulerError::Ambiguous {
             scheduler,

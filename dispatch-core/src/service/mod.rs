@@ -40,6 +40,8 @@ pub use exit::{exit_config_error, exit_usage_error};
 /// Margin by which an attempt's token outlives the container's run time limit. A job may wait long
 /// in its scheduler.
 const TOKEN_MARGIN: Duration = Duration::from_secs(14 * 86400);
+/// Time for which an idle thread for blocking work stays.
+const BLOCKING_THREAD_LIFE: Duration = Duration::from_secs(600);
 /// Maximum size of an audit file in bytes; there are at most two files.
 const AUDIT_LIMIT: u64 = 64 << 20;
 
@@ -210,13 +212,18 @@ where
     // runs on other threads, and each thread keeps its own memory.
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
+        // Where the limit on processes is reached, blocking work needs a thread that exists.
+        .thread_keep_alive(BLOCKING_THREAD_LIFE)
         .enable_all()
         .build()
     {
         Ok(runtime) => runtime,
         Err(error) => return exit_config_error(&error.to_string()),
     };
-    match runtime.block_on(serve(flags, scheduler)) {
+    let served = runtime.block_on(serve(flags, scheduler));
+    // A file server that does not answer keeps no dispatcher from ending.
+    runtime.shutdown_background();
+    match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => exit_config_error(&error.to_string()),
     }

@@ -1,6 +1,7 @@
 //! The state directory of a dispatcher. It admits one dispatcher at a time and stores the
 //! dispatcher's instance id across restarts.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -8,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use host_state::file::{self, Durability};
 use host_state::lock;
+
+use crate::scheduler::submit_host::HostNeeds;
 
 /// Uid of root's files on an NFS export with root_squash.
 const NOBODY_UID: u32 = 65534;
@@ -47,6 +50,9 @@ pub struct StateDir {
 }
 
 impl StateDir {
+    /// Name of the file with the [`Self::instance_id`].
+    const INSTANCE_ID_FILE: &str = "label";
+
     /// Creates the directory if needed, and locks it. Root does not lock another user's directory:
     /// it would leave files that the dispatcher could not open.
     pub fn acquire(path: &Path) -> Result<Self, StateDirError> {
@@ -88,8 +94,28 @@ impl StateDir {
 
     /// The stored [`Self::instance_id`], if a dispatcher ever used the directory.
     fn stored_instance_id(&self) -> Option<String> {
-        let label = fs::read_to_string(self.path.join("label")).ok();
+        let label = fs::read_to_string(self.path.join(Self::INSTANCE_ID_FILE)).ok();
         label.filter(|text| text.len() >= 16)
+    }
+
+    /// Name of a directory for trials. A subcommand must not disturb the dispatcher's.
+    pub(crate) fn trial_name(&self) -> String {
+        match self._lock {
+            Some(_) => ".trial".to_owned(),
+            None => format!(".trial.{}", std::process::id()),
+        }
+    }
+
+    /// What a host needs that submits with `program` and has its job directories here. With
+    /// `version` as its argument, the program does nothing.
+    pub fn host_needs(&self, program: impl Into<OsString>, version: &'static str) -> HostNeeds {
+        let identity = self.stored_instance_id();
+        HostNeeds {
+            directories: vec![self.path.clone()],
+            trial: self.trial_name(),
+            identity: identity.map(|id| (self.path.join(Self::INSTANCE_ID_FILE), id)),
+            command: (program.into(), version),
+        }
     }
 
     /// The stored [`Self::instance_id`], or a placeholder that no dispatcher has. For commands that
@@ -105,7 +131,7 @@ impl StateDir {
         if let Some(label) = self.stored_instance_id() {
             return Ok(label);
         }
-        let file = self.path.join("label");
+        let file = self.path.join(Self::INSTANCE_ID_FILE);
         let label = format!("{:016x}", fastrand::u64(..));
         file::replace(&file, label.as_bytes(), Durability::Power).map_err(unusable(&file))?;
         Ok(label)

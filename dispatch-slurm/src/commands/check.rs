@@ -40,7 +40,7 @@ pub async fn check(flags: &Flags, settings: &Settings, test: Option<ProbeOptions
         configure: "make them work for this user in a shell first; SLURM_CONF names a slurm.conf outside the default directory",
     };
     findings.extend(check::commands(&COMMANDS, "--version", mends).await);
-    let (directory_finding, home) = check::directory(STATE_DIR_CHECK, &flags.state_dir);
+    let (directory_finding, home) = check::directory(STATE_DIR_CHECK, &flags.state_dir).await;
     findings.push(directory_finding);
     if test.is_none() {
         findings.extend(home.as_ref().and_then(check_file_system));

@@ -87,7 +87,7 @@ impl Slurm {
     ) -> Vec<SubmitResult> {
         let preparations = orders.iter().map(|order| async {
             let dir = self.attempt_dir(&order.container);
-            submit_command::write_token(NAME, order, &dir).await
+            submit_command::write_token(order, &dir).await
         });
         let preparations: Vec<_> = preparations.collect();
         let prepared: Vec<_> = stream::iter(preparations)

@@ -8,6 +8,7 @@ use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::Scheduler;
 use dispatch_core::model::resources::Admission;
 use dispatch_core::model::world::{Job, JobId};
+use dispatch_core::scheduler::submit_host::SubmitHost;
 use dispatch_core::scheduler::{
     Candidate, Capabilities, JobExit, SchedulerError, StillInUse, StopMode, SubmitRequest,
     Uncertainty,
@@ -21,6 +22,7 @@ use crate::faults::SeededBug;
 use crate::state::{self, JobPhase, SharedWorld, SimWorld};
 
 const SCHEDULER_NAME: &str = "simulated";
+const HOST_FAULT: &str = "the simulated disk is full";
 /// Maximum time for which an ended job stays listed.
 const ENDED_JOB_RETENTION: Duration = Duration::from_secs(30);
 /// Maximum delay until a submission without an answer becomes a job.
@@ -34,6 +36,7 @@ pub struct Cluster {
     wake: Arc<Notify>,
     /// Whether the last listing was empty because of a fault.
     listed_nothing: Arc<std::sync::atomic::AtomicBool>,
+    host: Arc<SubmitHost>,
     /// Running jobs that the dispatcher has asked to end since its last start.
     stops_requested: Arc<Mutex<BTreeSet<u64>>>,
 }
@@ -49,7 +52,16 @@ enum SubmitFate {
 
 impl Cluster {
     pub fn new(world: SharedWorld, label: usize, wake: Arc<Notify>) -> Self {
+        let of_host = world.clone();
+        let host = SubmitHost::with_trial("a simulated disk".to_owned(), move |_| {
+            let is_broken = of_host.get().is_host_broken(label);
+            std::future::ready(match is_broken {
+                true => Err(HOST_FAULT.to_owned()),
+                false => Ok(()),
+            })
+        });
         Self {
+            host: Arc::new(host),
             world,
             label,
             wake,
@@ -101,6 +113,12 @@ impl Cluster {
     async fn submit_once(&self, order: SubmitRequest) -> Result<JobId, SchedulerError> {
         let (manner, time) = {
             let mut world = self.world.get();
+            if world.is_host_broken(self.label) {
+                return Err(SchedulerError::HostFault {
+                    container: order.container,
+                    detail: HOST_FAULT.to_owned(),
+                });
+            }
             world.tally.commands += 1;
             let faults = world.faults.clone();
             let manner = if world.draw(faults.submit_refused) {
@@ -284,6 +302,10 @@ impl Cluster {
 impl Scheduler for Cluster {
     fn name(&self) -> &'static str {
         SCHEDULER_NAME
+    }
+
+    fn submit_host(&self) -> Option<&SubmitHost> {
+        Some(&self.host)
     }
 
     fn admit(&self, candidates: &[Candidate], _: &[Candidate]) -> Vec<Admission> {

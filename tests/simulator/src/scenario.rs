@@ -239,6 +239,14 @@ async fn inject_faults(shared: &SharedWorld, dispatchers: &mut [Dispatcher], set
         world.record_event(|| format!("the API is away for {time:?}"));
         world.api_away_until = Instant::now() + time;
     }
+    if shared.get().draw(each(faults.host_faults)) {
+        let mut world = shared.get();
+        let time = world.random_duration(Duration::from_secs(300));
+        let label = dispatchers[world.rng.usize(..dispatchers.len())].label;
+        world.record_event(|| format!("the host of dispatcher {label} cannot submit for {time:?}"));
+        let until = Instant::now() + time;
+        world.host_broken_until.insert(label, until);
+    }
     if shared.get().draw(each(faults.refusals)) {
         let mut world = shared.get();
         let time = world.random_duration(Duration::from_secs(300));
@@ -319,6 +327,7 @@ fn quiesce(shared: &SharedWorld) {
     world.record_event(|| "calm".into());
     world.faults = Faults::default();
     world.api_away_until = Instant::now();
+    world.host_broken_until.clear();
     world.refuses_tokens = (Instant::now(), 0.0);
 }
 

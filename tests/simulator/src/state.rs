@@ -114,6 +114,8 @@ pub struct SimWorld {
     pub active: usize,
     pub slots: usize,
     pub api_away_until: Instant,
+    /// Until when the host of a dispatcher cannot submit, by the dispatcher's label.
+    pub host_broken_until: BTreeMap<usize, Instant>,
     /// Until when valid tokens are refused as unknown, and the probability of it.
     pub refuses_tokens: (Instant, f64),
     pub violations: Vec<String>,
@@ -158,6 +160,7 @@ impl SimWorld {
             active: 0,
             slots: 1,
             api_away_until: Instant::now(),
+            host_broken_until: BTreeMap::new(),
             refuses_tokens: (Instant::now(), 0.0),
             violations: Vec::new(),
             tally: Tally::default(),
@@ -170,6 +173,12 @@ impl SimWorld {
         let start = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1_800_000_000);
         let gone = SignedDuration::try_from(self.began.elapsed()).unwrap_or_default();
         start + gone
+    }
+
+    /// Whether the host of this dispatcher cannot submit now.
+    pub fn is_host_broken(&self, label: usize) -> bool {
+        let until = self.host_broken_until.get(&label);
+        until.is_some_and(|until| Instant::now() < *until)
     }
 
     /// Draws whether something with this probability happens.

@@ -48,10 +48,11 @@ fn known(state: ContainerState, holder: LockHolder, priority: i64) -> ObservedCo
 }
 
 /// Adds a container that waits for its lock.
-fn queued(reconciler: &mut Reconciler) {
+fn queued(reconciler: &mut Reconciler) -> ContainerUuid {
     let container = ContainerUuid::generate("zzzzz");
     let known = known(ContainerState::Queued, LockHolder::Nobody, 1);
-    reconciler.world.containers.insert(container, known);
+    reconciler.world.containers.insert(container.clone(), known);
+    container
 }
 
 /// Adds a container that is locked and not submitted.
@@ -219,7 +220,9 @@ fn the_highest_priority_is_submitted_first() {
 #[test]
 fn locks_leave_slots_for_locked_containers() {
     let mut reconciler = reconciler(500);
-    (0..100).for_each(|_| queued(&mut reconciler));
+    for _ in 0..100 {
+        queued(&mut reconciler);
+    }
     let locks = decide(&mut reconciler, START);
     assert_eq!(locks.len(), 7, "of 10 slots");
     locked(&mut reconciler, 1);
@@ -231,7 +234,9 @@ fn locks_leave_slots_for_locked_containers() {
     assert_eq!(submitted(&decide(&mut reconciler, later(301))).len(), 1);
     // An overloaded server gets one task at a time, and that one still starts.
     let mut narrow = self::reconciler(1);
-    (0..10).for_each(|_| queued(&mut narrow));
+    for _ in 0..10 {
+        queued(&mut narrow);
+    }
     (0..5).for_each(|_| narrow.limits.concurrency.record(true));
     assert_eq!(decide(&mut narrow, START).len(), 1);
 }
@@ -265,6 +270,30 @@ fn the_next_attempt_is_announced_where_there_is_one() {
             );
         }
     }
+}
+
+/// What is locked waits, and nothing else is locked.
+#[test]
+fn a_fault_of_this_host_costs_no_lock() {
+    let at = |seconds| MonotonicTime(START.0 + Duration::from_secs(seconds));
+    let mut reconciler = reconciler(1);
+    let first = locked(&mut reconciler, 2);
+    assert_eq!(submitted(&decide(&mut reconciler, START)).len(), 1);
+    let not_tried = Outcome::NotTried;
+    reconciler.apply_outcome(START, first.clone(), not_tried, Feedback::default());
+    assert!(decide(&mut reconciler, START).is_empty(), "it fails again");
+    reconciler.set_host_fault(Some("the disk is full".to_owned()));
+    let second = queued(&mut reconciler);
+    assert!(decide(&mut reconciler, at(100)).is_empty());
+    reconciler.apply_admission(&[], vec![]);
+    let waits = Admission::Later("the disk is full".to_owned());
+    assert_eq!(reconciler.world.containers[&second].fit, waits);
+    reconciler.world.containers.get_mut(&second).unwrap().fit = Admission::Now;
+    reconciler.set_host_fault(None);
+    let tasks = decide(&mut reconciler, at(101));
+    assert_eq!(submitted(&tasks), [vec![first]]);
+    let starts = |task: &Task| matches!(task, Task::Start(batch) if batch[0].container == second);
+    assert!(tasks.iter().any(starts), "{tasks:?}");
 }
 
 /// A hanging scheduler does not delay tasks that need only the API.

@@ -38,6 +38,8 @@ pub struct ExplainInput {
     pub ended: Option<String>,
     /// Whether the container could start here.
     pub fit: Admission,
+    /// Why this host cannot submit jobs, if that is so.
+    pub host_fault: Option<String>,
     /// The last entries of a dispatcher about it in the server's `logs`, newest first.
     pub last_log_entries: Vec<String>,
     /// The scheduler's own analysis of its job.
@@ -117,6 +119,14 @@ fn why(facts: &ExplainInput) -> String {
         return format!("{scheduler} does not answer; the dispatcher does nothing until it does");
     };
     let job = jobs.iter().find(|job| !job.ended);
+    let is_next = match container.state {
+        State::Queued => container.priority > 0 && !matches!(facts.fit, Admission::Never(_)),
+        State::Locked => facts.held_by_us && facts.ended.is_none(),
+        _ => false,
+    };
+    if let (Some(fault), true, None) = (&facts.host_fault, is_next, job) {
+        return format!("the dispatcher submits it as soon as this host can submit jobs: {fault}");
+    }
     match (&container.state, facts.held_by_us, job) {
         (State::Complete, ..) => match container.exit_code {
             Some(code) => format!("it has ended, with exit code {code}"),
@@ -248,6 +258,7 @@ mod tests {
             waiting: None,
             ended: None,
             fit: Admission::Now,
+            host_fault: None,
             last_log_entries: Vec::new(),
         }
     }
@@ -275,6 +286,27 @@ mod tests {
         for (n, (facts, words)) in rows.iter().enumerate() {
             let got = explain(facts).why;
             assert!(got.contains(words), "row {n}: {got}");
+        }
+    }
+
+    #[test]
+    fn a_fault_of_this_host_is_told_of_what_waits_for_it() {
+        let locked = json!({"state": "Locked", "locked_by_uuid": "zzzzz-gj3su-000000000000000"});
+        let queued = |priority| json!({"state": "Queued", "priority": priority});
+        for (record, jobs, expected) in [
+            (queued(1), &[][..], true),
+            (queued(0), &[][..], false),
+            (locked.clone(), &[][..], true),
+            (locked, &[("3", None)][..], false),
+        ] {
+            let mut facts = facts(record, true, jobs);
+            facts.host_fault = Some("the disk is full".to_owned());
+            let why = explain(&facts).why;
+            assert_eq!(
+                why.ends_with("can submit jobs: the disk is full"),
+                expected,
+                "{why}"
+            );
         }
     }
 

@@ -179,7 +179,12 @@ pub fn run<P: DispatcherCommands, E: std::fmt::Display>(
         .enable_all()
         .build();
     let answer = match runtime {
-        Ok(runtime) => runtime.block_on(answer(&program, subcommand, as_json)),
+        Ok(runtime) => {
+            let answer = runtime.block_on(answer(&program, subcommand, as_json));
+            // A file server that does not answer keeps no subcommand from ending.
+            runtime.shutdown_background();
+            answer
+        }
         Err(error) => Err(error.into()),
     };
     match answer {
@@ -259,8 +264,9 @@ async fn explain_input<P: DispatcherCommands>(
     let home = StateDir::open_shared(program.state_dir())?;
     let label = home.instance_id_or_placeholder();
     let scheduler = program.scheduler(home, label.clone());
-    let (jobs, tokens, last_words) = join!(
+    let (jobs, host_fault, tokens, last_words) = join!(
         list_jobs(&scheduler),
+        host_fault(&scheduler),
         client.tokens(),
         last_log_entries(&client, uuid)
     );
@@ -326,6 +332,7 @@ async fn explain_input<P: DispatcherCommands>(
         waiting,
         ended,
         fit,
+        host_fault,
         analysis,
     })
 }
@@ -339,6 +346,13 @@ async fn list_jobs(scheduler: &impl Scheduler) -> Option<Result<Vec<Job>, Schedu
         Ok(jobs)
     })
     .await
+}
+
+/// Why this host cannot submit jobs, if that is so.
+async fn host_fault(scheduler: &impl Scheduler) -> Option<String> {
+    let host = scheduler.submit_host()?;
+    with_timeout(host.check(true)).await;
+    host.fault()
 }
 
 /// The answer to one query, or `None` after [`QUESTION_TIMEOUT`].
@@ -393,6 +407,9 @@ async fn submit_blocker<P: DispatcherCommands>(
 ) -> Result<Option<String>, Box<dyn Error>> {
     if let Some(why) = not_wanted(container) {
         return Ok(Some(why));
+    }
+    if let Some(fault) = host_fault(scheduler).await {
+        return Ok(Some(fault));
     }
     let jobs = match list_jobs(scheduler).await {
         Some(Ok(jobs)) => jobs,

@@ -1,7 +1,5 @@
 //! dispatch-slurm while slurmctld is away: at the start, for long, and repeatedly.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use arvados_client::records::{Container, ContainerState};
@@ -10,31 +8,12 @@ use serde_json::json;
 
 use crate::batch::Batch;
 use suite_tests::STEP_TIMEOUT;
+use suite_tests::health_page::{address, page};
 use suite_tests::processes::crunch_run_of;
 use suite_tests::slurm_lab::Cluster;
 use suite_tests::stack::{Stack, complete, wait_for};
 
 const NODE: [&str; 6] = ["-n", "1", "-c", "4", "-m", "4000"];
-
-/// Address of the health page, from the dispatcher's log.
-fn address(stack: &Stack) -> SocketAddr {
-    wait_for("the address of the health page", STEP_TIMEOUT, || {
-        let log = stack.dispatcher.log_text();
-        let after = log.split(r#"event="health_listening" address="#).nth(1)?;
-        after.split_whitespace().next()?.parse().ok()
-    })
-}
-
-/// The answer to a GET with its status line; empty while there is none.
-fn page(address: SocketAddr, path: &str) -> String {
-    let mut answer = String::new();
-    if let Ok(mut connection) = TcpStream::connect(address) {
-        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-        let _ = connection.write_all(request.as_bytes());
-        let _ = connection.read_to_string(&mut answer);
-    }
-    answer
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_controller_that_is_down_at_the_start_is_waited_for() {

@@ -2,7 +2,7 @@
 //! the dispatcher's PATH.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use arvados_client::records::{Container, ContainerState};
@@ -175,6 +175,14 @@ impl Fixture {
         let mut jobs = self.jobs();
         jobs.retain(|job| job.name == name);
         jobs
+    }
+
+    /// The dispatcher's state directory.
+    pub fn state_dir(&self) -> PathBuf {
+        match self.backend {
+            Backend::RealCondor => self.stack.dir.path().join("jobs"),
+            _ => self.stack.dispatcher_state_dir(),
+        }
     }
 
     /// Runs the pending jobs, and all later ones.

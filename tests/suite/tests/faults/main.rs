@@ -14,3 +14,4 @@ mod results;
 mod states;
 mod stop;
 mod submit;
+mod submit_host;

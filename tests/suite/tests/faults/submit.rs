@@ -1,13 +1,12 @@
 //! Faults of the submit command: each attempt still makes at most one job.
 
-use arvados_client::records::{Container, ContainerState};
+use arvados_client::records::ContainerState;
 use suite_tests::fake_sched::{Fault, Rule};
 
 use serde_json::json;
 
 use crate::backend::{Backend, on_every_scheduler};
 use crate::fixture::{held, running};
-use suite_tests::STEP_TIMEOUT;
 
 /// Parts of the dispatcher's log lines about submissions.
 const DISPATCHED: &str = r#"event="dispatched""#;
@@ -112,26 +111,6 @@ async fn submit_command_is_slow(backend: Backend) {
     completes_after_first_submission_fails(backend, Fault::Slow { ms: 3000 }, 1, DISPATCHED).await;
 }
 on_every_scheduler!(submit_command_is_slow);
-
-async fn submit_command_is_not_installed_for_a_while(backend: Backend) {
-    let fixture = running(backend).up().await;
-    fixture.fake.install(backend.submit_command(), false);
-    let container = fixture.submit().await;
-    // The container was unlocked and locked again.
-    let again = |c: &Container| c.lock_count > 1;
-    let record = fixture
-        .stack
-        .wait_until(&container, STEP_TIMEOUT, again)
-        .await;
-    fixture.wait_for_event("submit_failed").await;
-    assert!(fixture.jobs().is_empty(), "{record:?}");
-    fixture.fake.install(backend.submit_command(), true);
-    let record = fixture.stack.end(&container, STEP_TIMEOUT).await;
-    fixture
-        .complete(&container, u64::from(record.lock_count))
-        .await;
-}
-on_every_scheduler!(submit_command_is_not_installed_for_a_while);
 
 /// HTCondor accepts all jobs of a submission or none. One job that it never accepts must not block
 /// the others.

@@ -1,14 +1,18 @@
 //! Checks of the dispatcher's machine: its user, the scheduler's commands and the directory of
 //! jobs. Output: findings.
 
-use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::Duration;
 
 use super::Finding;
 use crate::scheduler::command::Command;
+use crate::scheduler::submit_host;
 use crate::service::Flags;
 use crate::service::state_dir::{StateDir, StateDirError};
+
+/// Timeout of the check of a directory.
+const DIRECTORY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Checks of flags, configuration file and user.
 pub fn set_up(flags: &Flags) -> Vec<Finding> {
@@ -78,7 +82,22 @@ pub async fn commands(names: &[&str], argument: &str, mends: Remedies<'_>) -> Ve
 }
 
 /// Checks the directory of the jobs, called `what`. Creates it if needed, as the service does.
-pub fn directory(what: &'static str, path: &Path) -> (Finding, Option<StateDir>) {
+pub async fn directory(what: &'static str, path: &Path) -> (Finding, Option<StateDir>) {
+    let own = path.to_owned();
+    let checking = tokio::task::spawn_blocking(move || try_directory(what, &own));
+    match tokio::time::timeout(DIRECTORY_TIMEOUT, checking).await {
+        Ok(Ok(found)) => found,
+        Ok(Err(error)) => (Finding::fail(what, error.to_string(), ""), None),
+        Err(_) => {
+            let seconds = DIRECTORY_TIMEOUT.as_secs();
+            let finding = format!("{} has not answered for {seconds} s", path.display());
+            let mend = "see that its file system is mounted and its server answers";
+            (Finding::fail(what, finding, mend), None)
+        }
+    }
+}
+
+fn try_directory(what: &'static str, path: &Path) -> (Finding, Option<StateDir>) {
     let own = "make it for the service's user alone: install -d -m 700 -o USER DIR";
     let failed = |error: StateDirError| {
         let mend = match error {
@@ -97,9 +116,10 @@ pub fn directory(what: &'static str, path: &Path) -> (Finding, Option<StateDir>)
         Ok(home) => home,
         Err(error) => return failed(error),
     };
-    let trial = home.path().join(".check");
-    if let Err(error) = fs::write(&trial, "").and_then(|()| fs::remove_file(&trial)) {
-        return (Finding::fail(what, error.to_string(), own), None);
+    if let Err(error) = submit_host::try_directory(home.path(), &home.trial_name()) {
+        let mend = submit_host::directory_remedy(&error).unwrap_or(own);
+        let finding = format!("cannot write to {}: {error}", home.path().display());
+        return (Finding::fail(what, finding, mend), None);
     }
     let shown = home.path().display();
     let metadata = home.path().metadata();
@@ -118,6 +138,8 @@ pub fn directory(what: &'static str, path: &Path) -> (Finding, Option<StateDir>)
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::service::subcommands::check::Level;
 
@@ -125,17 +147,17 @@ mod tests {
     fn a_directory_is_for_its_user_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("jobs");
-        let (finding, home) = directory("jobs", &path);
+        let (finding, home) = try_directory("jobs", &path);
         assert!(home.is_some());
         assert_eq!(finding.level, Level::Ok, "{finding:?}");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        let (finding, _) = directory("jobs", &path);
+        let (finding, _) = try_directory("jobs", &path);
         assert!(finding.finding.contains("mode 755"), "{finding:?}");
-        let (finding, home) = directory("jobs", Path::new("/proc/none"));
+        let (finding, home) = try_directory("jobs", Path::new("/proc/none"));
         assert!(home.is_none() && finding.level == Level::Fail);
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&path, Some(4711), None).unwrap();
-            let mend = directory("jobs", &path).0.remedy.unwrap();
+            let mend = try_directory("jobs", &path).0.remedy.unwrap();
             assert!(mend.starts_with("run this check as the user"), "{mend}");
         }
     }

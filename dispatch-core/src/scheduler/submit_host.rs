@@ -1,0 +1,228 @@
+//! Whether this host can submit jobs at all: its directories can be written to, and the submit
+//! command can be started.
+//!
+//! Input: a trial of both every few seconds, and submissions that failed on this host. Output: the
+//! fault that holds all starts until it has passed. No container loses a lock because of it.
+
+use std::ffi::OsString;
+use std::future::Future;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::scheduler::command::{Command, CommandError};
+use crate::scheduler::host_fault::HostFault;
+
+/// Interval between two trials.
+const TRIAL_INTERVAL: Duration = Duration::from_secs(5);
+/// Time for which [`SubmitHost::check`] waits for a trial, which then goes on in the background.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time after which a trial that goes on counts as failed: a file server does not answer.
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout of the trial start of a command. What it answers does not matter.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
+/// Size of the trial file. The files of a batch of jobs are smaller.
+const TRIAL_BYTES: usize = 64 << 10;
+
+type TrialFuture = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
+
+/// A trial. Its argument says whether it starts the command, too, and not only looks for it.
+type Trial = Box<dyn Fn(bool) -> TrialFuture + Send + Sync>;
+
+/// The host of the dispatcher, as far as submissions need it.
+pub struct SubmitHost {
+    /// What a trial waits for, for its error.
+    what: String,
+    trial: Trial,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    fault: HostFault,
+    /// Start of the newest trial.
+    tried: Option<Instant>,
+    running: Option<JoinHandle<Result<(), String>>>,
+}
+
+impl std::fmt::Debug for SubmitHost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.state().fmt(f)
+    }
+}
+
+/// What a trial checks.
+#[derive(Debug, Clone)]
+pub struct HostNeeds {
+    /// Directories that must be writable.
+    pub directories: Vec<PathBuf>,
+    /// Name of the trial's directory in each of them.
+    pub trial: String,
+    /// A file and its content, which show that the right file system is mounted.
+    pub identity: Option<(PathBuf, String)>,
+    /// The submit command, and an argument with which it does nothing.
+    pub command: (OsString, &'static str),
+}
+
+impl HostNeeds {
+    async fn try_all(self, is_thorough: bool) -> Result<(), String> {
+        let command = Command::new(&self.command.0).args([self.command.1]);
+        let writing = tokio::task::spawn_blocking(move || self.try_directories());
+        writing.await.map_err(|error| error.to_string())??;
+        if !is_thorough && command.is_installed() {
+            return Ok(());
+        }
+        match command.timeout(COMMAND_TIMEOUT).run().await {
+            Err(error @ CommandError::NotStarted { .. }) => Err(error.to_string()),
+            _ => Ok(()),
+        }
+    }
+
+    fn try_directories(&self) -> Result<(), String> {
+        for path in &self.directories {
+            let tried = try_directory(path, &self.trial);
+            tried.map_err(|error| describe_directory(path, &error))?;
+        }
+        match &self.identity {
+            None => Ok(()),
+            Some((file, content)) => match std::fs::read_to_string(file) {
+                Ok(found) if found == *content => Ok(()),
+                Ok(_) => Err(format!("{} is another dispatcher's", file.display())),
+                Err(error) => Err(format!(
+                    "cannot read {}: {error}; see that the right file system is mounted there",
+                    file.display()
+                )),
+            },
+        }
+    }
+}
+
+/// Creates a directory with a file, syncs it and removes both, as a submission does.
+pub(crate) fn try_directory(path: &Path, name: &str) -> io::Result<()> {
+    let trial = path.join(name);
+    // A killed trial left it.
+    host_state::file::remove_tree(&trial)?;
+    std::fs::create_dir(&trial)?;
+    let written = std::fs::File::create_new(trial.join("file")).and_then(|mut file| {
+        file.write_all(&[0; TRIAL_BYTES])?;
+        file.sync_all()
+    });
+    let removed = host_state::file::remove_tree(&trial);
+    written.and(removed)
+}
+
+/// A failed write in a directory, and what to do.
+pub fn describe_directory(path: &Path, error: &io::Error) -> String {
+    let remedy = directory_remedy(error);
+    let remedy = remedy.map_or(String::new(), |remedy| format!("; {remedy}"));
+    format!("cannot write to {}: {error}{remedy}", path.display())
+}
+
+/// What to do after a failed write in a directory.
+pub(crate) fn directory_remedy(error: &io::Error) -> Option<&'static str> {
+    use io::ErrorKind as Kind;
+    match error.kind() {
+        Kind::StorageFull | Kind::QuotaExceeded => Some("free space there"),
+        Kind::ReadOnlyFilesystem => Some("make its file system writable again"),
+        Kind::NotFound | Kind::StaleNetworkFileHandle | Kind::NotConnected | Kind::TimedOut => {
+            Some("see that its file system is mounted and its server answers")
+        }
+        Kind::PermissionDenied => Some("give it to the user of the dispatcher"),
+        _ => None,
+    }
+}
+
+impl SubmitHost {
+    /// A host that was not tried yet.
+    pub fn new(needs: HostNeeds) -> Self {
+        let directories = needs
+            .directories
+            .iter()
+            .map(|path| path.display().to_string());
+        let what = directories.collect::<Vec<_>>().join(" and ");
+        Self::with_trial(what, move |is_thorough| needs.clone().try_all(is_thorough))
+    }
+
+    /// A host with another trial, which waits for `what`.
+    pub fn with_trial<F>(what: String, trial: impl Fn(bool) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<(), String>> + Send + 'static,
+    {
+        Self {
+            what,
+            trial: Box::new(move |is_thorough| Box::pin(trial(is_thorough))),
+            state: Mutex::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why no job can be submitted from this host, if that is so.
+    pub fn fault(&self) -> Option<String> {
+        self.state().fault.reason().map(str::to_owned)
+    }
+
+    /// Tries the host if that is due. `suspects` says that another command could not be run. Never
+    /// called twice at once.
+    pub async fn check(&self, suspects: bool) {
+        let Some((began, mut running)) = self.due_trial(suspects) else {
+            return;
+        };
+        let ended = tokio::time::timeout(CHECK_TIMEOUT, &mut running).await;
+        let now = Instant::now();
+        let mut state = self.state();
+        match ended {
+            Ok(result) => {
+                let result = result.unwrap_or_else(|error| Err(error.to_string()));
+                state.fault.tried(now, result);
+            }
+            Err(_) => {
+                let waited = now.duration_since(began);
+                if waited >= TRIAL_TIMEOUT {
+                    let seconds = waited.as_secs();
+                    let error = format!(
+                        "{} has not answered for {seconds} s; see that its file server does",
+                        self.what
+                    );
+                    state.fault.tried(now, Err(error));
+                }
+                state.running = Some(running);
+            }
+        }
+    }
+
+    /// The trial that still runs, or a new one if that is due.
+    fn due_trial(&self, suspects: bool) -> Option<(Instant, JoinHandle<Result<(), String>>)> {
+        let mut state = self.state();
+        if let (Some(began), Some(running)) = (state.tried, state.running.take()) {
+            return Some((began, running));
+        }
+        let now = Instant::now();
+        if state
+            .tried
+            .is_some_and(|at| now.duration_since(at) < TRIAL_INTERVAL)
+        {
+            return None;
+        }
+        state.tried = Some(now);
+        let is_thorough = suspects || state.fault.reason().is_some();
+        Some((now, tokio::spawn((self.trial)(is_thorough))))
+    }
+
+    /// Records that a submission failed on this host, before anything was sent to the scheduler.
+    pub fn submission_failed(&self, reason: &str) {
+        self.state().fault.submission_failed(Instant::now(), reason);
+    }
+
+    /// Records that the scheduler was asked about a submission.
+    pub fn submission_sent(&self) {
+        self.state().fault.submission_sent();
+    }
+}
