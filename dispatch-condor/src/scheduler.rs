@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::model::instance_types::fit;
-use dispatch_core::model::resources::Admission;
+use dispatch_core::model::resources::{Admission, ResourceRequest};
 use dispatch_core::model::world::{Job, JobId};
 use dispatch_core::scheduler::submit_host::SubmitHost;
 use dispatch_core::scheduler::{
@@ -37,8 +37,11 @@ impl Scheduler for Condor {
     /// Admits all that some slot could run and HTCondor accepts; it queues what does not fit now.
     /// `max_pending` limits how many jobs wait in its queue.
     fn admit(&self, candidates: &[Candidate], _started: &[Candidate]) -> Vec<Admission> {
-        let fit = |candidate: &Candidate| match fit(&self.settings.instance_types, &candidate.needs)
-        {
+        let possible = |needs: &ResourceRequest| match self.settings.fit_partitions(needs) {
+            Admission::Now => fit(&self.settings.instance_types, needs),
+            never => never,
+        };
+        let fit = |candidate: &Candidate| match possible(&candidate.needs) {
             Admission::Now => {
                 let Candidate { container, needs } = candidate;
                 let fields = self.settings.requested_fields(container, needs);

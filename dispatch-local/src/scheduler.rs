@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use arvados_client::{ContainerUuid, TokenUuid};
 use crunch_contract::ExitCode;
-use dispatch_core::model::resources::{Admission, Capacity, Resources};
+use dispatch_core::model::resources::{Admission, Capacity, ResourceRequest, Resources};
 use dispatch_core::model::world::{Job, JobId};
 use dispatch_core::scheduler::submit_host::SubmitHost;
 use dispatch_core::scheduler::{
@@ -65,7 +65,7 @@ impl Scheduler for Local {
             .iter()
             .map(|c| Waiting {
                 container: c.container.clone(),
-                load: ResourceVector::of(&c.needs),
+                load: no_partition(&c.needs).and_then(|()| ResourceVector::of(&c.needs)),
                 limit: c.needs.max_run_time,
             })
             .collect();
@@ -220,6 +220,17 @@ impl Local {
                 .map_err(|error| no_answer(format!("cannot signal process {id}: {error}"))),
             None => Err(no_answer(format!("job {id} has no known process"))),
         }
+    }
+}
+
+/// Fails if the container names a partition: this machine is in none.
+fn no_partition(needs: &ResourceRequest) -> Result<(), String> {
+    match needs.partitions.is_empty() {
+        true => Ok(()),
+        false => Err(format!(
+            "it may run in partition {} only, and a machine of its own is in no partition",
+            needs.partitions.join(", ")
+        )),
     }
 }
 

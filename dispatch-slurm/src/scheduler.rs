@@ -134,7 +134,7 @@ impl Scheduler for Slurm {
         self.capacity
             .refresh(sinfo, scontrol, self.command_timeout)
             .await;
-        self.rejections.retest(&self.settings).await;
+        self.rejections.retest(self).await;
     }
 
     /// Submits one job with `sbatch`, or several as job arrays.

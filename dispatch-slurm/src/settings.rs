@@ -11,6 +11,8 @@ use dispatch_core::model::resources::{Admission, ResourceRequest};
 use dispatch_core::scheduler::command::Command;
 use dispatch_core::scheduler::template::{TemplateError, Values, render};
 
+use crate::submit::reserved_options;
+
 /// Partition name that stands for all partitions without a value of their own.
 const ANY_PARTITION: &str = "*";
 
@@ -95,6 +97,14 @@ pub enum SettingsError {
         "{0} sends jobs to a cluster that the other commands do not query: remove it and set --clusters (SLURM.Clusters)"
     )]
     OtherCluster(String),
+    /// The dispatcher relies on its own value of the option.
+    #[error("{argument} is not accepted as an argument of sbatch: {why}")]
+    Reserved {
+        /// The argument.
+        argument: String,
+        /// Why the dispatcher sets the option itself.
+        why: &'static str,
+    },
 }
 
 /// Environment variables that send jobs to another cluster.
@@ -121,6 +131,12 @@ impl Settings {
         let arguments = self.arguments.iter().chain(&self.gpu_arguments);
         if let Some(argument) = arguments.clone().find(|argument| names_a_cluster(argument)) {
             return Err(SettingsError::OtherCluster(argument.clone()));
+        }
+        for argument in arguments.clone() {
+            if let Some(why) = reserved_options::refusal(argument) {
+                let argument = argument.clone();
+                return Err(SettingsError::Reserved { argument, why });
+            }
         }
         if let Some(name) = CLUSTER_VARIABLES
             .iter()
@@ -263,6 +279,12 @@ mod tests {
             let error = settings.check().unwrap_err().to_string();
             assert!(error.contains(argument), "{error}");
         }
+        let settings = Settings {
+            arguments: owned(&["--requeue"]),
+            ..Settings::default()
+        };
+        let error = settings.check().unwrap_err().to_string();
+        assert!(error.starts_with("--requeue is not accepted"), "{error}");
         let settings = Settings {
             environment: BTreeMap::from([("SBATCH_CLUSTERS".into(), "west".into())]),
             ..Settings::default()

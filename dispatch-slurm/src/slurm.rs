@@ -4,7 +4,7 @@
 //! methods to [`Slurm`] that submit, query and change jobs; [`crate::scheduler`] puts them
 //! together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -24,7 +24,6 @@ use crate::error::no_answer;
 use crate::query::accounting::Accounting;
 use crate::query::coalesce::Coalescer;
 use crate::query::node_class_cache::NodeClassCache;
-use crate::query::node_classes::GrantedKinds;
 use crate::query::squeue::{JobIndex, Row, TIME_FORMAT};
 use crate::settings::Settings;
 use crate::submit::job_array::{ArrayLimit, ArrayTracker};
@@ -47,6 +46,8 @@ pub struct Slurm {
     pub(crate) priority_spread: i64,
     pub(crate) accounting: Accounting,
     pub(crate) capacity: NodeClassCache,
+    /// Lists of partitions that give jobs less time than the admin's setting says, as logged.
+    pub(crate) cut_partitions: Mutex<BTreeSet<Vec<String>>>,
     pub(crate) rejections: Rejections,
     pub(crate) submit_host: SubmitHost,
     /// Rows of the newest listing.
@@ -88,7 +89,8 @@ impl Slurm {
         let needs = state_dir.host_needs("sbatch", "--version");
         Self {
             submit_host: SubmitHost::new(needs),
-            capacity: NodeClassCache::new(GrantedKinds::from_settings(&settings)),
+            capacity: NodeClassCache::new(&settings),
+            cut_partitions: Mutex::default(),
             command_timeout,
             settings,
             epilog: EpilogWatcher::in_directory(state_dir.path()),

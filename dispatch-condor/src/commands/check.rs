@@ -60,7 +60,7 @@ pub async fn check(flags: &Flags, settings: &Settings, test: Option<ProbeOptions
                 settings,
                 node: test.node.as_deref(),
             };
-            findings.extend(check::probe_job::run(&trial, &directory, test.start_timeout).await);
+            findings.extend(check::probe_job::run(&trial, &directory, &test).await);
         }
     }
     findings.extend(check::api(service::endpoint(common)).await);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use arvados_client::{ContainerUuid, TokenUuid};
 use crunch_contract::job_dir::token_file_for;
-use dispatch_core::model::resources::ResourceRequest;
+use dispatch_core::model::resources::{Admission, ResourceRequest};
 use dispatch_core::scheduler::command::Command;
 use dispatch_core::scheduler::submit_command::parse_job_id;
 use dispatch_core::service::subcommands::check::probe_job::{self, ProbeState};
@@ -44,6 +44,9 @@ impl probe_job::ProbeScheduler for CondorProbe<'_> {
         needs: &ResourceRequest,
         place: &Path,
     ) -> Result<String, Box<dyn Error>> {
+        if let Admission::Never(why) = self.settings.fit_partitions(needs) {
+            return Err(why.into());
+        }
         let mut settings = self.settings.clone();
         if let Some(name) = self.node {
             let name = name.replace(['"', '\\'], "");

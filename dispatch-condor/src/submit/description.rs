@@ -9,7 +9,7 @@ use std::path::Path;
 use arvados_client::{ContainerUuid, TokenUuid};
 use crunch_contract::job_dir::token_file_for;
 use dispatch_core::model::instance_types::{InstanceType, NoInstanceTypeFits, name_for};
-use dispatch_core::model::resources::ResourceRequest;
+use dispatch_core::model::resources::{Admission, ResourceRequest};
 use dispatch_core::scheduler::template::{Substitution, Values};
 
 use crate::submit::admin_lines::{AdminLines, Line, RequestedKinds};
@@ -169,6 +169,17 @@ impl Settings {
             rule => rule,
         });
         Ok(fields)
+    }
+
+    /// Whether the admin's lines say what a partition is here, where the container names one.
+    pub fn fit_partitions(&self, needs: &ResourceRequest) -> Admission {
+        match needs.partitions.is_empty() || self.admin_lines.use_partitions() {
+            true => Admission::Now,
+            false => Admission::Never(format!(
+                "it may run in partition {} only, and no submit line of this dispatcher has %P",
+                needs.partitions.join(", ")
+            )),
+        }
     }
 
     /// The path of the certificate that is transferred with jobs, and its name in their
@@ -372,6 +383,14 @@ mod tests {
             ..ResourceRequest::default()
         };
         describe(&settings(&[]), &odd).unwrap();
+        assert!(matches!(
+            settings(&[]).fit_partitions(&odd),
+            Admission::Never(_)
+        ));
+        let mapped = settings(&["+Queue = \"%P\""]);
+        assert_eq!(mapped.fit_partitions(&odd), Admission::Now);
+        let none = ResourceRequest::default();
+        assert_eq!(settings(&[]).fit_partitions(&none), Admission::Now);
         let needs = ResourceRequest {
             partitions: vec!["a".into(), "b".into()],
             ..ResourceRequest::default()

@@ -349,7 +349,7 @@ fn drain_on_signals(shutdown: CancellationToken) -> std::io::Result<()> {
             tokio::select! {
                 _ = term.recv() => shutdown.cancel(),
                 _ = interrupt.recv() => shutdown.cancel(),
-                _ = hangup.recv() => tracing::info!("ignoring SIGHUP: flags are read only at the start"),
+                _ = hangup.recv() => tracing::info!("ignoring SIGHUP: flags and the configuration file are read only at the start"),
             }
         }
     });

@@ -58,7 +58,7 @@ pub async fn check(flags: &Flags, settings: &Settings, test: Option<ProbeOptions
                 settings,
                 node: test.node.as_deref(),
             };
-            findings.extend(check::probe_job::run(&probe, &directory, test.start_timeout).await);
+            findings.extend(check::probe_job::run(&probe, &directory, &test).await);
         }
     }
     findings.extend(check::api(service::endpoint(common)).await);

@@ -17,6 +17,7 @@ use dispatch_core::service::subcommands::dry_run::{
 };
 use serde::Serialize;
 
+use crate::query::partition_times::PartitionTimes;
 use crate::query::squeue;
 use crate::settings::Settings;
 use crate::submit::sbatch::SbatchJob;
@@ -30,12 +31,14 @@ pub struct DryRun {
     script: String,
 }
 
-/// Renders the submission of this record; `reserve` is the memory set aside for crunch-run.
+/// Renders the submission of this record; `reserve` is the memory set aside for crunch-run, and
+/// `times` are the limits of the partitions where it may run.
 pub fn dry_run(
     container: &Container,
     reserve: u64,
     settings: &Settings,
     home: &StateDir,
+    times: PartitionTimes,
     origins: &ValueSources,
 ) -> Result<DryRun, Box<dyn std::error::Error>> {
     let needs = ResourceRequest::of(container).with_reserved_ram(reserve);
@@ -48,6 +51,7 @@ pub fn dry_run(
         comment: &comment,
         output: &dir.output_file(),
         avoid: &[],
+        times,
     })?;
     let token_file = dir.token_file_of(&attempt);
     let script = settings.job_script(&container.uuid, &token_file)?;

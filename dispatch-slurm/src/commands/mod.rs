@@ -22,6 +22,7 @@ use dispatch_core::service::subcommands::{self, Render};
 use crate::commands::check::check;
 use crate::commands::dry_run::dry_run;
 use crate::flags::Flags;
+use crate::query::node_class_cache::NodeClassCache;
 use crate::settings::Settings;
 use crate::slurm::Slurm;
 
@@ -56,7 +57,21 @@ impl subcommands::DispatcherCommands for Commands<'_> {
         home: StateDir,
     ) -> Result<impl Render, Box<dyn Error>> {
         let reserve = self.flags.common.reserve_extra_ram;
-        dry_run(container, reserve, &self.settings, &home, self.origins)
+        let needs = ResourceRequest::of(container).with_reserved_ram(reserve);
+        let capacity = NodeClassCache::new(&self.settings);
+        let [sinfo, scontrol] = ["sinfo", "scontrol"].map(|program| self.settings.client(program));
+        capacity
+            .refresh(sinfo, scontrol, self.flags.common.command_timeout)
+            .await;
+        let times = capacity.times(&needs);
+        dry_run(
+            container,
+            reserve,
+            &self.settings,
+            &home,
+            times,
+            self.origins,
+        )
     }
 
     fn scheduler(&self, home: StateDir, instance_id: String) -> Slurm {
@@ -64,8 +79,8 @@ impl subcommands::DispatcherCommands for Commands<'_> {
         Slurm::new(self.settings.clone(), home, instance_id, timeout)
     }
 
-    async fn refusal(&self, needs: &ResourceRequest) -> Option<String> {
-        match self.settings.test_submission(needs).await {
+    async fn refusal(&self, scheduler: &Slurm, needs: &ResourceRequest) -> Option<String> {
+        match scheduler.test_submission(needs).await {
             TestResult::Rejected(words) => Some(words),
             TestResult::Accepted | TestResult::Unknown => None,
         }

@@ -13,6 +13,7 @@ use dispatch_core::scheduler::submit_command::parse_job_id;
 use dispatch_core::service::subcommands::check::probe_job::{self, ProbeState};
 use dispatch_core::service::subcommands::dry_run::Source;
 
+use crate::query::partition_times::PartitionTimes;
 use crate::settings::Settings;
 use crate::submit::sbatch::{Argument, SbatchJob};
 
@@ -36,13 +37,19 @@ impl probe_job::ProbeScheduler for SlurmProbe<'_> {
         needs: &ResourceRequest,
         dir: &Path,
     ) -> Result<String, Box<dyn Error>> {
-        let settings = self.settings;
+        let settings = &Settings {
+            // The check needs no time for files, and no warning before its end.
+            staging_minutes: 0,
+            warning_seconds: 0,
+            ..self.settings.clone()
+        };
         let mut arguments = settings.sbatch_arguments(SbatchJob {
             container,
             needs,
             comment: "dispatch-slurm check",
             output: &dir.join("output.log"),
             avoid: &[],
+            times: PartitionTimes::default(),
         })?;
         arguments.extend(self.node.map(|name| Argument {
             text: format!("--nodelist={name}"),

@@ -6,6 +6,7 @@ pub mod exit_query;
 pub mod job_exit;
 pub mod node_class_cache;
 pub mod node_classes;
+pub mod partition_times;
 pub mod pending_reason;
 pub mod sinfo;
 pub mod squeue;

@@ -1,6 +1,6 @@
 //! Cache of the cluster's capacity, refreshed from `sinfo` and `scontrol show partition`.
 //!
-//! Input: the needs of a container. Output: whether it could ever run here.
+//! Input: the needs of a container. Output: whether it could ever run here, and for how long.
 
 use std::time::Duration;
 
@@ -9,20 +9,25 @@ use dispatch_core::scheduler::cached_query::{CachedQuery, answer};
 use dispatch_core::scheduler::command::Command;
 
 use crate::query::node_classes::{GrantedKinds, NodeClasses};
-use crate::query::sinfo::{SINFO_FORMAT, parse_partition_totals};
+use crate::query::partition_times::{PartitionTimes, fixed_partitions};
+use crate::query::sinfo::{SINFO_FORMAT, parse_partitions};
+use crate::settings::Settings;
 
 /// The cached capacity.
 #[derive(Debug)]
 pub struct NodeClassCache {
     requested: GrantedKinds,
+    /// Partitions that the admin's arguments name.
+    fixed_partitions: Vec<String>,
     cache: CachedQuery<NodeClasses>,
 }
 
 impl NodeClassCache {
-    /// An empty cache, for jobs that request these resources.
-    pub fn new(requested: GrantedKinds) -> Self {
+    /// An empty cache, for jobs with these settings.
+    pub fn new(settings: &Settings) -> Self {
         Self {
-            requested,
+            requested: GrantedKinds::from_settings(settings),
+            fixed_partitions: fixed_partitions(&settings.arguments),
             cache: CachedQuery::default(),
         }
     }
@@ -33,6 +38,16 @@ impl NodeClassCache {
             .cache
             .read(|capacity| capacity.fit(needs, self.requested));
         fit.unwrap_or(Admission::Now)
+    }
+
+    /// The time limits of the partitions where a container could run. Unlimited if they are not
+    /// known.
+    pub fn times(&self, needs: &ResourceRequest) -> PartitionTimes {
+        let times = |capacity: &NodeClasses| {
+            let partitions = self.requested.partitions_of(needs, &self.fixed_partitions);
+            capacity.times(needs, self.requested, &partitions)
+        };
+        self.cache.read(times).unwrap_or_default()
     }
 
     /// Makes the next refresh query again, because a submission failed.
@@ -46,11 +61,8 @@ impl NodeClassCache {
         let scontrol = scontrol.args(["--all", "--oneliner", "show", "partition"]);
         let query = async {
             let visible = answer(sinfo, timeout, NodeClasses::parse).await?;
-            let all = answer(scontrol, timeout, |answer| {
-                Some(parse_partition_totals(answer))
-            })
-            .await?;
-            Ok::<_, String>(visible.with_partition_totals(&all))
+            let all = answer(scontrol, timeout, |answer| Some(parse_partitions(answer))).await?;
+            Ok::<_, String>(visible.with_partitions(&all))
         };
         if let Err(error) = self.cache.refresh(query).await {
             tracing::warn!(

@@ -1,7 +1,7 @@
 //! Parsers of `sinfo` and `scontrol show partition`. Pure.
 //!
-//! Input: the output of these commands. Output: node classes, and the number of nodes of each
-//! partition.
+//! Input: the output of these commands. Output: node classes, and the partitions with their number
+//! of nodes.
 
 use std::collections::BTreeMap;
 
@@ -32,19 +32,29 @@ pub fn parse_node_classes(answer: &str) -> Vec<NodeClass> {
     lines.filter_map(parse_node_class).collect()
 }
 
-/// Parses the number of nodes of each partition from `scontrol --oneliner show partition`.
-pub fn parse_partition_totals(answer: &str) -> BTreeMap<String, u64> {
-    let total = |line: &str| {
+/// A partition, as `scontrol show partition` reports it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Partition {
+    /// Number of its nodes.
+    pub nodes: u64,
+    /// Whether jobs that name no partition go there.
+    pub is_default: bool,
+}
+
+/// Parses the partitions from `scontrol --oneliner show partition`.
+pub fn parse_partitions(answer: &str) -> BTreeMap<String, Partition> {
+    let partition = |line: &str| {
         let value = |key: &str| {
             line.split_whitespace()
                 .find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
         };
-        Some((
-            value("PartitionName")?.to_owned(),
-            value("TotalNodes")?.parse().ok()?,
-        ))
+        let partition = Partition {
+            nodes: value("TotalNodes")?.parse().ok()?,
+            is_default: value("Default") == Some("YES"),
+        };
+        Some((value("PartitionName")?.to_owned(), partition))
     };
-    answer.lines().filter_map(total).collect()
+    answer.lines().filter_map(partition).collect()
 }
 
 fn parse_node_class(line: &str) -> Option<NodeClass> {

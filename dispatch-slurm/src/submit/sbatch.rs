@@ -11,6 +11,7 @@ use dispatch_core::scheduler::command::Command;
 use dispatch_core::scheduler::template::{TemplateError, Values, render};
 use dispatch_core::service::subcommands::dry_run::Source;
 
+use crate::query::partition_times::PartitionTimes;
 use crate::settings::{PerPartition, Settings};
 
 /// Default arguments for every container.
@@ -42,6 +43,8 @@ pub struct SbatchJob<'a> {
     pub output: &'a Path,
     /// Nodes to exclude.
     pub avoid: &'a [String],
+    /// Time limits of the partitions where it may run.
+    pub times: PartitionTimes,
 }
 
 /// Why a container cannot be submitted.
@@ -104,9 +107,10 @@ impl Settings {
                 "its earlier attempts failed there",
             ));
         }
-        ours.extend(self.time_limit(needs));
-        if self.warning_seconds > 0 {
-            let seconds = self.warning_seconds;
+        let minutes = self.minutes(needs, job.times);
+        ours.extend(minutes.and_then(|minutes| self.time_limit(needs, minutes)));
+        let seconds = job.times.warning_seconds(self.warning_seconds, minutes);
+        if seconds > 0 {
             // Not TERM: the record must show that the time limit was reached, not that somebody
             // cancelled the container.
             let text = format!("--signal=B:XCPU@{seconds}");
@@ -148,14 +152,33 @@ impl Settings {
         Ok(arguments)
     }
 
-    /// The time limit in Slurm must exceed that of the container, because Slurm kills at its limit.
-    fn time_limit(&self, needs: &ResourceRequest) -> Option<Argument> {
+    /// The time limit of the job in minutes.
+    fn minutes(&self, needs: &ResourceRequest, times: PartitionTimes) -> Option<u64> {
         let seconds = needs.max_run_time?;
-        let minutes = seconds.div_ceil(60).saturating_add(self.staging_minutes);
-        let value = format!(
-            "max_run_time of {seconds} s, and {} min",
-            self.staging_minutes
-        );
+        Some(times.job_minutes(seconds.div_ceil(60), self.staging_minutes))
+    }
+
+    /// Why a job gets less time than the admin's setting says, if it does.
+    pub fn cut_time(&self, needs: &ResourceRequest, times: PartitionTimes) -> Option<String> {
+        let minutes = self.minutes(needs, times)?;
+        let added = minutes.saturating_sub(needs.max_run_time?.div_ceil(60));
+        (added < self.staging_minutes).then(|| {
+            format!(
+                "its partition gives at most {minutes} minutes: {added} minutes beside its own limit are left for its files, of {} (--staging-allowance)",
+                self.staging_minutes
+            )
+        })
+    }
+
+    /// The time limit in Slurm should exceed that of the container, because Slurm kills at its
+    /// limit.
+    fn time_limit(&self, needs: &ResourceRequest, minutes: u64) -> Option<Argument> {
+        let seconds = needs.max_run_time?;
+        let added = minutes.saturating_sub(seconds.div_ceil(60));
+        let value = match added < self.staging_minutes {
+            true => format!("max_run_time of {seconds} s, and what the partition gives"),
+            false => format!("max_run_time of {seconds} s, and {added} min"),
+        };
         Some(from_setting(
             "staging_allowance",
             &value,

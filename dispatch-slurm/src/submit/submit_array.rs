@@ -71,6 +71,7 @@ impl Slurm {
             comment: &squeue::comment(&order.attempt, &self.instance_id),
             output: &self.attempt_dir(&order.container).output_file(),
             avoid: &order.avoid,
+            times: self.times(order),
         };
         let arguments = self
             .settings

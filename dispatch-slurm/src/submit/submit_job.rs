@@ -7,8 +7,9 @@ use dispatch_core::scheduler::submit_command::submit_with_token;
 use dispatch_core::scheduler::{SchedulerError, SubmitRequest};
 
 use crate::error::NAME;
+use crate::query::partition_times::PartitionTimes;
 use crate::query::squeue;
-use crate::slurm::Slurm;
+use crate::slurm::{Slurm, lock};
 use crate::submit::sbatch::SbatchJob;
 use crate::submit::test_only::one_line;
 
@@ -25,14 +26,25 @@ impl Slurm {
             Err(error) => {
                 self.capacity.invalidate();
                 if let Some(detail) = error.submit_detail() {
-                    let (tester, message) = (&self.settings, one_line(detail));
-                    self.rejections
-                        .record_failure(tester, &order, message)
-                        .await;
+                    let message = one_line(detail);
+                    self.rejections.record_failure(self, &order, message).await;
                 }
             }
         }
         submitted
+    }
+
+    /// The time limits of the partitions where this container could run. Logs once if a partition
+    /// gives jobs less time than the admin's setting says.
+    pub(crate) fn times(&self, order: &SubmitRequest) -> PartitionTimes {
+        let times = self.capacity.times(&order.needs);
+        if let Some(why) = self.settings.cut_time(&order.needs, times)
+            && lock(&self.cut_partitions).insert(order.needs.partitions.clone())
+        {
+            let container = &order.container;
+            tracing::warn!(%container, event = "time_limit_cut", "{why}");
+        }
+        times
     }
 
     async fn run_sbatch(&self, order: &SubmitRequest) -> Result<JobId, SchedulerError> {
@@ -52,6 +64,7 @@ impl Slurm {
                 comment: &comment,
                 output: &dir.output_file(),
                 avoid: &order.avoid,
+                times: self.times(order),
             })
             .map_err(|error| refused(error.to_string()))?;
         let script = self

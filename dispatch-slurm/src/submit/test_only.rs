@@ -7,12 +7,15 @@ use dispatch_core::model::resources::ResourceRequest;
 use dispatch_core::scheduler::command::{Command, CommandFailure};
 use dispatch_core::scheduler::rejections::{TEST_TIMEOUT, TestResult, TestSubmission};
 
+use crate::query::partition_times::PartitionTimes;
 use crate::settings::Settings;
+use crate::slurm::Slurm;
 use crate::submit::sbatch::SbatchJob;
 
-impl TestSubmission for Settings {
+impl TestSubmission for Slurm {
     async fn test_submission(&self, needs: &ResourceRequest) -> TestResult {
-        let Some(command) = test_command(self, needs) else {
+        let times = self.capacity.times(needs);
+        let Some(command) = test_command(&self.settings, needs, times) else {
             return TestResult::Unknown;
         };
         match command.timeout(TEST_TIMEOUT).run_checked().await {
@@ -22,7 +25,11 @@ impl TestSubmission for Settings {
     }
 }
 
-fn test_command(settings: &Settings, needs: &ResourceRequest) -> Option<Command> {
+fn test_command(
+    settings: &Settings,
+    needs: &ResourceRequest,
+    times: PartitionTimes,
+) -> Option<Command> {
     // No container has this name.
     let container = ContainerUuid::generate("check");
     let job = SbatchJob {
@@ -31,6 +38,7 @@ fn test_command(settings: &Settings, needs: &ResourceRequest) -> Option<Command>
         comment: "dispatch-slurm test",
         output: Path::new("/dev/null"),
         avoid: &[],
+        times,
     };
     let arguments = settings.sbatch_arguments(job).ok()?;
     let command = settings.sbatch_command(arguments, "#!/bin/sh\n".to_owned());

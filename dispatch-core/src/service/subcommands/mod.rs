@@ -77,6 +77,9 @@ pub enum Subcommand {
         /// Node of the test job, by its name in the scheduler [default: any]
         #[arg(long, value_name = "NAME", requires = "submit_test")]
         node: Option<String>,
+        /// Partition of the test job [default: that of a container that names none]
+        #[arg(long, value_name = "NAME", requires = "submit_test")]
+        partition: Option<String>,
     },
 }
 
@@ -156,7 +159,11 @@ pub trait DispatcherCommands {
     }
 
     /// The reason for which the scheduler would refuse a job with these needs, if it can be asked.
-    fn refusal(&self, _needs: &ResourceRequest) -> impl Future<Output = Option<String>> {
+    fn refusal(
+        &self,
+        _scheduler: &Self::Scheduler,
+        _needs: &ResourceRequest,
+    ) -> impl Future<Output = Option<String>> {
         std::future::ready(None)
     }
 
@@ -232,10 +239,12 @@ async fn answer<P: DispatcherCommands>(
             submit_test,
             timeout,
             node,
+            partition,
         } => {
             let test = submit_test.then(|| ProbeOptions {
                 start_timeout: *timeout,
                 node: node.clone(),
+                partition: partition.clone(),
             });
             let report = program.check(test).await;
             (render(&report, as_json)?, report.ok)
@@ -378,7 +387,7 @@ async fn fit<P: DispatcherCommands>(
         needs: ResourceRequest::of(container).with_reserved_ram(program.common().reserve_extra_ram),
     };
     let mut fits = scheduler.admit(std::slice::from_ref(&candidate), &[]);
-    let refusal = with_timeout(program.refusal(&candidate.needs)).await;
+    let refusal = with_timeout(program.refusal(scheduler, &candidate.needs)).await;
     let refusal = refusal.unwrap_or_else(|| Some(no_reply_text(P::TERMS.scheduler)));
     match (fits.pop().unwrap_or(Admission::Now), refusal) {
         (Admission::Now | Admission::Later(_), Some(words)) => {

@@ -37,6 +37,7 @@ fn sbatch(settings: &Settings, needs: &ResourceRequest, avoid: &[String]) -> Vec
         comment: "attempt label",
         output: Path::new("/shared/100%/output.log"),
         avoid,
+        times: PartitionTimes::default(),
     };
     settings.sbatch_arguments(job).unwrap()
 }
@@ -148,6 +149,7 @@ fn the_cheapest_instance_type_that_suits_is_named() {
         comment: "",
         output: Path::new("/"),
         avoid: &[],
+        times: PartitionTimes::default(),
     };
     let error = settings.sbatch_arguments(job).unwrap_err();
     assert!(error.to_string().starts_with("none of the 1 "), "{error}");

@@ -260,18 +260,21 @@ async fn what_the_pool_cannot_run_waits_in_the_queue() {
     let stack = pool.stack(&[]).await;
     let large = json!({"runtime_constraints": {"vcpus": 5, "ram": 32 << 20}});
     let large = submit(&stack, "large", "true", large).await;
+    let elsewhere = json!({"scheduling_parameters": {"partitions": ["nosuch"]}});
+    let elsewhere = submit(&stack, "elsewhere", "true", elsewhere).await;
     let small = submit(&stack, "small", "true", json!({})).await;
     complete(&stack.end(&small, STEP_TIMEOUT).await);
-    let record = stack.container(&large).await;
-    assert_eq!(
-        (record.state, record.lock_count),
-        (ContainerState::Queued, 0)
-    );
-    wait_for("the reason in the log", STEP_TIMEOUT, || {
-        let log = stack.dispatcher.log_text();
-        log.contains("5 CPUs, where the most that one slot gives is 4")
-            .then_some(())
-    });
+    for (container, words) in [
+        (&large, "5 CPUs, where the most that one slot gives is 4"),
+        (&elsewhere, "no submit line of this dispatcher has %P"),
+    ] {
+        stack.wait_for_log_line(container, words, STEP_TIMEOUT);
+        let record = stack.container(container).await;
+        assert_eq!(
+            (record.state, record.lock_count),
+            (ContainerState::Queued, 0)
+        );
+    }
 }
 
 /// crunch-run gets the GPUs that HTCondor assigned: two jobs have one each, a third has none.

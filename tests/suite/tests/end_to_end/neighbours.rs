@@ -15,7 +15,7 @@ use crate::backend::{Backend, on_every_backend};
 use crate::batch::Batch;
 use suite_tests::STEP_TIMEOUT;
 use suite_tests::program::Program;
-use suite_tests::stack::{Stack, client, wait_for};
+use suite_tests::stack::{Stack, client, complete, wait_for};
 
 /// An admin token of its own.
 async fn admin_token(stack: &Stack) -> Authorization {
@@ -191,3 +191,17 @@ async fn an_upstream_like_dispatcher_neither_disturbs_nor_is_disturbed(backend: 
     assert!(lives, "its token was ended");
 }
 on_every_backend!(an_upstream_like_dispatcher_neither_disturbs_nor_is_disturbed);
+
+/// dispatch-local is in no partition.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_that_names_a_partition_is_left_to_others() {
+    let stack = Stack::up().await;
+    let elsewhere = json!({"scheduling_parameters": {"partitions": ["nosuch"]}});
+    let (_, elsewhere) = stack.submit("elsewhere", "true", elsewhere).await;
+    stack.wait_for_log_line(&elsewhere, "is in no partition", STEP_TIMEOUT);
+    let (_, here) = stack.submit("here", "true", json!({})).await;
+    complete(&stack.end(&here, STEP_TIMEOUT).await);
+    let record = stack.container(&elsewhere).await;
+    let expected = (ContainerState::Queued, 0);
+    assert_eq!((record.state, record.lock_count), expected);
+}

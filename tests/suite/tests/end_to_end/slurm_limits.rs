@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use suite_tests::STEP_TIMEOUT;
 use suite_tests::processes::{crunch_run_of, script_ignoring_term, sleep_process};
 use suite_tests::slurm_lab::{Cluster, patient_crunch_run};
-use suite_tests::stack::{Stack, wait_for};
+use suite_tests::stack::{Stack, complete, wait_for};
 use suite_tests::start_log::Gate;
 
 const NODE: [&str; 6] = ["-n", "1", "-c", "4", "-m", "4000"];
@@ -52,6 +52,34 @@ async fn a_container_that_is_warned_of_the_end_of_its_time_says_so() {
         why.contains("the time limit of its job was reached"),
         "{why}"
     );
+}
+
+/// The time for its files is cut, since its partition gives no more. The check can test there, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_with_the_limit_of_its_partition_runs_there() {
+    let short = "PartitionName=short Nodes=n1 MaxTime=30 DefMemPerCPU=100 State=UP";
+    let cluster = Cluster::up(&[&NODE[..], &["-x", short]].concat());
+    let stack = cluster.stack(&[]).await;
+    let within = |seconds: u64| json!({"scheduling_parameters": {"max_run_time": seconds, "partitions": ["short"]}});
+    let (_, fits) = stack.submit("fits", "true", within(1800)).await;
+    let (_, over) = stack.submit("over", "true", within(1801)).await;
+    complete(&stack.end(&fits, STEP_TIMEOUT).await);
+    let jobs = cluster.lab.run("scontrol", &["--oneliner", "show", "jobs"]);
+    let job = jobs.lines().find(|line| line.contains(fits.as_str()));
+    assert!(job.unwrap().contains("TimeLimit=00:30:00"), "{jobs}");
+    stack.wait_for_log_line(&fits, r#"event="time_limit_cut""#, STEP_TIMEOUT);
+    let words = "it requests 31 minutes, but a partition gives at most 30";
+    stack.wait_for_log_line(&over, words, STEP_TIMEOUT);
+    assert_eq!(stack.container(&over).await.lock_count, 0);
+    let answer = |more: &[&str]| {
+        let output = stack.dispatcher.subcommand(more).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let shown = answer(&["--dry-run", fits.as_str()]);
+    assert!(shown.contains("--time=30"), "{shown}");
+    let checked = answer(&["check", "--submit-test", "--partition", "short"]);
+    let test = checked.lines().find(|line| line.contains("submit test"));
+    assert!(test.unwrap().contains("ok"), "{checked}");
 }
 
 /// Without a warning, and with a command that ignores TERM, Slurm kills crunch-run too.

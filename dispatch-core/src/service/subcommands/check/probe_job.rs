@@ -19,6 +19,8 @@ use preflight::{Finding, NodeReport};
 use crate::model::resources::ResourceRequest;
 
 const CHECK_NAME: &str = "submit test";
+/// Time limit of the job. Some partitions take only short jobs.
+const MAX_RUN_TIME: Duration = Duration::from_secs(300);
 /// Interval between two queries of the job.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Time limit of crunch-run's check, after the job started.
@@ -39,6 +41,8 @@ pub struct ProbeOptions {
     pub start_timeout: Duration,
     /// Node on which the job must run.
     pub node: Option<String>,
+    /// Partition in which the job must run.
+    pub partition: Option<String>,
 }
 
 /// The state of the job in the scheduler.
@@ -124,10 +128,10 @@ fn findings(node: NodeReport) -> impl Iterator<Item = Finding> {
 pub async fn run<T: ProbeScheduler>(
     trial: &T,
     directory: &Path,
-    timeout: Duration,
+    options: &ProbeOptions,
 ) -> Vec<Finding> {
     let mut node = None;
-    let test = test(trial, directory, timeout, &mut node).await;
+    let test = test(trial, directory, options, &mut node).await;
     let node = node.into_iter().flat_map(findings);
     std::iter::once(test).chain(node).collect()
 }
@@ -135,7 +139,7 @@ pub async fn run<T: ProbeScheduler>(
 async fn test<T: ProbeScheduler>(
     trial: &T,
     directory: &Path,
-    timeout: Duration,
+    options: &ProbeOptions,
     node: &mut Option<NodeReport>,
 ) -> Finding {
     // The prefix makes a name that no container has.
@@ -150,7 +154,8 @@ async fn test<T: ProbeScheduler>(
     let needs = ResourceRequest {
         cpus: 1,
         ram: 256 << 20,
-        max_run_time: Some(600),
+        max_run_time: Some(MAX_RUN_TIME.as_secs()),
+        partitions: options.partition.iter().cloned().collect(),
         ..ResourceRequest::default()
     };
     let job = match trial.submit(&container, &needs, &probe_dir.0).await {
@@ -166,7 +171,7 @@ async fn test<T: ProbeScheduler>(
             );
         }
     };
-    let seen = watch(trial, &job, &needs, &probe_dir.0, timeout).await;
+    let seen = watch(trial, &job, &needs, &probe_dir.0, options.start_timeout).await;
     let gone = cancel(trial, &job).await;
     match (seen, gone) {
         (Ok((words, seen)), Ok(())) => {
@@ -177,7 +182,7 @@ async fn test<T: ProbeScheduler>(
             CHECK_NAME,
             format!(
                 "job {job} was accepted and removed, but did not start within {} s: {words}",
-                timeout.as_secs()
+                options.start_timeout.as_secs()
             ),
             "try again when a node is free, or with a larger --timeout",
         ),
