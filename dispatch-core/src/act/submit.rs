@@ -23,7 +23,7 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
         let gateway = self.gateway.as_ref();
         let requests = batch.iter().map(|one| request(one, gateway)).collect();
         fail_point("dispatcher.before-submit");
-        let answers = self.scheduler.submit(requests).await;
+        let answers = self.submit_from_host(requests).await;
         fail_point("dispatcher.after-submit");
         self.record_host_fault(&answers);
         let mut answers = answers.into_iter();
@@ -36,6 +36,27 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             async move { (container, self.conclude_submit(submission, answer).await) }
         });
         join_all(concluded).await
+    }
+
+    /// Submits, if the job directories are where the nodes look for them.
+    async fn submit_from_host(
+        &self,
+        requests: Vec<SubmitRequest>,
+    ) -> Vec<Result<JobId, SchedulerError>> {
+        let confirmed = match self.scheduler.submit_host() {
+            Some(host) => host.confirm_directory().await,
+            None => Ok(()),
+        };
+        let Err(detail) = confirmed else {
+            return self.scheduler.submit(requests).await;
+        };
+        let fault = |request: SubmitRequest| {
+            Err(SchedulerError::HostFault {
+                container: request.container,
+                detail: detail.clone(),
+            })
+        };
+        requests.into_iter().map(fault).collect()
     }
 
     fn record_host_fault(&self, answers: &[Result<JobId, SchedulerError>]) {

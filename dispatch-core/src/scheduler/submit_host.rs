@@ -39,6 +39,7 @@ pub struct SubmitHost {
     /// What a trial waits for, for its error.
     what: String,
     trial: Trial,
+    needs: Option<HostNeeds>,
     state: Mutex<State>,
 }
 
@@ -88,16 +89,21 @@ impl HostNeeds {
             let tried = try_directory(path, &self.trial);
             tried.map_err(|error| describe_directory(path, &error))?;
         }
-        match &self.identity {
-            None => Ok(()),
-            Some((file, content)) => match std::fs::read_to_string(file) {
-                Ok(found) if found == *content => Ok(()),
-                Ok(_) => Err(format!("{} is another dispatcher's", file.display())),
-                Err(error) => Err(format!(
-                    "cannot read {}: {error}; see that the right file system is mounted there",
-                    file.display()
-                )),
-            },
+        self.try_identity()
+    }
+
+    /// Fails if the directory is not the dispatcher's: its file system is not mounted.
+    fn try_identity(&self) -> Result<(), String> {
+        let Some((file, content)) = &self.identity else {
+            return Ok(());
+        };
+        match std::fs::read_to_string(file) {
+            Ok(found) if found == *content => Ok(()),
+            Ok(_) => Err(format!("{} is another dispatcher's", file.display())),
+            Err(error) => Err(format!(
+                "cannot read {}: {error}; see that the right file system is mounted there",
+                file.display()
+            )),
         }
     }
 }
@@ -145,7 +151,11 @@ impl SubmitHost {
             .iter()
             .map(|path| path.display().to_string());
         let what = directories.collect::<Vec<_>>().join(" and ");
-        Self::with_trial(what, move |is_thorough| needs.clone().try_all(is_thorough))
+        let own = needs.clone();
+        Self {
+            needs: Some(own),
+            ..Self::with_trial(what, move |is_thorough| needs.clone().try_all(is_thorough))
+        }
     }
 
     /// A host with another trial, which waits for `what`.
@@ -156,6 +166,7 @@ impl SubmitHost {
         Self {
             what,
             trial: Box::new(move |is_thorough| Box::pin(trial(is_thorough))),
+            needs: None,
             state: Mutex::default(),
         }
     }
@@ -186,11 +197,7 @@ impl SubmitHost {
             Err(_) => {
                 let waited = now.duration_since(began);
                 if waited >= TRIAL_TIMEOUT {
-                    let seconds = waited.as_secs();
-                    let error = format!(
-                        "{} has not answered for {seconds} s; see that its file server does",
-                        self.what
-                    );
+                    let error = self.silence(waited);
                     state.fault.tried(now, Err(error));
                 }
                 state.running = Some(running);
@@ -214,6 +221,27 @@ impl SubmitHost {
         state.tried = Some(now);
         let is_thorough = suspects || state.fault.reason().is_some();
         Some((now, tokio::spawn((self.trial)(is_thorough))))
+    }
+
+    /// Fails if the state directory is not there. Called before each submission: files in another
+    /// directory of that name would be found by no node.
+    pub async fn confirm_directory(&self) -> Result<(), String> {
+        let Some(needs) = self.needs.clone() else {
+            return Ok(());
+        };
+        let reading = tokio::task::spawn_blocking(move || needs.try_identity());
+        match tokio::time::timeout(TRIAL_TIMEOUT, reading).await {
+            Ok(read) => read.map_err(|error| error.to_string())?,
+            Err(_) => Err(self.silence(TRIAL_TIMEOUT)),
+        }
+    }
+
+    fn silence(&self, waited: Duration) -> String {
+        format!(
+            "{} has not answered for {} s; see that its file server does",
+            self.what,
+            waited.as_secs()
+        )
     }
 
     /// Records that a submission failed on this host, before anything was sent to the scheduler.

@@ -4,7 +4,7 @@
 use std::fs::{self, File, Permissions};
 use std::io::Write;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -50,8 +50,11 @@ impl FaultyMount {
 }
 
 fn mount_tmpfs(dir: &Path) {
-    let options = c"size=1m,mode=1777";
+    let facts = fs::metadata(dir).expect("the directory");
+    let options = c"size=1m,mode=700";
     rustix::mount::mount("tmpfs", dir, "tmpfs", MountFlags::empty(), options).expect("a tmpfs");
+    // It is its owner's, as what it hides.
+    std::os::unix::fs::chown(dir, Some(facts.uid()), Some(facts.gid())).expect("its owner");
 }
 
 fn mount_full(dir: &Path) {

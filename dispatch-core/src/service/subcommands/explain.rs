@@ -121,7 +121,7 @@ fn why(facts: &ExplainInput) -> String {
     let job = jobs.iter().find(|job| !job.ended);
     let is_next = match container.state {
         State::Queued => container.priority > 0 && !matches!(facts.fit, Admission::Never(_)),
-        State::Locked => facts.held_by_us && facts.ended.is_none(),
+        State::Locked => facts.held_by_us,
         _ => false,
     };
     if let (Some(fault), true, None) = (&facts.host_fault, is_next, job) {
