@@ -5,6 +5,7 @@ pub mod check;
 pub mod container_ref;
 pub mod dry_run;
 pub mod explain;
+mod queries;
 use std::error::Error;
 use std::future::Future;
 use std::path::Path;
@@ -23,15 +24,15 @@ use crate::api::Api;
 use crate::api::log_writer::EVENT_TYPE;
 use crate::model::resources::{Admission, ResourceRequest};
 use crate::model::world::{Job, JobId};
-use crate::scheduler::{Candidate, Scheduler, SchedulerError};
+use crate::scheduler::{Candidate, Scheduler};
 use crate::service::state_dir::StateDir;
 use crate::service::subcommands::check::probe_job::ProbeOptions;
 use crate::service::subcommands::container_ref::ContainerRef;
 use crate::service::subcommands::explain::{ExplainInput, Explanation, SchedulerTerms, explain};
 use crate::service::{self, TokenModeName};
 
-/// Timeout of one query to the scheduler, because a user waits for the answer.
-const QUESTION_TIMEOUT: Duration = Duration::from_secs(5);
+use queries::{host_fault, list_jobs, no_reply_text, with_timeout};
+
 /// Maximum number of log entries shown. A refusal, its consequence and the time of the next attempt
 /// are separate entries.
 const MAX_LOG_ENTRIES: u64 = 4;
@@ -344,35 +345,6 @@ async fn explain_input<P: DispatcherCommands>(
         host_fault,
         analysis,
     })
-}
-
-/// Lists the jobs, and lets the scheduler find out what admission and pending reasons need. `None`
-/// after [`QUESTION_TIMEOUT`].
-async fn list_jobs(scheduler: &impl Scheduler) -> Option<Result<Vec<Job>, SchedulerError>> {
-    with_timeout(async {
-        let jobs = scheduler.list_jobs().await?;
-        scheduler.run_upkeep().await;
-        Ok(jobs)
-    })
-    .await
-}
-
-/// Why this host cannot submit jobs, if that is so.
-async fn host_fault(scheduler: &impl Scheduler) -> Option<String> {
-    let host = scheduler.submit_host()?;
-    with_timeout(host.check(true)).await;
-    host.fault()
-}
-
-/// The answer to one query, or `None` after [`QUESTION_TIMEOUT`].
-async fn with_timeout<T>(asked: impl Future<Output = T>) -> Option<T> {
-    tokio::time::timeout(QUESTION_TIMEOUT, asked).await.ok()
-}
-
-/// Text for a scheduler that did not answer in time.
-fn no_reply_text(scheduler: &str) -> String {
-    let seconds = QUESTION_TIMEOUT.as_secs();
-    format!("{scheduler} did not answer within {seconds} s")
 }
 
 /// Whether a Queued container could start, according to the scheduler. The scheduler has just
