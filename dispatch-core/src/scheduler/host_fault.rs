@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use exp_backoff::Backoff;
 use tokio::time::Instant;
 
 /// Minimum time for which a failed submission holds the starts. Each further one doubles it: what
@@ -12,13 +13,23 @@ const INITIAL_HOLD: Duration = Duration::from_secs(2);
 const MAX_HOLD: Duration = Duration::from_secs(60);
 
 /// Whether the submit host has a fault.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct HostFault {
     reason: Option<String>,
     /// A successful trial before this time ends no fault.
     held_until: Option<Instant>,
-    /// Number of faults in a row that submissions found.
-    failures: u32,
+    /// Time of the next hold. It grows with the faults in a row that submissions find.
+    hold: Backoff,
+}
+
+impl Default for HostFault {
+    fn default() -> Self {
+        Self {
+            reason: None,
+            held_until: None,
+            hold: Backoff::new(INITIAL_HOLD, MAX_HOLD),
+        }
+    }
 }
 
 impl HostFault {
@@ -46,16 +57,14 @@ impl HostFault {
     pub(crate) fn submission_failed(&mut self, now: Instant, reason: &str) {
         // The submissions of one moment count once.
         if self.reason.is_none() {
-            let hold = INITIAL_HOLD.saturating_mul(1 << self.failures.min(16));
-            self.held_until = Some(now + hold.min(MAX_HOLD));
-            self.failures += 1;
+            self.held_until = Some(now + self.hold.next_delay());
         }
         self.set(reason.to_owned());
     }
 
     /// Records a submission that reached the scheduler.
     pub(crate) fn submission_sent(&mut self) {
-        self.failures = 0;
+        self.hold.reset();
     }
 
     fn set(&mut self, reason: String) {
