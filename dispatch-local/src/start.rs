@@ -8,7 +8,7 @@ use std::time::Instant;
 use crunch_contract::ExitCode;
 use crunch_contract::job_dir::TOKEN_FILE;
 use dispatch_core::model::world::JobId;
-use dispatch_core::scheduler::submit_host::describe_directory;
+use dispatch_core::scheduler::submit_host::job_directory_error;
 use dispatch_core::scheduler::{SchedulerError, SubmitRequest};
 use fail_points::fail_point;
 use host_state::file::ignore_missing;
@@ -19,19 +19,6 @@ use crate::job_dir::{JobDir, JobRecord, JobStatus};
 use crate::local::{NAME, Shared, TrackedJob, unix_time};
 use crate::reservation::Reservation;
 use crate::resources::ResourceVector;
-
-/// The fault of this machine for which a job did not start. None if only this job is concerned:
-/// another process works in its directory.
-fn start_fault(dir: &JobDir, error: &StartError) -> Option<String> {
-    match error {
-        StartError::Directory(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => None,
-        StartError::Directory(error) => Some(describe_directory(dir.path(), error)),
-        StartError::Refused { code, .. } if *code == i32::from(ExitCode::NotOurs.code()) => None,
-        StartError::Program { .. } | StartError::Refused { .. } | StartError::Unknown(_) => {
-            Some(error.to_string())
-        }
-    }
-}
 
 impl Shared {
     /// Reserves resources and starts crunch-run; returns the id of the job.
@@ -107,9 +94,20 @@ impl Shared {
             }),
             Err(error) => {
                 state.jobs.remove(&container);
-                Err(match start_fault(&dir, &error) {
-                    Some(detail) => SchedulerError::HostFault { container, detail },
-                    None => refused(error.to_string()),
+                Err(match &error {
+                    StartError::Directory(error) => {
+                        job_directory_error(&container, dir.path(), error)
+                    }
+                    StartError::Refused { code, .. }
+                        if *code == i32::from(ExitCode::NotOurs.code()) =>
+                    {
+                        refused(error.to_string())
+                    }
+                    // crunch-run starts no job here, whatever its container is.
+                    _ => SchedulerError::HostFault {
+                        container,
+                        detail: error.to_string(),
+                    },
                 })
             }
         }

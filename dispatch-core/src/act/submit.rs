@@ -98,6 +98,12 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
                 tracing::debug!(%container, %error, "submitting the job alone next");
                 return TaskResult::new(Outcome::RetryAlone, vec![]);
             }
+            Err(error @ SchedulerError::JobDirectory { .. }) => {
+                return TaskResult {
+                    outcome: Outcome::NoJobDirectory,
+                    ..TaskResult::failed(&container, error)
+                };
+            }
             Err(error @ (SchedulerError::HostFault { .. } | SchedulerError::NotTried { .. })) => {
                 tracing::debug!(%container, %error, "submitting the job later");
                 return TaskResult::new(Outcome::NotTried, vec![]);

@@ -31,6 +31,9 @@ pub enum Outcome {
     RetryAlone,
     /// The scheduler was not asked. The attempt holds the lock and is submitted later.
     NotTried,
+    /// The scheduler was not asked, because the directory of this job cannot be made. The attempt
+    /// holds the lock and is submitted later.
+    NoJobDirectory,
     /// The scheduler rejected the job, and the attempt does not hold the lock any more. Contains
     /// the current state, and whether the attempt's token is revoked.
     NotSubmitted(ContainerState, bool),

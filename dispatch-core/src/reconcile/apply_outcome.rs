@@ -66,6 +66,11 @@ impl Reconciler {
                 self.end_submission(&container, Phase::Locked);
                 self.start_cooldown(container, now, TASK_COOLDOWN);
             }
+            Outcome::NoJobDirectory => {
+                self.end_submission(&container, Phase::Locked);
+                let until = self.submits.backoff.record_failure(&container, now);
+                self.cooldown_until.insert(container, until);
+            }
             Outcome::NotSubmitted(state, is_revoked) => {
                 self.submits.record_rejection_of(&container, now);
                 return self.apply_release(container, state, is_revoked, now);

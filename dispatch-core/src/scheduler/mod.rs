@@ -96,6 +96,15 @@ pub enum SchedulerError {
         /// What failed, and what to do.
         detail: String,
     },
+    /// The directory of the job cannot be made, though others can. The scheduler was not asked, and
+    /// the attempt continues.
+    #[error("the directory of the job of {container} cannot be made: {detail}")]
+    JobDirectory {
+        /// Container of the job.
+        container: ContainerUuid,
+        /// What failed, and what to do.
+        detail: String,
+    },
     /// The scheduler was not asked, because the submission of other jobs failed. The attempt
     /// continues.
     #[error("the job of {container} was not submitted after another submission had failed")]
@@ -123,6 +132,7 @@ impl SchedulerError {
             Self::NoAnswer { .. }
             | Self::RefusedInBatch { .. }
             | Self::HostFault { .. }
+            | Self::JobDirectory { .. }
             | Self::NotTried { .. } => None,
         }
     }

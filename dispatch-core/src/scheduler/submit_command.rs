@@ -31,10 +31,7 @@ pub async fn write_token(order: &SubmitRequest, dir: &AttemptDir) -> Result<(), 
     let (attempt, credentials) = (order.attempt.clone(), order.credentials.clone());
     dir.with_timeout(move |dir| dir.create_for(&attempt, &credentials))
         .await
-        .map_err(|error| SchedulerError::HostFault {
-            container: order.container.clone(),
-            detail: submit_host::describe_directory(dir.path(), &error),
-        })
+        .map_err(|error| submit_host::job_directory_error(&order.container, dir.path(), &error))
 }
 
 /// Runs a submit command.

@@ -12,9 +12,11 @@ use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use arvados_client::ContainerUuid;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use crate::scheduler::SchedulerError;
 use crate::scheduler::command::{Command, CommandError};
 use crate::scheduler::host_fault::HostFault;
 
@@ -123,10 +125,37 @@ pub(crate) fn try_directory(path: &Path, name: &str) -> io::Result<()> {
 }
 
 /// A failed write in a directory, and what to do.
-pub fn describe_directory(path: &Path, error: &io::Error) -> String {
+pub(crate) fn describe_directory(path: &Path, error: &io::Error) -> String {
     let remedy = directory_remedy(error);
     let remedy = remedy.map_or(String::new(), |remedy| format!("; {remedy}"));
     format!("cannot write to {}: {error}{remedy}", path.display())
+}
+
+/// The error for a job whose directory cannot be made.
+pub fn job_directory_error(
+    container: &ContainerUuid,
+    path: &Path,
+    error: &io::Error,
+) -> SchedulerError {
+    let (container, detail) = (container.clone(), describe_directory(path, error));
+    match is_of_one_directory(error) {
+        true => SchedulerError::JobDirectory { container, detail },
+        false => SchedulerError::HostFault { container, detail },
+    }
+}
+
+/// Whether an error is about one directory. A trial finds it where it is about all of them.
+fn is_of_one_directory(error: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    matches!(
+        error.kind(),
+        Kind::PermissionDenied
+            | Kind::DirectoryNotEmpty
+            | Kind::ResourceBusy
+            | Kind::AlreadyExists
+            | Kind::NotADirectory
+            | Kind::IsADirectory
+    )
 }
 
 /// What to do after a failed write in a directory.

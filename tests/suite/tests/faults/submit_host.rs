@@ -147,6 +147,33 @@ mod a_silent_file_server_keeps_nobody_from_ending {
     }
 }
 
+/// A directory that cannot be removed is no fault of the host: only its own container waits.
+async fn the_directory_of_one_job_is_in_use(backend: Backend) {
+    let fixture = running(backend).up().await;
+    let waits = serde_json::json!({"priority": 0});
+    let (request, container) = fixture.request("true", waits).await;
+    let dir = fixture.state_dir().join(container.as_str());
+    std::fs::create_dir(&dir).unwrap();
+    let mount = FaultyMount::over(&dir, MountFault::Empty);
+    fixture.set_priority(&request, 500).await;
+    fixture.wait_for_event("action_failed").await;
+    let other = fixture.submit().await;
+    fixture.complete(&other, 1).await;
+    assert!(fixture.jobs_of(container.as_str()).is_empty());
+    assert_eq!(fixture.event_count("submit_host_failed"), 0);
+    drop(mount);
+    fixture.complete(&container, 1).await;
+}
+
+mod the_directory_of_one_job_is_in_use {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn fakes() {
+        on_fake_schedulers(super::the_directory_of_one_job_is_in_use).await;
+    }
+}
+
 async fn the_submit_command_is_gone(backend: Backend) {
     let install = |fixture: &Fixture, there| {
         fixture.fake.install(backend.submit_command(), there);
