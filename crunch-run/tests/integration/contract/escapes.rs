@@ -2,20 +2,19 @@
 //! table anew.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 use std::process::Command;
-use std::sync::{Mutex, OnceLock};
+use std::sync::Mutex;
 
 use serde_json::json;
 
 use crate::contract::engines::Engine;
 use crate::contract::lab::Lab;
 use crate::engine_lab::{archive, busybox_layer};
+use crate::run_lab::finish;
 
-const SOURCE: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/tests/integration/contract/escapes.c"
-);
+const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/integration/contract");
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/engines.md");
 const BEGIN: &str = "<!-- table of escapes: begin -->\n";
 const END: &str = "<!-- table of escapes: end -->\n";
@@ -41,7 +40,8 @@ struct Attempt {
 }
 
 pub async fn only_documented_attempts_at_an_escape_succeed(lab: &Lab) {
-    let image = image(lab).await;
+    let program = compiled("escapes", &["-static", "-O1"]);
+    let image = image(lab, &[("bin/escapes", program)]).await;
     let ended = lab
         .run(&["/bin/escapes"], json!({"container_image": image}))
         .await;
@@ -102,30 +102,61 @@ fn attempt(line: &str) -> Attempt {
     }
 }
 
-/// The program, linked statically, in an image.
-async fn image(lab: &Lab) -> String {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    let program = PROGRAM.get_or_init(|| {
-        let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        // Each test is a process of its own: another may be reading the program now.
-        let own = dir.join(format!("escapes-{}", std::process::id()));
-        let status = Command::new("cc")
-            .args(["-static", "-O1", "-o"])
-            .args([&own, Path::new(SOURCE)])
-            .status();
-        assert!(status.expect("these tests need cc").success());
-        let program = dir.join("escapes");
-        fs::rename(own, &program).unwrap();
-        program
-    });
-    let program = fs::read(program).unwrap();
+/// A command that is the program which started the container, by the link that the kernel offers.
+/// The image's loader runs it (CVE-2019-5736). The node's file stays as it is.
+pub async fn a_container_cannot_change_the_program_that_started_it(lab: &Lab) {
+    let program = Path::new(env!("CARGO_BIN_EXE_crunch-run"));
+    let facts = || {
+        let found = fs::metadata(program).unwrap();
+        (found.mode(), found.uid(), found.size(), found.mtime_nsec())
+    };
+    let before = facts();
+    let options = ["-static-pie", "-nostdlib", "-fno-stack-protector", "-O1"];
+    let loader = compiled("loader", &options);
+    let script = b"#!/proc/self/exe\n".to_vec();
+    let files = [
+        ("lib64/ld-linux-x86-64.so.2", loader),
+        ("bin/script", script),
+    ];
+    let image = image(lab, &files).await;
+    for command in ["/proc/self/exe", "/proc/1/exe", "/bin/script"] {
+        let more = json!({"container_image": image});
+        // Engines differ in whether they start it.
+        let (_, child) = lab.start(&[command], more, &[]).await;
+        println!("{command}: {}", finish(child).await.output);
+        let after = facts();
+        // Before the assertion, so that a failed test leaves no program that anyone may change.
+        fs::set_permissions(program, fs::Permissions::from_mode(before.0)).unwrap();
+        assert_eq!(after, before, "{command}");
+    }
+}
+
+/// One of the programs beside this file, compiled.
+fn compiled(name: &str, options: &[&str]) -> Vec<u8> {
+    let source = Path::new(SOURCES).join(name).with_extension("c");
+    let file =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    let mut compiler = Command::new("cc");
+    let status = compiler
+        .args(options)
+        .arg("-o")
+        .args([&file, &source])
+        .status();
+    assert!(status.expect("these tests need cc").success());
+    let program = fs::read(&file).unwrap();
+    fs::remove_file(&file).unwrap();
+    program
+}
+
+/// An image with busybox and these programs.
+async fn image(lab: &Lab, files: &[(&str, Vec<u8>)]) -> String {
     let mut layer = tar::Builder::new(Vec::new());
-    let mut header = tar::Header::new_gnu();
-    header.set_size(program.len() as u64);
-    header.set_mode(0o755);
-    layer
-        .append_data(&mut header, "bin/escapes", &program[..])
-        .unwrap();
+    for (name, content) in files {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(content.len() as u64);
+        header.set_mode(0o755);
+        layer.append_data(&mut header, name, &content[..]).unwrap();
+    }
     let layers = [busybox_layer(), layer.into_inner().unwrap()];
     let (archive, id) = archive(&layers, json!({"Env": ["PATH=/bin"]}));
     lab.image_of(&archive, &id).await

@@ -65,6 +65,7 @@ macro_rules! core {
             escapes: [
                 only_documented_attempts_at_an_escape_succeed,
                 a_site_s_profile_and_none,
+                a_container_cannot_change_the_program_that_started_it,
             ];
             limits: [
                 the_memory_limit_kills_and_is_named,

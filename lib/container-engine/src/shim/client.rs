@@ -17,6 +17,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::{Mutex as AsyncMutex, watch};
 
 use super::protocol::{CreateSpec, Event, Request, SHIM_ARGUMENT, send_stdio};
+use super::read_only_program::ReadOnlyProgram;
 use super::state_file;
 use crate::{Container, EngineError, Exit, StartError, Stdio};
 use cgroup::Cgroup;
@@ -54,7 +55,7 @@ impl ShimContainer {
     /// Starts a shim that creates the container. `write_state_file` gets the shim's pid before
     /// anything is created.
     pub async fn create(
-        program: &Path,
+        program: &ReadOnlyProgram,
         spec: CreateSpec,
         stdio: Stdio,
         write_state_file: impl FnOnce(u32) -> Result<(), EngineError>,
@@ -79,7 +80,8 @@ impl ShimContainer {
         .map_err(io_error("could not be given the container's files"))?;
         drop(stdio);
 
-        let child = Command::new(program)
+        let child = Command::new(program.path())
+            .arg0("crunch-run")
             .arg(SHIM_ARGUMENT)
             .env_clear()
             .stdin(ProcessStdio::from(std::os::fd::OwnedFd::from(shim_end)))

@@ -13,6 +13,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 use super::client::ShimContainer;
 use super::limits;
 use super::protocol::CreateSpec;
+use super::read_only_program::ReadOnlyProgram;
 use super::runtime::Runtime;
 use super::spec_checks::{check_argument_lengths, check_binds};
 use super::state_file::{self, ShimProcess, StateFile};
@@ -145,14 +146,20 @@ impl<R: ShimRuntime> ShimEngine<R> {
             spare_dir,
             state_file: state_path,
         };
-        let container = ShimContainer::create(
-            &self.settings.program,
-            create_spec,
-            spec.stdio,
-            write_state_file,
-        )
-        .await?;
+        let program = self.read_only_program().await?;
+        let container =
+            ShimContainer::create(&program, create_spec, spec.stdio, write_state_file).await?;
         Ok(Arc::new(container))
+    }
+
+    async fn read_only_program(&self) -> Result<ReadOnlyProgram, EngineError> {
+        let (program, dir) = (self.settings.program.clone(), self.store.dir().join("work"));
+        let opened = tokio::task::spawn_blocking(move || ReadOnlyProgram::open(&program, &dir));
+        let opened = opened.await.map_err(io::Error::other).flatten();
+        opened.map_err(|source| EngineError::Io {
+            what: "this program cannot be protected from its containers".to_owned(),
+            source,
+        })
     }
 
     async fn remove_leftovers(&self, name: &str) -> Result<Recovered, EngineError> {

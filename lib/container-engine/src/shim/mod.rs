@@ -21,6 +21,7 @@ pub(crate) mod precheck;
 mod process_spec;
 mod processes;
 pub(crate) mod protocol;
+mod read_only_program;
 mod rootfs;
 pub(crate) mod runtime;
 pub(crate) mod sandbox;
