@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use arvados_client::Uuid;
 use arvados_client::records::{Container, ContainerRequest, ContainerState, RequestState};
 use jiff::Timestamp;
 use serde_json::Value;
@@ -12,6 +13,9 @@ use crate::exit::Exit;
 pub const ID_PROPERTY: &str = "dispatch_id";
 /// Property of a request that holds the uuid of the user the number belongs to.
 pub const USER_PROPERTY: &str = "dispatch_user";
+
+/// Numbers are below this: what JSON readers keep exactly.
+const MAX_NUMBER: u64 = 1 << 53;
 
 /// The state of a job in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -170,9 +174,15 @@ impl Job {
 
 /// The number of a request, if it belongs to `user`.
 pub fn number_of(request: &ContainerRequest, user: &str) -> Option<u64> {
+    // Another user may share a request that names this user and any number.
+    let is_own = |owner: &Uuid| owner.as_str() == user;
+    if !request.owner_uuid.as_ref().is_none_or(is_own) {
+        return None;
+    }
     let properties = request.extra.get("properties")?;
     (properties.get(USER_PROPERTY).and_then(Value::as_str) == Some(user))
         .then(|| properties.get(ID_PROPERTY)?.as_u64())?
+        .filter(|number| *number < MAX_NUMBER)
 }
 
 #[cfg(test)]
@@ -321,5 +331,16 @@ mod tests {
         let request = job("Committed", 1, None).request;
         assert_eq!(number_of(&request, "me"), Some(7));
         assert_eq!(number_of(&request, "you"), None);
+        let of = |owner: &str, number: u64| -> ContainerRequest {
+            serde_json::from_value(json!({
+                "uuid": "zzzzz-xvhdp-0123456789abcde", "owner_uuid": owner,
+                "properties": {"dispatch_id": number, "dispatch_user": ME},
+            }))
+            .unwrap()
+        };
+        const ME: &str = "zzzzz-tpzed-0123456789abcde";
+        assert_eq!(number_of(&of(ME, 7), ME), Some(7));
+        assert_eq!(number_of(&of(ME, 1 << 53), ME), None);
+        assert_eq!(number_of(&of("zzzzz-tpzed-000000000000001", 7), ME), None);
     }
 }

@@ -171,6 +171,7 @@ async fn requests_with_number(
 ) -> Result<Vec<ContainerRequest>, CliError> {
     let query = Query::new()
         .filter(BY_USER, "=", user)
+        .filter("owner_uuid", "=", user)
         .filter(BY_NUMBER, "=", number)
         .order("created_at asc")
         .order("uuid asc");
@@ -184,6 +185,7 @@ async fn requests_with_number(
 pub async fn next_number(client: &Client, user: &str) -> Result<u64, CliError> {
     let query = Query::new()
         .filter(BY_USER, "=", user)
+        .filter("owner_uuid", "=", user)
         .order("created_at desc")
         .select(&["uuid", "properties"])
         .limit(50);

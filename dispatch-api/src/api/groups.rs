@@ -1,13 +1,17 @@
 //! `/arvados/v1/groups`: projects.
 
+use std::collections::BTreeSet;
+
 use super::call::{Call, Reply};
 use super::resource;
 use super::route::Route;
 use crate::auth::permission;
+use crate::db::rows;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
 use crate::record::patch;
-use crate::schema::GROUPS;
+use crate::schema::{COLLECTIONS, CONTAINER_REQUESTS, GROUPS, LINKS};
+use crate::store::transaction::Tx;
 
 pub const ROUTES: &[Route] = &[
     Route::new("GET", "groups", |call, _| {
@@ -37,15 +41,61 @@ fn update(call: &Call, uuid: &str) -> Result<Record> {
         permission::require_writable(tx.conn, &caller, &old)?;
         let new = patch::apply(&GROUPS, &old, &attributes, &[])?;
         permission::require_owners(tx.conn, &caller, &old, &new)?;
+        if old.get("group_class") != new.get("group_class") {
+            return Err(ApiError::invalid("Group class cannot be changed"));
+        }
+        check_no_loop(tx, &new)?;
         tx.update(&GROUPS, &caller, &old, new)
     })
+}
+
+/// Rejects the deletion of a group that owns records: nobody but an administrator would find them
+/// again.
+fn check_empty(tx: &Tx<'_>, uuid: &str) -> Result<()> {
+    for resource in [&COLLECTIONS, &CONTAINER_REQUESTS, &GROUPS] {
+        let owned = rows::find(tx.conn, resource, "owner_uuid = ?1 LIMIT 1", &[&uuid])?;
+        if !owned.is_empty() {
+            return Err(ApiError::invalid(format!(
+                "The group is not empty: it owns {}; move or delete them first",
+                resource.table
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Rejects a group that would own itself, over any number of groups: nobody but an administrator
+/// would find it again.
+fn check_no_loop(tx: &Tx<'_>, group: &Record) -> Result<()> {
+    let mut owner = group.text("owner_uuid").to_owned();
+    let mut seen = BTreeSet::from([group.uuid().to_owned()]);
+    while let Some(next) = tx.fetch(&GROUPS, &owner)? {
+        if !seen.insert(owner) {
+            return Err(ApiError::invalid(
+                "Owner uuid would make the group own itself",
+            ));
+        }
+        owner = next.text("owner_uuid").to_owned();
+    }
+    Ok(())
 }
 
 fn delete(call: &Call, uuid: &str) -> Result<Record> {
     let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
     call.app.write(move |tx| {
         let old = permission::require_readable(tx.conn, &GROUPS, &caller, &uuid)?;
-        permission::require_writable(tx.conn, &caller, &old)?;
+        permission::require_manageable(tx.conn, &caller, &old)?;
+        check_empty(tx, &uuid)?;
+        // What is shared through a group is shared no more without it.
+        let links = rows::find(
+            tx.conn,
+            &LINKS,
+            "head_uuid = ?1 OR tail_uuid = ?1",
+            &[&uuid],
+        )?;
+        for link in links {
+            tx.delete(&LINKS, &caller, &link)?;
+        }
         tx.delete(&GROUPS, &caller, &old)?;
         Ok(old)
     })

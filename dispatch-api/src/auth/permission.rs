@@ -148,6 +148,18 @@ fn may(connection: &Connection, caller: &Identity, level: Level, record: &Record
     Ok(reach.has_owner(record.text("owner_uuid")) || reach.has_target(record.uuid()))
 }
 
+/// Rejects a caller who may not manage this record.
+pub fn require_manageable(
+    connection: &Connection,
+    caller: &Identity,
+    record: &Record,
+) -> Result<()> {
+    match may(connection, caller, Level::Manage, record)? {
+        true => Ok(()),
+        false => Err(ApiError::denied()),
+    }
+}
+
 /// Rejects a caller who may not change this record.
 pub fn require_writable(connection: &Connection, caller: &Identity, record: &Record) -> Result<()> {
     match may(connection, caller, Level::Write, record)? {

@@ -122,6 +122,14 @@ fn resolve(tx: &Tx<'_>, caller: &Caller, request: &Record) -> Result<Record> {
 /// The user and scopes of the container: those of a supplied token, else the caller's.
 fn runtime_user(tx: &Tx<'_>, caller: &Caller, request: &Record) -> Result<(String, Value)> {
     let Some(token) = request.some_text("runtime_token") else {
+        let has_api_access = request.get("runtime_constraints")["API"] == true;
+        // The container's own token has all scopes.
+        if tx.config.rules.tokens_guarded && has_api_access && !caller.has_all_scopes() {
+            return Err(ApiError::invalid(
+                "a token with scopes can give no container access to the API \
+                 (runtime_constraints: API); supply a runtime_token",
+            ));
+        }
         return Ok((caller.user_uuid.clone(), json!(["all"])));
     };
     let record = find_token(tx, token)?

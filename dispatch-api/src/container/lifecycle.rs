@@ -102,6 +102,7 @@ fn apply_change(tx: &Tx<'_>, caller: &Caller, old: &Record, mut new: Record) -> 
         {
             Actor::User
         }
+        Actor::Container if tx.config.rules.tokens_guarded => Actor::GuardedContainer,
         actor => actor,
     };
     let (from, to) = (state_of(old)?, state_of(&new)?);

@@ -52,6 +52,8 @@ pub enum Actor {
     Admin,
     /// The container's own token.
     Container,
+    /// The same where a program may not decide how its own run ends, or what it cost.
+    GuardedContainer,
     /// Any other token.
     User,
 }
@@ -74,6 +76,9 @@ pub fn check_transition(actor: Actor, from: State, to: State) -> Result<()> {
         Actor::User => return Err(ApiError::denied()),
         // The container's own token may only change a running container.
         Actor::Container if from != Running => return Err(ApiError::denied()),
+        Actor::GuardedContainer if (from, to) != (Running, Running) => {
+            return Err(ApiError::denied());
+        }
         _ => {}
     }
     if !known {
@@ -113,6 +118,10 @@ pub fn writable_attributes(actor: Actor, from: State, to: State) -> Vec<&'static
     };
     match (actor, from, to) {
         (Actor::User, _, _) => vec![],
+        (Actor::GuardedContainer, Running, Running) => {
+            vec!["progress", "runtime_status", "output", "output_properties"]
+        }
+        (Actor::GuardedContainer, _, _) => vec![],
         (Actor::Container, Running, Running) => {
             let mut attributes = own_progress();
             attributes.extend([
@@ -213,8 +222,11 @@ mod tests {
         holder[1][0] = 200;
         let mut container = [[403; 5]; 5];
         container[2] = admin[2];
+        let mut guarded = [[403; 5]; 5];
+        guarded[2][2] = 200;
         let user = [[403; 5]; 5];
         for (actor, matrix) in [
+            (Actor::GuardedContainer, guarded),
             (Actor::LockHolder, holder),
             (Actor::Admin, admin),
             (Actor::Container, container),
@@ -234,8 +246,14 @@ mod tests {
 
     #[test]
     fn attributes_by_actor_and_state() {
-        use Actor::{Admin, Container, LockHolder, User};
-        let cases: [(Actor, State, State, &str, bool); 30] = [
+        use Actor::{Admin, Container, GuardedContainer, LockHolder, User};
+        let cases: [(Actor, State, State, &str, bool); 36] = [
+            (GuardedContainer, Running, Running, "output", true),
+            (GuardedContainer, Running, Running, "progress", true),
+            (GuardedContainer, Running, Running, "cost", false),
+            (GuardedContainer, Running, Running, "exit_code", false),
+            (GuardedContainer, Running, Running, "gateway_address", false),
+            (GuardedContainer, Running, Complete, "output", false),
             (Admin, Queued, Queued, "priority", true),
             (Admin, Queued, Queued, "runtime_status", false),
             (LockHolder, Locked, Locked, "runtime_status", true),

@@ -15,6 +15,8 @@ const LAYOUT_MIGRATIONS: &[&str] = &[
 pub enum MigrateError {
     #[error("cannot open the database: {0}")]
     Sqlite(#[from] rusqlite::Error),
+    #[error("cannot make the database readable by this user only: {0}")]
+    Private(#[from] std::io::Error),
     #[error(
         "the database {path} was written by a newer dispatch-api (layout {found}, this program knows {known}); \
          use that version or another --state-dir"

@@ -8,12 +8,14 @@ pub mod rows;
 
 use std::path::Path;
 
+use host_state::file;
 use rusqlite::Connection;
 
 pub use migrate::MigrateError;
 
 /// Opens the write connection, and creates or upgrades the database.
 pub fn open(path: &Path) -> Result<Connection, MigrateError> {
+    make_private(path)?;
     let mut connection = Connection::open(path)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     // FULL: a commit is on disk before its reply, even after a power failure.
@@ -21,6 +23,20 @@ pub fn open(path: &Path) -> Result<Connection, MigrateError> {
     tune(&connection)?;
     migrate::upgrade(&mut connection, path)?;
     Ok(connection)
+}
+
+/// The database has the secrets of all tokens. SQLite gives its other files the mode of the first;
+/// those of an earlier version may be readable by others.
+fn make_private(path: &Path) -> std::io::Result<()> {
+    file::make_private(path)?;
+    for suffix in ["-wal", "-shm"] {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        if Path::new(&name).exists() {
+            file::make_private(Path::new(&name))?;
+        }
+    }
+    Ok(())
 }
 
 /// Settings of every connection. As in Arvados, `like` is case-sensitive.

@@ -120,7 +120,7 @@ const ROWS: &[(&str, &str, &str)] = &[
     ("PUT groups/{}", "own", "+---+++fff"),
     ("PUT groups/{}", "shared", "+-f++++fff"),
     ("DELETE groups/{}", "own", "+---+++fff"),
-    ("DELETE groups/{}", "shared", "+-f++++fff"),
+    ("DELETE groups/{}", "shared", "+-ff+++fff"),
     ("GET logs", "", "+++++++fff"),
     ("POST logs", "own", "+++++++fff"),
     ("POST logs", "note on private", "+fff+++fff"),

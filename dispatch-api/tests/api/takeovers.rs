@@ -213,3 +213,177 @@ async fn a_manifest_in_the_trash_is_signed_in_no_listing() {
         }
     }
 }
+
+/// A program in a container reports progress and output, and not how its run ended or what it cost.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_does_not_decide_how_its_own_run_ended() {
+    let fixture = Fixture::new().await;
+    let uuid = fixture.queued().await;
+    fixture.admin.lock(&uuid).await.ok();
+    let running = json!({"state": "Running"});
+    fixture.admin.change(&uuid, running).await.ok();
+    let inside = fixture.admin.container_token(&uuid).await;
+    for change in [
+        json!({"state": "Complete", "exit_code": 0}),
+        json!({"state": "Cancelled"}),
+        json!({"exit_code": 0}),
+        json!({"cost": -5}),
+        json!({"gateway_address": "evil:1"}),
+        json!({"finished_at": "2026-01-01T00:00:00Z"}),
+    ] {
+        let answer = inside.change(&uuid, change.clone()).await;
+        assert!(
+            (400..500).contains(&answer.status),
+            "{change}: {}",
+            answer.status
+        );
+    }
+    inside.change(&uuid, json!({"progress": 0.5})).await.ok();
+    assert_eq!(fixture.admin.container(&uuid).await["state"], "Running");
+}
+
+/// A token that may only submit gives no container a token that may do everything.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_with_scopes_starts_no_container_that_may_do_more() {
+    let fixture = Fixture::new().await;
+    fixture.image().await;
+    let scopes = json!({"scopes": ["POST /arvados/v1/container_requests"]});
+    let narrow = fixture.token(scopes).await;
+    let with_api = json!({"runtime_constraints": {"vcpus": 1, "ram": 1 << 20, "API": true}});
+    let text = submit(&narrow, with_api.clone()).await.error_of(422);
+    assert!(text.contains("runtime_token"), "{text}");
+    submit(&narrow, json!({})).await.ok();
+    let mut with_token = with_api;
+    with_token["runtime_token"] = json!(narrow.token);
+    submit(&narrow, with_token).await.ok();
+}
+
+/// A token that ends gives its user no token that ends later, and does not extend itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_does_not_outlive_itself() {
+    let fixture = Fixture::new().await;
+    let user = fixture.plain_user("short").await;
+    let end = "2099-01-01T00:00:00Z";
+    let body = |attributes: Value| json!({"api_client_authorization": attributes});
+    let made = user.post(
+        "api_client_authorizations",
+        body(json!({"expires_at": end})),
+    );
+    let made = made.await.ok();
+    let short = user.with_token(&crate::fixture::v2(&made));
+    let own = format!(
+        "api_client_authorizations/{}",
+        made["uuid"].as_str().unwrap()
+    );
+    for later in [Value::Null, json!("2100-01-01T00:00:00Z")] {
+        let attributes = body(json!({"expires_at": later}));
+        short.put(&own, attributes.clone()).await.error_of(403);
+        let minted = short.post("api_client_authorizations", attributes).await;
+        minted.error_of(403);
+    }
+    let sooner = body(json!({"expires_at": "2098-01-01T00:00:00Z"}));
+    short
+        .post("api_client_authorizations", sooner.clone())
+        .await
+        .ok();
+    short.put(&own, sooner).await.ok();
+}
+
+/// A group stays what it is, and owns itself neither directly nor through another.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_keeps_its_class_and_is_not_lost_in_itself() {
+    let fixture = Fixture::new().await;
+    let api = &fixture.admin;
+    let group = async |name: &str, owner: Option<&Value>| {
+        let group = json!({"name": name, "group_class": "project", "owner_uuid": owner});
+        let made = api.post("groups", json!({"group": group})).await.ok();
+        made["uuid"].clone()
+    };
+    let outer = group("outer", None).await;
+    let inner = group("inner", Some(&outer)).await;
+    let path = format!("groups/{}", outer.as_str().unwrap());
+    for change in [
+        json!({"owner_uuid": outer}),
+        json!({"owner_uuid": inner}),
+        json!({"group_class": "role"}),
+        json!({"group_class": ""}),
+    ] {
+        let answer = api.put(&path, json!({"group": change})).await;
+        answer.error_of(422);
+    }
+    let renamed = json!({"group": {"name": "other"}});
+    api.put(&path, renamed).await.ok();
+}
+
+/// What is shared through a group is shared no more without it, and only who manages a group may
+/// delete it, when it owns nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_share_ends_with_its_group() {
+    let fixture = Fixture::new().await;
+    let (ana, bob) = (
+        fixture.plain_user("ana").await,
+        fixture.plain_user("bob").await,
+    );
+    let me = bob.get("users/current").await.ok();
+    let group = async |name: &str, class: &str| {
+        let group = json!({"group": {"name": name, "group_class": class}});
+        ana.post("groups", group).await.ok()["uuid"].clone()
+    };
+    let link = async |name: &str, tail: &Value, head: &Value| {
+        let link = json!({"link": {"link_class": "permission", "name": name,
+            "tail_uuid": tail, "head_uuid": head}});
+        ana.post("links", link).await.ok();
+    };
+    let role = group("role", "role").await;
+    let file = own_file(&ana).await;
+    link("can_read", &me["uuid"], &role).await;
+    link("can_read", &role, &file["uuid"]).await;
+    let path = format!("collections/{}", file["uuid"].as_str().unwrap());
+    bob.get(&path).await.ok();
+    let role = format!("groups/{}", role.as_str().unwrap());
+    ana.delete(&role).await.ok();
+    bob.get(&path).await.error_of(404);
+
+    let project = group("project", "project").await;
+    link("can_write", &me["uuid"], &project).await;
+    let inside = json!({"collection": {"manifest_text": "", "owner_uuid": project}});
+    let inside = ana.post("collections", inside).await.ok();
+    let project = format!("groups/{}", project.as_str().unwrap());
+    bob.delete(&project).await.error_of(403);
+    let text = ana.delete(&project).await.error_of(422);
+    assert!(text.contains("collections"), "{text}");
+    let path = format!("collections/{}", inside["uuid"].as_str().unwrap());
+    let moved = json!({"collection": {"owner_uuid": file["owner_uuid"]}});
+    ana.put(&path, moved).await.ok();
+    ana.delete(&project).await.ok();
+    bob.get(&path).await.error_of(404);
+}
+
+/// The database has the secrets of tokens: a copy that keeps the modes shows them to nobody else.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_else_may_read_the_database() {
+    use std::os::unix::fs::PermissionsExt;
+    let fixture = Fixture::new().await;
+    let state = fixture.directory.path();
+    let mut seen = 0;
+    for entry in walk(state) {
+        let name = entry.file_name().unwrap().to_string_lossy().into_owned();
+        if name.starts_with("state.db") {
+            let mode = std::fs::metadata(&entry).unwrap().permissions().mode();
+            assert_eq!(mode & 0o077, 0, "{name}: {mode:o}");
+            seen += 1;
+        }
+    }
+    assert!(seen >= 2, "the database and its log");
+}
+
+fn walk(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let below = |path: std::path::PathBuf| match path.is_dir() {
+        true => walk(&path),
+        false => vec![path],
+    };
+    entries.flat_map(below).collect()
+}

@@ -8,7 +8,7 @@ use arvados_client::client::Call;
 use arvados_client::filter::Query;
 use arvados_client::keep::CollectionWriter;
 use arvados_client::records::{Collection, Link};
-use arvados_client::{CollectionUuid, Pdh};
+use arvados_client::{CollectionUuid, Pdh, Uuid};
 use indicatif::ProgressBar;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -38,17 +38,32 @@ pub struct ListedImage {
     pub added: Option<Timestamp>,
 }
 
-/// Finds a collection that holds the image and that this token can read.
+/// The owners whose links to images are believed: the user, and the system user. Anybody else can
+/// link any hash or name to a program of their own.
+async fn believed_owners(client: &Client) -> Result<[String; 2], CliError> {
+    let user = client.current_user().await?.uuid.to_string();
+    let system = format!("{}-tpzed-000000000000000", &user[..5]);
+    Ok([user, system])
+}
+
+/// Finds a collection that holds the image, stored by this user or the system user.
 pub async fn find_stored(client: &Client, id: &str) -> Result<Option<Collection>, CliError> {
+    let owners = believed_owners(client).await?;
     let query = Query::new()
         .filter("link_class", "=", HASH_LINK_CLASS)
-        .filter("name", "=", format!("sha256:{id}"));
+        .filter("name", "=", format!("sha256:{id}"))
+        .filter("owner_uuid", "in", &owners);
     let links = client
         .all::<Link>("links", query, |l| l.uuid.as_str())
         .await?;
     for link in links {
         match client.collection(&link.head_uuid).await {
-            Ok(collection) => return Ok(Some(collection)),
+            Ok(collection) => {
+                let owner = collection.owner_uuid.as_ref().map(Uuid::as_str);
+                if owner.is_some_and(|owner| owners.iter().any(|one| one == owner)) {
+                    return Ok(Some(collection));
+                }
+            }
             // Deleted, or not readable by this token.
             Err(error) if error.is_not_found() || error.is_denied() => {}
             Err(error) => return Err(error.into()),
@@ -126,8 +141,10 @@ async fn link(
     Ok(())
 }
 
-/// Lists named images, newest first; of several links with one name, only the newest.
+/// Lists named images, newest first. Of several links with one name, only one: the newest of the
+/// user's own and the system user's, else the newest.
 pub async fn list(client: &Client) -> Result<Vec<ListedImage>, CliError> {
+    let owners = believed_owners(client).await?;
     let links = |class: &str| {
         let query = Query::new().filter("link_class", "=", class);
         client.all::<Link>("links", query, |l| l.uuid.as_str())
@@ -146,20 +163,26 @@ pub async fn list(client: &Client) -> Result<Vec<ListedImage>, CliError> {
     let collections = client
         .all::<Collection>("collections", query, |c| c.uuid.as_str())
         .await?;
-    Ok(newest_of_each(&names, &ids, &collections))
+    Ok(newest_of_each(&names, &owners, &ids, &collections))
 }
 
 fn newest_of_each(
     names: &[Link],
+    owners: &[String],
     ids: &BTreeMap<&str, &str>,
     collections: &[Collection],
 ) -> Vec<ListedImage> {
+    let is_believed = |link: &Link| {
+        let owner = link.extra.get("owner_uuid").and_then(Value::as_str);
+        owner.is_some_and(|owner| owners.iter().any(|one| one == owner))
+    };
     let stamp = |link: &Link| {
         let stamp = link
             .properties
             .get("image_timestamp")
             .and_then(Value::as_str);
-        (stamp.unwrap_or_default().to_owned(), link.created_at)
+        let stamp = stamp.unwrap_or_default().to_owned();
+        (is_believed(link), stamp, link.created_at)
     };
     let known: BTreeMap<&str, &Collection> =
         collections.iter().map(|c| (c.uuid.as_str(), c)).collect();
@@ -243,14 +266,16 @@ mod tests {
 
     #[test]
     fn of_links_with_one_name_the_newest_with_a_collection_counts() {
-        let link = |n: u32, name: &str, head: &str, stamp: &str| -> Link {
+        let owned = |owner: &str, n: u32, name: &str, head: &str, stamp: &str| -> Link {
             serde_json::from_value(json!({
+                "owner_uuid": owner,
                 "uuid": format!("zzzzz-o0j2j-{n:015}"), "link_class": NAME_LINK_CLASS, "name": name,
                 "head_uuid": head, "properties": {"image_timestamp": stamp},
                 "created_at": format!("2026-01-0{n}T00:00:00Z"),
             }))
             .unwrap()
         };
+        let link = |n, name, head, stamp| owned("me", n, name, head, stamp);
         let collections: Vec<Collection> = ["c1", "c2"]
             .iter()
             .map(|uuid| {
@@ -262,12 +287,14 @@ mod tests {
             link(2, "tool:1", "c2", "2026-01-02"),
             link(3, "tool:1", "gone", "2026-01-03"),
             link(4, "host:1/tool:2", "c1", "2026-01-04"),
+            owned("another", 5, "tool:1", "c1", "9999-01-01"),
         ];
         let ids = BTreeMap::from([("c1", "sha256:1"), ("c2", "sha256:2")]);
-        let got: Vec<(String, String, String)> = newest_of_each(&names, &ids, &collections)
-            .into_iter()
-            .map(|l| (l.name, l.tag, l.image))
-            .collect();
+        let got: Vec<(String, String, String)> =
+            newest_of_each(&names, &["me".to_owned()], &ids, &collections)
+                .into_iter()
+                .map(|l| (l.name, l.tag, l.image))
+                .collect();
         let row = |a: &str, b: &str, c: &str| (a.to_owned(), b.to_owned(), c.to_owned());
         assert_eq!(
             got,

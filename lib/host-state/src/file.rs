@@ -2,7 +2,7 @@
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 /// What the new content survives.
@@ -45,6 +45,13 @@ pub fn create_private_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
+/// Creates the file if it is missing, and takes every right to it from other users.
+pub fn make_private(path: &Path) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    let file = options.append(true).create(true).mode(0o600).open(path)?;
+    file.set_permissions(fs::Permissions::from_mode(0o600))
+}
+
 /// Removes a directory with all that is in it. A missing one is a success.
 pub fn remove_tree(path: &Path) -> io::Result<()> {
     ignore_missing(fs::remove_dir_all(path))
@@ -60,9 +67,22 @@ pub fn ignore_missing(removed: io::Result<()>) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
+
+    #[test]
+    fn a_file_that_others_could_read_becomes_private_and_keeps_its_content() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.db");
+        fs::write(&path, "content").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        make_private(&path).unwrap();
+        make_private(&dir.path().join("new.db")).unwrap();
+        for (name, content) in [("a.db", "content"), ("new.db", "")] {
+            let path = dir.path().join(name);
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode(), 0o100600);
+            assert_eq!(fs::read_to_string(&path).unwrap(), content);
+        }
+    }
 
     #[test]
     fn a_file_is_replaced_as_a_whole_or_not_at_all() {
