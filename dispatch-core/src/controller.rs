@@ -118,6 +118,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
                 scheduler: Arc::new(scheduler),
                 attempts,
                 gateway: settings.gateway.take(),
+                max_evictions: settings.max_evictions,
             },
             reconciler: Reconciler::new(settings, capabilities),
             health,

@@ -12,8 +12,8 @@ use dispatch_core::model::resources::{Admission, Capacity, ResourceRequest, Reso
 use dispatch_core::model::world::{Job, JobId};
 use dispatch_core::scheduler::submit_host::SubmitHost;
 use dispatch_core::scheduler::{
-    Candidate, Capabilities, JobExit, Scheduler, SchedulerError, StillInUse, StopMode,
-    SubmitRequest, Uncertainty,
+    Candidate, Capabilities, Eviction, ExitCause, JobExit, Scheduler, SchedulerError, StillInUse,
+    StopMode, SubmitRequest, Uncertainty,
 };
 use rustix::process::Signal;
 
@@ -163,6 +163,7 @@ impl Scheduler for Local {
             status_line: tail.status_line,
             never_started: exit == CrunchRunExit::NeverStarted,
             undelivered,
+            cause: cause_of(exit),
             ..JobExit::default()
         }
     }
@@ -240,6 +241,14 @@ fn to_amount(resources: ResourceVector) -> Resources {
         ram: resources.get(ResourceKind::Ram),
         scratch: resources.get(ResourceKind::Scratch),
         gpus: (resources.get(ResourceKind::Cuda) + resources.get(ResourceKind::Rocm)) as u32,
+    }
+}
+
+fn cause_of(exit: CrunchRunExit) -> ExitCause {
+    match exit {
+        CrunchRunExit::Code(code) => ExitCause::of_status(code.into()),
+        CrunchRunExit::MachineRestarted => ExitCause::Evicted(Eviction::NodeLost),
+        CrunchRunExit::Killed | CrunchRunExit::NeverStarted => ExitCause::Unknown,
     }
 }
 

@@ -35,7 +35,7 @@ use container_engine as engine;
 use container_engine::gpu::GpuAccess;
 use crunch_contract::ExitCode;
 
-/// Timeout of saving the log of an attempt that ran nothing.
+/// Timeout of saving the log of an attempt without results.
 const FAILURE_LOG_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A container whose record is Running.
@@ -272,6 +272,11 @@ impl Attempt<'_> {
     async fn save_failure_log(&self, reason: &str, uploader: &LogUploader) {
         self.run_log
             .write(format!("Nothing was run here: {reason}"));
+        self.save_log_in_time(uploader).await;
+    }
+
+    /// Saves the log and adds it to the record, if that does not take long.
+    pub async fn save_log_in_time(&self, uploader: &LogUploader) {
         let telling = async {
             let log = uploader.save().await?;
             let update = own_record::update(&self.settings.uuid, &json!({"log": log}));

@@ -26,6 +26,7 @@ pub mod scratch_dir;
 pub mod server_info;
 pub mod settings;
 pub mod spec;
+mod stopped;
 pub mod timings;
 pub mod token_refusals;
 pub mod wait_for_command;

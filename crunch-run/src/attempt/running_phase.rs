@@ -194,6 +194,9 @@ impl Attempt<'_> {
         self.report_broken_node(&verdict).await;
         self.log_host_usage(leftovers.host).await;
         leftovers.checkpoints.stop().await;
+        if self.is_left_to_dispatcher(&verdict) {
+            return self.leave_stopped(&verdict, context.uploader).await;
+        }
         undelivered_run.verdict = Some(verdict.clone());
         self.save_undelivered_record(&undelivered_run);
         self.log_verdict(&verdict);
@@ -403,6 +406,10 @@ impl Attempt<'_> {
 
     /// Saves undelivered.json, in case this process is killed before delivery.
     fn save_undelivered_record(&self, undelivered_run: &UndeliveredRun) {
+        let verdict = undelivered_run.verdict.as_ref();
+        if verdict.is_some_and(|verdict| self.is_left_to_dispatcher(verdict)) {
+            return;
+        }
         if let Err(error) = undelivered_run.write(self.dir) {
             self.run_log.write(format!(
                 "Could not write undelivered.json, so `crunch-run resume` could not deliver the results: {error}"

@@ -342,7 +342,8 @@ impl Cause {
     /// Limits of a site or of a job are those of one node.
     fn is_permanent(&self) -> bool {
         match self {
-            Self::MaxRunTime(_) => true,
+            // The next job would get no more time.
+            Self::MaxRunTime(_) | Self::Signal(signals::TIME_LIMIT_SIGNAL) => true,
             Self::Limit(exceeded) => matches!(
                 exceeded.resource,
                 Resource::RequestedScratch | Resource::MountBytes(_) | Resource::Memory

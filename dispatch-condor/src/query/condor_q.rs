@@ -13,7 +13,7 @@ use serde_json::Value;
 
 /// Attributes that are queried of jobs.
 pub const JOB_ATTRIBUTES: &str = "ClusterId,ProcId,JobStatus,ContainerUUID,AttemptUUID,JobPrio,HoldReason,HoldReasonCode,HoldReasonSubCode,LastHoldReason,LastHoldReasonCode,LastJobStatus,\
-RemoveReason,VacateReason,LastRejMatchReason,AutoClusterId,ExitCode,ExitBySignal,ExitSignal,LastRemoteHost,RemoteHost,NumJobStarts,\
+RemoveReason,VacateReason,VacateReasonCode,LastRejMatchReason,AutoClusterId,ExitCode,ExitBySignal,ExitSignal,LastRemoteHost,RemoteHost,NumJobStarts,\
 NumJobCompletions,NumShadowStarts,JobDisconnectedDate,JobLeaseDuration,RequestCpus,RequestMemory,RequestDisk,RequestGPUs";
 
 const MIB: u64 = 1 << 20;
@@ -58,8 +58,10 @@ pub struct JobAd {
     /// Sub-code of the hold reason.
     pub hold_reason_sub_code: Option<i64>,
     pub remove_reason: Option<String>,
-    /// Reason of the last eviction, in versions that record it.
+    /// Reason of the last eviction, in versions that record it; often empty.
     pub vacate_reason: String,
+    /// Its code: HTCondor manual, "Vacate Reason Codes".
+    pub vacate_reason_code: Option<i64>,
     /// Reason why the negotiator last gave it no slot; set on one job of each auto cluster.
     pub last_rej_match_reason: Option<String>,
     /// Jobs with the same number are equal for the negotiator.
@@ -185,6 +187,16 @@ impl JobAd {
         let is_held = reason.is_some() || self.state() == JobState::Held;
         let reason = reason.as_deref().unwrap_or("no reason given");
         is_held.then_some((reason, code.unwrap_or_default()))
+    }
+
+    /// The code of the last hold that is over.
+    pub fn last_hold(&self) -> Option<i64> {
+        self.last_hold_reason_code
+    }
+
+    /// Its reason.
+    pub fn last_hold_reason(&self) -> Option<&str> {
+        self.last_hold_reason.as_deref()
     }
 
     /// The position in the queue.

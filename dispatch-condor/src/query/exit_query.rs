@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use arvados_client::{ContainerUuid, TokenUuid};
-use dispatch_core::scheduler::{JobExit, SchedulerError, Uncertainty};
+use dispatch_core::scheduler::{ExitCause, JobExit, SchedulerError, Uncertainty};
 
 use crate::condor::Condor;
 use crate::query::condor_q::JobAd;
@@ -63,8 +63,13 @@ impl Condor {
                 (reason, None)
             }
         };
+        let cause = match &ad {
+            Some(ad) => job_exit::cause(ad),
+            None => ExitCause::of_status_line(tail.status_line.as_ref()),
+        };
         JobExit {
             reason,
+            cause,
             detail: tail.text,
             status_line: tail.status_line,
             node: ad.as_ref().and_then(JobAd::node),

@@ -12,6 +12,8 @@ use jiff::Timestamp;
 
 use crate::query::condor_q::{JobAd, JobState};
 
+/// HoldReasonCode of a job that a user or an administrator put on hold.
+pub const HOLD_BY_USER: i64 = 1;
 /// HoldReasonCode of a job that used more memory than it was given.
 pub const HOLD_OUT_OF_MEMORY: i64 = 34;
 
@@ -74,8 +76,9 @@ fn pending_reason(
             PendingOutlook::Transient,
             "to be resumed: its execute node suspended it".to_owned(),
         ),
-        // The description's periodic_remove will remove it.
-        JobState::Idle | JobState::Held if ad.may_have_run() => return None,
+        // The description's periodic_remove will remove it, but not while a person holds it.
+        JobState::Idle if ad.may_have_run() => return None,
+        JobState::Held if ad.may_have_run() && !is_held_by_user(ad) => return None,
         JobState::Held => (PendingOutlook::NeedsAdmin, describe_hold(ad)),
         JobState::Idle => describe_idle(ad, rejected, never, fit()),
         JobState::Running => (PendingOutlook::Transient, describe_disconnect(ad)?),
@@ -141,10 +144,14 @@ fn describe_reason(reason: &str) -> &'static str {
     }
 }
 
+fn is_held_by_user(ad: &JobAd) -> bool {
+    ad.hold().is_some_and(|(_, code)| code == HOLD_BY_USER)
+}
+
 fn describe_hold(ad: &JobAd) -> String {
     let (reason, code) = ad.hold().unwrap_or_default();
     let words = match code {
-        1 => "to be released: a user or administrator held it (condor_release)",
+        HOLD_BY_USER => "to be released: a user or administrator held it (condor_release)",
         3 | 5 | 26 | 27 => "to be released: a rule of this pool held it",
         15 | 16 => "to be released: it was held from the beginning",
         6 | 14 | 23 => "for an administrator: its machine cannot start crunch-run",
@@ -223,7 +230,11 @@ mod tests {
     }
 
     #[test]
-    fn what_may_have_run_waits_for_nothing() {
+    fn what_may_have_run_waits_only_for_the_person_who_holds_it() {
+        let held = r#""JobStatus": 5, "NumJobStarts": 1, "HoldReasonCode": 1"#;
+        let words = "to be released: a user or administrator held it (condor_release) (no reason given; code 1)";
+        let expected = (PendingOutlook::NeedsAdmin, words.to_owned());
+        assert_eq!(told(held, Admission::Now), Some(expected));
         for status in [1, 5] {
             let started = format!(r#""JobStatus": {status}, "NumJobStarts": 1"#);
             assert_eq!(told(&started, Admission::Now), None);

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use arvados_client::{ContainerUuid, TokenUuid};
+use crunch_contract::LEAVE_STOPPED;
 use crunch_contract::job_dir::token_file_for;
 use dispatch_core::model::instance_types::{InstanceType, NoInstanceTypeFits, name_for};
 use dispatch_core::model::resources::{Admission, ResourceRequest};
@@ -210,7 +211,8 @@ impl Settings {
         let theirs = theirs.map(|word| quoting::word("an argument of crunch-run", word));
         let mut words = theirs.collect::<Result<Vec<_>, _>>()?;
         // Relative paths: transferred into the job's directory.
-        words.extend(["--token-file", token, "$(ContainerName)"].map(quoting::with_macros));
+        let ours = [LEAVE_STOPPED, "--token-file", token, "$(ContainerName)"];
+        words.extend(ours.map(quoting::with_macros));
         Ok(quoting::quoted_list(&words))
     }
 
@@ -324,7 +326,7 @@ mod tests {
         let text = describe(&settings(&lines), &needs).unwrap();
         for line in [
             "executable = /opt/crunch-run",
-            r#"arguments = "'--it''s ""so"" $(DOLLAR)(x)' '--token-file' 'token-$(AttemptName)' '$(ContainerName)'""#,
+            r#"arguments = "'--it''s ""so"" $(DOLLAR)(x)' '--leave-stopped' '--token-file' 'token-$(AttemptName)' '$(ContainerName)'""#,
             r#"environment = "ARVADOS_API_HOST='api.example:443' SSL_CERT_FILE='/etc/our ca.pem'""#,
             "transfer_executable = false",
             "log = /home/me too/jobs/events.log",

@@ -4,11 +4,14 @@
 //! Attributes: HTCondor manual, "Job ClassAd Attributes".
 //!
 //! A start that exited with 75 ran nothing, so HTCondor may start the job on another machine, a few
-//! times. After any other end (evicted, lost, held, killed) the job is not started again: the API
-//! server decides whether the container is retried. If HTCondor starts such a job nevertheless,
-//! crunch-run finds the record Running and exits with 76.
+//! times. After any other end (evicted, lost, held, killed) the job is not started again: it leaves
+//! the queue, a job that a person holds when that person releases it. The dispatcher and the API
+//! server decide whether the container is retried (docs/evictions.md). If HTCondor starts such a
+//! job nevertheless, crunch-run finds the record Running and exits with 76.
 
 use crunch_contract::ExitCode;
+
+use crate::query::pending_reason::HOLD_BY_USER;
 
 /// HTCondor starts the job on another machine after this exit code.
 const NEVER_RAN: u8 = ExitCode::NeverRan.code();
@@ -31,7 +34,9 @@ impl MaxStarts {
     /// which crunch-run saves results.
     pub fn lines(self, grace: u64) -> Vec<String> {
         let starts = self.0.max(1);
-        let waits_or_held = "(JobStatus == 1 || JobStatus == 5)";
+        // Somebody who holds a running job keeps its container away until the release.
+        let waits_or_held =
+            format!("(JobStatus == 1 || JobStatus == 5 && HoldReasonCode =!= {HOLD_BY_USER})");
         let moves = format!(
             "JobStatus == 1 && (NumJobStarts ?: 0) > 0 && time() - EnteredCurrentStatus > {REMATCH_TIMEOUT_SECONDS}"
         );

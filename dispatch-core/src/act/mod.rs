@@ -1,15 +1,17 @@
 //! Runs tasks: calls to API server and scheduler. [`runner`] has the entry point.
 
+mod allow_retry;
 pub mod attempt_tokens;
+mod cancel;
 pub mod crash_log;
 pub mod end_attempt;
 mod holder;
 pub mod lock;
 mod record_undelivered;
-pub mod release;
 pub mod runner;
 mod stop;
 mod submit;
+pub mod unlock;
 
 pub(crate) use lock::is_unsupported_call;
 pub use runner::{TaskResult, TaskRunner};

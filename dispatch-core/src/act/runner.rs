@@ -30,6 +30,8 @@ pub struct TaskRunner<A, S> {
     pub attempts: AttemptTokens<A>,
     /// Key from which gateway secrets are derived, if the dispatcher has one.
     pub gateway: Option<GatewayKey>,
+    /// Number of containers of a request up to which evictions do not count.
+    pub max_evictions: u32,
 }
 
 impl<A: Clone, S> Clone for TaskRunner<A, S> {
@@ -39,6 +41,7 @@ impl<A: Clone, S> Clone for TaskRunner<A, S> {
             scheduler: self.scheduler.clone(),
             attempts: self.attempts.clone(),
             gateway: self.gateway.clone(),
+            max_evictions: self.max_evictions,
         }
     }
 }
@@ -133,8 +136,15 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
         let reported = |text| TaskResult::new(Outcome::Reported(text), vec![]);
         // An update replaces the whole status, so entries of an earlier attempt must be copied.
         let record = match self.api.record(Some(&token.token), &container).await {
-            Ok(ListedRecord::Parsed(record)) if record.state == ContainerState::Locked => record,
-            // The container is not Locked any more, or its record is malformed.
+            Ok(ListedRecord::Parsed(record))
+                if matches!(
+                    record.state,
+                    ContainerState::Locked | ContainerState::Running
+                ) =>
+            {
+                record
+            }
+            // The lock is lost, or the record is malformed.
             Ok(_) => return reported(text),
             Err(error) => return TaskResult::api_failed(&container, &error),
         };

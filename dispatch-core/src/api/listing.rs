@@ -2,14 +2,19 @@
 //!
 //! Input: a query for the API server. Output: [`ListedRecord`]s, parsed or malformed.
 
+use std::time::Duration;
+
 use arvados_client::filter::Query;
 use arvados_client::records::Container;
 use arvados_client::{Client, ContainerUuid, Error};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::POLL_RETRY_BUDGET;
 use crate::model::container_record::{ContainerSnapshot, ListedRecord};
+
+/// Retry budget of the calls of one poll. The next poll retries anyway. Until then an unreachable
+/// server is reported.
+pub const POLL_RETRY_BUDGET: Duration = Duration::from_secs(10);
 
 /// The page of `query` that follows `after` in the order of `key` and UUID. This is keyset
 /// pagination: records that are added or removed meanwhile neither hide nor duplicate others.

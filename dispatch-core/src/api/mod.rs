@@ -1,78 +1,25 @@
 //! The seam to the API server: the trait [`Api`] with all calls of a dispatcher.
 //!
 //! Input: tokens, UUIDs and attributes. Output: records, tokens and errors of the server.
-//! [`Client`] implements the trait for a real server. The simulator has its own implementation.
+//! `client` implements the trait for a real server. The simulator has its own implementation.
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use arvados_client::api::{Bulk, Each, NewLog, NewToken, WantedLock};
-use arvados_client::client::Call;
-use arvados_client::filter::Query;
-use arvados_client::records::{Authorization, Container, ContainerState};
-use arvados_client::{Client, ContainerUuid, Error, Token, TokenUuid};
-use exp_backoff::Backoff;
+use arvados_client::records::{Authorization, ContainerState};
+use arvados_client::{ContainerRequestUuid, ContainerUuid, Error, Token, TokenUuid};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::act::crash_log::{self, CrashLogError};
+use crate::act::crash_log::CrashLogError;
 use crate::model::container_record::ListedRecord;
-use crate::observe::change_feed::{ChangeFeed, changed_container};
+use crate::observe::change_feed::ChangeFeed;
 
+mod client;
 pub mod error_hint;
-mod listing;
+pub(crate) mod listing;
 pub mod log_writer;
-
-pub(crate) use listing::parse_row;
-use listing::{fetch_named, fetch_page, fetch_page_after};
-
-/// Columns of queued containers: those that may change.
-const QUEUE_COLUMNS: [&str; 6] = [
-    "uuid",
-    "state",
-    "priority",
-    "locked_by_uuid",
-    "created_at",
-    "modified_at",
-];
-/// Columns of followed containers. They include the exit code and the runtime status.
-const FOLLOWED_COLUMNS: [&str; 8] = [
-    "uuid",
-    "state",
-    "priority",
-    "locked_by_uuid",
-    "created_at",
-    "modified_at",
-    "exit_code",
-    "runtime_status",
-];
-/// Columns that include the resource request. Mounts may have any size, so they are read only once
-/// per container.
-const FULL_COLUMNS: [&str; 10] = [
-    "uuid",
-    "state",
-    "priority",
-    "locked_by_uuid",
-    "runtime_constraints",
-    "scheduling_parameters",
-    "mounts",
-    "container_image",
-    "created_at",
-    "modified_at",
-];
-/// Retry budget of the calls of one poll. The next poll retries anyway. Until then an unreachable
-/// server is reported.
-const POLL_RETRY_BUDGET: Duration = Duration::from_secs(10);
-/// Time after which a websocket connection counts as stable and resets the reconnect back-off. It
-/// is also the interval between tries to read the server's bulk limits.
-const STABLE_CONNECTION_TIME: Duration = Duration::from_secs(60);
-/// Types of events that may report a new or changed container.
-const CHANGE_EVENTS: [&str; 3] = ["create", "update", "delete"];
-/// Maximum number of records in a page of changes. The server may return fewer.
-const CHANGES_PAGE_SIZE: u64 = 1000;
-/// Maximum number of pages of changes. Beyond it, a full listing is cheaper.
-const MAX_CHANGE_PAGES: usize = 20;
 
 /// A position in the queue: the last container that was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,6 +28,17 @@ pub struct QueueCursor {
     pub priority: i64,
     /// UUID of that container.
     pub uuid: ContainerUuid,
+}
+
+/// How often a container request was tried, and may be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestAttempts {
+    /// UUID of the request.
+    pub uuid: ContainerRequestUuid,
+    /// `container_count`: its containers so far.
+    pub containers: u32,
+    /// `container_count_max`: its most containers. 0: the default of the server.
+    pub max_containers: u32,
 }
 
 /// The calls a dispatcher makes to the API server. A call that takes a token is authorized by it.
@@ -181,6 +139,19 @@ pub trait Api: Clone + Send + Sync + 'static {
         attributes: Value,
     ) -> impl Future<Output = Result<(), Error>> + Send;
 
+    /// The committed requests of a container that are not on hold.
+    fn requests_of(
+        &self,
+        container: &ContainerUuid,
+    ) -> impl Future<Output = Result<Vec<RequestAttempts>, Error>> + Send;
+
+    /// Sets `container_count_max` of a committed request.
+    fn set_max_containers(
+        &self,
+        request: &ContainerRequestUuid,
+        max_containers: u32,
+    ) -> impl Future<Output = Result<(), Error>> + Send;
+
     /// Saves `text` as a log file, on request together with the files of the last saved log.
     /// Returns the portable data hash of the new log.
     fn save_log(
@@ -199,216 +170,4 @@ pub trait Api: Clone + Send + Sync + 'static {
 
     /// Reports changes of containers to `feed`. Never returns.
     fn subscribe(&self, feed: Arc<ChangeFeed>) -> impl Future<Output = ()> + Send;
-}
-
-impl Api for Client {
-    fn now(&self) -> Timestamp {
-        Timestamp::now()
-    }
-
-    async fn queued(
-        &self,
-        after: Option<&QueueCursor>,
-        limit: u64,
-    ) -> Result<Vec<ListedRecord>, Error> {
-        let queue = Query::new()
-            .filter("state", "=", "Queued")
-            .filter("priority", ">", 0)
-            .select(&QUEUE_COLUMNS)
-            .limit(limit);
-        let after = after.map(|cursor| (cursor.priority, &cursor.uuid));
-        let client = self.with_retry_budget(POLL_RETRY_BUDGET);
-        fetch_page_after(&client, queue, ("priority", "<", "priority desc"), after).await
-    }
-
-    async fn records(&self, uuids: &[ContainerUuid]) -> Result<Vec<ListedRecord>, Error> {
-        fetch_named(self, uuids, &FOLLOWED_COLUMNS).await
-    }
-
-    async fn full_records(&self, uuids: &[ContainerUuid]) -> Result<Vec<ListedRecord>, Error> {
-        fetch_named(self, uuids, &FULL_COLUMNS).await
-    }
-
-    async fn changed(&self, since: Timestamp) -> Result<Option<Vec<ListedRecord>>, Error> {
-        let client = self.with_retry_budget(POLL_RETRY_BUDGET);
-        let held = Query::new()
-            .filter("state", "in", ["Locked", "Running"])
-            .filter("priority", "=", 0)
-            .order("uuid asc")
-            .select(&FOLLOWED_COLUMNS)
-            .limit(CHANGES_PAGE_SIZE);
-        let mut all = fetch_page(&client, held).await?;
-        if all.len() as u64 >= CHANGES_PAGE_SIZE {
-            return Ok(None);
-        }
-        let recent = Query::new()
-            .filter("modified_at", ">=", since)
-            .select(&FOLLOWED_COLUMNS)
-            .limit(CHANGES_PAGE_SIZE);
-        let mut after: Option<(Timestamp, ContainerUuid)> = None;
-        for _ in 0..MAX_CHANGE_PAGES {
-            let cursor = after.as_ref().map(|(at, uuid)| (*at, uuid));
-            let order = ("modified_at", ">", "modified_at asc");
-            let page = fetch_page_after(&client, recent.clone(), order, cursor).await?;
-            let last = page.iter().rev().find_map(|row| match row {
-                ListedRecord::Parsed(record) => Some((record.modified_at?, record.uuid.clone())),
-                ListedRecord::Malformed(..) => None,
-            });
-            match last {
-                None if page.is_empty() => return Ok(Some(all)),
-                None => return Ok(None),
-                last => after = last,
-            }
-            all.extend(page);
-        }
-        Ok(None)
-    }
-
-    async fn record(
-        &self,
-        by: Option<&Token>,
-        uuid: &ContainerUuid,
-    ) -> Result<ListedRecord, Error> {
-        let client = match by {
-            None => self.with_retry_budget(POLL_RETRY_BUDGET),
-            Some(token) => self.with_token(token.clone()),
-        };
-        let record: Value = client.send(Call::get(format!("containers/{uuid}"))).await?;
-        Ok(parse_row(record).unwrap_or_else(|| {
-            ListedRecord::Malformed(uuid.clone(), "it has another container's uuid".into())
-        }))
-    }
-
-    async fn can_read_all(&self) -> Result<bool, Error> {
-        let client = self.with_retry_budget(POLL_RETRY_BUDGET);
-        Ok(client.current_user().await?.is_admin)
-    }
-
-    async fn own_token(&self) -> Result<Authorization, Error> {
-        self.with_retry_budget(POLL_RETRY_BUDGET)
-            .current_token()
-            .await
-    }
-
-    async fn bulk(&self) -> Result<Bulk, Error> {
-        let client = self.with_retry_budget(POLL_RETRY_BUDGET);
-        Ok(client.discovery().await?.bulk())
-    }
-
-    async fn mint(&self, new: &[NewToken]) -> Result<Each<Authorization>, Error> {
-        match new {
-            [one] => Ok(vec![self.create_token(one).await]),
-            several => self.create_tokens(several).await,
-        }
-    }
-
-    async fn lock(&self, wanted: &[WantedLock]) -> Result<Each<()>, Error> {
-        if let [one] = wanted {
-            // The server has just created this token, so it accepts it.
-            let client = self.with_token(one.by.clone()).with_accepted_token();
-            let locked = client.lock_container(&one.uuid, &one.etag).await;
-            return Ok(vec![locked.map(drop)]);
-        }
-        let locked = self.lock_containers(wanted).await?;
-        Ok(locked.into_iter().map(|one| one.map(drop)).collect())
-    }
-
-    async fn renew(&self, token: &TokenUuid, end: Timestamp) -> Result<(), Error> {
-        self.renew_token(token, end).await
-    }
-
-    async fn revoke(&self, token: &TokenUuid) -> Result<(), Error> {
-        self.delete_token(token).await
-    }
-
-    async fn tokens(&self) -> Result<Vec<Authorization>, Error> {
-        let client = self.with_retry_budget(POLL_RETRY_BUDGET);
-        client
-            .all(
-                "api_client_authorizations",
-                Query::new(),
-                |t: &Authorization| t.uuid.as_str(),
-            )
-            .await
-    }
-
-    async fn locked_by(&self, holder: &TokenUuid) -> Result<Vec<ContainerUuid>, Error> {
-        let query = Query::new()
-            .filter("locked_by_uuid", "=", holder)
-            .filter("state", "in", ["Locked", "Running"])
-            .select(&["uuid"]);
-        let client = self.with_retry_budget(POLL_RETRY_BUDGET);
-        let records: Vec<Container> = client
-            .all("containers", query, |c: &Container| c.uuid.as_str())
-            .await?;
-        Ok(records.into_iter().map(|record| record.uuid).collect())
-    }
-
-    async fn unlock(&self, by: &Token, uuid: &ContainerUuid) -> Result<ContainerState, Error> {
-        let client = self.with_token(by.clone());
-        Ok(client.unlock_container(uuid).await?.state)
-    }
-
-    async fn update(
-        &self,
-        by: Option<&Token>,
-        uuid: &ContainerUuid,
-        attributes: Value,
-    ) -> Result<(), Error> {
-        match by {
-            None => self.update_container(uuid, attributes).await,
-            Some(token) => {
-                let client = self.with_token(token.clone());
-                client.update_container(uuid, attributes).await
-            }
-        }
-    }
-
-    async fn save_log(
-        &self,
-        container: &ContainerUuid,
-        beside_earlier: bool,
-        text: String,
-    ) -> Result<String, CrashLogError> {
-        crash_log::save(self, container, beside_earlier, &text).await
-    }
-
-    async fn create_logs(&self, entries: &[NewLog]) -> Result<Each<()>, Error> {
-        match entries {
-            [one] => Ok(vec![self.create_log(one).await]),
-            several => self.create_logs(several).await,
-        }
-    }
-
-    /// Subscribes only to a server whose events include priorities, as dispatch-api does. On an
-    /// Arvados server, each event for an administrator's subscription costs a permission check.
-    /// Polling finds the same changes there.
-    async fn subscribe(&self, feed: Arc<ChangeFeed>) {
-        let has_full_events = loop {
-            match self.bulk().await {
-                Ok(bulk) => break bulk.starts > 1,
-                Err(_) => tokio::time::sleep(STABLE_CONNECTION_TIME).await,
-            }
-        };
-        if !has_full_events {
-            return std::future::pending().await;
-        }
-        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
-        loop {
-            if let Ok(mut events) = self.events(&CHANGE_EVENTS).await {
-                let began = Instant::now();
-                feed.request_resync();
-                while let Ok(event) = events.next().await {
-                    if let Some(container) = changed_container(&event) {
-                        feed.mark_changed(container);
-                    }
-                }
-                // A connection that ends early increases the reconnect delay.
-                if began.elapsed() > STABLE_CONNECTION_TIME {
-                    backoff.reset();
-                }
-            }
-            tokio::time::sleep(backoff.next_delay()).await;
-        }
-    }
 }

@@ -35,6 +35,8 @@ pub struct Settings {
     pub start_timeout: Option<Duration>,
     /// Time for which undelivered results may stay on their node before the record is cancelled.
     pub undelivered_wait: Duration,
+    /// Number of containers of a request up to which evictions do not count as its attempts.
+    pub max_evictions: u32,
     /// Time for which the server must report a container as deleted, or a token as refused, before
     /// that counts.
     pub refusal_window: Duration,
@@ -66,6 +68,7 @@ impl Default for Settings {
             stop_grace: Duration::from_secs(60),
             start_timeout: Some(Duration::from_secs(86400)),
             undelivered_wait: Duration::from_secs(86400),
+            max_evictions: 10,
             refusal_window: REFUSAL_WINDOW,
             token_margin: Duration::from_secs(14 * 86400),
             token_mode: TokenMode::PerAttempt,

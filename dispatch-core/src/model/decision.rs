@@ -4,6 +4,7 @@
 use arvados_client::records::ContainerState;
 use arvados_client::{ContainerUuid, TokenUuid};
 
+use crate::model::exit_cause::Eviction;
 use crate::model::reason::Reason;
 use crate::model::world::JobId;
 
@@ -40,6 +41,18 @@ pub enum Decision {
         /// State of the record now.
         state: ContainerState,
         reason: String,
+    },
+    /// The site took the job away, for example by a preemption. The record was cancelled, or
+    /// unlocked if the container never ran.
+    Evicted {
+        container: ContainerUuid,
+        /// State of the record now.
+        state: ContainerState,
+        reason: String,
+        /// How the job was taken away.
+        eviction: Eviction,
+        /// Whether the request has fewer attempts left than before.
+        counts: bool,
     },
     /// The record became final while an attempt of this dispatcher held it. crunch-run or the
     /// server wrote the final state.
@@ -89,6 +102,7 @@ impl Decision {
             Decision::LockFailed { .. } => "lock_failed",
             Decision::Dispatched { .. } => "dispatched",
             Decision::ExecutorLost { .. } => "cleaned_up_crashed_executor",
+            Decision::Evicted { .. } => "evicted",
             Decision::JobStopped { .. } | Decision::Unlocked { .. } => {
                 "cleaned_up_abandoned_container"
             }
@@ -107,6 +121,7 @@ impl Decision {
             | Decision::LockFailed { container, .. }
             | Decision::Dispatched { container, .. }
             | Decision::ExecutorLost { container, .. }
+            | Decision::Evicted { container, .. }
             | Decision::JobStopped { container, .. }
             | Decision::Unlocked { container, .. }
             | Decision::Ended { container, .. }
@@ -120,7 +135,9 @@ impl Decision {
     pub fn failure(&self) -> Option<&str> {
         match self {
             Decision::SubmitFailed { error, .. } => Some(error),
-            Decision::ExecutorLost { reason, .. } => Some(reason),
+            Decision::ExecutorLost { reason, .. } | Decision::Evicted { reason, .. } => {
+                Some(reason)
+            }
             Decision::Unlocked { job, .. } => job.as_deref(),
             _ => None,
         }
@@ -148,6 +165,18 @@ impl Decision {
             Decision::LockFailed { error, .. } => format!("could not lock it: {error}"),
             Decision::Dispatched { job, .. } => format!("dispatched as job {}", job.0),
             Decision::ExecutorLost { state, reason, .. } => unlocked_text(state, reason),
+            Decision::Evicted {
+                state,
+                reason,
+                counts,
+                ..
+            } => {
+                let counts = match counts {
+                    true => "this counts as an attempt",
+                    false => "this does not count as an attempt",
+                };
+                format!("evicted, {}; {counts}", unlocked_text(state, reason))
+            }
             Decision::JobStopped { job, reason, .. } => {
                 format!("asked job {} to end: {reason}", job.0)
             }
@@ -209,6 +238,13 @@ mod tests {
             reason: Reason::JobGone,
             job,
         };
+        let evicted = |counts| Decision::Evicted {
+            container: c(),
+            state: ContainerState::Cancelled,
+            reason: why(),
+            eviction: Eviction::Preempted,
+            counts,
+        };
         let lost = |state| Decision::ExecutorLost {
             container: c(),
             state,
@@ -223,6 +259,8 @@ mod tests {
             (Decision::Dispatched { container: c(), job: job.clone() }, "dispatched", "dispatched as job 7"),
             (lost(ContainerState::Queued), "cleaned_up_crashed_executor", "given back to the queue: no node fits"),
             (lost(ContainerState::Cancelled), "cleaned_up_crashed_executor", "now Cancelled: no node fits"),
+            (evicted(false), "evicted", "evicted, now Cancelled: no node fits; this does not count as an attempt"),
+            (evicted(true), "evicted", "evicted, now Cancelled: no node fits; this counts as an attempt"),
             (Decision::Ended { container: c(), how: "Complete".to_owned() }, "ended", "has ended: Complete"),
             (Decision::ResultsUndelivered { container: c(), reason: why() }, "results_undelivered", "no node fits"),
             (Decision::JobStopped { container: c(), job, reason: Reason::PriorityZero }, "cleaned_up_abandoned_container", "asked job 7 to end: its priority is 0"),

@@ -4,6 +4,7 @@ pub mod attempt_token;
 pub mod container_record;
 pub mod container_view;
 pub mod decision;
+pub mod exit_cause;
 pub mod instance_types;
 pub mod outcome;
 pub mod reason;

@@ -93,8 +93,13 @@ impl Reconciler {
             .filter(|(container, pending)| {
                 let known = self.world.containers.get(*container);
                 let is_ours = known.is_some_and(|known| {
-                    known.state == ContainerState::Locked
-                        && matches!(known.holder, LockHolder::Ours(_))
+                    // A running container is told only of a hold, which has ended its executor.
+                    let may_write = match known.state {
+                        ContainerState::Locked => true,
+                        ContainerState::Running => pending.blocked_since.is_some(),
+                        _ => false,
+                    };
+                    may_write && matches!(known.holder, LockHolder::Ours(_))
                 });
                 is_ours
                     && self.reports.pending.texts.get(*container) != Some(&pending.text)

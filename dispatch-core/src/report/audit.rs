@@ -49,6 +49,13 @@ impl Audit {
         if let Decision::Dispatched { job, .. } = event {
             line["job"] = json!(job.0);
         }
+        if let Decision::Evicted {
+            eviction, counts, ..
+        } = event
+        {
+            line["eviction"] = json!(eviction.word());
+            line["counts"] = json!(counts);
+        }
         let mut line = line.to_string();
         line.push('\n');
         if self.size > 0 && self.size + line.len() as u64 > self.limit {

@@ -9,6 +9,7 @@ pub mod class_ads;
 pub mod command;
 pub mod credentials;
 mod host_fault;
+mod job_exit;
 pub mod rejection_backoff;
 pub mod rejections;
 pub mod slurm_answer;
@@ -20,13 +21,14 @@ use std::collections::BTreeMap;
 use std::future::Future;
 
 use arvados_client::{ContainerUuid, TokenUuid};
-use crunch_contract::StatusLine;
 
 use crate::model::resources::{Admission, Capacity, ResourceRequest};
 use crate::model::world::{Job, JobId};
 use crate::scheduler::credentials::Credentials;
 use crate::scheduler::submit_host::SubmitHost;
 
+pub use self::job_exit::{JobExit, Uncertainty};
+pub use crate::model::exit_cause::{Eviction, ExitCause};
 pub use crate::model::scheduling::{
     Candidate, Capabilities, DesiredPriority, PendingOutlook, PendingReason, StopMode,
 };
@@ -134,66 +136,6 @@ impl SchedulerError {
             | Self::HostFault { .. }
             | Self::JobDirectory { .. }
             | Self::NotTried { .. } => None,
-        }
-    }
-}
-
-/// Why it is uncertain whether a job has ended, or how.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Uncertainty {
-    /// The job is still running: the listings that lacked it were wrong.
-    StillRunning,
-    /// The scheduler did not answer a query for the job by name. Contains the reason.
-    MayBeRunning(String),
-    /// The job has ended, but a query for results on its node failed. Contains the reason. A
-    /// container that never ran has no results to lose.
-    ResultsUnknown(String),
-}
-
-/// The exit of a job, as far as the scheduler reports it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct JobExit {
-    /// Reason of the exit, in one sentence.
-    pub reason: String,
-    /// End of the job's output as evidence, without status lines.
-    pub detail: String,
-    /// Last status line of crunch-run, which says why it ended.
-    pub status_line: Option<StatusLine>,
-    /// Node of the job, where the scheduler reports it.
-    pub node: Option<String>,
-    /// Uncertainty that forbids acting on this exit. The scheduler is then queried again.
-    pub uncertainty: Option<Uncertainty>,
-    /// Whether the job certainly never started on any node, so that no executor ran.
-    pub never_started: bool,
-    /// Whether the container ran and its results are on the node, to be delivered later. This is
-    /// crunch-run's exit status 77.
-    pub undelivered: bool,
-}
-
-impl JobExit {
-    /// An exit that must not be acted on.
-    pub fn uncertain(uncertainty: Uncertainty) -> Self {
-        Self {
-            uncertainty: Some(uncertainty),
-            ..Self::default()
-        }
-    }
-
-    /// The reason, or a sentence that says the reason is unknown.
-    pub fn reason_or_default(&self) -> &str {
-        match self.reason.is_empty() {
-            true => {
-                "crunch-run ended without recording a final state, and the scheduler does not report the reason"
-            }
-            false => &self.reason,
-        }
-    }
-
-    /// The reason, followed by the reason in crunch-run's status line.
-    pub fn summary(&self) -> String {
-        match self.status_line.as_ref().and_then(StatusLine::reason) {
-            Some(reason) => format!("{}: {}", self.reason_or_default(), reason.trim()),
-            None => self.reason_or_default().to_owned(),
         }
     }
 }
@@ -306,32 +248,4 @@ pub trait Scheduler: Send + Sync + 'static {
     /// Resolves when a job may have ended, so that the next poll comes sooner. May never resolve:
     /// polling finds every ended job.
     fn job_exited(&self) -> impl Future<Output = ()> + Send;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_summary_contains_the_reason_of_a_crunch_run_that_ran_nothing() {
-        let ended = "Slurm job 7 ended with exit code 75";
-        let summary = |status_line| {
-            let exit = JobExit {
-                reason: ended.to_owned(),
-                detail: "u fetching\nu its command ended with 0\n".to_owned(),
-                status_line,
-                ..JobExit::default()
-            };
-            exit.summary()
-        };
-        let reason = "GPU 0 cannot be given".to_owned();
-        let never_ran = StatusLine::NeverRan { reason };
-        assert_eq!(
-            summary(Some(never_ran)),
-            format!("{ended}: GPU 0 cannot be given")
-        );
-        let directory = "/x".into();
-        assert_eq!(summary(Some(StatusLine::Undelivered { directory })), ended);
-        assert_eq!(summary(None), ended);
-    }
 }

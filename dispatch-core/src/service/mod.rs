@@ -89,6 +89,10 @@ pub struct Flags {
     /// Time for which undelivered results may stay on their node before the record is cancelled
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = units::parse_duration)]
     pub undelivered_wait: Duration,
+    /// Evictions by the site, such as preemptions, do not count as attempts of a request until it
+    /// has had this many containers
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub max_evictions: u32,
     /// Maximum number of workflow runners that are pending or running at once. Choose it so that
     /// room is left for the containers that they request
     #[arg(long, value_name = "N", default_value_t = 50)]
@@ -295,6 +299,7 @@ where
         max_pending: flags.max_pending,
         stop_grace: flags.stop_grace,
         undelivered_wait: flags.undelivered_wait,
+        max_evictions: flags.max_evictions,
         start_timeout: Some(flags.start_timeout).filter(|time| !time.is_zero()),
         token_margin: TOKEN_MARGIN,
         label,

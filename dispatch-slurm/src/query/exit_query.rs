@@ -6,7 +6,7 @@
 
 use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::scheduler::command::CommandFailure;
-use dispatch_core::scheduler::{JobExit, SchedulerError, Uncertainty};
+use dispatch_core::scheduler::{ExitCause, JobExit, SchedulerError, Uncertainty};
 
 use crate::query::accounting::{AccountingState, user_name};
 use crate::query::job_exit::{self, ExitRecord, SQUEUE_FORMAT};
@@ -55,8 +55,13 @@ impl Slurm {
         let uncertain = status_unknown
             .filter(|_| !says_undelivered)
             .map(Uncertainty::ResultsUnknown);
+        let cause = match &record {
+            Some(record) => record.cause(),
+            None => ExitCause::of_status_line(output.status_line.as_ref()),
+        };
         JobExit {
             reason,
+            cause,
             detail: output.text,
             status_line: output.status_line,
             uncertainty: is_alive.then_some(Uncertainty::StillRunning).or(uncertain),

@@ -5,6 +5,7 @@
 
 use arvados_client::TokenUuid;
 use crunch_contract::ExitCode;
+use dispatch_core::scheduler::{Eviction, ExitCause};
 
 use crate::query::squeue::{JobPhase, job_phase};
 
@@ -145,6 +146,20 @@ impl ExitRecord {
             && self.status == Some(ExitCode::Undelivered.code().into())
     }
 
+    /// Who or what ended the job.
+    pub fn cause(&self) -> ExitCause {
+        match self.state.as_str() {
+            "PREEMPTED" => ExitCause::Evicted(Eviction::Preempted),
+            "NODE_FAIL" | "BOOT_FAIL" => ExitCause::Evicted(Eviction::NodeLost),
+            "CANCELLED" => ExitCause::Evicted(Eviction::Cancelled),
+            "TIMEOUT" | "OUT_OF_MEMORY" => ExitCause::Limit,
+            _ if self.needs_exit_status() && !self.is_launch_failure() => {
+                self.status.map_or(ExitCause::Unknown, ExitCause::of_status)
+            }
+            _ => ExitCause::Unknown,
+        }
+    }
+
     /// Describes the end in one sentence; `user` is the name of who cancelled the job.
     pub fn describe(&self, user: Option<&str>) -> String {
         let (job, state) = (&self.job, self.state.as_str());
@@ -230,6 +245,33 @@ mod tests {
         }
         let cancelled = from_squeue("CANCELLED", "None").describe(Some("ada"));
         assert_eq!(cancelled, "Slurm job 9 was cancelled in Slurm by ada");
+    }
+
+    #[test]
+    fn what_the_site_did_is_told_from_what_the_container_did() {
+        use Eviction::{Cancelled, NodeLost, Preempted, Requeued, Signalled};
+        #[rustfmt::skip]
+        let rows = [
+            ("PREEMPTED", "None", None, ExitCause::Evicted(Preempted)),
+            ("NODE_FAIL", "NodeDown", None, ExitCause::Evicted(NodeLost)),
+            ("BOOT_FAIL", "None", None, ExitCause::Evicted(NodeLost)),
+            ("CANCELLED", "None", None, ExitCause::Evicted(Cancelled)),
+            ("TIMEOUT", "TimeLimit", None, ExitCause::Limit),
+            ("OUT_OF_MEMORY", "OutOfMemory", None, ExitCause::Limit),
+            ("FAILED", "NonZeroExitCode", Some(79), ExitCause::Evicted(Signalled)),
+            ("FAILED", "NonZeroExitCode", Some(76), ExitCause::Evicted(Requeued)),
+            ("FAILED", "NonZeroExitCode", Some(1), ExitCause::Unknown),
+            ("FAILED", "RaisedSignal:9(Killed)", Some(137), ExitCause::Unknown),
+            ("FAILED", "JobLaunchFailure", Some(76), ExitCause::Unknown),
+            ("FAILED", "NonZeroExitCode", None, ExitCause::Unknown),
+            ("COMPLETED", "None", Some(0), ExitCause::Unknown),
+            ("NEWSTATE", "None", None, ExitCause::Unknown),
+        ];
+        for (state, reason, status, expected) in rows {
+            let mut ended = from_squeue(state, reason);
+            ended.status = status;
+            assert_eq!(ended.cause(), expected, "{state} {reason} {status:?}");
+        }
     }
 
     #[test]

@@ -30,6 +30,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use arvados_client::{ContainerUuid, TokenUuid};
+use crunch_contract::LEAVE_STOPPED;
 use dispatch_core::service::subcommands::dry_run::Source;
 
 use crate::query::squeue;
@@ -146,7 +147,7 @@ impl ArrayTemplate {
         script.push_str("*) exit 75;;\nesac\n");
         let _ = write!(
             script,
-            "exec {crunch_run} --token-file {state_dir}/\"$1\"/\"$2\" \"$1\""
+            "exec {crunch_run} {LEAVE_STOPPED} --token-file {state_dir}/\"$1\"/\"$2\" \"$1\""
         );
         script.push_str(match self.our_output {
             true => "",

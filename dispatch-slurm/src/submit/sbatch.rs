@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use arvados_client::ContainerUuid;
+use crunch_contract::LEAVE_STOPPED;
 use dispatch_core::model::resources::ResourceRequest;
 use dispatch_core::scheduler::command::Command;
 use dispatch_core::scheduler::template::{TemplateError, Values, render};
@@ -231,6 +232,7 @@ impl Settings {
     ) -> Result<String, shlex::QuoteError> {
         let token_file = token_file.to_string_lossy();
         let words = self.crunch_run.iter().map(String::as_str).chain([
+            LEAVE_STOPPED,
             "--token-file",
             &token_file,
             container.as_str(),

@@ -18,15 +18,19 @@ pub enum ExitCode {
     Undelivered = 77,
     /// The flags or the environment of crunch-run are wrong.
     Misconfigured = 78,
+    /// A signal stopped the command, and the record is still Running: its dispatcher finds out who
+    /// sent the signal, and gives the record its final state.
+    Stopped = 79,
 }
 
 impl ExitCode {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Recorded,
         Self::NeverRan,
         Self::NotOurs,
         Self::Undelivered,
         Self::Misconfigured,
+        Self::Stopped,
     ];
 
     /// The number.
@@ -58,6 +62,7 @@ pub fn describe(status: i64) -> &'static str {
             "the container ran, but its results could not be delivered and are kept on the node"
         }
         (Some(ExitCode::Misconfigured), _) => "crunch-run is misconfigured on that node",
+        (Some(ExitCode::Stopped), _) => "a signal stopped the container",
         (None, 128..) => "crunch-run was killed",
         (None, _) => "crunch-run failed without recording a final state",
     }
@@ -72,11 +77,15 @@ mod tests {
         for code in ExitCode::ALL {
             assert_eq!(ExitCode::from_status(code.code().into()), Some(code));
         }
-        for other in [-1, 1, 74, 79, 137, 256 + 77] {
+        for other in [-1, 1, 74, 80, 137, 256 + 77] {
             assert_eq!(ExitCode::from_status(other), None);
         }
         let numbers = ExitCode::ALL.map(ExitCode::code);
-        assert_eq!(numbers, [0, 75, 76, 77, 78], "job scripts depend on these");
+        assert_eq!(
+            numbers,
+            [0, 75, 76, 77, 78, 79],
+            "job scripts depend on these"
+        );
     }
 
     #[test]

@@ -7,6 +7,10 @@
 pub mod job_dir;
 pub mod runtime_status;
 
+/// The flag by which a dispatcher says that it gives the record its final state after a signal:
+/// crunch-run then ends with [`ExitCode::Stopped`].
+pub const LEAVE_STOPPED: &str = "--leave-stopped";
+
 mod exit_code;
 mod status_line;
 

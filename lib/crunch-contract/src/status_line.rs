@@ -39,6 +39,11 @@ pub enum StatusLine {
         /// One sentence.
         reason: String,
     },
+    /// A signal stopped the command, and the record is still Running (exit code 79).
+    Stopped {
+        /// Name of the signal, without SIG.
+        signal: String,
+    },
     /// A status line of a newer crunch-run.
     #[serde(other)]
     Unknown,
@@ -56,7 +61,7 @@ impl StatusLine {
             Self::NeverRan { reason }
             | Self::Misconfigured { reason }
             | Self::ResultsLost { reason } => Some(reason),
-            Self::Undelivered { .. } | Self::Unknown => None,
+            Self::Undelivered { .. } | Self::Stopped { .. } | Self::Unknown => None,
         }
     }
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use arvados_client::api::{Bulk, Each, NewLog, NewToken, WantedLock};
 use arvados_client::records::{Authorization, ContainerState};
-use arvados_client::{ContainerUuid, Error, Token, TokenUuid};
+use arvados_client::{ContainerRequestUuid, ContainerUuid, Error, Token, TokenUuid};
 use dispatch_core::Api;
 use dispatch_core::act::crash_log::CrashLogError;
-use dispatch_core::api::QueueCursor;
+use dispatch_core::api::{QueueCursor, RequestAttempts};
 use dispatch_core::model::container_record::{ContainerSnapshot, ListedRecord};
 use dispatch_core::model::resources::ResourceRequest;
 use dispatch_core::observe::change_feed::ChangeFeed;
@@ -320,6 +320,14 @@ impl Api for SimApi {
             world.update(&who, &uuid, &change, false)
         })
         .await
+    }
+
+    async fn requests_of(&self, _: &ContainerUuid) -> Result<Vec<RequestAttempts>, Error> {
+        self.call("requests", |_| Ok(Vec::new())).await
+    }
+
+    async fn set_max_containers(&self, _: &ContainerRequestUuid, _: u32) -> Result<(), Error> {
+        self.call("request", |_| Ok(())).await
     }
 
     async fn save_log(

@@ -230,10 +230,32 @@ impl Pool {
         Pid::from_raw(children.parse().unwrap()).unwrap()
     }
 
+    /// Kills the startd and what it runs, as if its machine had lost power; the master starts it
+    /// again.
+    pub fn lose_machine(&self) {
+        let startd = self.daemon("condor_startd");
+        let descendants = descendants(startd);
+        for process in [startd].into_iter().chain(descendants) {
+            let _ = kill_process(process, Signal::KILL);
+        }
+    }
+
     /// Kills a daemon; the master starts it again.
     pub fn kill(&self, name: &str) {
         kill_process(self.daemon(name), Signal::KILL).unwrap();
     }
+}
+
+/// All processes below one.
+fn descendants(process: Pid) -> Vec<Pid> {
+    let file = format!("/proc/{process}/task/{process}/children");
+    let children = fs::read_to_string(file).unwrap_or_default();
+    let children = children
+        .split_whitespace()
+        .filter_map(|pid| Pid::from_raw(pid.parse().ok()?));
+    children
+        .flat_map(|child| [vec![child], descendants(child)].concat())
+        .collect()
 }
 
 fn read(answer: &str) -> Vec<Value> {

@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::parse_row;
+use crate::api::listing::parse_row;
 
 fn uuid(n: u32) -> ContainerUuid {
     ContainerUuid::parse(&format!("zzzzz-dz642-{n:015}")).unwrap()

@@ -105,7 +105,10 @@ fn each_element_runs_its_own_container() {
     for (number, (container, attempt)) in names.iter().enumerate() {
         let dir_of_attempt = state_dir.join(container.as_str());
         let token = dir_of_attempt.join(format!("token-{attempt}"));
-        let expected = format!("--token-file|{}|{container}|", token.display());
+        let expected = format!(
+            "--leave-stopped|--token-file|{}|{container}|",
+            token.display()
+        );
         let output = run(&theirs, &number.to_string());
         assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
         std::fs::create_dir_all(&dir_of_attempt).unwrap();

@@ -59,7 +59,8 @@ fn starter(startd: Pid) -> Pid {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_running_job_whose_machine_is_lost_is_waited_for_and_told_of() {
     let pool = Pool::up(&["--slots", "2"]);
-    let stack = pool.stack(&[]).await;
+    // An eviction counts, so that this is the request's one container.
+    let stack = pool.stack(&["--max-evictions", "0"]).await;
     let (starts, gate) = (StartLog::listen(), Gate::closed());
     let script = format!("{}; {}", starts.script("waits", 0.0), gate.script());
     let network = json!({"runtime_constraints": {"vcpus": 1, "ram": 16 << 20, "API": true}});

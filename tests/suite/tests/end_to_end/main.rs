@@ -12,6 +12,7 @@ mod condor_waits;
 mod crunchstat;
 mod demand;
 mod docs;
+mod evictions;
 mod kill_points;
 mod kill_random;
 mod leftovers;

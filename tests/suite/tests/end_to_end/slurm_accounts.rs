@@ -126,8 +126,10 @@ async fn accounts_tell_who_cancelled_a_job() {
     let Some(cluster) = Cluster::with_accounts(&SMALL) else {
         return;
     };
+    let patient = patient_crunch_run();
+    // An eviction counts, so that this is the request's one container.
     let stack = cluster
-        .stack(&["--crunch-run", &patient_crunch_run()])
+        .stack(&["--crunch-run", &patient, "--max-evictions", "0"])
         .await;
     // Slurm kills crunch-run two seconds after TERM, and this container ignores TERM.
     let marker = format!("8764{}", std::process::id());

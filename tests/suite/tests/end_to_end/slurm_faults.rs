@@ -74,7 +74,8 @@ async fn a_drained_node_is_waited_for_and_the_job_is_there_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_whose_node_is_lost_ends_and_so_does_what_runs_there() {
     let cluster = Cluster::up(&["-n", "1", "-c", "4", "-m", "4000", "-x", "SlurmdTimeout=30"]);
-    let stack = cluster.stack(&[]).await;
+    // An eviction counts, so that this is the request's one container.
+    let stack = cluster.stack(&["--max-evictions", "0"]).await;
     let container = submit(&stack, "lost", "sleep 1000", json!({})).await;
     running(&stack, &container).await;
     let executor = crunch_run_of(&container).expect("a crunch-run of the container");

@@ -43,10 +43,12 @@ async fn why(stack: &Stack, container: &ContainerUuid) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_that_is_warned_of_the_end_of_its_time_says_so() {
     let cluster = Cluster::up(&NODE);
-    // Two minutes for the job, of which all are the last two.
-    let stack = cluster.stack(&["--staging-allowance", "1m"]).await;
-    let limit = json!({"scheduling_parameters": {"max_run_time": 60}});
+    let stack = cluster.stack(&[]).await;
+    let limit = json!({"scheduling_parameters": {"max_run_time": 600}});
     let container = running(&stack, "sleep 1000", limit).await;
+    // Less than the two minutes of the warning, more than Slurm takes to look.
+    let job = cluster.job(&container);
+    cluster.control(&["update", &format!("JobId={job}"), "EndTime=now+100"]);
     let why = why(&stack, &container).await;
     assert!(
         why.contains("the time limit of its job was reached"),

@@ -1,0 +1,131 @@
+//! Gives the container requests of an evicted container one more attempt each, so that what the
+//! site took away does not count.
+//!
+//! Input: the container, which is still Running, and the token that holds it. Output: raised values
+//! of `container_count_max`. The server makes the next container when this one is cancelled, in the
+//! same transaction, so this comes first. The new values are written to the record of the container
+//! before: after a lost answer or a restart the same values are set again.
+
+use std::collections::BTreeMap;
+
+use arvados_client::{ContainerRequestUuid, ContainerUuid};
+use crunch_contract::runtime_status::RETRY_LIMITS;
+use serde_json::json;
+
+use crate::act::TaskRunner;
+use crate::act::holder::HolderError;
+use crate::api::{Api, RequestAttempts};
+use crate::model::attempt_token::AttemptToken;
+use crate::model::container_record::ListedRecord;
+use crate::scheduler::Scheduler;
+
+/// The value of `container_count_max` where a request has none: Arvados' default of
+/// `Containers.MaxRetryAttempts`.
+const DEFAULT_MAX_CONTAINERS: u32 = 3;
+
+/// Values of `container_count_max` by request.
+type Limits = BTreeMap<ContainerRequestUuid, u32>;
+
+/// The new limits of requests that have had at most `max_evictions` containers. Others keep theirs:
+/// this container counts.
+fn raised(requests: &[RequestAttempts], max_evictions: u32) -> Limits {
+    let below = |request: &&RequestAttempts| request.containers <= max_evictions;
+    let raised = requests.iter().filter(below).map(|request| {
+        let limit = match request.max_containers {
+            0 => DEFAULT_MAX_CONTAINERS,
+            limit => limit,
+        };
+        (request.uuid.clone(), limit.saturating_add(1))
+    });
+    raised.collect()
+}
+
+impl<A: Api, S: Scheduler> TaskRunner<A, S> {
+    /// Raises the limits. Returns whether the container does not count for any of its requests.
+    pub(super) async fn allow_retry(
+        &self,
+        container: &ContainerUuid,
+        by: &AttemptToken,
+    ) -> Result<bool, HolderError> {
+        let requests = self.api.requests_of(container).await;
+        let requests = requests.map_err(HolderError::Api)?;
+        let limits = match self.recorded_limits(container).await? {
+            Some(limits) => limits,
+            None => {
+                let limits = raised(&requests, self.max_evictions);
+                self.record_limits(container, by, &limits).await?;
+                limits
+            }
+        };
+        for (request, limit) in &limits {
+            match self.api.set_max_containers(request, *limit).await {
+                Ok(()) => {}
+                // The request was deleted, or has ended.
+                Err(error) if error.is_not_found() || error.is_refused() || error.is_denied() => {
+                    tracing::warn!(
+                        %container, %request, %error,
+                        "an eviction counts as an attempt: the server does not raise container_count_max"
+                    );
+                    return Ok(false);
+                }
+                Err(error) => return Err(HolderError::Api(error)),
+            }
+        }
+        let is_raised = |request: &RequestAttempts| limits.contains_key(&request.uuid);
+        Ok(requests.iter().all(is_raised))
+    }
+
+    /// The limits that an earlier call wrote to the record.
+    async fn recorded_limits(
+        &self,
+        container: &ContainerUuid,
+    ) -> Result<Option<Limits>, HolderError> {
+        let record = match self.api.record(None, container).await {
+            Ok(ListedRecord::Parsed(record)) => record,
+            Ok(ListedRecord::Malformed(_, why)) => return Err(HolderError::Unreadable(why)),
+            Err(error) => return Err(HolderError::Api(error)),
+        };
+        let status = record.status.as_ref();
+        let recorded = status.and_then(|status| status.extra.get(RETRY_LIMITS));
+        Ok(recorded.and_then(|limits| serde_json::from_value(limits.clone()).ok()))
+    }
+
+    async fn record_limits(
+        &self,
+        container: &ContainerUuid,
+        by: &AttemptToken,
+        limits: &Limits,
+    ) -> Result<(), HolderError> {
+        let change = json!({"runtime_status": {RETRY_LIMITS: limits}});
+        let call = || self.api.update(Some(&by.token), container, change.clone());
+        self.as_holder(container, by, call).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_eviction_adds_one_container_until_there_were_many() {
+        // containers so far, limit, evictions allowed, new limit
+        for (containers, max_containers, max_evictions, expected) in [
+            (1, 3, 10, Some(4)),
+            (3, 3, 10, Some(4)),
+            (10, 12, 10, Some(13)),
+            (11, 13, 10, None),
+            (1, 0, 10, Some(4)),
+            (1, 1, 1, Some(2)),
+            (1, 3, 0, None),
+            (1, u32::MAX, 10, Some(u32::MAX)),
+        ] {
+            let request = RequestAttempts {
+                uuid: ContainerRequestUuid::generate("zzzzz"),
+                containers,
+                max_containers,
+            };
+            let limits = raised(std::slice::from_ref(&request), max_evictions);
+            assert_eq!(limits.get(&request.uuid).copied(), expected, "{request:?}");
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Cancels the record of a container whose executor is gone, with what the scheduler says of its
+//! job.
+//!
+//! Input: the container, its attempt token and the [`JobExit`] from the scheduler. Output: a
+//! cancelled record, with the reason, and an [`Outcome`]. If the site took the job away, the
+//! container's requests get one more attempt first.
+
+use arvados_client::records::ContainerState;
+use arvados_client::{ContainerUuid, TokenUuid};
+use crunch_contract::runtime_status::{EVICTION, PERMANENT_FAILURE};
+use fail_points::fail_point;
+use serde_json::json;
+
+use crate::act::holder::HolderError;
+use crate::act::unlock::{defer_reason, ended_event, exit_unknown};
+use crate::act::{TaskResult, TaskRunner};
+use crate::api::Api;
+use crate::model::attempt_token::AttemptToken;
+use crate::model::decision::Decision;
+use crate::model::outcome::Outcome;
+use crate::model::reason::Reason;
+use crate::model::task::Cancellation;
+use crate::scheduler::{Eviction, ExitCause, JobExit, Scheduler, Uncertainty};
+
+/// What the record and the decision say of a cancelled container.
+#[derive(Debug, Clone)]
+struct CancelReport {
+    reason: String,
+    /// How the site took the job away, and whether that counts as an attempt.
+    eviction: Option<(Eviction, bool)>,
+}
+
+impl CancelReport {
+    /// A report on an executor that the site did not take away.
+    fn lost(reason: String) -> Self {
+        Self {
+            reason,
+            eviction: None,
+        }
+    }
+
+    fn event(self, container: ContainerUuid) -> Decision {
+        let (state, reason) = (ContainerState::Cancelled, self.reason);
+        match self.eviction {
+            Some((eviction, counts)) => Decision::Evicted {
+                container,
+                state,
+                reason,
+                eviction,
+                counts,
+            },
+            None => Decision::ExecutorLost {
+                container,
+                state,
+                reason,
+            },
+        }
+    }
+}
+
+impl<A: Api, S: Scheduler> TaskRunner<A, S> {
+    /// Cancels the record, unless its job may be running or may have left results.
+    pub(crate) async fn cancel(&self, cancellation: Cancellation) -> TaskResult {
+        let exit = self
+            .scheduler
+            .job_exit(&cancellation.container, &cancellation.attempt)
+            .await;
+        let Cancellation {
+            container,
+            attempt,
+            token,
+            reason,
+            ignores_results,
+        } = cancellation;
+        let token = token.filter(|token| token.uuid == attempt);
+        let deferred = self
+            .defer_cancel(&container, token.as_ref(), &exit, reason, ignores_results)
+            .await;
+        if let Some(result) = deferred {
+            return result;
+        }
+        let mut report = CancelReport::lost(match reason {
+            Reason::Undelivered => {
+                let reason = exit.reason_or_default();
+                format!("{reason}; the results were not delivered in time")
+            }
+            _ => exit.reason_or_default(),
+        });
+        if let (Reason::JobGone, Some(eviction), Some(token)) =
+            (reason, exit.cause.eviction(), &token)
+        {
+            match self.allow_retry(&container, token).await {
+                Ok(allowed) => report.eviction = Some((eviction, !allowed)),
+                Err(error) => return self.not_cancelled(container, &attempt, report, error).await,
+            }
+        }
+        let cancelled = self
+            .write_cancelled(&container, token.as_ref(), &exit, &report)
+            .await;
+        match cancelled {
+            Ok(()) => self.conclude_cancel(container, &attempt, report).await,
+            Err(error) => self.not_cancelled(container, &attempt, report, error).await,
+        }
+    }
+
+    /// The result of a cancellation that must wait, because the job may be running or may have left
+    /// results on its node.
+    async fn defer_cancel(
+        &self,
+        container: &ContainerUuid,
+        token: Option<&AttemptToken>,
+        exit: &JobExit,
+        reason: Reason,
+        ignores_results: bool,
+    ) -> Option<TaskResult> {
+        let may_be_running = matches!(
+            exit.uncertainty,
+            Some(Uncertainty::StillRunning | Uncertainty::MayBeRunning(_))
+        );
+        // The record has what an earlier run of this dispatcher recorded.
+        if let (Reason::JobGone, Some(token), false) = (reason, token, may_be_running) {
+            let result = self.record_undelivered(container, token, exit).await;
+            if result.is_some() {
+                return result;
+            }
+        }
+        let why = defer_reason(exit, reason == Reason::JobGone && !ignores_results)?;
+        if let (Some(Uncertainty::ResultsUnknown(_)), Some(token)) = (&exit.uncertainty, token) {
+            self.record_uncertainty(container, &token.token, &why).await;
+        }
+        Some(exit_unknown(container, exit, why))
+    }
+
+    /// The result of a cancellation that the server refused.
+    async fn not_cancelled(
+        &self,
+        container: ContainerUuid,
+        attempt: &TokenUuid,
+        report: CancelReport,
+        error: HolderError,
+    ) -> TaskResult {
+        match error {
+            HolderError::NotHolder(record) => {
+                let error = record.status.as_ref().and_then(|s| s.error.as_ref());
+                let is_ours =
+                    error == Some(&report.reason) && record.state == ContainerState::Cancelled;
+                let event = match is_ours {
+                    // An earlier cancel took effect although its answer was lost.
+                    true => Some(report.event(container.clone())),
+                    false => ended_event(container.clone(), &record),
+                };
+                self.lock_lost(&container, attempt, record, event).await
+            }
+            HolderError::Expired => {
+                self.cancel_with_dispatch_token(container, attempt, report)
+                    .await
+            }
+            HolderError::Unreadable(why) => TaskResult::failed(&container, why),
+            HolderError::Api(error) => TaskResult::api_failed(&container, &error),
+        }
+    }
+
+    /// Writes Cancelled and the reason to the record. Without the attempt's token, the update may
+    /// contain nothing but the state.
+    async fn write_cancelled(
+        &self,
+        container: &ContainerUuid,
+        token: Option<&AttemptToken>,
+        exit: &JobExit,
+        report: &CancelReport,
+    ) -> Result<(), HolderError> {
+        fail_point("dispatcher.before-cancel");
+        let cancelled = match token {
+            Some(token) => {
+                let log = self.save_crash_log(container, exit).await;
+                let mut status = json!({"error": report.reason, "errorDetail": exit.detail});
+                match (report.eviction, exit.cause) {
+                    (Some((eviction, _)), _) => status[EVICTION] = eviction.word().into(),
+                    (None, ExitCause::Limit) => status[PERMANENT_FAILURE] = true.into(),
+                    (None, _) => {}
+                }
+                let mut change = json!({"state": "Cancelled", "runtime_status": status});
+                if let Some(log) = log {
+                    change["log"] = log.into();
+                }
+                let by = Some(&token.token);
+                let call = || self.api.update(by, container, change.clone());
+                self.as_holder(container, token, call).await
+            }
+            None => {
+                let bare = json!({"state": "Cancelled"});
+                let cancelled = self.api.update(None, container, bare).await;
+                cancelled.map_err(HolderError::Api)
+            }
+        };
+        fail_point("dispatcher.after-cancel");
+        cancelled
+    }
+
+    /// Cleans up after the record became Cancelled.
+    async fn conclude_cancel(
+        &self,
+        container: ContainerUuid,
+        attempt: &TokenUuid,
+        report: CancelReport,
+    ) -> TaskResult {
+        let is_revoked = self.cleanup_attempt(&container, attempt).await.is_ok();
+        let outcome = Outcome::Released(ContainerState::Cancelled, is_revoked);
+        TaskResult::new(outcome, vec![report.event(container)])
+    }
+
+    /// Cancels a container that cannot be unlocked, because the token of its attempt has expired.
+    pub(super) async fn cancel_after_expiry(
+        &self,
+        container: ContainerUuid,
+        attempt: &TokenUuid,
+        reason: String,
+    ) -> TaskResult {
+        let report = CancelReport::lost(reason);
+        self.cancel_with_dispatch_token(container, attempt, report)
+            .await
+    }
+
+    /// Cancels with the dispatch token, since the attempt holds the lock but its token has expired.
+    /// An unlock is impossible then. The update may contain nothing but the state.
+    async fn cancel_with_dispatch_token(
+        &self,
+        container: ContainerUuid,
+        attempt: &TokenUuid,
+        report: CancelReport,
+    ) -> TaskResult {
+        let bare = json!({"state": "Cancelled"});
+        match self.api.update(None, &container, bare).await {
+            Ok(()) => self.conclude_cancel(container, attempt, report).await,
+            Err(error) => TaskResult::api_failed(&container, &error),
+        }
+    }
+}
