@@ -56,6 +56,12 @@ pub struct Options {
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_request_memory)]
     pub max_request_memory: u64,
 
+    /// Accept requests for nodes that other jobs may take away (preemptible)
+    ///
+    /// Set it where a dispatcher maps them to a partition or to machines.
+    #[arg(long)]
+    pub accept_preemptible: bool,
+
     /// Time that a client may keep the server waiting while it sends or receives a body
     ///
     /// Each 16 KiB that it sends or receives gives one second back, so a slower transfer ends

@@ -272,6 +272,7 @@ fn open_app(
         block_signer: BlockSigner::new(block_key, rules.blocks_guarded),
         max_dispatch_attempts: 10,
         container_count_max: 3,
+        accepts_preemptible: options.accept_preemptible,
         rules,
     });
     let database = state.path.join("state.db");

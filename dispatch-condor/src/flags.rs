@@ -10,7 +10,7 @@ use dispatch_core::config::{self, Config, FileDefault, list, one};
 use dispatch_core::service::subcommands::dry_run::looks_secret;
 use dispatch_core::service::{self, man_page, subcommands};
 
-use crate::submit::admin_lines::AdminLines;
+use crate::submit::admin_lines::{AdminLines, GPUS, PREEMPTIBLE, RequestedKinds};
 use crate::submit::description::Settings;
 use crate::submit::quoting;
 use crate::submit::reserved_keys::contains_token;
@@ -51,6 +51,14 @@ pub struct Flags {
         allow_hyphen_values = true
     )]
     pub gpu_lines: Vec<String>,
+    /// Line of the submit descriptions of preemptible containers, a template; may be given several
+    /// times
+    #[arg(
+        long = "preemptible-submit-line",
+        value_name = "LINE",
+        allow_hyphen_values = true
+    )]
+    pub preemptible_lines: Vec<String>,
     /// Accounting group that jobs are charged to
     #[arg(long, value_name = "GROUP", default_value = "")]
     pub accounting_group: String,
@@ -165,10 +173,13 @@ impl Flags {
             lines.add_setting(flag, key, value)?;
         }
         for line in &self.lines {
-            lines.add("lines", line, false)?;
+            lines.add("lines", line, RequestedKinds::NONE)?;
         }
         for line in &self.gpu_lines {
-            lines.add("gpu_lines", line, true)?;
+            lines.add("gpu_lines", line, GPUS)?;
+        }
+        for line in &self.preemptible_lines {
+            lines.add("preemptible_lines", line, PREEMPTIBLE)?;
         }
         Ok(lines)
     }
@@ -190,6 +201,7 @@ pub fn config_defaults(config: &Config) -> Vec<FileDefault> {
     let ours = [
         list("lines", "Containers.Condor.SubmitLines", condor.submit_lines),
         list("gpu_lines", "Containers.Condor.GPUSubmitLines", condor.gpu_submit_lines),
+        list("preemptible_lines", "Containers.Condor.PreemptibleSubmitLines", condor.preemptible_submit_lines),
         one("accounting_group", "Containers.Condor.AccountingGroup", condor.accounting_group),
         one("accounting_group_user", "Containers.Condor.AccountingGroupUser", condor.accounting_group_user),
         one("concurrency_limits", "Containers.Condor.ConcurrencyLimits", condor.concurrency_limits),
@@ -210,7 +222,6 @@ mod tests {
     use dispatch_core::config::parse;
 
     use super::*;
-    use crate::submit::admin_lines::RequestedKinds;
 
     #[test]
     fn the_flags_are_well_formed() {

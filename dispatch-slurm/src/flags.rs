@@ -36,6 +36,14 @@ pub struct Flags {
     /// replaces the default
     #[arg(long = "sbatch-gpu-argument", value_name = "ARG", allow_hyphen_values = true, default_values = DEFAULT_GPU_ARGUMENTS)]
     pub gpu_arguments: Vec<String>,
+    /// Argument of sbatch for preemptible containers, a template, like --partition=low. May be
+    /// given several times
+    #[arg(
+        long = "preemptible-sbatch-argument",
+        value_name = "ARG",
+        allow_hyphen_values = true
+    )]
+    pub preemptible_arguments: Vec<String>,
     /// Account that jobs are charged to, for one partition or for all others; may be given
     /// several times
     #[arg(long, value_name = "[PARTITION:]NAME")]
@@ -100,6 +108,7 @@ impl Flags {
         let settings = Settings {
             arguments: self.arguments.clone(),
             gpu_arguments: self.gpu_arguments.clone(),
+            preemptible_arguments: self.preemptible_arguments.clone(),
             crunch_run: shlex::split(&self.crunch_run)
                 .filter(|words| !words.is_empty())
                 .ok_or("--crunch-run is not a command: a quote is not closed, or it is empty")?,

@@ -23,6 +23,8 @@ pub struct Settings {
     pub arguments: Vec<String>,
     /// Templates of sbatch arguments for containers that request GPUs.
     pub gpu_arguments: Vec<String>,
+    /// Templates of sbatch arguments for preemptible containers.
+    pub preemptible_arguments: Vec<String>,
     /// crunch-run and its arguments, as on the nodes.
     pub crunch_run: Vec<String>,
     /// Account that jobs are charged to.
@@ -120,6 +122,12 @@ fn names_a_cluster(argument: &str) -> bool {
 }
 
 impl Settings {
+    /// The templates of arguments for all kinds of containers.
+    pub fn all_arguments(&self) -> impl Iterator<Item = &String> + Clone {
+        let further = [&self.gpu_arguments, &self.preemptible_arguments];
+        self.arguments.iter().chain(further.into_iter().flatten())
+    }
+
     /// Checks the templates and the cluster; the error is for the admin.
     pub fn check(&self) -> Result<(), SettingsError> {
         // Job ids are unique within one cluster only, and `all` means several.
@@ -128,7 +136,7 @@ impl Settings {
         {
             return Err(SettingsError::Clusters(name.clone()));
         }
-        let arguments = self.arguments.iter().chain(&self.gpu_arguments);
+        let arguments = self.all_arguments();
         if let Some(argument) = arguments.clone().find(|argument| names_a_cluster(argument)) {
             return Err(SettingsError::OtherCluster(argument.clone()));
         }
@@ -197,6 +205,7 @@ pub fn file_defaults(config: &Config) -> Vec<FileDefault> {
     let ours = [
         list("arguments", "Containers.SLURM.SbatchArgumentsList", slurm.sbatch_arguments_list.clone()),
         list("gpu_arguments", "Containers.SLURM.SbatchGPUArgumentsList", slurm.sbatch_gpu_arguments_list.clone()),
+        list("preemptible_arguments", "Containers.SLURM.PreemptibleArgumentsList", slurm.preemptible_arguments_list.clone()),
         one("priority_spread", "Containers.SLURM.PrioritySpread", slurm.priority_spread.map(|spread| spread.to_string())),
         one("clusters", "Containers.SLURM.Clusters", slurm.clusters.clone()),
         map("account", "Containers.SLURM.Account", &slurm.account),
@@ -301,7 +310,7 @@ mod tests {
     fn the_file_says_what_flags_say() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         let text = "Clusters: {zzzzz: {Containers: {CrunchRunCommand: x-crunch-run, CrunchRunArgumentsList: ['--a=b c'],
-            RuntimeEngine: podman, MinRetryPeriod: 13s, SLURM: {SbatchGPUArgumentsList: [], Account: {gpu: x, '*': y},
+            RuntimeEngine: podman, MinRetryPeriod: 13s, SLURM: {SbatchGPUArgumentsList: [], PreemptibleArgumentsList: [--qos=low], Account: {gpu: x, '*': y},
             Clusters: 'a,b'}}}}";
         std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
         let given = file_defaults(&Config::read(file.path()).unwrap());
@@ -313,6 +322,7 @@ mod tests {
             defaults,
             [
                 ("gpu_arguments", String::new()),
+                ("preemptible_arguments", "--qos=low".to_owned()),
                 ("clusters", "a,b".to_owned()),
                 ("account", "*:y gpu:x".to_owned()),
                 (

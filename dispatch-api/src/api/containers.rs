@@ -105,6 +105,7 @@ fn create(call: &Call) -> Result<Reply> {
         let scheduling = constraints::scheduling(
             container.get("scheduling_parameters"),
             container.get("command"),
+            tx.config.accepts_preemptible,
         )?;
         container.set("scheduling_parameters", scheduling);
         container.set("reuse_key", reuse::reuse_key(&container));

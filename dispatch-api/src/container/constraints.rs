@@ -168,7 +168,7 @@ fn is_version(text: &str) -> bool {
 }
 
 /// The stored form of scheduling parameters.
-pub fn scheduling(given: &Value, command: &Value) -> Result<Value> {
+pub fn scheduling(given: &Value, command: &Value, accepts_preemptible: bool) -> Result<Value> {
     let given = object("scheduling_parameters", given)?;
     let mut problems = Vec::new();
     let known = ["partitions", "preemptible", "max_run_time", "supervisor"];
@@ -196,7 +196,7 @@ pub fn scheduling(given: &Value, command: &Value) -> Result<Value> {
         ));
     }
     let preemptible = part("preemptible", json!(false));
-    if preemptible == true {
+    if preemptible == true && !accepts_preemptible {
         problems.push(
             "Scheduling parameters preemptible instances are not configured on this server".into(),
         );
@@ -282,16 +282,19 @@ mod tests {
             let error = runtime(&given, true).unwrap_err().to_string();
             assert!(error.contains(word), "{given}: {error}");
         }
-        assert!(scheduling(&json!({"queue": "x"}), &json!([])).is_err());
-        assert!(scheduling(&json!({"preemptible": true}), &json!([])).is_err());
+        assert!(scheduling(&json!({"queue": "x"}), &json!([]), true).is_err());
+        let preemptible = json!({"preemptible": true});
+        assert!(scheduling(&preemptible, &json!([]), false).is_err());
+        let stored = scheduling(&preemptible, &json!([]), true).unwrap();
+        assert_eq!(stored["preemptible"], true);
     }
 
     #[test]
     fn a_workflow_runner_is_a_supervisor() {
-        let stored = scheduling(&json!({}), &json!(["arvados-cwl-runner", "x"])).unwrap();
+        let stored = scheduling(&json!({}), &json!(["arvados-cwl-runner", "x"]), false).unwrap();
         assert_eq!(stored["supervisor"], true);
         assert_eq!(
-            scheduling(&json!({}), &json!(["sh"])).unwrap()["supervisor"],
+            scheduling(&json!({}), &json!(["sh"]), false).unwrap()["supervisor"],
             false
         );
     }

@@ -65,7 +65,7 @@ pub fn create(tx: &Tx<'_>, caller: &Caller, attributes: &Map<String, Value>) -> 
     if !["Uncommitted", "Committed"].contains(&wanted.as_str()) {
         return Err(wrong_transition("nil", &wanted));
     }
-    normalise(&mut request)?;
+    normalise(tx, &mut request)?;
     // The request is inserted uncommitted first, because the container's priority depends on it.
     request.set("state", "Uncommitted");
     let written = tx.create(&CONTAINER_REQUESTS, caller, request)?;
@@ -113,7 +113,7 @@ pub fn update(
     match (from.as_str(), to.as_str()) {
         ("Uncommitted", "Uncommitted" | "Committed") => {
             check_server_set(&old, &new)?;
-            normalise(&mut new)?;
+            normalise(tx, &mut new)?;
         }
         ("Committed", "Committed" | "Final") => {
             check_changes(&old, &new, |name| MUTABLE_AFTER_COMMIT.contains(&name))?;
@@ -192,12 +192,15 @@ fn commit(tx: &Tx<'_>, caller: &Caller, old: &Record, new: Record) -> Result<Rec
 }
 
 /// Validates what holds in every state, and normalises constraints.
-fn normalise(request: &mut Record) -> Result<()> {
+fn normalise(tx: &Tx<'_>, request: &mut Record) -> Result<()> {
     check_priority(request)?;
     let committing = request.text("state") == "Committed";
     let runtime = constraints::runtime(request.get("runtime_constraints"), committing)?;
-    let scheduling =
-        constraints::scheduling(request.get("scheduling_parameters"), request.get("command"))?;
+    let scheduling = constraints::scheduling(
+        request.get("scheduling_parameters"),
+        request.get("command"),
+        tx.config.accepts_preemptible,
+    )?;
     request.set("runtime_constraints", runtime);
     request.set("scheduling_parameters", scheduling);
     if request

@@ -12,6 +12,8 @@ pub struct ClusterConfig {
     pub block_signer: BlockSigner,
     pub max_dispatch_attempts: i64,
     pub container_count_max: i64,
+    /// Whether requests may ask for preemptible nodes.
+    pub accepts_preemptible: bool,
     pub rules: &'static Rules,
 }
 
@@ -25,6 +27,7 @@ impl ClusterConfig {
             block_signer: BlockSigner::new("key".into(), true),
             max_dispatch_attempts: 10,
             container_count_max: 3,
+            accepts_preemptible: false,
             rules: crate::emulation::Emulate::None.rules(),
         }
     }

@@ -57,6 +57,15 @@ pub struct Submit {
     /// Priority from 1 to 1000; a larger one starts sooner. 0 puts the job on hold
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub priority: u32,
+    /// Partition of the scheduler where the job may run; may be given several times
+    #[arg(long, value_name = "NAME")]
+    pub partition: Vec<String>,
+    /// Run the job where other jobs may take its node away, if the site has such nodes
+    #[arg(long)]
+    pub preemptible: bool,
+    /// Maximum number of attempts, where the job itself is not at fault [default: the server's]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_attempts: Option<u32>,
     /// Name of the job [default: the name of the command]
     #[arg(long, value_name = "TEXT")]
     pub name: Option<String>,
@@ -233,13 +242,23 @@ fn attributes(args: &Submit, plan: &Plan, name: &str, image: &str, mounts: Value
     if let Some(time) = args.time {
         scheduling.insert("max_run_time".into(), json!(time.as_secs()));
     }
-    json!({
+    if !args.partition.is_empty() {
+        scheduling.insert("partitions".into(), json!(args.partition));
+    }
+    if args.preemptible {
+        scheduling.insert("preemptible".into(), json!(true));
+    }
+    let mut request = json!({
         "name": name, "state": "Committed", "priority": args.priority, "use_existing": args.reuse,
         "container_image": image, "command": args.command, "cwd": ".", "environment": plan.environment,
         "output_path": plan.output_path, "mounts": mounts,
         "output_name": collection_name::from_text(&format!("Output of {name}")),
         "runtime_constraints": constraints, "scheduling_parameters": scheduling,
-    })
+    });
+    if let Some(attempts) = args.max_attempts {
+        request["container_count_max"] = json!(attempts);
+    }
+    request
 }
 
 async fn mounts(

@@ -29,6 +29,12 @@ async fn a_job_is_what_its_flags_say() {
             "--env",
             "A=b",
             "--network",
+            "--partition",
+            "short",
+            "--partition",
+            "long",
+            "--max-attempts",
+            "2",
             "--name",
             "my job",
             "--",
@@ -51,8 +57,20 @@ async fn a_job_is_what_its_flags_say() {
     assert_eq!(request["runtime_constraints"]["ram"], 1u64 << 30);
     assert_eq!(request["runtime_constraints"]["API"], true);
     assert_eq!(request["scheduling_parameters"]["max_run_time"], 5400);
+    let partitions = &request["scheduling_parameters"]["partitions"];
+    assert_eq!(*partitions, json!(["short", "long"]));
+    assert_eq!(request["container_count_max"], 2);
     assert_eq!(request["mounts"]["/out"]["capacity"], 2u64 << 30);
     assert_eq!(shown["state"], "Queued");
+}
+
+/// A server whose site has no preemptible nodes says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_preemptible_job_needs_a_site_with_such_nodes() {
+    let fixture = Fixture::with_image().await;
+    let submit = ["submit", "--image", "tool", "--preemptible", "--", "true"];
+    let refused = fixture.run(&submit).await;
+    refused.says(1, &["preemptible", "not configured on this server"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

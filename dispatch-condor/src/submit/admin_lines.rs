@@ -38,6 +38,8 @@ pub struct RequestedKinds {
     pub partitions: bool,
     /// Whether it requests GPUs.
     pub gpus: bool,
+    /// Whether it may run where other jobs take its machine away.
+    pub preemptible: bool,
 }
 
 impl RequestedKinds {
@@ -45,6 +47,14 @@ impl RequestedKinds {
         run_time_limit: true,
         partitions: true,
         gpus: true,
+        preemptible: true,
+    };
+    /// A container that requests none of them.
+    pub const NONE: Self = Self {
+        run_time_limit: false,
+        partitions: false,
+        gpus: false,
+        preemptible: false,
     };
 
     /// The requests of a container with these needs.
@@ -53,6 +63,7 @@ impl RequestedKinds {
             run_time_limit: needs.max_run_time.is_some(),
             partitions: !needs.partitions.is_empty(),
             gpus: needs.gpus > 0,
+            preemptible: needs.preemptible,
         }
     }
 
@@ -61,8 +72,20 @@ impl RequestedKinds {
         self.run_time_limit >= other.run_time_limit
             && self.partitions >= other.partitions
             && self.gpus >= other.gpus
+            && self.preemptible >= other.preemptible
     }
 }
+
+/// For lines of containers that request GPUs.
+pub const GPUS: RequestedKinds = RequestedKinds {
+    gpus: true,
+    ..RequestedKinds::NONE
+};
+/// For lines of preemptible containers.
+pub const PREEMPTIBLE: RequestedKinds = RequestedKinds {
+    preemptible: true,
+    ..RequestedKinds::NONE
+};
 
 /// A line and its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,12 +131,13 @@ impl Line {
 pub struct AdminLines(Vec<(RequestedKinds, Line)>);
 
 impl AdminLines {
-    /// Adds a template from the flag `flag`; with `gpus` only for containers that request GPUs.
-    pub fn add(&mut self, flag: &'static str, template: &str, gpus: bool) -> Result<(), LineError> {
-        let mut asks = RequestedKinds {
-            gpus,
-            ..RequestedKinds::default()
-        };
+    /// Adds a template from the flag `flag`, only for containers that request all of `asks`.
+    pub fn add(
+        &mut self,
+        flag: &'static str,
+        template: &str,
+        mut asks: RequestedKinds,
+    ) -> Result<(), LineError> {
         let requested = std::cell::Cell::new(asks);
         let filled = template::render_with(template, |letter| {
             let mut now = requested.get();
@@ -154,7 +178,7 @@ impl AdminLines {
         match value.trim() {
             "" => Ok(()),
             value => {
-                self.add(flag, &format!("{key} = {value}"), false)?;
+                self.add(flag, &format!("{key} = {value}"), RequestedKinds::NONE)?;
                 if let Some((_, line)) = self.0.last_mut() {
                     let value = value.to_owned();
                     line.source = Some(Source::Set { flag, value });
@@ -211,7 +235,7 @@ mod tests {
     fn lines(templates: &[&str]) -> Result<AdminLines, LineError> {
         let mut lines = AdminLines::default();
         for template in templates {
-            lines.add("lines", template, false)?;
+            lines.add("lines", template, RequestedKinds::NONE)?;
         }
         Ok(lines)
     }
@@ -230,7 +254,10 @@ mod tests {
             "+Limit = %W",
         ])
         .unwrap();
-        given.add("gpu_lines", "+GPUs = %G * 100%%", true).unwrap();
+        given.add("gpu_lines", "+GPUs = %G * 100%%", GPUS).unwrap();
+        given
+            .add("preemptible_lines", "+Low = true", PREEMPTIBLE)
+            .unwrap();
         assert_eq!(
             texts(&given, &[], RequestedKinds::default()),
             ["+Size = \"$(JobCpus)/$(JobMemory)/$(JobScratch)/$(JobGpus)/$(JobInstanceType)\""]
@@ -240,7 +267,8 @@ mod tests {
             [
                 "+Queue = \"$(JobPartitions)\"",
                 "+Limit = $(JobMinutes)",
-                "+GPUs = $(JobGpus) * 100%"
+                "+GPUs = $(JobGpus) * 100%",
+                "+Low = true"
             ]
         );
     }
@@ -282,7 +310,9 @@ mod tests {
             texts(&given, &[], RequestedKinds::default()),
             ["rank = Memory"]
         );
-        given.add("lines", "rank = Cpus", false).unwrap();
+        given
+            .add("lines", "rank = Cpus", RequestedKinds::NONE)
+            .unwrap();
         assert_eq!(
             texts(&given, &[], RequestedKinds::default()),
             ["rank = Cpus"]

@@ -298,7 +298,7 @@ mod tests {
     fn settings(given: &[&str]) -> Settings {
         let mut lines = AdminLines::default();
         for line in given {
-            lines.add("lines", line, false).unwrap();
+            lines.add("lines", line, RequestedKinds::NONE).unwrap();
         }
         Settings {
             crunch_run: vec!["/opt/crunch-run".into(), "--it's \"so\" $(x)".into()],

@@ -145,6 +145,8 @@ pub struct Slurm {
     /// Further arguments for containers with GPUs.
     #[serde(rename = "SbatchGPUArgumentsList")]
     pub sbatch_gpu_arguments_list: Option<Vec<String>>,
+    /// Further arguments for preemptible containers. Not in upstream Arvados.
+    pub preemptible_arguments_list: Option<Vec<String>>,
     /// Environment variables for sbatch, which passes them to the job.
     pub sbatch_environment_variables: Option<BTreeMap<String, String>>,
     /// Accounts by partition; `*` is any other partition. Not in upstream Arvados.
@@ -172,6 +174,8 @@ pub struct Condor {
     /// Further lines for containers with GPUs.
     #[serde(rename = "GPUSubmitLines")]
     pub gpu_submit_lines: Option<Vec<String>>,
+    /// Further lines for preemptible containers.
+    pub preemptible_submit_lines: Option<Vec<String>>,
     /// Accounting group that is charged.
     pub accounting_group: Option<String>,
     /// User within the accounting group.

@@ -42,7 +42,7 @@ const CLOSED_SECTIONS: [(&str, &[&str]); 4] = [
 ];
 
 /// Keys that dispatchers read, below `Clusters.ID.`.
-const KNOWN: [&str; 45] = [
+const KNOWN: [&str; 47] = [
     "SystemRootToken",
     "Services",
     "Services.Controller",
@@ -59,6 +59,7 @@ const KNOWN: [&str; 45] = [
     "Containers.SLURM.PrioritySpread",
     "Containers.SLURM.SbatchArgumentsList",
     "Containers.SLURM.SbatchGPUArgumentsList",
+    "Containers.SLURM.PreemptibleArgumentsList",
     "Containers.SLURM.SbatchEnvironmentVariables",
     "Containers.SLURM.Account",
     "Containers.SLURM.QOS",
@@ -68,6 +69,7 @@ const KNOWN: [&str; 45] = [
     "Containers.Condor",
     "Containers.Condor.SubmitLines",
     "Containers.Condor.GPUSubmitLines",
+    "Containers.Condor.PreemptibleSubmitLines",
     "Containers.Condor.AccountingGroup",
     "Containers.Condor.AccountingGroupUser",
     "Containers.Condor.ConcurrencyLimits",

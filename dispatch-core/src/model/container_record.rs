@@ -56,7 +56,12 @@ impl ContainerSnapshot {
         let error = self.status.as_ref().and_then(|s| s.error.as_deref());
         let error = error.map(quoted).filter(|line| !line.is_empty());
         match (&self.state, self.exit_code, error) {
-            (ContainerState::Complete, Some(code), _) => format!("Complete, with exit code {code}"),
+            (ContainerState::Complete, Some(code), None) => {
+                format!("Complete, with exit code {code}")
+            }
+            (ContainerState::Complete, Some(code), Some(error)) => {
+                format!("Complete, with exit code {code}: {error}")
+            }
             (state, _, Some(error)) => format!("{state}, {error}"),
             (state, ..) => state.to_string(),
         }
@@ -138,6 +143,11 @@ mod tests {
                 "Complete, with exit code 3",
             ),
             (json!({"state": "Complete"}), "Complete"),
+            (
+                json!({"state": "Complete", "exit_code": 137,
+                    "runtime_status": {"error": "killed by its memory limit"}}),
+                "Complete, with exit code 137: killed by its memory limit",
+            ),
             (json!({"state": "Cancelled"}), "Cancelled"),
             (error(" \n"), "Cancelled"),
             (error("no disk"), "Cancelled, no disk"),

@@ -19,6 +19,8 @@ pub struct NodeClassCache {
     requested: GrantedKinds,
     /// Partitions that the admin's arguments name.
     fixed_partitions: Vec<String>,
+    /// Partitions that the admin's arguments name for preemptible containers.
+    preemptible_partitions: Vec<String>,
     cache: CachedQuery<NodeClasses>,
 }
 
@@ -28,6 +30,7 @@ impl NodeClassCache {
         Self {
             requested: GrantedKinds::from_settings(settings),
             fixed_partitions: fixed_partitions(&settings.arguments),
+            preemptible_partitions: fixed_partitions(&settings.preemptible_arguments),
             cache: CachedQuery::default(),
         }
     }
@@ -40,11 +43,28 @@ impl NodeClassCache {
         fit.unwrap_or(Admission::Now)
     }
 
+    /// The partitions of a container's job; empty means the default one.
+    fn partitions_of(&self, needs: &ResourceRequest) -> Vec<String> {
+        match needs.preemptible && !self.preemptible_partitions.is_empty() {
+            true => self.preemptible_partitions.clone(),
+            false => self.requested.partitions_of(needs, &self.fixed_partitions),
+        }
+    }
+
+    /// The least number of nodes that fit a container; 0 if none is known.
+    pub fn fitting_nodes(&self, needs: &ResourceRequest) -> u64 {
+        let count = |capacity: &NodeClasses| {
+            let partitions = self.partitions_of(needs);
+            capacity.fitting_nodes(needs, self.requested, &partitions)
+        };
+        self.cache.read(count).unwrap_or_default()
+    }
+
     /// The time limits of the partitions where a container could run. Unlimited if they are not
     /// known.
     pub fn times(&self, needs: &ResourceRequest) -> PartitionTimes {
         let times = |capacity: &NodeClasses| {
-            let partitions = self.requested.partitions_of(needs, &self.fixed_partitions);
+            let partitions = self.partitions_of(needs);
             capacity.times(needs, self.requested, &partitions)
         };
         self.cache.read(times).unwrap_or_default()

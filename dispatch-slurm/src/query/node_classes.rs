@@ -158,13 +158,42 @@ impl NodeClasses {
         if partitions.iter().any(|name| self.hidden.contains(name)) {
             return PartitionTimes::default();
         }
+        let fitting = self.fitting(needs, requested, partitions);
+        let limits: Vec<_> = fitting.map(|class| class.time).collect();
+        PartitionTimes::of(&limits)
+    }
+
+    /// The least number of nodes in these partitions that fit a container. A node may be in several
+    /// partitions, so the largest of them counts.
+    pub fn fitting_nodes(
+        &self,
+        needs: &ResourceRequest,
+        requested: GrantedKinds,
+        partitions: &[String],
+    ) -> u64 {
+        let partitions = match partitions {
+            [] => self.default_partition.as_slice(),
+            named => named,
+        };
+        let mut nodes: BTreeMap<&str, u64> = BTreeMap::new();
+        for class in self.fitting(needs, requested, partitions) {
+            let count = nodes.entry(&class.partition).or_default();
+            *count = count.saturating_add(class.nodes);
+        }
+        nodes.into_values().max().unwrap_or(0)
+    }
+
+    fn fitting<'a>(
+        &'a self,
+        needs: &ResourceRequest,
+        requested: GrantedKinds,
+        partitions: &'a [String],
+    ) -> impl Iterator<Item = &'a NodeClass> {
         let requirements = requirements(needs, requested);
-        let fits = |class: &&NodeClass| {
+        self.classes.iter().filter(move |class| {
             partitions.contains(&class.partition)
                 && requirements.iter().all(|one| one.amount <= (one.of)(class))
-        };
-        let limits: Vec<_> = self.classes.iter().filter(fits).map(|c| c.time).collect();
-        PartitionTimes::of(&limits)
+        })
     }
 }
 

@@ -184,7 +184,7 @@ fn describe_limit(word: &str) -> Description {
         ),
         _ if of_all => (
             Transient,
-            "for other jobs of its account or quality of service to end",
+            "for other jobs of its account or quality of service to end, or for ever if it alone is over their limit",
         ),
         _ if word.starts_with("QOSMin") => (
             NeedsAdmin,

@@ -172,8 +172,8 @@ fn is_incompatible(argument: &str) -> bool {
 
 /// Whether the settings of the admin allow arrays.
 pub fn settings_allow_arrays(settings: &Settings) -> bool {
-    let mut lists = settings.arguments.iter().chain(&settings.gpu_arguments);
-    settings.clusters.is_none() && !lists.any(|argument| is_incompatible(argument))
+    let mut arguments = settings.all_arguments();
+    settings.clusters.is_none() && !arguments.any(|argument| is_incompatible(argument))
 }
 
 /// Parses the maximum number of elements from `scontrol show config`: element numbers end below

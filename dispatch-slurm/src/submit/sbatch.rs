@@ -74,7 +74,15 @@ impl Settings {
         } else {
             &[]
         };
-        let lists = [("arguments", &self.arguments[..]), ("gpu_arguments", gpus)];
+        let preemptible: &[String] = match needs.preemptible {
+            true => &self.preemptible_arguments,
+            false => &[],
+        };
+        let lists = [
+            ("arguments", &self.arguments[..]),
+            ("gpu_arguments", gpus),
+            ("preemptible_arguments", preemptible),
+        ];
         let mut admins = Vec::new();
         for (flag, list) in lists {
             for template in list {

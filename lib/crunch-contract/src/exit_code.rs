@@ -63,6 +63,9 @@ pub fn describe(status: i64) -> &'static str {
         }
         (Some(ExitCode::Misconfigured), _) => "crunch-run is misconfigured on that node",
         (Some(ExitCode::Stopped), _) => "a signal stopped the container",
+        // As a shell says it.
+        (None, 126) => "crunch-run cannot be executed on that node",
+        (None, 127) => "crunch-run is not on that node, under the name that the dispatcher gives",
         (None, 128..) => "crunch-run was killed",
         (None, _) => "crunch-run failed without recording a final state",
     }
@@ -92,5 +95,6 @@ mod tests {
     fn a_signal_is_told_from_a_failure() {
         assert!(describe(137).contains("killed"));
         assert!(describe(1).contains("failed"));
+        assert!(describe(127).contains("is not on that node"));
     }
 }

@@ -69,6 +69,26 @@ fn from_lists(settings: &Settings, needs: &ResourceRequest) -> String {
 }
 
 #[test]
+fn preemptible_containers_get_arguments_of_their_own() {
+    let settings = Settings {
+        preemptible_arguments: owned(&["--partition=low", "--qos=low"]),
+        ..upstream()
+    };
+    let plain = ResourceRequest::default();
+    let needs = ResourceRequest {
+        preemptible: true,
+        partitions: vec!["main".to_owned()],
+        ..plain.clone()
+    };
+    let all = words(sbatch(&settings, &needs, &[]));
+    let last = all.iter().rfind(|word| word.starts_with("--partition="));
+    assert_eq!(last.unwrap(), "--partition=low", "{all:?}");
+    assert!(all.contains(&"--qos=low".to_owned()));
+    let all = words(sbatch(&settings, &plain, &[]));
+    assert!(!all.iter().any(|word| word.contains("low")), "{all:?}");
+}
+
+#[test]
 fn lists_are_rendered_as_upstream_does() {
     let gpus = ResourceRequest {
         gpus: 3,

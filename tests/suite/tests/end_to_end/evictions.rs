@@ -192,6 +192,23 @@ async fn slurm_preempts_and_kills_jobs_five_times() {
     preempted_five_times("trap : TERM", &patient_crunch_run()).await;
 }
 
+/// The site names a partition for containers that may be preempted. Only they run there.
+#[tokio::test(flavor = "multi_thread")]
+async fn preemptible_containers_run_where_the_site_says() {
+    let cluster = cluster(&PREEMPTION);
+    let low = ["--preemptible-sbatch-argument", "--partition=low"];
+    let stack = Stack::with_api(&["--accept-preemptible"], |servers, dir| {
+        cluster.dispatcher(servers, &dir.join("shared"), &low)
+    })
+    .await;
+    for (preemptible, partition) in [(true, "low"), (false, "main")] {
+        let more = json!({"scheduling_parameters": {"preemptible": preemptible}});
+        let (_, container) = stack.submit(partition, "sleep 1000", more).await;
+        let job = cluster.job(&container);
+        assert_eq!(cluster.job_field(&job, "%P"), partition);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn slurm_jobs_are_cancelled_by_somebody() {
     let cluster = cluster(&[]);

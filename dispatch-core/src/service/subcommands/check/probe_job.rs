@@ -166,7 +166,7 @@ async fn test<T: ProbeScheduler>(
                 CHECK_NAME,
                 format!("{command} accepted no job: {error}"),
                 format!(
-                    "run the command that `--dry-run UUID` shows by hand, and read the error of {command}"
+                    "mend what {command} says: a missing account or partition, for example; `--dry-run UUID` shows the command for a container"
                 ),
             );
         }
