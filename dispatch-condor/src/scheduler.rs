@@ -59,6 +59,10 @@ impl Scheduler for Condor {
         candidates.iter().map(fit).collect()
     }
 
+    fn fits_beside(&self, needs: &ResourceRequest, nodes: &[String]) -> bool {
+        self.capacity.fits_beside(needs, nodes)
+    }
+
     /// One `condor_submit` of a thousand jobs takes as long as one of two jobs.
     fn capabilities(&self) -> Capabilities {
         let took = lock(&self.queue).took;

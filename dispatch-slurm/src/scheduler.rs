@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use arvados_client::{ContainerUuid, TokenUuid};
-use dispatch_core::model::resources::Admission;
+use dispatch_core::model::resources::{Admission, ResourceRequest};
 use dispatch_core::model::world::{Job, JobId};
 use dispatch_core::scheduler::submit_host::SubmitHost;
 use dispatch_core::scheduler::{
@@ -97,6 +97,10 @@ impl Scheduler for Slurm {
             other => other,
         };
         candidates.iter().map(fit).collect()
+    }
+
+    fn fits_beside(&self, needs: &ResourceRequest, nodes: &[String]) -> bool {
+        self.capacity.fitting_nodes(needs) > nodes.len() as u64
     }
 
     fn capabilities(&self) -> Capabilities {

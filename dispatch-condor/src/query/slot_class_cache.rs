@@ -46,6 +46,12 @@ impl SlotClassCache {
         self.pool_grows || machines.is_none_or(|machines| machines > 1)
     }
 
+    /// Whether a container fits another machine than these.
+    pub fn fits_beside(&self, needs: &ResourceRequest, machines: &[String]) -> bool {
+        let fits = self.cached.read(|pool| pool.fits_beside(needs, machines));
+        fits.unwrap_or(false)
+    }
+
     /// Runs condor_status if the cached capacity is old.
     pub async fn refresh(&self, timeout: Duration) {
         let arguments = [

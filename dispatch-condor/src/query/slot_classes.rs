@@ -3,7 +3,7 @@
 //! A partitionable slot counts with all it had before it was divided. condor_status does not show
 //! machines that are down.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use dispatch_core::model::resources::{Admission, ResourceRequest};
 use dispatch_core::scheduler::class_ads;
@@ -47,8 +47,8 @@ struct SlotClass {
 /// The classes of slots in the pool, and the number of its machines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotClasses {
-    classes: BTreeSet<SlotClass>,
-    machines: usize,
+    /// The machines with a slot of each class.
+    classes: BTreeMap<SlotClass, BTreeSet<String>>,
     /// Whether an ad could not be read, so that there may be larger slots.
     has_unreadable: bool,
 }
@@ -70,31 +70,35 @@ impl SlotClasses {
         let count = ads.len();
         let slots = ads.into_iter().filter_map(|ad| ad.read::<Slot>().ok());
         let slots: Vec<Slot> = slots.collect();
-        let machines: BTreeSet<&str> = slots.iter().map(|slot| slot.machine.as_str()).collect();
-        let machines = machines.len();
-        let classes: BTreeSet<SlotClass> = slots.iter().map(SlotClass::of).collect();
+        let has_unreadable = slots.len() < count;
+        let mut classes: BTreeMap<SlotClass, BTreeSet<String>> = BTreeMap::new();
+        for slot in slots {
+            let class = SlotClass::of(&slot);
+            classes.entry(class).or_default().insert(slot.machine);
+        }
         (!classes.is_empty()).then_some(Self {
             classes,
-            machines,
-            has_unreadable: slots.len() < count,
+            has_unreadable,
         })
     }
 
     /// The number of machines.
     pub fn machines(&self) -> usize {
-        self.machines
+        let machines: BTreeSet<&String> = self.classes.values().flatten().collect();
+        machines.len()
+    }
+
+    /// Whether a container fits a slot of another machine than these, busy or not.
+    pub fn fits_beside(&self, needs: &ResourceRequest, machines: &[String]) -> bool {
+        let wants = SlotClass::wanted(needs);
+        let mut fitting = self.classes.iter().filter(|(class, _)| class.has(&wants));
+        fitting.any(|(_, names)| names.iter().any(|name| !machines.contains(name)))
     }
 
     /// Whether a container could run here if everything were free.
     pub fn fit(&self, needs: &ResourceRequest) -> Admission {
-        let wants = SlotClass {
-            cpus: needs.cpus.into(),
-            memory: needs.ram.div_ceil(MIB),
-            disk: needs.disk().div_ceil(KIB),
-            gpus: needs.gpus.into(),
-        };
-        let fits = |class: &SlotClass| AMOUNTS.iter().all(|(of, _)| of(&wants) <= of(class));
-        match self.has_unreadable || self.classes.iter().any(fits) {
+        let wants = SlotClass::wanted(needs);
+        match self.has_unreadable || self.classes.keys().any(|class| class.has(&wants)) {
             true => Admission::Now,
             false => Admission::Never(self.describe_shortfall(&wants)),
         }
@@ -103,7 +107,7 @@ impl SlotClasses {
     /// The amounts that no slot has. If some slot has each amount but none has all, what the
     /// nearest slot has.
     fn describe_shortfall(&self, wants: &SlotClass) -> String {
-        let largest = |of: AmountOf| self.classes.iter().map(of).max().unwrap_or(0);
+        let largest = |of: AmountOf| self.classes.keys().map(of).max().unwrap_or(0);
         let beyond: Vec<String> = AMOUNTS
             .iter()
             .filter(|(of, _)| of(wants) > largest(*of))
@@ -121,7 +125,7 @@ impl SlotClasses {
                 .filter(|(of, _)| of(wants) > of(class))
                 .count()
         };
-        let nearest = self.classes.iter().min_by_key(missed);
+        let nearest = self.classes.keys().min_by_key(missed);
         let list = |class: &SlotClass| {
             let wanted_amounts = AMOUNTS.iter().filter(|(of, _)| of(wants) > 0);
             let each: Vec<String> = wanted_amounts
@@ -138,6 +142,19 @@ impl SlotClasses {
 }
 
 impl SlotClass {
+    fn wanted(needs: &ResourceRequest) -> Self {
+        Self {
+            cpus: needs.cpus.into(),
+            memory: needs.ram.div_ceil(MIB),
+            disk: needs.disk().div_ceil(KIB),
+            gpus: needs.gpus.into(),
+        }
+    }
+
+    fn has(&self, wants: &Self) -> bool {
+        AMOUNTS.iter().all(|(of, _)| of(wants) <= of(self))
+    }
+
     fn of(slot: &Slot) -> Self {
         let amount = |all: f64, whole: f64| match slot.partitionable_slot && all > 0.0 {
             true => all as u64,
@@ -188,6 +205,27 @@ mod tests {
                 _ => None,
             };
             assert_eq!(why.as_deref(), expected, "{needs:?}");
+        }
+    }
+
+    #[test]
+    fn another_machine_must_fit_too() {
+        let pool = SlotClasses::parse(POOL).unwrap();
+        let needs = |cpus| ResourceRequest {
+            cpus,
+            ..ResourceRequest::default()
+        };
+        for (cpus, machines, expected) in [
+            (2, &["n1"][..], true),
+            (2, &["n2"][..], true),
+            (2, &["n1", "n2"][..], false),
+            (8, &["n1"][..], true),
+            (8, &["n2"][..], false),
+            (9, &[][..], false),
+        ] {
+            let machines: Vec<String> = machines.iter().map(ToString::to_string).collect();
+            let found = pool.fits_beside(&needs(cpus), &machines);
+            assert_eq!(found, expected, "{cpus} {machines:?}");
         }
     }
 

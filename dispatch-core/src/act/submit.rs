@@ -21,7 +21,11 @@ use crate::scheduler::{Scheduler, SchedulerError, SubmitRequest};
 impl<A: Api, S: Scheduler> TaskRunner<A, S> {
     pub(super) async fn submit(&self, batch: Vec<Submission>) -> TaskResults {
         let gateway = self.gateway.as_ref();
-        let requests = batch.iter().map(|one| request(one, gateway)).collect();
+        let request = |one: &Submission| SubmitRequest {
+            avoid: self.nodes_to_avoid(one),
+            ..request(one, gateway)
+        };
+        let requests = batch.iter().map(request).collect();
         fail_point("dispatcher.before-submit");
         let answers = self.submit_from_host(requests).await;
         fail_point("dispatcher.after-submit");
@@ -36,6 +40,21 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             async move { (container, self.conclude_submit(submission, answer).await) }
         });
         join_all(concluded).await
+    }
+
+    /// The nodes that the job must not use: the excluded ones, and those of its last attempts if
+    /// another node fits.
+    fn nodes_to_avoid(&self, one: &Submission) -> Vec<String> {
+        let mut all = one.avoid.clone();
+        let own = one
+            .failed_on
+            .iter()
+            .filter(|node| !one.avoid.contains(node));
+        all.extend(own.cloned());
+        match all.len() > one.avoid.len() && self.scheduler.fits_beside(&one.needs, &all) {
+            true => all,
+            false => one.avoid.clone(),
+        }
     }
 
     /// Submits, if the job directories are where the nodes look for them.

@@ -60,6 +60,8 @@ pub struct Submission {
     pub needs: ResourceRequest,
     /// Nodes to exclude.
     pub avoid: Vec<String>,
+    /// Nodes on which its last attempts failed, to exclude if another node fits.
+    pub failed_on: Vec<String>,
 }
 
 /// A job to cancel.

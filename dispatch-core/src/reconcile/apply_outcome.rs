@@ -157,6 +157,10 @@ impl Reconciler {
             known.seen = now;
         }
         self.set_attempt(container, token, Phase::Locked);
+        // It avoids other nodes than its neighbours in a batch.
+        if !self.submits.failed_nodes(container, now).is_empty() {
+            self.limits.batcher.submit_alone(container.clone());
+        }
     }
 
     fn set_attempt(&mut self, container: &ContainerUuid, token: AttemptToken, phase: Phase) {

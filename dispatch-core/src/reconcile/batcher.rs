@@ -238,6 +238,7 @@ mod tests {
             },
             needs: ResourceRequest::default(),
             avoid: vec![],
+            failed_on: vec![],
         };
         (0..count).map(|_| submission()).collect()
     }

@@ -1,6 +1,8 @@
 //! Finds nodes on which jobs keep failing. Input: failures and running containers by node. Output:
 //! the nodes that new submissions exclude for a while.
 //!
+//! The next attempt of a container avoids the nodes on which the last ones failed before they ran.
+//!
 //! A node is excluded when several containers failed on it before they ran. Otherwise it could fail
 //! the whole queue, one attempt after the other. A node is excluded only while another node is
 //! known to be healthy, because failures on all nodes have another cause.
@@ -22,6 +24,9 @@ const EXCLUSION_TIME: Duration = Duration::from_secs(3600);
 /// number is exceeded, the oldest exclusion ends.
 const MAX_EXCLUDED: usize = 16;
 
+/// Maximum number of nodes that the attempts of one container avoid, beside the excluded ones.
+const MAX_FAILED_ON: usize = 3;
+
 /// Failures and successes of nodes.
 #[derive(Debug, Default)]
 pub struct NodeHealth {
@@ -29,6 +34,8 @@ pub struct NodeHealth {
     /// Time at which a container was last seen running on the node.
     healthy: BTreeMap<String, MonotonicTime>,
     excluded_until: Vec<(String, MonotonicTime)>,
+    /// Nodes on which attempts of a container failed before they ran, the newest last.
+    failed_on: BTreeMap<ContainerUuid, Vec<(String, MonotonicTime)>>,
 }
 
 impl NodeHealth {
@@ -39,14 +46,40 @@ impl NodeHealth {
         self.healthy.retain(|_, at| now.since(*at) < FAILURE_WINDOW);
     }
 
+    /// Nodes that the next attempt of the container avoids, where another node is possible.
+    pub fn failed_on(
+        &self,
+        container: &ContainerUuid,
+        now: MonotonicTime,
+    ) -> impl Iterator<Item = &str> {
+        let nodes = self.failed_on.get(container).into_iter().flatten();
+        nodes
+            .filter(move |(_, at)| now.since(*at) < FAILURE_WINDOW)
+            .map(|(node, _)| node.as_str())
+    }
+
+    fn record_failure_of(&mut self, container: &ContainerUuid, node: &str, now: MonotonicTime) {
+        self.failed_on.retain(|_, nodes| {
+            nodes.retain(|(_, at)| now.since(*at) < FAILURE_WINDOW);
+            !nodes.is_empty()
+        });
+        let nodes = self.failed_on.entry(container.clone()).or_default();
+        nodes.retain(|(known, _)| known != node);
+        nodes.push((node.to_owned(), now));
+        if nodes.len() > MAX_FAILED_ON {
+            nodes.remove(0);
+        }
+    }
+
     /// Records that a container failed on `node` before it ran. True if the node is excluded from
-    /// now on.
+    /// now on, and was not before.
     pub fn record_failure(
         &mut self,
         node: String,
         container: &ContainerUuid,
         now: MonotonicTime,
     ) -> bool {
+        self.record_failure_of(container, &node, now);
         self.failures.retain(|_, seen| {
             seen.retain(|_, at| now.since(*at) < FAILURE_WINDOW);
             !seen.is_empty()
@@ -60,13 +93,14 @@ impl NodeHealth {
             return false;
         }
         self.failures.remove(&node);
+        let was_excluded = self.excluded(now).any(|known| known == node);
         self.excluded_until.retain(|(known, _)| *known != node);
         self.excluded_until
             .push((node, MonotonicTime(now.0 + EXCLUSION_TIME)));
         if self.excluded_until.len() > MAX_EXCLUDED {
             self.excluded_until.remove(0);
         }
-        true
+        !was_excluded
     }
 
     /// The nodes that are excluded at `now`.
@@ -104,6 +138,30 @@ mod tests {
         assert!(fail(&mut nodes, 4, 3606));
         assert_eq!(nodes.excluded(at(7205)).collect::<Vec<_>>(), ["a"]);
         assert_eq!(nodes.excluded(at(7206)).count(), 0);
+    }
+
+    #[test]
+    fn a_container_avoids_the_nodes_of_its_last_attempts() {
+        let mut nodes = NodeHealth::default();
+        for (second, node) in ["a", "b", "a", "c", "d"].into_iter().enumerate() {
+            nodes.record_failure(node.into(), &container(1), at(second as u64));
+        }
+        nodes.record_failure("z".into(), &container(2), at(4));
+        let avoided = |n, now| nodes.failed_on(&container(n), at(now)).collect::<Vec<_>>();
+        assert_eq!(avoided(1, 5), ["a", "c", "d"], "the last three");
+        assert_eq!(avoided(1, 3603), ["d"], "an hour later");
+        assert_eq!(avoided(2, 5), ["z"]);
+        assert!(avoided(3, 5).is_empty());
+    }
+
+    #[test]
+    fn an_excluded_node_is_told_of_once() {
+        let mut nodes = NodeHealth::default();
+        nodes.mark_healthy("b", at(0));
+        let told: Vec<u32> = (0..9)
+            .filter(|n| nodes.record_failure("a".into(), &container(*n), at(1)))
+            .collect();
+        assert_eq!(told, [2]);
     }
 
     #[test]

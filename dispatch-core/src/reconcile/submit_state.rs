@@ -51,11 +51,28 @@ impl SubmitState {
         }
     }
 
+    /// Nodes on which its last attempts failed, which a submission excludes if another node fits.
+    pub(crate) fn failed_nodes(
+        &self,
+        container: &ContainerUuid,
+        now: MonotonicTime,
+    ) -> Vec<String> {
+        match self.ignores_exclusions.contains(container) {
+            true => Vec::new(),
+            false => {
+                let nodes = self.node_health.failed_on(container, now);
+                nodes.map(str::to_owned).collect()
+            }
+        }
+    }
+
     /// Records a rejected submission of the container, and lets it run on any node: the excluded
     /// nodes may be the only ones that fit it.
     pub(crate) fn record_rejection_of(&mut self, container: &ContainerUuid, now: MonotonicTime) {
         self.record_rejection(now);
-        if self.node_health.excluded(now).next().is_some() {
+        let mut avoided = self.node_health.excluded(now);
+        let mut failed = self.node_health.failed_on(container, now);
+        if avoided.next().is_some() || failed.next().is_some() {
             self.ignores_exclusions.insert(container.clone());
         }
     }

@@ -383,6 +383,7 @@ impl TaskBuilder<'_> {
             needs: known.map(|known| known.needs.clone()).unwrap_or_default(),
             token: token.clone(),
             avoid: self.submits.nodes_to_avoid(container, self.now),
+            failed_on: self.submits.failed_nodes(container, self.now),
             container: container.clone(),
         })
     }

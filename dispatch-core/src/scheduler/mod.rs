@@ -177,6 +177,12 @@ pub trait Scheduler: Send + Sync + 'static {
     /// Returns one answer per candidate, in order. A container that is not admitted stays Queued.
     fn admit(&self, candidates: &[Candidate], started: &[Candidate]) -> Vec<Admission>;
 
+    /// Whether a container certainly fits another node than these, busy or not. False where jobs
+    /// have no choice of nodes.
+    fn fits_beside(&self, _needs: &ResourceRequest, _nodes: &[String]) -> bool {
+        false
+    }
+
     /// Lists all jobs of this dispatcher, also those that ended and are still known. The list is
     /// complete, or there is an error: a job that two listings lack counts as gone. Has no effect
     /// but that the scheduler remembers the listing for

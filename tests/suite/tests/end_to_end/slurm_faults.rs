@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::batch::Batch;
 use suite_tests::STEP_TIMEOUT;
 use suite_tests::processes::crunch_run_of;
-use suite_tests::program::write_script;
+use suite_tests::program::{binary, write_script};
 use suite_tests::slurm_lab::Cluster;
 use suite_tests::stack::{Stack, complete, wait_for};
 
@@ -84,6 +84,28 @@ async fn a_job_whose_node_is_lost_ends_and_so_does_what_runs_there() {
     wait_for("what runs there to end", STEP_TIMEOUT, || {
         test_kill_process(executor).is_err().then_some(())
     });
+}
+
+/// Nothing runs on the first node. A container that failed there runs on the other one, although
+/// nothing else is known of either.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_node_fails_a_container_once() {
+    let cluster = Cluster::up(&["-n", "2", "-c", "4", "-m", "4000"]);
+    let dir = tempfile::tempdir().unwrap();
+    let wrapper = dir.path().join("crunch-run");
+    let crunch_run = binary("crunch-run");
+    let script = format!(
+        "#!/bin/sh\n[ $SLURMD_NODENAME != n1 ] || exit 75\nexec {} \"$@\"\n",
+        crunch_run.display()
+    );
+    write_script(&wrapper, &script);
+    let wrapper = wrapper.to_str().unwrap();
+    let stack = cluster.stack(&["--crunch-run", wrapper]).await;
+    let container = submit(&stack, "once", "true", json!({})).await;
+    let record = stack.end(&container, STEP_TIMEOUT).await;
+    assert_eq!(complete(&record).lock_count, 2);
+    let words = "could not start the container there (node n1)";
+    stack.wait_for_log_line(&container, words, STEP_TIMEOUT);
 }
 
 #[tokio::test(flavor = "multi_thread")]
