@@ -4,7 +4,8 @@
 //! Input: the container, which is still Running, and the token that holds it. Output: raised values
 //! of `container_count_max`. The server makes the next container when this one is cancelled, in the
 //! same transaction, so this comes first. The new values are written to the record of the container
-//! before: after a lost answer or a restart the same values are set again.
+//! before: after a lost answer or a restart no value is raised twice. A container may write to its
+//! record, too. So the record only tells what was raised already, never what to raise.
 
 use std::collections::BTreeMap;
 
@@ -26,16 +27,18 @@ const DEFAULT_MAX_CONTAINERS: u32 = 3;
 /// Values of `container_count_max` by request.
 type Limits = BTreeMap<ContainerRequestUuid, u32>;
 
-/// The new limits of requests that have had at most `max_evictions` containers. Others keep theirs:
-/// this container counts.
-fn raised(requests: &[RequestAttempts], max_evictions: u32) -> Limits {
+/// The limits that requests are to have which have had at most `max_evictions` containers. Others
+/// keep theirs: this container counts. A request with the limit that the record of the container
+/// has was raised already.
+fn raised(requests: &[RequestAttempts], recorded: &Limits, max_evictions: u32) -> Limits {
     let below = |request: &&RequestAttempts| request.containers <= max_evictions;
     let raised = requests.iter().filter(below).map(|request| {
-        let limit = match request.max_containers {
-            0 => DEFAULT_MAX_CONTAINERS,
-            limit => limit,
+        let limit = match (recorded.get(&request.uuid), request.max_containers) {
+            (Some(recorded), limit) if *recorded == limit => limit,
+            (_, 0) => DEFAULT_MAX_CONTAINERS + 1,
+            (_, limit) => limit.saturating_add(1),
         };
-        (request.uuid.clone(), limit.saturating_add(1))
+        (request.uuid.clone(), limit)
     });
     raised.collect()
 }
@@ -49,15 +52,19 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
     ) -> Result<bool, HolderError> {
         let requests = self.api.requests_of(container).await;
         let requests = requests.map_err(HolderError::Api)?;
-        let limits = match self.recorded_limits(container).await? {
-            Some(limits) => limits,
-            None => {
-                let limits = raised(&requests, self.max_evictions);
-                self.record_limits(container, by, &limits).await?;
-                limits
-            }
-        };
-        for (request, limit) in &limits {
+        let recorded = self.recorded_limits(container).await?;
+        let limits = raised(&requests, &recorded, self.max_evictions);
+        if limits != recorded {
+            self.record_limits(container, by, &limits).await?;
+        }
+        let is_raised = |request: &RequestAttempts| limits.contains_key(&request.uuid);
+        let mut all_raised = requests.iter().all(is_raised);
+        for request in &requests {
+            let limit = limits.get(&request.uuid);
+            let Some(limit) = limit.filter(|limit| **limit != request.max_containers) else {
+                continue;
+            };
+            let request = &request.uuid;
             match self.api.set_max_containers(request, *limit).await {
                 Ok(()) => {}
                 // The request was deleted, or has ended.
@@ -66,20 +73,16 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
                         %container, %request, %error,
                         "an eviction counts as an attempt: the server does not raise container_count_max"
                     );
-                    return Ok(false);
+                    all_raised = false;
                 }
                 Err(error) => return Err(HolderError::Api(error)),
             }
         }
-        let is_raised = |request: &RequestAttempts| limits.contains_key(&request.uuid);
-        Ok(requests.iter().all(is_raised))
+        Ok(all_raised)
     }
 
-    /// The limits that an earlier call wrote to the record.
-    async fn recorded_limits(
-        &self,
-        container: &ContainerUuid,
-    ) -> Result<Option<Limits>, HolderError> {
+    /// The limits that an earlier call, or the container, wrote to the record.
+    async fn recorded_limits(&self, container: &ContainerUuid) -> Result<Limits, HolderError> {
         let record = match self.api.record(None, container).await {
             Ok(ListedRecord::Parsed(record)) => record,
             Ok(ListedRecord::Malformed(_, why)) => return Err(HolderError::Unreadable(why)),
@@ -87,7 +90,8 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
         };
         let status = record.status.as_ref();
         let recorded = status.and_then(|status| status.extra.get(RETRY_LIMITS));
-        Ok(recorded.and_then(|limits| serde_json::from_value(limits.clone()).ok()))
+        let recorded = recorded.and_then(|limits| serde_json::from_value(limits.clone()).ok());
+        Ok(recorded.unwrap_or_default())
     }
 
     async fn record_limits(
@@ -108,24 +112,36 @@ mod tests {
 
     #[test]
     fn an_eviction_adds_one_container_until_there_were_many() {
-        // containers so far, limit, evictions allowed, new limit
-        for (containers, max_containers, max_evictions, expected) in [
-            (1, 3, 10, Some(4)),
-            (3, 3, 10, Some(4)),
-            (10, 12, 10, Some(13)),
-            (11, 13, 10, None),
-            (1, 0, 10, Some(4)),
-            (1, 1, 1, Some(2)),
-            (1, 3, 0, None),
-            (1, u32::MAX, 10, Some(u32::MAX)),
+        // containers so far, limit, limit in the record, evictions allowed, new limit
+        for (containers, max_containers, recorded, max_evictions, expected) in [
+            (1, 3, None, 10, Some(4)),
+            (3, 3, None, 10, Some(4)),
+            (10, 12, None, 10, Some(13)),
+            (11, 13, None, 10, None),
+            (1, 0, None, 10, Some(4)),
+            (1, 1, None, 1, Some(2)),
+            (1, 3, None, 0, None),
+            (1, u32::MAX, None, 10, Some(u32::MAX)),
+            // The answer was lost, before and after it took effect.
+            (1, 3, Some(4), 10, Some(4)),
+            (1, 4, Some(4), 10, Some(4)),
+            // What a container invents raises nothing.
+            (1, 3, Some(1000), 10, Some(4)),
+            (11, 3, Some(1000), 10, None),
         ] {
             let request = RequestAttempts {
                 uuid: ContainerRequestUuid::generate("zzzzz"),
                 containers,
                 max_containers,
             };
-            let limits = raised(std::slice::from_ref(&request), max_evictions);
+            let mut recorded: Limits = recorded
+                .map(|limit| (request.uuid.clone(), limit))
+                .into_iter()
+                .collect();
+            recorded.insert(ContainerRequestUuid::generate("zzzzz"), 1000);
+            let limits = raised(std::slice::from_ref(&request), &recorded, max_evictions);
             assert_eq!(limits.get(&request.uuid).copied(), expected, "{request:?}");
+            assert!(limits.len() <= 1, "no other request");
         }
     }
 }
