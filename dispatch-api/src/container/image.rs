@@ -1,11 +1,13 @@
 //! Finds the collection of a container image by name, image id or content hash.
 
+use std::collections::BTreeSet;
+
 use crate::auth::{Caller, permission};
 use crate::collection::store;
 use crate::db::rows;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
-use crate::schema::{COLLECTIONS, LINKS, USERS};
+use crate::schema::{COLLECTIONS, GROUPS, LINKS, USERS};
 use crate::store::transaction::Tx;
 
 /// The portable data hash of the collection with the image `repo:tag`, image id or hash.
@@ -28,7 +30,7 @@ pub fn resolve(tx: &Tx<'_>, caller: &Caller, image: &str) -> Result<String> {
         &format!("sha256:{}", image.trim_start_matches("sha256:")),
     )?;
     for link in named.iter().chain(&hashed).chain(&prefixed) {
-        if !may_name_images(tx, caller, link.text("owner_uuid"))? {
+        if !may_name_images(tx, caller, link)? {
             continue;
         }
         if let Some(pdh) = pdh_of_link(tx, caller, link)? {
@@ -38,15 +40,28 @@ pub fn resolve(tx: &Tx<'_>, caller: &Caller, image: &str) -> Result<String> {
     Err(missing())
 }
 
-/// Whether the caller takes names of images from this owner: itself, projects that it may change,
-/// and administrators. Any other user could give a known name to a program of its own.
-fn may_name_images(tx: &Tx<'_>, caller: &Caller, owner: &str) -> Result<bool> {
-    if !tx.config.rules.references_guarded || permission::may_own(tx.conn, caller, owner)? {
+/// Whether the caller takes the name of an image from this link: one that the caller or an
+/// administrator wrote, to something of their own. Any other user could give a known name to
+/// another program, also in a project that both may change.
+fn may_name_images(tx: &Tx<'_>, caller: &Caller, link: &Record) -> Result<bool> {
+    if !tx.config.rules.references_guarded {
         return Ok(true);
     }
-    Ok(tx
-        .fetch(&USERS, owner)?
-        .is_some_and(|user| user.bool("is_admin")))
+    let mut owner = link.text("owner_uuid").to_owned();
+    let mut seen = BTreeSet::new();
+    while let Some(group) = tx.fetch(&GROUPS, &owner)? {
+        if !seen.insert(owner) {
+            return Ok(false);
+        }
+        owner = group.text("owner_uuid").to_owned();
+    }
+    for user in [owner.as_str(), link.text("modified_by_user_uuid")] {
+        let is_admin = |user: Record| user.bool("is_admin");
+        if user != caller.user_uuid && !tx.fetch(&USERS, user)?.is_some_and(is_admin) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Image links with this name, newest first.

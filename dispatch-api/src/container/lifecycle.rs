@@ -25,6 +25,10 @@ const TEXT_STATUS_KEYS: [&str; 7] = [
     "status",
 ];
 
+/// Maximum size of the `runtime_status` that a program writes to its own container, as JSON: every
+/// dispatcher reads it with each poll.
+const MAX_OWN_STATUS_BYTES: usize = 64 << 10;
+
 pub fn state_of(container: &Record) -> Result<State> {
     State::parse(container.text("state")).ok_or_else(|| {
         ApiError::invalid(format!(
@@ -105,6 +109,11 @@ fn apply_change(tx: &Tx<'_>, caller: &Caller, old: &Record, mut new: Record) -> 
         Actor::Container if tx.config.rules.tokens_guarded => Actor::GuardedContainer,
         actor => actor,
     };
+    if actor == Actor::GuardedContainer
+        && new.get("runtime_status").to_string().len() > MAX_OWN_STATUS_BYTES
+    {
+        return Err(ApiError::invalid("Runtime status is too long"));
+    }
     let (from, to) = (state_of(old)?, state_of(&new)?);
     check_transition(actor, from, to)?;
     check_lock_holder(caller, old, &mut new, from, to)?;

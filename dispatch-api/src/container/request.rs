@@ -118,6 +118,7 @@ pub fn update(
         ("Committed", "Committed" | "Final") => {
             check_changes(&old, &new, |name| MUTABLE_AFTER_COMMIT.contains(&name))?;
             check_priority(&new)?;
+            check_count_max(&new)?;
         }
         ("Final", "Final") => check_changes(&old, &new, |name| {
             ["name", "description", "properties", "owner_uuid"].contains(&name)
@@ -203,13 +204,7 @@ fn normalise(tx: &Tx<'_>, request: &mut Record) -> Result<()> {
     )?;
     request.set("runtime_constraints", runtime);
     request.set("scheduling_parameters", scheduling);
-    if request
-        .get("container_count_max")
-        .as_i64()
-        .is_some_and(|count| count < 1)
-    {
-        return Err(ApiError::invalid("Container count max must be at least 1"));
-    }
+    check_count_max(request)?;
     let all_strings = |value: &Value| {
         value
             .as_array()
@@ -230,6 +225,17 @@ fn normalise(tx: &Tx<'_>, request: &mut Record) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// Programs read it as a 32-bit number.
+fn check_count_max(request: &Record) -> Result<()> {
+    let count = request.get("container_count_max").as_i64();
+    match count.is_none_or(|count| (1..=i32::MAX.into()).contains(&count)) {
+        true => Ok(()),
+        false => Err(ApiError::invalid(
+            "Container count max must be at least 1, and less than 2147483648",
+        )),
+    }
 }
 
 fn check_priority(request: &Record) -> Result<()> {

@@ -57,6 +57,42 @@ async fn a_user_gives_no_image_its_name_for_others() {
     }
 }
 
+/// A project that another user shares, unasked, gives an image no name; nor does a link of another
+/// user in a project of one's own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shared_project_gives_no_image_its_name() {
+    let fixture = Fixture::new().await;
+    let pdh = fixture.image().await;
+    let (attacker, victim) = (
+        fixture.plain_user("attacker").await,
+        fixture.plain_user("victim").await,
+    );
+    let other = own_file(&attacker).await;
+    let link = async |api: &Api, link: Value| api.post("links", json!({"link": link})).await.ok();
+    let grant = |tail: &Value, head: &Value, name: &str| json!({"link_class": "permission", "name": name, "tail_uuid": tail, "head_uuid": head});
+    let (image, everybody) = (image_of(&fixture, &pdh).await, json!(EVERYBODY));
+    link(&fixture.admin, grant(&everybody, &image, "can_read")).await;
+    link(&attacker, grant(&everybody, &other["uuid"], "can_read")).await;
+    let users = [
+        attacker.get("users/current").await.ok()["uuid"].clone(),
+        victim.get("users/current").await.ok()["uuid"].clone(),
+    ];
+    for (owner, guest) in [(&attacker, &users[1]), (&victim, &users[0])] {
+        let group = json!({"group": {"name": "p", "group_class": "project"}});
+        let project = owner.post("groups", group).await.ok()["uuid"].clone();
+        link(owner, grant(guest, &project, "can_write")).await;
+        let named = json!({"link_class": "docker_image_repo+tag", "name": "busybox:latest",
+            "head_uuid": other["uuid"], "owner_uuid": project,
+            "properties": {"image_timestamp": "9999"}});
+        link(&attacker, named).await;
+    }
+    let request = submit(&victim, json!({"container_image": "busybox"})).await;
+    let request = request.ok();
+    let uuid = request["container_uuid"].as_str().unwrap();
+    let container = fixture.admin.container(uuid).await;
+    assert_eq!(container["container_image"], json!(pdh));
+}
+
 async fn image_of(fixture: &Fixture, pdh: &str) -> Value {
     let filters = json!([["portable_data_hash", "=", pdh]]);
     let found = fixture
@@ -239,7 +275,26 @@ async fn a_program_does_not_decide_how_its_own_run_ended() {
         );
     }
     inside.change(&uuid, json!({"progress": 0.5})).await.ok();
+    let long = json!({"runtime_status": {"activity": "x".repeat(70_000)}});
+    inside.change(&uuid, long).await.error_of(422);
     assert_eq!(fixture.admin.container(&uuid).await["state"], "Running");
+}
+
+/// Numbers that programs could not read are refused, also after the commit.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_limit_of_attempts_stays_a_number_that_programs_read() {
+    let fixture = Fixture::new().await;
+    fixture.image().await;
+    let request = submit(&fixture.admin, json!({})).await.ok();
+    let path = format!("container_requests/{}", request["uuid"].as_str().unwrap());
+    for count in [json!(-5), json!(0), json!(1_i64 << 31), json!(i64::MAX)] {
+        let change = json!({"container_request": {"container_count_max": count}});
+        fixture.admin.put(&path, change).await.error_of(422);
+        let made = submit(&fixture.admin, json!({"container_count_max": count})).await;
+        made.error_of(422);
+    }
+    let change = json!({"container_request": {"container_count_max": 5}});
+    fixture.admin.put(&path, change).await.ok();
 }
 
 /// A token that may only submit gives no container a token that may do everything.

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use arvados_client::api::{Bulk, Each, NewLog, NewToken, WantedLock};
 use arvados_client::client::Call;
 use arvados_client::filter::Query;
-use arvados_client::records::{Authorization, Container, ContainerRequest, ContainerState};
+use arvados_client::records::{Authorization, Container, ContainerState};
 use arvados_client::{Client, ContainerRequestUuid, ContainerUuid, Error, Token, TokenUuid};
 use exp_backoff::Backoff;
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::listing::{POLL_RETRY_BUDGET, fetch_named, fetch_page, fetch_page_after, parse_row};
@@ -61,6 +62,23 @@ const CHANGE_EVENTS: [&str; 3] = ["create", "update", "delete"];
 const CHANGES_PAGE_SIZE: u64 = 1000;
 /// Maximum number of pages of changes. Beyond it, a full listing is cheaper.
 const MAX_CHANGE_PAGES: usize = 20;
+
+/// The attempts of a container request. One number that no program could mean must not keep the
+/// container of another request from its end.
+#[derive(Debug, Serialize, Deserialize)]
+struct RequestRow {
+    uuid: ContainerRequestUuid,
+    #[serde(default)]
+    container_count: Value,
+    #[serde(default)]
+    container_count_max: Value,
+}
+
+/// A number that is missing or negative is 0.
+fn bounded(number: Value) -> u32 {
+    let number = number.as_i64().unwrap_or_default().max(0);
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
 
 impl Api for Client {
     fn now(&self) -> Timestamp {
@@ -232,15 +250,15 @@ impl Api for Client {
             .filter("priority", ">", 0)
             .select(&["uuid", "container_count", "container_count_max"]);
         let client = self.with_retry_budget(POLL_RETRY_BUDGET);
-        let requests: Vec<ContainerRequest> = client
-            .all("container_requests", query, |r: &ContainerRequest| {
+        let requests: Vec<RequestRow> = client
+            .all("container_requests", query, |r: &RequestRow| {
                 r.uuid.as_str()
             })
             .await?;
         let attempts = requests.into_iter().map(|request| RequestAttempts {
             uuid: request.uuid,
-            containers: request.container_count,
-            max_containers: request.container_count_max,
+            containers: bounded(request.container_count),
+            max_containers: bounded(request.container_count_max),
         });
         Ok(attempts.collect())
     }
@@ -303,6 +321,25 @@ impl Api for Client {
                 }
             }
             tokio::time::sleep(backoff.next_delay()).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn odd_numbers_of_attempts_are_read() {
+        for (number, expected) in [
+            (json!(3), 3),
+            (json!(null), 0),
+            (json!(-5), 0),
+            (json!(1_i64 << 40), u32::MAX),
+            (json!(u64::MAX), 0),
+            (json!("many"), 0),
+        ] {
+            assert_eq!(bounded(number.clone()), expected, "{number}");
         }
     }
 }
