@@ -94,21 +94,24 @@ impl Fixture {
 
     /// A fixture with an image called `tool`.
     pub async fn with_image() -> Fixture {
-        let fixture = Fixture::new().await;
-        let root = fixture.path("root");
-        std::fs::create_dir(&root).unwrap();
-        std::fs::write(root.join("tool"), "not run in these tests").unwrap();
-        fixture
-            .run(&["image", "add", "tool", root.to_str().unwrap()])
-            .await
-            .ok();
-        fixture
+        Fixture::new().await.add_image().await
     }
 
-    /// The fixture with commands of the administrator, who can also read what containers stored.
-    pub fn with_admin_token(mut self) -> Fixture {
-        let file = self.ready["tokens"]["root"].as_str().unwrap();
-        self.token = std::fs::read_to_string(file).unwrap().trim().to_owned();
+    /// The same with commands of the administrator, who can also read what containers stored.
+    pub async fn with_image_of_admin() -> Fixture {
+        let mut fixture = Fixture::new().await;
+        let file = fixture.ready["tokens"]["root"].as_str().unwrap();
+        fixture.token = std::fs::read_to_string(file).unwrap().trim().to_owned();
+        fixture.add_image().await
+    }
+
+    async fn add_image(self) -> Fixture {
+        let root = self.path("root");
+        std::fs::create_dir(&root).unwrap();
+        std::fs::write(root.join("tool"), "not run in these tests").unwrap();
+        self.run(&["image", "add", "tool", root.to_str().unwrap()])
+            .await
+            .ok();
         self
     }
 

@@ -245,7 +245,7 @@ async fn jobs_can_be_killed_wherever_they_are() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_whose_job_went_on_with_another_is_told_of() {
-    let fixture = Fixture::with_image().await.with_admin_token();
+    let fixture = Fixture::with_image_of_admin().await;
     let job = fixture.submit("a").await;
     fixture.start(&job).await;
     fixture

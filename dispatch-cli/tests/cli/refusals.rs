@@ -83,7 +83,7 @@ async fn commands_outlast_a_while_in_which_their_token_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reused_success_is_a_success_though_the_reply_is_final_already() {
-    let fixture = Fixture::with_image().await.with_admin_token();
+    let fixture = Fixture::with_image_of_admin().await;
     let submit = ["submit", "--image", "tool", "--reuse"];
     let first = [&["--json"], &submit[..], &["--", "tool"]].concat();
     let made = fixture.run(&first).await.json();

@@ -2,7 +2,7 @@
 //! shim's events report.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio as ProcessStdio;
@@ -24,6 +24,9 @@ use cgroup::Cgroup;
 
 /// Timeout of the creation, with images on slow disks.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(120);
+/// Timeout of a program that cannot be executed because it is open for writing.
+const BUSY_PROGRAM_TIMEOUT: Duration = Duration::from_secs(10);
+const BUSY_PROGRAM_INTERVAL: Duration = Duration::from_millis(10);
 /// Timeout of the start: the command may be on a network file system.
 const START_TIMEOUT: Duration = Duration::from_secs(300);
 /// Timeout of the removal, above the shim's own timeout for processes that do not die.
@@ -49,6 +52,33 @@ pub struct ShimContainer {
     requests: AsyncMutex<OwnedWriteHalf>,
     shim: Mutex<Option<Child>>,
     state_file: PathBuf,
+}
+
+/// Starts the shim, with `control` as its standard input.
+async fn start_shim(program: &ReadOnlyProgram, control: OwnedFd) -> io::Result<Child> {
+    let mut waited = Duration::ZERO;
+    loop {
+        let started = Command::new(program.path())
+            .arg0("crunch-run")
+            .arg(SHIM_ARGUMENT)
+            .env_clear()
+            .stdin(ProcessStdio::from(control.try_clone()?))
+            .stdout(ProcessStdio::null())
+            .stderr(ProcessStdio::null())
+            .spawn();
+        match started {
+            // A child that another thread has just forked still has the descriptor that wrote the
+            // copy of the program, until it executes its own.
+            Err(error)
+                if error.kind() == io::ErrorKind::ExecutableFileBusy
+                    && waited < BUSY_PROGRAM_TIMEOUT =>
+            {
+                tokio::time::sleep(BUSY_PROGRAM_INTERVAL).await;
+                waited += BUSY_PROGRAM_INTERVAL;
+            }
+            started => return started,
+        }
+    }
 }
 
 impl ShimContainer {
@@ -80,14 +110,8 @@ impl ShimContainer {
         .map_err(io_error("could not be given the container's files"))?;
         drop(stdio);
 
-        let child = Command::new(program.path())
-            .arg0("crunch-run")
-            .arg(SHIM_ARGUMENT)
-            .env_clear()
-            .stdin(ProcessStdio::from(std::os::fd::OwnedFd::from(shim_end)))
-            .stdout(ProcessStdio::null())
-            .stderr(ProcessStdio::null())
-            .spawn()
+        let child = start_shim(program, shim_end.into())
+            .await
             .map_err(io_error("could not be started"))?;
         write_state_file(child.id().unwrap_or_default())?;
         let stream = UnixStream::from_std(own_end).map_err(io_error("got no socket"))?;
