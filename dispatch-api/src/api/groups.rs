@@ -1,7 +1,5 @@
 //! `/arvados/v1/groups`: projects.
 
-use std::collections::BTreeSet;
-
 use super::call::{Call, Reply};
 use super::resource;
 use super::route::Route;
@@ -67,17 +65,13 @@ fn check_empty(tx: &Tx<'_>, uuid: &str) -> Result<()> {
 /// Rejects a group that would own itself, over any number of groups: nobody but an administrator
 /// would find it again.
 fn check_no_loop(tx: &Tx<'_>, group: &Record) -> Result<()> {
-    let mut owner = group.text("owner_uuid").to_owned();
-    let mut seen = BTreeSet::from([group.uuid().to_owned()]);
-    while let Some(next) = tx.fetch(&GROUPS, &owner)? {
-        if !seen.insert(owner) {
-            return Err(ApiError::invalid(
-                "Owner uuid would make the group own itself",
-            ));
-        }
-        owner = next.text("owner_uuid").to_owned();
+    let owners = permission::owners(tx.conn, group.text("owner_uuid"))?;
+    match owners.iter().any(|owner| owner == group.uuid()) {
+        false => Ok(()),
+        true => Err(ApiError::invalid(
+            "Owner uuid would make the group own itself",
+        )),
     }
-    Ok(())
 }
 
 fn delete(call: &Call, uuid: &str) -> Result<Record> {

@@ -148,6 +148,22 @@ fn may(connection: &Connection, caller: &Identity, level: Level, record: &Record
     Ok(reach.has_owner(record.text("owner_uuid")) || reach.has_target(record.uuid()))
 }
 
+/// The owners above a record with this owner: its groups from the inside out, and last the user.
+/// They end before a group that is among them already.
+pub fn owners(connection: &Connection, owner: &str) -> Result<Vec<String>> {
+    let mut owners = vec![owner.to_owned()];
+    while let Some(last) = owners.last()
+        && let Some(group) = rows::fetch(connection, &schema::GROUPS, last)?
+    {
+        let next = group.text("owner_uuid").to_owned();
+        if owners.contains(&next) {
+            break;
+        }
+        owners.push(next);
+    }
+    Ok(owners)
+}
+
 /// Rejects a caller who may not manage this record.
 pub fn require_manageable(
     connection: &Connection,

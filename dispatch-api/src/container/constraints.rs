@@ -9,6 +9,9 @@ const GIB: i64 = 1 << 30;
 
 type Object = Map<String, Value>;
 
+/// Maximum number of CPUs and of devices: programs read 32-bit numbers.
+const MAX_COUNT: i64 = i32::MAX as i64;
+
 /// The stored form of runtime constraints. A `committed` request needs RAM and CPUs.
 pub fn runtime(given: &Value, committed: bool) -> Result<Value> {
     let given = object("runtime_constraints", given)?;
@@ -36,6 +39,9 @@ pub fn runtime(given: &Value, committed: bool) -> Result<Value> {
     for key in ["ram", "vcpus"] {
         let value = given.get(key).filter(|value| !value.is_null());
         match value.and_then(Value::as_i64) {
+            Some(number) if key == "vcpus" && number > MAX_COUNT => problems.push(format!(
+                "Runtime constraints [{key}]={number} must be at most {MAX_COUNT}"
+            )),
             Some(number) if number > 0 || (!committed && number == 0) => {}
             None if value.is_none() && !committed => {}
             _ => problems.push(format!(
@@ -131,6 +137,9 @@ fn gpu(given: &Object, stored: &mut Object, problems: &mut Vec<String>) {
     });
     match count.as_i64() {
         Some(0) => {}
+        Some(devices) if devices > MAX_COUNT => problems.push(format!(
+            "Runtime constraints [gpu.device_count]={devices} must be at most {MAX_COUNT}"
+        )),
         Some(devices) if devices > 0 => {
             if !matches!(full["stack"].as_str(), Some("cuda" | "rocm")) {
                 problems.push(format!(
@@ -265,6 +274,11 @@ mod tests {
             (json!({"ram": 0, "vcpus": 1}), "ram"),
             (json!({"ram": 1}), "vcpus"),
             (json!({"ram": 1, "vcpus": "two"}), "vcpus"),
+            (json!({"ram": 1, "vcpus": MAX_COUNT + 1}), "vcpus"),
+            (
+                json!({"ram": 1, "vcpus": 1, "gpu": {"stack": "cuda", "device_count": MAX_COUNT + 1, "driver_version": "1.2"}}),
+                "device_count",
+            ),
             (json!({"ram": 1, "vcpus": 1, "disk": 3}), "disk"),
             (
                 json!({"ram": 1, "vcpus": 1, "gpu": {"stack": "cuda", "device_count": 1, "driver_version": "11"}}),

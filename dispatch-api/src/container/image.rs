@@ -1,13 +1,11 @@
 //! Finds the collection of a container image by name, image id or content hash.
 
-use std::collections::BTreeSet;
-
 use crate::auth::{Caller, permission};
 use crate::collection::store;
 use crate::db::rows;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
-use crate::schema::{COLLECTIONS, GROUPS, LINKS, USERS};
+use crate::schema::{COLLECTIONS, LINKS, USERS};
 use crate::store::transaction::Tx;
 
 /// The portable data hash of the collection with the image `repo:tag`, image id or hash.
@@ -47,15 +45,9 @@ fn may_name_images(tx: &Tx<'_>, caller: &Caller, link: &Record) -> Result<bool> 
     if !tx.config.rules.references_guarded {
         return Ok(true);
     }
-    let mut owner = link.text("owner_uuid").to_owned();
-    let mut seen = BTreeSet::new();
-    while let Some(group) = tx.fetch(&GROUPS, &owner)? {
-        if !seen.insert(owner) {
-            return Ok(false);
-        }
-        owner = group.text("owner_uuid").to_owned();
-    }
-    for user in [owner.as_str(), link.text("modified_by_user_uuid")] {
+    let owners = permission::owners(tx.conn, link.text("owner_uuid"))?;
+    let owner = owners.last().map(String::as_str).unwrap_or_default();
+    for user in [owner, link.text("modified_by_user_uuid")] {
         let is_admin = |user: Record| user.bool("is_admin");
         if user != caller.user_uuid && !tx.fetch(&USERS, user)?.is_some_and(is_admin) {
             return Ok(false);

@@ -45,10 +45,7 @@ impl SubmitState {
         container: &ContainerUuid,
         now: MonotonicTime,
     ) -> Vec<String> {
-        match self.ignores_exclusions.contains(container) {
-            true => Vec::new(),
-            false => self.node_health.excluded(now).map(str::to_owned).collect(),
-        }
+        self.unless_ignored(container, self.node_health.excluded(now))
     }
 
     /// Nodes on which its last attempts failed, which a submission excludes if another node fits.
@@ -57,12 +54,18 @@ impl SubmitState {
         container: &ContainerUuid,
         now: MonotonicTime,
     ) -> Vec<String> {
+        self.unless_ignored(container, self.node_health.failed_on(container, now))
+    }
+
+    /// These nodes, or none if the container may run on any.
+    fn unless_ignored<'a>(
+        &self,
+        container: &ContainerUuid,
+        nodes: impl Iterator<Item = &'a str>,
+    ) -> Vec<String> {
         match self.ignores_exclusions.contains(container) {
             true => Vec::new(),
-            false => {
-                let nodes = self.node_health.failed_on(container, now);
-                nodes.map(str::to_owned).collect()
-            }
+            false => nodes.map(str::to_owned).collect(),
         }
     }
 

@@ -104,6 +104,7 @@ impl<R: ShimRuntime> ShimEngine<R> {
         limits::check(&spec.limits)?;
         let attempt = format!("{:08x}", fastrand::u32(..));
         let cgroup_name = state_file::cgroup_name(&spec.name, &attempt);
+        let scratch = spec.scratch.clone();
         let dir = spec.scratch.join(format!("container-{attempt}"));
         let spare_dir = self.store.dir().join("work").join(&cgroup_name);
         let state_path = self.settings.run_dir.join(&cgroup_name);
@@ -146,15 +147,17 @@ impl<R: ShimRuntime> ShimEngine<R> {
             spare_dir,
             state_file: state_path,
         };
-        let program = self.read_only_program().await?;
+        let program = self.read_only_program(scratch).await?;
         let container =
             ShimContainer::create(&program, create_spec, spec.stdio, write_state_file).await?;
         Ok(Arc::new(container))
     }
 
-    async fn read_only_program(&self) -> Result<ReadOnlyProgram, EngineError> {
-        let (program, dir) = (self.settings.program.clone(), self.store.dir().join("work"));
-        let opened = tokio::task::spawn_blocking(move || ReadOnlyProgram::open(&program, &dir));
+    async fn read_only_program(&self, scratch: PathBuf) -> Result<ReadOnlyProgram, EngineError> {
+        let program = self.settings.program.clone();
+        // The cache may be full, or nothing may be executed there.
+        let dirs = [self.store.dir().join("work"), scratch];
+        let opened = tokio::task::spawn_blocking(move || ReadOnlyProgram::open(&program, &dirs));
         let opened = opened.await.map_err(io::Error::other).flatten();
         opened.map_err(|source| EngineError::Io {
             what: "this program cannot be protected from its containers".to_owned(),

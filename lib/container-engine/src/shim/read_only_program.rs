@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use libcontainer::syscall::linux::MountAttr;
 use libcontainer::syscall::syscall::SyscallType;
-use rustix::fs::CWD;
+use rustix::fs::{CWD, StatVfsMountFlags, fstatvfs};
 use rustix::mount::{OpenTreeFlags, open_tree};
 
 /// The file, open for executing.
@@ -24,16 +24,20 @@ use rustix::mount::{OpenTreeFlags, open_tree};
 pub struct ReadOnlyProgram(OwnedFd);
 
 impl ReadOnlyProgram {
-    /// Opens `program`. A copy, if there must be one, is a file without a name in `dir`, from which
-    /// programs can be executed.
-    pub fn open(program: &Path, dir: &Path) -> io::Result<Self> {
-        match mounted(program) {
-            Ok(file) => Ok(Self(file)),
-            Err(error) => {
-                tracing::debug!(%error, "no read-only mount of this program; using a copy");
-                copied(program, dir).map(|file| Self(file.into()))
+    /// Opens `program`. A copy, if there must be one, is a file without a name in the first of `dirs`
+    /// that has room and from which programs can be executed.
+    pub fn open(program: &Path, dirs: &[PathBuf]) -> io::Result<Self> {
+        let mut opened = mounted(program);
+        for dir in dirs {
+            match opened {
+                Ok(file) => return Ok(Self(file)),
+                Err(error) => {
+                    tracing::debug!(%error, dir = %dir.display(), "copying this program there");
+                    opened = copied(program, dir).map(OwnedFd::from);
+                }
             }
         }
+        opened.map(Self)
     }
 
     /// Its path for this process and for a child that executes it.
@@ -70,6 +74,9 @@ fn copied(program: &Path, dir: &Path) -> io::Result<File> {
     let mut copy = tempfile::tempfile_in(dir)?;
     io::copy(&mut File::open(program)?, &mut copy)?;
     copy.set_permissions(Permissions::from_mode(0o500))?;
+    if fstatvfs(&copy)?.f_flag.contains(StatVfsMountFlags::NOEXEC) {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
     // A file that is open for writing cannot be executed.
     File::open(format!("/proc/self/fd/{}", copy.as_raw_fd()))
 }
@@ -89,6 +96,18 @@ mod tests {
         fs::set_permissions(copy.path(), Permissions::from_mode(0o555)).unwrap();
         assert_eq!(fs::read(copy.path()).unwrap(), fs::read(program).unwrap());
         assert_eq!(fs::read_dir(dir.path().join("new")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_copy_is_made_where_it_can_be() {
+        let dir = tempfile::tempdir().unwrap();
+        let occupied = dir.path().join("occupied");
+        fs::write(&occupied, "").unwrap();
+        let missing = Path::new("/bin/no-such-program");
+        let dirs = [occupied.clone(), dir.path().join("good")];
+        assert!(ReadOnlyProgram::open(missing, &dirs).is_err());
+        copied(Path::new("/bin/true"), &occupied).unwrap_err();
+        copied(Path::new("/bin/true"), &dirs[1]).unwrap();
     }
 
     #[test]
