@@ -24,8 +24,8 @@ use rustix::mount::{OpenTreeFlags, open_tree};
 pub struct ReadOnlyProgram(OwnedFd);
 
 impl ReadOnlyProgram {
-    /// Opens `program`. A copy, if there must be one, is a file without a name in the first of `dirs`
-    /// that has room and from which programs can be executed.
+    /// Opens `program`. A copy, if there must be one, is a file without a name in the first of
+    /// `dirs` that has room and from which programs can be executed.
     pub fn open(program: &Path, dirs: &[PathBuf]) -> io::Result<Self> {
         let mut opened = mounted(program);
         for dir in dirs {
