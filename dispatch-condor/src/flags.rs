@@ -3,10 +3,12 @@
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
 use dispatch_core::config::{self, Config, FileDefault, list, one};
+use dispatch_core::scheduler::owner_map::OwnerMap;
 use dispatch_core::service::subcommands::dry_run::looks_secret;
 use dispatch_core::service::{self, man_page, subcommands};
 
@@ -39,8 +41,8 @@ pub struct Flags {
     /// each job
     #[arg(long)]
     pub transfer_crunch_run: bool,
-    /// Line of every submit description, a template with %U %C %M %T %G %W %P %I, like
-    /// '+Project = "x"'; may be given several times
+    /// Line of every submit description, a template with %U %C %M %T %G %W %P %I %u %g,
+    /// like '+Project = "x"'; may be given several times
     #[arg(long = "submit-line", value_name = "LINE", allow_hyphen_values = true)]
     pub lines: Vec<String>,
     /// Line of the submit descriptions of containers that request GPUs, a template; may be given
@@ -59,6 +61,10 @@ pub struct Flags {
         allow_hyphen_values = true
     )]
     pub preemptible_lines: Vec<String>,
+    /// File that maps users and projects to submit lines, such as an accounting group; read again
+    /// when it changes
+    #[arg(long, value_name = "FILE")]
+    pub owner_map: Option<PathBuf>,
     /// Accounting group that jobs are charged to
     #[arg(long, value_name = "GROUP", default_value = "")]
     pub accounting_group: String,
@@ -133,6 +139,10 @@ impl Flags {
             transfer_crunch_run: self.transfer_crunch_run,
             pool_grows: self.pool_grows,
             admin_lines: self.submit_lines()?,
+            owner_map: match &self.owner_map {
+                Some(path) => Some(Arc::new(OwnerMap::open(path, check_line)?)),
+                None => None,
+            },
             environment,
             instance_types: config.map(Config::instance_types).unwrap_or_default(),
             staging_seconds: self.staging_allowance.as_secs(),
@@ -185,6 +195,13 @@ impl Flags {
     }
 }
 
+/// Checks a line of the owner map; the error is for the admin.
+fn check_line(template: &str) -> Result<(), String> {
+    let mut lines = AdminLines::default();
+    let checked = lines.add("owner_map", template, RequestedKinds::NONE);
+    checked.map_err(|error| error.to_string())
+}
+
 /// The secret part of a token; none if it is too short to be distinguished from other words.
 fn secret_part(token: &str) -> Option<&str> {
     const MIN_SECRET_LENGTH: usize = 16;
@@ -202,6 +219,7 @@ pub fn config_defaults(config: &Config) -> Vec<FileDefault> {
         list("lines", "Containers.Condor.SubmitLines", condor.submit_lines),
         list("gpu_lines", "Containers.Condor.GPUSubmitLines", condor.gpu_submit_lines),
         list("preemptible_lines", "Containers.Condor.PreemptibleSubmitLines", condor.preemptible_submit_lines),
+        one("owner_map", "Containers.Condor.OwnerMap", condor.owner_map),
         one("accounting_group", "Containers.Condor.AccountingGroup", condor.accounting_group),
         one("accounting_group_user", "Containers.Condor.AccountingGroupUser", condor.accounting_group_user),
         one("concurrency_limits", "Containers.Condor.ConcurrencyLimits", condor.concurrency_limits),

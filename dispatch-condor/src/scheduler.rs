@@ -44,7 +44,7 @@ impl Scheduler for Condor {
         let fit = |candidate: &Candidate| match possible(&candidate.needs) {
             Admission::Now => {
                 let Candidate { container, needs } = candidate;
-                let fields = self.settings.requested_fields(container, needs);
+                let fields = self.settings.requested_fields(container, needs, None);
                 match fields.map(|_| self.capacity.fit(needs)) {
                     Ok(Admission::Now) => {
                         let deferral = self.rejections.deferral(container, needs);
@@ -69,6 +69,7 @@ impl Scheduler for Condor {
         Capabilities {
             max_submit_batch: MAX_BATCH_JOBS,
             max_cancel_batch: MAX_CANCEL_BATCH,
+            charges_owners: self.settings.charges_owners(),
             min_listing_interval: MIN_LISTING_INTERVAL.max(took * LISTING_INTERVAL_FACTOR),
             ..Capabilities::default()
         }
@@ -85,6 +86,9 @@ impl Scheduler for Condor {
     async fn run_upkeep(&self) {
         self.monitor_jobs();
         self.refresh_capacity().await;
+        if let Some(map) = &self.settings.owner_map {
+            map.refresh().await;
+        }
         self.rejections.retest(self).await;
     }
 

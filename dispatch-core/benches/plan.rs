@@ -41,6 +41,8 @@ fn world(running: usize) -> World {
             });
         }
         let known = ObservedContainer {
+            owner: None,
+            created_at: None,
             state: match runs {
                 true => ContainerState::Running,
                 false => ContainerState::Queued,

@@ -23,6 +23,7 @@ use crate::act::attempt_tokens::AttemptTokens;
 use crate::act::runner::TaskResults;
 use crate::api::Api;
 use crate::api::log_writer::{ApiLog, api_log_channel};
+use crate::api::owners::OwnerNames;
 use crate::config::settings::Settings;
 use crate::model::decision::Decision;
 use crate::model::outcome::Outcome;
@@ -80,6 +81,8 @@ pub struct Controller<A, S> {
     refusal_window: Duration,
     /// Whether the server reported that the user of the dispatch token is no administrator.
     no_admin: bool,
+    /// Names of users and projects.
+    owner_names: Arc<OwnerNames>,
     /// Number of locks lost to others since the last API snapshot.
     lost_locks: usize,
 }
@@ -112,6 +115,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
             refusal_window: settings.refusal_window,
             no_admin: false,
             lost_locks: 0,
+            owner_names: Arc::default(),
             poll_schedule: PollSchedule::new(settings.poll_interval, settings.min_poll_interval),
             runner: TaskRunner {
                 api,

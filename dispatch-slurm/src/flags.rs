@@ -4,13 +4,15 @@
 
 use std::error::Error;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use dispatch_core::config;
+use dispatch_core::scheduler::owner_map::OwnerMap;
 use dispatch_core::service::{self, man_page, subcommands};
 
-use crate::settings::{PerPartition, Settings};
+use crate::settings::{PerPartition, Settings, check_argument};
 use crate::submit::sbatch::{DEFAULT_ARGUMENTS, DEFAULT_GPU_ARGUMENTS};
 
 /// Run the containers of an Arvados-style queue as Slurm jobs, one job each
@@ -28,8 +30,8 @@ pub struct Flags {
     /// Command that starts crunch-run on the nodes, with arguments, quoted as in a shell
     #[arg(long, value_name = "COMMAND", default_value = "crunch-run")]
     pub crunch_run: String,
-    /// Argument of sbatch for every container, a template with %U %C %M %T %G %W %P %I. May be
-    /// given several times; replaces all defaults
+    /// Argument of sbatch for every container, a template with %U %C %M %T %G %W %P %I %u
+    /// %g. May be given several times; replaces all defaults
     #[arg(long = "sbatch-argument", value_name = "ARG", allow_hyphen_values = true, default_values = DEFAULT_ARGUMENTS)]
     pub arguments: Vec<String>,
     /// Argument of sbatch for containers that request GPUs, a template. May be given several times;
@@ -44,6 +46,10 @@ pub struct Flags {
         allow_hyphen_values = true
     )]
     pub preemptible_arguments: Vec<String>,
+    /// File that maps users and projects to arguments of sbatch, such as an account; read again
+    /// when it changes
+    #[arg(long, value_name = "FILE")]
+    pub owner_map: Option<PathBuf>,
     /// Account that jobs are charged to, for one partition or for all others; may be given
     /// several times
     #[arg(long, value_name = "[PARTITION:]NAME")]
@@ -109,6 +115,10 @@ impl Flags {
             arguments: self.arguments.clone(),
             gpu_arguments: self.gpu_arguments.clone(),
             preemptible_arguments: self.preemptible_arguments.clone(),
+            owner_map: match &self.owner_map {
+                Some(path) => Some(Arc::new(OwnerMap::open(path, check_argument)?)),
+                None => None,
+            },
             crunch_run: shlex::split(&self.crunch_run)
                 .filter(|words| !words.is_empty())
                 .ok_or("--crunch-run is not a command: a quote is not closed, or it is empty")?,

@@ -110,6 +110,7 @@ impl Scheduler for Slurm {
             min_uniform_batch: (max_submit_batch > 1).then_some(MIN_ELEMENTS),
             max_cancel_batch: MAX_JOBS_PER_CANCEL,
             charges_exit_queries: true,
+            charges_owners: self.settings.charges_owners(),
             min_listing_interval: lock(&self.burst).min_interval(Instant::now()),
         }
     }
@@ -129,8 +130,8 @@ impl Scheduler for Slurm {
         Ok(jobs)
     }
 
-    /// Cancels abandoned array elements, and refreshes the array limit, the capacity and the tests
-    /// of rejected submissions.
+    /// Cancels abandoned array elements, and refreshes the array limit, the capacity, the owner
+    /// map and the tests of rejected submissions.
     async fn run_upkeep(&self) {
         self.cancel_abandoned_elements().await;
         self.refresh_array_limit().await;
@@ -138,6 +139,9 @@ impl Scheduler for Slurm {
         self.capacity
             .refresh(sinfo, scontrol, self.command_timeout)
             .await;
+        if let Some(map) = &self.settings.owner_map {
+            map.refresh().await;
+        }
         self.rejections.retest(self).await;
     }
 

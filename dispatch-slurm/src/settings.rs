@@ -3,13 +3,15 @@
 //! Output: checked templates and options for `sbatch`, and the cluster that all commands address.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use arvados_client::ContainerUuid;
 use dispatch_core::config::{Config, FileDefault, list, one};
 use dispatch_core::model::instance_types::{InstanceType, NoInstanceTypeFits, fit, name_for};
 use dispatch_core::model::resources::{Admission, ResourceRequest};
 use dispatch_core::scheduler::command::Command;
-use dispatch_core::scheduler::template::{TemplateError, Values, render};
+use dispatch_core::scheduler::owner_map::OwnerMap;
+use dispatch_core::scheduler::template::{TemplateError, Values, render, uses_owner};
 
 use crate::submit::reserved_options;
 
@@ -25,6 +27,8 @@ pub struct Settings {
     pub gpu_arguments: Vec<String>,
     /// Templates of sbatch arguments for preemptible containers.
     pub preemptible_arguments: Vec<String>,
+    /// Templates of sbatch arguments by user and project.
+    pub owner_map: Option<Arc<OwnerMap>>,
     /// crunch-run and its arguments, as on the nodes.
     pub crunch_run: Vec<String>,
     /// Account that jobs are charged to.
@@ -121,6 +125,40 @@ fn names_a_cluster(argument: &str) -> bool {
         || argument.starts_with("-M")
 }
 
+/// Checks an argument of the owner map; the error is for the admin.
+pub fn check_argument(argument: &str) -> Result<(), String> {
+    let option = || format!("{argument:?} is no option of sbatch: write --OPTION=VALUE");
+    if !argument.starts_with('-') {
+        return Err(option());
+    }
+    let checked = check_option(argument).and_then(|()| Ok(check_template(argument)?));
+    checked.map_err(|error| error.to_string())
+}
+
+/// Refuses options that are the dispatcher's own.
+fn check_option(argument: &str) -> Result<(), SettingsError> {
+    if names_a_cluster(argument) {
+        return Err(SettingsError::OtherCluster(argument.to_owned()));
+    }
+    match reserved_options::refusal(argument) {
+        Some(why) => Err(SettingsError::Reserved {
+            argument: argument.to_owned(),
+            why,
+        }),
+        None => Ok(()),
+    }
+}
+
+fn check_template(template: impl AsRef<str>) -> Result<(), TemplateError> {
+    let (container, needs) = (ContainerUuid::generate("zzzzz"), ResourceRequest::default());
+    let values = Values {
+        container: &container,
+        needs: &needs,
+        instance_type: "",
+    };
+    render(template.as_ref(), values).map(drop)
+}
+
 impl Settings {
     /// The templates of arguments for all kinds of containers.
     pub fn all_arguments(&self) -> impl Iterator<Item = &String> + Clone {
@@ -136,39 +174,32 @@ impl Settings {
         {
             return Err(SettingsError::Clusters(name.clone()));
         }
-        let arguments = self.all_arguments();
-        if let Some(argument) = arguments.clone().find(|argument| names_a_cluster(argument)) {
-            return Err(SettingsError::OtherCluster(argument.clone()));
-        }
-        for argument in arguments.clone() {
-            if let Some(why) = reserved_options::refusal(argument) {
-                let argument = argument.clone();
-                return Err(SettingsError::Reserved { argument, why });
-            }
-        }
+        self.all_arguments()
+            .try_for_each(|argument| check_option(argument))?;
         if let Some(name) = CLUSTER_VARIABLES
             .iter()
             .find(|name| self.environment.contains_key(**name))
         {
             return Err(SettingsError::OtherCluster((*name).to_owned()));
         }
-        let (container, needs) = (ContainerUuid::generate("zzzzz"), ResourceRequest::default());
-        let values = Values {
-            container: &container,
-            needs: &needs,
-            instance_type: "",
-        };
+        Ok(self.templates().try_for_each(check_template)?)
+    }
+
+    /// All templates but those of the owner map.
+    fn templates(&self) -> impl Iterator<Item = &String> {
         let keys = [
             &self.account,
             &self.qos,
             &self.reservation,
             &self.constraint,
         ];
-        keys.into_iter()
-            .flat_map(PerPartition::templates)
-            .chain(arguments)
-            .try_for_each(|argument| render(argument, values).map(drop))?;
-        Ok(())
+        let keys = keys.into_iter().flat_map(PerPartition::templates);
+        keys.chain(self.all_arguments())
+    }
+
+    /// Whether the arguments of a job depend on its user or project.
+    pub fn charges_owners(&self) -> bool {
+        self.owner_map.is_some() || self.templates().any(|template| uses_owner(template))
     }
 
     /// Name of the cheapest instance type that suits; empty without instance types.
@@ -208,6 +239,7 @@ pub fn file_defaults(config: &Config) -> Vec<FileDefault> {
         list("preemptible_arguments", "Containers.SLURM.PreemptibleArgumentsList", slurm.preemptible_arguments_list.clone()),
         one("priority_spread", "Containers.SLURM.PrioritySpread", slurm.priority_spread.map(|spread| spread.to_string())),
         one("clusters", "Containers.SLURM.Clusters", slurm.clusters.clone()),
+        one("owner_map", "Containers.SLURM.OwnerMap", slurm.owner_map.clone()),
         map("account", "Containers.SLURM.Account", &slurm.account),
         map("qos", "Containers.SLURM.QOS", &slurm.qos),
         map("reservation", "Containers.SLURM.Reservation", &slurm.reservation),

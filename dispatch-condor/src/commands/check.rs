@@ -196,7 +196,8 @@ async fn check_description(settings: &Settings, home: Option<&StateDir>) -> Find
         &DescriptionParams {
             instance_id: "check",
             avoid: &[],
-            requested: RequestedKinds::of(&needs),
+            requested: RequestedKinds::of(&needs, None),
+            owner_lines: &[],
             max_starts: MaxStarts(1),
             event_log: Path::new("/dev/null"),
         },
@@ -204,6 +205,7 @@ async fn check_description(settings: &Settings, home: Option<&StateDir>) -> Find
             container: &container,
             attempt: &attempt,
             needs: &needs,
+            owner: None,
             dir: home.map_or(Path::new("/"), StateDir::path),
         }],
     );

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use arvados_client::records::Container;
 use dispatch_core::config::ValueSources;
+use dispatch_core::model::owner::KnownOwner;
 use dispatch_core::model::resources::ResourceRequest;
 use dispatch_core::service::subcommands::Render;
 use dispatch_core::service::subcommands::dry_run::{
@@ -15,7 +16,7 @@ use dispatch_core::service::subcommands::dry_run::{
 use serde::Serialize;
 
 use crate::condor::Condor;
-use crate::submit::admin_lines::Line;
+use crate::submit::admin_lines::{Line, RequestedKinds};
 use crate::submit::description::{Item, Settings};
 use crate::submit::macros::field_names;
 
@@ -33,7 +34,7 @@ pub struct DryRun {
 }
 
 /// Reasons for the built-in lines, by their keys.
-const LINE_REASONS: [(&[&str], &str); 9] = [
+const LINE_REASONS: [(&[&str], &str); 10] = [
     (&["environment"], "the API server, and EnvironmentVariables"),
     (&["comma"], "a comma within a field of an item"),
     (
@@ -67,6 +68,10 @@ const LINE_REASONS: [(&[&str], &str); 9] = [
         "the dispatcher finds the job again by it",
     ),
     (
+        &["containeruser", "containerproject"],
+        "for people who look at the queue",
+    ),
+    (
         &["requirements"],
         "not on nodes where it failed, and never again after a start that may have run the container",
     ),
@@ -79,7 +84,7 @@ const DEFAULT_REASON: &str = "how attempts run: once each, and with TERM before 
 /// The input for this record, as the service would submit it; `reserve` is the memory reserved for
 /// crunch-run.
 pub fn dry_run(
-    container: &Container,
+    (container, owner): (&Container, KnownOwner),
     reserve: u64,
     settings: &Settings,
     condor: &Condor,
@@ -88,11 +93,14 @@ pub fn dry_run(
     let needs = ResourceRequest::of(container).with_reserved_ram(reserve);
     let dir = condor.attempt_dir(&container.uuid);
     let attempt = sample_attempt(container)?;
-    let common = condor.description_params(&needs, &[]);
+    let owner_lines = settings.owner_lines(owner.as_deref());
+    let requested = RequestedKinds::of(&needs, owner.as_deref());
+    let common = condor.description_params(requested, &owner_lines, &[]);
     let item = Item {
         container: &container.uuid,
         attempt: &attempt,
         needs: &needs,
+        owner: owner.as_deref(),
         dir: dir.path(),
     };
     let fields = field_names().into_iter().zip(settings.item_fields(&item)?);

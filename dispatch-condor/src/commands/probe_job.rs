@@ -64,7 +64,8 @@ impl probe_job::ProbeScheduler for CondorProbe<'_> {
             // The id of no dispatcher.
             instance_id: "check",
             avoid: &[],
-            requested: RequestedKinds::of(needs),
+            requested: RequestedKinds::of(needs, None),
+            owner_lines: &settings.owner_lines(None),
             max_starts: MaxStarts(1),
             event_log: &place.join("events.log"),
         };
@@ -72,6 +73,7 @@ impl probe_job::ProbeScheduler for CondorProbe<'_> {
             container,
             attempt: &attempt,
             needs,
+            owner: None,
             dir: place,
         };
         let description = settings.describe(&common, &[item])?;

@@ -5,8 +5,9 @@
 //! many jobs. A line that refers to a resource is left out for jobs that do not request it
 //! ([`RequestedKinds`]). So such jobs need separate descriptions.
 
+use dispatch_core::model::owner::Owner;
 use dispatch_core::model::resources::ResourceRequest;
-use dispatch_core::scheduler::template::{self, Substitution, TemplateError};
+use dispatch_core::scheduler::template::{self, Substitution, TemplateError, owner_value};
 use dispatch_core::service::subcommands::dry_run::Source;
 
 use crate::submit::line_syntax::{normalized_key, split_line};
@@ -40,6 +41,10 @@ pub struct RequestedKinds {
     pub gpus: bool,
     /// Whether it may run where other jobs take its machine away.
     pub preemptible: bool,
+    /// Whether the name of its user is known.
+    pub user: bool,
+    /// Whether it is in a project.
+    pub project: bool,
 }
 
 impl RequestedKinds {
@@ -48,6 +53,8 @@ impl RequestedKinds {
         partitions: true,
         gpus: true,
         preemptible: true,
+        user: true,
+        project: true,
     };
     /// A container that requests none of them.
     pub const NONE: Self = Self {
@@ -55,11 +62,15 @@ impl RequestedKinds {
         partitions: false,
         gpus: false,
         preemptible: false,
+        user: false,
+        project: false,
     };
 
-    /// The requests of a container with these needs.
-    pub fn of(needs: &ResourceRequest) -> Self {
+    /// The requests of a container with these needs and this owner.
+    pub fn of(needs: &ResourceRequest, owner: Option<&Owner>) -> Self {
         Self {
+            user: owner_value('u', owner).is_some(),
+            project: owner_value('g', owner).is_some(),
             run_time_limit: needs.max_run_time.is_some(),
             partitions: !needs.partitions.is_empty(),
             gpus: needs.gpus > 0,
@@ -73,6 +84,8 @@ impl RequestedKinds {
             && self.partitions >= other.partitions
             && self.gpus >= other.gpus
             && self.preemptible >= other.preemptible
+            && self.user >= other.user
+            && self.project >= other.project
     }
 }
 
@@ -143,6 +156,8 @@ impl AdminLines {
             let mut now = requested.get();
             now.run_time_limit |= letter == 'W';
             now.partitions |= letter == 'P';
+            now.user |= letter == 'u';
+            now.project |= letter == 'g';
             requested.set(now);
             let found = TEMPLATE_MACROS.iter().find(|(known, _)| *known == letter);
             found.map_or(Substitution::Unknown, |(_, name)| {
@@ -209,6 +224,24 @@ impl AdminLines {
             .into_iter()
             .flat_map(Line::with_computed_sum)
             .collect()
+    }
+
+    /// These lines with those of the owner map, which come before the ones of preemptible
+    /// containers.
+    pub fn with_owner_lines(&self, templates: &[String]) -> Result<Self, LineError> {
+        let mut owners = Self::default();
+        for template in templates {
+            owners.add("owner_map", template, RequestedKinds::NONE)?;
+        }
+        let preemptible = |(asks, _): &&(RequestedKinds, Line)| asks.preemptible;
+        let (last, first): (Vec<_>, Vec<_>) = self.0.iter().partition(preemptible);
+        let first = first.into_iter().cloned().chain(owners.0);
+        Ok(Self(first.chain(last.into_iter().cloned()).collect()))
+    }
+
+    /// Whether a line refers to the user or the project.
+    pub fn use_owners(&self) -> bool {
+        self.0.iter().any(|(asks, _)| asks.user || asks.project)
     }
 
     /// Whether a line refers to partitions.

@@ -1,9 +1,9 @@
 //! Submits attempts by condor_submit, one command for all that one description can hold.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dispatch_core::model::resources::ResourceRequest;
 use dispatch_core::model::world::JobId;
 use dispatch_core::scheduler::attempt_dir::AttemptDir;
 use dispatch_core::scheduler::command::Command;
@@ -30,6 +30,8 @@ const MAX_JOB_STARTS: u32 = 3;
 struct UniformKey<'a> {
     avoid: &'a [String],
     requested: RequestedKinds,
+    /// Templates of the owner map.
+    owner_lines: Arc<[String]>,
     /// Containers of a failed submission are only submitted with those of the same group.
     suspect_group: Option<u64>,
 }
@@ -39,6 +41,7 @@ fn item<'a>(order: &'a SubmitRequest, dir: &'a AttemptDir) -> Item<'a> {
         container: &order.container,
         attempt: &order.attempt,
         needs: &order.needs,
+        owner: order.owner.as_deref(),
         dir: dir.path(),
     }
 }
@@ -74,16 +77,19 @@ impl Condor {
             if answers[n].is_none() {
                 let kind = UniformKey {
                     avoid: &order.avoid,
-                    requested: RequestedKinds::of(&order.needs),
+                    requested: RequestedKinds::of(&order.needs, order.owner.as_deref()),
+                    owner_lines: self.settings.owner_lines(order.owner.as_deref()),
                     suspect_group: lock(&self.suspect_groups).take_group(&order.container),
                 };
                 uniform.entry(kind).or_default().push(n);
             }
         }
         let mut commands = 0;
-        for numbers in uniform.into_values() {
+        for (key, numbers) in uniform {
             let those: Vec<&SubmitRequest> = numbers.iter().map(|n| &orders[*n]).collect();
-            let submitted = self.submit_uniform(&those, &mut commands).await;
+            let submitted = self
+                .submit_uniform(&those, &key.owner_lines, &mut commands)
+                .await;
             for (n, answer) in numbers.iter().zip(submitted) {
                 answers[*n] = Some(answer);
             }
@@ -110,10 +116,11 @@ impl Condor {
         submit_command::write_token(order, &dir).await
     }
 
-    /// The shared parameters of jobs with these needs that must not run on the nodes in `avoid`.
+    /// The shared parameters of jobs of these kinds that must not run on the nodes in `avoid`.
     pub(crate) fn description_params<'a>(
         &'a self,
-        needs: &ResourceRequest,
+        requested: RequestedKinds,
+        owner_lines: &'a [String],
         avoid: &'a [String],
     ) -> DescriptionParams<'a> {
         // With only one machine, the container is returned to the queue at once.
@@ -124,17 +131,23 @@ impl Condor {
         DescriptionParams {
             instance_id: &self.instance_id,
             avoid,
-            requested: RequestedKinds::of(needs),
+            requested,
+            owner_lines,
             max_starts: MaxStarts(starts),
             event_log: self.event_log.path(),
         }
     }
 
-    fn describe(&self, orders: &[&SubmitRequest]) -> Result<String, DescriptionError> {
+    fn describe(
+        &self,
+        orders: &[&SubmitRequest],
+        owner_lines: &[String],
+    ) -> Result<String, DescriptionError> {
         let Some(first) = orders.first() else {
             return Ok(String::new());
         };
-        let common = self.description_params(&first.needs, &first.avoid);
+        let requested = RequestedKinds::of(&first.needs, first.owner.as_deref());
+        let common = self.description_params(requested, owner_lines, &first.avoid);
         let dirs: Vec<AttemptDir> = orders
             .iter()
             .map(|o| self.attempt_dir(&o.container))
@@ -152,13 +165,14 @@ impl Condor {
     async fn submit_uniform(
         &self,
         orders: &[&SubmitRequest],
+        owner_lines: &[String],
         commands: &mut u32,
     ) -> Vec<Result<JobId, SchedulerError>> {
         let mut answers = Vec::with_capacity(orders.len());
         let mut bisect = Bisect::new(orders.len());
         while let Some(range) = bisect.next() {
             let part = &orders[range.clone()];
-            let description = match self.describe(part) {
+            let description = match self.describe(part, owner_lines) {
                 Ok(description) => description,
                 Err(error) => {
                     let refused = |order: &&SubmitRequest| Err(refused(order, error.to_string()));

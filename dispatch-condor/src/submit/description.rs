@@ -5,15 +5,18 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use arvados_client::{ContainerUuid, TokenUuid};
 use crunch_contract::LEAVE_STOPPED;
 use crunch_contract::job_dir::token_file_for;
 use dispatch_core::model::instance_types::{InstanceType, NoInstanceTypeFits, name_for};
+use dispatch_core::model::owner::Owner;
 use dispatch_core::model::resources::{Admission, ResourceRequest};
-use dispatch_core::scheduler::template::{Substitution, Values};
+use dispatch_core::scheduler::owner_map::OwnerMap;
+use dispatch_core::scheduler::template::{Substitution, Values, owner_value};
 
-use crate::submit::admin_lines::{AdminLines, Line, RequestedKinds};
+use crate::submit::admin_lines::{AdminLines, Line, LineError, RequestedKinds};
 use crate::submit::gpus;
 use crate::submit::macros::{TEMPLATE_MACROS, field_names};
 use crate::submit::quoting::{self, Unquotable};
@@ -25,15 +28,22 @@ pub const CONTAINER_ATTRIBUTE: &str = "ContainerUUID";
 pub const ATTEMPT_ATTRIBUTE: &str = "AttemptUUID";
 /// Job attribute with the instance id of the dispatcher that submitted the job.
 pub const DISPATCHER_ATTRIBUTE: &str = "ContainerDispatcher";
+/// Job attribute with the name of the container's user, for people who look at the queue.
+const USER_ATTRIBUTE: &str = "ContainerUser";
+/// Job attribute with the uuid of the container's project.
+const PROJECT_ATTRIBUTE: &str = "ContainerProject";
 const KIB: u64 = 1 << 10;
 /// Environment variable of jobs that names a file.
 const CERTIFICATE_VARIABLE: &str = "SSL_CERT_FILE";
 
 /// Why jobs cannot be described.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum DescriptionError {
     #[error(transparent)]
     Unquotable(#[from] Unquotable),
+    /// A line of the owner map is wrong.
+    #[error(transparent)]
+    Line(#[from] LineError),
     /// No instance type fits the container.
     #[error(transparent)]
     NoInstanceTypeFits(#[from] NoInstanceTypeFits),
@@ -58,6 +68,8 @@ pub struct Settings {
     pub admin_lines: AdminLines,
     /// Environment variables of jobs, none of them secret.
     pub environment: BTreeMap<String, String>,
+    /// Submit lines by user and project.
+    pub owner_map: Option<Arc<OwnerMap>>,
     /// Instance types of nodes; may be empty.
     pub instance_types: Vec<InstanceType>,
     /// Time to fetch inputs and save results, added to the run time limit.
@@ -73,6 +85,8 @@ pub struct DescriptionParams<'a> {
     /// Nodes that the jobs must not run on.
     pub avoid: &'a [String],
     pub requested: RequestedKinds,
+    /// Templates of the owner map for the jobs.
+    pub owner_lines: &'a [String],
     pub max_starts: MaxStarts,
     /// Path of the job event log, absolute.
     pub event_log: &'a Path,
@@ -84,11 +98,23 @@ pub struct Item<'a> {
     pub container: &'a ContainerUuid,
     pub attempt: &'a TokenUuid,
     pub needs: &'a ResourceRequest,
+    pub owner: Option<&'a Owner>,
     /// Job directory on the submit machine, with the token file.
     pub dir: &'a Path,
 }
 
 impl Settings {
+    /// Whether the lines of a job depend on its user or project.
+    pub fn charges_owners(&self) -> bool {
+        self.owner_map.is_some() || self.admin_lines.use_owners()
+    }
+
+    /// The templates of the owner map for an owner.
+    pub fn owner_lines(&self, owner: Option<&Owner>) -> Arc<[String]> {
+        let map = self.owner_map.as_ref();
+        map.map(|map| map.arguments(owner)).unwrap_or_default()
+    }
+
     /// Fails if a description cannot be written or contains `secret`; the error is for the admin,
     /// at the start.
     pub fn check(&self, secret: Option<&str>) -> Result<(), DescriptionError> {
@@ -96,6 +122,7 @@ impl Settings {
             instance_id: "",
             avoid: &[],
             requested: RequestedKinds::ALL,
+            owner_lines: &[],
             max_starts: MaxStarts(1),
             event_log: Path::new("/"),
         };
@@ -130,7 +157,7 @@ impl Settings {
 
     /// The fields of that row, one for each of [`field_names`].
     pub fn item_fields(&self, job: &Item<'_>) -> Result<Vec<String>, DescriptionError> {
-        let mut fields = self.requested_fields(job.container, job.needs)?;
+        let mut fields = self.requested_fields(job.container, job.needs, job.owner)?;
         fields.insert(TEMPLATE_MACROS.len(), job.attempt.to_string());
         let dir = job.dir.to_string_lossy();
         fields.push(quoting::path_in_list("the job's directory", &dir)?);
@@ -142,6 +169,7 @@ impl Settings {
         &self,
         container: &ContainerUuid,
         needs: &ResourceRequest,
+        owner: Option<&Owner>,
     ) -> Result<Vec<String>, DescriptionError> {
         let values = Values {
             container,
@@ -153,6 +181,10 @@ impl Settings {
             let value = match values.of(letter) {
                 Substitution::Is(value) => value,
                 Substitution::NotAsked | Substitution::Unknown => String::new(),
+            };
+            let value = match owner_value(letter, owner) {
+                Some(of_owner) => of_owner.to_owned(),
+                None => value,
             };
             let is_used = letter != 'P' || self.admin_lines.use_partitions();
             let value = if is_used { value } else { String::new() };
@@ -217,7 +249,7 @@ impl Settings {
     }
 
     /// All lines before the items.
-    pub fn lines(&self, params: &DescriptionParams<'_>) -> Result<Vec<Line>, Unquotable> {
+    pub fn lines(&self, params: &DescriptionParams<'_>) -> Result<Vec<Line>, DescriptionError> {
         let program = self.crunch_run.first().map_or("crunch-run", String::as_str);
         let token = token_file_for("$(AttemptName)");
         let mut files = format!("$(JobDirectory)/{token}");
@@ -252,6 +284,8 @@ impl Settings {
             format!("+{CONTAINER_ATTRIBUTE} = \"$(ContainerName)\""),
             format!("+{ATTEMPT_ATTRIBUTE} = \"$(AttemptName)\""),
             format!("+{DISPATCHER_ATTRIBUTE} = \"{}\"", params.instance_id),
+            format!("+{USER_ATTRIBUTE} = \"$(JobUser)\""),
+            format!("+{PROJECT_ATTRIBUTE} = \"$(JobProject)\""),
             "notification = never".to_owned(),
         ];
         lines.extend(params.max_starts.lines(self.stop_grace_seconds));
@@ -263,7 +297,11 @@ impl Settings {
             // An empty expression sets no requirement.
             lines.push("require_gpus = $(JobGpuRule)".to_owned());
         }
-        Ok(self.admin_lines.merge_over(lines, params.requested))
+        let admins = match params.owner_lines {
+            [] => &self.admin_lines,
+            owners => &self.admin_lines.with_owner_lines(owners)?,
+        };
+        Ok(admins.merge_over(lines, params.requested))
     }
 }
 
@@ -273,163 +311,4 @@ pub fn queue_statement() -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use dispatch_core::model::resources::GpuModel;
-
-    use super::*;
-
-    fn describe(settings: &Settings, needs: &ResourceRequest) -> Result<String, DescriptionError> {
-        let params = DescriptionParams {
-            instance_id: "me",
-            avoid: &["n1.example".into(), "n2".into()],
-            requested: RequestedKinds::of(needs),
-            max_starts: MaxStarts(3),
-            event_log: Path::new("/home/me too/jobs/events.log"),
-        };
-        let job = Item {
-            container: &ContainerUuid::parse("zzzzz-dz642-queuedcontainer").unwrap(),
-            attempt: &TokenUuid::parse("zzzzz-gj3su-000000000000000").unwrap(),
-            needs,
-            dir: Path::new("/home/me too/$(x)/1"),
-        };
-        settings.describe(&params, &[job, job])
-    }
-
-    fn settings(given: &[&str]) -> Settings {
-        let mut lines = AdminLines::default();
-        for line in given {
-            lines.add("lines", line, RequestedKinds::NONE).unwrap();
-        }
-        Settings {
-            crunch_run: vec!["/opt/crunch-run".into(), "--it's \"so\" $(x)".into()],
-            admin_lines: lines,
-            environment: BTreeMap::from([
-                ("ARVADOS_API_HOST".into(), "api.example:443".into()),
-                ("SSL_CERT_FILE".into(), "/etc/our ca.pem".into()),
-            ]),
-            staging_seconds: 3600,
-            stop_grace_seconds: 60,
-            ..Settings::default()
-        }
-    }
-
-    #[test]
-    fn a_description_says_everything_and_no_secret() {
-        let needs = ResourceRequest {
-            cpus: 2,
-            ram: (1 << 30) + 1,
-            scratch: 3000,
-            max_run_time: Some(60),
-            ..ResourceRequest::default()
-        };
-        let lines = ["+Group = \"a\"", "Requirements= HasIt || Other"];
-        let text = describe(&settings(&lines), &needs).unwrap();
-        for line in [
-            "executable = /opt/crunch-run",
-            r#"arguments = "'--it''s ""so"" $(DOLLAR)(x)' '--leave-stopped' '--token-file' 'token-$(AttemptName)' '$(ContainerName)'""#,
-            r#"environment = "ARVADOS_API_HOST='api.example:443' SSL_CERT_FILE='/etc/our ca.pem'""#,
-            "transfer_executable = false",
-            "log = /home/me too/jobs/events.log",
-            "transfer_input_files = $(JobDirectory)/token-$(AttemptName)",
-            "job_lease_duration = 2400",
-            "request_cpus = $(JobCpus)",
-            "request_memory = $(JobMemory)",
-            "request_disk = $(JobDisk)",
-            "request_gpus = $(JobGpus)",
-            "+ContainerUUID = \"$(ContainerName)\"",
-            "+AttemptUUID = \"$(AttemptName)\"",
-            "+ContainerDispatcher = \"me\"",
-            "allowed_execute_duration = $(JobSeconds)",
-            "zzzzz-dz642-queuedcontainer,2,1025,1,0,1,$(Nothing),$(Nothing),zzzzz-gj3su-000000000000000,3,3660,$(Nothing),/home/me too/$(DOLLAR)(x)/1",
-            "+Group = \"a\"",
-        ] {
-            assert!(text.lines().any(|l| l == line), "{line}\nis not in\n{text}");
-        }
-        assert!(text.ends_with("/1\n)\n"), "{text}");
-        // HTCondor would use the last of several requirements.
-        let both = "requirements = (HasIt || Other) && (";
-        let requirements = |l: &&str| l.to_ascii_lowercase().starts_with("requirements");
-        let all: Vec<&str> = text.lines().filter(requirements).collect();
-        assert!(all.len() == 1 && all[0].starts_with(both), "{all:?}");
-    }
-
-    #[test]
-    fn where_nothing_is_shared_crunch_run_and_the_certificate_travel() {
-        let settings = Settings {
-            transfer_crunch_run: true,
-            ..settings(&[])
-        };
-        let text = describe(&settings, &ResourceRequest::default()).unwrap();
-        for line in [
-            "transfer_executable = true",
-            "transfer_input_files = $(JobDirectory)/token-$(AttemptName), /etc/our ca.pem",
-            r#"environment = "ARVADOS_API_HOST='api.example:443' SSL_CERT_FILE='our ca.pem'""#,
-        ] {
-            assert!(text.lines().any(|l| l == line), "{line}\nis not in\n{text}");
-        }
-    }
-
-    #[test]
-    fn a_container_cannot_write_into_the_description() {
-        for partition in ["a b", "x\n)\nqueue 100", "$(HOME)", "\""] {
-            let needs = ResourceRequest {
-                partitions: vec![partition.to_owned()],
-                ..ResourceRequest::default()
-            };
-            let error = describe(&settings(&["+Queue = \"%P\""]), &needs).unwrap_err();
-            assert!(error.to_string().contains("letters"), "{error}");
-        }
-        // A partition that no line refers to need not be quotable.
-        let odd = ResourceRequest {
-            partitions: vec!["gpu/long".into()],
-            ..ResourceRequest::default()
-        };
-        describe(&settings(&[]), &odd).unwrap();
-        assert!(matches!(
-            settings(&[]).fit_partitions(&odd),
-            Admission::Never(_)
-        ));
-        let mapped = settings(&["+Queue = \"%P\""]);
-        assert_eq!(mapped.fit_partitions(&odd), Admission::Now);
-        let none = ResourceRequest::default();
-        assert_eq!(settings(&[]).fit_partitions(&none), Admission::Now);
-        let needs = ResourceRequest {
-            partitions: vec!["a".into(), "b".into()],
-            ..ResourceRequest::default()
-        };
-        let text = describe(&settings(&["+Queue = \"%P\""]), &needs).unwrap();
-        assert!(text.contains(",a$(Comma)b,"), "{text}");
-    }
-
-    #[test]
-    fn what_gpus_must_have_is_asked_for() {
-        #[rustfmt::skip]
-        let rows = [
-            ("cuda", "12.4", &["8.0"][..], 4 << 30,
-             "(GlobalMemoryMb?:4096)>=4096&&(Capability?:8.0)>=8.0&&(MaxSupportedVersion?:12040)>=12040"),
-            ("cuda", "", &["10.0", "9.0", "sm_80"], 1, "(GlobalMemoryMb?:1)>=1&&(Capability?:9.0)>=9.0"),
-            ("cuda", "11) || (true", &["9.0 || true"], 0, "$(Nothing)"),
-            ("rocm", "6.1", &["gfx90a"], 0, "$(Nothing)"),
-        ];
-        for (stack, driver, targets, vram, expected) in rows {
-            let needs = ResourceRequest {
-                gpus: 1,
-                gpu_stack: stack.into(),
-                gpu_model: Some(Box::new(GpuModel {
-                    driver_version: driver.into(),
-                    hardware_target: targets.iter().map(|t| (*t).to_owned()).collect(),
-                    vram,
-                })),
-                ..ResourceRequest::default()
-            };
-            let text = describe(&settings(&[]), &needs).unwrap();
-            assert!(text.contains(&format!(",{expected},/home")), "{text}");
-            let line = "require_gpus = $(JobGpuRule)";
-            assert!(text.lines().any(|l| l == line), "{text}");
-            let own = describe(&settings(&["require_gpus = true"]), &needs).unwrap();
-            assert!(!own.lines().any(|l| l == line), "{own}");
-        }
-        let text = describe(&settings(&[]), &ResourceRequest::default()).unwrap();
-        assert!(!text.contains("require_gpus"), "{text}");
-    }
-}
+mod tests;

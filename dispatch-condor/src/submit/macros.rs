@@ -2,7 +2,7 @@
 //! hold. Pure.
 
 /// The letters of templates and the macro of each, in the order of an item's fields.
-pub const TEMPLATE_MACROS: [(char, &str); 8] = [
+pub const TEMPLATE_MACROS: [(char, &str); 10] = [
     ('U', "ContainerName"),
     ('C', "JobCpus"),
     ('M', "JobMemory"),
@@ -11,6 +11,8 @@ pub const TEMPLATE_MACROS: [(char, &str); 8] = [
     ('W', "JobMinutes"),
     ('P', "JobPartitions"),
     ('I', "JobInstanceType"),
+    ('u', "JobUser"),
+    ('g', "JobProject"),
 ];
 /// The fields of an item after those of [`TEMPLATE_MACROS`]. The last one takes the rest of the
 /// line, whatever is in it.

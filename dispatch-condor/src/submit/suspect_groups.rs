@@ -55,6 +55,7 @@ mod tests {
             credentials: Token::new("secret").into(),
             needs: ResourceRequest::default(),
             avoid: Vec::new(),
+            owner: None,
         };
         let orders: Vec<SubmitRequest> = (0..5).map(|_| order()).collect();
         let all: Vec<&SubmitRequest> = orders.iter().collect();

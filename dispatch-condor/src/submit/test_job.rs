@@ -110,7 +110,8 @@ fn describe(
     let params = DescriptionParams {
         instance_id: INSTANCE_ID,
         avoid: &[],
-        requested: RequestedKinds::of(needs),
+        requested: RequestedKinds::of(needs, needs.charged_to.as_deref()),
+        owner_lines: &settings.owner_lines(needs.charged_to.as_deref()),
         max_starts: MaxStarts(1),
         event_log: &dir.path().join("events.log"),
     };
@@ -118,6 +119,7 @@ fn describe(
         container,
         attempt,
         needs,
+        owner: needs.charged_to.as_deref(),
         dir: dir.path(),
     };
     let text = settings.describe(&params, &[item]).ok()?;

@@ -106,11 +106,18 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
         answer: Result<JobId, SchedulerError>,
     ) -> TaskResult {
         let Submission {
-            container, token, ..
+            container,
+            token,
+            owner,
+            ..
         } = submission;
         let error = match answer {
             Ok(job) => {
-                let event = Decision::Dispatched { container, job };
+                let event = Decision::Dispatched {
+                    container,
+                    job,
+                    owner,
+                };
                 return TaskResult::new(Outcome::Submitted, vec![event]);
             }
             Err(error @ SchedulerError::RefusedInBatch { .. }) => {
@@ -165,5 +172,6 @@ fn request(submission: &Submission, gateway: Option<&GatewayKey>) -> SubmitReque
         },
         needs: submission.needs.clone(),
         avoid: submission.avoid.clone(),
+        owner: submission.owner.clone(),
     }
 }

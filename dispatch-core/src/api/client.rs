@@ -1,5 +1,6 @@
 //! The calls of a dispatcher to a real API server.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -7,16 +8,20 @@ use arvados_client::api::{Bulk, Each, NewLog, NewToken, WantedLock};
 use arvados_client::client::Call;
 use arvados_client::filter::Query;
 use arvados_client::records::{Authorization, Container, ContainerState};
-use arvados_client::{Client, ContainerRequestUuid, ContainerUuid, Error, Token, TokenUuid};
+use arvados_client::{
+    Client, ContainerRequestUuid, ContainerUuid, Error, Token, TokenUuid, UserUuid,
+};
 use exp_backoff::Backoff;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::listing::{POLL_RETRY_BUDGET, fetch_named, fetch_page, fetch_page_after, parse_row};
+use super::owners::{self, OwnerNames};
 use super::{Api, QueueCursor, RequestAttempts};
 use crate::act::crash_log::{self, CrashLogError};
 use crate::model::container_record::ListedRecord;
+use crate::model::owner::KnownOwner;
 use crate::observe::change_feed::{ChangeFeed, changed_container};
 
 /// Columns of queued containers: those that may change.
@@ -41,7 +46,7 @@ const FOLLOWED_COLUMNS: [&str; 8] = [
 ];
 /// Columns that include the resource request. Mounts may have any size, so they are read only once
 /// per container.
-const FULL_COLUMNS: [&str; 10] = [
+const FULL_COLUMNS: [&str; 11] = [
     "uuid",
     "state",
     "priority",
@@ -50,6 +55,7 @@ const FULL_COLUMNS: [&str; 10] = [
     "scheduling_parameters",
     "mounts",
     "container_image",
+    "runtime_user_uuid",
     "created_at",
     "modified_at",
 ];
@@ -106,6 +112,14 @@ impl Api for Client {
 
     async fn full_records(&self, uuids: &[ContainerUuid]) -> Result<Vec<ListedRecord>, Error> {
         fetch_named(self, uuids, &FULL_COLUMNS).await
+    }
+
+    async fn owners(
+        &self,
+        containers: &[(ContainerUuid, Option<UserUuid>)],
+        names: &OwnerNames,
+    ) -> Result<BTreeMap<ContainerUuid, KnownOwner>, Error> {
+        owners::owners(self, containers, names).await
     }
 
     async fn changed(&self, since: Timestamp) -> Result<Option<Vec<ListedRecord>>, Error> {

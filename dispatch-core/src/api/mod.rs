@@ -3,23 +3,27 @@
 //! Input: tokens, UUIDs and attributes. Output: records, tokens and errors of the server.
 //! `client` implements the trait for a real server. The simulator has its own implementation.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 
 use arvados_client::api::{Bulk, Each, NewLog, NewToken, WantedLock};
 use arvados_client::records::{Authorization, ContainerState};
-use arvados_client::{ContainerRequestUuid, ContainerUuid, Error, Token, TokenUuid};
+use arvados_client::{ContainerRequestUuid, ContainerUuid, Error, Token, TokenUuid, UserUuid};
 use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::act::crash_log::CrashLogError;
+use crate::api::owners::OwnerNames;
 use crate::model::container_record::ListedRecord;
+use crate::model::owner::KnownOwner;
 use crate::observe::change_feed::ChangeFeed;
 
 mod client;
 pub mod error_hint;
 pub(crate) mod listing;
 pub mod log_writer;
+pub mod owners;
 
 /// A position in the queue: the last container that was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,6 +71,13 @@ pub trait Api: Clone + Send + Sync + 'static {
         &self,
         uuids: &[ContainerUuid],
     ) -> impl Future<Output = Result<Vec<ListedRecord>, Error>> + Send;
+
+    /// The owners of `containers`, each given with its user if that is known.
+    fn owners(
+        &self,
+        containers: &[(ContainerUuid, Option<UserUuid>)],
+        names: &OwnerNames,
+    ) -> impl Future<Output = Result<BTreeMap<ContainerUuid, KnownOwner>, Error>> + Send;
 
     /// Every container changed at `since` or later, and all Locked or Running ones at priority 0.
     /// The latter are included because a priority change need not update `modified_at`. None: too

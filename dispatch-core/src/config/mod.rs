@@ -163,6 +163,8 @@ pub struct Slurm {
     pub constraint: BTreeMap<String, String>,
     /// Cluster of a federation. Not in upstream Arvados.
     pub clusters: Option<String>,
+    /// File with arguments by user and project. Not in upstream Arvados.
+    pub owner_map: Option<String>,
 }
 
 /// `Containers.Condor`. None of its keys is in upstream Arvados.
@@ -192,6 +194,8 @@ pub struct Condor {
     pub transfer_crunch_run: Option<bool>,
     /// Whether machines join the pool when jobs wait for them.
     pub pool_grows: Option<bool>,
+    /// File with submit lines by user and project.
+    pub owner_map: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

@@ -42,7 +42,7 @@ const CLOSED_SECTIONS: [(&str, &[&str]); 4] = [
 ];
 
 /// Keys that dispatchers read, below `Clusters.ID.`.
-const KNOWN: [&str; 47] = [
+const KNOWN: [&str; 49] = [
     "SystemRootToken",
     "Services",
     "Services.Controller",
@@ -66,6 +66,7 @@ const KNOWN: [&str; 47] = [
     "Containers.SLURM.Reservation",
     "Containers.SLURM.Constraint",
     "Containers.SLURM.Clusters",
+    "Containers.SLURM.OwnerMap",
     "Containers.Condor",
     "Containers.Condor.SubmitLines",
     "Containers.Condor.GPUSubmitLines",
@@ -78,6 +79,7 @@ const KNOWN: [&str; 47] = [
     "Containers.Condor.EnvironmentVariables",
     "Containers.Condor.TransferCrunchRun",
     "Containers.Condor.PoolGrows",
+    "Containers.Condor.OwnerMap",
     "InstanceTypes",
     "InstanceTypes.*.VCPUs",
     "InstanceTypes.*.RAM",

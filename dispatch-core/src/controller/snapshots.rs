@@ -172,6 +172,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
         self.last_token_scan?;
         let request = self.reconciler.next_request(self.now(), changes.drain());
         let (api, upkeep) = (self.runner.api.clone(), self.upkeep.take());
+        let names = self.owner_names.clone();
         Some(tokio::spawn(async move {
             let upkeep = match upkeep {
                 None => UpkeepState::NotDue,
@@ -183,7 +184,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
                     }
                 }
             };
-            let snapshot = fetch_snapshot(&api, &request).await;
+            let snapshot = fetch_snapshot(&api, &names, &request).await;
             ApiReply { snapshot, upkeep }
         }))
     }

@@ -3,7 +3,7 @@
 //! Input: rows of the API server. Output: [`ContainerSnapshot`], or [`ListedRecord::Malformed`].
 
 use arvados_client::records::{Container, ContainerState, RuntimeStatus};
-use arvados_client::{ContainerUuid, Pdh, TokenUuid};
+use arvados_client::{ContainerUuid, Pdh, TokenUuid, UserUuid};
 use crunch_contract::runtime_status::UNDELIVERED_SINCE;
 use jiff::Timestamp;
 
@@ -42,6 +42,10 @@ pub struct ContainerSnapshot {
     pub has_end: bool,
     /// Resource request, if it was requested.
     pub needs: Option<ResourceRequest>,
+    /// The user who asked for it, if that was requested.
+    pub user: Option<UserUuid>,
+    /// Creation time, by the server's clock.
+    pub created_at: Option<Timestamp>,
 }
 
 impl ContainerSnapshot {
@@ -84,6 +88,8 @@ impl From<Container> for ContainerSnapshot {
             exit_code: container.exit_code,
             has_end: true,
             needs: Some(needs),
+            user: container.runtime_user_uuid,
+            created_at: container.created_at,
         }
     }
 }

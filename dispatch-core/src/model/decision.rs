@@ -5,6 +5,7 @@ use arvados_client::records::ContainerState;
 use arvados_client::{ContainerUuid, TokenUuid};
 
 use crate::model::exit_cause::Eviction;
+use crate::model::owner::KnownOwner;
 use crate::model::reason::Reason;
 use crate::model::world::JobId;
 
@@ -33,6 +34,8 @@ pub enum Decision {
     Dispatched {
         container: ContainerUuid,
         job: JobId,
+        /// User and project of the container, if they are known.
+        owner: KnownOwner,
     },
     /// crunch-run is gone and the record had no final state. The record was cancelled, or unlocked
     /// if the container never ran.
@@ -256,7 +259,7 @@ mod tests {
             (Decision::DecidedToRun { container: c(), attempt }, "decided_to_run", "decided to run it: locked"),
             (Decision::DecidedNotToRun { container: c(), reason: why() }, "decided_not_to_run", "not run now: no node fits"),
             (Decision::LockFailed { container: c(), error: why(), lost: false }, "lock_failed", "could not lock it: no node fits"),
-            (Decision::Dispatched { container: c(), job: job.clone() }, "dispatched", "dispatched as job 7"),
+            (Decision::Dispatched { container: c(), job: job.clone(), owner: None }, "dispatched", "dispatched as job 7"),
             (lost(ContainerState::Queued), "cleaned_up_crashed_executor", "given back to the queue: no node fits"),
             (lost(ContainerState::Cancelled), "cleaned_up_crashed_executor", "now Cancelled: no node fits"),
             (evicted(false), "evicted", "evicted, now Cancelled: no node fits; this does not count as an attempt"),

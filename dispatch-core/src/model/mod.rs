@@ -7,6 +7,7 @@ pub mod decision;
 pub mod exit_cause;
 pub mod instance_types;
 pub mod outcome;
+pub mod owner;
 pub mod reason;
 pub mod resources;
 pub mod scheduling;

@@ -5,6 +5,8 @@ use arvados_client::Pdh;
 use arvados_client::records::{Container, MountKind};
 use serde::Serialize;
 
+use crate::model::owner::KnownOwner;
+
 /// Everything that one container uses, including its cache and the memory of crunch-run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct ResourceRequest {
@@ -30,6 +32,8 @@ pub struct ResourceRequest {
     pub max_run_time: Option<u64>,
     /// Names of the partitions (queues) it may run in; empty means any.
     pub partitions: Vec<String>,
+    /// User and project, if the arguments of its job depend on them.
+    pub charged_to: KnownOwner,
     /// The container is a workflow runner: it waits for containers that it requests.
     pub supervisor: bool,
 }
@@ -107,6 +111,7 @@ impl ResourceRequest {
             preemptible: container.scheduling_parameters.preemptible,
             max_run_time: (limit > 0).then_some(limit),
             partitions: container.scheduling_parameters.partitions.clone(),
+            charged_to: None,
             supervisor: container.scheduling_parameters.supervisor,
         }
     }

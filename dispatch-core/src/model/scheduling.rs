@@ -21,6 +21,9 @@ pub struct Capabilities {
     /// Whether the scheduler itself charges the commands that query job exits to the rate limit.
     /// True where one command answers for several jobs.
     pub charges_exit_queries: bool,
+    /// Whether the arguments of a job depend on the owner of its container. If not, requests of
+    /// different owners count as equal.
+    pub charges_owners: bool,
     /// Minimum interval between two job listings, however many changes there are. Other users need
     /// the scheduler too. Without changes, jobs are listed once per poll interval.
     pub min_listing_interval: Duration,
@@ -34,6 +37,7 @@ impl Default for Capabilities {
             min_uniform_batch: None,
             max_cancel_batch: 1,
             charges_exit_queries: false,
+            charges_owners: false,
             min_listing_interval: Duration::from_secs(2),
         }
     }

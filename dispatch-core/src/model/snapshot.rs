@@ -8,6 +8,7 @@ use arvados_client::ContainerUuid;
 use jiff::Timestamp;
 
 use crate::model::container_record::{ContainerSnapshot, ListedRecord};
+use crate::model::owner::KnownOwner;
 use crate::model::resources::ResourceRequest;
 
 /// Maximum number of UUIDs in one query.
@@ -28,14 +29,27 @@ pub struct SnapshotRequest {
     pub needs: Arc<KnownNeeds>,
 }
 
-/// Resource requests, each with the `modified_at` of the record it was read from.
-pub type KnownNeeds = BTreeMap<ContainerUuid, (Option<Timestamp>, ResourceRequest)>;
+/// What was read once of each container.
+pub type KnownNeeds = BTreeMap<ContainerUuid, Known>;
+
+/// What is read once of a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    /// `modified_at` of the record it was read from.
+    pub modified_at: Option<Timestamp>,
+    /// Resource request of the container.
+    pub needs: ResourceRequest,
+    /// User and project of the container.
+    pub owner: KnownOwner,
+}
 
 /// The result of one complete snapshot.
 #[derive(Debug, Default)]
 pub struct ApiSnapshot {
     /// Records of the queue head, of changed containers and of named containers.
     pub containers: BTreeMap<ContainerUuid, ContainerSnapshot>,
+    /// Owners of the containers whose resource requests were read.
+    pub owners: BTreeMap<ContainerUuid, KnownOwner>,
     /// Named containers that do not exist, according to the server.
     pub missing: BTreeSet<ContainerUuid>,
     /// Records that cannot be parsed, with the error. The dispatcher does not touch these

@@ -8,6 +8,7 @@ use arvados_client::records::ContainerState;
 use arvados_client::{ContainerUuid, TokenUuid};
 
 use crate::model::attempt_token::AttemptToken;
+use crate::model::owner::KnownOwner;
 use crate::model::reason::Reason;
 use crate::model::resources::ResourceRequest;
 use crate::model::scheduling::StopMode;
@@ -62,6 +63,8 @@ pub struct Submission {
     pub avoid: Vec<String>,
     /// Nodes on which its last attempts failed, to exclude if another node fits.
     pub failed_on: Vec<String>,
+    /// User and project of the container, if they are known.
+    pub owner: KnownOwner,
 }
 
 /// A job to cancel.

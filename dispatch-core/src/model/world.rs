@@ -6,8 +6,11 @@ use std::time::Duration;
 
 use arvados_client::records::ContainerState;
 
-use crate::model::resources::{Admission, ResourceRequest};
 use arvados_client::{ContainerUuid, TokenUuid};
+use jiff::Timestamp;
+
+use crate::model::owner::KnownOwner;
+use crate::model::resources::{Admission, ResourceRequest};
 
 /// A point on the controller's monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -48,6 +51,10 @@ pub struct ObservedContainer {
     pub holder: LockHolder,
     /// Resources that the container requests.
     pub needs: ResourceRequest,
+    /// User and project of the container, if they are known.
+    pub owner: KnownOwner,
+    /// Creation time of the container, by the server's clock.
+    pub created_at: Option<Timestamp>,
     /// Whether the scheduler lets the container start now.
     pub fit: Admission,
     /// Start of the API poll that returned the record.

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use arvados_client::records::ContainerState;
 use arvados_client::{ContainerUuid, Error};
 
+use crate::api::owners::OwnerNames;
 use crate::api::{Api, QueueCursor};
 use crate::model::container_record::{ContainerSnapshot, ListedRecord};
 use crate::model::snapshot::{ApiSnapshot, MAX_NAMED_PER_QUERY, SnapshotRequest};
@@ -19,6 +20,7 @@ pub const PAGE_SIZE: u64 = 500;
 /// Fetches the head of the queue, the changes and the named containers.
 pub async fn fetch_snapshot(
     api: &impl Api,
+    names: &OwnerNames,
     request: &SnapshotRequest,
 ) -> Result<ApiSnapshot, Error> {
     let mut snapshot = ApiSnapshot::default();
@@ -59,7 +61,7 @@ pub async fn fetch_snapshot(
             Err(error) => return Err(error),
         }
     }
-    fetch_needs(api, request, &mut snapshot).await?;
+    fetch_needs(api, names, request, &mut snapshot).await?;
     // A token that lost its admin rights gets "not found" for every record of other users.
     if !snapshot.missing.is_empty() && !api.can_read_all().await? {
         snapshot.missing.clear();
@@ -67,9 +69,11 @@ pub async fn fetch_snapshot(
     Ok(snapshot)
 }
 
-/// Reads missing resource requests, highest priority first, for at most [`PAGE_SIZE`] containers.
+/// Reads missing resource requests with the owners of their containers, highest priority first, for
+/// at most [`PAGE_SIZE`] containers.
 async fn fetch_needs(
     api: &impl Api,
+    names: &OwnerNames,
     request: &SnapshotRequest,
     snapshot: &mut ApiSnapshot,
 ) -> Result<(), Error> {
@@ -78,7 +82,7 @@ async fn fetch_needs(
         let may_start = queued && record.priority > 0;
         let matters = may_start || request.named.contains(&record.uuid);
         let known = request.needs.get(&record.uuid);
-        let fresh = known.is_some_and(|(at, _)| !queued || *at == record.modified_at);
+        let fresh = known.is_some_and(|known| !queued || known.modified_at == record.modified_at);
         matters && record.needs.is_none() && !record.state.is_final() && !fresh
     };
     let unknown = snapshot.containers.values().filter(is_unknown);
@@ -87,9 +91,9 @@ async fn fetch_needs(
         .collect();
     unknown.sort();
     let rest = unknown.split_off(unknown.len().min(PAGE_SIZE as usize));
-    let names: Vec<ContainerUuid> = unknown.into_iter().map(|(_, uuid)| uuid).collect();
+    let uuids: Vec<ContainerUuid> = unknown.into_iter().map(|(_, uuid)| uuid).collect();
     let mut unread: BTreeSet<ContainerUuid> = rest.into_iter().map(|(_, uuid)| uuid).collect();
-    for batch in names.chunks(MAX_NAMED_PER_QUERY) {
+    for batch in uuids.chunks(MAX_NAMED_PER_QUERY) {
         let mut unread_batch = batch.to_vec();
         while !unread_batch.is_empty() {
             let seen = snapshot.ingest(api.full_records(&unread_batch).await?);
@@ -101,6 +105,12 @@ async fn fetch_needs(
             }
         }
         unread.extend(unread_batch);
+        let user = |uuid: &ContainerUuid| snapshot.containers.get(uuid)?.user.clone();
+        let users: Vec<_> = batch
+            .iter()
+            .map(|uuid| (uuid.clone(), user(uuid)))
+            .collect();
+        snapshot.owners.extend(api.owners(&users, names).await?);
     }
     for uuid in snapshot.malformed.keys() {
         snapshot.containers.remove(uuid);

@@ -87,6 +87,8 @@ mod tests {
         };
         for n in 1..=7u32 {
             let known = ObservedContainer {
+                owner: None,
+                created_at: None,
                 state: ContainerState::Queued,
                 priority: if n == 3 { 0 } else { i64::from(n) },
                 etag: String::new(),

@@ -52,6 +52,8 @@ fn world(state: ContainerState, holder: LockHolder, priority: i64) -> World {
     world.containers.insert(
         uuid(1),
         ObservedContainer {
+            owner: None,
+            created_at: None,
             state,
             priority,
             etag: "e".into(),

@@ -11,7 +11,9 @@ use crate::model::attempt_token::AttemptToken;
 use crate::model::container_record::ContainerSnapshot;
 use crate::model::decision::Decision;
 use crate::model::resources::Admission;
-use crate::model::snapshot::{ApiSnapshot, MAX_NAMED_PER_QUERY, PendingChanges, SnapshotRequest};
+use crate::model::snapshot::{
+    ApiSnapshot, Known, MAX_NAMED_PER_QUERY, PendingChanges, SnapshotRequest,
+};
 use crate::model::world::{
     Attempt, JobListing, LockHolder, MonotonicTime, ObservedContainer, Phase,
 };
@@ -165,8 +167,12 @@ impl Reconciler {
             let queued = record.state == ContainerState::Queued && record.priority > 0;
             let is_relevant = queued || self.is_followed(&uuid);
             if let Some(needs) = &record.needs {
-                let needs = (record.modified_at, needs.clone());
-                Arc::make_mut(&mut self.poll.known_needs).insert(uuid.clone(), needs);
+                let known = Known {
+                    modified_at: record.modified_at,
+                    needs: needs.clone(),
+                    owner: snapshot.owners.get(&uuid).cloned().flatten(),
+                };
+                Arc::make_mut(&mut self.poll.known_needs).insert(uuid.clone(), known);
             }
             if is_relevant && !self.poll.acted_since.contains(&uuid) {
                 self.adopt_lock_holder(now, &record);
@@ -273,12 +279,12 @@ impl Reconciler {
             Some(_) => LockHolder::Other,
         };
         let end = (record.has_end && record.state.is_final()).then(|| record.end());
-        let needs = self
-            .poll
-            .known_needs
-            .get(&record.uuid)
-            .map(|(_, needs)| needs.clone());
-        let needs = needs.unwrap_or_default();
+        let known = self.poll.known_needs.get(&record.uuid);
+        let owner = known.and_then(|known| known.owner.clone());
+        let mut needs = known.map(|known| known.needs.clone()).unwrap_or_default();
+        if self.limits.batcher.charges_owners() {
+            needs.charged_to.clone_from(&owner);
+        }
         ObservedContainer {
             state: record.state,
             priority: record.priority,
@@ -286,6 +292,8 @@ impl Reconciler {
             holder,
             needs: needs.with_reserved_ram(self.settings.reserve_ram),
             end,
+            owner,
+            created_at: record.created_at,
             fit: Admission::Later("the scheduler has not decided on its admission yet".into()),
             seen: self.poll.began,
         }

@@ -120,6 +120,11 @@ impl Batcher {
         self.capabilities.charges_exit_queries
     }
 
+    /// Whether the scheduler charges a job to its owner.
+    pub(crate) fn charges_owners(&self) -> bool {
+        self.capabilities.charges_owners
+    }
+
     pub(crate) fn is_full(&self, batch: usize) -> bool {
         batch >= self.capabilities.max_submit_batch
     }
@@ -230,6 +235,7 @@ mod tests {
 
     fn submissions(count: usize) -> Vec<Submission> {
         let submission = || Submission {
+            owner: None,
             container: ContainerUuid::generate("zzzzz"),
             token: AttemptToken {
                 uuid: TokenUuid::generate("zzzzz"),

@@ -384,6 +384,7 @@ impl TaskBuilder<'_> {
             token: token.clone(),
             avoid: self.submits.nodes_to_avoid(container, self.now),
             failed_on: self.submits.failed_nodes(container, self.now),
+            owner: known.and_then(|known| known.owner.clone()),
             container: container.clone(),
         })
     }

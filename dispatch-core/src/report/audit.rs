@@ -46,8 +46,12 @@ impl Audit {
         if let Decision::DecidedToRun { attempt, .. } = event {
             line["attempt"] = json!(attempt);
         }
-        if let Decision::Dispatched { job, .. } = event {
+        if let Decision::Dispatched { job, owner, .. } = event {
             line["job"] = json!(job.0);
+            if let Some(owner) = owner {
+                line["user"] = json!(owner.user_label());
+                line["project"] = json!(owner.project);
+            }
         }
         if let Decision::Evicted {
             eviction, counts, ..
@@ -108,6 +112,7 @@ mod tests {
             let event = Decision::Dispatched {
                 container: container.clone(),
                 job: JobId(n.to_string()),
+                owner: None,
             };
             audit.write(&event).unwrap();
         }

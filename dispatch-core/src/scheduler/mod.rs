@@ -10,6 +10,7 @@ pub mod command;
 pub mod credentials;
 mod host_fault;
 mod job_exit;
+pub mod owner_map;
 pub mod rejection_backoff;
 pub mod rejections;
 pub mod slurm_answer;
@@ -22,6 +23,7 @@ use std::future::Future;
 
 use arvados_client::{ContainerUuid, TokenUuid};
 
+use crate::model::owner::KnownOwner;
 use crate::model::resources::{Admission, Capacity, ResourceRequest};
 use crate::model::world::{Job, JobId};
 use crate::scheduler::credentials::Credentials;
@@ -55,6 +57,8 @@ pub struct SubmitRequest {
     pub needs: ResourceRequest,
     /// Nodes on which the job must not run, where the scheduler supports that.
     pub avoid: Vec<String>,
+    /// User and project of the container, for people who look at the job.
+    pub owner: KnownOwner,
 }
 
 /// Why a scheduler command failed.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use arvados_client::ContainerUuid;
 use exp_backoff::Backoff;
 
+use crate::model::owner::KnownOwner;
 use crate::model::resources::ResourceRequest;
 
 /// Initial interval between two tests; it doubles up to `MAX_BACKOFF`.
@@ -26,17 +27,36 @@ const ADMISSION_TTL: Duration = Duration::from_secs(60);
 /// Jobs that are held back together.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum JobClass {
-    /// Jobs for these partitions, which decide account and QOS.
-    Partitions(Vec<String>),
+    /// Jobs that are charged alike.
+    Charged(ChargeClass),
     /// Jobs with exactly these needs.
     Exactly(ResourceRequest),
+}
+
+/// What decides the account, QOS or accounting group of a job.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChargeClass {
+    partitions: Vec<String>,
+    preemptible: bool,
+    owner: KnownOwner,
+}
+
+impl ChargeClass {
+    /// The class of a container with these needs.
+    pub fn of(needs: &ResourceRequest) -> Self {
+        Self {
+            partitions: needs.partitions.clone(),
+            preemptible: needs.preemptible,
+            owner: needs.charged_to.clone(),
+        }
+    }
 }
 
 impl JobClass {
     /// The classes of a container, the larger first.
     pub fn classes_of(needs: &ResourceRequest) -> [Self; 2] {
         [
-            Self::Partitions(needs.partitions.clone()),
+            Self::Charged(ChargeClass::of(needs)),
             Self::Exactly(needs.clone()),
         ]
     }
@@ -44,10 +64,12 @@ impl JobClass {
     /// Resource request of the job with which the class is tested.
     pub fn test_needs(&self) -> ResourceRequest {
         match self {
-            Self::Partitions(partitions) => ResourceRequest {
+            Self::Charged(class) => ResourceRequest {
                 cpus: 1,
                 ram: 64 << 20,
-                partitions: partitions.clone(),
+                partitions: class.partitions.clone(),
+                preemptible: class.preemptible,
+                charged_to: class.owner.clone(),
                 ..ResourceRequest::default()
             },
             Self::Exactly(needs) => needs.clone(),
@@ -58,8 +80,19 @@ impl JobClass {
 impl fmt::Display for JobClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Partitions(none) if none.is_empty() => f.write_str("without a partition"),
-            Self::Partitions(names) => write!(f, "for partition {}", names.join(", ")),
+            Self::Charged(class) => {
+                match class.partitions.is_empty() {
+                    true => f.write_str("without a partition")?,
+                    false => write!(f, "for partition {}", class.partitions.join(", "))?,
+                }
+                if class.preemptible {
+                    f.write_str(", preemptible")?;
+                }
+                match class.owner.as_ref().and_then(|owner| owner.user_label()) {
+                    Some(user) => write!(f, ", of user {user}"),
+                    None => Ok(()),
+                }
+            }
             Self::Exactly(needs) => {
                 let (cpus, ram, gpus) = (needs.cpus, needs.ram >> 20, needs.gpus);
                 write!(

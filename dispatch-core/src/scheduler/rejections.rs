@@ -4,11 +4,11 @@
 //! Input: results of submissions and of tests ([`TestSubmission`]). Output: which containers must
 //! wait, and why.
 //!
-//! If the scheduler rejects even the smallest job for the same partitions, the cause is not the
-//! container's request. A limit of jobs is reached, an account may not use a partition, or a
-//! partition is closed. Then all containers for these partitions wait. Otherwise only containers
-//! with exactly the same needs wait. Once the scheduler accepts jobs again, submissions start
-//! slowly, because there may be room for few.
+//! If the scheduler rejects even the smallest job for the same partitions and the same account, the
+//! cause is not the container's request. A limit of jobs is reached, an account may not use a
+//! partition, or a partition is closed. Then all containers that are charged alike wait. Otherwise
+//! only containers with exactly the same needs wait. Once the scheduler accepts jobs again,
+//! submissions start slowly, because there may be room for few.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ use arvados_client::{ContainerUuid, TokenUuid};
 
 use crate::model::resources::ResourceRequest;
 use crate::scheduler::SubmitRequest;
-use crate::scheduler::rejection_backoff::{JobClass, RejectionBackoff, SlowStart};
+use crate::scheduler::rejection_backoff::{ChargeClass, JobClass, RejectionBackoff, SlowStart};
 
 /// Maximum number of rejected classes; containers of further classes are submitted as usual.
 const MAX_REJECTED_CLASSES: usize = 1000;
@@ -46,8 +46,8 @@ struct RejectionState {
     /// Message of the rejection of an attempt.
     messages: BTreeMap<ContainerUuid, (TokenUuid, String)>,
     backoffs: HashMap<JobClass, RejectionBackoff>,
-    /// Partitions that accept jobs again, with their limits.
-    slow_starts: BTreeMap<Vec<String>, SlowStart>,
+    /// Classes whose jobs are accepted again, with their limits.
+    slow_starts: BTreeMap<ChargeClass, SlowStart>,
 }
 
 /// Result of a test.
@@ -90,9 +90,8 @@ impl RejectionState {
             event = "submissions_resumed",
             "resuming submissions {class} because the scheduler accepts them again"
         );
-        if let JobClass::Partitions(partitions) = class {
-            self.slow_starts
-                .insert(partitions.clone(), SlowStart::default());
+        if let JobClass::Charged(class) = class {
+            self.slow_starts.insert(class.clone(), SlowStart::default());
         }
     }
 
@@ -128,7 +127,7 @@ impl RejectionState {
                 return Some(format!("{scheduler} rejects such jobs now: {reason}"));
             }
         }
-        let slow_start = self.slow_starts.get_mut(&needs.partitions)?;
+        let slow_start = self.slow_starts.get_mut(&ChargeClass::of(needs))?;
         let later = || {
             format!("{scheduler} rejected such jobs a short time ago; a few are submitted at first")
         };
@@ -139,10 +138,11 @@ impl RejectionState {
         for class in JobClass::classes_of(needs) {
             self.accept_class(&class);
         }
-        if let Some(slow_start) = self.slow_starts.get_mut(&needs.partitions)
+        let class = ChargeClass::of(needs);
+        if let Some(slow_start) = self.slow_starts.get_mut(&class)
             && slow_start.accepted(container)
         {
-            self.slow_starts.remove(&needs.partitions);
+            self.slow_starts.remove(&class);
         }
     }
 }
@@ -173,7 +173,7 @@ impl Rejections {
         {
             let mut state = self.state();
             state.messages.insert(order.container.clone(), message);
-            if let Some(slow_start) = state.slow_starts.get_mut(&needs.partitions) {
+            if let Some(slow_start) = state.slow_starts.get_mut(&ChargeClass::of(needs)) {
                 slow_start.rejected(&order.container);
             }
             // One test is enough for many concurrent submissions.
@@ -241,7 +241,10 @@ impl Rejections {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::model::owner::Owner;
 
     fn gpus(gpus: u32) -> ResourceRequest {
         ResourceRequest {
@@ -263,13 +266,30 @@ mod tests {
         assert_eq!([0, 1, 2].map(|n| held(&mut state, n)), [false, false, true]);
         state.apply_test(&JobClass::Exactly(gpus(2)), TestResult::Accepted, now);
         assert!(!held(&mut state, 2) && state.slow_starts.is_empty());
-        state.reject_class(JobClass::Partitions(Vec::new()), "no GPUs".into(), now);
+        state.reject_class(
+            JobClass::Charged(ChargeClass::default()),
+            "no GPUs".into(),
+            now,
+        );
         assert_eq!([0, 1, 2].map(|n| held(&mut state, n)), [true, true, true]);
         let elsewhere = ResourceRequest {
             partitions: vec!["other".into()],
             ..gpus(2)
         };
         assert_eq!(state.deferral("it", &container, &elsewhere, now), None);
+        let of_ada = ResourceRequest {
+            charged_to: Some(Arc::new(Owner {
+                username: Some("ada".into()),
+                ..Owner::default()
+            })),
+            ..gpus(2)
+        };
+        assert_eq!(state.deferral("it", &container, &of_ada, now), None);
+        let class = JobClass::classes_of(&of_ada)[0].clone();
+        assert_eq!(class.to_string(), "without a partition, of user ada");
+        assert_eq!(class.test_needs().charged_to, of_ada.charged_to);
+        state.reject_class(class, "her limit".into(), now);
+        assert!(state.deferral("it", &container, &of_ada, now).is_some());
     }
 
     #[test]
@@ -277,7 +297,7 @@ mod tests {
         let now = Instant::now();
         let all: Vec<ContainerUuid> = (0..50).map(|_| ContainerUuid::generate("zzzzz")).collect();
         let mut state = RejectionState::default();
-        let class = JobClass::Partitions(Vec::new());
+        let class = JobClass::Charged(ChargeClass::default());
         state.reject_class(class.clone(), "too many".into(), now);
         state.apply_test(&class, TestResult::Accepted, now);
         let admitted = |state: &mut RejectionState| -> Vec<ContainerUuid> {
@@ -292,7 +312,7 @@ mod tests {
         assert_eq!(admitted(&mut state), all[..2]);
         state.accepted(&all[1], &gpus(0));
         assert_eq!(admitted(&mut state).len(), 4);
-        if let Some(slow_start) = state.slow_starts.get_mut(&Vec::new()) {
+        if let Some(slow_start) = state.slow_starts.get_mut(&ChargeClass::default()) {
             slow_start.rejected(&all[2]);
         }
         assert!(admitted(&mut state).len() <= 4);

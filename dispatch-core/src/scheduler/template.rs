@@ -12,18 +12,23 @@
 //! | `%G` | GPUs |
 //! | `%W` | minutes of the run time limit; no text is rendered without a limit |
 //! | `%P` | partitions, joined by commas; no text is rendered if none is requested |
+//! | `%u` | user name; no text is rendered if it is not known |
+//! | `%g` | uuid of the project; no text is rendered for a home project |
 //! | `%I` | the cheapest instance type that fits; empty if none are configured |
 //! | `%%` | `%` |
 
-use arvados_client::ContainerUuid;
+use std::cell::Cell;
 
+use arvados_client::{ContainerUuid, GroupUuid};
+
+use crate::model::owner::Owner;
 use crate::model::resources::ResourceRequest;
 
 const MIB: u64 = 1 << 20;
 
 /// Error: a `%` with a letter that is no substitution.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown substitution {token} in {template:?}; known are %U %C %M %T %G %W %P %I %%")]
+#[error("unknown substitution {token} in {template:?}; known are %U %C %M %T %G %W %P %I %u %g %%")]
 pub struct TemplateError {
     token: String,
     template: String,
@@ -34,7 +39,7 @@ pub struct TemplateError {
 pub struct Values<'a> {
     /// Value of `%U`.
     pub container: &'a ContainerUuid,
-    /// Source of `%C %M %T %G %W %P`.
+    /// Source of `%C %M %T %G %W %P %u %g`.
     pub needs: &'a ResourceRequest,
     /// Value of `%I`.
     pub instance_type: &'a str,
@@ -67,10 +72,34 @@ impl Values<'_> {
             },
             'P' if needs.partitions.is_empty() => return Substitution::NotAsked,
             'P' => needs.partitions.join(","),
+            'u' | 'g' => match owner_value(letter, needs.charged_to.as_deref()) {
+                Some(value) => value.to_owned(),
+                None => return Substitution::NotAsked,
+            },
             'I' => self.instance_type.to_owned(),
             _ => return Substitution::Unknown,
         })
     }
+}
+
+/// The value of `%u` or `%g`.
+pub fn owner_value(letter: char, owner: Option<&Owner>) -> Option<&str> {
+    match letter {
+        'u' => owner?.plain_username(),
+        'g' => owner?.project.as_ref().map(GroupUuid::as_str),
+        _ => None,
+    }
+}
+
+/// Whether a template has `%u` or `%g`.
+pub fn uses_owner(template: &str) -> bool {
+    let uses = Cell::new(false);
+    let value = |letter: char| {
+        uses.set(uses.get() || matches!(letter, 'u' | 'g'));
+        Substitution::Is(String::new())
+    };
+    let _ = render_with(template, value);
+    uses.get()
 }
 
 /// Renders one template. None if it uses a limit or partition that the container does not request.
@@ -108,7 +137,21 @@ pub fn render_with(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+
+    #[test]
+    fn a_template_with_an_owner_is_known() {
+        for (template, expected) in [
+            ("--account=%u", true),
+            ("--wckey=%g", true),
+            ("--comment=100%%u", false),
+            ("--x=%U/%G", false),
+        ] {
+            assert_eq!(uses_owner(template), expected, "{template}");
+        }
+    }
 
     #[test]
     fn substitutions() {
@@ -120,6 +163,11 @@ mod tests {
             gpus: 2,
             max_run_time: Some(61),
             partitions: vec!["a".into(), "b".into()],
+            charged_to: Some(Arc::new(Owner {
+                username: Some("ada".into()),
+                project: GroupUuid::parse("zzzzz-j7d0g-000000000000001").ok(),
+                ..Owner::default()
+            })),
             ..ResourceRequest::default()
         };
         let bare = ResourceRequest {
@@ -137,6 +185,9 @@ mod tests {
             (&bare, "--time=%W", Ok(None)),
             (&bare, "--partition=%P", Ok(None)),
             (&needs, "-C%I", Ok(Some("-Ca1"))),
+            (&needs, "--wckey=%u@%g", Ok(Some("--wckey=ada@zzzzz-j7d0g-000000000000001"))),
+            (&bare, "--wckey=%u", Ok(None)),
+            (&bare, "--wckey=%g", Ok(None)),
             (&bare, "--x=%J", Err("%J")),
             (&bare, "--bad% template", Err("% ")),
             (&bare, "100%", Err("%")),

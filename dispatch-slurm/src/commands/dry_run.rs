@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use arvados_client::records::Container;
 use crunch_contract::job_dir::token_file_for;
 use dispatch_core::config::ValueSources;
+use dispatch_core::model::owner::KnownOwner;
 use dispatch_core::model::resources::ResourceRequest;
 use dispatch_core::scheduler::attempt_dir::AttemptDir;
 use dispatch_core::service::state_dir::StateDir;
@@ -31,20 +32,39 @@ pub struct DryRun {
     script: String,
 }
 
-/// Renders the submission of this record; `reserve` is the memory set aside for crunch-run, and
-/// `times` are the limits of the partitions where it may run.
+/// The record whose submission is shown.
+#[derive(Debug)]
+pub struct RecordForDryRun<'a> {
+    pub container: &'a Container,
+    pub owner: KnownOwner,
+    /// Bytes of memory set aside for crunch-run.
+    pub reserve: u64,
+    /// Limits of the partitions where it may run.
+    pub times: PartitionTimes,
+}
+
+/// Renders the submission of this record.
 pub fn dry_run(
-    container: &Container,
-    reserve: u64,
+    record: RecordForDryRun<'_>,
     settings: &Settings,
     home: &StateDir,
-    times: PartitionTimes,
     origins: &ValueSources,
 ) -> Result<DryRun, Box<dyn std::error::Error>> {
-    let needs = ResourceRequest::of(container).with_reserved_ram(reserve);
+    let RecordForDryRun {
+        container,
+        owner,
+        reserve,
+        times,
+    } = record;
+    let mut needs = ResourceRequest::of(container).with_reserved_ram(reserve);
+    needs.charged_to.clone_from(&owner);
     let dir = AttemptDir::of(home.path(), &container.uuid);
     let attempt = sample_attempt(container)?;
-    let comment = squeue::comment(&attempt, &home.instance_id_or_placeholder());
+    let comment = squeue::comment(
+        &attempt,
+        &home.instance_id_or_placeholder(),
+        owner.as_deref(),
+    );
     let arguments = settings.sbatch_arguments(SbatchJob {
         container: &container.uuid,
         needs: &needs,

@@ -8,9 +8,12 @@ pub mod probe_job;
 use std::error::Error;
 use std::path::Path;
 
+use arvados_client::ContainerUuid;
 use arvados_client::records::Container;
 use dispatch_core::config::ValueSources;
+use dispatch_core::model::owner::KnownOwner;
 use dispatch_core::model::resources::ResourceRequest;
+use dispatch_core::model::world::JobId;
 use dispatch_core::scheduler::rejections::{TestResult, TestSubmission};
 use dispatch_core::service;
 use dispatch_core::service::state_dir::StateDir;
@@ -20,8 +23,9 @@ use dispatch_core::service::subcommands::explain::SchedulerTerms;
 use dispatch_core::service::subcommands::{self, Render};
 
 use crate::commands::check::check;
-use crate::commands::dry_run::dry_run;
+use crate::commands::dry_run::{RecordForDryRun, dry_run};
 use crate::flags::Flags;
+use crate::query::accounting::container_of_past_job;
 use crate::query::node_class_cache::NodeClassCache;
 use crate::settings::Settings;
 use crate::slurm::Slurm;
@@ -54,6 +58,7 @@ impl subcommands::DispatcherCommands for Commands<'_> {
     async fn dry_run(
         &self,
         container: &Container,
+        owner: KnownOwner,
         home: StateDir,
     ) -> Result<impl Render, Box<dyn Error>> {
         let reserve = self.flags.common.reserve_extra_ram;
@@ -63,20 +68,22 @@ impl subcommands::DispatcherCommands for Commands<'_> {
         capacity
             .refresh(sinfo, scontrol, self.flags.common.command_timeout)
             .await;
-        let times = capacity.times(&needs);
-        dry_run(
+        let record = RecordForDryRun {
             container,
+            owner,
             reserve,
-            &self.settings,
-            &home,
-            times,
-            self.origins,
-        )
+            times: capacity.times(&needs),
+        };
+        dry_run(record, &self.settings, &home, self.origins)
     }
 
     fn scheduler(&self, home: StateDir, instance_id: String) -> Slurm {
         let timeout = self.flags.common.command_timeout;
         Slurm::new(self.settings.clone(), home, instance_id, timeout)
+    }
+
+    async fn container_of_past_job(&self, job: &JobId) -> Option<ContainerUuid> {
+        container_of_past_job(&self.settings, job).await
     }
 
     async fn refusal(&self, scheduler: &Slurm, needs: &ResourceRequest) -> Option<String> {

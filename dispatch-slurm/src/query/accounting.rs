@@ -6,9 +6,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arvados_client::ContainerUuid;
+use dispatch_core::model::world::JobId;
 use dispatch_core::scheduler::command::{Command, CommandFailure};
 
 use crate::query::job_exit::SACCT_FORMAT;
+use crate::settings::Settings;
 
 /// Time for which `sacct` is not called after it showed that there is no accounting.
 const ABSENT_COOLDOWN: Duration = Duration::from_secs(3600);
@@ -99,6 +101,20 @@ fn classify_failure(failure: &CommandFailure) -> (AccountingState, Duration) {
             UNAVAILABLE_COOLDOWN,
         ),
     }
+}
+
+/// The container of a job that `squeue` does not list any more: its name, in the accounting.
+pub async fn container_of_past_job(settings: &Settings, job: &JobId) -> Option<ContainerUuid> {
+    let arguments = ["--noheader", "--parsable2", "--allocations", START_TIME];
+    let command = settings.client("sacct").timeout(ACCOUNTING_TIMEOUT);
+    let command = command
+        .args(arguments)
+        .args([format!("--jobs={}", job.0), "--format=JobName".to_owned()]);
+    let answer = command.run_checked().await.ok()?;
+    let names = answer.stdout.lines();
+    names
+        .filter_map(|name| ContainerUuid::parse(name.trim()).ok())
+        .next_back()
 }
 
 /// Name of a user as the system reports it, or the uid in words.

@@ -4,6 +4,7 @@
 //! sections FORMAT and JOB STATE CODES.
 
 use arvados_client::{ContainerUuid, TokenUuid};
+use dispatch_core::model::owner::Owner;
 use dispatch_core::model::world::{Job, JobId};
 use jiff::Timestamp;
 
@@ -73,14 +74,33 @@ impl Row {
     }
 }
 
-/// Comment of a job: the attempt, and the dispatcher that submitted it.
-pub fn comment(attempt: &TokenUuid, instance_id: &str) -> String {
-    format!("{attempt} {instance_id}")
+/// Comment of a job: the attempt, the dispatcher that submitted it, and user and project for people
+/// who look at the queue.
+pub fn comment(attempt: &TokenUuid, instance_id: &str, owner: Option<&Owner>) -> String {
+    let user = owner.and_then(Owner::user_label);
+    let user = user.map(|user| format!(" user={user}"));
+    let project = owner.and_then(|owner| owner.project.as_ref());
+    let project = project.map(|project| format!(" project={project}"));
+    let [user, project] = [user, project].map(Option::unwrap_or_default);
+    format!("{attempt} {instance_id}{user}{project}")
 }
 
 /// The same as one word, because `scontrol` keeps quotes of its input.
-pub fn comment_without_space(attempt: &TokenUuid, instance_id: &str) -> String {
-    format!("{attempt},{instance_id}")
+pub fn comment_without_space(
+    attempt: &TokenUuid,
+    instance_id: &str,
+    owner: Option<&Owner>,
+) -> String {
+    comment(attempt, instance_id, owner).replace(' ', ",")
+}
+
+/// The attempt and the dispatcher in a comment.
+fn marks_of(comment: &str) -> (&str, &str) {
+    let mut words = comment.split([' ', ',']);
+    match (words.next(), words.next()) {
+        (Some(attempt), Some(by)) => (attempt, by),
+        _ => ("", ""),
+    }
 }
 
 /// Recorded jobs, for jobs whose name or comment was changed.
@@ -126,14 +146,19 @@ fn parse_row(
     if damaged || !id.starts_with(|c: char| c.is_ascii_digit()) || state.is_empty() {
         return Err(parse_error());
     }
-    let (attempt, by) = comment.split_once([' ', ',']).unwrap_or_default();
+    let (attempt, by) = marks_of(comment);
     let name = line.rsplit('|').next().unwrap_or_default();
     let container = ContainerUuid::parse(name).ok();
     let remembered = |container: &ContainerUuid| index.attempt(container, id);
     let remembered_attempt = (by != instance_id).then(|| container.as_ref().and_then(remembered));
     if let Some(None) = remembered_attempt {
         // A row of another job that contains a row of ours has lost the mark between them.
-        let of = |before: char| line.contains(&format!("{before}{instance_id}|"));
+        let of = |mark: char| {
+            let ends = ["|", &format!("{mark}user="), &format!("{mark}project=")];
+            let starts = format!("{mark}{instance_id}");
+            ends.iter()
+                .any(|end| line.contains(&(starts.clone() + end)))
+        };
         let hides_our_row = of(' ') || of(',');
         return if hides_our_row {
             Err(parse_error())
@@ -304,6 +329,40 @@ mod tests {
         assert!(parse("", "me").unwrap().is_empty());
         let ended = format!("@9|COMPLETED|{ATTEMPT} me||0|1|N/A|None|{UUID}\n");
         assert!(parse(&ended, "me").unwrap()[0].job().ended);
+    }
+
+    #[test]
+    fn a_comment_names_user_and_project_and_is_found_with_and_without_them() {
+        let attempt = TokenUuid::parse(ATTEMPT).unwrap();
+        let project = "zzzzz-j7d0g-000000000000001";
+        let owner = |username: &str, project: Option<&str>| Owner {
+            username: Some(username.to_owned()),
+            project: project.map(|uuid| uuid.parse().unwrap()),
+            ..Owner::default()
+        };
+        let both = format!("{ATTEMPT} me user=ada project={project}");
+        for (owner, expected) in [
+            (Some(owner("ada", Some(project))), both.as_str()),
+            (Some(owner("ada", None)), &format!("{ATTEMPT} me user=ada")),
+            // A name that could be taken for more than a name is left out.
+            (Some(owner("a|b other", None)), &format!("{ATTEMPT} me")),
+            (None, &format!("{ATTEMPT} me")),
+        ] {
+            let owner = owner.as_ref();
+            assert_eq!(comment(&attempt, "me", owner), expected);
+            let one_word = comment_without_space(&attempt, "me", owner);
+            assert!(!one_word.contains(' '), "{one_word}");
+            for comment in [expected, &one_word] {
+                let line = format!("@12|PENDING|{comment}||0|1|N/A|None|{UUID}\n");
+                let rows = parse(&line, "me").unwrap();
+                assert_eq!(rows[0].attempt.as_ref(), Some(&attempt), "{comment}");
+                assert!(parse(&line, "other").unwrap().is_empty());
+                // A row that has lost the mark before it is no part of another job's name.
+                let foreign = "@11|RUNNING|(null)|n1|0|1|N/A|None|whole\n";
+                let merged = format!("{foreign}{}", line.replace('@', "\u{fffd}"));
+                assert!(parse(&merged, "me").is_err(), "{comment}");
+            }
+        }
     }
 
     #[test]

@@ -31,6 +31,7 @@ use std::sync::{Mutex, PoisonError};
 
 use arvados_client::{ContainerUuid, TokenUuid};
 use crunch_contract::LEAVE_STOPPED;
+use dispatch_core::model::owner::Owner;
 use dispatch_core::service::subcommands::dry_run::Source;
 
 use crate::query::squeue;
@@ -77,6 +78,7 @@ pub enum ArrayLimit {
 pub struct Element<'a> {
     pub container: &'a ContainerUuid,
     pub attempt: &'a TokenUuid,
+    pub owner: Option<&'a Owner>,
 }
 
 /// Arguments that submissions must share to be elements of one array.
@@ -195,7 +197,7 @@ pub fn naming_updates(
 ) -> Vec<(usize, String)> {
     let mut parts: Vec<(usize, String)> = Vec::new();
     for (number, element) in elements.iter().enumerate() {
-        let comment = squeue::comment_without_space(element.attempt, instance_id);
+        let comment = squeue::comment_without_space(element.attempt, instance_id, element.owner);
         let line = format!(
             "update JobId={job}_{number} JobName={} Comment={comment} StartTime=now\n",
             element.container

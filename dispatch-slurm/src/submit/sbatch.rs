@@ -4,6 +4,7 @@
 //! the job script; neither has secrets.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use arvados_client::ContainerUuid;
 use crunch_contract::LEAVE_STOPPED;
@@ -78,9 +79,15 @@ impl Settings {
             true => &self.preemptible_arguments,
             false => &[],
         };
+        let owners = match &self.owner_map {
+            Some(map) => map.arguments(needs.charged_to.as_deref()),
+            None => Arc::default(),
+        };
+        // Of two values of an option, sbatch takes the later one.
         let lists = [
             ("arguments", &self.arguments[..]),
             ("gpu_arguments", gpus),
+            ("owner_map", &owners[..]),
             ("preemptible_arguments", preemptible),
         ];
         let mut admins = Vec::new();

@@ -68,7 +68,7 @@ impl Slurm {
         let job = SbatchJob {
             container: &order.container,
             needs: &order.needs,
-            comment: &squeue::comment(&order.attempt, &self.instance_id),
+            comment: &squeue::comment(&order.attempt, &self.instance_id, None),
             output: &self.attempt_dir(&order.container).output_file(),
             avoid: &order.avoid,
             times: self.times(order),
@@ -124,6 +124,7 @@ impl Slurm {
             .map(|order| Element {
                 container: &order.container,
                 attempt: &order.attempt,
+                owner: order.owner.as_deref(),
             })
             .collect();
         let script = match template.script(&self.settings, self.state_dir.path(), &elements) {

@@ -55,7 +55,7 @@ impl Slurm {
             detail,
         };
         let dir = self.attempt_dir(&container);
-        let comment = squeue::comment(&order.attempt, &self.instance_id);
+        let comment = squeue::comment(&order.attempt, &self.instance_id, order.owner.as_deref());
         let arguments = self
             .settings
             .sbatch_arguments(SbatchJob {

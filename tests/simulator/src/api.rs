@@ -1,15 +1,18 @@
 //! The simulated API server as a dispatcher sees it: calls are refused, delayed, or lose their
 //! answers.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arvados_client::api::{Bulk, Each, NewLog, NewToken, WantedLock};
 use arvados_client::records::{Authorization, ContainerState};
-use arvados_client::{ContainerRequestUuid, ContainerUuid, Error, Token, TokenUuid};
+use arvados_client::{ContainerRequestUuid, ContainerUuid, Error, Token, TokenUuid, UserUuid};
 use dispatch_core::Api;
 use dispatch_core::act::crash_log::CrashLogError;
+use dispatch_core::api::owners::OwnerNames;
 use dispatch_core::api::{QueueCursor, RequestAttempts};
 use dispatch_core::model::container_record::{ContainerSnapshot, ListedRecord};
+use dispatch_core::model::owner::KnownOwner;
 use dispatch_core::model::resources::ResourceRequest;
 use dispatch_core::observe::change_feed::ChangeFeed;
 use jiff::Timestamp;
@@ -108,6 +111,8 @@ fn row(uuid: &ContainerUuid, record: &Record) -> ListedRecord {
         exit_code: None,
         has_end: true,
         needs: None,
+        user: None,
+        created_at: None,
     }))
 }
 
@@ -171,6 +176,18 @@ impl Api for SimApi {
     async fn full_records(&self, uuids: &[ContainerUuid]) -> Result<Vec<ListedRecord>, Error> {
         let rows = self.named("whole records", uuids).await?;
         Ok(rows.into_iter().map(with_resources).collect())
+    }
+
+    async fn owners(
+        &self,
+        containers: &[(ContainerUuid, Option<UserUuid>)],
+        _: &OwnerNames,
+    ) -> Result<BTreeMap<ContainerUuid, KnownOwner>, Error> {
+        let owners = containers
+            .iter()
+            .map(|(container, _)| (container.clone(), None));
+        let owners = owners.collect();
+        self.call("owners", |_| Ok(owners)).await
     }
 
     async fn changed(&self, since: Timestamp) -> Result<Option<Vec<ListedRecord>>, Error> {

@@ -19,6 +19,8 @@ fn the_highest_priority_starts_first_and_only_as_many_as_may_wait() {
         (5, 5),
     ] {
         let known = ObservedContainer {
+            owner: None,
+            created_at: None,
             state: ContainerState::Queued,
             priority,
             etag: String::new(),
@@ -71,6 +73,8 @@ fn what_blocked_since_takes_no_place_up_to_a_number() {
         }
         for n in 0..in_vain {
             let known = ObservedContainer {
+                owner: None,
+                created_at: None,
                 state: ContainerState::Locked,
                 holder: ours(),
                 ..queued.clone()
@@ -157,6 +161,8 @@ fn a_left_over_token_takes_the_place_of_its_container() {
     let queued = world.containers.remove(&uuid(1)).unwrap();
     for (n, priority) in [(1, 1), (2, 9), (3, 5)] {
         let known = ObservedContainer {
+            owner: None,
+            created_at: None,
             priority,
             ..queued.clone()
         };

@@ -36,6 +36,8 @@ fn reconciler(max_batch: usize) -> Reconciler {
 
 fn known(state: ContainerState, holder: LockHolder, priority: i64) -> ObservedContainer {
     ObservedContainer {
+        owner: None,
+        created_at: None,
         state,
         priority,
         etag: String::new(),

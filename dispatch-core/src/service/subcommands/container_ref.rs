@@ -1,18 +1,28 @@
-//! References to a container. Input: a container's uuid or a container request's, because users
-//! have either; output: the container's record.
+//! References to a container. Input: a container's uuid, a container request's, or the number of a
+//! job, because people have any of them; output: the container's record.
 
-use arvados_client::ids::IdError;
 use arvados_client::records::Container;
 use arvados_client::{Client, ContainerRequestUuid, ContainerUuid, Error};
 
-/// A container, named by its own uuid or by a request's.
+use crate::model::world::JobId;
+
+/// A container, named by its own uuid, by a request's or by its job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ContainerRef {
     /// Uuid of the container.
     Container(ContainerUuid),
     /// Uuid of a request for the container.
     Request(ContainerRequestUuid),
+    /// Number of a job of the scheduler, like 12, 12_3 or 12.0.
+    Job(JobId),
 }
+
+/// Error: the text names no container.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is neither the uuid of a container (xxxxx-dz642-…) or of a container request (xxxxx-xvhdp-…), nor the number of a job"
+)]
+pub struct RefError(String);
 
 /// The reason for which the container cannot be fetched.
 #[derive(Debug, thiserror::Error)]
@@ -25,24 +35,45 @@ pub enum ContainerRefError {
         "request {0} has no container: it is not committed (its state is {1}), or its priority is 0"
     )]
     NoContainer(ContainerRequestUuid, String),
+    /// The scheduler has no such job of this dispatcher.
+    #[error(
+        "the scheduler knows no job {0} of this dispatcher; give the uuid of the container, which is the name of its job"
+    )]
+    NoSuchJob(String),
     /// The API call failed.
     #[error(transparent)]
     Api(#[from] Error),
 }
 
 impl ContainerRef {
-    /// Parses a uuid of either kind.
-    pub fn parse(text: &str) -> Result<Self, IdError> {
+    /// Parses a uuid of either kind, or a job number.
+    pub fn parse(text: &str) -> Result<Self, RefError> {
         if let Ok(request) = ContainerRequestUuid::parse(text) {
             return Ok(Self::Request(request));
         }
-        ContainerUuid::parse(text).map(Self::Container)
+        if let Ok(container) = ContainerUuid::parse(text) {
+            return Ok(Self::Container(container));
+        }
+        let is_number = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_digit());
+        let mut parts = text.split(['_', '.']);
+        match parts.clone().count() <= 2 && parts.all(is_number) {
+            true => Ok(Self::Job(JobId(text.to_owned()))),
+            false => Err(RefError(text.to_owned())),
+        }
     }
 
-    /// Fetches the container's record.
-    pub async fn fetch(&self, client: &Client) -> Result<Container, ContainerRefError> {
+    /// Fetches the container's record. `container_of` finds the container of a job.
+    pub async fn fetch(
+        &self,
+        client: &Client,
+        container_of: impl AsyncFnOnce(&JobId) -> Option<ContainerUuid>,
+    ) -> Result<Container, ContainerRefError> {
         let container = match self {
             Self::Container(container) => container.clone(),
+            Self::Job(job) => {
+                let missing = || ContainerRefError::NoSuchJob(job.0.clone());
+                container_of(job).await.ok_or_else(missing)?
+            }
             Self::Request(uuid) => {
                 let request = client.container_request(uuid).await;
                 let request = request.map_err(|error| missing(error, "request", uuid.as_str()))?;
@@ -68,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_names_are_understood() {
+    fn all_names_are_understood() {
         let container = "zzzzz-dz642-queuedcontainer";
         let request = "zzzzz-xvhdp-cr4queuedcontnr";
         assert!(matches!(
@@ -79,7 +110,20 @@ mod tests {
             ContainerRef::parse(request),
             Ok(ContainerRef::Request(_))
         ));
-        for neither in ["zzzzz-4zz18-000000000000000", "5", ""] {
+        for job in ["5", "12_3", "12.0"] {
+            let expected = ContainerRef::Job(JobId(job.to_owned()));
+            assert_eq!(ContainerRef::parse(job), Ok(expected));
+        }
+        let odd = [
+            "zzzzz-4zz18-000000000000000",
+            "",
+            "5_",
+            ".5",
+            "1.2.3",
+            "-1",
+            "5 6",
+        ];
+        for neither in odd {
             assert!(ContainerRef::parse(neither).is_err(), "{neither}");
         }
     }

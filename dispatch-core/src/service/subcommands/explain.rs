@@ -6,6 +6,7 @@ use std::fmt::Write;
 use arvados_client::records::{Container, ContainerState};
 use serde::Serialize;
 
+use crate::model::owner::{KnownOwner, Owner};
 use crate::model::resources::Admission;
 use crate::model::world::Job;
 use crate::scheduler::{PendingOutlook, PendingReason};
@@ -44,11 +45,18 @@ pub struct ExplainInput {
     pub last_log_entries: Vec<String>,
     /// The scheduler's own analysis of its job.
     pub analysis: Option<String>,
+    /// User and project of the container, if they are known.
+    pub owner: KnownOwner,
 }
 
 /// The explanation for the user.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Explanation {
+    /// UUID of the container.
+    pub container: String,
+    /// User and project of the container.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
     /// State and priority of the record.
     pub record: String,
     /// Holder of the lock.
@@ -75,6 +83,8 @@ pub fn explain(facts: &ExplainInput) -> Explanation {
         (Some(token), false) => format!("{token}, not of this dispatcher"),
     };
     Explanation {
+        container: container.uuid.to_string(),
+        owner: facts.owner.as_deref().and_then(owner_text),
         record: format!(
             "{state}, priority {priority}, locked {} times",
             container.lock_count
@@ -85,6 +95,16 @@ pub fn explain(facts: &ExplainInput) -> Explanation {
         last: facts.last_log_entries.clone(),
         analysis: facts.analysis.clone(),
     }
+}
+
+/// The owner in words.
+fn owner_text(owner: &Owner) -> Option<String> {
+    let user = owner.user_label()?;
+    Some(match (&owner.project, &owner.project_name) {
+        (Some(project), Some(name)) => format!("user {user}, project {name:?} ({project})"),
+        (Some(project), None) => format!("user {user}, project {project}"),
+        (None, _) => format!("user {user}, no project"),
+    })
 }
 
 fn jobs(facts: &ExplainInput) -> String {
@@ -204,12 +224,16 @@ impl Explanation {
     pub fn text(&self) -> String {
         let mut page = String::new();
         let lines = [
-            ("record", &self.record),
-            ("lock", &self.lock),
-            ("jobs", &self.jobs),
-            ("why", &self.why),
+            ("for", self.owner.as_ref()),
+            ("record", Some(&self.record)),
+            ("lock", Some(&self.lock)),
+            ("jobs", Some(&self.jobs)),
+            ("why", Some(&self.why)),
         ];
+        // Writing to a string never fails.
+        let _ = writeln!(page, "{:<6}  {}", "uuid", self.container);
         for (what, words) in lines {
+            let Some(words) = words else { continue };
             // Writing to a string never fails.
             let _ = writeln!(page, "{what:<6}  {words}");
         }
@@ -225,6 +249,9 @@ impl Explanation {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use arvados_client::{GroupUuid, UserUuid};
     use serde_json::{Value, json};
 
     use super::*;
@@ -260,6 +287,7 @@ mod tests {
             fit: Admission::Now,
             host_fault: None,
             last_log_entries: Vec::new(),
+            owner: None,
         }
     }
 
@@ -327,7 +355,18 @@ mod tests {
         let answer = explain(&facts);
         assert_eq!(answer.jobs, "no answer");
         assert!(answer.why.contains("does not answer"));
-        assert!(answer.text().starts_with("record  Queued, priority 7"));
+        let text = answer.text();
+        let expected = "uuid    zzzzz-dz642-queuedcontainer\nrecord  Queued, priority 7";
+        assert!(text.starts_with(expected), "{text}");
+        facts.owner = Some(Arc::new(Owner {
+            user: UserUuid::parse("zzzzz-tpzed-000000000000001").ok(),
+            username: Some("ada".into()),
+            project: GroupUuid::parse("zzzzz-j7d0g-000000000000001").ok(),
+            project_name: Some("RNA".into()),
+        }));
+        let text = explain(&facts).text();
+        let line = "for     user ada, project \"RNA\" (zzzzz-j7d0g-000000000000001)\n";
+        assert!(text.contains(line), "{text}");
     }
 
     #[test]

@@ -5,7 +5,9 @@ pub mod check;
 pub mod container_ref;
 pub mod dry_run;
 pub mod explain;
+mod explain_input;
 mod queries;
+
 use std::error::Error;
 use std::future::Future;
 use std::path::Path;
@@ -13,29 +15,24 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use arvados_client::records::{Container, ContainerState};
-use arvados_client::{Client, ContainerUuid, scopes};
+use arvados_client::{Client, ContainerUuid};
 use clap::Args;
 use preflight::{Report, one_line};
 use serde::Serialize;
 
-use tokio::join;
-
 use crate::api::Api;
-use crate::api::log_writer::EVENT_TYPE;
+use crate::api::owners::OwnerNames;
+use crate::model::owner::KnownOwner;
 use crate::model::resources::{Admission, ResourceRequest};
 use crate::model::world::{Job, JobId};
 use crate::scheduler::{Candidate, Scheduler};
+use crate::service;
 use crate::service::state_dir::StateDir;
 use crate::service::subcommands::check::probe_job::ProbeOptions;
-use crate::service::subcommands::container_ref::ContainerRef;
-use crate::service::subcommands::explain::{ExplainInput, Explanation, SchedulerTerms, explain};
-use crate::service::{self, TokenModeName};
+use crate::service::subcommands::container_ref::{ContainerRef, ContainerRefError};
+use crate::service::subcommands::explain::{Explanation, SchedulerTerms, explain};
 
 use queries::{host_fault, list_jobs, no_reply_text, with_timeout};
-
-/// Maximum number of log entries shown. A refusal, its consequence and the time of the next attempt
-/// are separate entries.
-const MAX_LOG_ENTRIES: u64 = 4;
 
 /// Flags of programs with subcommands.
 #[derive(Debug, Clone, Args)]
@@ -43,7 +40,7 @@ const MAX_LOG_ENTRIES: u64 = 4;
 pub struct Flags {
     /// Show how a container, or the container of a request, would be submitted, and the source of
     /// each value. Submits nothing
-    #[arg(long, value_name = "UUID", value_parser = ContainerRef::parse)]
+    #[arg(long, value_name = "UUID|JOB", value_parser = ContainerRef::parse)]
     pub dry_run: Option<ContainerRef>,
     /// Print JSON instead of text, with --dry-run, explain and check
     #[arg(long, global = true)]
@@ -63,8 +60,8 @@ pub enum Subcommand {
     },
     /// Show why a container runs, or why it does not
     Explain {
-        /// UUID of the container or of its request
-        #[arg(value_name = "UUID", value_parser = ContainerRef::parse)]
+        /// UUID of the container or of its request, or number of its job
+        #[arg(value_name = "UUID|JOB", value_parser = ContainerRef::parse)]
         container: ContainerRef,
     },
     /// Check the setup and show how to fix what fails; exits with 78 if something fails
@@ -148,8 +145,14 @@ pub trait DispatcherCommands {
     fn dry_run(
         &self,
         container: &Container,
+        owner: KnownOwner,
         home: StateDir,
     ) -> impl Future<Output = Result<impl Render, Box<dyn Error>>>;
+
+    /// The container of a job that is not listed any more, if the scheduler still knows it.
+    fn container_of_past_job(&self, _job: &JobId) -> impl Future<Output = Option<ContainerUuid>> {
+        std::future::ready(None)
+    }
 
     /// The scheduler, used only for queries.
     fn scheduler(&self, home: StateDir, label: String) -> Self::Scheduler;
@@ -216,16 +219,17 @@ async fn answer<P: DispatcherCommands>(
     Ok(match subcommand {
         Subcommand::DryRun { container } => {
             let client = client(program)?;
-            let record = container.fetch(&client).await?;
-            let home = StateDir::open_shared(program.state_dir())?;
-            let page = program.dry_run(&record, home).await?;
             let home = StateDir::open_shared(program.state_dir())?;
             let label = home.instance_id_or_placeholder();
             let scheduler = program.scheduler(home, label);
+            let record = fetch(program, &client, &scheduler, container).await?;
+            let owner = owner(&client, &record).await?;
+            let home = StateDir::open_shared(program.state_dir())?;
+            let page = program.dry_run(&record, owner.clone(), home).await?;
             let page = DryRun {
                 // The page is also valid input of the scheduler's command, so the reason is a
                 // comment of one line.
-                not_now: submit_blocker(program, &client, &scheduler, &record)
+                not_now: submit_blocker(program, &client, &scheduler, (&record, owner))
                     .await?
                     .map(|why| one_line(&why)),
                 page,
@@ -233,7 +237,7 @@ async fn answer<P: DispatcherCommands>(
             (render(&page, as_json)?, true)
         }
         Subcommand::Explain { container } => {
-            let answer = explain(&explain_input(program, container).await?);
+            let answer = explain(&explain_input::explain_input(program, container).await?);
             (render(&answer, as_json)?, true)
         }
         Subcommand::Check {
@@ -264,87 +268,32 @@ fn client<P: DispatcherCommands>(program: &P) -> Result<Client, Box<dyn Error>> 
     Ok(Client::new(service::endpoint(program.common())?)?)
 }
 
-async fn explain_input<P: DispatcherCommands>(
+/// The record of a container, however it is named.
+async fn fetch<P: DispatcherCommands>(
     program: &P,
+    client: &Client,
+    scheduler: &P::Scheduler,
     asked: &ContainerRef,
-) -> Result<ExplainInput, Box<dyn Error>> {
-    let common = program.common();
-    let client = client(program)?;
-    let uuid = &asked.fetch(&client).await?.uuid;
-    let home = StateDir::open_shared(program.state_dir())?;
-    let label = home.instance_id_or_placeholder();
-    let scheduler = program.scheduler(home, label.clone());
-    let (jobs, host_fault, tokens, last_words) = join!(
-        list_jobs(&scheduler),
-        host_fault(&scheduler),
-        client.tokens(),
-        last_log_entries(&client, uuid)
-    );
-    let jobs = match jobs {
-        Some(jobs) => jobs.map_err(|error| error.to_string()),
-        None => Err(no_reply_text(P::TERMS.scheduler)),
-    };
-    let jobs = jobs.map(|mut jobs| {
-        jobs.retain(|job| job.container == *uuid);
-        jobs
-    });
-    let tokens = tokens?;
-    // The record is read after the listing, as the service does.
-    let container = client.container(uuid).await?;
-    let holder = container.locked_by_uuid.clone();
-    let own = match common.token_mode {
-        TokenModeName::Shared => Some(client.own_token().await?.uuid),
-        TokenModeName::PerAttempt => None,
-    };
-    let minter = format!("{}-{label}", scheduler.name());
-    let ours = holder.filter(|holder| {
-        let attempt = tokens.iter().find(|token| token.uuid == *holder);
-        own.as_ref() == Some(holder)
-            || attempt.is_some_and(|token| scopes::is_labelled(&token.scopes, &minter))
-    });
-    let ended = async {
-        match (&ours, &jobs) {
-            (Some(attempt), Ok(jobs)) if jobs.is_empty() => {
-                let ending = with_timeout(scheduler.job_exit(uuid, attempt)).await;
-                let reason =
-                    ending.map_or(no_reply_text(P::TERMS.scheduler), |ending| ending.reason);
-                Some(reason).filter(|reason| !reason.is_empty())
-            }
-            _ => None,
+) -> Result<Container, ContainerRefError> {
+    let container_of = async |job: &JobId| {
+        let listed = list_jobs(scheduler).await?.unwrap_or_default();
+        let listed = listed.into_iter().find(|listed| listed.id == *job);
+        match listed {
+            Some(job) => Some(job.container),
+            None => with_timeout(program.container_of_past_job(job)).await?,
         }
     };
-    let job = jobs.iter().flatten().find(|job: &&Job| !job.ended);
-    let analysis = async {
-        match job {
-            // For a running job, the analysis would only show why it fits nowhere else.
-            Some(job) if container.state != ContainerState::Running => {
-                let analysis = with_timeout(program.analysis(&job.id)).await;
-                analysis.unwrap_or_else(|| Some(no_reply_text(P::TERMS.scheduler)))
-            }
-            _ => None,
-        }
-    };
-    let fit = async {
-        match container.state {
-            // A scheduler that has just failed to answer is not asked again.
-            ContainerState::Queued if jobs.is_ok() => fit(program, &scheduler, &container).await,
-            _ => Admission::Now,
-        }
-    };
-    let (ended, analysis, fit) = join!(ended, analysis, fit);
-    let waiting = scheduler.pending_reasons().remove(uuid);
-    Ok(ExplainInput {
-        last_log_entries: last_words,
-        names: P::TERMS,
-        container,
-        held_by_us: ours.is_some(),
-        jobs,
-        waiting,
-        ended,
-        fit,
-        host_fault,
-        analysis,
-    })
+    asked.fetch(client, container_of).await
+}
+
+/// The user and project of a container.
+async fn owner(
+    client: &Client,
+    container: &Container,
+) -> Result<KnownOwner, arvados_client::Error> {
+    let asked = (container.uuid.clone(), container.runtime_user_uuid.clone());
+    let mut owners = client.owners(&[asked], &OwnerNames::default()).await?;
+    Ok(owners.remove(&container.uuid).flatten())
 }
 
 /// Whether a Queued container could start, according to the scheduler. The scheduler has just
@@ -353,10 +302,17 @@ async fn fit<P: DispatcherCommands>(
     program: &P,
     scheduler: &P::Scheduler,
     container: &Container,
+    owner: KnownOwner,
 ) -> Admission {
+    let reserve = program.common().reserve_extra_ram;
+    let needs = ResourceRequest::of(container).with_reserved_ram(reserve);
+    let charges_owners = scheduler.capabilities().charges_owners;
     let candidate = Candidate {
         container: container.uuid.clone(),
-        needs: ResourceRequest::of(container).with_reserved_ram(program.common().reserve_extra_ram),
+        needs: ResourceRequest {
+            charged_to: owner.filter(|_| charges_owners),
+            ..needs
+        },
     };
     let mut fits = scheduler.admit(std::slice::from_ref(&candidate), &[]);
     let refusal = with_timeout(program.refusal(scheduler, &candidate.needs)).await;
@@ -384,7 +340,7 @@ async fn submit_blocker<P: DispatcherCommands>(
     program: &P,
     client: &Client,
     scheduler: &P::Scheduler,
-    container: &Container,
+    (container, owner): (&Container, KnownOwner),
 ) -> Result<Option<String>, Box<dyn Error>> {
     if let Some(why) = not_wanted(container) {
         return Ok(Some(why));
@@ -409,22 +365,8 @@ async fn submit_blocker<P: DispatcherCommands>(
             "job {job} of an earlier attempt still exists"
         )));
     }
-    Ok(match fit(program, scheduler, &container).await {
+    Ok(match fit(program, scheduler, &container, owner).await {
         Admission::Now => None,
         Admission::Later(why) | Admission::Never(why) => Some(why),
     })
-}
-
-/// The last entries of a dispatcher about the container in the server's `logs`, newest first, with
-/// their times.
-async fn last_log_entries(client: &Client, uuid: &ContainerUuid) -> Vec<String> {
-    match client.last_notes(uuid, EVENT_TYPE, MAX_LOG_ENTRIES).await {
-        Ok(notes) => {
-            let notes = notes.into_iter();
-            notes
-                .map(|(time, words)| format!("{}, {words}", time.strftime("%Y-%m-%d %H:%M:%S UTC")))
-                .collect()
-        }
-        Err(error) => vec![format!("not known: {error}")],
-    }
 }

@@ -16,7 +16,11 @@ fn names(count: usize) -> Vec<(ContainerUuid, TokenUuid)> {
 }
 
 fn elements(names: &[(ContainerUuid, TokenUuid)]) -> Vec<Element<'_>> {
-    let element = |(container, attempt)| Element { container, attempt };
+    let element = |(container, attempt)| Element {
+        container,
+        attempt,
+        owner: None,
+    };
     names.iter().map(|(c, a)| (c, a)).map(element).collect()
 }
 
@@ -133,6 +137,15 @@ fn one_update_names_an_element_and_lets_it_begin() {
         "update JobId=12_999 JobName=zzzzz-dz642-000000000000999 \
          Comment=zzzzz-gj3su-000000000000999,0123456789abcdef StartTime=now"
     );
+    let owner = Owner {
+        username: Some("ada".into()),
+        ..Owner::default()
+    };
+    let mut of_ada = elements(&names[..1]);
+    of_ada[0].owner = Some(&owner);
+    let (_, text) = &naming_updates("12", &of_ada, LABEL)[0];
+    let comment = format!("Comment=zzzzz-gj3su-000000000000000,{LABEL},user=ada StartTime");
+    assert!(text.contains(&comment), "{text}");
     // The comment it sets is parsed in a listing.
     let row = format!(
         "@12_7|PENDING|{},{LABEL}||0|1|N/A|None|{}\n",

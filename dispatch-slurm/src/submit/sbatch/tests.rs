@@ -1,6 +1,8 @@
 //! Tests of sbatch arguments and of the job script.
 
 use dispatch_core::model::instance_types::InstanceType;
+use dispatch_core::model::owner::Owner;
+use dispatch_core::scheduler::owner_map::OwnerMap;
 
 use super::*;
 
@@ -66,6 +68,69 @@ fn from_lists(settings: &Settings, needs: &ResourceRequest) -> String {
         .map(String::as_str)
         .collect::<Vec<_>>()
         .join(" ")
+}
+
+/// An owner map with these lines.
+fn owner_map(lines: &str) -> Arc<OwnerMap> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), lines).unwrap();
+    Arc::new(OwnerMap::open(file.path(), crate::settings::check_argument).unwrap())
+}
+
+fn of_user(username: &str) -> ResourceRequest {
+    ResourceRequest {
+        charged_to: Some(Arc::new(Owner {
+            username: Some(username.to_owned()),
+            ..Owner::default()
+        })),
+        ..ResourceRequest::default()
+    }
+}
+
+#[test]
+fn a_job_is_charged_to_the_account_of_its_user() {
+    let settings = Settings {
+        arguments: owned(&["--wckey=%u", "--qos=all"]),
+        preemptible_arguments: owned(&["--qos=low"]),
+        account: PerPartition::parse(&owned(&["site"])),
+        owner_map: Some(owner_map("ada --account=genomics --qos=fast\n* -Aguests\n")),
+        ..upstream()
+    };
+    assert!(settings.charges_owners());
+    let preemptible = ResourceRequest {
+        preemptible: true,
+        ..of_user("ada")
+    };
+    #[rustfmt::skip]
+    let rows = [
+        (of_user("ada"), "--wckey=ada --qos=all --account=genomics --qos=fast"),
+        (of_user("bob"), "--wckey=bob --qos=all -Aguests"),
+        (ResourceRequest::default(), "--qos=all -Aguests"),
+        (preemptible, "--wckey=ada --qos=all --account=genomics --qos=fast --qos=low"),
+    ];
+    for (needs, expected) in rows {
+        assert_eq!(from_lists(&settings, &needs), expected);
+    }
+    let without_map = Settings {
+        owner_map: None,
+        ..settings
+    };
+    assert!(without_map.charges_owners(), "a template has %u");
+    assert!(!upstream().charges_owners());
+}
+
+#[test]
+fn an_owner_map_sets_no_option_of_the_dispatcher() {
+    for (argument, words) in [
+        ("--nice=0", "orders its jobs"),
+        ("--array=1-3", "one container"),
+        ("--clusters=west", "other commands"),
+        ("--account=%Z", "%Z"),
+        ("account=x", "no option of sbatch"),
+    ] {
+        let error = crate::settings::check_argument(argument).unwrap_err();
+        assert!(error.contains(words), "{error}");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::attributes::{Extra, lenient, optional, time};
 use super::{Mount, RuntimeConstraints, SchedulingParameters};
-use crate::ids::{ContainerUuid, Pdh, TokenUuid};
+use crate::ids::{ContainerUuid, Pdh, TokenUuid, UserUuid};
 
 /// `state`. A container in an unknown state is left alone.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -122,6 +122,9 @@ pub struct Container {
     /// Token of the container.
     #[serde(default, deserialize_with = "optional")]
     pub auth_uuid: Option<TokenUuid>,
+    /// The user as whom its token acts: who asked for it.
+    #[serde(default, deserialize_with = "optional")]
+    pub runtime_user_uuid: Option<UserUuid>,
     /// Number of locks so far; the server cancels at `MaxDispatchAttempts`.
     #[serde(default, deserialize_with = "lenient")]
     pub lock_count: u32,

@@ -1,6 +1,7 @@
 //! The dispatcher's snapshot of a server that returns shorter pages than asked for.
 
 use arvados_client::ContainerUuid;
+use dispatch_core::api::owners::OwnerNames;
 use dispatch_core::model::snapshot::SnapshotRequest;
 use dispatch_core::observe::api_snapshot::fetch_snapshot;
 use serde_json::json;
@@ -36,7 +37,9 @@ async fn a_page_that_was_cut_deletes_nothing() {
         pages: 1,
         ..SnapshotRequest::default()
     };
-    let seen = fetch_snapshot(&fixture.dispatch, &interest).await.unwrap();
+    let seen = fetch_snapshot(&fixture.dispatch, &OwnerNames::default(), &interest)
+        .await
+        .unwrap();
     assert!(
         followed
             .iter()

@@ -12,7 +12,7 @@ const FOREIGN_FLAGS: &str = "--api-client-authorization --array --begin --bench 
     --container-network-mode --deadline --exclude --exclusive --for-queue --hold --home-dir --init-groups --kill \
     --mw-master-host --mw-master-port --mw-member-id --mw-resource-file --mw-slave --nice --requeue --wrap --no-requeue \
     --nodes --now --nv --open-mode --output --parsable --regid --reuid --security --shell \
-    --signal --system --test-only --trace --user-group --uuid";
+    --signal --system --test-only --trace --user-group --uuid --wckey";
 
 /// The `module::name`s in backquotes.
 fn named(text: &str) -> BTreeSet<&str> {

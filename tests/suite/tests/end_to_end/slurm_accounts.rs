@@ -3,18 +3,20 @@
 use std::fs;
 use std::path::Path;
 
+use arvados_client::client::Call;
 use arvados_client::records::{Container, ContainerState};
 use arvados_client::{ContainerRequestUuid, ContainerUuid};
 use rustix::process::{Signal, kill_process};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use suite_tests::STEP_TIMEOUT;
 use suite_tests::processes::{crunch_run_of, script_ignoring_term, sleep_process};
-use suite_tests::program::write_script;
+use suite_tests::program::{binary, write_script};
 use suite_tests::slurm_lab::{Cluster, patient_crunch_run};
-use suite_tests::stack::{Stack, complete, wait_for};
+use suite_tests::stack::{Stack, complete, environment, wait_for};
 
 const SMALL: [&str; 6] = ["-n", "1", "-c", "2", "-m", "4000"];
+const LARGE: [&str; 6] = ["-n", "1", "-c", "4", "-m", "4000"];
 const COMMANDS: [&str; 6] = ["sbatch", "squeue", "scancel", "scontrol", "sinfo", "sacct"];
 
 async fn running(stack: &Stack, name: &str) -> (ContainerRequestUuid, ContainerUuid) {
@@ -175,4 +177,144 @@ async fn an_account_that_may_not_use_the_partition_is_told_and_waited_for() {
     assert_eq!(record.lock_count, 1);
     open_to("ALL");
     complete(&stack.end(&container, STEP_TIMEOUT).await);
+}
+
+/// What `dispatch-slurm explain` says about a job.
+fn explained(cluster: &Cluster, stack: &Stack, job: &str) -> Value {
+    let token = stack.ready["tokens"]["dispatch"].as_str().unwrap();
+    let output = std::process::Command::new(binary("dispatch-slurm"))
+        .arg("--state-dir")
+        .arg(stack.dir.path().join("shared"))
+        .args(["--token-file", token, "explain", "--json", job])
+        .envs(environment(&stack.ready))
+        .env_remove("ARVADOS_API_TOKEN")
+        .env("SLURM_CONF", cluster.lab.variable("SLURM_CONF"))
+        .env("PATH", cluster.lab.path())
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{job}: {stderr}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Jobs are charged by project and user, the file is read again when it changes, and a limit of one
+/// account holds back nobody else.
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_are_charged_to_their_users_and_projects() {
+    let enforce = ["-x", "AccountingStorageEnforce=associations,limits"];
+    let Some(cluster) = Cluster::with_accounts(&[&LARGE[..], &enforce].concat()) else {
+        return;
+    };
+    for account in ["genomics", "proteomics", "guests"] {
+        cluster
+            .lab
+            .run("sacctmgr", &["-i", "add", "account", account]);
+        let account = format!("account={account}");
+        cluster
+            .lab
+            .run("sacctmgr", &["-i", "add", "user", "root", &account]);
+    }
+    let temp_dir = tempfile::tempdir().unwrap();
+    let (map, audit) = (temp_dir.path().join("map"), temp_dir.path().join("audit"));
+    fs::write(&map, "* --account=guests\n").unwrap();
+    let flags = [
+        "--owner-map",
+        map.to_str().unwrap(),
+        "--audit-file",
+        audit.to_str().unwrap(),
+    ];
+    let stack = cluster.stack(&flags).await;
+    let group = json!({"group": {"name": "RNA", "group_class": "project"}});
+    let group: Value = stack.user.send(Call::post("groups", group)).await.unwrap();
+    let project = group["uuid"].as_str().unwrap().to_owned();
+    let user = stack.user.current_user().await.unwrap().username;
+    // As an admin does it while the dispatcher runs.
+    let lines = format!("{project} --account=proteomics\n{user} --account=genomics\n");
+    fs::write(&map, lines).unwrap();
+    wait_for("the map to be read", STEP_TIMEOUT, || {
+        stack
+            .dispatcher
+            .log_contains(r#"event="owner_map_read""#)
+            .then_some(())
+    });
+    let accounts = [
+        (json!({}), "genomics"),
+        (json!({"owner_uuid": project}), "proteomics"),
+    ];
+    for (n, (more, account)) in accounts.iter().enumerate() {
+        let (_, container) = stack
+            .submit(&n.to_string(), "sleep 1000", more.clone())
+            .await;
+        let job = cluster.job(&container);
+        assert_eq!(cluster.job_field(&job, "%a"), *account);
+        let comment = cluster.job_field(&job, "%k");
+        let mark = format!(" user={user}");
+        assert!(comment.contains(&mark), "{comment}");
+        let mark = format!(" project={project}");
+        assert_eq!(
+            comment.contains(&mark),
+            *account == "proteomics",
+            "{comment}"
+        );
+        // The number of the job is enough for an admin.
+        let page = explained(&cluster, &stack, &job);
+        assert_eq!(page["container"], container.as_str(), "{page}");
+        let owner = page["owner"].as_str().unwrap();
+        assert!(owner.starts_with(&format!("user {user}, ")), "{page}");
+        assert_eq!(
+            owner.contains("\"RNA\""),
+            *account == "proteomics",
+            "{page}"
+        );
+    }
+    let audit = fs::read_to_string(&audit).unwrap();
+    let charged = |line: &&str| {
+        line.contains(r#""event":"dispatched""#)
+            && line.contains(&format!(r#""user":"{user}""#))
+            && line.contains(project.as_str())
+    };
+    assert_eq!(audit.lines().filter(charged).count(), 1, "{audit}");
+
+    // One account is full.
+    let limit = [
+        "-i",
+        "modify",
+        "user",
+        "root",
+        "where",
+        "account=proteomics",
+        "set",
+    ];
+    cluster
+        .lab
+        .run("sacctmgr", &[&limit[..], &["MaxSubmitJobs=1"]].concat());
+    let in_project = json!({"owner_uuid": project});
+    let (_, held) = stack.submit("held", "true", in_project).await;
+    wait_for("the dispatcher to hold such jobs", STEP_TIMEOUT, || {
+        stack
+            .dispatcher
+            .log_contains(r#"event="submissions_held""#)
+            .then_some(())
+    });
+    let (_, free) = stack.submit("free", "true", json!({})).await;
+    complete(&stack.end(&free, STEP_TIMEOUT).await);
+    assert!(!stack.container(&held).await.state.is_final());
+    cluster
+        .lab
+        .run("sacctmgr", &[&limit[..], &["MaxSubmitJobs=-1"]].concat());
+    complete(&stack.end(&held, STEP_TIMEOUT).await);
+    // A job that is over is found in the accounting, which has it a little later.
+    let past = wait_for("the record of the job", STEP_TIMEOUT, || {
+        let query = [
+            "-nPX",
+            "-Snow-1day",
+            "--format=JobID",
+            "--name",
+            free.as_str(),
+        ];
+        let jobs = cluster.lab.run("sacct", &query);
+        jobs.lines().next().map(str::to_owned)
+    });
+    let page = explained(&cluster, &stack, &past);
+    assert_eq!(page["container"], free.as_str(), "{page}");
 }

@@ -1,0 +1,339 @@
+//! The file that says which scheduler arguments the jobs of a user or project get, such as an
+//! account.
+//!
+//! Input: a file with lines `WHO ARGUMENT…`. Output: the templates of arguments for an [`Owner`].
+//! WHO is a user name, the uuid of a user, the uuid of a project, or `*` for everybody. The first
+//! line that matches counts. Arguments are quoted as in a shell; `#` begins a comment line.
+//!
+//! Names of projects and e-mail addresses are not accepted: people can change their own.
+
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arvados_client::{GroupUuid, UserUuid};
+
+use crate::model::owner::Owner;
+
+/// Maximum size of the file in bytes.
+const MAX_FILE_BYTES: u64 = 4 << 20;
+/// Time for which [`OwnerMap::refresh`] waits for the file system.
+const READ_TIMEOUT: Duration = Duration::from_secs(2);
+/// WHO of a line for everybody.
+const ANYONE: &str = "*";
+
+/// Why the file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OwnerMapError {
+    /// The file cannot be read.
+    #[error("cannot read the owner map {}: {source}", path.display())]
+    Unreadable {
+        /// Path of the file.
+        path: PathBuf,
+        /// The error of the file system.
+        source: io::Error,
+    },
+    /// A line is wrong.
+    #[error("{}, line {line}: {why}", path.display())]
+    Wrong {
+        /// Path of the file.
+        path: PathBuf,
+        /// Number of the line, from 1.
+        line: usize,
+        /// What is wrong with the line.
+        why: String,
+    },
+}
+
+/// Checks one template of an argument; the error is for the admin.
+pub type ArgumentCheck = fn(&str) -> Result<(), String>;
+
+/// The file, as it was last read.
+#[derive(Debug)]
+pub struct OwnerMap {
+    path: PathBuf,
+    check: ArgumentCheck,
+    state: Mutex<(Version, Arc<[Line]>)>,
+    /// Whether a read is under way. One that hangs must not be followed by others.
+    reading: AtomicBool,
+}
+
+/// Device, inode, size and time of the last change, in seconds and nanoseconds.
+type Version = (u64, u64, u64, i64, i64);
+
+#[derive(Debug)]
+struct Line {
+    who: Who,
+    arguments: Arc<[String]>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Who {
+    Anyone,
+    User(UserUuid),
+    Project(GroupUuid),
+    Username(String),
+}
+
+impl Who {
+    fn parse(text: &str) -> Result<Self, String> {
+        if text == ANYONE {
+            return Ok(Self::Anyone);
+        }
+        if let Ok(user) = UserUuid::parse(text) {
+            return Ok(Self::User(user));
+        }
+        if let Ok(project) = GroupUuid::parse(text) {
+            return Ok(Self::Project(project));
+        }
+        let owner = Owner {
+            username: Some(text.to_owned()),
+            ..Owner::default()
+        };
+        match owner.plain_username() {
+            Some(name) => Ok(Self::Username(name.to_owned())),
+            None => Err(format!(
+                "{text:?} is neither a user name, nor the uuid of a user or project, nor {ANYONE}"
+            )),
+        }
+    }
+
+    fn is(&self, owner: Option<&Owner>) -> bool {
+        let owner = match (self, owner) {
+            (Self::Anyone, _) => return true,
+            (_, None) => return false,
+            (_, Some(owner)) => owner,
+        };
+        match self {
+            Self::Anyone => true,
+            Self::User(user) => owner.user.as_ref() == Some(user),
+            Self::Project(project) => owner.project.as_ref() == Some(project),
+            Self::Username(name) => owner.username.as_ref() == Some(name),
+        }
+    }
+}
+
+impl OwnerMap {
+    /// Reads the file. `check` is applied to every argument.
+    pub fn open(path: &Path, check: ArgumentCheck) -> Result<Self, OwnerMapError> {
+        let state = read(path, check)?;
+        Ok(Self {
+            path: path.to_owned(),
+            check,
+            state: Mutex::new(state),
+            reading: AtomicBool::new(false),
+        })
+    }
+
+    /// The templates of arguments for the jobs of `owner`.
+    pub fn arguments(&self, owner: Option<&Owner>) -> Arc<[String]> {
+        let lines = self.state().1.clone();
+        let line = lines.iter().find(|line| line.who.is(owner));
+        line.map(|line| line.arguments.clone()).unwrap_or_default()
+    }
+
+    /// Reads the file again if it was changed. A file that is wrong now is logged, and what was
+    /// read before counts.
+    pub async fn refresh(self: &Arc<Self>) {
+        if self.reading.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let map = self.clone();
+        let read = tokio::task::spawn_blocking(move || {
+            map.refresh_now();
+            map.reading.store(false, Ordering::Release);
+        });
+        let _ = tokio::time::timeout(READ_TIMEOUT, read).await;
+    }
+
+    fn refresh_now(&self) {
+        // A file that is missing has the version 0.
+        let found = fs::metadata(&self.path).map(|found| version(&found));
+        let found = found.unwrap_or_default();
+        if found == self.state().0 {
+            return;
+        }
+        match read(&self.path, self.check) {
+            Ok(changed) => {
+                let lines = changed.1.len();
+                *self.state() = changed;
+                tracing::info!(
+                    event = "owner_map_read",
+                    lines,
+                    "read the changed owner map"
+                );
+            }
+            Err(error) => {
+                let log = "the changed owner map cannot be used; the earlier one still counts";
+                tracing::warn!(event = "owner_map_failed", %error, "{log}");
+                // Logged once for each change.
+                self.state().0 = found;
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, (Version, Arc<[Line]>)> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn version(found: &Metadata) -> Version {
+    (
+        found.dev(),
+        found.ino(),
+        found.len(),
+        found.mtime(),
+        found.mtime_nsec(),
+    )
+}
+
+fn read(path: &Path, check: ArgumentCheck) -> Result<(Version, Arc<[Line]>), OwnerMapError> {
+    let unreadable = |source| OwnerMapError::Unreadable {
+        path: path.to_owned(),
+        source,
+    };
+    let found = fs::metadata(path).map_err(unreadable)?;
+    if !found.is_file() || found.len() > MAX_FILE_BYTES {
+        let why = format!("it is no file of at most {} MiB", MAX_FILE_BYTES >> 20);
+        return Err(unreadable(io::Error::other(why)));
+    }
+    let text = fs::read_to_string(path).map_err(unreadable)?;
+    let lines = parse(&text, check).map_err(|(line, why)| OwnerMapError::Wrong {
+        path: path.to_owned(),
+        line,
+        why,
+    })?;
+    Ok((version(&found), lines.into()))
+}
+
+/// The lines, or the number of the first wrong one and what is wrong.
+fn parse(text: &str, check: ArgumentCheck) -> Result<Vec<Line>, (usize, String)> {
+    let mut lines = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let wrong = |why: String| (number + 1, why);
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let words = shlex::split(line).ok_or_else(|| wrong("a quote is not closed".into()))?;
+        let mut words = words.into_iter();
+        let who = Who::parse(&words.next().unwrap_or_default()).map_err(wrong)?;
+        let arguments: Vec<String> = words.collect();
+        for argument in &arguments {
+            check(argument).map_err(wrong)?;
+        }
+        lines.push(Line {
+            who,
+            arguments: arguments.into(),
+        });
+    }
+    Ok(lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USER: &str = "zzzzz-tpzed-000000000000001";
+    const PROJECT: &str = "zzzzz-j7d0g-000000000000001";
+
+    fn any(argument: &str) -> Result<(), String> {
+        match argument.starts_with("--") {
+            true => Ok(()),
+            false => Err(format!("{argument:?} is no option")),
+        }
+    }
+
+    fn owner(username: &str, user: &str, project: Option<&str>) -> Owner {
+        Owner {
+            user: UserUuid::parse(user).ok(),
+            username: Some(username.to_owned()),
+            project: project.map(|project| GroupUuid::parse(project).unwrap()),
+            project_name: Some("ada".to_owned()),
+        }
+    }
+
+    fn map(text: &str) -> (tempfile::TempDir, Result<OwnerMap, String>) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("map");
+        fs::write(&path, text).unwrap();
+        let map = OwnerMap::open(&path, any).map_err(|error| error.to_string());
+        (dir, map)
+    }
+
+    #[test]
+    fn the_first_line_that_matches_counts() {
+        let text = format!(
+            "# who  arguments\n\n{PROJECT}  --account=proteomics\nada  --account=genomics '--qos=a b'\n\
+             {USER} --account=by-uuid\nbob\n*  --account=guests\n"
+        );
+        let (_dir, map) = map(&text);
+        let map = map.unwrap();
+        let other = "zzzzz-tpzed-000000000000002";
+        #[rustfmt::skip]
+        let rows = [
+            (Some(owner("ada", other, Some(PROJECT))), vec!["--account=proteomics"]),
+            (Some(owner("ada", USER, None)), vec!["--account=genomics", "--qos=a b"]),
+            (Some(owner("eve", USER, None)), vec!["--account=by-uuid"]),
+            // A line without arguments keeps the later ones away.
+            (Some(owner("bob", other, None)), vec![]),
+            (Some(owner("eve", other, None)), vec!["--account=guests"]),
+            (None, vec!["--account=guests"]),
+        ];
+        for (owner, expected) in rows {
+            assert_eq!(*map.arguments(owner.as_ref()), *expected, "{owner:?}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_line_is_named() {
+        #[rustfmt::skip]
+        let rows = [
+            ("ada --account=a\nbob -x\n", "line 2: \"-x\" is no option"),
+            ("ada '--account=a\n", "line 1: a quote is not closed"),
+            ("'ada lovelace' --account=a\n", "line 1: \"ada lovelace\" is neither a user name"),
+            ("'' --account=a\n", "line 1: \"\" is neither"),
+        ];
+        for (text, words) in rows {
+            let (_dir, map) = map(text);
+            let error = map.unwrap_err();
+            assert!(error.contains(words), "{error}");
+        }
+        let missing = OwnerMap::open(Path::new("/nowhere/map"), any).unwrap_err();
+        assert!(missing.to_string().contains("/nowhere/map"), "{missing}");
+        let folder = OwnerMap::open(Path::new("/"), any).unwrap_err();
+        assert!(folder.to_string().contains("no file"), "{folder}");
+    }
+
+    #[tokio::test]
+    async fn a_changed_file_is_read_and_a_wrong_one_changes_nothing() {
+        let (dir, map) = map("* --account=a\n");
+        let map = Arc::new(map.unwrap());
+        let path = dir.path().join("map");
+        let account = || map.arguments(None).first().cloned();
+        let write = |text: &str| {
+            // As admins do: a new file under the same name.
+            let new = dir.path().join("new");
+            fs::write(&new, text).unwrap();
+            fs::rename(new, &path).unwrap();
+        };
+        map.refresh().await;
+        assert_eq!(account().as_deref(), Some("--account=a"));
+        write("* --account=b\n");
+        map.refresh().await;
+        assert_eq!(account().as_deref(), Some("--account=b"));
+        write("* wrong\n");
+        map.refresh().await;
+        assert_eq!(account().as_deref(), Some("--account=b"));
+        fs::remove_file(&path).unwrap();
+        map.refresh().await;
+        assert_eq!(account().as_deref(), Some("--account=b"));
+        write("* --account=c\n");
+        map.refresh().await;
+        assert_eq!(account().as_deref(), Some("--account=c"));
+    }
+}

@@ -1,0 +1,130 @@
+//! Collects what `explain` tells: the record of a container, its lock, its job and its log entries.
+//!
+//! Input: a reference to a container. Output: an [`ExplainInput`], from the API server and the
+//! scheduler.
+
+use std::error::Error;
+
+use arvados_client::records::ContainerState;
+use arvados_client::{Client, ContainerUuid, scopes};
+use tokio::join;
+
+use crate::api::Api;
+use crate::api::log_writer::EVENT_TYPE;
+use crate::model::resources::Admission;
+use crate::model::world::Job;
+use crate::scheduler::Scheduler;
+use crate::service::TokenModeName;
+use crate::service::state_dir::StateDir;
+use crate::service::subcommands::container_ref::ContainerRef;
+use crate::service::subcommands::explain::ExplainInput;
+use crate::service::subcommands::queries::{host_fault, list_jobs, no_reply_text, with_timeout};
+use crate::service::subcommands::{DispatcherCommands, client, fetch, fit, owner};
+
+/// Maximum number of log entries shown. A refusal, its consequence and the time of the next attempt
+/// are separate entries.
+const MAX_LOG_ENTRIES: u64 = 4;
+
+/// What is known of a container now.
+pub(super) async fn explain_input<P: DispatcherCommands>(
+    program: &P,
+    asked: &ContainerRef,
+) -> Result<ExplainInput, Box<dyn Error>> {
+    let common = program.common();
+    let client = client(program)?;
+    let home = StateDir::open_shared(program.state_dir())?;
+    let label = home.instance_id_or_placeholder();
+    let scheduler = program.scheduler(home, label.clone());
+    let record = fetch(program, &client, &scheduler, asked).await?;
+    let uuid = &record.uuid;
+    let (jobs, host_fault, tokens, last_words, owner) = join!(
+        list_jobs(&scheduler),
+        host_fault(&scheduler),
+        client.tokens(),
+        last_log_entries(&client, uuid),
+        owner(&client, &record)
+    );
+    let owner = owner?;
+    let jobs = match jobs {
+        Some(jobs) => jobs.map_err(|error| error.to_string()),
+        None => Err(no_reply_text(P::TERMS.scheduler)),
+    };
+    let jobs = jobs.map(|mut jobs| {
+        jobs.retain(|job| job.container == *uuid);
+        jobs
+    });
+    let tokens = tokens?;
+    // The record is read after the listing, as the service does.
+    let container = client.container(uuid).await?;
+    let holder = container.locked_by_uuid.clone();
+    let own = match common.token_mode {
+        TokenModeName::Shared => Some(client.own_token().await?.uuid),
+        TokenModeName::PerAttempt => None,
+    };
+    let minter = format!("{}-{label}", scheduler.name());
+    let ours = holder.filter(|holder| {
+        let attempt = tokens.iter().find(|token| token.uuid == *holder);
+        own.as_ref() == Some(holder)
+            || attempt.is_some_and(|token| scopes::is_labelled(&token.scopes, &minter))
+    });
+    let ended = async {
+        match (&ours, &jobs) {
+            (Some(attempt), Ok(jobs)) if jobs.is_empty() => {
+                let ending = with_timeout(scheduler.job_exit(uuid, attempt)).await;
+                let reason =
+                    ending.map_or(no_reply_text(P::TERMS.scheduler), |ending| ending.reason);
+                Some(reason).filter(|reason| !reason.is_empty())
+            }
+            _ => None,
+        }
+    };
+    let job = jobs.iter().flatten().find(|job: &&Job| !job.ended);
+    let analysis = async {
+        match job {
+            // For a running job, the analysis would only show why it fits nowhere else.
+            Some(job) if container.state != ContainerState::Running => {
+                let analysis = with_timeout(program.analysis(&job.id)).await;
+                analysis.unwrap_or_else(|| Some(no_reply_text(P::TERMS.scheduler)))
+            }
+            _ => None,
+        }
+    };
+    let fit = async {
+        match container.state {
+            // A scheduler that has just failed to answer is not asked again.
+            ContainerState::Queued if jobs.is_ok() => {
+                fit(program, &scheduler, &container, owner.clone()).await
+            }
+            _ => Admission::Now,
+        }
+    };
+    let (ended, analysis, fit) = join!(ended, analysis, fit);
+    let waiting = scheduler.pending_reasons().remove(uuid);
+    Ok(ExplainInput {
+        last_log_entries: last_words,
+        names: P::TERMS,
+        container,
+        held_by_us: ours.is_some(),
+        jobs,
+        waiting,
+        ended,
+        fit,
+        host_fault,
+        analysis,
+        owner,
+    })
+}
+
+/// The last entries of a dispatcher about the container in the server's `logs`, newest first, with
+/// their times.
+async fn last_log_entries(client: &Client, uuid: &ContainerUuid) -> Vec<String> {
+    match client.last_notes(uuid, EVENT_TYPE, MAX_LOG_ENTRIES).await {
+        Ok(notes) => {
+            let notes = notes.into_iter();
+            notes
+                .map(|(time, words)| format!("{}, {words}", time.strftime("%Y-%m-%d %H:%M:%S UTC")))
+                .collect()
+        }
+        Err(error) => vec![format!("not known: {error}")],
+    }
+}
