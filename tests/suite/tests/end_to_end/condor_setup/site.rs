@@ -58,7 +58,7 @@ fn give(user: &str, mode: &str, from: &Path, to: &Path) {
 }
 
 /// The site's configuration file.
-fn configuration(ready: &Value, dir: &Path, executor: &Path) -> Value {
+fn configuration(ready: &Value, dir: &Path, executor: &Path, owners: &Path) -> Value {
     let token = std::fs::read_to_string(ready["tokens"]["dispatch"].as_str().unwrap()).unwrap();
     let host = ready["host"].as_str().unwrap();
     json!({"Clusters": {"zzzzz": {
@@ -70,8 +70,9 @@ fn configuration(ready: &Value, dir: &Path, executor: &Path) -> Value {
             "ReserveExtraRAM": "550MiB",
             "MinRetryPeriod": "1s",
             "Condor": {
-                "SubmitLines": ["+SiteSize = \"%C/%M/%G/%I\"", "+SiteQueue = \"%P\"", "+SiteMinutes = %W"],
+                "SubmitLines": ["+SiteSize = \"%C/%M/%G/%I\"", "+SiteQueue = \"%P\"", "+SiteMinutes = %W", "+SiteUser = \"%u\""],
                 "AccountingGroup": "lab",
+                "OwnerMap": owners,
                 "ConcurrencyLimits": "licence:2",
                 "Requirements": "TARGET.HasFileTransfer",
                 "Rank": "Memory",
@@ -125,7 +126,14 @@ impl Site {
             let draft = dir.join("draft");
             std::fs::write(&draft, EXECUTOR).unwrap();
             give(&user, "755", &draft, &own("executor"));
-            let text = configuration(&servers.ready, dir, &own("executor")).to_string();
+            let text = configuration(&servers.ready, dir, &own("executor"), &own("owners"));
+            let text = text.to_string();
+            std::fs::write(
+                &draft,
+                "user accounting_group=lab.%u '+SiteGroup=\"mapped\"'\n",
+            )
+            .unwrap();
+            give(&user, "644", &draft, &own("owners"));
             std::fs::write(&draft, text).unwrap();
             give(&user, "600", &draft, &own("config.yml"));
             std::fs::remove_file(&draft).unwrap();
