@@ -32,7 +32,7 @@ use crate::observe::change_feed::ChangeFeed;
 use crate::observe::poll_schedule::PollSchedule;
 use crate::reconcile::Reconciler;
 use crate::report::audit::Audit;
-use crate::report::metrics_and_health::Health;
+use crate::report::health::Health;
 use crate::scheduler::{Scheduler, SchedulerError};
 
 use running_tasks::RunningTasks;

@@ -29,5 +29,5 @@ pub use model::container_view::JobPresence;
 pub use model::reason::Reason;
 pub use model::world::World;
 pub use plan::{Action, Policy, plan};
-pub use report::metrics_and_health::Health;
+pub use report::health::Health;
 pub use scheduler::Scheduler;

@@ -21,7 +21,7 @@ use crate::model::snapshot::ApiSnapshot;
 use crate::model::world::{Job, MonotonicTime};
 use crate::observe::api_snapshot::fetch_snapshot;
 use crate::observe::change_feed::ChangeFeed;
-use crate::report::metrics_and_health::HealthUpdate;
+use crate::report::health::HealthUpdate;
 use crate::scheduler::{Scheduler, SchedulerError};
 
 /// Maximum time a poll waits for the job listing, and then for the scheduler's upkeep, before it

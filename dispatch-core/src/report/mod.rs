@@ -1,4 +1,6 @@
 //! Everything the dispatcher publishes: audit lines, metrics and health.
 
 pub mod audit;
-pub mod metrics_and_health;
+pub mod health;
+mod metrics;
+mod state_durations;

@@ -31,7 +31,7 @@ use crate::config::settings::Settings;
 use crate::config::{self, Config};
 use crate::controller::{Controller, NotAdmin};
 use crate::report::audit::Audit;
-use crate::report::metrics_and_health::Health;
+use crate::report::health::Health;
 use crate::scheduler::credentials::GatewayKey;
 use crate::scheduler::{JOB_ENVIRONMENT, Scheduler};
 

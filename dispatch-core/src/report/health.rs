@@ -1,7 +1,6 @@
-//! Metrics, health check and status page. Input: the results of polls and the [`World`]. Output:
-//! HTTP answers at `/metrics`, `/_health/ping` and `/status`.
+//! Health check, status page, and the page of the metrics. Input: the results of polls and the
+//! [`World`]. Output: HTTP answers at `/metrics`, `/_health/ping` and `/status`.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,29 +11,17 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
+use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::error_hint::WithHint;
 use crate::model::decision::Decision;
+use crate::model::owner::KnownOwner;
 use crate::model::resources::{Admission, Capacity};
 use crate::model::world::{LockHolder, World};
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct EventLabel {
-    event: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StateLabel {
-    state: String,
-}
+use crate::report::metrics::Metrics;
 
 /// Time of the last answer of the API server or the scheduler, and the last error since then.
 #[derive(Debug, Default, Clone)]
@@ -43,18 +30,13 @@ struct Peer {
     failure: Option<String>,
 }
 
-/// Metrics and health of the dispatcher.
+/// Health and metrics of the dispatcher.
 #[derive(Debug)]
 pub struct Health {
     started: Instant,
     stale_after: Duration,
     token: Option<arvados_client::Token>,
-    events: Family<EventLabel, Counter>,
-    containers: Family<StateLabel, Gauge>,
-    breaker: Gauge,
-    host_failed: Gauge,
-    excluded_nodes: Gauge,
-    registry: Registry,
+    metrics: Metrics,
     facts: Mutex<HealthState>,
 }
 
@@ -93,51 +75,25 @@ struct QueueRow {
     ours: bool,
     /// The reason for which the container does not start yet.
     waits: Option<Arc<str>>,
+    /// User and project, if they are known.
+    #[serde(flatten)]
+    owner: KnownOwner,
+    created_at: Option<Timestamp>,
+    partitions: Vec<String>,
+    /// Number of its job, and the node on which it runs.
+    job: Option<String>,
+    node: Option<String>,
 }
 
 impl Health {
     /// The health check fails when the API server or the scheduler has not answered for `too_old`.
     /// With a management token, every request must carry it.
     pub fn new(too_old: Duration, token: Option<arvados_client::Token>) -> Arc<Self> {
-        let (events, containers) = (
-            Family::<EventLabel, Counter>::default(),
-            Family::<StateLabel, Gauge>::default(),
-        );
-        let mut registry = Registry::with_prefix("arvados_dispatch");
-        registry.register("events", "Decisions and failures, by kind", events.clone());
-        registry.register(
-            "containers",
-            "Known containers, by state",
-            containers.clone(),
-        );
-        let breaker = Gauge::default();
-        registry.register(
-            "breaker_open",
-            "1 while no job is submitted, because several attempts in a row failed",
-            breaker.clone(),
-        );
-        let host_failed = Gauge::default();
-        registry.register(
-            "submit_host_failed",
-            "1 while no job is submitted, because this host cannot write the files of jobs or run the submit command",
-            host_failed.clone(),
-        );
-        let shunned = Gauge::default();
-        registry.register(
-            "nodes_shunned",
-            "Nodes that get no new jobs, because the attempts of several containers failed there",
-            shunned.clone(),
-        );
         Arc::new(Self {
-            breaker,
-            host_failed,
-            excluded_nodes: shunned,
             started: Instant::now(),
             stale_after: too_old,
             token,
-            events,
-            containers,
-            registry,
+            metrics: Metrics::default(),
             facts: Mutex::default(),
         })
     }
@@ -148,6 +104,7 @@ impl Health {
 
     /// Records a successful API poll.
     pub fn api_answered(&self) {
+        self.metrics.api_answered();
         self.state().api = Peer {
             answered: Some(Instant::now()),
             failure: None,
@@ -161,6 +118,7 @@ impl Health {
 
     /// Records a complete listing of the scheduler.
     pub fn scheduler_answered(&self) {
+        self.metrics.scheduler_answered();
         self.state().scheduler = Peer {
             answered: Some(Instant::now()),
             failure: None,
@@ -174,20 +132,14 @@ impl Health {
 
     /// Counts one decision.
     pub fn count(&self, event: &Decision) {
-        self.events
-            .get_or_create(&EventLabel {
-                event: event.name(),
-            })
-            .inc();
+        self.metrics.count(event);
     }
 
     /// Replaces the containers, capacity and node exclusions shown by metrics and status page.
     pub fn update(&self, view: HealthUpdate<'_>) {
         let world = view.world;
         let mut rows = Vec::with_capacity(world.containers.len());
-        let mut counts: BTreeMap<String, i64> = BTreeMap::new();
         for (uuid, known) in &world.containers {
-            *counts.entry(known.state.to_string()).or_default() += 1;
             let ours = matches!(known.holder, LockHolder::Ours(_));
             let is_queued = known.state == ContainerState::Queued;
             let waits = match &known.fit {
@@ -196,23 +148,26 @@ impl Health {
                 }
                 _ => world.pending.get(uuid).map(|waits| waits.text.clone()),
             };
+            let listing = world.listing.as_ref();
+            let job = listing.and_then(|listing| listing.live(uuid).next());
             rows.push(QueueRow {
                 container: uuid.clone(),
                 state: known.state.clone(),
                 priority: known.priority,
                 ours,
                 waits,
+                owner: known.owner.clone(),
+                created_at: known.created_at,
+                partitions: known.needs.partitions.clone(),
+                job: job.map(|job| job.id.0.clone()),
+                node: job.and_then(|job| job.node.clone()),
             });
         }
-        self.containers.clear();
-        for (state, count) in counts {
-            self.containers
-                .get_or_create(&StateLabel { state })
-                .set(count);
-        }
-        self.breaker.set(i64::from(view.breaker_open));
-        self.host_failed.set(i64::from(view.host_fault.is_some()));
-        self.excluded_nodes.set(view.excluded_nodes.len() as i64);
+        self.metrics.update(world, Timestamp::now());
+        let host_failed = view.host_fault.is_some();
+        let excluded = view.excluded_nodes.len();
+        self.metrics
+            .update_faults(view.breaker_open, host_failed, excluded);
         let mut facts = self.state();
         facts.queue = rows.into();
         facts.capacity = view.capacity;
@@ -285,9 +240,8 @@ async fn metrics(State(health): State<Arc<Health>>, headers: HeaderMap) -> Respo
     if !health.allows(&headers) {
         return StatusCode::UNAUTHORIZED.into_response();
     }
-    let mut text = String::new();
-    match prometheus_client::encoding::text::encode(&mut text, &health.registry) {
-        Ok(()) => (
+    match health.metrics.text() {
+        Ok(text) => (
             [(
                 header::CONTENT_TYPE,
                 "application/openmetrics-text; version=1.0.0; charset=utf-8",
