@@ -36,7 +36,7 @@ use crate::report::health::Health;
 use crate::scheduler::{Scheduler, SchedulerError};
 
 use running_tasks::RunningTasks;
-use snapshots::{ApiReply, ListingReply, SchedulerSnapshot};
+use snapshots::{ApiReply, ListingReply, RefusalLog, SchedulerSnapshot};
 
 /// Time limit for unlocking unsubmitted containers at shutdown.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -83,6 +83,7 @@ pub struct Controller<A, S> {
     no_admin: bool,
     /// Names of users and projects.
     owner_names: Arc<OwnerNames>,
+    refusal_log: RefusalLog,
     /// Number of locks lost to others since the last API snapshot.
     lost_locks: usize,
 }
@@ -115,6 +116,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
             refusal_window: settings.refusal_window,
             no_admin: false,
             lost_locks: 0,
+            refusal_log: RefusalLog::default(),
             owner_names: Arc::default(),
             poll_schedule: PollSchedule::new(settings.poll_interval, settings.min_poll_interval),
             runner: TaskRunner {

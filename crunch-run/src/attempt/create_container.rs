@@ -24,7 +24,7 @@ use crate::inputs::arv_mount::ArvMount;
 use crate::inputs::{self, Progress, Sources, Staged};
 use crate::logs::{LogDir, Pump, RunLog, STDERR, STDOUT};
 use container_engine::gpu::GpuAccess;
-use container_engine::{Container, ContainerSpec, Engine, Stdio};
+use container_engine::{Container, ContainerSpec, Engine, LimitCover, Stdio};
 use node_cache::BlockCache;
 use node_cache::image::Image;
 
@@ -174,7 +174,7 @@ pub async fn create(from: CreateRequest<'_>) -> Result<CreatedContainer, Failure
     }
     for missing in &unenforced_limits {
         let sentence = missing.sentence.clone();
-        if missing.is_covered {
+        if missing.cover != LimitCover::Nothing {
             from.run_log.write(format!("Note: {sentence}"));
             continue;
         }

@@ -22,6 +22,8 @@ use crunch_contract::ExitCode;
 
 /// Retry budget of one read of the record.
 const RECORD_RETRY_BUDGET: Duration = Duration::from_secs(20);
+/// Timeout of the read of the record after a signal. The sender may soon send KILL.
+const PRIORITY_READ_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time after which the exit code is recorded although the output is still being saved.
 const EXIT_CODE_DELAY: Duration = Duration::from_secs(3);
 
@@ -85,9 +87,19 @@ impl<'a> Delivery<'a> {
         tokio::select! {
             saved = self.save_output(staged, status) => saved,
             request = self.retry.stop.requested() => {
-                Ok(Output::Interrupted(Cause::Signal(request.by)))
+                Ok(Output::Interrupted(match self.priority_is_zero().await {
+                    true => Cause::PriorityZero,
+                    false => Cause::Signal(request.by),
+                }))
             }
         }
+    }
+
+    /// Whether the priority of the container is 0, so that the dispatcher sent the signal.
+    async fn priority_is_zero(&self) -> bool {
+        let read = own_record::read(&self.claim.record.uuid).budget(PRIORITY_READ_TIMEOUT);
+        let record = tokio::time::timeout(PRIORITY_READ_TIMEOUT, self.client.send::<Record>(read));
+        matches!(record.await, Ok(Ok(record)) if record.priority <= 0)
     }
 
     /// Records the exit code early, because saving a large output takes long.

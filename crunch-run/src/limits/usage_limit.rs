@@ -123,7 +123,7 @@ impl LimitExceeded {
             Resource::RequestedScratch => "ask for more capacity of a tmp mount",
             Resource::MountBytes(_) => "ask for more capacity of that mount",
             Resource::OutputBytes => "this site limits the size of outputs",
-            Resource::Memory => "ask for more with --memory",
+            Resource::Memory => "ask for more (ram; --memory of dispatch submit)",
         }
     }
 }

@@ -275,7 +275,7 @@ fn memory_limit_reason(exit: &Exit, limit: Option<u64>) -> Option<Reason> {
     };
     let bytes = |n: Option<u64>| n.map_or("unknown".to_owned(), |n| format!("{n} bytes"));
     Some(Reason::new(
-        format!("{who}: {used}; ask for more with --memory"),
+        format!("{who}: {used}; ask for more (ram; --memory of dispatch submit)"),
         format!(
             "{} counts {} out-of-memory kill{}; highest use {}, limit {}; {}",
             match exit.job_group {
@@ -359,12 +359,12 @@ impl Cause {
                 exceeded.advice()
             ),
             Self::Signal(signals::TIME_LIMIT_SIGNAL) => format!(
-                "the time limit of its job was reached: {what} stopped (signal {}); ask for more with --time, or for a partition that gives more",
+                "the time limit of its job was reached: {what} stopped (signal {}); ask for more (max_run_time; --time of dispatch submit), or for a partition that gives more",
                 signals::TIME_LIMIT_SIGNAL
             ),
             Self::Signal(name) => format!("{what} stopped on request (signal {name})"),
             Self::MaxRunTime(time) => format!(
-                "maximum run time exceeded: {what} stopped after {} s; ask for more with --time",
+                "maximum run time exceeded: {what} stopped after {} s; ask for more (max_run_time; --time of dispatch submit)",
                 time.as_secs()
             ),
             Self::InputsLost(how) => format!(

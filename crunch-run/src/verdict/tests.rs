@@ -110,7 +110,7 @@ fn endings_and_their_verdicts() {
             Complete,
             Some(137),
             VerdictKind::Memory,
-            "killed by its memory limit: used 64.0 MiB of 64.0 MiB; ask for more with --memory",
+            "killed by its memory limit: used 64.0 MiB of 64.0 MiB; ask for more (ram; --memory of dispatch submit)",
         ),
         (
             code(0),
@@ -142,7 +142,7 @@ fn endings_and_their_verdicts() {
             Cancelled,
             Some(137),
             VerdictKind::WallTime,
-            "the time limit of its job was reached: it was stopped (signal XCPU); ask for more with --time, or for a partition that gives more",
+            "the time limit of its job was reached: it was stopped (signal XCPU); ask for more (max_run_time; --time of dispatch submit), or for a partition that gives more",
         ),
         (
             stopped(Cause::MaxRunTime(Duration::from_secs(5))),
@@ -150,7 +150,7 @@ fn endings_and_their_verdicts() {
             Cancelled,
             Some(137),
             VerdictKind::WallTime,
-            "maximum run time exceeded: it was stopped after 5 s; ask for more with --time",
+            "maximum run time exceeded: it was stopped after 5 s; ask for more (max_run_time; --time of dispatch submit)",
         ),
         (
             Ending::NotStarted {

@@ -4,6 +4,9 @@ use crate::run_lab::{World, can_run, file, finish, left_overs, lines, signal};
 use arvados_client::records::ContainerState;
 use rustix::process::Signal;
 use serde_json::json;
+use suite_tests::STEP_TIMEOUT;
+use suite_tests::fail_point_dir::{FailPointDir, PassedPoint};
+use suite_tests::stack::wait_for;
 
 #[tokio::test]
 async fn a_command_that_does_not_exist_is_said_and_cancelled() {
@@ -136,7 +139,7 @@ async fn killed_by_its_memory_limit_is_said_with_numbers() {
         "{error}"
     );
     assert!(
-        error.ends_with(" of 24.0 MiB; ask for more with --memory"),
+        error.ends_with(" of 24.0 MiB; ask for more (ram; --memory of dispatch submit)"),
         "{error}"
     );
     let detail = record.runtime_status.error_detail.unwrap_or_default();
@@ -241,6 +244,42 @@ async fn a_cancelled_request_is_the_reason_where_it_is_and_a_second_term_kills_a
         record.runtime_status.error.as_deref(),
         Some("it was stopped because its priority was set to 0")
     );
+}
+
+/// The command has ended, and its output is being saved.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_request_is_the_reason_also_while_the_output_is_saved() {
+    if !fail_points::ENABLED {
+        return suite_tests::skip("this test needs the feature fail-points/enabled");
+    }
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let job = world.lock(&["true"], json!({})).await;
+    let points = world.dir().join("points");
+    std::fs::create_dir_all(&points).unwrap();
+    let points = FailPointDir::of(&points);
+    points.block_at("run.before-output");
+    let mut program = world.program(&job, &[]);
+    program.env(fail_points::VARIABLE, world.dir().join("points"));
+    let child = program.spawn().unwrap();
+    wait_for("the end of the command", STEP_TIMEOUT, || {
+        let passed = points.passed();
+        let is_there = |passed: &PassedPoint| passed.point == "run.before-output";
+        passed.iter().any(is_there).then_some(())
+    });
+    let hold = json!({"priority": 0});
+    let request = world.user.update_container_request(&job.request, hold);
+    request.await.unwrap();
+    signal(&child, Signal::TERM);
+    points.unblock("run.before-output");
+    let finished = finish(child).await;
+    assert_eq!(finished.code, 0, "{}", finished.output);
+    let record = world.record(&job).await;
+    assert_eq!(record.state, ContainerState::Cancelled);
+    let error = record.runtime_status.error.unwrap_or_default();
+    assert!(error.contains("priority was set to 0"), "{error}");
 }
 
 #[tokio::test]

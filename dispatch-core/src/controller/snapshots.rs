@@ -31,6 +31,9 @@ const LISTING_WAIT_TIMEOUT: Duration = Duration::from_secs(2);
 /// the answer to its mint request was lost.
 const TOKEN_SCAN_INTERVAL: Duration = Duration::from_secs(600);
 
+/// Interval between two log lines about a refused token, at the start.
+const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(600);
+
 /// The time the job listing started, and its result.
 pub(crate) type ListingReply = (MonotonicTime, Result<Vec<Job>, SchedulerError>);
 
@@ -62,6 +65,20 @@ enum UpkeepState {
     Done,
     /// It exceeded the wait time and is still running.
     Late(JoinHandle<()>),
+}
+
+/// Logs that the server refuses the dispatch token, the first time and then once per interval.
+#[derive(Debug, Default)]
+pub(crate) struct RefusalLog(Option<Instant>);
+
+impl RefusalLog {
+    fn log(&mut self, error: &WithHint<'_>) {
+        if self.0.is_some_and(|at| at.elapsed() < REFUSAL_LOG_INTERVAL) {
+            return;
+        }
+        self.0 = Some(Instant::now());
+        tracing::error!(%error, event = "token_refused", "the API server refuses the dispatch token: no container is started until it accepts the token");
+    }
 }
 
 impl<A: Api, S: Scheduler> Controller<A, S> {
@@ -149,8 +166,10 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
                 self.reconciler.apply_recovered_tokens(self.now(), tokens);
             }
             Some(Err(error)) => {
+                let is_refused = error.is_denied();
                 let error = self.with_hint(&error);
                 match self.last_token_scan {
+                    None if is_refused => self.refusal_log.log(&error),
                     None => {
                         tracing::warn!(%error, event = "token_scan_failed", "could not list the attempt tokens of an earlier run; starting no jobs before this succeeds")
                     }

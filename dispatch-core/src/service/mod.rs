@@ -34,6 +34,7 @@ use crate::report::audit::Audit;
 use crate::report::health::Health;
 use crate::scheduler::credentials::GatewayKey;
 use crate::scheduler::{JOB_ENVIRONMENT, Scheduler};
+use crate::service::subcommands::check;
 
 pub use exit::{exit_config_error, exit_usage_error};
 
@@ -139,8 +140,12 @@ impl Flags {
     /// Key from which the secrets of container gateways are derived, if the configuration file has
     /// it.
     fn gateway_key(&self) -> Option<GatewayKey> {
-        let cluster = &self.config.as_deref()?.cluster;
-        cluster.system_root_token.clone().map(GatewayKey::new)
+        self.system_root_token().map(GatewayKey::new)
+    }
+
+    /// `SystemRootToken` of the configuration file.
+    pub fn system_root_token(&self) -> Option<Token> {
+        self.config.as_deref()?.cluster.system_root_token.clone()
     }
 
     /// Environment variables of jobs, from the configuration file or this process. No token is
@@ -306,6 +311,18 @@ where
         ..Settings::default()
     };
     tracing::info!(event = "started", scheduler = scheduler.name(), api = %client.endpoint().host, label = settings.label, "started");
+    if let Some(key) = flags.system_root_token() {
+        let client = client.clone();
+        tokio::spawn(async move {
+            if let Some(fault) = check::gateway_key_fault(&client, &key).await {
+                tracing::warn!(
+                    event = "live_logs_refused",
+                    "{fault}; {}",
+                    check::GATEWAY_KEY_REMEDY
+                );
+            }
+        });
+    }
     let engine = Controller::new(client, scheduler, settings, health, audit);
     notify(&[sd_notify::NotifyState::Ready]);
     let ran = engine.run(shutdown.clone()).await;

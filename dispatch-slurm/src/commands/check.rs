@@ -61,7 +61,7 @@ pub async fn check(flags: &Flags, settings: &Settings, test: Option<ProbeOptions
             findings.extend(check::probe_job::run(&probe, &directory, &test).await);
         }
     }
-    findings.extend(check::api(service::endpoint(common)).await);
+    findings.extend(check::api(service::endpoint(common), common.system_root_token()).await);
     Report::new(findings)
 }
 

@@ -77,15 +77,26 @@ pub trait Engine: Send + Sync {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unenforced {
     pub sentence: String,
-    /// True if a limit of the scheduler's control group replaces it, so that no warning is needed.
-    pub is_covered: bool,
+    /// How far limits of the scheduler's control group replace it.
+    pub cover: LimitCover,
+}
+
+/// How far limits of the scheduler's control group replace those of a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LimitCover {
+    /// Not at all: the container can take what it wants.
+    Nothing,
+    /// Either memory or CPUs are limited.
+    Partial,
+    /// Memory and CPUs are limited.
+    Full,
 }
 
 impl From<String> for Unenforced {
     fn from(sentence: String) -> Self {
         Self {
             sentence,
-            is_covered: false,
+            cover: LimitCover::Nothing,
         }
     }
 }

@@ -20,7 +20,9 @@ pub mod select;
 mod shim;
 mod spec;
 
-pub use engine::{Container, ContainerSpec, Engine, EngineRef, Recovered, Stdio, Unenforced};
+pub use engine::{
+    Container, ContainerSpec, Engine, EngineRef, LimitCover, Recovered, Stdio, Unenforced,
+};
 pub use engine_choice::EngineChoice;
 pub use error::{EngineError, StartError};
 pub use exit::{Exit, ExitStatus};

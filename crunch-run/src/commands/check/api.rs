@@ -6,7 +6,6 @@ use arvados_client::error::with_causes;
 use arvados_client::records::{Authorization, Discovery};
 use arvados_client::{Client, Endpoint, Error};
 use jiff::Timestamp;
-use jiff::fmt::rfc2822::DateTimeParser;
 
 use preflight::Finding;
 
@@ -21,10 +20,9 @@ const MAX_CLOCK_SKEW_OK: i64 = 5;
 const MAX_CLOCK_SKEW_WARN: i64 = 300;
 const DISCOVERY: &str = "/discovery/v1/apis/arvados/v1/rest";
 
-/// Reply to the discovery request, with the server's clock.
+/// Reply to the discovery request.
 struct DiscoveryReply {
     discovery: Result<Discovery, String>,
-    date: Option<Timestamp>,
     took: Duration,
 }
 
@@ -68,7 +66,7 @@ pub async fn run(endpoint: Endpoint, token: TokenSource) -> (Vec<Finding>, Optio
             "unset it, and name the server's certificate authority in SSL_CERT_FILE",
         ));
     }
-    findings.push(clock(answer.date, Timestamp::now()));
+    findings.push(clock(client.server_time().await, Timestamp::now()));
     if answer.discovery.is_err() {
         return (findings, None);
     }
@@ -109,10 +107,6 @@ async fn ask(client: &Client, host: &str) -> Result<DiscoveryReply, Finding> {
             ));
         }
     };
-    let date = response.headers().get("date").and_then(|value| {
-        let text = value.to_str().ok()?;
-        DateTimeParser::new().parse_timestamp(text).ok()
-    });
     let status = response.status();
     let body = response.bytes().await;
     let discovery = match (status.is_success(), body) {
@@ -123,7 +117,6 @@ async fn ask(client: &Client, host: &str) -> Result<DiscoveryReply, Finding> {
     };
     Ok(DiscoveryReply {
         discovery,
-        date,
         took: began.elapsed(),
     })
 }
@@ -234,6 +227,8 @@ fn evaluate_token(token: Result<Authorization, Error>, now: Timestamp) -> Findin
 
 #[cfg(test)]
 mod tests {
+    use jiff::fmt::rfc2822::DateTimeParser;
+
     use super::*;
     use preflight::Level;
 
@@ -274,11 +269,7 @@ mod tests {
             (Ok(other), quick, Level::Fail, "no cluster"),
             (Err("nonsense".to_owned()), quick, Level::Fail, "nonsense"),
         ] {
-            let answer = DiscoveryReply {
-                discovery,
-                date: None,
-                took,
-            };
+            let answer = DiscoveryReply { discovery, took };
             let finding = evaluate("h", &answer);
             assert_eq!(finding.level, level, "{finding:?}");
             assert!(finding.finding.contains(words), "{finding:?}");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::flags::EngineChoice;
 use container_engine::select::{self, EngineFactory};
-use container_engine::{Engine, EngineError, Limits};
+use container_engine::{Engine, EngineError, LimitCover, Limits};
 use preflight::{Finding, Level};
 
 /// Timeout of a trial. A trial takes about 50 ms, and seconds on a busy node.
@@ -91,7 +91,7 @@ async fn lacks(engine: &dyn Engine) -> Vec<String> {
     };
     let lacks = engine.unenforced_limits(&limits, None).await.into_iter();
     lacks
-        .filter(|lack| !lack.is_covered)
+        .filter(|lack| lack.cover != LimitCover::Full)
         .map(|lack| lack.sentence)
         .collect()
 }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
+use jiff::fmt::rfc2822::DateTimeParser;
 use serde_json::{Value, json};
 
 use super::NewLog;
@@ -15,6 +17,20 @@ impl Client {
     pub async fn discovery(&self) -> Result<Discovery, Error> {
         self.send(Call::get("/discovery/v1/apis/arvados/v1/rest"))
             .await
+    }
+
+    /// The server's clock, to a second: the `Date` of an answer. `None` if the server does not
+    /// answer or does not send the time.
+    ///
+    /// It asks for the user without a token. Arvados answers 401 and computes that anew; it keeps
+    /// the discovery document for minutes, together with its `Date`.
+    pub async fn server_time(&self) -> Option<Timestamp> {
+        let endpoint = self.endpoint();
+        let url = format!("https://{}/arvados/v1/users/current", endpoint.host);
+        let request = self.http().get(url).timeout(endpoint.call_timeout);
+        let answer = request.send().await.ok()?;
+        let date = answer.headers().get("date")?.to_str().ok()?;
+        DateTimeParser::new().parse_timestamp(date).ok()
     }
 
     /// Lists the Keep services for this token.

@@ -2,7 +2,7 @@
 
 use crate::gpu::GpuAccess;
 use crate::kernel::default_pids;
-use crate::{Limits, StartError, Unenforced};
+use crate::{LimitCover, Limits, StartError, Unenforced};
 use cgroup::limit_support::{LimitSupport, parse_cpus};
 use cgroup::{Cgroup, Layout, Mode};
 
@@ -102,12 +102,25 @@ impl JobLimits {
         }
     }
 
-    /// `None` where no limit holds.
-    fn description(self) -> Option<String> {
+    /// The limits in words, and how far they replace those of a container.
+    fn description(self) -> (String, LimitCover) {
         let memory = self.memory.map(|bytes| format!("{bytes} bytes of memory"));
         let cpus = self.cpus.map(|cpus| format!("{cpus} CPUs"));
-        let all: Vec<String> = memory.into_iter().chain(cpus).collect();
-        (!all.is_empty()).then(|| all.join(" and "))
+        match (memory, cpus) {
+            (Some(memory), Some(cpus)) => (format!("allows {memory} and {cpus}"), LimitCover::Full),
+            (Some(memory), None) => (
+                format!("allows {memory}, and does not limit CPUs"),
+                LimitCover::Partial,
+            ),
+            (None, Some(cpus)) => (
+                format!("allows {cpus}, and does not limit memory"),
+                LimitCover::Partial,
+            ),
+            (None, None) => (
+                "limits neither memory nor CPUs".to_owned(),
+                LimitCover::Nothing,
+            ),
+        }
     }
 }
 
@@ -133,17 +146,12 @@ fn left_to_the_scheduler(
     let most = limits.pids.unwrap_or_else(default_pids);
     all.push(format!("processes ({most})"));
     let all = all.join(", ");
-    let holds = of_job.description();
-    let is_covered = holds.is_some();
-    let of_job = match holds {
-        Some(description) => format!("the control group of its job allows {description}"),
-        None => "the control group of its job limits neither memory nor CPUs".to_owned(),
-    };
+    let (of_job, cover) = of_job.description();
     let mut missing = vec![Unenforced {
         sentence: format!(
-            "what the container takes is for the scheduler to limit: {all}; {why}; {of_job}"
+            "what the container takes is for the scheduler to limit: {all}; {why}; the control group of its job {of_job}"
         ),
-        is_covered,
+        cover,
     }];
     if has_gpus(gpus) {
         let sentence = "the choice of GPUs is not enforced by the kernel: the container sees only its own device nodes";
@@ -243,24 +251,18 @@ mod tests {
         };
         let expected = "what the container takes is for the scheduler to limit: memory (1073741824 bytes), CPUs (2), \
             which CPUs (0-1), processes (7); an ordinary user can make no control group here";
-        for (memory, cpus, of_job, is_covered) in [
-            (None, None, "limits neither memory nor CPUs", false),
-            (Some(512), None, "allows 512 bytes of memory", true),
-            (None, Some(1.5), "allows 1.5 CPUs", true),
-            (
-                Some(512),
-                Some(2.0),
-                "allows 512 bytes of memory and 2 CPUs",
-                true,
-            ),
-        ] {
+        #[rustfmt::skip]
+        let rows = [
+            (None, None, "limits neither memory nor CPUs", LimitCover::Nothing),
+            (Some(512), None, "allows 512 bytes of memory, and does not limit CPUs", LimitCover::Partial),
+            (None, Some(1.5), "allows 1.5 CPUs, and does not limit memory", LimitCover::Partial),
+            (Some(512), Some(2.0), "allows 512 bytes of memory and 2 CPUs", LimitCover::Full),
+        ];
+        for (memory, cpus, of_job, cover) in rows {
             let of_job_limits = JobLimits { memory, cpus };
             let found = left_to_the_scheduler(&limits, None, NO_GROUPS, of_job_limits);
             let sentence = format!("{expected}; the control group of its job {of_job}");
-            let expected = Unenforced {
-                sentence,
-                is_covered,
-            };
+            let expected = Unenforced { sentence, cover };
             assert_eq!(found, [expected]);
         }
         let least = unenforced_without_cgroup(&Limits::default(), None, NO_GROUPS);

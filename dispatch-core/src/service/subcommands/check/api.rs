@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 
 use arvados_client::api::NewToken;
 
-use arvados_client::{Client, Endpoint, Error};
-use jiff::fmt::rfc2822::DateTimeParser;
+use arvados_client::{Client, Endpoint, Error, Token};
 use jiff::{SignedDuration, Timestamp};
 
 use super::Finding;
@@ -15,6 +14,9 @@ use crate::service::StartError;
 const SERVER: &str = "API server";
 const CLOCK: &str = "clock";
 const TOKEN: &str = "dispatch token";
+const LIVE_LOGS: &str = "live logs";
+/// End of the uuid of the system user of every cluster.
+const SYSTEM_USER: &str = "-tpzed-000000000000000";
 /// Timeout of one call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Clock difference in seconds that gives a warning, because logs of several machines are compared.
@@ -25,8 +27,15 @@ const CLOCK_SKEW_FAIL: i64 = 300;
 /// Lifetime of the test token, in case it cannot be revoked.
 const PROBE_TOKEN_LIFETIME: SignedDuration = SignedDuration::from_secs(60);
 
+/// What to do if the secrets of containers cannot be derived.
+pub const GATEWAY_KEY_REMEDY: &str =
+    "put the cluster's own SystemRootToken into the file, and an admin's token into --token-file";
+
 /// Runs the checks with the dispatch token. They mint one token without rights and revoke it.
-pub async fn run(endpoint: Result<Endpoint, StartError>) -> Vec<Finding> {
+pub async fn run(
+    endpoint: Result<Endpoint, StartError>,
+    gateway_key: Option<Token>,
+) -> Vec<Finding> {
     let unusable = |error: &dyn std::error::Error| {
         let mend = "give --config, or ARVADOS_API_HOST and --token-file; SSL_CERT_FILE names a private authority, in a file that this user may read";
         vec![Finding::fail(SERVER, error.to_string(), mend)]
@@ -63,17 +72,33 @@ pub async fn run(endpoint: Result<Endpoint, StartError>) -> Vec<Finding> {
             "remove TLS.Insecure or ARVADOS_API_HOST_INSECURE, and name the authority of the certificate in SSL_CERT_FILE",
         ));
     }
-    findings.push(clock(server_time(&client, &host).await, Timestamp::now()));
+    findings.push(clock(client.server_time().await, Timestamp::now()));
     findings.extend(token(&client).await);
+    if let Some(key) = gateway_key {
+        findings.push(match gateway_key_fault(&client, &key).await {
+            None => Finding::ok(LIVE_LOGS, "the secrets of containers can be derived"),
+            Some(fault) => Finding::warn(LIVE_LOGS, fault, GATEWAY_KEY_REMEDY),
+        });
+    }
     findings
 }
 
-async fn server_time(client: &Client, host: &str) -> Option<Timestamp> {
-    let url = format!("https://{host}/discovery/v1/apis/arvados/v1/rest");
-    let answer = client.http().head(url).timeout(CALL_TIMEOUT).send().await;
-    let answer = answer.ok()?;
-    let date = answer.headers().get("date")?.to_str().ok()?;
-    DateTimeParser::new().parse_timestamp(date).ok()
+/// Why users cannot follow logs live, if the server says so. `key` is the `SystemRootToken` of the
+/// configuration file. dispatch-api accepts any secret from an attempt.
+pub async fn gateway_key_fault(client: &Client, key: &Token) -> Option<&'static str> {
+    let is_upstream = client.discovery().await.ok()?.bulk().starts <= 1;
+    let user = client.with_token(key.clone()).current_user().await;
+    match user {
+        _ if !is_upstream => None,
+        Ok(user) if user.uuid.as_str().ends_with(SYSTEM_USER) => None,
+        Ok(_) => Some(
+            "SystemRootToken in the configuration file is the token of another user: the server refuses live logs, and only crunch-run.txt says so",
+        ),
+        Err(error) if error.is_denied() => Some(
+            "the server does not know SystemRootToken in the configuration file: it refuses live logs, and only crunch-run.txt says so",
+        ),
+        Err(_) => None,
+    }
 }
 
 fn clock(server: Option<Timestamp>, ours: Timestamp) -> Finding {

@@ -4,6 +4,6 @@ mod api;
 mod machine;
 pub mod probe_job;
 
-pub use api::run as api;
+pub use api::{GATEWAY_KEY_REMEDY, gateway_key_fault, run as api};
 pub use machine::{Remedies, commands, directory, set_up};
 pub use preflight::{Finding, Level, Report};

@@ -72,6 +72,27 @@ async fn a_server_that_is_away_at_the_start_is_told_of() {
     );
 }
 
+/// A token that the server does not know is an error at the start, not a warning at each poll.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_the_server_does_not_know_is_told_at_the_start() {
+    let wrong = tempfile::NamedTempFile::new().unwrap();
+    let token = "v2/local-gj3su-000000000000001/notatokenofthisserver";
+    std::fs::write(wrong.path(), token).unwrap();
+    let mut options = running(Backend::Local);
+    let path: &str = String::leak(wrong.path().to_str().unwrap().to_owned());
+    options.flags = vec!["--token-file", path];
+    let fixture = options.up().await;
+    fixture.wait_for_event("token_refused").await;
+    let log = fixture.stack.dispatcher.log_text();
+    let line = log.lines().find(|line| line.contains("token_refused"));
+    let line = line.unwrap();
+    assert!(
+        line.contains(" ERROR ") && line.contains("--token-file"),
+        "{line}"
+    );
+    assert!(!log.contains("notatokenofthisserver"), "{log}");
+}
+
 /// One container runs, another is created. The outage is short, as a test is; its handling does not
 /// depend on its length.
 async fn the_server_is_away_for_a_while(backend: Backend) {
