@@ -69,6 +69,7 @@ impl Scheduler for Condor {
         Capabilities {
             max_submit_batch: MAX_BATCH_JOBS,
             max_cancel_batch: MAX_CANCEL_BATCH,
+            defers_rejected_jobs: true,
             charges_owners: self.settings.charges_owners(),
             min_listing_interval: MIN_LISTING_INTERVAL.max(took * LISTING_INTERVAL_FACTOR),
             ..Capabilities::default()

@@ -110,6 +110,7 @@ impl Scheduler for Slurm {
             min_uniform_batch: (max_submit_batch > 1).then_some(MIN_ELEMENTS),
             max_cancel_batch: MAX_JOBS_PER_CANCEL,
             charges_exit_queries: true,
+            defers_rejected_jobs: true,
             charges_owners: self.settings.charges_owners(),
             min_listing_interval: lock(&self.burst).min_interval(Instant::now()),
         }

@@ -111,16 +111,16 @@ fn sentences(
         };
         lines.extend(reason);
         let last = last.into_iter().filter(|_| state != JobState::Stopping);
-        for (at, words) in last {
-            let ago = Duration::try_from(now.duration_since(at)).unwrap_or_default();
-            lines.push(format!(
-                "Message of a dispatcher, {} ago: {words}",
-                format_duration(ago)
-            ));
-        }
+        lines.extend(last.map(|note| message(note, now)));
         if state == JobState::Queued {
             lines.push(format!("It requests {}.", needs(job)));
         }
+    } else if state == JobState::Running {
+        // A job that stands still, or goes on, is told of after its start.
+        let started = container.and_then(|container| container.started_at);
+        let newest = last.into_iter().next();
+        let newest = newest.filter(|(at, _)| started.is_some_and(|started| *at > started));
+        lines.extend(newest.map(|note| message(note, now)));
     }
     if let Some(container) = container {
         let status = &container.runtime_status;
@@ -169,6 +169,15 @@ fn sentences(
         lines.push(format!("See its log with: dispatch logs {name}"));
     }
     lines
+}
+
+/// A log entry of a dispatcher in words.
+fn message((at, words): (Timestamp, String), now: Timestamp) -> String {
+    let ago = Duration::try_from(now.duration_since(at)).unwrap_or_default();
+    format!(
+        "Message of a dispatcher, {} ago: {words}",
+        format_duration(ago)
+    )
 }
 
 fn state_sentence(job: &Job, state: JobState, now: Timestamp) -> String {
@@ -269,8 +278,15 @@ mod tests {
     fn a_dispatcher_elsewhere_is_quoted_while_nothing_runs() {
         let now: Timestamp = "2026-01-01T00:05:00Z".parse().unwrap();
         let note = "2026-01-01T00:03:00Z".parse().unwrap();
-        for (state, expected) in [("Queued", true), ("Locked", true), ("Running", false)] {
-            let job = job(500, json!({"state": state, "priority": 9}));
+        for (state, started, expected) in [
+            ("Queued", None, true),
+            ("Locked", None, true),
+            ("Running", Some("2026-01-01T00:04:00Z"), false),
+            ("Running", Some("2026-01-01T00:02:00Z"), true),
+            ("Complete", Some("2026-01-01T00:02:00Z"), false),
+        ] {
+            let container = json!({"state": state, "priority": 9, "started_at": started});
+            let job = job(500, container);
             let last = vec![(note, "not run now: it asks for 64 CPUs".to_owned())];
             let text = sentences(&job, &StatusReply::NotLocal, None, last, now).join("\n");
             let words = "Message of a dispatcher, 2m00s ago: not run now: it asks for 64 CPUs";

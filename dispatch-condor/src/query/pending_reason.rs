@@ -73,7 +73,7 @@ fn pending_reason(
 ) -> Option<PendingReason> {
     let (outlook, words) = match ad.state() {
         JobState::Suspended => (
-            PendingOutlook::Transient,
+            PendingOutlook::Paused,
             "to be resumed: its execute node suspended it".to_owned(),
         ),
         // The description's periodic_remove will remove it, but not while a person holds it.
@@ -81,7 +81,7 @@ fn pending_reason(
         JobState::Held if ad.may_have_run() && !is_held_by_user(ad) => return None,
         JobState::Held => (PendingOutlook::NeedsAdmin, describe_hold(ad)),
         JobState::Idle => describe_idle(ad, rejected, never, fit()),
-        JobState::Running => (PendingOutlook::Transient, describe_disconnect(ad)?),
+        JobState::Running => (PendingOutlook::Paused, describe_disconnect(ad)?),
         _ => return None,
     };
     Some(PendingReason {
@@ -190,19 +190,19 @@ mod tests {
 
     #[test]
     fn every_job_that_waits_says_for_what() {
-        use PendingOutlook::{NeedsAdmin, Transient};
+        use PendingOutlook::{NeedsAdmin, Paused, Transient};
         #[rustfmt::skip]
         let rows = [
             (r#""JobStatus": 1"#, Transient, "for the negotiator to consider it"),
             (r#""JobStatus": 1, "AutoClusterId": 7, "LastRejMatchReason": "no match found ""#, NeedsAdmin, "for a machine that could run it: no slot meets: TARGET.HasX"),
-            (r#""JobStatus": 2, "RemoteHost": "slot1@n1", "JobDisconnectedDate": 1790000000, "JobLeaseDuration": 2400"#, Transient, "for n1 to reconnect: HTCondor lost the connection at 2026-09-21 14:13:20 UTC; HTCondor gives the job up 40 min later"),
+            (r#""JobStatus": 2, "RemoteHost": "slot1@n1", "JobDisconnectedDate": 1790000000, "JobLeaseDuration": 2400"#, Paused, "for n1 to reconnect: HTCondor lost the connection at 2026-09-21 14:13:20 UTC; HTCondor gives the job up 40 min later"),
             (r#""JobStatus": 1, "AutoClusterId": 1, "LastRejMatchReason": "no match found ""#, Transient, "for room: no slot that it could use is free (no match found)"),
             (r#""JobStatus": 1, "AutoClusterId": 1, "LastRejMatchReason": "concurrency limit x reached""#, Transient, "for other jobs to end: a concurrency limit is reached (concurrency limit x reached)"),
             (r#""JobStatus": 1, "AutoClusterId": 1, "LastRejMatchReason": "submitter limit exceeded""#, Transient, "for its turn: its user has reached its share of the pool (submitter limit exceeded)"),
             (r#""JobStatus": 1, "AutoClusterId": 1, "LastRejMatchReason": "PREEMPTION_REQUIREMENTS == False""#, Transient, "for its turn: jobs of higher priority come first (PREEMPTION_REQUIREMENTS == False)"),
             (r#""JobStatus": 1, "AutoClusterId": 1, "LastRejMatchReason": "moon""#, Transient, "for a reason that HTCondor gives (moon)"),
             (r#""JobStatus": 1, "NumJobStarts": 1, "NumJobCompletions": 1, "LastRemoteHost": "slot1@n1""#, Transient, "for another machine: it could not start on n1"),
-            (r#""JobStatus": 7"#, Transient, "to be resumed: its execute node suspended it"),
+            (r#""JobStatus": 7"#, Paused, "to be resumed: its execute node suspended it"),
             (r#""JobStatus": 5, "HoldReasonCode": 1, "HoldReasonSubCode": 0, "HoldReason": "via condor_hold""#, NeedsAdmin, "to be released: a user or administrator held it (condor_release) (via condor_hold; code 1)"),
             (r#""JobStatus": 5, "HoldReasonCode": 13, "HoldReasonSubCode": 2, "HoldReason": "no file""#, NeedsAdmin, "for an administrator: its files could not be transferred (no file; code 13.2)"),
             (r#""JobStatus": 5, "HoldReasonCode": 34, "HoldReason": "over", "RequestMemory": 256"#, NeedsAdmin, "to be released: it used more memory than it was given (over; code 34; it asked for 256 MiB)"),

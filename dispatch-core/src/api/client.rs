@@ -1,6 +1,6 @@
 //! The calls of a dispatcher to a real API server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use arvados_client::client::Call;
 use arvados_client::filter::Query;
 use arvados_client::records::{Authorization, Container, ContainerState};
 use arvados_client::{
-    Client, ContainerRequestUuid, ContainerUuid, Error, Token, TokenUuid, UserUuid,
+    Client, ContainerRequestUuid, ContainerUuid, Error, GroupUuid, Token, TokenUuid,
 };
 use exp_backoff::Backoff;
 use jiff::Timestamp;
@@ -17,11 +17,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::listing::{POLL_RETRY_BUDGET, fetch_named, fetch_page, fetch_page_after, parse_row};
-use super::owners::{self, OwnerNames};
-use super::{Api, QueueCursor, RequestAttempts};
+use super::{Api, NameKind, QueueCursor, RequestAttempts, owners};
 use crate::act::crash_log::{self, CrashLogError};
 use crate::model::container_record::ListedRecord;
-use crate::model::owner::KnownOwner;
 use crate::observe::change_feed::{ChangeFeed, changed_container};
 
 /// Columns of queued containers: those that may change.
@@ -114,12 +112,19 @@ impl Api for Client {
         fetch_named(self, uuids, &FULL_COLUMNS).await
     }
 
-    async fn owners(
+    async fn projects(
         &self,
-        containers: &[(ContainerUuid, Option<UserUuid>)],
-        names: &OwnerNames,
-    ) -> Result<BTreeMap<ContainerUuid, KnownOwner>, Error> {
-        owners::owners(self, containers, names).await
+        containers: &[ContainerUuid],
+    ) -> Result<BTreeMap<ContainerUuid, Option<GroupUuid>>, Error> {
+        owners::projects(self, containers).await
+    }
+
+    async fn names(
+        &self,
+        kind: NameKind,
+        uuids: &BTreeSet<String>,
+    ) -> Result<BTreeMap<String, String>, Error> {
+        owners::names(self, kind, uuids).await
     }
 
     async fn changed(&self, since: Timestamp) -> Result<Option<Vec<ListedRecord>>, Error> {

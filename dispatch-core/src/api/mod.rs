@@ -3,27 +3,25 @@
 //! Input: tokens, UUIDs and attributes. Output: records, tokens and errors of the server.
 //! `client` implements the trait for a real server. The simulator has its own implementation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
 
 use arvados_client::api::{Bulk, Each, NewLog, NewToken, WantedLock};
 use arvados_client::records::{Authorization, ContainerState};
-use arvados_client::{ContainerRequestUuid, ContainerUuid, Error, Token, TokenUuid, UserUuid};
+use arvados_client::{ContainerRequestUuid, ContainerUuid, Error, GroupUuid, Token, TokenUuid};
 use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::act::crash_log::CrashLogError;
-use crate::api::owners::OwnerNames;
 use crate::model::container_record::ListedRecord;
-use crate::model::owner::KnownOwner;
 use crate::observe::change_feed::ChangeFeed;
 
 mod client;
 pub mod error_hint;
 pub(crate) mod listing;
 pub mod log_writer;
-pub mod owners;
+mod owners;
 
 /// A position in the queue: the last container that was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +41,15 @@ pub struct RequestAttempts {
     pub containers: u32,
     /// `container_count_max`: its most containers. 0: the default of the server.
     pub max_containers: u32,
+}
+
+/// What a name belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NameKind {
+    /// A user, whose name is `username`.
+    User,
+    /// A project, that is, a group.
+    Project,
 }
 
 /// The calls a dispatcher makes to the API server. A call that takes a token is authorized by it.
@@ -72,12 +79,19 @@ pub trait Api: Clone + Send + Sync + 'static {
         uuids: &[ContainerUuid],
     ) -> impl Future<Output = Result<Vec<ListedRecord>, Error>> + Send;
 
-    /// The owners of `containers`, each given with its user if that is known.
-    fn owners(
+    /// The projects of those of `containers` that have a committed request with a priority above 0.
+    /// None: the request is in a home project.
+    fn projects(
         &self,
-        containers: &[(ContainerUuid, Option<UserUuid>)],
-        names: &OwnerNames,
-    ) -> impl Future<Output = Result<BTreeMap<ContainerUuid, KnownOwner>, Error>> + Send;
+        containers: &[ContainerUuid],
+    ) -> impl Future<Output = Result<BTreeMap<ContainerUuid, Option<GroupUuid>>, Error>> + Send;
+
+    /// The names of users or projects, by uuid. One that does not exist is left out.
+    fn names(
+        &self,
+        kind: NameKind,
+        uuids: &BTreeSet<String>,
+    ) -> impl Future<Output = Result<BTreeMap<String, String>, Error>> + Send;
 
     /// Every container changed at `since` or later, and all Locked or Running ones at priority 0.
     /// The latter are included because a priority change need not update `modified_at`. None: too

@@ -1,76 +1,34 @@
-//! Finds out whose containers are: reads their requests, and the names of users and projects.
+//! Calls about the owners of containers: the projects of their requests, and names of users and
+//! projects.
 //!
-//! Input: uuids of containers with their users. Output: an [`Owner`] for each. Names
-//! are remembered for some minutes, so that a container costs one call, shared with others.
+//! Input: uuids. Output: projects by container, and names by uuid.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use arvados_client::filter::Query;
-use arvados_client::{Client, ContainerUuid, Error, GroupUuid, UserUuid};
+use arvados_client::{Client, ContainerUuid, Error, GroupUuid};
 use serde_json::Value;
 
+use super::NameKind;
 use super::listing::POLL_RETRY_BUDGET;
-use crate::model::owner::{KnownOwner, Owner, shown_project_name};
 
-/// Time for which a name is remembered.
-const NAME_TTL: Duration = Duration::from_secs(600);
-/// Maximum number of names that are remembered.
-const MAX_NAMES: usize = 10_000;
 /// Maximum number of requests read in one call.
 const PAGE_SIZE: u64 = 1000;
 
-/// Names of users and projects by their uuids.
-#[derive(Debug, Default)]
-pub struct OwnerNames(Mutex<BTreeMap<String, (Instant, Option<String>)>>);
-
-impl OwnerNames {
-    fn names(&self) -> MutexGuard<'_, BTreeMap<String, (Instant, Option<String>)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The name of `uuid`. The outer option is none if it is not remembered; the inner one, if
-    /// there is no such name.
-    fn get(&self, uuid: &str) -> Option<Option<String>> {
-        let names = self.names();
-        let (since, name) = names.get(uuid)?;
-        (since.elapsed() < NAME_TTL).then(|| name.clone())
-    }
-
-    fn remember(&self, uuid: String, name: Option<String>) {
-        let mut names = self.names();
-        if names.len() >= MAX_NAMES {
-            names.clear();
-        }
-        names.insert(uuid, (Instant::now(), name));
-    }
-
-    fn missing(&self, uuids: impl Iterator<Item = String>) -> BTreeSet<String> {
-        uuids.filter(|uuid| self.get(uuid).is_none()).collect()
-    }
-}
-
-/// The owners of `containers`. A container without a committed request has no project.
-pub(super) async fn owners(
+/// The projects of those of `containers` that have a committed request with a priority above 0.
+pub(super) async fn projects(
     client: &Client,
-    containers: &[(ContainerUuid, Option<UserUuid>)],
-    names: &OwnerNames,
-) -> Result<BTreeMap<ContainerUuid, KnownOwner>, Error> {
+    containers: &[ContainerUuid],
+) -> Result<BTreeMap<ContainerUuid, Option<GroupUuid>>, Error> {
     let client = client.with_retry_budget(POLL_RETRY_BUDGET);
     let mut projects: BTreeMap<ContainerUuid, Option<GroupUuid>> = BTreeMap::new();
-    let mut unread: Vec<ContainerUuid> = containers.iter().map(|(uuid, _)| uuid.clone()).collect();
+    let mut unread = containers.to_vec();
     // One container may have so many requests that they fill a page. Each page has at least one
     // container, and the next one asks for the others.
     while !unread.is_empty() {
         let page = requests(&client, &unread).await?;
-        if page.is_empty() {
-            break;
-        }
-        for row in &page {
-            if let Some((container, project)) = project_of(row) {
-                projects.entry(container).or_insert(project);
-            }
+        for (container, project) in page.iter().filter_map(project_of) {
+            projects.entry(container).or_insert(project);
         }
         let before = unread.len();
         unread.retain(|uuid| !projects.contains_key(uuid));
@@ -78,24 +36,7 @@ pub(super) async fn owners(
             break;
         }
     }
-    let users = containers.iter().filter_map(|(_, user)| user.as_ref());
-    let users = users.map(ToString::to_string);
-    fetch_names(&client, ("users", "username"), names.missing(users), names).await?;
-    let groups = projects.values().flatten().map(ToString::to_string);
-    fetch_names(&client, ("groups", "name"), names.missing(groups), names).await?;
-    let owner = |(container, user): &(ContainerUuid, Option<UserUuid>)| {
-        let project = projects.get(container).cloned().flatten();
-        let name = |uuid: Option<&str>| names.get(uuid?).flatten();
-        let owner = Owner {
-            username: name(user.as_ref().map(UserUuid::as_str)),
-            project_name: name(project.as_ref().map(GroupUuid::as_str)),
-            user: user.clone(),
-            project,
-        };
-        let is_known = owner != Owner::default();
-        (container.clone(), is_known.then(|| Arc::new(owner)))
-    };
-    Ok(containers.iter().map(owner).collect())
+    Ok(projects)
 }
 
 /// Requests for the containers, in the order in which they count.
@@ -122,33 +63,27 @@ fn project_of(request: &Value) -> Option<(ContainerUuid, Option<GroupUuid>)> {
     Some((container, project))
 }
 
-/// Reads the names of `uuids` and remembers them.
-async fn fetch_names(
+/// The names of those of `uuids` that exist and have one.
+pub(super) async fn names(
     client: &Client,
-    (resource, attribute): (&str, &str),
-    uuids: BTreeSet<String>,
-    names: &OwnerNames,
-) -> Result<(), Error> {
-    if uuids.is_empty() {
-        return Ok(());
-    }
+    kind: NameKind,
+    uuids: &BTreeSet<String>,
+) -> Result<BTreeMap<String, String>, Error> {
+    let (resource, attribute) = match kind {
+        NameKind::User => ("users", "username"),
+        NameKind::Project => ("groups", "name"),
+    };
     let query = Query::new()
-        .filter("uuid", "in", &uuids)
+        .filter("uuid", "in", uuids)
         .select(&["uuid", attribute])
         .limit(uuids.len() as u64);
+    let client = client.with_retry_budget(POLL_RETRY_BUDGET);
     let page = client.page::<Value>(resource, &query).await?;
-    let mut found: BTreeMap<&str, &str> = BTreeMap::new();
-    for row in &page.items {
-        if let (Some(uuid), Some(name)) = (row["uuid"].as_str(), row[attribute].as_str()) {
-            found.insert(uuid, name);
-        }
-    }
-    for uuid in &uuids {
-        let name = found.get(uuid.as_str()).filter(|name| !name.is_empty());
-        let name = name.map(|name| shown_project_name(name));
-        names.remember(uuid.clone(), name);
-    }
-    Ok(())
+    let name = |row: &Value| {
+        let text = |key: &str| row[key].as_str().map(str::to_owned);
+        Some((text("uuid")?, text(attribute)?))
+    };
+    Ok(page.items.iter().filter_map(name).collect())
 }
 
 #[cfg(test)]
@@ -172,20 +107,5 @@ mod tests {
         for container in [json!(null), json!("x"), json!(user)] {
             assert!(project_of(&json!({"container_uuid": container})).is_none());
         }
-    }
-
-    #[test]
-    fn names_are_remembered_also_when_there_is_none() {
-        let names = OwnerNames::default();
-        let all = ["a", "b", "c"].map(str::to_owned);
-        names.remember("a".into(), Some("ada".into()));
-        names.remember("b".into(), None);
-        assert_eq!(names.missing(all.into_iter()), BTreeSet::from(["c".into()]));
-        assert_eq!(names.get("a"), Some(Some("ada".into())));
-        assert_eq!(names.get("b"), Some(None));
-        for n in 0..MAX_NAMES {
-            names.remember(n.to_string(), None);
-        }
-        assert!(names.names().len() <= MAX_NAMES);
     }
 }

@@ -84,6 +84,13 @@ pub enum Decision {
         /// The end of its job, if the scheduler was asked for it.
         job: Option<String>,
     },
+    /// A job that had started stands still, or its node cannot be reached.
+    JobPaused {
+        container: ContainerUuid,
+        reason: String,
+    },
+    /// Such a job goes on.
+    JobContinues { container: ContainerUuid },
     /// The scheduler did not accept the job.
     SubmitFailed {
         container: ContainerUuid,
@@ -111,6 +118,8 @@ impl Decision {
             }
             Decision::Ended { .. } => "ended",
             Decision::ResultsUndelivered { .. } => "results_undelivered",
+            Decision::JobPaused { .. } => "job_paused",
+            Decision::JobContinues { .. } => "job_continues",
             Decision::SubmitFailed { .. } => "submit_failed",
             Decision::ActionFailed { .. } => "action_failed",
         }
@@ -129,6 +138,8 @@ impl Decision {
             | Decision::Unlocked { container, .. }
             | Decision::Ended { container, .. }
             | Decision::ResultsUndelivered { container, .. }
+            | Decision::JobPaused { container, .. }
+            | Decision::JobContinues { container }
             | Decision::SubmitFailed { container, .. }
             | Decision::ActionFailed { container, .. } => container,
         }
@@ -191,6 +202,8 @@ impl Decision {
             },
             Decision::Ended { how, .. } => format!("has ended: {how}"),
             Decision::ResultsUndelivered { reason, .. } => reason.clone(),
+            Decision::JobPaused { reason, .. } => format!("stands still: {reason}"),
+            Decision::JobContinues { .. } => "its job goes on".into(),
             Decision::SubmitFailed { error, .. } => format!("could not submit it: {error}"),
             Decision::ActionFailed { error, .. } => format!("will be tried again: {error}"),
         }
@@ -208,6 +221,7 @@ impl Decision {
             | Decision::SubmitFailed { .. }
             | Decision::ActionFailed { .. }
             | Decision::ResultsUndelivered { .. }
+            | Decision::JobPaused { .. }
             | Decision::ExecutorLost { .. } => {
                 tracing::warn!(%container, event, "{sentence}");
             }

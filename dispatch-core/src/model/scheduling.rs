@@ -24,6 +24,9 @@ pub struct Capabilities {
     /// Whether the arguments of a job depend on the owner of its container. If not, requests of
     /// different owners count as equal.
     pub charges_owners: bool,
+    /// Whether [`Admission::Later`](crate::model::resources::Admission::Later) means that the
+    /// scheduler rejects such jobs. Users are told of that. If not, it means that there is no room.
+    pub defers_rejected_jobs: bool,
     /// Minimum interval between two job listings, however many changes there are. Other users need
     /// the scheduler too. Without changes, jobs are listed once per poll interval.
     pub min_listing_interval: Duration,
@@ -38,6 +41,7 @@ impl Default for Capabilities {
             max_cancel_batch: 1,
             charges_exit_queries: false,
             charges_owners: false,
+            defers_rejected_jobs: false,
             min_listing_interval: Duration::from_secs(2),
         }
     }
@@ -75,6 +79,9 @@ pub struct PendingReason {
 pub enum PendingOutlook {
     /// The job starts when its turn comes.
     Transient,
+    /// The job has started, and its container stands still or cannot be reached: it is suspended,
+    /// or its node is lost. Users are told, because the record says Running.
+    Paused,
     /// The job starts only after an administrator acts: releases it, raises a limit or repairs a
     /// node.
     NeedsAdmin,

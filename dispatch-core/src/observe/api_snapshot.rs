@@ -9,10 +9,10 @@ use std::collections::BTreeSet;
 use arvados_client::records::ContainerState;
 use arvados_client::{ContainerUuid, Error};
 
-use crate::api::owners::OwnerNames;
 use crate::api::{Api, QueueCursor};
 use crate::model::container_record::{ContainerSnapshot, ListedRecord};
 use crate::model::snapshot::{ApiSnapshot, MAX_NAMED_PER_QUERY, SnapshotRequest};
+use crate::observe::owners::{OwnerNames, named_owners};
 
 /// Number of queued containers requested per page, from the head of the queue.
 pub const PAGE_SIZE: u64 = 500;
@@ -94,23 +94,18 @@ async fn fetch_needs(
     let uuids: Vec<ContainerUuid> = unknown.into_iter().map(|(_, uuid)| uuid).collect();
     let mut unread: BTreeSet<ContainerUuid> = rest.into_iter().map(|(_, uuid)| uuid).collect();
     for batch in uuids.chunks(MAX_NAMED_PER_QUERY) {
-        let mut unread_batch = batch.to_vec();
-        while !unread_batch.is_empty() {
-            let seen = snapshot.ingest(api.full_records(&unread_batch).await?);
-            let before = unread_batch.len();
-            // A server may limit a page by its size.
-            unread_batch.retain(|uuid| !seen.contains(uuid));
-            if unread_batch.len() == before {
-                break;
-            }
-        }
+        let (unread_batch, mut projects) = tokio::try_join!(
+            fetch_full_records(api, batch, snapshot),
+            api.projects(batch)
+        )?;
         unread.extend(unread_batch);
         let user = |uuid: &ContainerUuid| snapshot.containers.get(uuid)?.user.clone();
-        let users: Vec<_> = batch
-            .iter()
-            .map(|uuid| (uuid.clone(), user(uuid)))
-            .collect();
-        snapshot.owners.extend(api.owners(&users, names).await?);
+        let owned = batch.iter().map(|uuid| {
+            let project = projects.remove(uuid).flatten();
+            (uuid.clone(), user(uuid), project)
+        });
+        let owners = named_owners(api, names, owned.collect()).await?;
+        snapshot.owners.extend(owners);
     }
     for uuid in snapshot.malformed.keys() {
         snapshot.containers.remove(uuid);
@@ -122,6 +117,25 @@ async fn fetch_needs(
     containers
         .retain(|uuid, record| record.state != ContainerState::Queued || !unread.contains(uuid));
     Ok(())
+}
+
+/// Reads the records of one batch. Returns the containers whose records the server did not give.
+async fn fetch_full_records(
+    api: &impl Api,
+    batch: &[ContainerUuid],
+    snapshot: &mut ApiSnapshot,
+) -> Result<Vec<ContainerUuid>, Error> {
+    let mut unread = batch.to_vec();
+    while !unread.is_empty() {
+        let seen = snapshot.ingest(api.full_records(&unread).await?);
+        let before = unread.len();
+        // A server may limit a page by its size.
+        unread.retain(|uuid| !seen.contains(uuid));
+        if unread.len() == before {
+            break;
+        }
+    }
+    Ok(unread)
 }
 
 fn cursor_of(row: &ListedRecord) -> Option<QueueCursor> {

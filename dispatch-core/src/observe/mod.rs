@@ -5,4 +5,5 @@
 
 pub mod api_snapshot;
 pub mod change_feed;
+pub mod owners;
 pub mod poll_schedule;

@@ -120,6 +120,11 @@ impl Batcher {
         self.capabilities.charges_exit_queries
     }
 
+    /// Whether a deferred container waits because the scheduler rejects such jobs.
+    pub(crate) fn defers_rejected_jobs(&self) -> bool {
+        self.capabilities.defers_rejected_jobs
+    }
+
     /// Whether the scheduler charges a job to its owner.
     pub(crate) fn charges_owners(&self) -> bool {
         self.capabilities.charges_owners

@@ -173,7 +173,12 @@ impl Reconciler {
         queue.pages = start_candidates::pages(queue.pages, queue.has_more, &fits);
         for (candidate, fit) in waiting.iter().zip(fits) {
             let container = &candidate.container;
-            if let Admission::Never(reason) = &fit {
+            let is_told = match &fit {
+                Admission::Now => false,
+                Admission::Later(_) => self.limits.batcher.defers_rejected_jobs(),
+                Admission::Never(_) => true,
+            };
+            if let (true, Admission::Never(reason) | Admission::Later(reason)) = (is_told, &fit) {
                 let event = self
                     .reports
                     .record_not_run(container.clone(), reason.clone());

@@ -53,6 +53,7 @@ impl Reconciler {
         // Thousands of jobs may have the same reason, so they share one text.
         let mut texts: BTreeSet<Arc<str>> = BTreeSet::new();
         let mut events = Vec::new();
+        let mut paused: BTreeMap<ContainerUuid, Arc<str>> = BTreeMap::new();
         for (container, PendingReason { outlook, text }) in reasons {
             let text: Arc<str> = match texts.get(text.as_str()) {
                 Some(known) => known.clone(),
@@ -63,7 +64,14 @@ impl Reconciler {
                 }
             };
             let earlier = old.get(&container).and_then(|known| known.blocked_since);
-            let is_blocked = outlook != PendingOutlook::Transient;
+            let is_blocked = match outlook {
+                PendingOutlook::Transient => false,
+                PendingOutlook::Paused => {
+                    paused.insert(container.clone(), text.clone());
+                    false
+                }
+                PendingOutlook::NeedsAdmin | PendingOutlook::Never => true,
+            };
             if is_blocked {
                 let event = self
                     .reports
@@ -77,6 +85,11 @@ impl Reconciler {
             };
             self.world.pending.insert(container, pending);
         }
+        let listing = self.world.listing.as_ref();
+        let is_live = |container: &ContainerUuid| {
+            listing.is_some_and(|listing| listing.live(container).next().is_some())
+        };
+        events.extend(self.reports.record_paused(paused, is_live));
         let pending = &self.world.pending;
         let reported = &mut self.reports.pending.texts;
         reported.retain(|container, _| pending.contains_key(container));

@@ -22,7 +22,7 @@ pub fn describe_pending(row: &Row, now: Timestamp) -> Option<PendingReason> {
             "for its node to be made ready".to_owned(),
         ),
         ("SUSPENDED" | "STOPPED", _) => (
-            PendingOutlook::Transient,
+            PendingOutlook::Paused,
             "to be resumed: it was suspended in Slurm".to_owned(),
         ),
         ("REQUEUE_HOLD" | "SPECIAL_EXIT", _) => (

@@ -1,18 +1,16 @@
 //! The simulated API server as a dispatcher sees it: calls are refused, delayed, or lose their
 //! answers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use arvados_client::api::{Bulk, Each, NewLog, NewToken, WantedLock};
 use arvados_client::records::{Authorization, ContainerState};
-use arvados_client::{ContainerRequestUuid, ContainerUuid, Error, Token, TokenUuid, UserUuid};
+use arvados_client::{ContainerRequestUuid, ContainerUuid, Error, GroupUuid, Token, TokenUuid};
 use dispatch_core::Api;
 use dispatch_core::act::crash_log::CrashLogError;
-use dispatch_core::api::owners::OwnerNames;
-use dispatch_core::api::{QueueCursor, RequestAttempts};
+use dispatch_core::api::{NameKind, QueueCursor, RequestAttempts};
 use dispatch_core::model::container_record::{ContainerSnapshot, ListedRecord};
-use dispatch_core::model::owner::KnownOwner;
 use dispatch_core::model::resources::ResourceRequest;
 use dispatch_core::observe::change_feed::ChangeFeed;
 use jiff::Timestamp;
@@ -178,16 +176,21 @@ impl Api for SimApi {
         Ok(rows.into_iter().map(with_resources).collect())
     }
 
-    async fn owners(
+    async fn projects(
         &self,
-        containers: &[(ContainerUuid, Option<UserUuid>)],
-        _: &OwnerNames,
-    ) -> Result<BTreeMap<ContainerUuid, KnownOwner>, Error> {
-        let owners = containers
-            .iter()
-            .map(|(container, _)| (container.clone(), None));
-        let owners = owners.collect();
-        self.call("owners", |_| Ok(owners)).await
+        containers: &[ContainerUuid],
+    ) -> Result<BTreeMap<ContainerUuid, Option<GroupUuid>>, Error> {
+        let containers = containers.to_vec();
+        let projects = containers.into_iter().map(|container| (container, None));
+        self.call("projects", |_| Ok(projects.collect())).await
+    }
+
+    async fn names(
+        &self,
+        _: NameKind,
+        _: &BTreeSet<String>,
+    ) -> Result<BTreeMap<String, String>, Error> {
+        self.call("names", |_| Ok(BTreeMap::new())).await
     }
 
     async fn changed(&self, since: Timestamp) -> Result<Option<Vec<ListedRecord>>, Error> {

@@ -229,6 +229,16 @@ impl Stack {
         });
     }
 
+    /// What `dispatch explain` tells the user about a job.
+    pub fn explained(&self, request: &ContainerRequestUuid) -> String {
+        let output = Command::new(binary("dispatch"))
+            .args(["explain", request.as_str()])
+            .envs(environment(&self.ready))
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    }
+
     /// Text of a file in a collection.
     pub async fn read(&self, pdh: &str, path: &str) -> String {
         let output = Command::new(binary("dispatch"))

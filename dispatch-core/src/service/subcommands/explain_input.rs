@@ -13,13 +13,14 @@ use crate::api::Api;
 use crate::api::log_writer::EVENT_TYPE;
 use crate::model::resources::Admission;
 use crate::model::world::Job;
+use crate::observe::owners::owner_of;
 use crate::scheduler::Scheduler;
 use crate::service::TokenModeName;
 use crate::service::state_dir::StateDir;
 use crate::service::subcommands::container_ref::ContainerRef;
 use crate::service::subcommands::explain::ExplainInput;
 use crate::service::subcommands::queries::{host_fault, list_jobs, no_reply_text, with_timeout};
-use crate::service::subcommands::{DispatcherCommands, client, fetch, fit, owner};
+use crate::service::subcommands::{DispatcherCommands, client, fetch, fit};
 
 /// Maximum number of log entries shown. A refusal, its consequence and the time of the next attempt
 /// are separate entries.
@@ -42,7 +43,7 @@ pub(super) async fn explain_input<P: DispatcherCommands>(
         host_fault(&scheduler),
         client.tokens(),
         last_log_entries(&client, uuid),
-        owner(&client, &record)
+        owner_of(&client, &record)
     );
     let owner = owner?;
     let jobs = match jobs {

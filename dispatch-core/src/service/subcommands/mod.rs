@@ -20,11 +20,10 @@ use clap::Args;
 use preflight::{Report, one_line};
 use serde::Serialize;
 
-use crate::api::Api;
-use crate::api::owners::OwnerNames;
 use crate::model::owner::KnownOwner;
 use crate::model::resources::{Admission, ResourceRequest};
 use crate::model::world::{Job, JobId};
+use crate::observe::owners::owner_of;
 use crate::scheduler::{Candidate, Scheduler};
 use crate::service;
 use crate::service::state_dir::StateDir;
@@ -223,7 +222,7 @@ async fn answer<P: DispatcherCommands>(
             let label = home.instance_id_or_placeholder();
             let scheduler = program.scheduler(home, label);
             let record = fetch(program, &client, &scheduler, container).await?;
-            let owner = owner(&client, &record).await?;
+            let owner = owner_of(&client, &record).await?;
             let home = StateDir::open_shared(program.state_dir())?;
             let page = program.dry_run(&record, owner.clone(), home).await?;
             let page = DryRun {
@@ -284,16 +283,6 @@ async fn fetch<P: DispatcherCommands>(
         }
     };
     asked.fetch(client, container_of).await
-}
-
-/// The user and project of a container.
-async fn owner(
-    client: &Client,
-    container: &Container,
-) -> Result<KnownOwner, arvados_client::Error> {
-    let asked = (container.uuid.clone(), container.runtime_user_uuid.clone());
-    let mut owners = client.owners(&[asked], &OwnerNames::default()).await?;
-    Ok(owners.remove(&container.uuid).flatten())
 }
 
 /// Whether a Queued container could start, according to the scheduler. The scheduler has just

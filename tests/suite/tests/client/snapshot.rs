@@ -1,9 +1,9 @@
 //! The dispatcher's snapshot of a server that returns shorter pages than asked for.
 
 use arvados_client::ContainerUuid;
-use dispatch_core::api::owners::OwnerNames;
 use dispatch_core::model::snapshot::SnapshotRequest;
 use dispatch_core::observe::api_snapshot::fetch_snapshot;
+use dispatch_core::observe::owners::OwnerNames;
 use serde_json::json;
 
 use crate::fixture::Fixture;

@@ -105,7 +105,7 @@ async fn a_limit_of_the_account_is_waited_for() {
     limit("1");
     let stack = cluster.stack(&[]).await;
     let (_, first) = running(&stack, "first").await;
-    let (_, second) = stack.submit("second", "true", json!({})).await;
+    let (request, second) = stack.submit("second", "true", json!({})).await;
     let says = "AssocMaxSubmitJobLimit";
     wait_for("the reason", STEP_TIMEOUT, || {
         stack.dispatcher.log_text().contains(says).then_some(())
@@ -113,6 +113,11 @@ async fn a_limit_of_the_account_is_waited_for() {
     wait_for("the dispatcher to hold such jobs", STEP_TIMEOUT, || {
         let log = stack.dispatcher.log_text();
         log.contains(r#"event="submissions_held""#).then_some(())
+    });
+    wait_for("the user to be told", STEP_TIMEOUT, || {
+        let told = stack.explained(&request);
+        told.contains("not run now: Slurm rejects such jobs now: AssocMax")
+            .then_some(())
     });
     // Long enough for two more attempts.
     tokio::time::sleep(std::time::Duration::from_secs(8)).await;

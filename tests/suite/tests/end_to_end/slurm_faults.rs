@@ -133,6 +133,15 @@ async fn what_an_administrator_does_to_a_job_is_respected() {
     // A suspended job cannot react to TERM; it is killed after all.
     let job_of_first = cluster.job(&first);
     cluster.control(&["suspend", &job_of_first]);
+    let told = |words: &str| {
+        wait_for(words, STEP_TIMEOUT, || {
+            stack.explained(&request).contains(words).then_some(())
+        });
+    };
+    told("stands still: Slurm job");
+    cluster.control(&["resume", &job_of_first]);
+    told("its job goes on");
+    cluster.control(&["suspend", &job_of_first]);
     stack
         .user
         .update_container_request(&request, json!({"priority": 0}))

@@ -1,0 +1,119 @@
+//! Finds out whose containers are, for the snapshot.
+//!
+//! Input: the users of containers and the projects of their requests. Output: an [`Owner`] for
+//! each. Names are remembered for some minutes, so that a container costs one call, shared with
+//! others that are new.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use arvados_client::records::Container;
+use arvados_client::{ContainerUuid, Error, GroupUuid, UserUuid};
+
+use crate::api::{Api, NameKind};
+use crate::model::owner::{KnownOwner, Owner, shown_project_name};
+
+/// Time for which a name is remembered.
+const NAME_TTL: Duration = Duration::from_secs(600);
+/// Maximum number of names that are remembered.
+const MAX_NAMES: usize = 10_000;
+
+/// Names of users and projects by their uuids.
+#[derive(Debug, Default)]
+pub struct OwnerNames(Mutex<BTreeMap<String, (Instant, Option<String>)>>);
+
+impl OwnerNames {
+    fn names(&self) -> MutexGuard<'_, BTreeMap<String, (Instant, Option<String>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The name of `uuid`. The outer option is none if it is not remembered; the inner one, if
+    /// there is no such name.
+    fn get(&self, uuid: &str) -> Option<Option<String>> {
+        let names = self.names();
+        let (since, name) = names.get(uuid)?;
+        (since.elapsed() < NAME_TTL).then(|| name.clone())
+    }
+
+    fn remember(&self, uuid: String, name: Option<String>) {
+        let mut names = self.names();
+        if names.len() >= MAX_NAMES {
+            names.clear();
+        }
+        names.insert(uuid, (Instant::now(), name));
+    }
+
+    fn missing(&self, uuids: impl Iterator<Item = String>) -> BTreeSet<String> {
+        uuids.filter(|uuid| self.get(uuid).is_none()).collect()
+    }
+}
+
+/// A container, its user and the project of its request.
+pub type Ownership = (ContainerUuid, Option<UserUuid>, Option<GroupUuid>);
+
+/// The owner of each container.
+pub async fn named_owners(
+    api: &impl Api,
+    names: &OwnerNames,
+    containers: Vec<Ownership>,
+) -> Result<BTreeMap<ContainerUuid, KnownOwner>, Error> {
+    let users = containers.iter().filter_map(|(_, user, _)| user.as_ref());
+    let users = names.missing(users.map(ToString::to_string));
+    let projects = containers
+        .iter()
+        .filter_map(|(_, _, project)| project.as_ref());
+    let projects = names.missing(projects.map(ToString::to_string));
+    for (kind, missing) in [(NameKind::User, users), (NameKind::Project, projects)] {
+        if missing.is_empty() {
+            continue;
+        }
+        let mut found = api.names(kind, &missing).await?;
+        for uuid in missing {
+            let name = found.remove(&uuid).filter(|name| !name.is_empty());
+            names.remember(uuid, name.map(|name| shown_project_name(&name)));
+        }
+    }
+    let owner = |(container, user, project): Ownership| {
+        let name = |uuid: Option<&str>| names.get(uuid?).flatten();
+        let owner = Owner {
+            username: name(user.as_ref().map(UserUuid::as_str)),
+            project_name: name(project.as_ref().map(GroupUuid::as_str)),
+            user,
+            project,
+        };
+        let is_known = owner != Owner::default();
+        (container, is_known.then(|| Arc::new(owner)))
+    };
+    Ok(containers.into_iter().map(owner).collect())
+}
+
+/// The owner of one container.
+pub async fn owner_of(api: &impl Api, container: &Container) -> Result<KnownOwner, Error> {
+    let uuid = &container.uuid;
+    let mut projects = api.projects(std::slice::from_ref(uuid)).await?;
+    let project = projects.remove(uuid).flatten();
+    let owned = (uuid.clone(), container.runtime_user_uuid.clone(), project);
+    let mut owners = named_owners(api, &OwnerNames::default(), vec![owned]).await?;
+    Ok(owners.remove(uuid).flatten())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_remembered_also_when_there_is_none() {
+        let names = OwnerNames::default();
+        let all = ["a", "b", "c"].map(str::to_owned);
+        names.remember("a".into(), Some("ada".into()));
+        names.remember("b".into(), None);
+        assert_eq!(names.missing(all.into_iter()), BTreeSet::from(["c".into()]));
+        assert_eq!(names.get("a"), Some(Some("ada".into())));
+        assert_eq!(names.get("b"), Some(None));
+        for n in 0..MAX_NAMES {
+            names.remember(n.to_string(), None);
+        }
+        assert!(names.names().len() <= MAX_NAMES);
+    }
+}
