@@ -149,7 +149,7 @@ fn sentences(
         );
         if container.lock_count >= LOCK_COUNT_WARNING && !state.is_over() {
             lines.push(format!(
-                "It was started {} times without running; the server cancels it after a few more.",
+                "It was started {} times without running; the server cancels it after MaxDispatchAttempts, 10 by default.",
                 container.lock_count
             ));
         }

@@ -55,6 +55,8 @@ pub struct Config {
     pub cluster: Cluster,
     /// Warnings for the admin about keys that are probably typos.
     pub warnings: Vec<String>,
+    /// A warning if everybody can read the file and the token in it.
+    pub exposed: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -257,9 +259,9 @@ impl Config {
             what,
         })?;
         if config.cluster.system_root_token.is_some() && mode & 0o004 != 0 {
-            config.warnings.push(format!(
-                "everybody can read {}, and the SystemRootToken in it: chmod o= it",
-                path.display()
+            let path = path.display();
+            config.exposed = Some(format!(
+                "everybody can read {path}, and the SystemRootToken in it"
             ));
         }
         config.path = path.to_owned();

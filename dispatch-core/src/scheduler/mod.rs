@@ -119,7 +119,9 @@ pub enum SchedulerError {
         container: ContainerUuid,
     },
     /// It is unknown whether the scheduler accepted the job.
-    #[error("it is not known whether {scheduler} accepted the job of {container}: {detail}")]
+    #[error(
+        "{scheduler} did not confirm the job of {container}; the next listings show whether there is one: {detail}"
+    )]
     Ambiguous {
         /// Name of the scheduler.
         scheduler: &'static str,

@@ -243,7 +243,11 @@ where
     S: Scheduler,
     F: AsyncFnOnce() -> Result<(S, String), Box<dyn std::error::Error + Send + Sync>>,
 {
-    for warning in flags.config.iter().flat_map(|config| &config.warnings) {
+    let config = flags.config.as_deref();
+    let warnings = config
+        .iter()
+        .flat_map(|config| config.warnings.iter().chain(&config.exposed));
+    for warning in warnings {
         tracing::warn!("configuration: {warning}");
     }
     let client = Client::new(endpoint(&flags)?).map_err(StartError::Client)?;

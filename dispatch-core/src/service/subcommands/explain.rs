@@ -192,9 +192,8 @@ fn why(facts: &ExplainInput) -> String {
                 let noted = status.activity.as_ref().filter(|noted| {
                     waiting.outlook == PendingOutlook::Transient && **noted != waiting.text
                 });
-                let noted = noted.map(|noted| format!("; its record says: {noted}"));
-                let noted = noted.unwrap_or_default();
-                format!("job {} waits in {scheduler}: {}{noted}", job.id.0, waiting.text)
+                let words = noted.unwrap_or(&waiting.text);
+                format!("job {} waits in {scheduler}: {words}", job.id.0)
             }
             (None, None) => format!("job {} waits in {scheduler}; {ask}{} shows more", job.id.0, job.id.0),
             (None, Some(node)) => {
@@ -203,7 +202,10 @@ fn why(facts: &ExplainInput) -> String {
             }
         },
         (State::Locked, true, None) => {
-            "the dispatcher is submitting its job, or the job has ended and the next poll returns the container to the queue".to_owned()
+            match &facts.ended {
+                None => "the dispatcher is submitting its job".to_owned(),
+                Some(ended) => format!("its job has ended, and the next poll returns the container to the queue: {ended}"),
+            }
         }
         (State::Running, true, Some(job)) => {
             let activity = text_or(&status.activity, "its command runs");
@@ -344,6 +346,13 @@ mod tests {
         facts.fit = Admission::Never("too large".into());
         assert!(explain(&facts).why.ends_with("too large"));
         facts.ended = Some("it was lost".into());
+        facts.container.state = ContainerState::Locked;
+        facts.held_by_us = true;
+        let why = explain(&facts).why;
+        assert!(
+            why.starts_with("its job has ended") && why.ends_with("it was lost"),
+            "{why}"
+        );
         assert_eq!(explain(&facts).jobs, "no job any more; it was lost");
         facts.last_log_entries = vec!["2026-11-22 04:00:00 UTC, dispatched as job 3".into()];
         let page = explain(&facts).text();
@@ -356,7 +365,7 @@ mod tests {
         assert_eq!(answer.jobs, "no answer");
         assert!(answer.why.contains("does not answer"));
         let text = answer.text();
-        let expected = "uuid    zzzzz-dz642-queuedcontainer\nrecord  Queued, priority 7";
+        let expected = "uuid    zzzzz-dz642-queuedcontainer\nrecord  Locked, priority 7";
         assert!(text.starts_with(expected), "{text}");
         facts.owner = Some(Arc::new(Owner {
             user: UserUuid::parse("zzzzz-tpzed-000000000000001").ok(),
@@ -380,7 +389,7 @@ mod tests {
         });
         assert_eq!(explain(&facts).why, "job 3 waits in Slurm: for free nodes");
         facts.container.runtime_status.activity = Some("no node has it".into());
-        let both = "job 3 waits in Slurm: for free nodes; its record says: no node has it";
-        assert_eq!(explain(&facts).why, both);
+        let better = "job 3 waits in Slurm: no node has it";
+        assert_eq!(explain(&facts).why, better);
     }
 }

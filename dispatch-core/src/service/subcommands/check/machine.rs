@@ -21,6 +21,11 @@ pub fn set_up(flags: &Flags) -> Vec<Finding> {
         let mend = "correct it in the configuration file, or remove it";
         findings.push(Finding::warn("configuration", warning, mend));
     }
+    for config in flags.config.iter() {
+        let mend = format!("chmod o= {}", config.path.display());
+        let exposed = config.exposed.iter();
+        findings.extend(exposed.map(|why| Finding::warn("configuration", why, mend.clone())));
+    }
     if rustix::process::geteuid().is_root() {
         let mend = "run the service as a user of its own, and this check too";
         findings.push(Finding::warn(
