@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::engine_lab::{Lab, exec, shell};
 use crate::shim_scenarios::{self, assert_clean, is_root, parent};
 use container_engine::apptainer::{ApptainerEngine, Variant};
-use container_engine::{Engine, ExitStatus, Limits};
+use container_engine::{Bind, Engine, ExitStatus, Limits};
 
 /// Whether these can be run here. Where the tests must not be skipped, they fail instead.
 fn can_run() -> bool {
@@ -125,6 +125,31 @@ async fn the_container_sees_only_its_own_processes_and_no_device_of_the_node() {
 async fn what_is_wrong_with_a_command_is_said_in_a_sentence() {
     if let Some(lab) = labs() {
         shim_scenarios::what_is_wrong_with_a_command_is_said_in_a_sentence(&lab).await;
+    }
+}
+
+/// Apptainer ends with 255 then, as a command may.
+#[tokio::test]
+async fn a_failure_of_apptainer_is_no_exit_code_of_the_command() {
+    if let Some(lab) = labs() {
+        let mut request = shell("true");
+        let host = lab.scratch("gone");
+        request.binds.push(Bind {
+            host: host.clone(),
+            target: "/there".into(),
+            writable: false,
+        });
+        let (container, ..) = lab.create(request).await.unwrap();
+        std::fs::remove_dir(host).unwrap();
+        let error = container.start().await.unwrap_err().to_string();
+        assert!(
+            error.contains("could not make the container on this node"),
+            "{error}"
+        );
+        container.remove().await.unwrap();
+        let ended = lab.run(shell("exit 255")).await.unwrap();
+        assert_eq!(ended.code(), 255);
+        assert_clean(&lab);
     }
 }
 

@@ -29,7 +29,7 @@ pub fn build(
     stdio: [OwnedFd; 3],
     created: &CreatedResources,
 ) -> Result<Box<dyn InitProcess>, StartError> {
-    precheck::check_command(sandbox)?;
+    let command_file = precheck::check_command(sandbox)?;
     let mut binds: Vec<Bind> = sandbox.binds.clone();
     // Outer mounts come before those inside them.
     binds.sort_by_key(|bind| bind.target.components().count());
@@ -65,6 +65,7 @@ pub fn build(
         arguments: arguments(spec.privileged, profile.as_deref(), sandbox, &binds),
         environment: environment(program, &sandbox.environment),
         seccomp: filter.outer,
+        command_file,
     };
     let client = Pid1Client::spawn(&Pid1Config { method }, stdio)?;
     if let Some(groups) = &created.groups {

@@ -7,6 +7,7 @@
 
 pub(crate) mod cgroups;
 mod client;
+mod command_watch;
 mod engine;
 pub(crate) mod executable;
 mod flatten;

@@ -19,6 +19,7 @@ use rustix::process::{Pid, Signal, WaitOptions, set_parent_process_death_signal}
 use seccompiler::{BpfProgram, apply_filter};
 use serde::{Deserialize, Serialize};
 
+use super::command_watch::CommandWatch;
 use super::oci_bundle::Bundle;
 use super::protocol::receive_stdio;
 use crate::ExitStatus;
@@ -47,6 +48,8 @@ pub enum LaunchMethod {
         environment: Vec<(String, String)>,
         /// Filter of the program and of all that it starts.
         seccomp: Option<LinuxSeccomp>,
+        /// The program of the container's command, which is opened when the command starts.
+        command_file: Option<PathBuf>,
     },
 }
 
@@ -101,7 +104,7 @@ pub fn run() -> io::Result<()> {
 
 enum PreparedLaunch {
     Oci(Bundle, Pid),
-    Command(Box<Command>, Vec<BpfProgram>),
+    Command(Box<Command>, Vec<BpfProgram>, Option<CommandWatch>),
 }
 
 fn prepare_launch(
@@ -118,6 +121,7 @@ fn prepare_launch(
             arguments,
             environment,
             seccomp,
+            command_file,
         } => {
             let filter = seccomp.as_ref().map(compile).transpose();
             let filter = filter.map_err(io::Error::other)?.unwrap_or_default();
@@ -129,22 +133,29 @@ fn prepare_launch(
                 .stdin(stdin)
                 .stdout(stdout)
                 .stderr(stderr);
-            Ok(PreparedLaunch::Command(Box::new(command), filter))
+            let watch = command_file.and_then(|file| CommandWatch::new(&file).ok());
+            Ok(PreparedLaunch::Command(Box::new(command), filter, watch))
         }
     }
 }
 
 impl PreparedLaunch {
-    /// The process whose end is the container's.
+    /// The process whose end is the container's. An error means that the command did not start.
     fn start(self) -> io::Result<Pid> {
         match self {
             Self::Oci(bundle, first) => bundle.start().map(|()| first),
             // Dropping the command closes the container's files.
-            Self::Command(mut command, filter) => {
+            Self::Command(mut command, filter, watch) => {
                 for program in &filter {
                     apply_filter(program).map_err(io::Error::other)?;
                 }
-                Ok(Pid::from_child(&command.spawn()?))
+                let first = Pid::from_child(&command.spawn()?);
+                drop(command);
+                match watch {
+                    Some(watch) => watch.confirm_start(first)?,
+                    None => {}
+                }
+                Ok(first)
             }
         }
     }

@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -15,7 +16,8 @@ use crate::{Bind, StartError};
 /// Maximum number of links in a path, as in the kernel.
 const MAX_LINKS: u32 = 40;
 
-pub fn check_command(sandbox: &Sandbox) -> Result<(), StartError> {
+/// Returns the path of the command's program in this mount namespace, if it is known.
+pub fn check_command(sandbox: &Sandbox) -> Result<Option<PathBuf>, StartError> {
     let root_view = RootView {
         root: &sandbox.root,
         binds: &sandbox.binds,
@@ -23,12 +25,10 @@ pub fn check_command(sandbox: &Sandbox) -> Result<(), StartError> {
     root_view.check_cwd(&sandbox.cwd)?;
     let path = variable(&sandbox.environment, "PATH").unwrap_or_default();
     let command = sandbox.arguments.first().ok_or(StartError::NoCommand)?;
-    root_view.check_program(
-        command,
-        path,
-        &sandbox.cwd,
-        &sandbox.identity.uid.to_string(),
-    )
+    let user = sandbox.identity.uid.to_string();
+    let program = root_view.check_program(command, path, &sandbox.cwd, &user)?;
+    let link = |file: File| fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok();
+    Ok(program.and_then(link))
 }
 
 /// The container's files as they will be: its root file system with the binds on it.
@@ -66,7 +66,7 @@ impl RootView<'_> {
         path: &str,
         cwd: &str,
         user: &str,
-    ) -> Result<(), StartError> {
+    ) -> Result<Option<File>, StartError> {
         let not_executable = |resolved: &Path| StartError::NotExecutable {
             command: command.to_owned(),
             resolved: resolved.display().to_string(),
@@ -81,8 +81,11 @@ impl RootView<'_> {
                 PathEntry::Present(found) if !is_executable(&found) => {
                     Err(not_executable(Path::new(command)))
                 }
-                PathEntry::Present(found) => self.check_format(&found, command, cwd),
-                PathEntry::Unknown => Ok(()),
+                PathEntry::Present(found) => {
+                    self.check_format(&found, command, cwd)?;
+                    Ok(Some(found))
+                }
+                PathEntry::Unknown => Ok(None),
             };
         }
         let mut refused = None;
@@ -92,10 +95,11 @@ impl RootView<'_> {
                 dir => Path::new(dir).join(command),
             };
             match self.at(&Path::new(cwd).join(&name)) {
-                PathEntry::Unknown => return Ok(()),
+                PathEntry::Unknown => return Ok(None),
                 PathEntry::Absent => {}
                 PathEntry::Present(found) if is_executable(&found) => {
-                    return self.check_format(&found, &name.display().to_string(), cwd);
+                    self.check_format(&found, &name.display().to_string(), cwd)?;
+                    return Ok(Some(found));
                 }
                 PathEntry::Present(found) => {
                     if found.metadata().is_ok_and(|m| m.is_file()) {
