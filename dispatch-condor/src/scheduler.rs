@@ -94,6 +94,9 @@ impl Scheduler for Condor {
     }
 
     async fn submit(&self, requests: Vec<SubmitRequest>) -> Vec<Result<JobId, SchedulerError>> {
+        if let Some(map) = &self.settings.owner_map {
+            map.refresh().await;
+        }
         self.submit_requests(&requests).await
     }
 

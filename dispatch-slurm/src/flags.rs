@@ -30,8 +30,8 @@ pub struct Flags {
     /// Command that starts crunch-run on the nodes, with arguments, quoted as in a shell
     #[arg(long, value_name = "COMMAND", default_value = "crunch-run")]
     pub crunch_run: String,
-    /// Argument of sbatch for every container, a template with %U %C %M %T %G %W %P %I %u
-    /// %g. May be given several times; replaces all defaults
+    /// Argument of sbatch for every container, a template with %U %C %M %T %G %W %P %I %N
+    /// %u %g. May be given several times; replaces all defaults
     #[arg(long = "sbatch-argument", value_name = "ARG", allow_hyphen_values = true, default_values = DEFAULT_ARGUMENTS)]
     pub arguments: Vec<String>,
     /// Argument of sbatch for containers that request GPUs, a template. May be given several times;
@@ -46,6 +46,10 @@ pub struct Flags {
         allow_hyphen_values = true
     )]
     pub preemptible_arguments: Vec<String>,
+    /// Name of the GPUs that have a hardware target, for %N, like 8.0=a100; may be given several
+    /// times
+    #[arg(long = "gpu-model", value_name = "TARGET=NAME", value_parser = parse_gpu_model)]
+    pub gpu_models: Vec<(String, String)>,
     /// File that maps users and projects to arguments of sbatch, such as an account; read again
     /// when it changes
     #[arg(long, value_name = "FILE")]
@@ -115,6 +119,7 @@ impl Flags {
             arguments: self.arguments.clone(),
             gpu_arguments: self.gpu_arguments.clone(),
             preemptible_arguments: self.preemptible_arguments.clone(),
+            gpu_models: self.gpu_models.iter().cloned().collect(),
             owner_map: match &self.owner_map {
                 Some(path) => Some(Arc::new(OwnerMap::open(path, check_argument)?)),
                 None => None,
@@ -137,6 +142,16 @@ impl Flags {
         };
         settings.check()?;
         Ok(settings)
+    }
+}
+
+/// Parses `TARGET=NAME`.
+fn parse_gpu_model(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((target, name)) if !target.is_empty() && !name.is_empty() => {
+            Ok((target.to_owned(), name.to_owned()))
+        }
+        _ => Err("give a hardware target and the name of the model, like 8.0=a100".to_owned()),
     }
 }
 

@@ -148,6 +148,9 @@ impl Scheduler for Slurm {
 
     /// Submits one job with `sbatch`, or several as job arrays.
     async fn submit(&self, requests: Vec<SubmitRequest>) -> Vec<Result<JobId, SchedulerError>> {
+        if let Some(map) = &self.settings.owner_map {
+            map.refresh().await;
+        }
         match <[SubmitRequest; 1]>::try_from(requests) {
             Ok([request]) => vec![self.submit_job(request).await],
             Err(requests) => self.submit_as_arrays(requests).await,

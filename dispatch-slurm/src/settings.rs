@@ -27,6 +27,8 @@ pub struct Settings {
     pub gpu_arguments: Vec<String>,
     /// Templates of sbatch arguments for preemptible containers.
     pub preemptible_arguments: Vec<String>,
+    /// Names of GPU models by the hardware targets that containers request.
+    pub gpu_models: BTreeMap<String, String>,
     /// Templates of sbatch arguments by user and project.
     pub owner_map: Option<Arc<OwnerMap>>,
     /// crunch-run and its arguments, as on the nodes.
@@ -155,6 +157,7 @@ fn check_template(template: impl AsRef<str>) -> Result<(), TemplateError> {
         container: &container,
         needs: &needs,
         instance_type: "",
+        gpu_model: None,
     };
     render(template.as_ref(), values).map(drop)
 }
@@ -197,6 +200,15 @@ impl Settings {
         keys.chain(self.all_arguments())
     }
 
+    /// Name of the GPU model for the first hardware target that has one.
+    pub fn gpu_model(&self, needs: &ResourceRequest) -> Option<&str> {
+        let targets = needs.gpu_model.as_ref()?.hardware_target.iter();
+        let model = targets
+            .filter_map(|target| self.gpu_models.get(target))
+            .next();
+        model.map(String::as_str)
+    }
+
     /// Whether the arguments of a job depend on its user or project.
     pub fn charges_owners(&self) -> bool {
         self.owner_map.is_some() || self.templates().any(|template| uses_owner(template))
@@ -232,6 +244,14 @@ pub fn file_defaults(config: &Config) -> Vec<FileDefault> {
         let values: Vec<String> = values.iter().map(|(p, v)| format!("{p}:{v}")).collect();
         (!values.is_empty()).then_some(FileDefault { flag, key, values })
     };
+    let models = |models: &BTreeMap<String, String>| {
+        let values: Vec<String> = models
+            .iter()
+            .map(|(t, name)| format!("{t}={name}"))
+            .collect();
+        let (flag, key) = ("gpu_models", "Containers.SLURM.GPUModels");
+        (!values.is_empty()).then_some(FileDefault { flag, key, values })
+    };
     #[rustfmt::skip]
     let ours = [
         list("arguments", "Containers.SLURM.SbatchArgumentsList", slurm.sbatch_arguments_list.clone()),
@@ -239,6 +259,7 @@ pub fn file_defaults(config: &Config) -> Vec<FileDefault> {
         list("preemptible_arguments", "Containers.SLURM.PreemptibleArgumentsList", slurm.preemptible_arguments_list.clone()),
         one("priority_spread", "Containers.SLURM.PrioritySpread", slurm.priority_spread.map(|spread| spread.to_string())),
         one("clusters", "Containers.SLURM.Clusters", slurm.clusters.clone()),
+        models(&slurm.gpu_models),
         one("owner_map", "Containers.SLURM.OwnerMap", slurm.owner_map.clone()),
         map("account", "Containers.SLURM.Account", &slurm.account),
         map("qos", "Containers.SLURM.QOS", &slurm.qos),

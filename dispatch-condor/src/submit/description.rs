@@ -175,6 +175,7 @@ impl Settings {
             container,
             needs,
             instance_type: name_for(&self.instance_types, needs)?,
+            gpu_model: None,
         };
         let mut fields = Vec::new();
         for (letter, _) in TEMPLATE_MACROS {

@@ -165,6 +165,9 @@ pub struct Slurm {
     pub constraint: BTreeMap<String, String>,
     /// Cluster of a federation. Not in upstream Arvados.
     pub clusters: Option<String>,
+    /// Names of GPU models by hardware target. Not in upstream Arvados.
+    #[serde(rename = "GPUModels")]
+    pub gpu_models: BTreeMap<String, String>,
     /// File with arguments by user and project. Not in upstream Arvados.
     pub owner_map: Option<String>,
 }

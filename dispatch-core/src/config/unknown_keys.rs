@@ -42,7 +42,7 @@ const CLOSED_SECTIONS: [(&str, &[&str]); 4] = [
 ];
 
 /// Keys that dispatchers read, below `Clusters.ID.`.
-const KNOWN: [&str; 49] = [
+const KNOWN: [&str; 51] = [
     "SystemRootToken",
     "Services",
     "Services.Controller",
@@ -67,6 +67,8 @@ const KNOWN: [&str; 49] = [
     "Containers.SLURM.Constraint",
     "Containers.SLURM.Clusters",
     "Containers.SLURM.OwnerMap",
+    "Containers.SLURM.GPUModels",
+    "Containers.SLURM.GPUModels.*",
     "Containers.Condor",
     "Containers.Condor.SubmitLines",
     "Containers.Condor.GPUSubmitLines",

@@ -177,7 +177,8 @@ impl Metrics {
         replace(&self.by_user, counts(all(), user), |(user, state)| {
             UserLabel { user, state }
         });
-        let mut jobs: BTreeMap<(String, String), i64> = BTreeMap::new();
+        let zero = |state: &str| ((String::new(), state.to_owned()), 0);
+        let mut jobs = BTreeMap::from(["pending", "running", "ended"].map(zero));
         for job in world.listing.iter().flat_map(JobListing::jobs) {
             let state = job_state(job, world).to_owned();
             *jobs.entry((String::new(), state)).or_default() += 1;

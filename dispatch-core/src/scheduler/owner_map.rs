@@ -7,6 +7,7 @@
 //!
 //! Names of projects and e-mail addresses are not accepted: people can change their own.
 
+use std::fmt;
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -37,6 +38,9 @@ pub enum OwnerMapError {
         /// The error of the file system.
         source: io::Error,
     },
+    /// The file has no line.
+    #[error("the owner map {} has no line", .0.display())]
+    Empty(PathBuf),
     /// A line is wrong.
     #[error("{}, line {line}: {why}", path.display())]
     Wrong {
@@ -62,7 +66,8 @@ pub struct OwnerMap {
     reading: AtomicBool,
 }
 
-/// Device, inode, size and time of the last change, in seconds and nanoseconds.
+/// Device, inode, size and time of the last change (ctime), in seconds and nanoseconds. A program
+/// that keeps the time of its source sets mtime only.
 type Version = (u64, u64, u64, i64, i64);
 
 #[derive(Debug)]
@@ -117,6 +122,17 @@ impl Who {
     }
 }
 
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Anyone => f.write_str(ANYONE),
+            Self::User(user) => user.fmt(f),
+            Self::Project(project) => project.fmt(f),
+            Self::Username(name) => f.write_str(name),
+        }
+    }
+}
+
 impl OwnerMap {
     /// Reads the file. `check` is applied to every argument.
     pub fn open(path: &Path, check: ArgumentCheck) -> Result<Self, OwnerMapError> {
@@ -134,6 +150,13 @@ impl OwnerMap {
         let lines = self.state().1.clone();
         let line = lines.iter().find(|line| line.who.is(owner));
         line.map(|line| line.arguments.clone()).unwrap_or_default()
+    }
+
+    /// For whom each line is, and its templates of arguments.
+    pub fn lines(&self) -> Vec<(String, Arc<[String]>)> {
+        let lines = self.state().1.clone();
+        let line = |line: &Line| (line.who.to_string(), line.arguments.clone());
+        lines.iter().map(line).collect()
     }
 
     /// Reads the file again if it was changed. A file that is wrong now is logged, and what was
@@ -186,8 +209,8 @@ fn version(found: &Metadata) -> Version {
         found.dev(),
         found.ino(),
         found.len(),
-        found.mtime(),
-        found.mtime_nsec(),
+        found.ctime(),
+        found.ctime_nsec(),
     )
 }
 
@@ -207,6 +230,10 @@ fn read(path: &Path, check: ArgumentCheck) -> Result<(Version, Arc<[Line]>), Own
         line,
         why,
     })?;
+    // A file that was truncated must not charge everybody to the account of the service.
+    if lines.is_empty() {
+        return Err(OwnerMapError::Empty(path.to_owned()));
+    }
     Ok((version(&found), lines.into()))
 }
 
@@ -303,6 +330,10 @@ mod tests {
             let error = map.unwrap_err();
             assert!(error.contains(words), "{error}");
         }
+        let (_dir, empty) = map("# nobody\n");
+        assert!(empty.unwrap_err().contains("has no line"));
+        let (_dir, mail) = map("ada@example.org --account=a\n");
+        assert!(mail.unwrap_err().contains("neither a user name"));
         let missing = OwnerMap::open(Path::new("/nowhere/map"), any).unwrap_err();
         assert!(missing.to_string().contains("/nowhere/map"), "{missing}");
         let folder = OwnerMap::open(Path::new("/"), any).unwrap_err();
@@ -324,6 +355,17 @@ mod tests {
         map.refresh().await;
         assert_eq!(account().as_deref(), Some("--account=a"));
         write("* --account=b\n");
+        map.refresh().await;
+        assert_eq!(account().as_deref(), Some("--account=b"));
+        // In place, and with the time of another file.
+        let time = fs::metadata(&path).unwrap().modified().unwrap();
+        fs::write(&path, "* --account=d\n").unwrap();
+        fs::File::open(&path).unwrap().set_modified(time).unwrap();
+        map.refresh().await;
+        assert_eq!(account().as_deref(), Some("--account=d"));
+        write("* --account=b\n");
+        map.refresh().await;
+        write("");
         map.refresh().await;
         assert_eq!(account().as_deref(), Some("--account=b"));
         write("* wrong\n");

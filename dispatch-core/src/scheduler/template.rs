@@ -12,6 +12,7 @@
 //! | `%G` | GPUs |
 //! | `%W` | minutes of the run time limit; no text is rendered without a limit |
 //! | `%P` | partitions, joined by commas; no text is rendered if none is requested |
+//! | `%N` | name of the GPU model; no text is rendered if none is requested or known |
 //! | `%u` | user name; no text is rendered if it is not known |
 //! | `%g` | uuid of the project; no text is rendered for a home project |
 //! | `%I` | the cheapest instance type that fits; empty if none are configured |
@@ -28,7 +29,9 @@ const MIB: u64 = 1 << 20;
 
 /// Error: a `%` with a letter that is no substitution.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown substitution {token} in {template:?}; known are %U %C %M %T %G %W %P %I %u %g %%")]
+#[error(
+    "unknown substitution {token} in {template:?}; known are %U %C %M %T %G %W %P %I %N %u %g %%"
+)]
 pub struct TemplateError {
     token: String,
     template: String,
@@ -43,6 +46,8 @@ pub struct Values<'a> {
     pub needs: &'a ResourceRequest,
     /// Value of `%I`.
     pub instance_type: &'a str,
+    /// Value of `%N`.
+    pub gpu_model: Option<&'a str>,
 }
 
 /// The value of a letter.
@@ -74,6 +79,10 @@ impl Values<'_> {
             'P' => needs.partitions.join(","),
             'u' | 'g' => match owner_value(letter, needs.charged_to.as_deref()) {
                 Some(value) => value.to_owned(),
+                None => return Substitution::NotAsked,
+            },
+            'N' => match self.gpu_model {
+                Some(model) => model.to_owned(),
                 None => return Substitution::NotAsked,
             },
             'I' => self.instance_type.to_owned(),
@@ -184,6 +193,8 @@ mod tests {
             (&needs, "100%%", Ok(Some("100%"))),
             (&bare, "--time=%W", Ok(None)),
             (&bare, "--partition=%P", Ok(None)),
+            (&needs, "--gpus=%N:%G", Ok(Some("--gpus=a100:2"))),
+            (&bare, "--gpus=%N:%G", Ok(None)),
             (&needs, "-C%I", Ok(Some("-Ca1"))),
             (&needs, "--wckey=%u@%g", Ok(Some("--wckey=ada@zzzzz-j7d0g-000000000000001"))),
             (&bare, "--wckey=%u", Ok(None)),
@@ -199,6 +210,7 @@ mod tests {
                     container: &container,
                     needs,
                     instance_type: "a1",
+                    gpu_model: (needs.gpus > 0).then_some("a100"),
                 },
             );
             let got = got.map_err(|error| error.token);

@@ -6,6 +6,7 @@
 use std::time::{Duration, Instant};
 
 use dispatch_core::scheduler::Scheduler;
+use dispatch_core::scheduler::rejections::TestResult;
 use dispatch_core::service;
 use dispatch_core::service::state_dir::StateDir;
 use dispatch_core::service::subcommands::check::probe_job::ProbeOptions;
@@ -16,8 +17,12 @@ use crate::commands::probe_job::SlurmProbe;
 use crate::flags::Flags;
 use crate::settings::Settings;
 use crate::slurm::Slurm;
+use crate::submit::test_only::test_arguments;
 
 const STATE_DIR_CHECK: &str = "state directory";
+const OWNER_MAP_CHECK: &str = "owner map";
+/// Maximum number of lines of the owner map that are tried; each is a call of sbatch.
+const MAX_OWNER_LINES: usize = 100;
 /// Commands that the dispatcher runs.
 const COMMANDS: [&str; 5] = ["sbatch", "squeue", "scancel", "scontrol", "sinfo"];
 /// Duration of `squeue` from which it is reported as slow, because it delays every poll.
@@ -46,6 +51,7 @@ pub async fn check(flags: &Flags, settings: &Settings, test: Option<ProbeOptions
         findings.extend(home.as_ref().and_then(check_file_system));
     }
     findings.push(check_partitions(settings).await);
+    findings.extend(check_owner_map(settings).await);
     if let Some(home) = home {
         let instance_id = home.instance_id_or_placeholder();
         let directory = home.path().to_owned();
@@ -89,6 +95,34 @@ async fn check_squeue(slurm: &Slurm) -> Finding {
             )
         }
     }
+}
+
+/// Asks Slurm whether it would accept a small job with the arguments of each line.
+async fn check_owner_map(settings: &Settings) -> Vec<Finding> {
+    let Some(map) = &settings.owner_map else {
+        return Vec::new();
+    };
+    let lines = map.lines();
+    let mut findings = Vec::new();
+    for (who, arguments) in lines.iter().take(MAX_OWNER_LINES) {
+        if let TestResult::Rejected(why) = test_arguments(settings, arguments).await {
+            findings.push(Finding::warn(
+                OWNER_MAP_CHECK,
+                format!("Slurm would reject the jobs of {who}: {why}"),
+                "correct the line, or give the service's user the association: sacctmgr add user NAME account=ACCOUNT",
+            ));
+        }
+    }
+    if findings.is_empty() {
+        let words = match lines.len() {
+            count if count > MAX_OWNER_LINES => {
+                format!("Slurm accepts the first {MAX_OWNER_LINES} of {count} lines")
+            }
+            count => format!("Slurm accepts all {count} lines"),
+        };
+        findings.push(Finding::ok(OWNER_MAP_CHECK, words));
+    }
+    findings
 }
 
 async fn check_partitions(settings: &Settings) -> Finding {

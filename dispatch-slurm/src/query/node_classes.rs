@@ -23,6 +23,8 @@ pub struct NodeClasses {
     hidden: Vec<String>,
     /// Partition of jobs that name none.
     default_partition: Option<String>,
+    /// Time limits in minutes of jobs that ask for none, by partition.
+    default_times: BTreeMap<String, u64>,
 }
 
 /// Resources that sbatch is asked for: Slurm grants no resource that the admin left out of its
@@ -68,6 +70,7 @@ impl NodeClasses {
             classes,
             hidden: Vec::new(),
             default_partition: None,
+            default_times: BTreeMap::new(),
         })
     }
 
@@ -86,9 +89,14 @@ impl NodeClasses {
         let default = partitions
             .iter()
             .find(|(_, partition)| partition.is_default);
+        let default_time = |(name, partition): (&String, &Partition)| {
+            Some((name.clone(), partition.default_time?))
+        };
+        let default_times = partitions.iter().filter_map(default_time);
         Self {
             hidden: hidden.collect(),
             default_partition: default.map(|(name, _)| name.clone()),
+            default_times: default_times.collect(),
             ..self
         }
     }
@@ -154,13 +162,17 @@ impl NodeClasses {
             [] => self.default_partition.as_slice(),
             named => named,
         };
+        let default = partitions
+            .iter()
+            .filter_map(|name| self.default_times.get(name));
+        let default = default.min().copied();
         // Their nodes may have other limits.
         if partitions.iter().any(|name| self.hidden.contains(name)) {
-            return PartitionTimes::default();
+            return PartitionTimes::default().with_default(default);
         }
         let fitting = self.fitting(needs, requested, partitions);
         let limits: Vec<_> = fitting.map(|class| class.time).collect();
-        PartitionTimes::of(&limits)
+        PartitionTimes::of(&limits).with_default(default)
     }
 
     /// The least number of nodes in these partitions that fit a container. A node may be in several

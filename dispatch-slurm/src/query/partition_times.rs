@@ -8,7 +8,7 @@
 pub struct PartitionTimes {
     /// The longest limit.
     pub longest: Option<u64>,
-    /// The shortest limit.
+    /// The shortest limit of a job that asks for none.
     pub shortest: Option<u64>,
 }
 
@@ -24,6 +24,12 @@ impl PartitionTimes {
             longest: known().max().filter(|_| !is_unlimited),
             shortest: known().min(),
         }
+    }
+
+    /// The same, where jobs that ask for no time get only this many minutes.
+    pub fn with_default(self, minutes: Option<u64>) -> Self {
+        let shortest = [self.shortest, minutes].into_iter().flatten().min();
+        Self { shortest, ..self }
     }
 
     /// The time limit of a job in minutes: `needed` of the container and `more` for its files, as
@@ -85,6 +91,11 @@ mod tests {
         let times = PartitionTimes::of(&[Some(2), day]);
         assert_eq!(times.warning_seconds(120, None), 30);
         assert_eq!(times.warning_seconds(0, None), 0);
+        let times = PartitionTimes::of(&[day]).with_default(Some(2));
+        assert_eq!(times.warning_seconds(120, None), 30);
+        assert_eq!(times.warning_seconds(120, Some(60)), 120);
+        assert_eq!(times.longest, day);
+        assert_eq!(PartitionTimes::of(&[day]).with_default(None).shortest, day);
         assert_eq!(PartitionTimes::default().warning_seconds(120, None), 120);
     }
 

@@ -37,6 +37,8 @@ pub fn parse_node_classes(answer: &str) -> Vec<NodeClass> {
 pub struct Partition {
     /// Number of its nodes.
     pub nodes: u64,
+    /// Time limit in minutes of jobs that ask for none; `MaxTime` applies without it.
+    pub default_time: Option<u64>,
     /// Whether jobs that name no partition go there.
     pub is_default: bool,
 }
@@ -50,6 +52,7 @@ pub fn parse_partitions(answer: &str) -> BTreeMap<String, Partition> {
         };
         let partition = Partition {
             nodes: value("TotalNodes")?.parse().ok()?,
+            default_time: value("DefaultTime").and_then(parse_time_limit).flatten(),
             is_default: value("Default") == Some("YES"),
         };
         Some((value("PartitionName")?.to_owned(), partition))
@@ -142,6 +145,11 @@ mod tests {
         ] {
             assert_eq!(count_gpus(gres), Some(count), "{gres}");
         }
+        let listing = "PartitionName=short DefaultTime=00:02:00 MaxTime=1-00:00:00 TotalNodes=2\n\
+                       PartitionName=main DefaultTime=NONE MaxTime=UNLIMITED TotalNodes=2\n";
+        let partitions = parse_partitions(listing);
+        assert_eq!(partitions["short"].default_time, Some(2));
+        assert_eq!(partitions["main"].default_time, None);
         let max = u64::MAX;
         assert_eq!(count_gpus(&format!("gpu:{max},gpu")), None);
         for (text, expected) in [

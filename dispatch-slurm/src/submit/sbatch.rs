@@ -25,7 +25,8 @@ pub const DEFAULT_ARGUMENTS: [&str; 5] = [
     "--partition=%P",
 ];
 /// Default additional arguments for containers that request GPUs.
-pub const DEFAULT_GPU_ARGUMENTS: [&str; 1] = ["--gpus=%G"];
+/// The later one counts, if the model is known.
+pub const DEFAULT_GPU_ARGUMENTS: [&str; 2] = ["--gpus=%G", "--gpus=%N:%G"];
 
 /// An argument of sbatch, and its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,6 +70,7 @@ impl Settings {
             container: job.container,
             needs,
             instance_type: self.instance_type(needs)?,
+            gpu_model: self.gpu_model(needs),
         };
         let gpus: &[String] = if needs.gpus > 0 {
             &self.gpu_arguments

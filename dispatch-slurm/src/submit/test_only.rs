@@ -15,13 +15,33 @@ use crate::submit::sbatch::SbatchJob;
 impl TestSubmission for Slurm {
     async fn test_submission(&self, needs: &ResourceRequest) -> TestResult {
         let times = self.capacity.times(needs);
-        let Some(command) = test_command(&self.settings, needs, times) else {
-            return TestResult::Unknown;
-        };
-        match command.timeout(TEST_TIMEOUT).run_checked().await {
-            Ok(_) => TestResult::Accepted,
-            Err(failure) => classify_failure(&failure),
+        match test_command(&self.settings, needs, times) {
+            Some(command) => run_test(command).await,
+            None => TestResult::Unknown,
         }
+    }
+}
+
+/// Tests whether Slurm would accept a small job with these arguments besides those of every job.
+pub async fn test_arguments(settings: &Settings, arguments: &[String]) -> TestResult {
+    let mut settings = settings.clone();
+    settings.owner_map = None;
+    settings.arguments.extend_from_slice(arguments);
+    let needs = ResourceRequest {
+        cpus: 1,
+        ram: 64 << 20,
+        ..ResourceRequest::default()
+    };
+    match test_command(&settings, &needs, PartitionTimes::default()) {
+        Some(command) => run_test(command).await,
+        None => TestResult::Unknown,
+    }
+}
+
+async fn run_test(command: Command) -> TestResult {
+    match command.timeout(TEST_TIMEOUT).run_checked().await {
+        Ok(_) => TestResult::Accepted,
+        Err(failure) => classify_failure(&failure),
     }
 }
 

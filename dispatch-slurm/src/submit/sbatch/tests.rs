@@ -1,7 +1,10 @@
 //! Tests of sbatch arguments and of the job script.
 
+use std::collections::BTreeMap;
+
 use dispatch_core::model::instance_types::InstanceType;
 use dispatch_core::model::owner::Owner;
+use dispatch_core::model::resources::GpuModel;
 use dispatch_core::scheduler::owner_map::OwnerMap;
 
 use super::*;
@@ -117,6 +120,40 @@ fn a_job_is_charged_to_the_account_of_its_user() {
     };
     assert!(without_map.charges_owners(), "a template has %u");
     assert!(!upstream().charges_owners());
+}
+
+#[test]
+fn gpus_are_requested_by_model_if_it_is_known() {
+    let settings = Settings {
+        gpu_models: BTreeMap::from([
+            ("8.0".to_owned(), "a100".to_owned()),
+            ("gfx90a".to_owned(), "mi250".to_owned()),
+        ]),
+        ..upstream()
+    };
+    #[rustfmt::skip]
+    let rows = [
+        (&["8.0"][..], "--gpus=2 --gpus=a100:2"),
+        (&["gfx1100", "gfx90a"], "--gpus=2 --gpus=mi250:2"),
+        (&["9.0"], "--gpus=2"),
+        (&[], "--gpus=2"),
+    ];
+    for (targets, expected) in rows {
+        let needs = ResourceRequest {
+            gpus: 2,
+            gpu_model: Some(Box::new(GpuModel {
+                hardware_target: owned(targets),
+                ..GpuModel::default()
+            })),
+            ..ResourceRequest::default()
+        };
+        let given = from_lists(&settings, &needs);
+        assert!(given.ends_with(expected), "{given}");
+        assert_eq!(
+            given.matches("--gpus").count(),
+            expected.matches("--gpus").count()
+        );
+    }
 }
 
 #[test]

@@ -186,20 +186,25 @@ async fn an_account_that_may_not_use_the_partition_is_told_and_waited_for() {
 
 /// What `dispatch-slurm explain` says about a job.
 fn explained(cluster: &Cluster, stack: &Stack, job: &str) -> Value {
+    let output = subcommand(cluster, stack, &["explain", "--json", job]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{job}: {stderr}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn subcommand(cluster: &Cluster, stack: &Stack, more: &[&str]) -> std::process::Output {
     let token = stack.ready["tokens"]["dispatch"].as_str().unwrap();
-    let output = std::process::Command::new(binary("dispatch-slurm"))
+    std::process::Command::new(binary("dispatch-slurm"))
         .arg("--state-dir")
         .arg(stack.dir.path().join("shared"))
-        .args(["--token-file", token, "explain", "--json", job])
+        .args(["--token-file", token])
+        .args(more)
         .envs(environment(&stack.ready))
         .env_remove("ARVADOS_API_TOKEN")
         .env("SLURM_CONF", cluster.lab.variable("SLURM_CONF"))
         .env("PATH", cluster.lab.path())
         .output()
-        .unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{job}: {stderr}");
-    serde_json::from_slice(&output.stdout).unwrap()
+        .unwrap()
 }
 
 /// Jobs are charged by project and user, the file is read again when it changes, and a limit of one

@@ -60,8 +60,13 @@ async fn a_container_that_is_warned_of_the_end_of_its_time_says_so() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_with_the_limit_of_its_partition_runs_there() {
     let short = "PartitionName=short Nodes=n1 MaxTime=30 DefMemPerCPU=100 State=UP";
-    let cluster = Cluster::up(&[&NODE[..], &["-x", short]].concat());
+    let brief = "PartitionName=brief Nodes=n1 DefaultTime=2 DefMemPerCPU=100 State=UP";
+    let cluster = Cluster::up(&[&NODE[..], &["-x", short, "-x", brief]].concat());
     let stack = cluster.stack(&[]).await;
+    // Without a limit of its own, the default time of the partition applies. The warning leaves
+    // most of it. Slurm looks at times every half minute.
+    let unlimited = json!({"scheduling_parameters": {"partitions": ["brief"]}});
+    let (_, brief) = stack.submit("brief", "sleep 40", unlimited).await;
     let within = |seconds: u64| json!({"scheduling_parameters": {"max_run_time": seconds, "partitions": ["short"]}});
     let (_, fits) = stack.submit("fits", "true", within(1800)).await;
     let (_, over) = stack.submit("over", "true", within(1801)).await;
@@ -79,6 +84,7 @@ async fn a_container_with_the_limit_of_its_partition_runs_there() {
     };
     let shown = answer(&["--dry-run", fits.as_str()]);
     assert!(shown.contains("--time=30"), "{shown}");
+    complete(&stack.end(&brief, STEP_TIMEOUT).await);
     let checked = answer(&["check", "--submit-test", "--partition", "short"]);
     let test = checked.lines().find(|line| line.contains("submit test"));
     assert!(test.unwrap().contains("ok"), "{checked}");
