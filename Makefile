@@ -124,10 +124,10 @@ fuzz: deps
 
 # A throwaway Slurm cluster or HTCondor pool on loopback, to try things on; prints the lines to source.
 lab-slurm: deps-labs
-	bash tests/labs/slurm-up $(LAB)/slurm
+	bash tests/labs/slurm-up $(LAB)/slurm $(LAB_OPTIONS)
 	@echo "# end it with: bash tests/labs/slurm-down $(LAB)/slurm"
 lab-condor: deps-labs
-	bash tests/labs/condor-up $(LAB)/condor
+	bash tests/labs/condor-up $(LAB)/condor $(LAB_OPTIONS)
 	@echo "# end it with: bash tests/labs/condor-down $(LAB)/condor"
 
 programs = dispatch dispatch-api dispatch-local dispatch-slurm dispatch-condor dispatch-overseer crunch-run
