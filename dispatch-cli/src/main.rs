@@ -18,6 +18,7 @@ mod jobs;
 mod local_status;
 mod log_files;
 mod log_line;
+mod owners;
 mod pending_reason;
 mod printer;
 mod result_file;

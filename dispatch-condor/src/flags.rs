@@ -3,7 +3,6 @@
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
@@ -139,10 +138,11 @@ impl Flags {
             transfer_crunch_run: self.transfer_crunch_run,
             pool_grows: self.pool_grows,
             admin_lines: self.submit_lines()?,
-            owner_map: match &self.owner_map {
-                Some(path) => Some(Arc::new(OwnerMap::open(path, check_line)?)),
-                None => None,
-            },
+            owner_map: OwnerMap::for_command(
+                self.owner_map.as_deref(),
+                check_line,
+                self.subcommands.works_without_owner_map(),
+            )?,
             environment,
             instance_types: config.map(Config::instance_types).unwrap_or_default(),
             staging_seconds: self.staging_allowance.as_secs(),
@@ -196,7 +196,7 @@ impl Flags {
 }
 
 /// Checks a line of the owner map; the error is for the admin.
-fn check_line(template: &str) -> Result<(), String> {
+pub fn check_line(template: &str) -> Result<(), String> {
     let mut lines = AdminLines::default();
     let checked = lines.add("owner_map", template, RequestedKinds::NONE);
     checked.map_err(|error| error.to_string())

@@ -4,7 +4,6 @@
 
 use std::error::Error;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
@@ -120,10 +119,11 @@ impl Flags {
             gpu_arguments: self.gpu_arguments.clone(),
             preemptible_arguments: self.preemptible_arguments.clone(),
             gpu_models: self.gpu_models.iter().cloned().collect(),
-            owner_map: match &self.owner_map {
-                Some(path) => Some(Arc::new(OwnerMap::open(path, check_argument)?)),
-                None => None,
-            },
+            owner_map: OwnerMap::for_command(
+                self.owner_map.as_deref(),
+                check_argument,
+                self.subcommands.works_without_owner_map(),
+            )?,
             crunch_run: shlex::split(&self.crunch_run)
                 .filter(|words| !words.is_empty())
                 .ok_or("--crunch-run is not a command: a quote is not closed, or it is empty")?,

@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use crate::error::CliError;
 use crate::job::{Job, USER_PROPERTY};
 use crate::jobs;
+use crate::owners::{OwnerNames, project_uuid, user_uuid};
 use crate::printer::{Output, eprint_note};
 use crate::result_file;
 use crate::session::Session;
@@ -58,6 +59,7 @@ pub async fn run(args: List, session: &Session, out: Output) -> Result<(), CliEr
     let limit = if args.all { 1000 } else { args.limit };
     let (jobs, available) = jobs::newest(client, query, limit).await?;
     let now = Timestamp::now();
+    let names = OwnerNames::of(client, &jobs).await;
     let peaks = match args.usage {
         true => peaks(client, &jobs).await?,
         false => vec![None; jobs.len()],
@@ -66,7 +68,12 @@ pub async fn run(args: List, session: &Session, out: Output) -> Result<(), CliEr
         let rows: Vec<Value> = jobs
             .iter()
             .zip(&peaks)
-            .map(|(job, peak)| record(job, *peak, now))
+            .map(|(job, peak)| {
+                let mut row = record(job, *peak, now);
+                row["user"] = json!(names.user(job));
+                row["project"] = json!(names.project(job));
+                row
+            })
             .collect();
         return out.json(&rows);
     }
@@ -74,11 +81,23 @@ pub async fn run(args: List, session: &Session, out: Output) -> Result<(), CliEr
         eprint_note("no jobs; submit one with: dispatch submit");
         return Ok(());
     }
+    let me = client.current_user().await?;
     let mut header = vec![
         "ID", "NAME", "STATE", "EXIT", "PRIO", "CPUS", "MEM", "AGE", "TIME",
     ];
     if args.usage {
         header.push("PEAK MEM");
+    }
+    // Most people see only jobs of their own, in no project.
+    let has_others = jobs
+        .iter()
+        .filter_map(user_uuid)
+        .any(|user| user != me.uuid.as_str());
+    let has_projects = jobs.iter().any(|job| project_uuid(job).is_some());
+    for (is_shown, title) in [(has_others, "USER"), (has_projects, "PROJECT")] {
+        if is_shown {
+            header.push(title);
+        }
     }
     header.push("UUID");
     let rows = jobs.iter().zip(&peaks).map(|(job, peak)| {
@@ -86,6 +105,12 @@ pub async fn run(args: List, session: &Session, out: Output) -> Result<(), CliEr
         if args.usage {
             row.push(peak.map(format_size).unwrap_or_default());
         }
+        let owners = [
+            (has_others, names.user(job)),
+            (has_projects, names.project(job)),
+        ];
+        let owners = owners.into_iter().filter(|(is_shown, _)| *is_shown);
+        row.extend(owners.map(|(_, name)| shortened(&name.unwrap_or_default())));
         row.push(job.request.uuid.to_string());
         row
     });
@@ -137,13 +162,9 @@ fn cells(job: &Job, now: Timestamp) -> Vec<String> {
         .request
         .created_at
         .and_then(|made| now.duration_since(made).try_into().ok());
-    let mut name: String = strip_control(&job.request.name).replace(['\n', '\t'], " ");
-    if name.chars().count() > MAX_NAME_WIDTH {
-        name = name.chars().take(MAX_NAME_WIDTH - 1).chain(['…']).collect();
-    }
     vec![
         job.number.map_or_else(|| "-".to_owned(), |n| n.to_string()),
-        name,
+        shortened(&job.request.name),
         job.state().as_str().to_owned(),
         job.exit_code().map(|c| c.to_string()).unwrap_or_default(),
         job.request.priority.to_string(),
@@ -152,6 +173,15 @@ fn cells(job: &Job, now: Timestamp) -> Vec<String> {
         age.map(format_duration).unwrap_or_default(),
         job.run_time(now).map(format_duration).unwrap_or_default(),
     ]
+}
+
+/// A name as one line that fits the table.
+fn shortened(name: &str) -> String {
+    let name: String = strip_control(name).replace(['\n', '\t'], " ");
+    match name.chars().count() > MAX_NAME_WIDTH {
+        true => name.chars().take(MAX_NAME_WIDTH - 1).chain(['…']).collect(),
+        false => name,
+    }
 }
 
 fn record(job: &Job, peak: Option<u64>, now: Timestamp) -> Value {

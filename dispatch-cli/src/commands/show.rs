@@ -9,6 +9,7 @@ use crate::error::CliError;
 use crate::job::Job;
 use crate::job_id::JobId;
 use crate::jobs;
+use crate::owners::OwnerNames;
 use crate::printer::Output;
 use crate::result_file::{self, ResultFile};
 use crate::session::Session;
@@ -43,7 +44,8 @@ pub async fn run(args: Show, session: &Session, out: Output) -> Result<(), CliEr
             "result": result.as_ref().map(ResultFile::value),
         }));
     }
-    let rows = rows(&job, result.as_ref(), Timestamp::now());
+    let names = OwnerNames::of(client, std::slice::from_ref(&job)).await;
+    let rows = rows(&job, &names, result.as_ref(), Timestamp::now());
     let width = rows.iter().map(|(key, _)| key.len()).max().unwrap_or(0);
     for (key, value) in rows {
         // Further lines of a value are indented like the first.
@@ -53,7 +55,12 @@ pub async fn run(args: Show, session: &Session, out: Output) -> Result<(), CliEr
     Ok(())
 }
 
-fn rows(job: &Job, result: Option<&ResultFile>, now: Timestamp) -> Vec<(&'static str, String)> {
+fn rows(
+    job: &Job,
+    names: &OwnerNames,
+    result: Option<&ResultFile>,
+    now: Timestamp,
+) -> Vec<(&'static str, String)> {
     let mut rows: Vec<(&'static str, String)> = Vec::new();
     let mut row = |key, value: Option<String>| {
         if let Some(value) = value.filter(|value| !value.is_empty()) {
@@ -67,6 +74,8 @@ fn rows(job: &Job, result: Option<&ResultFile>, now: Timestamp) -> Vec<(&'static
     row("Job", job.number.map(|n| n.to_string()));
     row("Name", Some(request.name.clone()));
     row("State", Some(job.state().as_str().to_owned()));
+    row("User", names.user(job));
+    row("Project", names.project(job));
     row("Activity", status.and_then(|s| s.activity.clone()));
     row("Exit code", job.exit_code().map(|c| c.to_string()));
     row("Error", status.and_then(|s| s.error.clone()));

@@ -296,6 +296,8 @@ async fn jobs_of_other_programs_have_no_number_and_can_be_used_all_the_same() {
     let listed = fixture.run(&["--json", "list"]).await.json();
     assert_eq!(listed[0]["uuid"], made.uuid.as_str());
     assert!(listed[0]["id"].is_null());
+    assert_eq!(listed[0]["user"], "user", "{listed}");
+    assert!(listed[0]["project"].is_null(), "{listed}");
     fixture.run(&["kill", made.uuid.as_str()]).await.ok();
     let mine = fixture.run(&["--json", "list", "--mine"]).await.json();
     assert_eq!(mine.as_array().unwrap().len(), 1);

@@ -15,7 +15,7 @@ use dispatch_core::service::subcommands::check::{self, Finding, Report};
 
 use crate::commands::probe_job::CondorProbe;
 use crate::condor::Condor;
-use crate::flags::Flags;
+use crate::flags::{Flags, check_line};
 use crate::submit::admin_lines::RequestedKinds;
 use crate::submit::description::{DescriptionParams, Item, Settings};
 use crate::submit::macros;
@@ -63,6 +63,10 @@ pub async fn check(flags: &Flags, settings: &Settings, test: Option<ProbeOptions
             findings.extend(check::probe_job::run(&trial, &directory, &test).await);
         }
     }
+    findings.extend(check::owner_map_fault(
+        flags.owner_map.as_deref(),
+        check_line,
+    ));
     findings.extend(check::api(service::endpoint(common), common.system_root_token()).await);
     Report::new(findings)
 }

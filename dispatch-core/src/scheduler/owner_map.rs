@@ -145,6 +145,23 @@ impl OwnerMap {
         })
     }
 
+    /// Reads the file for one command. With `is_optional`, a file that is wrong is no error but a
+    /// warning on standard error: the command works without it.
+    pub fn for_command(
+        path: Option<&Path>,
+        check: ArgumentCheck,
+        is_optional: bool,
+    ) -> Result<Option<Arc<Self>>, OwnerMapError> {
+        let opened = path.map(|path| Self::open(path, check).map(Arc::new));
+        match opened.transpose() {
+            Err(error) if is_optional => {
+                eprintln!("warning: {error}");
+                Ok(None)
+            }
+            opened => opened,
+        }
+    }
+
     /// The templates of arguments for the jobs of `owner`.
     pub fn arguments(&self, owner: Option<&Owner>) -> Arc<[String]> {
         let lines = self.state().1.clone();
@@ -249,6 +266,11 @@ fn parse(text: &str, check: ArgumentCheck) -> Result<Vec<Line>, (usize, String)>
         let words = shlex::split(line).ok_or_else(|| wrong("a quote is not closed".into()))?;
         let mut words = words.into_iter();
         let who = Who::parse(&words.next().unwrap_or_default()).map_err(wrong)?;
+        if lines.iter().any(|line: &Line| line.who == Who::Anyone) {
+            return Err(wrong(format!(
+                "a line after that of {ANYONE} is never used"
+            )));
+        }
         let arguments: Vec<String> = words.collect();
         for argument in &arguments {
             check(argument).map_err(wrong)?;
@@ -324,6 +346,7 @@ mod tests {
             ("ada '--account=a\n", "line 1: a quote is not closed"),
             ("'ada lovelace' --account=a\n", "line 1: \"ada lovelace\" is neither a user name"),
             ("'' --account=a\n", "line 1: \"\" is neither"),
+            ("* --account=a\nada --account=b\n", "line 2: a line after that of * is never used"),
         ];
         for (text, words) in rows {
             let (_dir, map) = map(text);

@@ -3,6 +3,7 @@
 //!
 //! Input: flags and settings. Output: a report of findings.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use dispatch_core::scheduler::Scheduler;
@@ -15,12 +16,11 @@ use rustix::fs::statfs;
 
 use crate::commands::probe_job::SlurmProbe;
 use crate::flags::Flags;
-use crate::settings::Settings;
+use crate::settings::{Settings, check_argument};
 use crate::slurm::Slurm;
 use crate::submit::test_only::test_arguments;
 
 const STATE_DIR_CHECK: &str = "state directory";
-const OWNER_MAP_CHECK: &str = "owner map";
 /// Maximum number of lines of the owner map that are tried; each is a call of sbatch.
 const MAX_OWNER_LINES: usize = 100;
 /// Commands that the dispatcher runs.
@@ -51,7 +51,7 @@ pub async fn check(flags: &Flags, settings: &Settings, test: Option<ProbeOptions
         findings.extend(home.as_ref().and_then(check_file_system));
     }
     findings.push(check_partitions(settings).await);
-    findings.extend(check_owner_map(settings).await);
+    findings.extend(check_owner_map(flags.owner_map.as_deref(), settings).await);
     if let Some(home) = home {
         let instance_id = home.instance_id_or_placeholder();
         let directory = home.path().to_owned();
@@ -98,16 +98,18 @@ async fn check_squeue(slurm: &Slurm) -> Finding {
 }
 
 /// Asks Slurm whether it would accept a small job with the arguments of each line.
-async fn check_owner_map(settings: &Settings) -> Vec<Finding> {
+async fn check_owner_map(path: Option<&Path>, settings: &Settings) -> Vec<Finding> {
     let Some(map) = &settings.owner_map else {
-        return Vec::new();
+        return check::owner_map_fault(path, check_argument)
+            .into_iter()
+            .collect();
     };
     let lines = map.lines();
     let mut findings = Vec::new();
     for (who, arguments) in lines.iter().take(MAX_OWNER_LINES) {
         if let TestResult::Rejected(why) = test_arguments(settings, arguments).await {
             findings.push(Finding::warn(
-                OWNER_MAP_CHECK,
+                check::OWNER_MAP,
                 format!("Slurm would reject the jobs of {who}: {why}"),
                 "correct the line, or give the service's user the association: sacctmgr add user NAME account=ACCOUNT",
             ));
@@ -120,7 +122,7 @@ async fn check_owner_map(settings: &Settings) -> Vec<Finding> {
             }
             count => format!("Slurm accepts all {count} lines"),
         };
-        findings.push(Finding::ok(OWNER_MAP_CHECK, words));
+        findings.push(Finding::ok(check::OWNER_MAP, words));
     }
     findings
 }

@@ -89,6 +89,17 @@ impl Flags {
     }
 }
 
+impl Flags {
+    /// Whether the subcommand works without the owner map, which may be wrong.
+    pub fn works_without_owner_map(&self) -> bool {
+        let subcommand = self.subcommand.as_ref();
+        matches!(
+            subcommand,
+            Some(Subcommand::Explain { .. } | Subcommand::Check { .. })
+        )
+    }
+}
+
 /// A result that can be printed as text.
 pub trait Render: Serialize {
     /// The result as lines, each with its line end.

@@ -151,9 +151,8 @@ impl PreparedLaunch {
                 }
                 let first = Pid::from_child(&command.spawn()?);
                 drop(command);
-                match watch {
-                    Some(watch) => watch.confirm_start(first)?,
-                    None => {}
+                if let Some(watch) = watch {
+                    watch.confirm_start(first)?;
                 }
                 Ok(first)
             }

@@ -247,6 +247,26 @@ async fn jobs_are_charged_to_their_users_and_projects() {
             .log_contains(r#"event="owner_map_read""#)
             .then_some(())
     });
+    // `check` asks Slurm about each line, and tells of a file that cannot be used.
+    let wrong = temp_dir.path().join("wrong");
+    let checked = |file: &Path| {
+        let more = ["--owner-map", file.to_str().unwrap(), "check"];
+        let output = subcommand(&cluster, &stack, &more);
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let report = checked(&map);
+    assert!(report.contains("Slurm accepts all 2 lines"), "{report}");
+    fs::write(&wrong, "ada --account=nobodys\n").unwrap();
+    let report = checked(&wrong);
+    assert!(
+        report.contains("Slurm would reject the jobs of ada"),
+        "{report}"
+    );
+    fs::write(&wrong, "ada account=x\n").unwrap();
+    let report = checked(&wrong);
+    let fails = |line: &str| line.contains("FAIL") && line.contains("owner map");
+    let has_others = report.contains("squeue");
+    assert!(report.lines().any(fails) && has_others, "{report}");
     let accounts = [
         (json!({}), "genomics"),
         (json!({"owner_uuid": project}), "proteomics"),

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::Finding;
 use crate::scheduler::command::Command;
+use crate::scheduler::owner_map::{ArgumentCheck, OwnerMap};
 use crate::scheduler::submit_host;
 use crate::service::Flags;
 use crate::service::state_dir::{StateDir, StateDirError};
@@ -35,6 +36,16 @@ pub fn set_up(flags: &Flags) -> Vec<Finding> {
         ));
     }
     findings
+}
+
+/// Subject of findings about the owner map.
+pub const OWNER_MAP: &str = "owner map";
+
+/// What is wrong with the owner map, if it is given and cannot be used.
+pub fn owner_map_fault(path: Option<&Path>, check: ArgumentCheck) -> Option<Finding> {
+    let error = OwnerMap::open(path?, check).err()?;
+    let mend = "correct the file before the service starts again: it keeps the earlier one only while it runs";
+    Some(Finding::fail(OWNER_MAP, error.to_string(), mend))
 }
 
 /// Remedies for problems with a scheduler's commands.

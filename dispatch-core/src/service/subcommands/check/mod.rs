@@ -5,5 +5,5 @@ mod machine;
 pub mod probe_job;
 
 pub use api::{GATEWAY_KEY_REMEDY, gateway_key_fault, run as api};
-pub use machine::{Remedies, commands, directory, set_up};
+pub use machine::{OWNER_MAP, Remedies, commands, directory, owner_map_fault, set_up};
 pub use preflight::{Finding, Level, Report};
