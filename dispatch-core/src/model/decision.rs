@@ -23,6 +23,12 @@ pub enum Decision {
         container: ContainerUuid,
         reason: String,
     },
+    /// The container is submitted later, because the scheduler rejects such jobs now. The log has
+    /// one line for all of them, `submissions_held`.
+    Deferred {
+        container: ContainerUuid,
+        reason: String,
+    },
     /// The container was not locked: another dispatcher locked it first, or the server refused.
     LockFailed {
         container: ContainerUuid,
@@ -109,6 +115,7 @@ impl Decision {
         match self {
             Decision::DecidedToRun { .. } => "decided_to_run",
             Decision::DecidedNotToRun { .. } => "decided_not_to_run",
+            Decision::Deferred { .. } => "deferred",
             Decision::LockFailed { .. } => "lock_failed",
             Decision::Dispatched { .. } => "dispatched",
             Decision::ExecutorLost { .. } => "cleaned_up_crashed_executor",
@@ -130,6 +137,7 @@ impl Decision {
         match self {
             Decision::DecidedToRun { container, .. }
             | Decision::DecidedNotToRun { container, .. }
+            | Decision::Deferred { container, .. }
             | Decision::LockFailed { container, .. }
             | Decision::Dispatched { container, .. }
             | Decision::ExecutorLost { container, .. }
@@ -175,7 +183,9 @@ impl Decision {
     pub fn text(&self) -> String {
         match self {
             Decision::DecidedToRun { .. } => "decided to run it: locked".into(),
-            Decision::DecidedNotToRun { reason, .. } => format!("not run now: {reason}"),
+            Decision::DecidedNotToRun { reason, .. } | Decision::Deferred { reason, .. } => {
+                format!("not run now: {reason}")
+            }
             Decision::LockFailed { error, .. } => format!("could not lock it: {error}"),
             Decision::Dispatched { job, .. } => format!("dispatched as job {}", job.0),
             Decision::ExecutorLost { state, reason, .. } => unlocked_text(state, reason),
@@ -213,8 +223,8 @@ impl Decision {
     pub fn log(&self) {
         let (container, event, sentence) = (self.container(), self.name(), self.text());
         match self {
-            // The controller logs all of these in one line.
-            Decision::LockFailed { lost: true, .. } => {
+            // Another line is about all of these.
+            Decision::LockFailed { lost: true, .. } | Decision::Deferred { .. } => {
                 tracing::debug!(%container, event, "{sentence}");
             }
             Decision::LockFailed { .. }
@@ -274,6 +284,9 @@ mod tests {
             (Decision::DecidedNotToRun { container: c(), reason: why() }, "decided_not_to_run", "not run now: no node fits"),
             (Decision::LockFailed { container: c(), error: why(), lost: false }, "lock_failed", "could not lock it: no node fits"),
             (Decision::Dispatched { container: c(), job: job.clone(), owner: None }, "dispatched", "dispatched as job 7"),
+            (Decision::Deferred { container: c(), reason: "full".into() }, "deferred", "not run now: full"),
+            (Decision::JobPaused { container: c(), reason: "suspended".into() }, "job_paused", "stands still: suspended"),
+            (Decision::JobContinues { container: c() }, "job_continues", "its job goes on"),
             (lost(ContainerState::Queued), "cleaned_up_crashed_executor", "given back to the queue: no node fits"),
             (lost(ContainerState::Cancelled), "cleaned_up_crashed_executor", "now Cancelled: no node fits"),
             (evicted(false), "evicted", "evicted, now Cancelled: no node fits; this does not count as an attempt"),

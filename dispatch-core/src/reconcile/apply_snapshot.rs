@@ -192,8 +192,7 @@ impl Reconciler {
             .retain(|uuid| !self.poll.acted_since.contains(uuid));
         let readable = &self.world.containers;
         self.reports
-            .not_run
-            .retain(|uuid, _| readable.contains_key(uuid) || snapshot.malformed.contains_key(uuid));
+            .retain(|uuid| readable.contains_key(uuid) || snapshot.malformed.contains_key(uuid));
         let refused = snapshot.malformed.into_iter().filter_map(|(uuid, why)| {
             self.reports
                 .record_not_run(uuid, format!("cannot parse its record: {why}"))

@@ -173,17 +173,17 @@ impl Reconciler {
         queue.pages = start_candidates::pages(queue.pages, queue.has_more, &fits);
         for (candidate, fit) in waiting.iter().zip(fits) {
             let container = &candidate.container;
-            let is_told = match &fit {
-                Admission::Now => false,
-                Admission::Later(_) => self.limits.batcher.defers_rejected_jobs(),
-                Admission::Never(_) => true,
-            };
-            if let (true, Admission::Never(reason) | Admission::Later(reason)) = (is_told, &fit) {
-                let event = self
+            let event = match &fit {
+                Admission::Now => None,
+                Admission::Later(reason) if self.limits.batcher.defers_rejected_jobs() => {
+                    self.reports.record_deferred(container, reason)
+                }
+                Admission::Later(_) => None,
+                Admission::Never(reason) => self
                     .reports
-                    .record_not_run(container.clone(), reason.clone());
-                events.extend(event);
-            }
+                    .record_not_run(container.clone(), reason.clone()),
+            };
+            events.extend(event);
             if let Some(known) = self.world.containers.get_mut(container) {
                 known.fit = fit;
             }

@@ -1,6 +1,6 @@
 //! What was already reported about containers that do not run, so that nothing is reported twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use arvados_client::ContainerUuid;
@@ -14,6 +14,8 @@ use crate::reconcile::pending_reasons::ReportedReasons;
 pub(crate) struct Reports {
     /// Reasons not to run that were emitted.
     pub(crate) not_run: BTreeMap<ContainerUuid, String>,
+    /// Containers whose deferral was emitted.
+    deferred: BTreeSet<ContainerUuid>,
     /// Reasons why jobs that had started stand still, as they were emitted.
     paused: BTreeMap<ContainerUuid, Arc<str>>,
     /// Reasons of the last failed attempts of containers that wait for the next attempt.
@@ -31,6 +33,22 @@ impl Reports {
     ) -> Option<Decision> {
         let known = self.not_run.insert(container.clone(), reason.clone());
         (known.as_ref() != Some(&reason)).then_some(Decision::DecidedNotToRun { container, reason })
+    }
+
+    /// The decision to submit a container later, because the scheduler rejects such jobs. `None` if
+    /// it was emitted for this container: many containers may wait, and the reason may
+    /// change whenever one of them is accepted.
+    pub(crate) fn record_deferred(
+        &mut self,
+        container: &ContainerUuid,
+        reason: &str,
+    ) -> Option<Decision> {
+        self.deferred
+            .insert(container.clone())
+            .then(|| Decision::Deferred {
+                container: container.clone(),
+                reason: reason.to_owned(),
+            })
     }
 
     /// The decisions about jobs that stand still now (`paused`), and about those that go on. Jobs
@@ -68,6 +86,12 @@ impl Reports {
             .insert(container.clone(), reason.to_owned());
     }
 
+    /// Forgets the containers that are not known any more.
+    pub(crate) fn retain(&mut self, is_known: impl Fn(&ContainerUuid) -> bool) {
+        self.not_run.retain(|uuid, _| is_known(uuid));
+        self.deferred.retain(is_known);
+    }
+
     /// Removes the failures of containers that do not wait for another attempt.
     pub(crate) fn retain_failures(&mut self, retry_at: &BTreeMap<ContainerUuid, MonotonicTime>) {
         self.last_failures
@@ -82,5 +106,53 @@ impl Reports {
             }
             None => format!("waits {seconds} s for its next attempt"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deferral_is_told_once_whatever_the_reason() {
+        let container = ContainerUuid::generate("zzzzz");
+        let mut reports = Reports::default();
+        assert!(reports.record_deferred(&container, "rejected").is_some());
+        assert!(
+            reports
+                .record_deferred(&container, "a few at first")
+                .is_none()
+        );
+        reports.retain(|_| true);
+        assert!(reports.record_deferred(&container, "rejected").is_none());
+        reports.retain(|_| false);
+        assert!(reports.record_deferred(&container, "rejected").is_some());
+    }
+
+    #[test]
+    fn a_job_that_stands_still_is_told_once_and_when_it_goes_on() {
+        let [one, other] = [(); 2].map(|()| ContainerUuid::generate("zzzzz"));
+        let paused = |containers: &[&ContainerUuid]| -> BTreeMap<ContainerUuid, Arc<str>> {
+            let text: Arc<str> = "suspended".into();
+            let all = containers
+                .iter()
+                .map(|uuid| ((*uuid).clone(), text.clone()));
+            all.collect()
+        };
+        let mut reports = Reports::default();
+        let mut told = |containers: &[&ContainerUuid], live: &[&ContainerUuid]| -> Vec<String> {
+            let is_live = |uuid: &ContainerUuid| live.contains(&uuid);
+            let events = reports.record_paused(paused(containers), is_live);
+            let told = events.iter();
+            told.map(|event| format!("{} {}", event.container(), event.text()))
+                .collect()
+        };
+        let stands = |uuid: &ContainerUuid| format!("{uuid} stands still: suspended");
+        assert_eq!(told(&[&one], &[&one]), [stands(&one)]);
+        assert_eq!(told(&[&one], &[&one]), [""; 0]);
+        let events = told(&[&other], &[&one, &other]);
+        assert_eq!(events, [stands(&other), format!("{one} its job goes on")]);
+        // Its job has ended.
+        assert_eq!(told(&[], &[]), [""; 0]);
     }
 }

@@ -23,6 +23,8 @@ use crate::report::state_durations::{StateDuration, StateDurations};
 
 /// Maximum number of values of a label that users can invent. The rest counts as [`OTHER`].
 const MAX_LABEL_VALUES: usize = 100;
+/// Maximum number of characters of such a value.
+const MAX_LABEL_LENGTH: usize = 64;
 /// Label of all further values.
 const OTHER: &str = "other";
 /// Label of what has no partition or no known user.
@@ -258,7 +260,8 @@ fn counts<'a>(
 
 fn partition(known: &ObservedContainer) -> String {
     let first = known.needs.partitions.first();
-    first.map_or_else(|| NONE.to_owned(), Clone::clone)
+    let first = first.map(|name| name.chars().take(MAX_LABEL_LENGTH).collect());
+    first.unwrap_or_else(|| NONE.to_owned())
 }
 
 fn user(known: &ObservedContainer) -> String {

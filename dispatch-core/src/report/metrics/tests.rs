@@ -130,4 +130,6 @@ fn labels_that_users_invent_are_bounded() {
     assert_eq!(labels.len(), MAX_LABEL_VALUES + 1);
     assert!(labels.contains("p0999"), "the most frequent ones are kept");
     assert_eq!(counts.values().sum::<i64>(), 1001);
+    let long = container(ContainerState::Queued, &"p".repeat(1 << 20), "ada");
+    assert_eq!(partition(&long).len(), MAX_LABEL_LENGTH);
 }

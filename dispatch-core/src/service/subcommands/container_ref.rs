@@ -40,6 +40,9 @@ pub enum ContainerRefError {
         "the scheduler knows no job {0} of this dispatcher; give the uuid of the container, which is the name of its job"
     )]
     NoSuchJob(String),
+    /// The scheduler did not answer, so that the container of a job is not known.
+    #[error("{0}; give the uuid of the container")]
+    NoAnswer(String),
     /// The API call failed.
     #[error(transparent)]
     Api(#[from] Error),
@@ -66,13 +69,14 @@ impl ContainerRef {
     pub async fn fetch(
         &self,
         client: &Client,
-        container_of: impl AsyncFnOnce(&JobId) -> Option<ContainerUuid>,
+        container_of: impl AsyncFnOnce(&JobId) -> Result<Option<ContainerUuid>, String>,
     ) -> Result<Container, ContainerRefError> {
         let container = match self {
             Self::Container(container) => container.clone(),
             Self::Job(job) => {
-                let missing = || ContainerRefError::NoSuchJob(job.0.clone());
-                container_of(job).await.ok_or_else(missing)?
+                let found = container_of(job).await;
+                let found = found.map_err(ContainerRefError::NoAnswer)?;
+                found.ok_or_else(|| ContainerRefError::NoSuchJob(job.0.clone()))?
             }
             Self::Request(uuid) => {
                 let request = client.container_request(uuid).await;

@@ -286,11 +286,15 @@ async fn fetch<P: DispatcherCommands>(
     asked: &ContainerRef,
 ) -> Result<Container, ContainerRefError> {
     let container_of = async |job: &JobId| {
-        let listed = list_jobs(scheduler).await?.unwrap_or_default();
+        let no_answer = || no_reply_text(P::TERMS.scheduler);
+        let listed = list_jobs(scheduler).await.ok_or_else(no_answer)?;
+        let listed = listed.map_err(|error| error.to_string())?;
         let listed = listed.into_iter().find(|listed| listed.id == *job);
         match listed {
-            Some(job) => Some(job.container),
-            None => with_timeout(program.container_of_past_job(job)).await?,
+            Some(job) => Ok(Some(job.container)),
+            None => with_timeout(program.container_of_past_job(job))
+                .await
+                .ok_or_else(no_answer),
         }
     };
     asked.fetch(client, container_of).await

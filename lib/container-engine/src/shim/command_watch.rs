@@ -20,7 +20,7 @@ use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, WaitIdStatus, pidf
 const LAUNCH_FAILED: i32 = 255;
 /// Time after which the command counts as started. The launching program may take long to set up a
 /// container, and other ends are its command's.
-const START_TIMEOUT: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A watch on the program of a command that was not started yet.
 pub struct CommandWatch(OwnedFd);
