@@ -4,9 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use arvados_client::filter::Query;
+use arvados_client::api::NameKind;
 use arvados_client::{Client, UserUuid, Uuid};
-use serde_json::Value;
 
 use crate::job::Job;
 
@@ -22,11 +21,12 @@ impl OwnerNames {
     pub async fn of(client: &Client, jobs: &[Job]) -> Self {
         let users: BTreeSet<String> = jobs.iter().filter_map(user_uuid).collect();
         let projects: BTreeSet<String> = jobs.iter().filter_map(project_uuid).collect();
-        let (mut names, projects) = tokio::join!(
-            read(client, "users", "username", &users),
-            read(client, "groups", "name", &projects)
+        let (users, projects) = tokio::join!(
+            client.names(NameKind::User, &users),
+            client.names(NameKind::Project, &projects)
         );
-        names.extend(projects);
+        let mut names = users.unwrap_or_default();
+        names.extend(projects.unwrap_or_default());
         Self(names)
     }
 
@@ -57,29 +57,6 @@ pub fn project_uuid(job: &Job) -> Option<String> {
     owner
         .filter(|owner| owner.infix() == PROJECT_INFIX)
         .map(Uuid::to_string)
-}
-
-async fn read(
-    client: &Client,
-    resource: &str,
-    attribute: &str,
-    uuids: &BTreeSet<String>,
-) -> BTreeMap<String, String> {
-    if uuids.is_empty() {
-        return BTreeMap::new();
-    }
-    let query = Query::new()
-        .filter("uuid", "in", uuids)
-        .select(&["uuid", attribute])
-        .limit(uuids.len() as u64);
-    let Ok(page) = client.page::<Value>(resource, &query).await else {
-        return BTreeMap::new();
-    };
-    let name = |row: &Value| {
-        let text = |key: &str| row[key].as_str().map(str::to_owned);
-        Some((text("uuid")?, text(attribute)?))
-    };
-    page.items.iter().filter_map(name).collect()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arvados_client::api::{Bulk, Each, NewLog, NewToken, WantedLock};
+use arvados_client::api::{Bulk, Each, NameKind, NewLog, NewToken, WantedLock};
 use arvados_client::client::Call;
 use arvados_client::filter::Query;
 use arvados_client::records::{Authorization, Container, ContainerState};
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::listing::{POLL_RETRY_BUDGET, fetch_named, fetch_page, fetch_page_after, parse_row};
-use super::{Api, NameKind, QueueCursor, RequestAttempts, owners};
+use super::{Api, QueueCursor, RequestAttempts, projects};
 use crate::act::crash_log::{self, CrashLogError};
 use crate::model::container_record::ListedRecord;
 use crate::observe::change_feed::{ChangeFeed, changed_container};
@@ -116,7 +116,7 @@ impl Api for Client {
         &self,
         containers: &[ContainerUuid],
     ) -> Result<BTreeMap<ContainerUuid, Option<GroupUuid>>, Error> {
-        owners::projects(self, containers).await
+        projects::projects(self, containers).await
     }
 
     async fn names(
@@ -124,7 +124,8 @@ impl Api for Client {
         kind: NameKind,
         uuids: &BTreeSet<String>,
     ) -> Result<BTreeMap<String, String>, Error> {
-        owners::names(self, kind, uuids).await
+        let client = self.with_retry_budget(POLL_RETRY_BUDGET);
+        Client::names(&client, kind, uuids).await
     }
 
     async fn changed(&self, since: Timestamp) -> Result<Option<Vec<ListedRecord>>, Error> {

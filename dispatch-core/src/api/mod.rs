@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
 
-use arvados_client::api::{Bulk, Each, NewLog, NewToken, WantedLock};
+use arvados_client::api::{Bulk, Each, NameKind, NewLog, NewToken, WantedLock};
 use arvados_client::records::{Authorization, ContainerState};
 use arvados_client::{ContainerRequestUuid, ContainerUuid, Error, GroupUuid, Token, TokenUuid};
 use jiff::Timestamp;
@@ -21,7 +21,7 @@ mod client;
 pub mod error_hint;
 pub(crate) mod listing;
 pub mod log_writer;
-mod owners;
+mod projects;
 
 /// A position in the queue: the last container that was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,15 +41,6 @@ pub struct RequestAttempts {
     pub containers: u32,
     /// `container_count_max`: its most containers. 0: the default of the server.
     pub max_containers: u32,
-}
-
-/// What a name belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NameKind {
-    /// A user, whose name is `username`.
-    User,
-    /// A project, that is, a group.
-    Project,
 }
 
 /// The calls a dispatcher makes to the API server. A call that takes a token is authorized by it.

@@ -10,8 +10,8 @@ use serde::Serialize;
 
 /// Maximum length of a user name in scheduler arguments and job comments.
 const MAX_USERNAME_LENGTH: usize = 64;
-/// Maximum number of characters of a project name on the status page.
-const MAX_PROJECT_NAME_LENGTH: usize = 100;
+/// Maximum number of characters of a name on the status page.
+const MAX_NAME_LENGTH: usize = 100;
 
 /// The user and the project of a container. If several requests share the container, the project of
 /// the one with the highest priority counts.
@@ -47,10 +47,10 @@ impl Owner {
     }
 }
 
-/// A project name as one line of limited length.
-pub fn shown_project_name(name: &str) -> String {
+/// A name as one line of limited length.
+pub fn shown_name(name: &str) -> String {
     let shown = name.chars().map(|c| if c.is_control() { ' ' } else { c });
-    shown.take(MAX_PROJECT_NAME_LENGTH).collect()
+    shown.take(MAX_NAME_LENGTH).collect()
 }
 
 #[cfg(test)]
@@ -89,8 +89,8 @@ mod tests {
     }
 
     #[test]
-    fn a_project_name_is_one_line() {
-        assert_eq!(shown_project_name("RNA\n\u{1b}[31m"), "RNA  [31m");
-        assert_eq!(shown_project_name(&"x".repeat(500)).len(), 100);
+    fn a_name_is_one_line() {
+        assert_eq!(shown_name("RNA\n\u{1b}[31m"), "RNA  [31m");
+        assert_eq!(shown_name(&"x".repeat(500)).len(), 100);
     }
 }

@@ -8,11 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use arvados_client::api::NameKind;
 use arvados_client::records::Container;
 use arvados_client::{ContainerUuid, Error, GroupUuid, UserUuid};
 
-use crate::api::{Api, NameKind};
-use crate::model::owner::{KnownOwner, Owner, shown_project_name};
+use crate::api::Api;
+use crate::model::owner::{KnownOwner, Owner, shown_name};
 
 /// Time for which a name is remembered.
 const NAME_TTL: Duration = Duration::from_secs(600);
@@ -44,9 +45,42 @@ impl OwnerNames {
         names.insert(uuid, (Instant::now(), name));
     }
 
-    fn missing(&self, uuids: impl Iterator<Item = String>) -> BTreeSet<String> {
-        uuids.filter(|uuid| self.get(uuid).is_none()).collect()
+    /// The names of `uuids` that are remembered, and the uuids whose names are to be read.
+    fn split(&self, uuids: impl Iterator<Item = String>) -> (Names, BTreeSet<String>) {
+        let (mut known, mut missing) = (Names::new(), BTreeSet::new());
+        for uuid in uuids {
+            match self.get(&uuid) {
+                Some(name) => drop(known.insert(uuid, name)),
+                None => drop(missing.insert(uuid)),
+            }
+        }
+        (known, missing)
     }
+}
+
+/// Names by uuid; none if there is no such name. What is in it does not expire: a name that is lost
+/// between two looks would charge a job to nobody's account.
+type Names = BTreeMap<String, Option<String>>;
+
+/// The names of users or projects.
+async fn names_of(
+    api: &impl Api,
+    remembered: &OwnerNames,
+    kind: NameKind,
+    uuids: impl Iterator<Item = String>,
+) -> Result<Names, Error> {
+    let (mut names, missing) = remembered.split(uuids);
+    if missing.is_empty() {
+        return Ok(names);
+    }
+    let mut found = api.names(kind, &missing).await?;
+    for uuid in missing {
+        let name = found.remove(&uuid).filter(|name| !name.is_empty());
+        let name = name.map(|name| shown_name(&name));
+        remembered.remember(uuid.clone(), name.clone());
+        names.insert(uuid, name);
+    }
+    Ok(names)
 }
 
 /// A container, its user and the project of its request.
@@ -59,26 +93,16 @@ pub async fn named_owners(
     containers: Vec<Ownership>,
 ) -> Result<BTreeMap<ContainerUuid, KnownOwner>, Error> {
     let users = containers.iter().filter_map(|(_, user, _)| user.as_ref());
-    let users = names.missing(users.map(ToString::to_string));
-    let projects = containers
-        .iter()
-        .filter_map(|(_, _, project)| project.as_ref());
-    let projects = names.missing(projects.map(ToString::to_string));
-    for (kind, missing) in [(NameKind::User, users), (NameKind::Project, projects)] {
-        if missing.is_empty() {
-            continue;
-        }
-        let mut found = api.names(kind, &missing).await?;
-        for uuid in missing {
-            let name = found.remove(&uuid).filter(|name| !name.is_empty());
-            names.remember(uuid, name.map(|name| shown_project_name(&name)));
-        }
-    }
+    let users = users.map(ToString::to_string);
+    let users = names_of(api, names, NameKind::User, users).await?;
+    let groups = containers.iter().filter_map(|(.., group)| group.as_ref());
+    let groups = groups.map(ToString::to_string);
+    let groups = names_of(api, names, NameKind::Project, groups).await?;
     let owner = |(container, user, project): Ownership| {
-        let name = |uuid: Option<&str>| names.get(uuid?).flatten();
+        let name = |names: &Names, uuid: Option<&str>| names.get(uuid?).cloned().flatten();
         let owner = Owner {
-            username: name(user.as_ref().map(UserUuid::as_str)),
-            project_name: name(project.as_ref().map(GroupUuid::as_str)),
+            username: name(&users, user.as_ref().map(UserUuid::as_str)),
+            project_name: name(&groups, project.as_ref().map(GroupUuid::as_str)),
             user,
             project,
         };
@@ -105,15 +129,18 @@ mod tests {
     #[test]
     fn names_are_remembered_also_when_there_is_none() {
         let names = OwnerNames::default();
-        let all = ["a", "b", "c"].map(str::to_owned);
+        let all = || ["a", "b", "c"].map(str::to_owned).into_iter();
         names.remember("a".into(), Some("ada".into()));
         names.remember("b".into(), None);
-        assert_eq!(names.missing(all.into_iter()), BTreeSet::from(["c".into()]));
-        assert_eq!(names.get("a"), Some(Some("ada".into())));
-        assert_eq!(names.get("b"), Some(None));
+        let (known, missing) = names.split(all());
+        assert_eq!(missing, BTreeSet::from(["c".into()]));
         for n in 0..MAX_NAMES {
             names.remember(n.to_string(), None);
         }
         assert!(names.names().len() <= MAX_NAMES);
+        assert_eq!(names.get("a"), None, "it made room");
+        // What was looked up before stays.
+        let expected = [("a".into(), Some("ada".into())), ("b".into(), None)];
+        assert_eq!(known, Names::from(expected));
     }
 }

@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use arvados_client::api::{Bulk, Each, NewLog, NewToken, WantedLock};
+use arvados_client::api::{Bulk, Each, NameKind, NewLog, NewToken, WantedLock};
 use arvados_client::records::{Authorization, ContainerState};
 use arvados_client::{ContainerRequestUuid, ContainerUuid, Error, GroupUuid, Token, TokenUuid};
 use dispatch_core::Api;
 use dispatch_core::act::crash_log::CrashLogError;
-use dispatch_core::api::{NameKind, QueueCursor, RequestAttempts};
+use dispatch_core::api::{QueueCursor, RequestAttempts};
 use dispatch_core::model::container_record::{ContainerSnapshot, ListedRecord};
 use dispatch_core::model::resources::ResourceRequest;
 use dispatch_core::observe::change_feed::ChangeFeed;

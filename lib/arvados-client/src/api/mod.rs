@@ -14,3 +14,4 @@ pub use authorizations::{NewToken, NewUserToken};
 pub use bulk::{Bulk, Each, NewLog, WantedLock};
 pub use container_logs::{LogFile, LogRange, LogStream};
 pub use gateway::GatewayTunnel;
+pub use users::NameKind;

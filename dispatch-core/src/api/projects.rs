@@ -1,15 +1,12 @@
-//! Calls about the owners of containers: the projects of their requests, and names of users and
-//! projects.
-//!
-//! Input: uuids. Output: projects by container, and names by uuid.
+//! Finds the projects of containers. Input: uuids of containers. Output: the project of the request
+//! that counts, for each.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use arvados_client::filter::Query;
 use arvados_client::{Client, ContainerUuid, Error, GroupUuid};
 use serde_json::Value;
 
-use super::NameKind;
 use super::listing::POLL_RETRY_BUDGET;
 
 /// Maximum number of requests read in one call.
@@ -61,29 +58,6 @@ fn project_of(request: &Value) -> Option<(ContainerUuid, Option<GroupUuid>)> {
     let container = ContainerUuid::parse(text("container_uuid")?).ok()?;
     let project = text("owner_uuid").and_then(|uuid| GroupUuid::parse(uuid).ok());
     Some((container, project))
-}
-
-/// The names of those of `uuids` that exist and have one.
-pub(super) async fn names(
-    client: &Client,
-    kind: NameKind,
-    uuids: &BTreeSet<String>,
-) -> Result<BTreeMap<String, String>, Error> {
-    let (resource, attribute) = match kind {
-        NameKind::User => ("users", "username"),
-        NameKind::Project => ("groups", "name"),
-    };
-    let query = Query::new()
-        .filter("uuid", "in", uuids)
-        .select(&["uuid", attribute])
-        .limit(uuids.len() as u64);
-    let client = client.with_retry_budget(POLL_RETRY_BUDGET);
-    let page = client.page::<Value>(resource, &query).await?;
-    let name = |row: &Value| {
-        let text = |key: &str| row[key].as_str().map(str::to_owned);
-        Some((text("uuid")?, text(attribute)?))
-    };
-    Ok(page.items.iter().filter_map(name).collect())
 }
 
 #[cfg(test)]
