@@ -14,7 +14,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric, Registry};
 
 use crate::model::decision::Decision;
 use crate::model::owner::Owner;
@@ -105,38 +105,30 @@ impl Metrics {
         let registry = &mut self.registry;
         #[rustfmt::skip]
         let families = [
-            ("jobs", "Jobs of this dispatcher in the newest listing of the scheduler, by state", self.jobs.clone()),
-            ("containers", "Known containers, by state", self.containers.clone()),
+            ("jobs", "Jobs of this dispatcher in the newest listing of the scheduler, by state", &self.jobs),
+            ("containers", "Known containers, by state", &self.containers),
         ];
-        for (name, help, family) in families {
-            registry.register(name, help, family);
-        }
+        register_all(registry, &families);
         #[rustfmt::skip]
         let times = [
             ("oldest_queued_seconds", "Age of the oldest queued container that may start; 0 if there is none", &self.oldest_queued),
             ("api_answered_timestamp_seconds", "Time of the last complete poll of the API server", &self.api_answered),
             ("scheduler_answered_timestamp_seconds", "Time of the last complete listing of the scheduler", &self.scheduler_answered),
         ];
-        for (name, help, gauge) in times {
-            registry.register(name, help, gauge.clone());
-        }
+        register_all(registry, &times);
         #[rustfmt::skip]
         let gauges = [
             ("breaker_open", "1 while no job is submitted, because several attempts in a row failed", &self.breaker),
             ("submit_host_failed", "1 while no job is submitted, because this host cannot write the files of jobs or run the submit command", &self.host_failed),
             ("nodes_shunned", "Nodes that get no new jobs, because the attempts of several containers failed there", &self.excluded_nodes),
         ];
-        for (name, help, gauge) in gauges {
-            registry.register(name, help, gauge.clone());
-        }
+        register_all(registry, &gauges);
         #[rustfmt::skip]
         let histograms = [
             ("locked_seconds", "Time from the lock of a container until its command runs", &self.locked),
             ("running_seconds", "Time for which containers were Running", &self.running),
         ];
-        for (name, help, histogram) in histograms {
-            registry.register(name, help, histogram.clone());
-        }
+        register_all(registry, &histograms);
         let help = "Known containers, by their first partition and by state";
         registry.register("partition_containers", help, self.by_partition.clone());
         let help = "Known containers, by user and by state";
@@ -221,6 +213,13 @@ impl Metrics {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
         Ok(text)
+    }
+}
+
+/// Registers metrics with their names and help texts.
+fn register_all<M: Metric + Clone>(registry: &mut Registry, metrics: &[(&str, &str, &M)]) {
+    for (name, help, metric) in metrics {
+        registry.register(*name, *help, (*metric).clone());
     }
 }
 

@@ -151,6 +151,14 @@ impl GrantedKinds {
 }
 
 impl NodeClasses {
+    /// These partitions, or the default one if none is named.
+    fn or_default<'a>(&'a self, partitions: &'a [String]) -> &'a [String] {
+        match partitions {
+            [] => self.default_partition.as_slice(),
+            named => named,
+        }
+    }
+
     /// The time limits of these partitions for a container; an empty list means the default one.
     pub fn times(
         &self,
@@ -158,10 +166,7 @@ impl NodeClasses {
         requested: GrantedKinds,
         partitions: &[String],
     ) -> PartitionTimes {
-        let partitions = match partitions {
-            [] => self.default_partition.as_slice(),
-            named => named,
-        };
+        let partitions = self.or_default(partitions);
         let default = partitions
             .iter()
             .filter_map(|name| self.default_times.get(name));
@@ -183,10 +188,7 @@ impl NodeClasses {
         requested: GrantedKinds,
         partitions: &[String],
     ) -> u64 {
-        let partitions = match partitions {
-            [] => self.default_partition.as_slice(),
-            named => named,
-        };
+        let partitions = self.or_default(partitions);
         let mut nodes: BTreeMap<&str, u64> = BTreeMap::new();
         for class in self.fitting(needs, requested, partitions) {
             let count = nodes.entry(&class.partition).or_default();
