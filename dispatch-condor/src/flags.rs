@@ -313,6 +313,15 @@ mod tests {
             let error = settings(file, more).unwrap_err();
             assert!(error.contains(words), "{error}");
         }
+        let owners = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(owners.path(), "* '+X=\"thedispatchtokenitself\"'\n").unwrap();
+        let flag = format!("--owner-map={}", owners.path().display());
+        let error = settings("", &[&flag]).unwrap_err();
+        assert!(
+            error.contains("line of *") && error.contains("dispatch token"),
+            "{error}"
+        );
+        assert!(!error.contains("itself"), "{error}");
         assert!(settings("EnvironmentVariables: {AWS_CREDENTIALS_FILE: /x}", &[]).is_ok());
     }
 }

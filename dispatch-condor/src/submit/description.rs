@@ -128,10 +128,18 @@ impl Settings {
         };
         let lines = self.lines(&params)?;
         let has_secret = |line: &&Line| secret.is_some_and(|secret| line.text.contains(secret));
-        match lines.iter().find(has_secret) {
-            None => Ok(()),
-            Some(line) => Err(DescriptionError::HoldsToken(line.key())),
+        if let Some(line) = lines.iter().find(has_secret) {
+            return Err(DescriptionError::HoldsToken(line.key()));
         }
+        let owners = self.owner_map.iter().flat_map(|map| map.lines());
+        for (who, templates) in owners {
+            let is_secret = |text: &String| secret.is_some_and(|secret| text.contains(secret));
+            if templates.iter().any(is_secret) {
+                let line = format!("the owner map's line of {who}");
+                return Err(DescriptionError::HoldsToken(line));
+            }
+        }
+        Ok(())
     }
 
     /// The description of jobs that differ only in the fields of their items.

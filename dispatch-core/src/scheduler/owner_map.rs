@@ -38,6 +38,9 @@ pub enum OwnerMapError {
         /// The error of the file system.
         source: io::Error,
     },
+    /// The last line has no line break, so that the file may be cut.
+    #[error("the last line of the owner map {} has no line break: is the file complete?", .0.display())]
+    Cut(PathBuf),
     /// The file has no line.
     #[error("the owner map {} has no line", .0.display())]
     Empty(PathBuf),
@@ -242,6 +245,9 @@ fn read(path: &Path, check: ArgumentCheck) -> Result<(Version, Arc<[Line]>), Own
         return Err(unreadable(io::Error::other(why)));
     }
     let text = fs::read_to_string(path).map_err(unreadable)?;
+    if !text.is_empty() && !text.ends_with('\n') {
+        return Err(OwnerMapError::Cut(path.to_owned()));
+    }
     let lines = parse(&text, check).map_err(|(line, why)| OwnerMapError::Wrong {
         path: path.to_owned(),
         line,
@@ -355,6 +361,9 @@ mod tests {
         }
         let (_dir, empty) = map("# nobody\n");
         assert!(empty.unwrap_err().contains("has no line"));
+        // A full disk, or an editor at work: the account would be another one.
+        let (_dir, cut) = map("* --account=genom");
+        assert!(cut.unwrap_err().contains("is the file complete"));
         let (_dir, mail) = map("ada@example.org --account=a\n");
         assert!(mail.unwrap_err().contains("neither a user name"));
         let missing = OwnerMap::open(Path::new("/nowhere/map"), any).unwrap_err();
