@@ -10,7 +10,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use arvados_client::ContainerUuid;
-use crunch_contract::{LEAVE_STOPPED, StatusLine};
+use crunch_contract::{LEAVE_TO_DISPATCHER, StatusLine};
 use fail_points::fail_point;
 use host_state::trash;
 use serde::Deserialize;
@@ -181,7 +181,7 @@ impl CrunchRun {
     fn arguments(&self, dir: &JobDir, record: &JobRecord) -> Vec<std::ffi::OsString> {
         let mut arguments: Vec<std::ffi::OsString> = vec![
             "--detach".into(),
-            LEAVE_STOPPED.into(),
+            LEAVE_TO_DISPATCHER.into(),
             "--job-dir".into(),
             dir.path().into(),
             "--token-file".into(),

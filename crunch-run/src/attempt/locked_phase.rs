@@ -236,6 +236,7 @@ impl Attempt<'_> {
     pub async fn end_while_locked(
         &self,
         failure: Failure,
+        claim: &Claim,
         status: Status,
         uploader: &LogUploader,
     ) -> ExitCode {
@@ -260,7 +261,12 @@ impl Attempt<'_> {
         );
         // The reason is in the record; the log has only details.
         let log = log.ok().and_then(Result::ok);
-        let update = verdict::refusal(&reason, runtime_status, log.as_ref());
+        let verdict = verdict::refusal(reason);
+        let left = self.leave_permanent(claim, &verdict, &runtime_status, log.as_ref());
+        if let Some(code) = left.await {
+            return code;
+        }
+        let update = verdict.update(runtime_status, log.as_ref(), None);
         let update = own_record::update(&self.settings.uuid, &update);
         match self.client.send::<Value>(update).await {
             Ok(_) => ExitCode::Recorded,

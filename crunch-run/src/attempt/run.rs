@@ -132,7 +132,7 @@ impl Attempt<'_> {
             Ok(prepared) => prepared,
             Err(failure) => {
                 return self
-                    .end_while_locked(failure.check_node(), status, &uploader)
+                    .end_while_locked(failure.check_node(), &claim, status, &uploader)
                     .await;
             }
         };
@@ -152,7 +152,10 @@ impl Attempt<'_> {
                 }
                 code
             }
-            Err(failure) => self.end_while_locked(failure, status, &uploader).await,
+            Err(failure) => {
+                self.end_while_locked(failure, &claim, status, &uploader)
+                    .await
+            }
         };
         fail_point("run.before-scratch-removed");
         if code != ExitCode::Undelivered {
@@ -166,7 +169,7 @@ impl Attempt<'_> {
         match self.start_container(context, &status, host).await {
             Ok(running) => self.finish(running, context, status).await,
             Err(failure) => {
-                self.end_while_locked(failure, status, context.uploader)
+                self.end_while_locked(failure, context.claim, status, context.uploader)
                     .await
             }
         }

@@ -194,7 +194,7 @@ impl Attempt<'_> {
         self.report_broken_node(&verdict).await;
         self.log_host_usage(leftovers.host).await;
         leftovers.checkpoints.stop().await;
-        if self.is_left_to_dispatcher(&verdict) {
+        if self.is_stop_left_to_dispatcher(&verdict) {
             return self.leave_stopped(&verdict, context.uploader).await;
         }
         undelivered_run.verdict = Some(verdict.clone());
@@ -203,6 +203,10 @@ impl Attempt<'_> {
         let last = delivery.last_log(context.uploader, status, &run.first_log);
         let (log, runtime_status) = last.await;
         self.timings.end("logs");
+        let left = self.leave_permanent(claim, &verdict, &runtime_status, Some(&log));
+        if let Some(code) = left.await {
+            return code;
+        }
         undelivered_run.log = Some(log);
         self.record_verdict(&delivery, &verdict, runtime_status, undelivered_run)
             .await
@@ -407,7 +411,7 @@ impl Attempt<'_> {
     /// Saves undelivered.json, in case this process is killed before delivery.
     fn save_undelivered_record(&self, undelivered_run: &UndeliveredRun) {
         let verdict = undelivered_run.verdict.as_ref();
-        if verdict.is_some_and(|verdict| self.is_left_to_dispatcher(verdict)) {
+        if verdict.is_some_and(|verdict| self.is_stop_left_to_dispatcher(verdict)) {
             return;
         }
         if let Err(error) = undelivered_run.write(self.dir) {

@@ -23,6 +23,8 @@ pub struct ServerInfo {
     pub services: Vec<KeepService>,
     /// Whether a container gateway may choose its own secret.
     pub takes_any_gateway_secret: bool,
+    /// Whether a permanent failure of a container ends its requests.
+    pub ends_permanent_failures: bool,
 }
 
 impl ServerInfo {
@@ -45,6 +47,7 @@ impl ServerInfo {
             replicas: discovery.keep_options().replicas,
             services: services?,
             takes_any_gateway_secret: discovery.takes_any_gateway_secret(),
+            ends_permanent_failures: discovery.ends_permanent_failures(),
         };
         // Services named by the environment are not the server's list.
         if let Some(file) = file.filter(|_| endpoint.keep_services.is_empty())
@@ -122,6 +125,7 @@ mod tests {
             replicas: 2,
             services: vec![],
             takes_any_gateway_secret: false,
+            ends_permanent_failures: false,
         };
         facts.write(&file).unwrap();
         assert_eq!(read(&file), Some(facts.clone()));

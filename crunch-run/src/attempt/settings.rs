@@ -46,8 +46,8 @@ pub struct Settings {
     pub limit_memory: bool,
     pub statistics_period: Duration,
     pub stop_grace: Duration,
-    /// Whether the dispatcher gives the record its final state after a signal.
-    pub leave_stopped: bool,
+    /// Whether the dispatcher gives the record its final state where crunch-run cannot.
+    pub leave_to_dispatcher: bool,
     pub kill_after: Duration,
     /// Time for which delivery of results is retried.
     pub delivery_timeout: Duration,
@@ -124,7 +124,7 @@ impl Settings {
             limit_memory: flags.enable_memory_limit,
             statistics_period: flags.crunchstat_interval,
             stop_grace: flags.stop_grace,
-            leave_stopped: flags.leave_stopped,
+            leave_to_dispatcher: flags.leave_to_dispatcher,
             kill_after: flags.kill_after,
             delivery_timeout: flags.delivery_timeout,
             log_limit: flags.log_limit,

@@ -144,10 +144,11 @@ pub struct Flags {
     #[arg(long, value_parser = units::parse_duration, default_value = "10s", value_name = "TIME")]
     pub stop_grace: Duration,
 
-    /// If a signal stops the command, leave the record Running and exit 79: the dispatcher that
-    /// started this then records who stopped it. Without this flag the record becomes Cancelled
+    /// Leave two kinds of end to the dispatcher that started this, and exit 79: a signal stops the
+    /// command, or the container cannot succeed and the server would run it again. Without this
+    /// flag the record becomes Cancelled
     #[arg(long)]
-    pub leave_stopped: bool,
+    pub leave_to_dispatcher: bool,
 
     /// Kill the container this long after its maximum run time plus --stop-grace, even if
     /// crunch-run itself hangs

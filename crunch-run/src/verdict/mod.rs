@@ -395,13 +395,19 @@ impl Verdict {
         attributes
     }
 
-    fn status(&self, mut status: RuntimeStatus) -> RuntimeStatus {
+    /// Whether every other attempt would fail in the same way.
+    pub fn is_permanent_failure(&self) -> bool {
+        self.state == ContainerState::Cancelled && self.permanent
+    }
+
+    /// `runtime_status` with the verdict.
+    pub fn status(&self, mut status: RuntimeStatus) -> RuntimeStatus {
         status.activity = None;
         if let Some(error) = &self.error {
             status.error = Some(error.sentence.clone());
             status.error_detail = Some(error.detail.clone());
         }
-        if self.state == ContainerState::Cancelled && self.permanent {
+        if self.is_permanent_failure() {
             status
                 .extra
                 .insert(PERMANENT_FAILURE.to_owned(), Value::Bool(true));
@@ -418,18 +424,17 @@ impl Verdict {
     }
 }
 
-/// The update that cancels a Locked record because of a user error.
-pub fn refusal(reason: &Reason, status: RuntimeStatus, log: Option<&Pdh>) -> Value {
-    let verdict = Verdict {
+/// The verdict on a Locked record because of a user error.
+pub fn refusal(reason: Reason) -> Verdict {
+    Verdict {
         permanent: true,
         kind: VerdictKind::Refused,
         state: ContainerState::Cancelled,
         exit_code: None,
         output: None,
-        error: Some(reason.clone()),
+        error: Some(reason),
         warning: None,
-    };
-    verdict.update(status, log, None)
+    }
 }
 
 #[cfg(test)]

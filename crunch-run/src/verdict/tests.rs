@@ -270,7 +270,7 @@ fn the_update_carries_what_the_state_allows() {
     assert!(status.get("activity").is_none());
     assert!(status["warningDetail"].as_str().unwrap().ends_with("\nw"));
 
-    let refused = refusal(&Reason::new("s", "d"), there, None);
+    let refused = refusal(Reason::new("s", "d")).update(there, None, None);
     let names: Vec<&String> = refused.as_object().unwrap().keys().collect();
     assert_eq!(names, ["runtime_status", "state"]);
     assert_eq!(refused["runtime_status"]["errorDetail"], "d");

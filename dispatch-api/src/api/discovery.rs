@@ -46,6 +46,7 @@ const TOKEN_EXTRAS: &[ExtraMethod] = &[
 /// Extensions of this server; see `docs/bulk.md`.
 const BULK_CREATE: &str = "bulk_create";
 const GATEWAY_AUTH: &str = "gatewayAuth";
+const PERMANENT_FAILURES: &str = "permanentFailures";
 const BULK_LOCK: &str = "bulk_lock";
 const LOG_EXTRAS: &[ExtraMethod] = &[(BULK_CREATE, "POST", "logs/bulk_create")];
 const USER_EXTRAS: &[ExtraMethod] = &[
@@ -150,6 +151,8 @@ fn api_description(rules: &Rules) -> Value {
         // An executor may choose the secret of its gateway, because its attempt token authenticates
         // it.
         about[GATEWAY_AUTH] = json!("attempt-token");
+        // An executor that finds a permanent failure ends the requests of its container.
+        about[PERMANENT_FAILURES] = json!("end-requests");
     }
     about
 }

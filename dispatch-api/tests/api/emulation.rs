@@ -337,7 +337,12 @@ async fn there_are_no_bulk_calls_and_nothing_of_ours_in_the_discovery_document()
         .text()
         .await
         .unwrap();
-    for word in ["bulk_", "dispatcher suite", "gatewayAuth"] {
+    for word in [
+        "bulk_",
+        "dispatcher suite",
+        "gatewayAuth",
+        "permanentFailures",
+    ] {
         assert!(!there.contains(word), "{word}");
         assert!(here.contains(word), "{word}");
     }

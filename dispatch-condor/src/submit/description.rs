@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arvados_client::{ContainerUuid, TokenUuid};
-use crunch_contract::LEAVE_STOPPED;
+use crunch_contract::LEAVE_TO_DISPATCHER;
 use crunch_contract::job_dir::token_file_for;
 use dispatch_core::model::instance_types::{InstanceType, NoInstanceTypeFits, name_for};
 use dispatch_core::model::owner::Owner;
@@ -252,7 +252,12 @@ impl Settings {
         let theirs = theirs.map(|word| quoting::word("an argument of crunch-run", word));
         let mut words = theirs.collect::<Result<Vec<_>, _>>()?;
         // Relative paths: transferred into the job's directory.
-        let ours = [LEAVE_STOPPED, "--token-file", token, "$(ContainerName)"];
+        let ours = [
+            LEAVE_TO_DISPATCHER,
+            "--token-file",
+            token,
+            "$(ContainerName)",
+        ];
         words.extend(ours.map(quoting::with_macros));
         Ok(quoting::quoted_list(&words))
     }

@@ -3,7 +3,7 @@
 //!
 //! Input: the container, its attempt token and the [`JobExit`] from the scheduler. Output: a
 //! cancelled record, with the reason, and an [`Outcome`]. If the site took the job away, the
-//! container's requests get one more attempt first.
+//! container's requests get one more attempt first; if no other attempt can succeed, they get none.
 
 use arvados_client::records::ContainerState;
 use arvados_client::{ContainerUuid, TokenUuid};
@@ -16,6 +16,7 @@ use crate::act::unlock::{defer_reason, ended_event, exit_unknown};
 use crate::act::{TaskResult, TaskRunner};
 use crate::api::Api;
 use crate::model::attempt_token::AttemptToken;
+use crate::model::container_record::ContainerSnapshot;
 use crate::model::decision::Decision;
 use crate::model::outcome::Outcome;
 use crate::model::reason::Reason;
@@ -24,10 +25,21 @@ use crate::scheduler::{Eviction, ExitCause, JobExit, Scheduler, Uncertainty};
 
 /// What the record and the decision say of a cancelled container.
 #[derive(Debug, Clone)]
-struct CancelReport {
+pub(super) struct CancelReport {
+    /// Reason in the record.
     reason: String,
-    /// How the site took the job away, and whether that counts as an attempt.
-    eviction: Option<(Eviction, bool)>,
+    kind: CancelKind,
+}
+
+/// Who or what ended the container.
+#[derive(Debug, Clone)]
+enum CancelKind {
+    /// Its executor is gone, and the site did not take it away.
+    Lost,
+    /// The site took the job away. `counts`: this was an attempt of the request.
+    Evicted { eviction: Eviction, counts: bool },
+    /// crunch-run wrote the reason; `how` describes the end.
+    Recorded { how: String },
 }
 
 impl CancelReport {
@@ -35,25 +47,36 @@ impl CancelReport {
     fn lost(reason: String) -> Self {
         Self {
             reason,
-            eviction: None,
+            kind: CancelKind::Lost,
+        }
+    }
+
+    /// A report on a final record in which crunch-run wrote the reason.
+    pub(super) fn recorded(record: &ContainerSnapshot) -> Self {
+        let error = record.status.as_ref().and_then(|s| s.error.clone());
+        let how = record.end();
+        Self {
+            reason: error.unwrap_or_default(),
+            kind: CancelKind::Recorded { how },
         }
     }
 
     fn event(self, container: ContainerUuid) -> Decision {
         let (state, reason) = (ContainerState::Cancelled, self.reason);
-        match self.eviction {
-            Some((eviction, counts)) => Decision::Evicted {
+        match self.kind {
+            CancelKind::Evicted { eviction, counts } => Decision::Evicted {
                 container,
                 state,
                 reason,
                 eviction,
                 counts,
             },
-            None => Decision::ExecutorLost {
+            CancelKind::Lost => Decision::ExecutorLost {
                 container,
                 state,
                 reason,
             },
+            CancelKind::Recorded { how } => Decision::Ended { container, how },
         }
     }
 }
@@ -86,11 +109,13 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             }
             _ => exit.reason_or_default(),
         });
-        if let (Reason::JobGone, Some(eviction), Some(token)) =
-            (reason, exit.cause.eviction(), &token)
-        {
-            match self.allow_retry(&container, token).await {
-                Ok(allowed) => report.eviction = Some((eviction, !allowed)),
+        if let (Reason::JobGone, Some(token)) = (reason, &token) {
+            if let Some(result) = self.cancel_permanent_failure(&container, token).await {
+                return result;
+            }
+            match self.set_retry(&container, token, exit.cause).await {
+                Ok(None) => {}
+                Ok(Some(kind)) => report.kind = kind,
                 Err(error) => return self.not_cancelled(container, &attempt, report, error).await,
             }
         }
@@ -100,6 +125,26 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
         match cancelled {
             Ok(()) => self.conclude_cancel(container, &attempt, report).await,
             Err(error) => self.not_cancelled(container, &attempt, report, error).await,
+        }
+    }
+
+    /// Sets how often the container's requests may be tried, and returns how that is reported.
+    async fn set_retry(
+        &self,
+        container: &ContainerUuid,
+        token: &AttemptToken,
+        cause: ExitCause,
+    ) -> Result<Option<CancelKind>, HolderError> {
+        match cause {
+            ExitCause::Evicted(eviction) => {
+                let counts = !self.allow_retry(container, token).await?;
+                Ok(Some(CancelKind::Evicted { eviction, counts }))
+            }
+            ExitCause::Limit => {
+                let forbidden = self.forbid_retry(container).await;
+                forbidden.map(|()| None).map_err(HolderError::Api)
+            }
+            ExitCause::Unknown => Ok(None),
         }
     }
 
@@ -132,7 +177,7 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
     }
 
     /// The result of a cancellation that the server refused.
-    async fn not_cancelled(
+    pub(super) async fn not_cancelled(
         &self,
         container: ContainerUuid,
         attempt: &TokenUuid,
@@ -174,10 +219,12 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             Some(token) => {
                 let log = self.save_crash_log(container, exit).await;
                 let mut status = json!({"error": report.reason, "errorDetail": exit.detail});
-                match (report.eviction, exit.cause) {
-                    (Some((eviction, _)), _) => status[EVICTION] = eviction.word().into(),
-                    (None, ExitCause::Limit) => status[PERMANENT_FAILURE] = true.into(),
-                    (None, _) => {}
+                match (&report.kind, exit.cause) {
+                    (CancelKind::Evicted { eviction, .. }, _) => {
+                        status[EVICTION] = eviction.word().into();
+                    }
+                    (_, ExitCause::Limit) => status[PERMANENT_FAILURE] = true.into(),
+                    _ => {}
                 }
                 let mut change = json!({"state": "Cancelled", "runtime_status": status});
                 if let Some(log) = log {
@@ -198,7 +245,7 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
     }
 
     /// Cleans up after the record became Cancelled.
-    async fn conclude_cancel(
+    pub(super) async fn conclude_cancel(
         &self,
         container: ContainerUuid,
         attempt: &TokenUuid,

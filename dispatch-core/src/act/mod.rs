@@ -7,6 +7,7 @@ pub mod crash_log;
 pub mod end_attempt;
 mod holder;
 pub mod lock;
+mod permanent_failure;
 mod record_undelivered;
 pub mod runner;
 mod stop;

@@ -1,7 +1,8 @@
 //! Unlocks a container whose attempt ran nothing, or whose executor is gone.
 //!
 //! Input: the container, its attempt token and the [`JobExit`] from the scheduler. Output: an
-//! unlocked record, with the reason, and an [`Outcome`].
+//! unlocked record, with the reason, and an [`Outcome`]. If crunch-run found that the container
+//! cannot succeed, the record is cancelled instead.
 
 use std::time::Duration;
 
@@ -120,6 +121,10 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             let exit = self.scheduler.job_exit(&container, &attempt).await;
             if let Some(why) = defer_reason(&exit, false) {
                 return exit_unknown(&container, &exit, why);
+            }
+            let permanent = self.cancel_permanent_failure(&container, &token).await;
+            if let Some(result) = permanent {
+                return result;
             }
             // What the site took away says nothing about the node.
             if exit.cause.eviction().is_none() {

@@ -56,12 +56,13 @@ impl Eviction {
 }
 
 impl ExitCause {
-    /// The cause that crunch-run's exit status shows, where the scheduler does not tell more.
+    /// The cause that crunch-run's exit status shows, where the scheduler does not tell more, and
+    /// the record does not say that the container cannot succeed.
     /// `NotOurs` is asked about only while this attempt holds the record: then an earlier start of
     /// the same job had it.
     pub fn of_status(status: i64) -> Self {
         match ExitCode::from_status(status) {
-            Some(ExitCode::Stopped) => Self::Evicted(Eviction::Signalled),
+            Some(ExitCode::LeftToDispatcher) => Self::Evicted(Eviction::Signalled),
             Some(ExitCode::NotOurs) => Self::Evicted(Eviction::Requeued),
             _ => Self::Unknown,
         }

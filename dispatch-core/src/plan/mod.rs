@@ -11,7 +11,7 @@
 //! | Locked | ours | being submitted | – | wait for the answer | the same |
 //! | Locked | ours | submitted, adopted | present | wait | stop the job |
 //! | Locked | ours | submitted, adopted | present, cannot start, start timeout passed | stop the job | stop the job |
-//! | Locked | ours | submitted, adopted | absent | unlock | unlock |
+//! | Locked | ours | submitted, adopted | absent | unlock; cancel if the record says that no attempt can succeed | the same |
 //! | Running | ours | any | present | wait | stop the job |
 //! | Running | ours | any | absent | cancel the record, with the scheduler's verdict | the same |
 //! | Running | ours | its results are on its node | absent | wait for their delivery; cancel when the time for it is over | cancel |

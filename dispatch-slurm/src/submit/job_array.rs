@@ -30,7 +30,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use arvados_client::{ContainerUuid, TokenUuid};
-use crunch_contract::LEAVE_STOPPED;
+use crunch_contract::LEAVE_TO_DISPATCHER;
 use dispatch_core::model::owner::Owner;
 use dispatch_core::service::subcommands::dry_run::Source;
 
@@ -149,7 +149,7 @@ impl ArrayTemplate {
         script.push_str("*) exit 75;;\nesac\n");
         let _ = write!(
             script,
-            "exec {crunch_run} {LEAVE_STOPPED} --token-file {state_dir}/\"$1\"/\"$2\" \"$1\""
+            "exec {crunch_run} {LEAVE_TO_DISPATCHER} --token-file {state_dir}/\"$1\"/\"$2\" \"$1\""
         );
         script.push_str(match self.our_output {
             true => "",

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arvados_client::ContainerUuid;
-use crunch_contract::LEAVE_STOPPED;
+use crunch_contract::LEAVE_TO_DISPATCHER;
 use dispatch_core::model::resources::ResourceRequest;
 use dispatch_core::scheduler::command::Command;
 use dispatch_core::scheduler::template::{TemplateError, Values, render};
@@ -249,7 +249,7 @@ impl Settings {
     ) -> Result<String, shlex::QuoteError> {
         let token_file = token_file.to_string_lossy();
         let words = self.crunch_run.iter().map(String::as_str).chain([
-            LEAVE_STOPPED,
+            LEAVE_TO_DISPATCHER,
             "--token-file",
             &token_file,
             container.as_str(),

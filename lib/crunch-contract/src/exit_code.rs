@@ -18,9 +18,9 @@ pub enum ExitCode {
     Undelivered = 77,
     /// The flags or the environment of crunch-run are wrong.
     Misconfigured = 78,
-    /// A signal stopped the command, and the record is still Running: its dispatcher finds out who
-    /// sent the signal, and gives the record its final state.
-    Stopped = 79,
+    /// The dispatcher gives the record its final state: a signal stopped the command, or the record
+    /// says that no other attempt can succeed.
+    LeftToDispatcher = 79,
 }
 
 impl ExitCode {
@@ -30,7 +30,7 @@ impl ExitCode {
         Self::NotOurs,
         Self::Undelivered,
         Self::Misconfigured,
-        Self::Stopped,
+        Self::LeftToDispatcher,
     ];
 
     /// The number.
@@ -62,7 +62,7 @@ pub fn describe(status: i64) -> &'static str {
             "the container ran, but its results could not be delivered and are kept on the node"
         }
         (Some(ExitCode::Misconfigured), _) => "crunch-run is misconfigured on that node",
-        (Some(ExitCode::Stopped), _) => "a signal stopped the container",
+        (Some(ExitCode::LeftToDispatcher), _) => "a signal stopped the container",
         // As a shell says it.
         (None, 126) => "crunch-run cannot be executed on that node",
         (None, 127) => "crunch-run is not on that node, under the name that the dispatcher gives",

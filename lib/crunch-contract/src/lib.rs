@@ -7,9 +7,9 @@
 pub mod job_dir;
 pub mod runtime_status;
 
-/// The flag by which a dispatcher says that it gives the record its final state after a signal:
-/// crunch-run then ends with [`ExitCode::Stopped`].
-pub const LEAVE_STOPPED: &str = "--leave-stopped";
+/// The flag by which a dispatcher says that it gives the record its final state where crunch-run
+/// cannot: crunch-run then ends with [`ExitCode::LeftToDispatcher`].
+pub const LEAVE_TO_DISPATCHER: &str = "--leave-to-dispatcher";
 
 mod exit_code;
 mod status_line;

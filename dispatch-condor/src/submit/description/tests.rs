@@ -55,7 +55,7 @@ fn a_description_says_everything_and_no_secret() {
     let text = describe(&settings(&lines), &needs).unwrap();
     for line in [
         "executable = /opt/crunch-run",
-        r#"arguments = "'--it''s ""so"" $(DOLLAR)(x)' '--leave-stopped' '--token-file' 'token-$(AttemptName)' '$(ContainerName)'""#,
+        r#"arguments = "'--it''s ""so"" $(DOLLAR)(x)' '--leave-to-dispatcher' '--token-file' 'token-$(AttemptName)' '$(ContainerName)'""#,
         r#"environment = "ARVADOS_API_HOST='api.example:443' SSL_CERT_FILE='/etc/our ca.pem'""#,
         "transfer_executable = false",
         "log = /home/me too/jobs/events.log",

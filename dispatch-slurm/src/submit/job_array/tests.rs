@@ -110,7 +110,7 @@ fn each_element_runs_its_own_container() {
         let dir_of_attempt = state_dir.join(container.as_str());
         let token = dir_of_attempt.join(format!("token-{attempt}"));
         let expected = format!(
-            "--leave-stopped|--token-file|{}|{container}|",
+            "--leave-to-dispatcher|--token-file|{}|{container}|",
             token.display()
         );
         let output = run(&theirs, &number.to_string());

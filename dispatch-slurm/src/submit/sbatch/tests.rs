@@ -403,7 +403,7 @@ fn the_script_is_quoted_for_the_shell() {
     };
     assert_eq!(
         script(&["/opt/it's/crunch-run", "--runtime-engine=auto"]),
-        "#!/bin/sh\nexec \"/opt/it's/crunch-run\" '--runtime-engine=auto' --leave-stopped --token-file '/shared/my dir/token' zzzzz-dz642-queuedcontainer\n"
+        "#!/bin/sh\nexec \"/opt/it's/crunch-run\" '--runtime-engine=auto' --leave-to-dispatcher --token-file '/shared/my dir/token' zzzzz-dz642-queuedcontainer\n"
     );
     // A shell parses the script into exactly these words.
     for words in [
@@ -422,7 +422,7 @@ fn the_script_is_quoted_for_the_shell() {
         assert_eq!(
             read[words.len()..],
             [
-                "--leave-stopped",
+                "--leave-to-dispatcher",
                 "--token-file",
                 "/shared/my dir/token",
                 UUID

@@ -85,4 +85,12 @@ impl Discovery {
             ..KeepOptions::default()
         }
     }
+
+    /// Whether a Cancelled container with `permanentFailure` in its `runtime_status` ends its
+    /// requests, which dispatch-api announces. Arvados runs such a container again, and does not
+    /// have this key.
+    pub fn ends_permanent_failures(&self) -> bool {
+        let key = self.extra.get("permanentFailures");
+        key.and_then(|value| value.as_str()) == Some("end-requests")
+    }
 }

@@ -122,7 +122,7 @@ async fn a_dry_run_shows_what_htcondor_then_has() {
         "SSL_CERT_FILE=certificate.pem",
         "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         &format!(
-            "argument --mark=it's \"one\" $(HOME) word --leave-stopped --token-file token-{attempt} {container}"
+            "argument --mark=it's \"one\" $(HOME) word --leave-to-dispatcher --token-file token-{attempt} {container}"
         ),
         &format!("file 600 token-{attempt}"),
         "file 600 certificate.pem",

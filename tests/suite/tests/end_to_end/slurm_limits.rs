@@ -2,15 +2,16 @@
 //! whichever program ends them.
 
 use std::fs;
+use std::path::Path;
 
-use arvados_client::records::{Container, ContainerState};
+use arvados_client::records::{Container, ContainerState, RequestState};
 use arvados_client::{ContainerRequestUuid, ContainerUuid};
 use serde_json::{Value, json};
 
 use suite_tests::STEP_TIMEOUT;
 use suite_tests::processes::{crunch_run_of, script_ignoring_term, sleep_process};
 use suite_tests::slurm_lab::{Cluster, patient_crunch_run};
-use suite_tests::stack::{Stack, complete, wait_for};
+use suite_tests::stack::{Servers, Stack, complete, wait_for};
 use suite_tests::start_log::Gate;
 
 const NODE: [&str; 6] = ["-n", "1", "-c", "4", "-m", "4000"];
@@ -31,6 +32,26 @@ async fn requested(
     (request, container)
 }
 
+/// A server that ignores `permanentFailure`, with a dispatcher on this cluster.
+async fn arvados_stack(cluster: &Cluster, more: &[&str]) -> Stack {
+    let dispatcher = |servers: &Servers, dir: &Path| {
+        let shared = dir.join("shared");
+        cluster.dispatcher(servers, &shared, more)
+    };
+    Stack::with_api(&["--emulate=arvados-3"], dispatcher).await
+}
+
+/// The request ended with its first container, although it allows three.
+async fn is_not_run_again(
+    stack: &Stack,
+    request: &ContainerRequestUuid,
+    container: &ContainerUuid,
+) {
+    let request = stack.user.container_request(request).await.unwrap();
+    let end = (request.state, request.container_uuid.as_ref());
+    assert_eq!(end, (RequestState::Final, Some(container)));
+}
+
 /// Waits for Cancelled; returns the reason.
 async fn why(stack: &Stack, container: &ContainerUuid) -> String {
     let record = stack.end(container, STEP_TIMEOUT).await;
@@ -43,9 +64,9 @@ async fn why(stack: &Stack, container: &ContainerUuid) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_that_is_warned_of_the_end_of_its_time_says_so() {
     let cluster = Cluster::up(&NODE);
-    let stack = cluster.stack(&[]).await;
-    let limit = json!({"scheduling_parameters": {"max_run_time": 600}});
-    let container = running(&stack, "sleep 1000", limit).await;
+    let stack = arvados_stack(&cluster, &[]).await;
+    let limit = json!({"container_count_max": 3, "scheduling_parameters": {"max_run_time": 600}});
+    let (request, container) = requested(&stack, "sleep 1000", limit).await;
     // Less than the two minutes of the warning, more than Slurm takes to look.
     let job = cluster.job(&container);
     cluster.control(&["update", &format!("JobId={job}"), "EndTime=now+100"]);
@@ -54,6 +75,7 @@ async fn a_container_that_is_warned_of_the_end_of_its_time_says_so() {
         why.contains("the time limit of its job was reached"),
         "{why}"
     );
+    is_not_run_again(&stack, &request, &container).await;
 }
 
 /// The time for its files is cut, since its partition gives no more. The check can test there, too.
@@ -97,10 +119,10 @@ async fn a_job_that_slurm_ends_at_its_time_limit_is_told_so() {
     let more = ["--warn-before-end", "0s", "--staging-allowance", "1m"];
     let patient = patient_crunch_run();
     let more = [&more[..], &["--crunch-run", &patient]].concat();
-    let stack = cluster.stack(&more).await;
-    let limit = json!({"scheduling_parameters": {"max_run_time": 60}});
+    let stack = arvados_stack(&cluster, &more).await;
+    let limit = json!({"container_count_max": 3, "scheduling_parameters": {"max_run_time": 60}});
     let marker = format!("8763{}", std::process::id());
-    let container = running(&stack, &script_ignoring_term(&marker), limit).await;
+    let (request, container) = requested(&stack, &script_ignoring_term(&marker), limit).await;
     wait_for("the container's process", STEP_TIMEOUT, || {
         sleep_process(&marker)
     });
@@ -108,6 +130,7 @@ async fn a_job_that_slurm_ends_at_its_time_limit_is_told_so() {
     cluster.control(&["update", &format!("JobId={job}"), "EndTime=now+1"]);
     let why = why(&stack, &container).await;
     assert!(why.contains("reached its time limit in Slurm"), "{why}");
+    is_not_run_again(&stack, &request, &container).await;
 }
 
 const CONSTRAINED: [&str; 7] = ["-n", "1", "-c", "4", "-m", "4000", "-C"];

@@ -29,10 +29,24 @@ fn image_with_link(stack: &Stack, name: &str) -> String {
     image
 }
 
-/// The request ends with its first container and its first lock, and says why.
 #[tokio::test]
 async fn a_request_that_cannot_succeed_is_tried_once() {
-    let stack = Stack::up().await;
+    tried_once(Stack::up().await).await;
+}
+
+/// Such a server ignores the mark in the record, so the dispatcher ends the requests.
+#[tokio::test]
+async fn it_is_tried_once_also_on_a_server_that_would_run_it_again() {
+    let stack = Stack::with_api(&["--emulate=arvados-3"], |servers, dir| {
+        let run = dir.join("run");
+        let args = ["--state-dir", run.to_str().unwrap()];
+        servers.dispatcher("dispatch-local", &args, &[])
+    });
+    tried_once(stack.await).await;
+}
+
+/// Each request ends with its first container and its first lock, and says why.
+async fn tried_once(stack: Stack) {
     let tmp = || json!({"kind": "tmp", "capacity": 1 << 20});
     let mut attacks: Vec<(&str, Value, &str)> = vec![
         (
