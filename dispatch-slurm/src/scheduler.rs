@@ -37,6 +37,16 @@ impl Slurm {
         preflight::check().await
     }
 
+    /// A complete listing, and its rows of this dispatcher.
+    pub(crate) async fn list_rows(&self) -> Result<(String, Vec<Row>), SchedulerError> {
+        let listing = self
+            .squeue(&["--array", "--format", LISTING_FORMAT])
+            .await?;
+        let rows = squeue::parse(&listing, &self.instance_id, self)
+            .map_err(|error| no_answer(error.to_string()))?;
+        Ok((listing, rows))
+    }
+
     /// Records what a complete listing shows: job ids, the effect of nice values, the queue.
     fn apply_listing(&self, rows: Vec<Row>) {
         for row in &rows {
@@ -120,11 +130,7 @@ impl Scheduler for Slurm {
     async fn list_jobs(&self) -> Result<Vec<Job>, SchedulerError> {
         let before = self.arrays.snapshot();
         lock(&self.burst).record_listing(Instant::now());
-        let listing = self
-            .squeue(&["--array", "--format", LISTING_FORMAT])
-            .await?;
-        let rows = squeue::parse(&listing, &self.instance_id, self)
-            .map_err(|error| no_answer(error.to_string()))?;
+        let (listing, rows) = self.list_rows().await?;
         let jobs = rows.iter().map(Row::job).collect();
         self.apply_listing(rows);
         *lock(&self.abandoned_elements) = self.find_abandoned_elements(&listing, &before);

@@ -48,8 +48,8 @@ pub struct SentChange {
 pub struct PendingNice {
     /// Changes that no listing has shown yet.
     pub unconfirmed: Vec<SentChange>,
-    /// Jobs that a change released from a hold.
-    pub lost_holds: Vec<String>,
+    /// Changes that released their job from a hold.
+    pub lost_holds: Vec<SentChange>,
 }
 
 impl PendingNice {
@@ -112,14 +112,14 @@ fn nice_values(jobs: &[QueuePosition], spread: i64) -> Vec<i64> {
         .collect()
 }
 
-/// Returns the jobs that lost a hold by the changes `sent`, and the changes that `queue` does not
-/// show yet.
+/// Returns the changes in `sent` that released their job from a hold, and those that `queue` does
+/// not show yet.
 ///
 /// A held job has priority 0. If its nice value changes, Slurm adds the difference and raises the
 /// priority to at least 2 (`_update_job` in slurmctld). Then the job may start although nobody
 /// released it. An administrator may hold a job between a listing and the change. A priority that
 /// equals this difference, far below the expected one, shows that this happened.
-pub fn lost_holds(sent: Vec<SentChange>, queue: &[Row]) -> (Vec<String>, Vec<SentChange>) {
+pub fn lost_holds(sent: Vec<SentChange>, queue: &[Row]) -> (Vec<SentChange>, Vec<SentChange>) {
     let waits = |row: &&Row| row.phase == JobPhase::Pending;
     let now: BTreeMap<&str, QueuePosition> = queue
         .iter()
@@ -134,7 +134,7 @@ pub fn lost_holds(sent: Vec<SentChange>, queue: &[Row]) -> (Vec<String>, Vec<Sen
                     open.push(sent);
                 }
             }
-            Some(now) if sent.undid_hold(now.priority) => lost_holds.push(sent.job),
+            Some(now) if sent.undid_hold(now.priority) => lost_holds.push(sent),
             Some(_) | None => {}
         }
     }
@@ -331,7 +331,7 @@ mod tests {
         let position = |priority, nice| QueuePosition { priority, nice };
         type Case = (QueuePosition, i64, JobPhase, QueuePosition, &'static str);
         #[rustfmt::skip]
-        let rows: [Case; 10] = [
+        let rows: [Case; 11] = [
             // Observed with Slurm 22.05.
             (position(TOP, 10_000), 0, JobPhase::Pending, position(10_000, 0), "unheld"),
             (position(TOP, 0), 10_000, JobPhase::Pending, position(2, 10_000), "unheld"),
@@ -339,8 +339,9 @@ mod tests {
             // Changes without a hold.
             (position(TOP, 10_000), 0, JobPhase::Pending, position(TOP + 10_000, 0), ""),
             (position(TOP, 10_000), 0, JobPhase::Pending, position(TOP + 9_700, 0), ""),
-            // Held after the change, or started before it could be held again.
+            // Held after the change, released by somebody, or started before that was seen.
             (position(TOP, 10_000), 0, JobPhase::Pending, position(0, 0), ""),
+            (position(TOP, 10_000), 9_000, JobPhase::Pending, position(TOP + 10_000, 0), ""),
             (position(TOP, 10_000), 0, JobPhase::Active, position(10_000, 0), ""),
             // Priorities so low that the job has this value anyway.
             (position(1, 10_000), 0, JobPhase::Pending, position(10_000, 0), ""),
@@ -355,7 +356,7 @@ mod tests {
             listed.position = after;
             let (lost_holds, open) = lost_holds(vec![sent.clone()], &[listed]);
             let described = match (lost_holds.as_slice(), open.as_slice()) {
-                ([job], []) if job == "7" => "unheld",
+                ([lost], []) if *lost == sent => "unheld",
                 ([], [kept]) if *kept == sent => "open",
                 ([], []) => "",
                 _ => "both",

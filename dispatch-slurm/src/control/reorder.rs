@@ -2,7 +2,9 @@
 //! undid.
 //!
 //! Input: desired priorities and the newest listing. Output: one `scontrol` with all changes,
-//! because a process for each change would take ten times as long.
+//! because a process for each change would take ten times as long. If a hold was lost, which is
+//! rare, one more listing comes first: an administrator may have released the job meanwhile, and it
+//! must not be held again then.
 
 use std::collections::BTreeMap;
 
@@ -20,12 +22,14 @@ impl Slurm {
         &self,
         wanted: &[DesiredPriority],
     ) -> Result<(), SchedulerError> {
-        let changes = self.plan_changes(wanted);
         let lost_holds = std::mem::take(&mut lock(&self.pending_nice).lost_holds);
+        let lost_holds = self.still_lost(lost_holds).await?;
+        let changes = self.plan_changes(wanted, &lost_holds);
         if changes.is_empty() && lost_holds.is_empty() {
             return Ok(());
         }
-        let holds = lost_holds.iter().map(|job| {
+        let holds = lost_holds.iter().map(|change| {
+            let job = &change.job;
             tracing::warn!(
                 job,
                 event = "hold_restored",
@@ -52,11 +56,30 @@ impl Slurm {
         }
     }
 
+    /// The changes of `lost_holds` whose jobs are without their hold now.
+    async fn still_lost(
+        &self,
+        lost_holds: Vec<SentChange>,
+    ) -> Result<Vec<SentChange>, SchedulerError> {
+        if lost_holds.is_empty() {
+            return Ok(lost_holds);
+        }
+        match self.list_rows().await {
+            Ok((_, rows)) => Ok(nice::lost_holds(lost_holds, &rows).0),
+            Err(error) => {
+                lock(&self.pending_nice).lost_holds.extend(lost_holds);
+                Err(error)
+            }
+        }
+    }
+
     /// Plans changes and records them as sent. A listing may run while they are sent, and is
-    /// compared with what they were planned from. The next listing shows their effect.
-    fn plan_changes(&self, wanted: &[DesiredPriority]) -> Vec<Change> {
+    /// compared with what they were planned from. The next listing shows their effect. Jobs of
+    /// `to_hold` keep their nice values: another one would release them again.
+    fn plan_changes(&self, wanted: &[DesiredPriority], to_hold: &[SentChange]) -> Vec<Change> {
         let mut queue = lock(&self.queue);
-        let changes = nice::changes(&queue, wanted, self.priority_spread);
+        let mut changes = nice::changes(&queue, wanted, self.priority_spread);
+        changes.retain(|change| to_hold.iter().all(|held| held.job != change.job));
         let nice: BTreeMap<&str, i64> = changes
             .iter()
             .map(|change| (change.job.as_str(), change.nice))

@@ -1,6 +1,9 @@
 //! dispatch-slurm on a real Slurm while daemons are killed, nodes are lost, or an administrator
 //! changes jobs.
 
+use std::fs;
+use std::path::Path;
+
 use arvados_client::ContainerUuid;
 use arvados_client::records::{Container, ContainerState};
 use rustix::process::{Signal, test_kill_process};
@@ -177,32 +180,81 @@ async fn a_hold_that_is_listed_in_the_middle_of_a_change_of_order_stays() {
     a_hold_before_a_change("3").await;
 }
 
-/// `seconds`: how long before the change the job is held.
-async fn a_hold_before_a_change(seconds: &str) {
+/// The administrator releases the job right after the listing that shows that its hold was lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_was_released_after_it_lost_its_hold_is_not_held_again() {
     let cluster = Cluster::up(&["-n", "1", "-c", "4", "-m", "4000"]);
     let temp_dir = tempfile::tempdir().unwrap();
+    let [squeue, scontrol] = ["squeue", "scontrol"].map(real_command);
+    let released = temp_dir.path().join("released");
+    // Right after a new nice value the priority is that of a job which lost its hold.
+    let script = format!(
+        "#!/bin/sh\nlisting=$({squeue} \"$@\")\ncode=$?\n\
+         [ ! -e {released} ] || echo >>{released}\n\
+         case \"$listing\" in *'|0|10000|'*) [ -e {released} ] || {{ {scontrol} release 2; : >{released}; }};; esac\n\
+         echo \"$listing\"\nexit $code\n",
+        released = released.display()
+    );
+    write_script(&temp_dir.path().join("squeue"), &script);
+    let stack = stack_with_held_job(&cluster, temp_dir.path(), "0").await;
+    let (request, first) = stack.submit("first", "sleep 1000", full()).await;
+    running(&stack, &first).await;
+    let second = submit(&stack, "second", "true", full()).await;
+    assert_eq!(cluster.job(&second), "2");
+    let few_listings_later = || fs::read(&released).ok().filter(|lines| lines.len() > 3);
+    wait_for(
+        "the release and what follows",
+        STEP_TIMEOUT,
+        few_listings_later,
+    );
+    let hold = json!({"priority": 0});
+    let user = &stack.user;
+    user.update_container_request(&request, hold).await.unwrap();
+    complete(&stack.end(&second, STEP_TIMEOUT).await);
+    let log = stack.dispatcher.log_text();
+    eprintln!("{log}");
+    assert!(!log.contains(r#"event="hold_restored""#), "{log}");
+}
+
+/// The path of Slurm's own command.
+fn real_command(name: &str) -> String {
     let path = std::env::var("PATH").unwrap();
-    let mut candidates = std::env::split_paths(&path).map(|temp_dir| temp_dir.join("scontrol"));
+    let mut candidates = std::env::split_paths(&path).map(|dir| dir.join(name));
     let real = candidates.find(|file| file.is_file()).unwrap();
-    let (real, held) = (real.display(), temp_dir.path().join("held"));
+    real.display().to_string()
+}
+
+fn full() -> Value {
+    json!({"runtime_constraints": {"vcpus": 4, "ram": 32 << 20}})
+}
+
+/// A dispatcher that finds the commands in `dir` first. There, `scontrol` holds job 2 `seconds`
+/// before its nice value changes.
+async fn stack_with_held_job(cluster: &Cluster, dir: &Path, seconds: &str) -> Stack {
+    let (real, held) = (real_command("scontrol"), dir.join("held"));
     let held_file = held.display();
     let script = format!(
         "#!/bin/sh\n[ $# = 0 ] || exec {real} \"$@\"\nlines=$(cat)\njob=$(echo \"$lines\" | sed -n 's/^update JobId=\\(2\\) .*/\\1/p')\n\
          [ -z \"$job\" ] || [ -e {held_file} ] || {{ {real} hold $job; : >{held_file}; sleep {seconds}; }}\n\
          echo \"$lines\" | exec {real}\n"
     );
-    let own = temp_dir.path().join("scontrol");
-    write_script(&own, &script);
-    let path = format!("{}:{path}", temp_dir.path().display());
-    let stack = Stack::with(|servers, dir| {
+    write_script(&dir.join("scontrol"), &script);
+    let path = format!("{}:{}", dir.display(), std::env::var("PATH").unwrap());
+    Stack::with(|servers, dir| {
         let env = [("PATH", path.as_str())];
         cluster.dispatcher_with(servers, &dir.join("shared"), &[], &env)
     })
-    .await;
-    let full = json!({"runtime_constraints": {"vcpus": 4, "ram": 32 << 20}});
-    let (request, first) = stack.submit("first", "sleep 1000", full.clone()).await;
+    .await
+}
+
+/// `seconds`: how long before the change the job is held.
+async fn a_hold_before_a_change(seconds: &str) {
+    let cluster = Cluster::up(&["-n", "1", "-c", "4", "-m", "4000"]);
+    let temp_dir = tempfile::tempdir().unwrap();
+    let stack = stack_with_held_job(&cluster, temp_dir.path(), seconds).await;
+    let (request, first) = stack.submit("first", "sleep 1000", full()).await;
     running(&stack, &first).await;
-    let second = submit(&stack, "second", "true", full).await;
+    let second = submit(&stack, "second", "true", full()).await;
     let job = cluster.job(&second);
     assert_eq!(job, "2");
     wait_for("the hold to be undone and mended", STEP_TIMEOUT, || {
@@ -212,7 +264,6 @@ async fn a_hold_before_a_change(seconds: &str) {
             .contains(r#"event="hold_restored""#)
             .then_some(())
     });
-    assert!(held.exists());
     wait_for("the job to be held", STEP_TIMEOUT, || {
         (cluster.job_field(&job, "%Q") == "0").then_some(())
     });
