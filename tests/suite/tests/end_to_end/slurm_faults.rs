@@ -348,6 +348,47 @@ async fn each_job_is_told_of_the_gpus_it_was_granted() {
     assert_eq!(granted, ["0", "1"]);
 }
 
+/// A container gets a GPU of the model that its target stands for. Slurm refuses a model that no
+/// node has; other containers do not wait for that. A target without a model is any GPU.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_gets_the_model_of_gpu_that_it_asks_for() {
+    let gpus = ["-g", "3", "-t", "fake,other,third"];
+    let cluster = Cluster::up(&[&["-n", "1", "-c", "4", "-m", "4000"], &gpus[..]].concat());
+    let notes = tempfile::tempdir().unwrap();
+    // Runs in place of crunch-run. Jobs are named after their containers.
+    let script = format!(
+        "echo $SLURM_JOB_GPUS >{}/$SLURM_JOB_NAME; exec sleep 1000",
+        notes.path().display()
+    );
+    let command = shlex::try_join(["sh", "-c", &script]).unwrap();
+    let models = ["9.0=other", "8.0=third", "7.0=nosuch"].map(|map| format!("--gpu-model={map}"));
+    let mut more: Vec<&str> = models.iter().map(String::as_str).collect();
+    more.extend(["--crunch-run", &command]);
+    let stack = cluster.stack(&more).await;
+    let submit = async |target: &str| {
+        let gpu = json!({"stack": "cuda", "device_count": 1, "driver_version": "11.0", "hardware_target": [target], "vram": 1 << 20});
+        let needs = json!({"runtime_constraints": {"vcpus": 1, "ram": 32 << 20, "gpu": gpu}});
+        submit(&stack, target, "true", needs).await
+    };
+    let impossible = submit("7.0").await;
+    stack.wait_for_log_line(
+        &impossible,
+        "node configuration is not available",
+        STEP_TIMEOUT,
+    );
+    for (target, index) in [("9.0", "1\n"), ("8.0", "2\n"), ("5.0", "0\n")] {
+        let container = submit(target).await;
+        let granted = wait_for("the GPU", STEP_TIMEOUT, || {
+            let note = fs::read_to_string(notes.path().join(container.as_str())).ok()?;
+            Some(note).filter(|text| text.ends_with('\n'))
+        });
+        assert_eq!(granted, index, "{target}");
+    }
+    let record = stack.container(&impossible).await;
+    assert_eq!(record.state, ContainerState::Queued);
+    assert!(record.lock_count <= 1, "{record:?}");
+}
+
 /// The queue is turned round: Slurm's order follows in few commands, also of the 60 bits of the
 /// API's priorities.
 #[tokio::test(flavor = "multi_thread")]
