@@ -7,6 +7,7 @@ mod collection;
 mod collection_name;
 mod commands;
 mod download;
+mod earlier_containers;
 mod error;
 mod exit;
 mod image;

@@ -8,6 +8,7 @@ use clap::Args;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::earlier_containers;
 use crate::error::CliError;
 use crate::job::{Job, JobState};
 use crate::job_id::JobId;
@@ -42,7 +43,13 @@ pub async fn run(args: Explain, session: &Session, out: Output) -> Result<(), Cl
         _ => Vec::new(),
     };
     let now = Timestamp::now();
-    let sentences = sentences(&job, &dispatcher, server.as_deref(), last, now);
+    let mut sentences = sentences(&job, &dispatcher, server.as_deref(), last, now);
+    let earlier = earlier_containers::lines(client, &job).await;
+    sentences.extend(
+        earlier
+            .iter()
+            .map(|line| format!("Earlier container {line}")),
+    );
     if out.json {
         return out.json(&json!({
             "id": job.number, "uuid": job.request.uuid, "state": job.state().as_str(), "sentences": sentences,
@@ -125,9 +132,9 @@ fn sentences(
     if let Some(container) = container {
         let status = &container.runtime_status;
         let detail = |text: &Option<String>, more: &Option<String>| {
-            text.as_ref().map(|text| match more {
+            text.as_ref().map(|text| match more.as_deref() {
+                None | Some("") => text.clone(),
                 Some(more) => format!("{text} ({more})"),
-                None => text.clone(),
             })
         };
         lines.extend(
@@ -161,7 +168,7 @@ fn sentences(
             most => format!(" of at most {most}"),
         };
         lines.push(format!(
-            "This is container {}{most}: the earlier ones were cancelled.",
+            "This is container {}{most} of its request: the earlier ones were cancelled.",
             job.request.container_count
         ));
     }
@@ -211,7 +218,11 @@ fn state_sentence(job: &Job, state: JobState, now: Timestamp) -> String {
             None => format!("Job {name} is complete without an exit code."),
         },
         JobState::Cancelled => {
-            format!("Job {name} was cancelled; its command did not end by itself.")
+            let ran = match started {
+                Some(_) => "its command did not end by itself",
+                None => "its command did not run",
+            };
+            format!("Job {name} was cancelled; {ran}.")
         }
     }
 }
@@ -233,7 +244,13 @@ fn needs(job: &Job) -> String {
     let needs = &job.request.runtime_constraints;
     let gpus = match needs.gpu.device_count {
         0 => String::new(),
-        n => format!(" and {} ({})", plural(n.into(), "GPU"), needs.gpu.stack),
+        n => {
+            let targets = needs.gpu.hardware_target.iter().map(String::as_str);
+            let kind: Vec<&str> = std::iter::once(needs.gpu.stack.as_str())
+                .chain(targets)
+                .collect();
+            format!(" and {} ({})", plural(n.into(), "GPU"), kind.join(" "))
+        }
     };
     let cpus = plural(needs.vcpus.into(), "CPU");
     format!("{cpus}, {} memory{gpus}", format_size(needs.ram))

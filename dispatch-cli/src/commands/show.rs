@@ -5,6 +5,7 @@ use clap::Args;
 use jiff::Timestamp;
 use serde_json::json;
 
+use crate::earlier_containers;
 use crate::error::CliError;
 use crate::job::Job;
 use crate::job_id::JobId;
@@ -45,7 +46,11 @@ pub async fn run(args: Show, session: &Session, out: Output) -> Result<(), CliEr
         }));
     }
     let names = OwnerNames::of(client, std::slice::from_ref(&job)).await;
-    let rows = rows(&job, &names, result.as_ref(), Timestamp::now());
+    let mut rows = rows(&job, &names, result.as_ref(), Timestamp::now());
+    let earlier = earlier_containers::lines(client, &job).await;
+    if !earlier.is_empty() {
+        rows.push(("Earlier ones", earlier.join("\n")));
+    }
     let width = rows.iter().map(|(key, _)| key.len()).max().unwrap_or(0);
     for (key, value) in rows {
         // Further lines of a value are indented like the first.

@@ -143,6 +143,12 @@ impl Requests {
             );
             assert_eq!(request.container_count, starts, "{name}");
         }
+        // Users read how each container ended, although they may read the last record only.
+        let (name, request) = &self.requests[0];
+        let explained = self.stack.explained(request);
+        let earlier = explained.matches("Earlier container ").count();
+        assert_eq!(earlier + 1, self.starts.count(name) as usize, "{explained}");
+        assert!(!explained.contains("does not say why"), "{explained}");
     }
 }
 

@@ -1,0 +1,140 @@
+//! How the earlier containers of a job ended. A server lets users read only the newest one, but the
+//! log of the request has a directory for each.
+//!
+//! Input: the log collection of the request. Output: one line for each earlier container, the
+//! oldest first.
+
+use arvados_client::Client;
+use arvados_client::keep::{FileReader, KeepClient};
+use arvados_client::manifest::{Entry, FileTree};
+use serde_json::Value;
+
+use crate::collection;
+use crate::error::CliError;
+use crate::job::Job;
+
+/// Beginning of the names of the directories.
+const DIRECTORY: &str = "log for container ";
+/// Maximum number of bytes that are read of a file.
+const MAX_FILE: usize = 4 << 20;
+/// Maximum number of containers that are told of.
+const MAX_CONTAINERS: usize = 20;
+
+/// What is known of one container.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Earlier {
+    /// Time of its first log line, as text, which sorts.
+    begun: String,
+    line: String,
+}
+
+/// One line for each earlier container of the job. Empty if there was none, or the log cannot be
+/// read: the lines are only a help.
+pub async fn lines(client: &Client, job: &Job) -> Vec<String> {
+    let Some(log) = &job.request.log_uuid else {
+        return Vec::new();
+    };
+    if job.request.container_count <= 1 {
+        return Vec::new();
+    }
+    read(client, job, log.as_str()).await.unwrap_or_default()
+}
+
+async fn read(client: &Client, job: &Job, log: &str) -> Result<Vec<String>, CliError> {
+    let keep = client.keep(client.keep_options().await?).await?;
+    let tree = collection::open(client, log).await?.tree;
+    let newest = job
+        .request
+        .container_uuid
+        .as_ref()
+        .map(|uuid| uuid.as_str());
+    let mut all = Vec::new();
+    for entry in tree
+        .list("")
+        .unwrap_or_default()
+        .iter()
+        .take(MAX_CONTAINERS)
+    {
+        let Some(container) = entry.name.strip_prefix(DIRECTORY) else {
+            continue;
+        };
+        if Some(container) == newest {
+            continue;
+        }
+        let text = async |file: &str| {
+            let path = format!("{}/{file}", entry.name);
+            read_file(&keep, &tree, &path).await.unwrap_or_default()
+        };
+        all.push(Earlier::of(
+            container,
+            &text("crunch-run.txt").await,
+            &text("dispatch.txt").await,
+            &text("result.json").await,
+        ));
+    }
+    all.sort();
+    Ok(all.into_iter().map(|earlier| earlier.line).collect())
+}
+
+async fn read_file(keep: &KeepClient, tree: &FileTree, path: &str) -> Option<String> {
+    let Some(Entry::File(extents)) = tree.lookup(path) else {
+        return None;
+    };
+    let file = FileReader::new(keep.clone(), extents);
+    let bytes = file.read_all(MAX_FILE).await.ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+impl Earlier {
+    /// What the files of one container say. The second line of the dispatcher's file has its
+    /// account. The dispatcher knows more than crunch-run, so it comes first.
+    fn of(container: &str, crunch_run: &str, dispatcher: &str, result: &str) -> Self {
+        let first_word = |text: &str| {
+            text.split_whitespace()
+                .next()
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let begun = [crunch_run, dispatcher].map(first_word);
+        let account = dispatcher.lines().nth(1);
+        let account = account.and_then(|line| Some(line.split_once(' ')?.1.to_owned()));
+        let result: Value = serde_json::from_str(result).unwrap_or_default();
+        let recorded = result["error"]["sentence"].as_str().map(str::to_owned);
+        let reason = account.or(recorded);
+        let reason = reason
+            .as_deref()
+            .unwrap_or("its log does not say why it ended");
+        Self {
+            begun: begun
+                .into_iter()
+                .find(|time| !time.is_empty())
+                .unwrap_or_default(),
+            line: format!("{container}: {reason}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_earlier_container_has_one_line_and_they_are_sorted_by_time() {
+        let result = r#"{"error": {"sentence": "it used too much memory", "detail": ""}}"#;
+        let account = "2026-01-02T00:00:00.0Z The executor is gone.\n2026-01-02T00:00:00.0Z slurm: job 7 was preempted\n";
+        let mut all = [
+            Earlier::of("c", "", "", "{"),
+            Earlier::of("a", "2026-01-03T00:00:00.0Z begins", "", result),
+            Earlier::of("b", "2026-01-01T00:00:00.0Z begins", account, result),
+        ];
+        all.sort();
+        assert_eq!(
+            all.map(|earlier| earlier.line),
+            [
+                "c: its log does not say why it ended",
+                "b: slurm: job 7 was preempted",
+                "a: it used too much memory",
+            ]
+        );
+    }
+}
