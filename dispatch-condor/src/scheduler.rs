@@ -43,11 +43,13 @@ impl Scheduler for Condor {
         };
         let fit = |candidate: &Candidate| match possible(&candidate.needs) {
             Admission::Now => {
-                let Candidate { container, needs } = candidate;
+                let Candidate {
+                    container, needs, ..
+                } = candidate;
                 let fields = self.settings.requested_fields(container, needs, None);
                 match fields.map(|_| self.capacity.fit(needs)) {
                     Ok(Admission::Now) => {
-                        let deferral = self.rejections.deferral(container, needs);
+                        let deferral = self.rejections.deferral(candidate);
                         deferral.map_or(Admission::Now, Admission::Later)
                     }
                     Ok(other) => other,
@@ -57,6 +59,10 @@ impl Scheduler for Condor {
             never => never,
         };
         candidates.iter().map(fit).collect()
+    }
+
+    fn rejected_kinds(&self) -> usize {
+        self.rejections.rejected_kinds()
     }
 
     fn fits_beside(&self, needs: &ResourceRequest, nodes: &[String]) -> bool {

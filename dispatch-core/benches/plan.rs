@@ -43,6 +43,7 @@ fn world(running: usize) -> World {
         let known = ObservedContainer {
             owner: None,
             created_at: None,
+            was_locked: false,
             state: match runs {
                 true => ContainerState::Running,
                 false => ContainerState::Queued,

@@ -99,14 +99,16 @@ impl Scheduler for Slurm {
         };
         let fit = |candidate: &Candidate| match fit_types_and_nodes(candidate) {
             Admission::Now => {
-                let deferral = self
-                    .rejections
-                    .deferral(&candidate.container, &candidate.needs);
+                let deferral = self.rejections.deferral(candidate);
                 deferral.map_or(Admission::Now, Admission::Later)
             }
             other => other,
         };
         candidates.iter().map(fit).collect()
+    }
+
+    fn rejected_kinds(&self) -> usize {
+        self.rejections.rejected_kinds()
     }
 
     fn fits_beside(&self, needs: &ResourceRequest, nodes: &[String]) -> bool {

@@ -207,7 +207,7 @@ pub fn scheduling(given: &Value, command: &Value, accepts_preemptible: bool) -> 
     let preemptible = part("preemptible", json!(false));
     if preemptible == true && !accepts_preemptible {
         problems.push(
-            "Scheduling parameters preemptible instances are not configured on this server".into(),
+            "Scheduling parameters preemptible instances are not configured on this server (dispatch-api --accept-preemptible)".into(),
         );
     }
     let runs_a_workflow = command[0]

@@ -166,7 +166,8 @@ impl JobAd {
     pub fn disconnected(&self) -> Option<(i64, Option<i64>)> {
         let since = self.job_disconnected_date.as_i64();
         let since = since.filter(|date| *date > 0)?;
-        (self.state() == JobState::Running).then_some((since, self.job_lease_duration.as_i64()))
+        let may_run = matches!(self.state(), JobState::Running | JobState::Removed);
+        may_run.then_some((since, self.job_lease_duration.as_i64()))
     }
 
     /// Whether nothing of the job is on any execute node.

@@ -82,6 +82,12 @@ fn pending_reason(
         JobState::Held => (PendingOutlook::NeedsAdmin, describe_hold(ad)),
         JobState::Idle => describe_idle(ad, rejected, never, fit()),
         JobState::Running => (PendingOutlook::Paused, describe_disconnect(ad)?),
+        JobState::Removed => {
+            let lost = describe_disconnect(ad)?;
+            let words =
+                format!("to be removed, and {lost} (`condor_rm -forcex` removes it at once)");
+            (PendingOutlook::Paused, words)
+        }
         _ => return None,
     };
     Some(PendingReason {
@@ -202,6 +208,7 @@ mod tests {
             (r#""JobStatus": 1, "AutoClusterId": 1, "LastRejMatchReason": "PREEMPTION_REQUIREMENTS == False""#, Transient, "for its turn: jobs of higher priority come first (PREEMPTION_REQUIREMENTS == False)"),
             (r#""JobStatus": 1, "AutoClusterId": 1, "LastRejMatchReason": "moon""#, Transient, "for a reason that HTCondor gives (moon)"),
             (r#""JobStatus": 1, "NumJobStarts": 1, "NumJobCompletions": 1, "LastRemoteHost": "slot1@n1""#, Transient, "for another machine: it could not start on n1"),
+            (r#""JobStatus": 3, "RemoteHost": "slot1@n1", "JobDisconnectedDate": 1790000000"#, Paused, "to be removed, and for n1 to reconnect: HTCondor lost the connection at 2026-09-21 14:13:20 UTC (`condor_rm -forcex` removes it at once)"),
             (r#""JobStatus": 7"#, Paused, "to be resumed: its execute node suspended it"),
             (r#""JobStatus": 5, "HoldReasonCode": 1, "HoldReasonSubCode": 0, "HoldReason": "via condor_hold""#, NeedsAdmin, "to be released: a user or administrator held it (condor_release) (via condor_hold; code 1)"),
             (r#""JobStatus": 5, "HoldReasonCode": 13, "HoldReasonSubCode": 2, "HoldReason": "no file""#, NeedsAdmin, "for an administrator: its files could not be transferred (no file; code 13.2)"),

@@ -6,6 +6,7 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use arvados_client::{ContainerUuid, Token, TokenUuid};
 use dispatch_core::model::resources::ResourceRequest;
@@ -28,6 +29,9 @@ const MAX_TEST_JOB_SECONDS: u32 = 60;
 const INSTANCE_ID: &str = "test";
 
 impl TestSubmission for Condor {
+    /// A removed job counts for `MAX_JOBS_PER_OWNER` for some two seconds (HTCondor 23.9).
+    const SETTLE_TIME: Duration = Duration::from_secs(4);
+
     async fn test_submission(&self, needs: &ResourceRequest) -> TestResult {
         // No container has this name.
         let container = ContainerUuid::generate("check");

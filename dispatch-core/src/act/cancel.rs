@@ -115,7 +115,15 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             }
             match self.set_retry(&container, token, exit.cause).await {
                 Ok(None) => {}
-                Ok(Some(kind)) => report.kind = kind,
+                Ok(Some(kind)) => {
+                    if matches!(kind, CancelKind::Evicted { counts: true, .. }) {
+                        let limit = self.max_evictions;
+                        report.reason += &format!(
+                            "; this counts as an attempt of its request: {limit} evictions do not count (--max-evictions), if the server permits it"
+                        );
+                    }
+                    report.kind = kind;
+                }
                 Err(error) => return self.not_cancelled(container, &attempt, report, error).await,
             }
         }

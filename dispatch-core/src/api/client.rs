@@ -23,28 +23,30 @@ use crate::model::container_record::ListedRecord;
 use crate::observe::change_feed::{ChangeFeed, changed_container};
 
 /// Columns of queued containers: those that may change.
-const QUEUE_COLUMNS: [&str; 6] = [
+const QUEUE_COLUMNS: [&str; 7] = [
     "uuid",
     "state",
     "priority",
     "locked_by_uuid",
     "created_at",
     "modified_at",
+    "lock_count",
 ];
 /// Columns of followed containers. They include the exit code and the runtime status.
-const FOLLOWED_COLUMNS: [&str; 8] = [
+const FOLLOWED_COLUMNS: [&str; 9] = [
     "uuid",
     "state",
     "priority",
     "locked_by_uuid",
     "created_at",
     "modified_at",
+    "lock_count",
     "exit_code",
     "runtime_status",
 ];
 /// Columns that include the resource request. Mounts may have any size, so they are read only once
 /// per container.
-const FULL_COLUMNS: [&str; 11] = [
+const FULL_COLUMNS: [&str; 12] = [
     "uuid",
     "state",
     "priority",
@@ -56,6 +58,7 @@ const FULL_COLUMNS: [&str; 11] = [
     "runtime_user_uuid",
     "created_at",
     "modified_at",
+    "lock_count",
 ];
 /// Time after which a websocket connection counts as stable and resets the reconnect back-off. It
 /// is also the interval between tries to read the server's bulk limits.

@@ -212,7 +212,9 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
     pub(crate) fn on_listing(&mut self, (began, answer): ListingReply) {
         match answer {
             Ok(jobs) => {
-                self.health.scheduler_answered();
+                if self.health.scheduler_answered() {
+                    tracing::info!(event = "listing_works", "the scheduler answers again");
+                }
                 self.poll_schedule
                     .listing_done(self.reconciler.world().listing.is_none());
                 self.reconciler.apply_listing(began, jobs);
@@ -283,6 +285,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
             capacity: self.runner.scheduler.capacity(),
             breaker_open: self.reconciler.is_breaker_open(self.now()),
             host_fault: self.host_fault(),
+            rejected_kinds: self.runner.scheduler.rejected_kinds(),
             excluded_nodes: self.reconciler.excluded_nodes(self.now()),
         });
     }

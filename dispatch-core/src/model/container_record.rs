@@ -31,6 +31,8 @@ pub struct ContainerSnapshot {
     pub locked_by: Option<TokenUuid>,
     /// Time of the last change, by the server's clock.
     pub modified_at: Option<Timestamp>,
+    /// Number of times that it was locked. The server allows few.
+    pub locks: u32,
     /// Log collection, if it was requested.
     pub log: Option<Pdh>,
     /// Runtime status for the users, if it was requested and is not empty. An update replaces all
@@ -82,6 +84,7 @@ impl From<Container> for ContainerSnapshot {
             priority: container.priority,
             locked_by: container.locked_by_uuid,
             modified_at: container.modified_at,
+            locks: container.lock_count,
             log: container.log,
             status: (container.runtime_status != RuntimeStatus::default())
                 .then(|| Box::new(container.runtime_status)),

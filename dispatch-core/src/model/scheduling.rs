@@ -54,6 +54,8 @@ pub struct Candidate {
     pub container: ContainerUuid,
     /// Resource request of the container.
     pub needs: ResourceRequest,
+    /// Whether the container was locked before.
+    pub was_locked: bool,
 }
 
 /// The way to stop a job.

@@ -55,6 +55,8 @@ pub struct ObservedContainer {
     pub owner: KnownOwner,
     /// Creation time of the container, by the server's clock.
     pub created_at: Option<Timestamp>,
+    /// Whether it was locked before. The server allows few locks.
+    pub was_locked: bool,
     /// Whether the scheduler lets the container start now.
     pub fit: Admission,
     /// Start of the API poll that returned the record.

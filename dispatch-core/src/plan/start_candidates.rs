@@ -39,6 +39,7 @@ fn candidate((uuid, known): (&ContainerUuid, &ObservedContainer)) -> Candidate {
     Candidate {
         container: uuid.clone(),
         needs: known.needs.clone(),
+        was_locked: known.was_locked,
     }
 }
 
@@ -89,6 +90,7 @@ mod tests {
             let known = ObservedContainer {
                 owner: None,
                 created_at: None,
+                was_locked: false,
                 state: ContainerState::Queued,
                 priority: if n == 3 { 0 } else { i64::from(n) },
                 etag: String::new(),

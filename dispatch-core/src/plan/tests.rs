@@ -54,6 +54,7 @@ fn world(state: ContainerState, holder: LockHolder, priority: i64) -> World {
         ObservedContainer {
             owner: None,
             created_at: None,
+            was_locked: false,
             state,
             priority,
             etag: "e".into(),

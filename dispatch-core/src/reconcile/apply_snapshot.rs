@@ -293,6 +293,7 @@ impl Reconciler {
             end,
             owner,
             created_at: record.created_at,
+            was_locked: record.locks > 0,
             fit: Admission::Later("the scheduler has not decided on its admission yet".into()),
             seen: self.poll.began,
         }

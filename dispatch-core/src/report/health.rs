@@ -60,6 +60,8 @@ pub struct HealthUpdate<'a> {
     pub capacity: Option<Capacity>,
     /// Whether the circuit breaker is open, so that no container is started.
     pub breaker_open: bool,
+    /// Number of kinds of jobs that the scheduler rejects.
+    pub rejected_kinds: usize,
     /// Why this host cannot submit jobs, if that is so.
     pub host_fault: Option<String>,
     /// Nodes excluded from new submissions.
@@ -116,13 +118,15 @@ impl Health {
         self.state().api.failure = Some(trouble.to_string());
     }
 
-    /// Records a complete listing of the scheduler.
-    pub fn scheduler_answered(&self) {
+    /// Records a complete listing of the scheduler. Returns whether the one before failed.
+    pub fn scheduler_answered(&self) -> bool {
         self.metrics.scheduler_answered();
-        self.state().scheduler = Peer {
+        let answered = Peer {
             answered: Some(Instant::now()),
             failure: None,
         };
+        let before = std::mem::replace(&mut self.state().scheduler, answered);
+        before.failure.is_some()
     }
 
     /// Records a failed listing of the scheduler.
@@ -168,6 +172,7 @@ impl Health {
         let excluded = view.excluded_nodes.len();
         self.metrics
             .update_faults(view.breaker_open, host_failed, excluded);
+        self.metrics.set_rejected_kinds(view.rejected_kinds);
         let mut facts = self.state();
         facts.queue = rows.into();
         facts.capacity = view.capacity;

@@ -72,6 +72,7 @@ pub(super) struct Metrics {
     breaker: Gauge,
     host_failed: Gauge,
     excluded_nodes: Gauge,
+    rejected_kinds: Gauge,
     durations: Mutex<StateDurations>,
 }
 
@@ -93,6 +94,7 @@ impl Default for Metrics {
             breaker: Gauge::default(),
             host_failed: Gauge::default(),
             excluded_nodes: Gauge::default(),
+            rejected_kinds: Gauge::default(),
             durations: Mutex::default(),
         };
         all.register();
@@ -121,6 +123,7 @@ impl Metrics {
             ("breaker_open", "1 while no job is submitted, because several attempts in a row failed", &self.breaker),
             ("submit_host_failed", "1 while no job is submitted, because this host cannot write the files of jobs or run the submit command", &self.host_failed),
             ("nodes_shunned", "Nodes that get no new jobs, because the attempts of several containers failed there", &self.excluded_nodes),
+            ("rejected_job_kinds", "Kinds of jobs that are held back, because the scheduler rejects them", &self.rejected_kinds),
         ];
         register_all(registry, &gauges);
         #[rustfmt::skip]
@@ -206,6 +209,10 @@ impl Metrics {
         self.breaker.set(i64::from(breaker_open));
         self.host_failed.set(i64::from(host_failed));
         self.excluded_nodes.set(excluded_nodes as i64);
+    }
+
+    pub(super) fn set_rejected_kinds(&self, kinds: usize) {
+        self.rejected_kinds.set(kinds as i64);
     }
 
     /// The metrics as text.

@@ -183,6 +183,11 @@ pub trait Scheduler: Send + Sync + 'static {
     /// Returns one answer per candidate, in order. A container that is not admitted stays Queued.
     fn admit(&self, candidates: &[Candidate], started: &[Candidate]) -> Vec<Admission>;
 
+    /// Number of kinds of jobs that the scheduler rejects now, and that are therefore held back.
+    fn rejected_kinds(&self) -> usize {
+        0
+    }
+
     /// Whether a container certainly fits another node than these, busy or not. False where jobs
     /// have no choice of nodes.
     fn fits_beside(&self, _needs: &ResourceRequest, _nodes: &[String]) -> bool {

@@ -95,10 +95,13 @@ impl fmt::Display for JobClass {
             }
             Self::Exactly(needs) => {
                 let (cpus, ram, gpus) = (needs.cpus, needs.ram >> 20, needs.gpus);
-                write!(
-                    f,
-                    "of {cpus} CPUs, {ram} MiB, {gpus} GPUs and equal other needs"
-                )
+                write!(f, "of {cpus} CPUs, {ram} MiB, {gpus} GPUs")?;
+                if let Some(model) = &needs.gpu_model
+                    && !model.hardware_target.is_empty()
+                {
+                    write!(f, " ({})", model.hardware_target.join(" or "))?;
+                }
+                f.write_str(" and equal other needs")
             }
         }
     }
@@ -107,48 +110,79 @@ impl fmt::Display for JobClass {
 /// Why a class is held back, and until when.
 #[derive(Debug)]
 pub struct RejectionBackoff {
-    reason: String,
+    /// Reason of the scheduler. None: no job of the class was rejected, and the first test is due.
+    reason: Option<String>,
     /// When one container may really be submitted.
     real_try_at: Instant,
     real_try_backoff: Backoff,
     test_at: Instant,
     test_backoff: Backoff,
+    /// A test was accepted: when jobs of the class may be submitted.
+    free_at: Option<Instant>,
 }
 
 impl RejectionBackoff {
-    /// Starts with the reason of Slurm.
+    /// Starts with the reason of the scheduler.
     pub fn new(reason: String, now: Instant) -> Self {
+        let mut untested = Self::untested(now);
+        untested.record_test(Some(reason), now);
+        untested
+    }
+
+    /// Starts with a test, which is due now.
+    pub fn untested(now: Instant) -> Self {
         let mut real_try_backoff = Backoff::new(INITIAL_REAL_TRY_DELAY, Duration::MAX);
-        let mut test_backoff = Backoff::new(INITIAL_BACKOFF, MAX_BACKOFF);
         Self {
-            reason,
+            reason: None,
             real_try_at: now + real_try_backoff.next_delay(),
             real_try_backoff,
-            test_at: now + test_backoff.next_delay(),
-            test_backoff,
+            test_at: now,
+            free_at: None,
+            test_backoff: Backoff::new(INITIAL_BACKOFF, MAX_BACKOFF),
         }
+    }
+
+    /// Whether a job of the class was rejected.
+    pub fn is_rejected(&self) -> bool {
+        self.reason.is_some()
     }
 
     /// Whether to test again.
     pub fn is_test_due(&self, now: Instant) -> bool {
-        self.test_at <= now
+        self.test_at <= now && self.free_at.is_none()
+    }
+
+    /// Records a test that was accepted.
+    pub fn record_acceptance(&mut self, free_at: Instant) {
+        self.free_at = Some(free_at);
+    }
+
+    /// Whether jobs of the class may be submitted again.
+    pub fn is_settled(&self, now: Instant) -> bool {
+        self.free_at.is_some_and(|free_at| free_at <= now)
     }
 
     /// Records a test that was not accepted; `reason` is what Slurm answered, if it did.
     pub fn record_test(&mut self, reason: Option<String>, now: Instant) {
-        if let Some(reason) = reason {
+        if reason.is_some() {
             self.reason = reason;
         }
         self.test_at = now + self.test_backoff.next_delay();
     }
 
-    /// Reason of Slurm; none for the one container that is really submitted now.
-    pub fn deferral_reason(&mut self, now: Instant) -> Option<&str> {
+    /// Why a container of the class waits; none for the one that is really submitted now.
+    /// `scheduler` is the name of the scheduler.
+    pub fn deferral_reason(&mut self, scheduler: &str, now: Instant) -> Option<String> {
         if now >= self.real_try_at {
             self.real_try_at = now + self.real_try_backoff.next_delay();
             return None;
         }
-        Some(&self.reason)
+        Some(match &self.reason {
+            Some(reason) => format!("{scheduler} rejects such jobs now: {reason}"),
+            None => format!(
+                "its last attempt came to nothing, so {scheduler} is asked first whether it accepts such jobs"
+            ),
+        })
     }
 }
 
@@ -216,7 +250,11 @@ mod tests {
         }
         assert_eq!(tested_at, [5, 15, 35, 75, 135, 195, 255]);
         backoff.record_test(Some("still no".into()), start);
-        assert_eq!(backoff.deferral_reason(start), Some("still no"));
+        let reason = backoff.deferral_reason("it", start);
+        assert_eq!(
+            reason.as_deref(),
+            Some("it rejects such jobs now: still no")
+        );
     }
 
     #[test]
@@ -228,7 +266,7 @@ mod tests {
             let now = start + Duration::from_secs(60 * minute);
             // Only one of many pending containers is admitted.
             let free = (0..5)
-                .filter(|_| backoff.deferral_reason(now).is_none())
+                .filter(|_| backoff.deferral_reason("it", now).is_none())
                 .count();
             tried.extend(std::iter::repeat_n(minute, free));
         }

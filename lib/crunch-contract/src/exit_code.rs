@@ -57,7 +57,9 @@ pub fn describe(status: i64) -> &'static str {
     match (ExitCode::from_status(status), status) {
         (Some(ExitCode::Recorded), _) => "crunch-run ended without recording a final state",
         (Some(ExitCode::NeverRan), _) => "crunch-run could not start the container there",
-        (Some(ExitCode::NotOurs), _) => "the container belonged to another attempt",
+        (Some(ExitCode::NotOurs), _) => {
+            "the container belonged to another attempt, or to an earlier start of the same job"
+        }
         (Some(ExitCode::Undelivered), _) => {
             "the container ran, but its results could not be delivered and are kept on the node"
         }

@@ -104,6 +104,7 @@ fn row(uuid: &ContainerUuid, record: &Record) -> ListedRecord {
         priority: record.priority,
         locked_by: record.locked_by.clone(),
         modified_at: Some(record.modified_at),
+        locks: 0,
         log: None,
         status: None,
         exit_code: None,

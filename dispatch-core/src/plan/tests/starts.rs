@@ -21,6 +21,7 @@ fn the_highest_priority_starts_first_and_only_as_many_as_may_wait() {
         let known = ObservedContainer {
             owner: None,
             created_at: None,
+            was_locked: false,
             state: ContainerState::Queued,
             priority,
             etag: String::new(),
@@ -75,6 +76,7 @@ fn what_blocked_since_takes_no_place_up_to_a_number() {
             let known = ObservedContainer {
                 owner: None,
                 created_at: None,
+                was_locked: false,
                 state: ContainerState::Locked,
                 holder: ours(),
                 ..queued.clone()
@@ -163,6 +165,7 @@ fn a_left_over_token_takes_the_place_of_its_container() {
         let known = ObservedContainer {
             owner: None,
             created_at: None,
+            was_locked: false,
             priority,
             ..queued.clone()
         };

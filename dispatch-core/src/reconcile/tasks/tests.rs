@@ -38,6 +38,7 @@ fn known(state: ContainerState, holder: LockHolder, priority: i64) -> ObservedCo
     ObservedContainer {
         owner: None,
         created_at: None,
+        was_locked: false,
         state,
         priority,
         etag: String::new(),

@@ -26,6 +26,7 @@ fn container(state: ContainerState, partition: &str, user: &str) -> ObservedCont
             ..Owner::default()
         })),
         created_at: Some("2026-11-26T00:00:00Z".parse().unwrap()),
+        was_locked: false,
         fit: Admission::Now,
         seen: MonotonicTime::default(),
         end: None,

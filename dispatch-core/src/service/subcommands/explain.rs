@@ -197,8 +197,11 @@ fn why(facts: &ExplainInput) -> String {
             }
             (None, None) => format!("job {} waits in {scheduler}; {ask}{} shows more", job.id.0, job.id.0),
             (None, Some(node)) => {
-                let activity = text_or(&status.activity, "it prepares its start");
-                format!("job {} has started on {node}: {activity}", job.id.0)
+                match &status.activity {
+                    None => format!("job {} has started on {node}", job.id.0),
+                    // A dispatcher may have written it before the job started.
+                    Some(noted) => format!("job {} has started on {node}; its record says: {noted}", job.id.0),
+                }
             }
         },
         (State::Locked, true, None) => {
@@ -210,8 +213,13 @@ fn why(facts: &ExplainInput) -> String {
         (State::Running, true, Some(job)) => {
             let activity = text_or(&status.activity, "its command runs");
             match &facts.waiting {
-                Some(waiting) => format!("it runs as job {}: {activity}; {}", job.id.0, waiting.text),
-                None => format!("it runs as job {}: {activity}", job.id.0),
+                Some(waiting) if waiting.outlook == PendingOutlook::NeedsAdmin => {
+                    format!("its job stopped, and starts anew later: {}", waiting.text)
+                }
+                Some(waiting) if waiting.text != activity => {
+                    format!("it runs as job {}: {activity}; {}", job.id.0, waiting.text)
+                }
+                _ => format!("it runs as job {}: {activity}", job.id.0),
             }
         }
         (State::Running, true, None) => {

@@ -317,6 +317,8 @@ async fn fit<P: DispatcherCommands>(
             charged_to: owner.filter(|_| charges_owners),
             ..needs
         },
+        // The test of its job follows.
+        was_locked: false,
     };
     let mut fits = scheduler.admit(std::slice::from_ref(&candidate), &[]);
     let refusal = with_timeout(program.refusal(scheduler, &candidate.needs)).await;

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use suite_tests::STEP_TIMEOUT;
 use suite_tests::condor_lab::Pool;
-use suite_tests::stack::wait_for;
+use suite_tests::stack::{complete, wait_for};
 use suite_tests::start_log::{Gate, StartLog};
 
 /// A requirement that no slot meets. HTCondor names it only in the analysis of one job.
@@ -90,4 +90,38 @@ async fn a_running_job_whose_machine_is_lost_is_waited_for_and_told_of() {
     gate.open();
     stack.end(container, STEP_TIMEOUT).await;
     assert_eq!(starts.count("waits"), 1);
+}
+
+/// The schedd takes no further job. A restarted dispatcher does not know that, and asks before it
+/// locks a container again: the server gives a container few locks.
+#[tokio::test(flavor = "multi_thread")]
+async fn restarts_cost_rejected_containers_no_locks() {
+    let pool = Pool::with(&["--slots", "4"], "MAX_JOBS_PER_OWNER = 1\n");
+    let mut stack = pool.stack(&[]).await;
+    let (first, container) = stack.submit("first", "sleep 1000", json!({})).await;
+    let runs = |c: &Container| c.state == ContainerState::Running;
+    stack.wait_until(&container, STEP_TIMEOUT, runs).await;
+    let mut containers = Vec::new();
+    for name in ["one", "two", "three"] {
+        containers.push(stack.submit(name, "true", json!({})).await.1);
+    }
+    for _ in 0..3 {
+        wait_for("the dispatcher to hold such jobs", STEP_TIMEOUT, || {
+            let is_held = stack.dispatcher.log_contains(r#"event="submissions_held""#);
+            is_held.then_some(())
+        });
+        for container in &containers {
+            let back = |c: &Container| c.state == ContainerState::Queued;
+            let record = stack.wait_until(container, STEP_TIMEOUT, back).await;
+            assert!(record.lock_count <= 1, "{record:?}");
+        }
+        stack.dispatcher.terminate(STEP_TIMEOUT);
+        stack.dispatcher.start();
+    }
+    let hold = json!({"priority": 0});
+    let user = &stack.user;
+    user.update_container_request(&first, hold).await.unwrap();
+    for container in &containers {
+        complete(&stack.end(container, STEP_TIMEOUT).await);
+    }
 }

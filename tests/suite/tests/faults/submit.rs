@@ -25,11 +25,13 @@ async fn completes_after_first_submission_fails(
         .faults([Rule::next(backend.submit_command(), 1, fault)]);
     let container = fixture.submit().await;
     fixture.complete(&container, locks).await;
-    assert_eq!(
-        fixture.fake.count(backend.submit_command()) as u64,
-        locks,
-        "submissions"
-    );
+    // Before the second lock a test job may show whether HTCondor accepts such jobs.
+    let tests = match backend {
+        Backend::Condor | Backend::RealCondor => fixture.fake.count("condor_rm"),
+        _ => 0,
+    };
+    let submissions = fixture.fake.count(backend.submit_command()) - tests;
+    assert_eq!(submissions as u64, locks, "submissions");
     fixture.wait_for_log(says).await;
 }
 
