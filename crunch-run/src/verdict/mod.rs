@@ -259,16 +259,22 @@ fn memory_limit_reason(exit: &Exit, limit: Option<u64>) -> Option<Reason> {
     if !exit.oom_killed {
         return None;
     }
+    let requested = limit;
     let limit = match exit.job_group {
         Some(group) => group.limit,
         None => limit,
     };
-    let used = match (exit.peak_memory, limit) {
+    let mut used = match (exit.peak_memory, limit) {
         (Some(peak), Some(limit)) => format!("used {} of {}", size(peak), size(limit)),
         (Some(peak), None) => format!("used {}", size(peak)),
         (None, Some(limit)) => format!("its limit is {}", size(limit)),
         (None, None) => "its memory use is unknown".to_owned(),
     };
+    if let (Some(requested), Some(limit)) = (requested, limit)
+        && requested < limit
+    {
+        used += &format!(" ({} requested, the rest for crunch-run)", size(requested));
+    }
     let who = match exit.status {
         ExitStatus::Code(0) => "a process of it was killed by its memory limit",
         _ => "killed by its memory limit",

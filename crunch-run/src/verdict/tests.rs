@@ -276,6 +276,24 @@ fn the_update_carries_what_the_state_allows() {
     assert_eq!(refused["runtime_status"]["errorDetail"], "d");
 }
 
+/// The job has more memory than was requested: a reserve for crunch-run.
+#[test]
+fn the_reserve_of_the_job_is_told_apart_from_what_was_requested() {
+    let found = SharedKills {
+        kills: 1,
+        is_alone: true,
+        memory: GroupMemory {
+            limit: Some(96 * MIB),
+            peak: Some(95 * MIB),
+        },
+    };
+    let killed = exit(ExitStatus::Signal(9), 0).with_job_group(Some(found));
+    let verdict = judge(&Ending::Exited(killed), saved(), evidence());
+    let sentence = verdict.error.unwrap().sentence;
+    let words = "used 95.0 MiB of 96.0 MiB (64.0 MiB requested, the rest for crunch-run)";
+    assert!(sentence.contains(words), "{sentence}");
+}
+
 #[test]
 fn signals_are_named() {
     assert_eq!(

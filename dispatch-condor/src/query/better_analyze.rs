@@ -77,7 +77,7 @@ fn parse_verdict(text: &str) -> MatchVerdict {
     }
     let conditions: Vec<&str> = text.lines().filter_map(unmet_condition).collect();
     MatchVerdict::Never(match conditions.is_empty() {
-        true => "enough is free, but no slot meets its requirements".to_owned(),
+        true => "enough is free, but no slot meets its requirements all together; they exclude machines where it could not start".to_owned(),
         false => format!(
             "enough is free, but no slot meets its requirements; HTCondor finds none with: {}",
             conditions.join("; ")
@@ -153,6 +153,7 @@ mod tests {
             "[0]     0  TARGET.A\n[1]   0  TARGET.B\n[3]   0  [0] && [1]",
         );
         let none = "enough is free, but no slot meets its requirements";
+        let together = " all together; they exclude machines where it could not start";
         let with = |conditions: &str| {
             MatchVerdict::Never(format!("{none}; HTCondor finds none with: {conditions}"))
         };
@@ -162,7 +163,7 @@ mod tests {
             (page(two, 1, 1), with("TARGET.A; TARGET.B")),
             // The format of newer releases, where a busy slot would fit if it were drained.
             (page("[5]   0   0  TARGET.HasX\n[6]   0   3  TARGET.Y\n[7]   0   0  [5] && [6]", 4, 4), with("TARGET.HasX")),
-            (page("[1]       never  true", 1, 1), MatchVerdict::Never(none.into())),
+            (page("[1]       never  true", 1, 1), MatchVerdict::Never(format!("{none}{together}"))),
             (page(one, 2, 1), MatchVerdict::Matches),
             (page("", 0, 0), MatchVerdict::Unknown),
             (String::new(), MatchVerdict::Unknown),

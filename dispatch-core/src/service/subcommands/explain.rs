@@ -170,7 +170,7 @@ fn why(facts: &ExplainInput) -> String {
             job.id.0
         ),
         (State::Queued, _, None) => match &facts.fit {
-            Admission::Never(why) => format!("it cannot run here, though another dispatcher may run it: {why}"),
+            Admission::Never(why) => format!("this dispatcher cannot run it: {why}"),
             Admission::Later(why) => format!("the dispatcher does not submit it yet: {why}"),
             Admission::Now => {
                 let again = match container.lock_count {

@@ -132,7 +132,7 @@ async fn explain_says_why_a_container_runs_or_does_not() {
     let (_, large) = site.stack.submit("large", "true", large).await;
     site.wait_for_why(
         &large,
-        "it cannot run here, though another dispatcher may run it: none of the 2 instance types",
+        "this dispatcher cannot run it: none of the 2 instance types",
     )
     .await;
 
