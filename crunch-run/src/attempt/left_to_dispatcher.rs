@@ -9,7 +9,7 @@
 use arvados_client::Pdh;
 use arvados_client::records::RuntimeStatus;
 use crunch_contract::{ExitCode, StatusLine};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::claim::Claim;
 use super::context::Attempt;
@@ -46,6 +46,7 @@ impl Attempt<'_> {
         verdict: &Verdict,
         status: &RuntimeStatus,
         log: Option<&Pdh>,
+        cost: Option<f64>,
     ) -> Option<ExitCode> {
         let is_left = self.settings.leave_to_dispatcher
             && verdict.is_permanent_failure()
@@ -53,9 +54,9 @@ impl Attempt<'_> {
         if !is_left {
             return None;
         }
-        let mut note = json!({"runtime_status": verdict.status(status.clone())});
-        if let Some(log) = log {
-            note["log"] = json!(log);
+        let mut note = verdict.update(status.clone(), log, cost);
+        if let Some(attributes) = note.as_object_mut() {
+            attributes.remove("state");
         }
         let update = own_record::update(&self.settings.uuid, &note);
         if let Err(error) = self.client.send::<Value>(update).await {

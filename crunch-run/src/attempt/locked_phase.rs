@@ -262,7 +262,7 @@ impl Attempt<'_> {
         // The reason is in the record; the log has only details.
         let log = log.ok().and_then(Result::ok);
         let verdict = verdict::refusal(reason);
-        let left = self.leave_permanent(claim, &verdict, &runtime_status, log.as_ref());
+        let left = self.leave_permanent(claim, &verdict, &runtime_status, log.as_ref(), None);
         if let Some(code) = left.await {
             return code;
         }

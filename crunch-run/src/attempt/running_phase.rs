@@ -203,7 +203,8 @@ impl Attempt<'_> {
         let last = delivery.last_log(context.uploader, status, &run.first_log);
         let (log, runtime_status) = last.await;
         self.timings.end("logs");
-        let left = self.leave_permanent(claim, &verdict, &runtime_status, Some(&log));
+        let cost = self.cost();
+        let left = self.leave_permanent(claim, &verdict, &runtime_status, Some(&log), cost);
         if let Some(code) = left.await {
             return code;
         }
@@ -318,8 +319,7 @@ impl Attempt<'_> {
         status: RuntimeStatus,
         mut undelivered_run: UndeliveredRun,
     ) -> ExitCode {
-        let instance = self.settings.instance.as_ref();
-        undelivered_run.cost = instance.and_then(|instance| instance.cost(self.timings.elapsed()));
+        undelivered_run.cost = self.cost();
         self.save_undelivered_record(&undelivered_run);
         fail_point("run.after-last-log");
         let update = verdict.update(status, undelivered_run.log.as_ref(), undelivered_run.cost);
@@ -338,6 +338,12 @@ impl Attempt<'_> {
             }
             Err(undelivered) => self.leave_undelivered(&undelivered),
         }
+    }
+
+    /// Cost of this run so far, if the price of the node is known.
+    fn cost(&self) -> Option<f64> {
+        let instance = self.settings.instance.as_ref()?;
+        instance.cost(self.timings.elapsed())
     }
 
     async fn report_broken_node(&self, verdict: &Verdict) {

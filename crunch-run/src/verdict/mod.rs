@@ -406,8 +406,7 @@ impl Verdict {
         self.state == ContainerState::Cancelled && self.permanent
     }
 
-    /// `runtime_status` with the verdict.
-    pub fn status(&self, mut status: RuntimeStatus) -> RuntimeStatus {
+    fn status(&self, mut status: RuntimeStatus) -> RuntimeStatus {
         status.activity = None;
         if let Some(error) = &self.error {
             status.error = Some(error.sentence.clone());

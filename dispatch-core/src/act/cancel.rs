@@ -96,8 +96,17 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             ignores_results,
         } = cancellation;
         let token = token.filter(|token| token.uuid == attempt);
+        // What the record says counts only while this attempt holds it and its job is gone.
+        let record = match (reason, &token) {
+            (Reason::JobGone, Some(_)) => match self.record_left(&container).await {
+                Ok(record) => Some(record),
+                Err(result) => return result,
+            },
+            _ => None,
+        };
+        let held = token.as_ref().zip(record.as_deref());
         let deferred = self
-            .defer_cancel(&container, token.as_ref(), &exit, reason, ignores_results)
+            .defer_cancel(&container, held, &exit, reason, ignores_results)
             .await;
         if let Some(result) = deferred {
             return result;
@@ -109,8 +118,9 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             }
             _ => exit.reason_or_default(),
         });
-        if let (Reason::JobGone, Some(token)) = (reason, &token) {
-            if let Some(result) = self.cancel_permanent_failure(&container, token).await {
+        if let (Some(token), Some(record)) = (&token, record) {
+            let permanent = self.cancel_permanent_failure(&container, token, record);
+            if let Some(result) = permanent.await {
                 return result;
             }
             match self.set_retry(&container, token, exit.cause).await {
@@ -161,7 +171,7 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
     async fn defer_cancel(
         &self,
         container: &ContainerUuid,
-        token: Option<&AttemptToken>,
+        held: Option<(&AttemptToken, &ContainerSnapshot)>,
         exit: &JobExit,
         reason: Reason,
         ignores_results: bool,
@@ -171,14 +181,17 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             Some(Uncertainty::StillRunning | Uncertainty::MayBeRunning(_))
         );
         // The record has what an earlier run of this dispatcher recorded.
-        if let (Reason::JobGone, Some(token), false) = (reason, token, may_be_running) {
-            let result = self.record_undelivered(container, token, exit).await;
+        if let (Some((token, record)), false) = (held, may_be_running) {
+            let result = self
+                .record_undelivered(container, token, exit, record)
+                .await;
             if result.is_some() {
                 return result;
             }
         }
         let why = defer_reason(exit, reason == Reason::JobGone && !ignores_results)?;
-        if let (Some(Uncertainty::ResultsUnknown(_)), Some(token)) = (&exit.uncertainty, token) {
+        if let (Some(Uncertainty::ResultsUnknown(_)), Some((token, _))) = (&exit.uncertainty, held)
+        {
             self.record_uncertainty(container, &token.token, &why).await;
         }
         Some(exit_unknown(container, exit, why))

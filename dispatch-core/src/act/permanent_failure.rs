@@ -30,18 +30,27 @@ fn is_left_to_dispatcher(record: &ContainerSnapshot, attempt: &AttemptToken) -> 
 }
 
 impl<A: Api, S: Scheduler> TaskRunner<A, S> {
+    /// The record of a container whose job is gone, or the result of the task if it cannot be read.
+    pub(super) async fn record_left(
+        &self,
+        container: &ContainerUuid,
+    ) -> Result<Box<ContainerSnapshot>, TaskResult> {
+        match self.api.record(None, container).await {
+            Ok(ListedRecord::Parsed(record)) => Ok(record),
+            // A change would fail in the same way.
+            Ok(ListedRecord::Malformed(_, why)) => Err(TaskResult::failed(container, why)),
+            Err(error) => Err(TaskResult::api_failed(container, &error)),
+        }
+    }
+
     /// Cancels a container whose record says that it cannot succeed. The record keeps what
     /// crunch-run wrote. `None`: the record does not say so.
     pub(super) async fn cancel_permanent_failure(
         &self,
         container: &ContainerUuid,
         attempt: &AttemptToken,
+        mut record: Box<ContainerSnapshot>,
     ) -> Option<TaskResult> {
-        let mut record = match self.api.record(None, container).await {
-            Ok(ListedRecord::Parsed(record)) => record,
-            Ok(ListedRecord::Malformed(_, why)) => return Some(TaskResult::failed(container, why)),
-            Err(error) => return Some(TaskResult::api_failed(container, &error)),
-        };
         if !is_left_to_dispatcher(&record, attempt) {
             return None;
         }

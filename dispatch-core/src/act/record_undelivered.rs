@@ -14,7 +14,7 @@ use crate::act::holder::HolderError;
 use crate::act::{TaskResult, TaskRunner};
 use crate::api::Api;
 use crate::model::attempt_token::AttemptToken;
-use crate::model::container_record::ListedRecord;
+use crate::model::container_record::{ContainerSnapshot, ListedRecord};
 use crate::model::decision::Decision;
 use crate::model::outcome::Outcome;
 use crate::scheduler::{JobExit, Scheduler};
@@ -50,14 +50,9 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
         container: &ContainerUuid,
         by: &AttemptToken,
         exit: &JobExit,
+        record: &ContainerSnapshot,
     ) -> Option<TaskResult> {
         let now = self.api.now();
-        let record = match self.api.record(None, container).await {
-            Ok(ListedRecord::Parsed(record)) => record,
-            // A cancel would fail in the same way.
-            Ok(ListedRecord::Malformed(_, why)) => return Some(TaskResult::failed(container, why)),
-            Err(error) => return Some(TaskResult::api_failed(container, &error)),
-        };
         if let Some(since) = record.undelivered_since() {
             let waited = now.duration_since(since).unsigned_abs();
             return Some(TaskResult::new(Outcome::Undelivered(waited), vec![]));
@@ -66,7 +61,8 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             return None;
         }
         let (reason, results) = (exit.reason_or_default(), describe_results(exit));
-        let mut status = record.status.map(|status| *status).unwrap_or_default();
+        let status = record.status.clone();
+        let mut status = status.map(|status| *status).unwrap_or_default();
         let mut note = |key: &str, value: String| {
             status.extra.insert(key.to_owned(), value.into());
         };

@@ -122,8 +122,12 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             if let Some(why) = defer_reason(&exit, false) {
                 return exit_unknown(&container, &exit, why);
             }
-            let permanent = self.cancel_permanent_failure(&container, &token).await;
-            if let Some(result) = permanent {
+            let record = match self.record_left(&container).await {
+                Ok(record) => record,
+                Err(result) => return result,
+            };
+            let permanent = self.cancel_permanent_failure(&container, &token, record);
+            if let Some(result) = permanent.await {
                 return result;
             }
             // What the site took away says nothing about the node.
