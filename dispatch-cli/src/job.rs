@@ -5,7 +5,7 @@ use std::time::Duration;
 use arvados_client::Uuid;
 use arvados_client::records::{Container, ContainerRequest, ContainerState, RequestState};
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::exit::Exit;
 
@@ -13,6 +13,10 @@ use crate::exit::Exit;
 pub const ID_PROPERTY: &str = "dispatch_id";
 /// Property of a request that holds the uuid of the user the number belongs to.
 pub const USER_PROPERTY: &str = "dispatch_user";
+
+/// Property of a request that was killed before it started. A server keeps such a request Committed
+/// with priority 0, as one on hold.
+pub const KILLED_PROPERTY: &str = "dispatch_killed";
 
 /// Numbers are below this: what JSON readers keep exactly.
 const MAX_NUMBER: u64 = 1 << 53;
@@ -111,11 +115,31 @@ impl Job {
 
     /// The state in one word.
     pub fn state(&self) -> JobState {
-        JobState::of(
+        let state = JobState::of(
             &self.request.state,
             self.request.priority,
             self.container.as_ref(),
-        )
+        );
+        match state {
+            JobState::Held if self.was_killed() => JobState::Cancelled,
+            state => state,
+        }
+    }
+
+    /// Whether it was killed before it started.
+    fn was_killed(&self) -> bool {
+        let properties = self.request.extra.get("properties");
+        properties.and_then(|properties| properties.get(KILLED_PROPERTY))
+            == Some(&Value::Bool(true))
+    }
+
+    /// The properties of the request. An update replaces all of them.
+    pub fn properties(&self) -> Map<String, Value> {
+        let properties = self.request.extra.get("properties");
+        properties
+            .and_then(Value::as_object)
+            .cloned()
+            .unwrap_or_default()
     }
 
     /// Whether the container is present, if there is one. The reply to a new request has no

@@ -19,9 +19,16 @@ pub enum JobId {
 /// A text that is not a job id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is not a job: write its number (see: dispatch list), or the uuid of a container request (-xvhdp-) or a container (-dz642-)"
+    "{0:?} is not a job: write its number (see: dispatch list), a range of numbers where several may be named (150-160), or the uuid of a container request (-xvhdp-) or a container (-dz642-)"
 )]
 pub struct JobIdError(String);
+
+impl JobIdError {
+    /// The error for this text.
+    pub fn new(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
 
 impl FromStr for JobId {
     type Err = JobIdError;
@@ -39,7 +46,7 @@ impl FromStr for JobId {
             Ok(number) if number > 0 && digits.bytes().all(|b| b.is_ascii_digit()) => {
                 Ok(JobId::Number(number))
             }
-            _ => Err(JobIdError(text.to_owned())),
+            _ => Err(JobIdError::new(text)),
         }
     }
 }

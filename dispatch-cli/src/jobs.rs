@@ -7,7 +7,7 @@ use arvados_client::error::StatusCode;
 use arvados_client::filter::Query;
 use arvados_client::records::{Container, ContainerRequest};
 use arvados_client::{Client, ContainerUuid};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::error::CliError;
 use crate::job::{ID_PROPERTY, Job, USER_PROPERTY, number_of};
@@ -17,6 +17,8 @@ use crate::text::strip_control;
 const BY_NUMBER: &str = "properties.dispatch_id";
 const BY_USER: &str = "properties.dispatch_user";
 const REQUESTS: &str = "container_requests";
+/// Maximum number of uuids in one filter.
+const MAX_FILTERED: usize = 1000;
 
 /// Finds the job with this id.
 pub async fn find(client: &Client, id: &JobId) -> Result<Job, CliError> {
@@ -120,6 +122,80 @@ async fn container(
     }
 }
 
+/// Replaces the properties of a request. They only help to show its state, so a server whose
+/// vocabulary does not allow them is no error.
+pub async fn set_properties(
+    client: &Client,
+    job: &Job,
+    properties: Map<String, Value>,
+) -> Result<(), CliError> {
+    let change = json!({"properties": properties});
+    let changed = client.update_container_request(&job.request.uuid, change);
+    match changed.await {
+        Ok(_) => Ok(()),
+        Err(error) if error.is_refused() => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The user's jobs with numbers from `first` to `last`, in their order.
+pub async fn in_range(client: &Client, first: u64, last: u64) -> Result<Vec<Job>, CliError> {
+    let range = Query::new()
+        .filter(BY_NUMBER, ">=", first)
+        .filter(BY_NUMBER, "<=", last);
+    let mut found = own(client, range).await?;
+    found.sort_by_key(|job| job.number);
+    Ok(found)
+}
+
+/// The user's jobs that match, the oldest first.
+pub async fn own(client: &Client, query: Query) -> Result<Vec<Job>, CliError> {
+    let user = client.current_user().await?.uuid.to_string();
+    let query = query
+        .filter(BY_USER, "=", &user)
+        .filter("owner_uuid", "=", &user);
+    let mut requests: Vec<ContainerRequest> = client
+        .all(REQUESTS, query, |request: &ContainerRequest| {
+            request.uuid.as_str()
+        })
+        .await?;
+    requests.sort_by(|a, b| (a.created_at, &a.uuid).cmp(&(b.created_at, &b.uuid)));
+    let containers = containers_of(client, &requests).await?;
+    Ok(join(requests, &containers, &user))
+}
+
+/// The containers of requests, by uuid.
+async fn containers_of(
+    client: &Client,
+    requests: &[ContainerRequest],
+) -> Result<HashMap<String, Container>, CliError> {
+    let uuids: Vec<&str> = requests
+        .iter()
+        .filter_map(|request| request.container_uuid.as_ref().map(|uuid| uuid.as_str()))
+        .collect();
+    let mut containers = HashMap::new();
+    for uuids in uuids.chunks(MAX_FILTERED) {
+        let query = Query::new().filter("uuid", "in", uuids);
+        let found = client.all::<Container>("containers", query, |c| c.uuid.as_str());
+        containers.extend(found.await?.into_iter().map(|c| (c.uuid.to_string(), c)));
+    }
+    Ok(containers)
+}
+
+/// Requests with their containers. Several requests may share one.
+fn join(
+    requests: Vec<ContainerRequest>,
+    containers: &HashMap<String, Container>,
+    user: &str,
+) -> Vec<Job> {
+    let with_container = requests.into_iter().map(|request| {
+        let uuid = request.container_uuid.as_ref();
+        let container = uuid.and_then(|uuid| containers.get(uuid.as_str()).cloned());
+        Job::new(request, container, user)
+    });
+    with_container.collect()
+}
+
 /// Fetches the newest jobs that match, with their containers, and the number of all that match.
 pub async fn newest(
     client: &Client,
@@ -132,34 +208,8 @@ pub async fn newest(
         client.page::<ContainerRequest>(REQUESTS, &query)
     )?;
     let available = page.items_available.unwrap_or(page.items.len() as u64);
-    let uuids: Vec<&str> = page
-        .items
-        .iter()
-        .filter_map(|r| r.container_uuid.as_ref().map(|uuid| uuid.as_str()))
-        .collect();
-    let containers: HashMap<String, Container> = match uuids.is_empty() {
-        true => Default::default(),
-        false => client
-            .all::<Container>(
-                "containers",
-                Query::new().filter("uuid", "in", &uuids),
-                |c| c.uuid.as_str(),
-            )
-            .await?
-            .into_iter()
-            .map(|c| (c.uuid.to_string(), c))
-            .collect(),
-    };
-    let user = user.uuid.to_string();
-    let mut jobs = Vec::with_capacity(page.items.len());
-    for request in page.items {
-        // Several requests may share a container.
-        let container = request
-            .container_uuid
-            .as_ref()
-            .and_then(|uuid| containers.get(uuid.as_str()).cloned());
-        jobs.push(Job::new(request, container, &user));
-    }
+    let containers = containers_of(client, &page.items).await?;
+    let jobs = join(page.items, &containers, user.uuid.as_str());
     Ok((jobs, available))
 }
 

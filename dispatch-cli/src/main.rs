@@ -25,6 +25,7 @@ mod printer;
 mod result_file;
 mod run;
 mod saved_log;
+mod selection;
 mod session;
 mod state_dir;
 mod supervise;

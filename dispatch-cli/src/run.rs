@@ -5,8 +5,8 @@ use clap::CommandFactory;
 
 use crate::cli::{Cli, Command};
 use crate::commands::{
-    completions, demand, env, explain, get, image, info, kill, list, logs, put, show, submit,
-    token, up, user, wait,
+    completions, demand, env, explain, get, hold, image, info, kill, list, logs, priority, put,
+    retry, show, submit, token, up, user, wait,
 };
 use crate::error::CliError;
 use crate::exit::Exit;
@@ -37,6 +37,10 @@ pub async fn run(cli: Cli) -> Result<Exit, CliError> {
         Command::Get(get) => get::run(get, &session()?, out).await?,
         Command::Put(put) => put::run(put, &session()?, out).await?,
         Command::Kill(kill) => kill::run(kill, &session()?, out).await?,
+        Command::Hold(hold) => hold::hold(hold, &session()?, out).await?,
+        Command::Release(release) => hold::release(release, &session()?, out).await?,
+        Command::Priority(priority) => priority::run(priority, &session()?, out).await?,
+        Command::Retry(retry) => retry::run(retry, &session()?, out).await?,
         Command::Demand(demand) => demand::run(demand, &session()?, out).await?,
         Command::User(users) => {
             user::run(users, &Session::open_admin(named.as_deref())?, out).await?

@@ -197,7 +197,7 @@ fn state_sentence(job: &Job, state: JobState, now: Timestamp) -> String {
     match state {
         JobState::Draft => format!("Job {name} is a draft: its owner has not committed it."),
         JobState::Held => format!(
-            "Job {name} is on hold: its priority is 0, because it was killed or submitted so. It does not start by itself."
+            "Job {name} is on hold: its priority is 0. Let it start with: dispatch release {name}"
         ),
         JobState::Queued => format!(
             "Job {name} has been waiting{} with priority {}; no dispatcher has taken it yet.",

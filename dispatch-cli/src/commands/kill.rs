@@ -4,10 +4,10 @@ use clap::Args;
 use serde_json::json;
 
 use crate::error::CliError;
-use crate::job::{Job, JobState};
-use crate::job_id::JobId;
+use crate::job::{Job, JobState, KILLED_PROPERTY};
 use crate::jobs;
 use crate::printer::{Output, eprint_note};
+use crate::selection::{Scope, Selection};
 use crate::session::Session;
 
 /// Stop jobs, wherever they are: queued, being started, or running
@@ -15,21 +15,26 @@ use crate::session::Session;
 /// Sets the priority to 0. A running job gets SIGTERM first, and SIGKILL if it does not end.
 #[derive(Debug, Args)]
 pub struct Kill {
-    /// Numbers or uuids of the jobs
-    #[arg(required = true, value_name = "ID")]
-    pub jobs: Vec<JobId>,
+    #[command(flatten)]
+    pub selection: Selection,
 }
 
 pub async fn run(args: Kill, session: &Session, out: Output) -> Result<(), CliError> {
     let client = &session.client;
-    for id in &args.jobs {
-        let mut job = jobs::find(client, id).await?;
+    for mut job in args.selection.find(client, Scope::Open).await? {
         let before = job.state();
         if !matches!(before, JobState::Complete | JobState::Cancelled) {
+            let change = json!({"priority": 0});
             client
-                .update_container_request(&job.request.uuid, json!({"priority": 0}))
+                .update_container_request(&job.request.uuid, change)
                 .await?;
             job = jobs::refresh(client, &job).await?;
+            if !matches!(job.state(), JobState::Complete | JobState::Cancelled) {
+                let mut properties = job.properties();
+                properties.insert(KILLED_PROPERTY.to_owned(), true.into());
+                jobs::set_properties(client, &job, properties).await?;
+                job = jobs::refresh(client, &job).await?;
+            }
         }
         let message = sentence(&job, before);
         match out.json {
@@ -47,6 +52,9 @@ fn sentence(job: &Job, before: JobState) -> String {
     match (before, job.state()) {
         (JobState::Complete | JobState::Cancelled, state) => {
             format!("job {name} had already ended ({})", state.as_str())
+        }
+        (JobState::Queued | JobState::Held, JobState::Cancelled) => {
+            format!("job {name} is cancelled, and will not start")
         }
         (_, JobState::Held | JobState::Draft) => format!("job {name} will not start"),
         (_, JobState::Complete | JobState::Cancelled) => format!("job {name} has ended"),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::error::CliError;
-use crate::job::{Job, USER_PROPERTY};
+use crate::job::{Job, JobState, USER_PROPERTY};
 use crate::jobs;
 use crate::owners::{OwnerNames, project_uuid, user_uuid};
 use crate::printer::{Output, eprint_note};
@@ -57,7 +57,11 @@ pub async fn run(args: List, session: &Session, out: Output) -> Result<(), CliEr
         query = query.filter("name", "like", name);
     }
     let limit = if args.all { 1000 } else { args.limit };
-    let (jobs, available) = jobs::newest(client, query, limit).await?;
+    let (mut jobs, available) = jobs::newest(client, query, limit).await?;
+    if args.active {
+        // The server keeps a job that was killed before it started.
+        jobs.retain(|job| !matches!(job.state(), JobState::Complete | JobState::Cancelled));
+    }
     let now = Timestamp::now();
     let names = OwnerNames::of(client, &jobs).await;
     let peaks = match args.usage {

@@ -23,6 +23,9 @@ use crate::printer::{Output, eprint_note};
 use crate::session::Session;
 use crate::watch::Watch;
 
+/// Priority of a job for which none is given.
+pub const DEFAULT_PRIORITY: u32 = 500;
+
 /// Submit a job: a command to run in a container
 ///
 /// Prints the number and the uuid of the job. Files that the command writes below --output-path
@@ -55,7 +58,7 @@ pub struct Submit {
     #[arg(long, value_name = "TIME", value_parser = units::parse_whole_seconds)]
     pub time: Option<Duration>,
     /// Priority from 1 to 1000; a larger one starts sooner. 0 puts the job on hold
-    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_PRIORITY, value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub priority: u32,
     /// Partition of the scheduler where the job may run; may be given several times
     #[arg(long, value_name = "NAME")]
@@ -180,7 +183,6 @@ pub async fn run(args: Submit, session: &Session, out: Output) -> Result<Exit, C
     let plan = plan(&args)?;
     // Subscribe before the job exists, so that the end of a short job is not missed.
     let watch = args.wait.then(|| Watch::new(client));
-    let user = client.current_user().await?.uuid.to_string();
     let image = store::container_image(client, &args.image).await?;
     if plan.uploads() {
         store::check_exists(client, &image).await?;
@@ -190,10 +192,29 @@ pub async fn run(args: Submit, session: &Session, out: Output) -> Result<Exit, C
         program.unwrap_or_default().to_owned()
     });
     let mounts = mounts(client, &args, &plan, &name).await?;
-    let mut attributes = attributes(&args, &plan, &name, &image, mounts);
+    let attributes = attributes(&args, &plan, &name, &image, mounts);
+    let job = commit_numbered(client, attributes, &args.image).await?;
+    let Some(mut watch) = watch else {
+        announce(&job, out)?;
+        return Ok(Exit::Ok);
+    };
+    if !out.json {
+        announce(&job, out)?;
+    }
+    let ended = wait::until_over(client, job, &mut watch, None).await?;
+    wait::report(session, &ended, out).await
+}
+
+/// Commits a request with the next free number of the user.
+pub async fn commit_numbered(
+    client: &Client,
+    mut attributes: Value,
+    image: &str,
+) -> Result<Job, CliError> {
+    let user = client.current_user().await?.uuid.to_string();
     let number = jobs::next_number(client, &user).await?;
     attributes["properties"] = jobs::number_properties(&user, number);
-    let request = commit(client, attributes, &args.image).await?;
+    let request = commit(client, attributes, image).await?;
     let number = match number_of(&request, &user) {
         Some(number) => match jobs::resolve_number_conflict(client, &user, &request).await {
             Ok(number) => number,
@@ -209,18 +230,10 @@ pub async fn run(args: Submit, session: &Session, out: Output) -> Result<Exit, C
     };
     let mut job = Job::new(request, None, &user);
     job.number = number;
-    let Some(mut watch) = watch else {
-        announce(&job, out)?;
-        return Ok(Exit::Ok);
-    };
-    if !out.json {
-        announce(&job, out)?;
-    }
-    let ended = wait::until_over(client, job, &mut watch, None).await?;
-    wait::report(session, &ended, out).await
+    Ok(job)
 }
 
-fn announce(job: &Job, out: Output) -> Result<(), CliError> {
+pub fn announce(job: &Job, out: Output) -> Result<(), CliError> {
     match (out.json, job.number) {
         (true, number) => out.json(&json!({
             "id": number, "uuid": job.request.uuid, "container_uuid": job.request.container_uuid,

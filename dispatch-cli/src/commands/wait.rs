@@ -11,11 +11,11 @@ use tokio::time::{Instant, timeout_at};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::job::{Job, JobState};
-use crate::job_id::JobId;
 use crate::jobs;
 use crate::log_files::LogFiles;
 use crate::pending_reason::PendingReasons;
 use crate::printer::{Output, eprint_note};
+use crate::selection::{Scope, Selection};
 use crate::session::Session;
 use crate::text::strip_control;
 use crate::watch::{Outage, Watch};
@@ -29,9 +29,8 @@ const FINAL_REFRESH_TIMEOUT: Duration = Duration::from_secs(5);
 /// not 0
 #[derive(Debug, Args)]
 pub struct Wait {
-    /// Numbers or uuids of the jobs
-    #[arg(required = true, value_name = "ID")]
-    pub jobs: Vec<JobId>,
+    #[command(flatten)]
+    pub selection: Selection,
     /// Maximum time to wait; exits with 124 after it [default: no limit]
     #[arg(long, value_name = "TIME", value_parser = units::parse_whole_seconds)]
     pub timeout: Option<Duration>,
@@ -41,8 +40,7 @@ pub async fn run(args: Wait, session: &Session, out: Output) -> Result<Exit, Cli
     let deadline = args.timeout.map(|time| Instant::now() + time);
     let mut watch = Watch::new(&session.client);
     let mut first = Exit::Ok;
-    for id in &args.jobs {
-        let job = jobs::find(&session.client, id).await?;
+    for job in args.selection.find(&session.client, Scope::Open).await? {
         let job = until_over(&session.client, job, &mut watch, deadline).await?;
         let exit = report(session, &job, out).await?;
         if first == Exit::Ok {
@@ -139,7 +137,9 @@ fn end_sentence(job: &Job) -> String {
         }
         (JobState::Complete, None) => format!("job {name} ended without an exit code{because}"),
         (JobState::Held, _) => {
-            format!("job {name} is on hold (priority 0) and will not start by itself")
+            format!(
+                "job {name} is on hold (priority 0); let it start with: dispatch release {name}"
+            )
         }
         (JobState::Cancelled, _) => format!("job {name} was cancelled{because}"),
         (state, _) => format!(
@@ -189,6 +189,7 @@ mod tests {
     use suite_tests::proxy::{Effect, Fault, Proxy, Rule};
 
     use super::*;
+    use crate::job_id::JobId;
 
     /// A client of the server's user, by way of the proxy, that believes refusals early.
     fn client(ready: &Value, proxy: &Proxy) -> Client {

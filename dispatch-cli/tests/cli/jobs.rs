@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::fixture::{Fixture, run};
 
@@ -231,7 +231,7 @@ async fn jobs_can_be_killed_wherever_they_are() {
     }
     let waited = fixture.run(&["wait", &queued.id]).await;
     assert_eq!(waited.code, 123);
-    assert!(waited.err.contains("on hold"), "{waited:?}");
+    assert!(waited.err.contains("was cancelled"), "{waited:?}");
     fixture
         .update(
             &running,
@@ -302,4 +302,69 @@ async fn jobs_of_other_programs_have_no_number_and_can_be_used_all_the_same() {
     let mine = fixture.run(&["--json", "list", "--mine"]).await.json();
     assert_eq!(mine.as_array().unwrap().len(), 1);
     assert_eq!(mine[0]["uuid"], first.uuid);
+}
+
+/// Several jobs are named by ranges, names and kinds.
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_are_held_released_reordered_and_submitted_again() {
+    let fixture = Fixture::with_image().await;
+    let mut jobs = Vec::new();
+    for name in ["a", "b", "c"] {
+        jobs.push(fixture.submit(name).await);
+    }
+    let all = format!("{}-{}", jobs[0].id, jobs[2].id);
+    let states = async || -> Vec<String> {
+        let listed = fixture.run(&["list", "--json", "--all"]).await;
+        let listed: Value = serde_json::from_str(&listed.ok()).unwrap();
+        let state = |row: &Value| row["state"].as_str().unwrap().to_owned();
+        let mut states: Vec<String> = listed.as_array().unwrap().iter().map(state).collect();
+        states.reverse();
+        states
+    };
+    let priorities = async || -> Vec<i64> {
+        let mut found = Vec::new();
+        for job in &jobs {
+            let uuid = job.uuid.parse().unwrap();
+            let request = fixture.user.container_request(&uuid).await.unwrap();
+            found.push(request.priority);
+        }
+        found
+    };
+    let says = async |args: &[&str], words: &str| {
+        let answer = fixture.run(args).await;
+        assert_eq!(answer.code, 0, "{answer:?}");
+        assert!(answer.err.contains(words), "{answer:?}");
+    };
+    says(&["priority", "700", &jobs[1].id, &jobs[1].id], "for 1 job").await;
+    assert_eq!(priorities().await, [500, 700, 500]);
+    says(&["hold", &all], "held 3 jobs").await;
+    assert_eq!(states().await, ["Held"; 3]);
+    says(&["priority", "600", &all], "is left alone: it is Held").await;
+    says(&["release", "--name", "b"], "released 1 job").await;
+    says(&["release", &all], "released 2 jobs").await;
+    assert_eq!(priorities().await, [500, 700, 500]);
+    says(&["kill", "--all"], "is cancelled, and will not start").await;
+    assert_eq!(states().await, ["Cancelled"; 3]);
+    let active = fixture.run(&["list", "--active", "--json"]).await.ok();
+    assert_eq!(active.trim(), "[]");
+    assert_eq!(fixture.run(&["wait", &all]).await.code, 123);
+    says(&["release", &jobs[0].id], "released 1 job").await;
+    assert_eq!(states().await, ["Queued", "Cancelled", "Cancelled"]);
+    let again = fixture.run(&["retry", "--failed"]).await.ok();
+    assert_eq!(again.lines().count(), 2, "{again}");
+    assert_eq!(
+        states().await,
+        ["Queued", "Cancelled", "Cancelled", "Queued", "Queued"]
+    );
+    let shown = fixture.run(&["show", "5", "--json"]).await.ok();
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["request"]["name"], "c");
+    for (args, code) in [
+        (&["kill", "100-200"][..], 3),
+        (&["kill"], 2),
+        (&["kill", "7", "--all"], 2),
+        (&["priority", "0", "1"], 2),
+    ] {
+        assert_eq!(fixture.run(args).await.code, code, "{args:?}");
+    }
 }

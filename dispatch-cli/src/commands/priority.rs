@@ -1,0 +1,51 @@
+//! `dispatch priority`: changes the order of jobs.
+
+use clap::Args;
+use serde_json::json;
+
+use crate::error::CliError;
+use crate::job::JobState;
+use crate::printer::{Output, eprint_note};
+use crate::selection::{Scope, Selection};
+use crate::session::Session;
+use crate::text::plural;
+
+/// Change the priority of jobs that have not ended
+#[derive(Debug, Args)]
+pub struct Priority {
+    /// The new priority; jobs with a higher one start first
+    #[arg(value_name = "PRIORITY", value_parser = clap::value_parser!(i64).range(1..=1000))]
+    pub priority: i64,
+    #[command(flatten)]
+    pub selection: Selection,
+}
+
+pub async fn run(args: Priority, session: &Session, out: Output) -> Result<(), CliError> {
+    let client = &session.client;
+    let jobs = args.selection.find(client, Scope::Open).await?;
+    let mut changed = 0;
+    for job in jobs {
+        let may_change = matches!(
+            job.state(),
+            JobState::Queued | JobState::Locked | JobState::Running
+        );
+        if !may_change {
+            let (name, state) = (job.name(), job.state().as_str());
+            eprint_note(&format!("job {name} is left alone: it is {state}"));
+            continue;
+        }
+        let change = json!({"priority": args.priority});
+        client
+            .update_container_request(&job.request.uuid, change)
+            .await?;
+        changed += 1;
+    }
+    match out.json {
+        true => out.json(&json!({"changed": changed})),
+        false => {
+            let jobs = plural(changed, "job");
+            eprint_note(&format!("priority {} for {jobs}", args.priority));
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! `dispatch retry`: submits ended jobs once more.
+
+use arvados_client::client::Call;
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::commands::submit;
+use crate::error::CliError;
+use crate::job::JobState;
+use crate::printer::{Output, eprint_note};
+use crate::selection::{Scope, Selection};
+use crate::session::Session;
+
+/// What the new request has in common with the old one.
+const COPIED: [&str; 14] = [
+    "name",
+    "description",
+    "command",
+    "container_image",
+    "cwd",
+    "environment",
+    "mounts",
+    "output_path",
+    "output_name",
+    "output_ttl",
+    "output_glob",
+    "output_storage_classes",
+    "runtime_constraints",
+    "scheduling_parameters",
+];
+/// Maximum number of attempts of the new job: Arvados' default.
+const MAX_ATTEMPTS: u64 = 3;
+
+/// Submit ended jobs once more, as new jobs
+///
+/// Each new job has the command, image, inputs and limits of the old one. Secret mounts are not
+/// copied: nobody can read them.
+#[derive(Debug, Args)]
+pub struct Retry {
+    #[command(flatten)]
+    pub selection: Selection,
+}
+
+pub async fn run(args: Retry, session: &Session, out: Output) -> Result<(), CliError> {
+    let client = &session.client;
+    let jobs = args.selection.find(client, Scope::Any).await?;
+    if jobs.is_empty() {
+        eprint_note("there is no such job");
+    }
+    for job in jobs {
+        if !matches!(job.state(), JobState::Complete | JobState::Cancelled) {
+            let (name, state) = (job.name(), job.state().as_str());
+            eprint_note(&format!("job {name} is left alone: it is {state}"));
+            continue;
+        }
+        let path = format!("container_requests/{}", job.request.uuid);
+        let old: Value = client.send(Call::get(path)).await?;
+        let attributes = copy(&old);
+        let image = job.request.container_image.clone();
+        let new = submit::commit_numbered(client, attributes, &image).await?;
+        submit::announce(&new, out)?;
+    }
+    Ok(())
+}
+
+/// The attributes of a request that does the same.
+fn copy(old: &Value) -> Value {
+    let mut new = json!({"state": "Committed", "use_existing": false});
+    for key in COPIED {
+        let value = &old[key];
+        // A server refuses null for some of them.
+        if !value.is_null() {
+            new[key] = value.clone();
+        }
+    }
+    let priority = old["priority"].as_i64().filter(|priority| *priority > 0);
+    new["priority"] = json!(priority.unwrap_or(submit::DEFAULT_PRIORITY.into()));
+    // A dispatcher raises it after evictions, and lowers it if no other attempt can succeed.
+    let attempts = old["container_count_max"].as_u64().unwrap_or(MAX_ATTEMPTS);
+    new["container_count_max"] = json!(attempts.clamp(1, MAX_ATTEMPTS));
+    new
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_request_does_the_same_and_has_attempts_and_priority_of_its_own() {
+        for (priority, attempts, expected) in [(700, 13, (700, 3)), (0, 1, (500, 1))] {
+            let old = json!({
+                "uuid": "zzzzz-xvhdp-0123456789abcde", "state": "Final", "container_uuid": "x",
+                "command": ["true"], "output_ttl": 0, "description": null, "priority": priority,
+                "container_count_max": attempts, "properties": {"dispatch_id": 7},
+            });
+            let new = json!({
+                "state": "Committed", "use_existing": false, "command": ["true"], "output_ttl": 0,
+                "priority": expected.0, "container_count_max": expected.1,
+            });
+            assert_eq!(copy(&old), new);
+        }
+    }
+}

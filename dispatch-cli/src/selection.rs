@@ -1,0 +1,157 @@
+//! Which jobs a command is for: numbers, ranges of numbers, uuids, or all of a kind.
+//!
+//! Input: arguments of a command. Output: the jobs, each once, in the order of the arguments or, by
+//! name and kind, the oldest first.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::str::FromStr;
+
+use arvados_client::Client;
+use arvados_client::filter::Query;
+use clap::Args;
+
+use crate::error::CliError;
+use crate::exit::Exit;
+use crate::job::{Job, JobState};
+use crate::job_id::{JobId, JobIdError};
+use crate::jobs;
+
+/// Maximum number of numbers in a range.
+const MAX_RANGE: u64 = 100_000;
+
+/// Some jobs of the user.
+#[derive(Debug, Args)]
+pub struct Selection {
+    /// Numbers, ranges of numbers (150-160) or uuids of jobs
+    #[arg(value_name = "ID", required_unless_present_any = ["name", "failed", "all"])]
+    pub jobs: Vec<JobSpan>,
+    /// My jobs with this name; % stands for any text
+    #[arg(long, value_name = "NAME", conflicts_with = "jobs")]
+    pub name: Option<String>,
+    /// My jobs that were cancelled, or ended with an exit code other than 0
+    #[arg(long, conflicts_with = "jobs")]
+    pub failed: bool,
+    /// All my jobs
+    #[arg(long, conflicts_with_all = ["jobs", "name", "failed"])]
+    pub all: bool,
+}
+
+/// The jobs that a command can change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// Those that the server has not ended.
+    Open,
+    /// All.
+    Any,
+}
+
+/// One job, or a range of numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JobSpan {
+    /// One job.
+    One(JobId),
+    /// The jobs with these numbers, as far as they exist.
+    Range(u64, u64),
+}
+
+impl FromStr for JobSpan {
+    type Err = JobIdError;
+
+    fn from_str(text: &str) -> Result<Self, JobIdError> {
+        let number = |text: &str| match text.parse() {
+            Ok(JobId::Number(number)) => Some(number),
+            _ => None,
+        };
+        let range = text.split_once('-');
+        if let Some((Some(first), Some(last))) =
+            range.map(|(first, last)| (number(first), number(last)))
+        {
+            return match first <= last && last - first < MAX_RANGE {
+                true => Ok(JobSpan::Range(first, last)),
+                false => Err(JobIdError::new(text)),
+            };
+        }
+        text.parse().map(JobSpan::One)
+    }
+}
+
+impl fmt::Display for JobSpan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            JobSpan::One(id) => id.fmt(f),
+            JobSpan::Range(first, last) => write!(f, "{first}-{last}"),
+        }
+    }
+}
+
+impl Selection {
+    /// Finds the jobs. An id without a job is an error; no job of a kind is none.
+    pub async fn find(&self, client: &Client, scope: Scope) -> Result<Vec<Job>, CliError> {
+        let mut found = Vec::new();
+        for span in &self.jobs {
+            match span {
+                JobSpan::One(id) => found.push(jobs::find(client, id).await?),
+                JobSpan::Range(first, last) => {
+                    let range = jobs::in_range(client, *first, *last).await?;
+                    if range.is_empty() {
+                        return Err(CliError::NoJob(span.to_string()));
+                    }
+                    found.extend(range);
+                }
+            }
+        }
+        if self.jobs.is_empty() {
+            found = self.by_kind(client, scope).await?;
+        }
+        let mut seen = HashSet::new();
+        found.retain(|job| seen.insert(job.request.uuid.clone()));
+        Ok(found)
+    }
+
+    async fn by_kind(&self, client: &Client, scope: Scope) -> Result<Vec<Job>, CliError> {
+        let mut query = Query::new();
+        if let Some(name) = &self.name {
+            query = query.filter("name", "like", name);
+        }
+        let state = match scope {
+            Scope::Open => Some("Committed"),
+            Scope::Any => None,
+        };
+        if let Some(state) = state {
+            query = query.filter("state", "=", state);
+        }
+        let mut found = jobs::own(client, query).await?;
+        let has_failed = |job: &Job| match job.state() {
+            JobState::Cancelled => true,
+            JobState::Complete => job.verdict() != Some(Exit::Ok),
+            _ => false,
+        };
+        found.retain(|job| !self.failed || has_failed(job));
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_two_numbers_and_a_uuid_is_none() {
+        let request = "zzzzz-xvhdp-0123456789abcde";
+        for (text, span) in [
+            ("7", Some(JobSpan::One(JobId::Number(7)))),
+            ("150-160", Some(JobSpan::Range(150, 160))),
+            ("7-7", Some(JobSpan::Range(7, 7))),
+            (request, Some(JobSpan::One(request.parse().unwrap()))),
+            ("9-7", None),
+            ("1-100001", None),
+            ("0-3", None),
+            ("3-", None),
+            ("-3", None),
+            ("1-2-3", None),
+        ] {
+            assert_eq!(text.parse().ok(), span, "{text}");
+        }
+    }
+}
