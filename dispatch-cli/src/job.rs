@@ -17,6 +17,8 @@ pub const USER_PROPERTY: &str = "dispatch_user";
 /// Property of a request that was killed before it started. A server keeps such a request Committed
 /// with priority 0, as one on hold.
 pub const KILLED_PROPERTY: &str = "dispatch_killed";
+/// Property with the priority that a held or killed job had.
+pub const HELD_PRIORITY_PROPERTY: &str = "dispatch_held_priority";
 
 /// Numbers are below this: what JSON readers keep exactly.
 const MAX_NUMBER: u64 = 1 << 53;

@@ -6,19 +6,17 @@ use serde_json::json;
 
 use crate::commands::submit::DEFAULT_PRIORITY;
 use crate::error::CliError;
-use crate::job::{JobState, KILLED_PROPERTY};
+use crate::job::{HELD_PRIORITY_PROPERTY, JobState, KILLED_PROPERTY};
 use crate::jobs;
 use crate::printer::{Output, eprint_note};
 use crate::selection::{Scope, Selection};
 use crate::session::Session;
 use crate::text::plural;
 
-/// Property with the priority that a held job had.
-const HELD_PRIORITY: &str = "dispatch_held_priority";
-
 /// Keep jobs from starting, until 'dispatch release'
 ///
-/// Sets their priority to 0. Jobs that run already are left alone.
+/// Sets their priority to 0. Jobs that run already are left alone; one that starts just now is
+/// stopped.
 #[derive(Debug, Args)]
 pub struct Hold {
     #[command(flatten)]
@@ -45,7 +43,10 @@ pub async fn hold(args: Hold, session: &Session, out: Output) -> Result<(), CliE
             continue;
         }
         let mut properties = job.properties();
-        properties.insert(HELD_PRIORITY.to_owned(), job.request.priority.into());
+        properties.insert(
+            HELD_PRIORITY_PROPERTY.to_owned(),
+            job.request.priority.into(),
+        );
         jobs::set_properties(client, &job, properties).await?;
         let change = json!({"priority": 0});
         client
@@ -73,7 +74,7 @@ pub async fn release(args: Release, session: &Session, out: Output) -> Result<()
         let mut properties = job.properties();
         properties.remove(KILLED_PROPERTY);
         let before = properties
-            .remove(HELD_PRIORITY)
+            .remove(HELD_PRIORITY_PROPERTY)
             .and_then(|before| before.as_i64());
         let priority = before.filter(|priority| (1..=1000).contains(priority));
         let priority = priority.unwrap_or(DEFAULT_PRIORITY.into());

@@ -4,7 +4,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::error::CliError;
-use crate::job::{Job, JobState, KILLED_PROPERTY};
+use crate::job::{HELD_PRIORITY_PROPERTY, Job, JobState, KILLED_PROPERTY};
 use crate::jobs;
 use crate::printer::{Output, eprint_note};
 use crate::selection::{Scope, Selection};
@@ -22,7 +22,7 @@ pub struct Kill {
 pub async fn run(args: Kill, session: &Session, out: Output) -> Result<(), CliError> {
     let client = &session.client;
     for mut job in args.selection.find(client, Scope::Open).await? {
-        let before = job.state();
+        let (before, priority) = (job.state(), job.request.priority);
         if !matches!(before, JobState::Complete | JobState::Cancelled) {
             let change = json!({"priority": 0});
             client
@@ -32,6 +32,9 @@ pub async fn run(args: Kill, session: &Session, out: Output) -> Result<(), CliEr
             if !matches!(job.state(), JobState::Complete | JobState::Cancelled) {
                 let mut properties = job.properties();
                 properties.insert(KILLED_PROPERTY.to_owned(), true.into());
+                if priority > 0 {
+                    properties.insert(HELD_PRIORITY_PROPERTY.to_owned(), priority.into());
+                }
                 jobs::set_properties(client, &job, properties).await?;
                 job = jobs::refresh(client, &job).await?;
             }

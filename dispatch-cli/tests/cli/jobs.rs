@@ -348,13 +348,14 @@ async fn jobs_are_held_released_reordered_and_submitted_again() {
     let active = fixture.run(&["list", "--active", "--json"]).await.ok();
     assert_eq!(active.trim(), "[]");
     assert_eq!(fixture.run(&["wait", &all]).await.code, 123);
-    says(&["release", &jobs[0].id], "released 1 job").await;
-    assert_eq!(states().await, ["Queued", "Cancelled", "Cancelled"]);
+    says(&["release", &jobs[1].id], "released 1 job").await;
+    assert_eq!(priorities().await, [0, 700, 0]);
+    assert_eq!(states().await, ["Cancelled", "Queued", "Cancelled"]);
     let again = fixture.run(&["retry", "--failed"]).await.ok();
     assert_eq!(again.lines().count(), 2, "{again}");
     assert_eq!(
         states().await,
-        ["Queued", "Cancelled", "Cancelled", "Queued", "Queued"]
+        ["Cancelled", "Queued", "Cancelled", "Queued", "Queued"]
     );
     let shown = fixture.run(&["show", "5", "--json"]).await.ok();
     let shown: Value = serde_json::from_str(&shown).unwrap();
