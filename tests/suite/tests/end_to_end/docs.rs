@@ -162,3 +162,21 @@ fn every_flag_in_the_documents_exists() {
         assert!(unknown.is_empty(), "{}: {unknown:?}", document.display());
     }
 }
+
+/// Elsewhere than on Debian and Ubuntu, building goes on with what the system has.
+#[test]
+fn install_deps_says_what_building_needs_where_there_is_no_apt_get() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let tools = tempfile::tempdir().unwrap();
+    let needs = "building needs its C compiler, pkg-config and CA certificates";
+    for (argument, says) in [(None, needs), (Some("labs"), "only on Debian and Ubuntu")] {
+        let output = Command::new("/bin/bash")
+            .arg(format!("{root}/contrib/install-deps"))
+            .args(argument)
+            .env("PATH", tools.path())
+            .output()
+            .unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.contains(says), "{stderr}");
+    }
+}

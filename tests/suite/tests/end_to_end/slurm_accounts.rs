@@ -127,6 +127,26 @@ async fn a_limit_of_the_account_is_waited_for() {
     complete(&stack.end(&second, STEP_TIMEOUT).await);
 }
 
+/// Alone it is over a limit of its account that other jobs share. The user is told that nothing may
+/// change.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_alone_is_over_the_limit_of_its_account_says_so() {
+    let enforce = ["-x", "AccountingStorageEnforce=associations,limits"];
+    let Some(cluster) = Cluster::with_accounts(&[&SMALL[..], &enforce].concat()) else {
+        return;
+    };
+    let words = ["-i", "modify", "user", "root", "set", "GrpTRES=cpu=1"];
+    cluster.lab.run("sacctmgr", &words);
+    let stack = cluster.stack(&[]).await;
+    let two = json!({"runtime_constraints": {"vcpus": 2, "ram": 32 << 20}});
+    let (_, container) = stack.submit("two", "true", two).await;
+    let says = |c: &Container| {
+        let activity = c.runtime_status.activity.clone().unwrap_or_default();
+        activity.contains("for ever if it alone is over their limit")
+    };
+    stack.wait_until(&container, STEP_TIMEOUT, says).await;
+}
+
 /// Only accounting has this information.
 #[tokio::test(flavor = "multi_thread")]
 async fn accounts_tell_who_cancelled_a_job() {

@@ -111,6 +111,18 @@ async fn a_bad_node_fails_a_container_once() {
     stack.wait_for_log_line(&container, words, STEP_TIMEOUT);
 }
 
+/// The node lacks crunch-run under the name that the dispatcher gives.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_without_crunch_run_is_told_of() {
+    let cluster = Cluster::up(&["-n", "1", "-c", "4", "-m", "4000"]);
+    let stack = cluster
+        .stack(&["--crunch-run", "/opt/nosuch/crunch-run"])
+        .await;
+    let container = submit(&stack, "nowhere", "true", json!({})).await;
+    let words = "crunch-run is not on that node";
+    stack.wait_for_log_line(&container, words, STEP_TIMEOUT);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_administrator_does_to_a_job_is_respected() {
     let cluster = Cluster::up(&["-n", "1", "-c", "4", "-m", "4000"]);

@@ -176,6 +176,7 @@ async fn a_job_over_its_memory_is_told_so_whichever_process_the_kernel_ends() {
     let (_, record) = outgrown(&stack).await;
     let why = record.runtime_status.error.unwrap_or_default();
     assert!(why.contains("memory"), "{:?}: {why}", record.state);
+    stack.wait_for_log_line(&record.uuid, "memory", STEP_TIMEOUT);
     let why = outgrown_by_its_executor(&stack).await;
     assert!(why.contains(KILLED_BY_SLURM), "{why}");
 }
