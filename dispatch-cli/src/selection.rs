@@ -16,6 +16,7 @@ use crate::exit::Exit;
 use crate::job::{Job, JobState};
 use crate::job_id::{JobId, JobIdError};
 use crate::jobs;
+use crate::printer::eprint_note;
 
 /// Maximum number of numbers in a range.
 const MAX_RANGE: u64 = 100_000;
@@ -130,6 +131,12 @@ impl Selection {
         found.retain(|job| !self.failed || has_failed(job));
         Ok(found)
     }
+}
+
+/// Says that a command does nothing to a job in this state.
+pub fn leave_alone(job: &Job) {
+    let (name, state) = (job.name(), job.state().as_str());
+    eprint_note(&format!("job {name} is left alone: it is {state}"));
 }
 
 #[cfg(test)]

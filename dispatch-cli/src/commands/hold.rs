@@ -9,7 +9,7 @@ use crate::error::CliError;
 use crate::job::{HELD_PRIORITY_PROPERTY, JobState, KILLED_PROPERTY};
 use crate::jobs;
 use crate::printer::{Output, eprint_note};
-use crate::selection::{Scope, Selection};
+use crate::selection::{Scope, Selection, leave_alone};
 use crate::session::Session;
 use crate::text::plural;
 
@@ -35,11 +35,7 @@ pub async fn hold(args: Hold, session: &Session, out: Output) -> Result<(), CliE
     let mut held = 0;
     for job in args.selection.find(client, Scope::Open).await? {
         if !matches!(job.state(), JobState::Queued | JobState::Locked) {
-            eprint_note(&format!(
-                "job {} is left alone: it is {}",
-                job.name(),
-                job.state().as_str()
-            ));
+            leave_alone(&job);
             continue;
         }
         let mut properties = job.properties();
@@ -64,11 +60,7 @@ pub async fn release(args: Release, session: &Session, out: Output) -> Result<()
         let is_open = job.request.priority == 0
             && matches!(job.state(), JobState::Held | JobState::Cancelled);
         if !is_open {
-            eprint_note(&format!(
-                "job {} is left alone: it is {}",
-                job.name(),
-                job.state().as_str()
-            ));
+            leave_alone(&job);
             continue;
         }
         let mut properties = job.properties();

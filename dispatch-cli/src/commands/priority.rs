@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::error::CliError;
 use crate::job::JobState;
 use crate::printer::{Output, eprint_note};
-use crate::selection::{Scope, Selection};
+use crate::selection::{Scope, Selection, leave_alone};
 use crate::session::Session;
 use crate::text::plural;
 
@@ -30,8 +30,7 @@ pub async fn run(args: Priority, session: &Session, out: Output) -> Result<(), C
             JobState::Queued | JobState::Locked | JobState::Running
         );
         if !may_change {
-            let (name, state) = (job.name(), job.state().as_str());
-            eprint_note(&format!("job {name} is left alone: it is {state}"));
+            leave_alone(&job);
             continue;
         }
         let change = json!({"priority": args.priority});

@@ -8,7 +8,7 @@ use crate::commands::submit;
 use crate::error::CliError;
 use crate::job::JobState;
 use crate::printer::{Output, eprint_note};
-use crate::selection::{Scope, Selection};
+use crate::selection::{Scope, Selection, leave_alone};
 use crate::session::Session;
 
 /// What the new request has in common with the old one.
@@ -49,8 +49,7 @@ pub async fn run(args: Retry, session: &Session, out: Output) -> Result<(), CliE
     }
     for job in jobs {
         if !matches!(job.state(), JobState::Complete | JobState::Cancelled) {
-            let (name, state) = (job.name(), job.state().as_str());
-            eprint_note(&format!("job {name} is left alone: it is {state}"));
+            leave_alone(&job);
             continue;
         }
         let path = format!("container_requests/{}", job.request.uuid);
