@@ -7,6 +7,7 @@ pub mod context;
 pub mod create_container;
 pub mod deliver;
 pub mod disk_reserve;
+mod end_report;
 pub mod failure;
 pub mod image;
 pub mod instance_type;

@@ -2,7 +2,6 @@
 //! the final state.
 
 use std::path::Path;
-use std::time::Duration;
 
 use arvados_client::Pdh;
 use arvados_client::records::RuntimeStatus;
@@ -10,7 +9,6 @@ use crunch_contract::{ExitCode, StatusLine};
 use fail_points::fail_point;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::claim::Claim;
 use super::context::{Attempt, PhaseContext};
 use super::create_container::{FetchedInputs, Pumps};
 use super::deliver::{Delivery, Undelivered};
@@ -25,16 +23,12 @@ use super::wait_for_command::MonitorEnd;
 use crate::gpu::PreparedGpus;
 use crate::inputs::PersistedMounts;
 use crate::limits::{LimitExceeded, UsageMonitor};
-use crate::logs::{Checkpoints, Pump, RESULT};
+use crate::logs::Checkpoints;
 use crate::stats::{Sampler, Summary};
 use crate::status_line;
 use crate::undelivered::record::{RunFacts, UndeliveredRun};
-use crate::verdict::result::{self, ResultInput};
-use crate::verdict::{self, Ending, Evidence, Output, Verdict, VerdictKind};
-use container_engine::Exit;
-
-/// Timeout for pipes that stay open after the container's end.
-const PIPE_CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
+use crate::verdict::result::ResultInput;
+use crate::verdict::{self, Ending, Evidence, Output, Verdict};
 
 /// A command that ended.
 struct Ended {
@@ -344,74 +338,6 @@ impl Attempt<'_> {
     fn cost(&self) -> Option<f64> {
         let instance = self.settings.instance.as_ref()?;
         instance.cost(self.timings.elapsed())
-    }
-
-    async fn report_broken_node(&self, verdict: &Verdict) {
-        if verdict.kind == VerdictKind::BrokenNode
-            && let Some(error) = &verdict.error
-        {
-            let hook = &self.settings.broken_node_hook;
-            hook.run(&error.sentence, &self.run_log).await;
-        }
-    }
-
-    async fn log_host_usage(&self, host: Option<Sampler>) {
-        if let Some(host) = host {
-            for line in host.finish().await.process_lines() {
-                self.run_log.write(line);
-            }
-        }
-    }
-
-    fn log_usage(&self, exit: Option<&Exit>, usage: &Summary, claim: &Claim) {
-        if let Some(exit) = exit {
-            self.run_log.write(verdict::describe_exit(exit));
-        }
-        for line in usage.lines(claim.record.runtime_constraints.ram) {
-            self.run_log.write(line);
-        }
-        if let Some(peak) = exit.and_then(|exit| exit.peak_memory) {
-            let whose = match exit.is_some_and(|exit| exit.job_group.is_some()) {
-                true => "memory of its job's control group, with cache",
-                false => "container memory with cache",
-            };
-            self.run_log.write(format!(
-                "Maximum {whose}, as the kernel counted it, was {peak} bytes"
-            ));
-        }
-    }
-
-    fn write_result(&self, result: &ResultInput<'_>) {
-        if let Err(error) = self.logs.write(RESULT, &result::to_bytes(&result.value())) {
-            self.run_log
-                .write(format!("{RESULT} cannot be written: {error}"));
-        }
-    }
-
-    fn log_verdict(&self, verdict: &Verdict) {
-        for reason in verdict.error.iter().chain(&verdict.warning) {
-            self.run_log
-                .write(format!("{}\n{}", reason.sentence, reason.detail));
-        }
-        self.run_log.write(self.timings.line());
-        self.run_log.close(verdict.state.as_str());
-    }
-
-    async fn drain(&self, name: &str, pump: Option<Pump>) {
-        let Some(pump) = pump else {
-            return;
-        };
-        let pumped = pump.finish(PIPE_CLOSE_TIMEOUT).await;
-        if pumped.dropped > 0 {
-            self.run_log.write(format!(
-                "The log of {name} is not complete: {} bytes are left out",
-                pumped.dropped
-            ));
-        }
-        if let Some(error) = pumped.error {
-            self.run_log
-                .write(format!("The log of {name} is not complete: {error}"));
-        }
     }
 
     /// Saves undelivered.json, in case this process is killed before delivery.
