@@ -6,6 +6,7 @@ use arvados_client::records::{Container, ContainerState};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
+use crate::rejected_jobs;
 use suite_tests::STEP_TIMEOUT;
 use suite_tests::condor_lab::Pool;
 use suite_tests::stack::{complete, wait_for};
@@ -92,8 +93,7 @@ async fn a_running_job_whose_machine_is_lost_is_waited_for_and_told_of() {
     assert_eq!(starts.count("waits"), 1);
 }
 
-/// The schedd takes no further job. A restarted dispatcher does not know that, and asks before it
-/// locks a container again: the server gives a container few locks.
+/// The schedd takes no further job.
 #[tokio::test(flavor = "multi_thread")]
 async fn restarts_cost_rejected_containers_no_locks() {
     let pool = Pool::with(&["--slots", "4"], "MAX_JOBS_PER_OWNER = 1\n");
@@ -101,23 +101,7 @@ async fn restarts_cost_rejected_containers_no_locks() {
     let (first, container) = stack.submit("first", "sleep 1000", json!({})).await;
     let runs = |c: &Container| c.state == ContainerState::Running;
     stack.wait_until(&container, STEP_TIMEOUT, runs).await;
-    let mut containers = Vec::new();
-    for name in ["one", "two", "three"] {
-        containers.push(stack.submit(name, "true", json!({})).await.1);
-    }
-    for _ in 0..3 {
-        wait_for("the dispatcher to hold such jobs", STEP_TIMEOUT, || {
-            let is_held = stack.dispatcher.log_contains(r#"event="submissions_held""#);
-            is_held.then_some(())
-        });
-        for container in &containers {
-            let back = |c: &Container| c.state == ContainerState::Queued;
-            let record = stack.wait_until(container, STEP_TIMEOUT, back).await;
-            assert!(record.lock_count <= 1, "{record:?}");
-        }
-        stack.dispatcher.terminate(STEP_TIMEOUT);
-        stack.dispatcher.start();
-    }
+    let containers = rejected_jobs::after_restarts(&mut stack).await;
     let hold = json!({"priority": 0});
     let user = &stack.user;
     user.update_container_request(&first, hold).await.unwrap();

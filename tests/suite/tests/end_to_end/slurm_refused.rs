@@ -7,6 +7,7 @@ use arvados_client::records::{Container, ContainerState};
 use rustix::process::Signal;
 use serde_json::json;
 
+use crate::rejected_jobs;
 use suite_tests::STEP_TIMEOUT;
 use suite_tests::slurm_lab::Cluster;
 use suite_tests::stack::{complete, wait_for};
@@ -90,31 +91,14 @@ async fn jobs_that_are_requeued_renamed_or_named_alike_do_no_harm() {
     assert!(!log.contains(r#"event="listing_failed""#), "{log}");
 }
 
-/// A restarted dispatcher does not know what Slurm rejects. It asks before it locks a container
-/// again: the server gives a container few locks.
+/// The reservation that all jobs name does not exist yet.
 #[tokio::test(flavor = "multi_thread")]
 async fn restarts_cost_rejected_containers_no_locks() {
     let cluster = Cluster::up(&NODE);
     let mut stack = cluster
         .stack(&["--sbatch-argument=--reservation=later"])
         .await;
-    let mut containers = Vec::new();
-    for name in ["one", "two", "three"] {
-        containers.push(stack.submit(name, "true", json!({})).await.1);
-    }
-    for _ in 0..3 {
-        wait_for("the dispatcher to hold such jobs", STEP_TIMEOUT, || {
-            let is_held = stack.dispatcher.log_contains(r#"event="submissions_held""#);
-            is_held.then_some(())
-        });
-        for container in &containers {
-            let back = |c: &Container| c.state == ContainerState::Queued;
-            let record = stack.wait_until(container, STEP_TIMEOUT, back).await;
-            assert!(record.lock_count <= 1, "{record:?}");
-        }
-        stack.dispatcher.terminate(STEP_TIMEOUT);
-        stack.dispatcher.start();
-    }
+    let containers = rejected_jobs::after_restarts(&mut stack).await;
     let reservation = "create reservation=later users=root nodes=ALL starttime=now duration=60";
     cluster.control(&reservation.split(' ').collect::<Vec<_>>());
     for container in &containers {
