@@ -16,7 +16,7 @@ use suite_tests::STEP_TIMEOUT;
 use suite_tests::fail_point_dir::FailPointDir;
 use suite_tests::lab::Lab;
 use suite_tests::processes::crunch_run_of;
-use suite_tests::stack::{Stack, wait_for};
+use suite_tests::stack::{Stack, complete, wait_for};
 use suite_tests::start_log::Gate;
 
 /// Duration for which a process is stopped by SIGSTOP.
@@ -43,6 +43,19 @@ async fn a_dispatcher_that_stood_still_goes_on(backend: Backend) {
     batch.all_complete_once(&stack).await;
 }
 on_every_backend!(a_dispatcher_that_stood_still_goes_on);
+
+/// Many services read their configuration again on SIGHUP; a dispatcher says that it does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dispatcher_says_that_sighup_changes_nothing() {
+    let stack = Stack::up().await;
+    kill_process(pid(stack.dispatcher.pid().unwrap()), Signal::HUP).unwrap();
+    let told = "flags and the configuration file are read only at the start";
+    wait_for("the log line", STEP_TIMEOUT, || {
+        stack.dispatcher.log_contains(told).then_some(())
+    });
+    let (_, container) = stack.submit("after", "true", json!({})).await;
+    complete(&stack.end(&container, STEP_TIMEOUT).await);
+}
 
 /// The container ends while crunch-run is stopped. The stopped crunch-run does not count as dead.
 async fn a_crunch_run_that_stood_still_goes_on(backend: Backend) {
