@@ -85,16 +85,12 @@ pub fn grant(
             parse_ids(&granted.ids.join(",")).unwrap_or_default(),
             "--gpu-ids".to_owned(),
         ),
-        None => names
-            .iter()
-            .find_map(|name| Some((parse_ids(&env(name)?)?, *name)))
-            .map(|granted| to_node_indices(granted, &env))
-            .unwrap_or_else(|| {
-                (
-                    Vec::new(),
-                    format!("neither --gpu-ids nor {} is set", names.join(" nor ")),
-                )
-            }),
+        None => ids_in(names, &env).unwrap_or_else(|| {
+            (
+                Vec::new(),
+                format!("neither --gpu-ids nor {} is set", names.join(" nor ")),
+            )
+        }),
     };
     if granted.len() < request.device_count as usize {
         return Err(GpuError::TooFew {
@@ -107,6 +103,23 @@ pub fn grant(
         stack,
         ids: granted,
     }))
+}
+
+/// Ids of the GPUs of any kind that the scheduler granted to this job, for `crunch-run check`.
+pub fn granted_ids(env: impl Fn(&str) -> Option<String>) -> Vec<String> {
+    [&CUDA_VARIABLES[..], &ROCM_VARIABLES]
+        .iter()
+        .find_map(|names| ids_in(names, &env))
+        .map(|(ids, _)| ids)
+        .unwrap_or_default()
+}
+
+/// The ids in the first of these variables that is set, and the variable.
+fn ids_in(names: &[&str], env: &impl Fn(&str) -> Option<String>) -> Option<(Vec<String>, String)> {
+    names
+        .iter()
+        .find_map(|name| Some((parse_ids(&env(name)?)?, *name)))
+        .map(|granted| to_node_indices(granted, env))
 }
 
 fn stack_name(stack: GpuStack) -> &'static str {

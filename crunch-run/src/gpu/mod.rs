@@ -6,6 +6,6 @@ mod inventory;
 pub mod prepare;
 mod requirements;
 
-pub use grant::{GpuError, PreparedGpus, grant};
+pub use grant::{GpuError, PreparedGpus, grant, granted_ids};
 pub use inventory::{GpuInfo, list_gpus};
 pub use requirements::{check_requirements, find_gpu};

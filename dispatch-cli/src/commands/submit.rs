@@ -51,6 +51,10 @@ pub struct Submit {
     /// Number of GPUs, or STACK:N with cuda or rocm as the stack
     #[arg(long, value_name = "[STACK:]N", value_parser = gpus)]
     pub gpus: Option<Gpus>,
+    /// Kind of GPU that the job can use: a compute capability of CUDA like 8.0, or a target of ROCm
+    /// like gfx90a; may be given several times [default: any]
+    #[arg(long, value_name = "TARGET", requires = "gpus")]
+    pub gpu_target: Vec<String>,
     /// Scratch space: disk space for the output
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = units::parse_positive_size)]
     pub scratch: u64,
@@ -248,7 +252,8 @@ fn attributes(args: &Submit, plan: &Plan, name: &str, image: &str, mounts: Value
     let mut constraints = json!({"vcpus": args.cpus, "ram": args.memory, "API": args.network});
     if let Some(gpus) = &args.gpus {
         constraints["gpu"] = json!({
-            "stack": gpus.stack, "device_count": gpus.count, "driver_version": ANY_DRIVER, "hardware_target": [], "vram": 0,
+            "stack": gpus.stack, "device_count": gpus.count, "driver_version": ANY_DRIVER,
+            "hardware_target": args.gpu_target, "vram": 0,
         });
     }
     let mut scheduling = Map::new();
@@ -395,13 +400,14 @@ mod tests {
             ("cuda:1", "cuda", 1),
             ("rocm:3", "rocm", 3),
         ] {
-            let args = parse(&["--gpus", text]).unwrap();
+            let targets = ["--gpu-target", "8.0", "--gpu-target", "gfx90a"];
+            let args = parse(&[&["--gpus", text][..], &targets].concat()).unwrap();
             let plan = plan(&args).unwrap();
             let request = attributes(&args, &plan, "echo", "i", json!({}));
             let gpu = &request["runtime_constraints"]["gpu"];
             assert_eq!(gpu["stack"], stack);
             assert_eq!(gpu["device_count"], count);
-            assert_eq!(gpu["hardware_target"], json!([]));
+            assert_eq!(gpu["hardware_target"], json!(["8.0", "gfx90a"]));
             // A server reads it as a number and refuses 0.
             let driver = gpu["driver_version"].as_str().unwrap();
             let (major, minor) = driver.split_once('.').unwrap();
@@ -420,6 +426,7 @@ mod tests {
             (&["--time", "4"], "write 4s"),
             (&["--gpus", "0"], "cuda:2"),
             (&["--gpus", "opencl:1"], "cuda:2"),
+            (&["--gpu-target", "8.0"], "--gpus"),
             (&["--cpus", "0"], "0"),
             (&["--priority", "1001"], "1000"),
         ] {

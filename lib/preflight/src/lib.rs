@@ -139,6 +139,9 @@ pub struct NodeReport {
     pub uid: u32,
     /// Version of crunch-run.
     pub version: String,
+    /// GPUs that the scheduler granted to the job that crunch-run checks in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub granted_gpus: Vec<String>,
     #[serde(flatten)]
     pub report: Report,
 }
@@ -172,6 +175,7 @@ mod tests {
             host: "node1".to_owned(),
             uid: 0,
             version: "1.0".to_owned(),
+            granted_gpus: Vec::new(),
             report: Report::new(findings),
         }
     }

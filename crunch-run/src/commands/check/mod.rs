@@ -208,6 +208,7 @@ async fn collect_findings(flags: &Flags) -> NodeReport {
             .into_owned(),
         uid: rustix::process::geteuid().as_raw(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        granted_gpus: crate::gpu::granted_ids(env),
         report: Report::new(findings).without(&secret),
     }
 }

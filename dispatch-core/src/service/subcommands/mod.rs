@@ -77,6 +77,9 @@ pub enum Subcommand {
         /// Partition of the test job [default: that of a container that names none]
         #[arg(long, value_name = "NAME", requires = "submit_test")]
         partition: Option<String>,
+        /// GPUs that the test job asks for, to see that its node grants them
+        #[arg(long, value_name = "N", requires = "submit_test", default_value_t = 0)]
+        gpus: u32,
     },
 }
 
@@ -255,11 +258,13 @@ async fn answer<P: DispatcherCommands>(
             timeout,
             node,
             partition,
+            gpus,
         } => {
             let test = submit_test.then(|| ProbeOptions {
                 start_timeout: *timeout,
                 node: node.clone(),
                 partition: partition.clone(),
+                gpus: *gpus,
             });
             let report = program.check(test).await;
             (render(&report, as_json)?, report.ok)

@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 
+use suite_tests::lab::Lab;
 use suite_tests::stack::wait_for;
 
 mod as_job;
@@ -357,4 +358,44 @@ async fn a_container_runs_where_crunch_run_and_the_certificate_had_to_travel() {
     assert_eq!(record.exit_code, Some(0), "{record:?}\n{text}");
     let output = record.output.unwrap().to_string();
     assert_eq!(stack.read(&output, "note").await, "made by a traveller\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_check_asks_for_gpus() {
+    let site = Site::with_gpus().await;
+    let crunch_run = site.own("crunch-run");
+    let flags = ["--crunch-run", crunch_run.to_str().unwrap()];
+    let check = ["check", "--submit-test", "--gpus", "2"];
+    let report = site.answer(&[&flags[..], &check[..2]].concat());
+    assert!(granted_gpus(&report).is_none(), "{report}");
+    let report = site.answer(&[&flags[..], &check].concat());
+    let granted = granted_gpus(&report).unwrap();
+    assert_eq!(granted["level"], "ok", "{report}");
+    let ids = granted["finding"].as_str().unwrap().split(',');
+    assert_eq!(ids.count(), 2, "{granted}");
+}
+
+fn granted_gpus(report: &Value) -> Option<&Value> {
+    let findings = report["findings"].as_array().unwrap();
+    let is_it = |finding: &&Value| finding["what"].as_str().unwrap().ends_with("granted GPUs");
+    findings.iter().find(is_it)
+}
+
+/// `make lab-condor` prints a PATH whose commands are those of the pool; on it, an ordinary user is
+/// himself.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ordinary_user_can_use_the_commands_of_the_lab() {
+    let pool = Lab::shared("condor");
+    let output = std::process::Command::new("setpriv")
+        .args(["--reuid=daemon", "--regid=daemon", "--clear-groups"])
+        .args(["condor_q", "-totals"])
+        .env("PATH", pool.path())
+        .env("CONDOR_CONFIG", pool.variable("CONDOR_CONFIG"))
+        .current_dir("/")
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("Total for query"), "{text} {stderr}");
 }

@@ -94,3 +94,34 @@ async fn a_container_gets_the_model_of_gpu_that_it_asks_for() {
     assert_eq!(record.state, ContainerState::Queued);
     assert!(record.lock_count <= 1, "{record:?}");
 }
+
+/// `check --submit-test` shows whether a node grants GPUs, before a container finds out.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_check_asks_for_gpus() {
+    let cluster = Cluster::up(&["-n", "1", "-c", "4", "-m", "4000", "-g", "2"]);
+    let stack = cluster.stack(&[]).await;
+    let check = |more: &[&str]| {
+        let mut command = stack.dispatcher.subcommand(more);
+        let command = command.args(["--json", "check", "--submit-test", "--gpus", "2"]);
+        let output = command.output().unwrap();
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code(), report)
+    };
+    let granted = |report: &Value| {
+        let findings = report["findings"].as_array().unwrap().iter();
+        let mut found = findings.filter(|f| f["what"].as_str().unwrap().ends_with("granted GPUs"));
+        let found = found.next().unwrap_or_else(|| panic!("{report}"));
+        (found["level"].clone(), found["finding"].clone())
+    };
+    let (_, report) = check(&[]);
+    assert_eq!(granted(&report), (json!("ok"), json!("0,1")));
+    // The arguments of the site do not ask for them.
+    let (status, report) = check(&["--sbatch-gpu-argument=--no-requeue"]);
+    assert_eq!(status, Some(78));
+    let (level, finding) = granted(&report);
+    assert_eq!(level, "fail", "{report}");
+    assert!(
+        finding.as_str().unwrap().contains("asked for 2"),
+        "{report}"
+    );
+}

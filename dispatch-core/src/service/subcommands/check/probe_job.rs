@@ -43,6 +43,8 @@ pub struct ProbeOptions {
     pub node: Option<String>,
     /// Partition in which the job must run.
     pub partition: Option<String>,
+    /// Number of GPUs that the job asks for.
+    pub gpus: u32,
 }
 
 /// The state of the job in the scheduler.
@@ -117,11 +119,27 @@ fn parse_report(output: &str) -> Option<NodeReport> {
     whole.lines().rev().find_map(read)
 }
 
-fn findings(node: NodeReport) -> impl Iterator<Item = Finding> {
-    node.report.findings.into_iter().map(move |found| {
+/// The findings about a node on which the job asked for this number of GPUs.
+fn findings(node: NodeReport, gpus: u32) -> impl Iterator<Item = Finding> {
+    let granted = (gpus > 0).then(|| evaluate_granted_gpus(&node, gpus));
+    let of_node = node.report.findings.into_iter().map(move |found| {
         let what = format!("{}, {}", node.host, found.what);
         Finding::new(found.level, what, found.finding, found.remedy.as_deref())
-    })
+    });
+    granted.into_iter().chain(of_node)
+}
+
+fn evaluate_granted_gpus(node: &NodeReport, asked: u32) -> Finding {
+    let what = format!("{}, granted GPUs", node.host);
+    let granted = node.granted_gpus.join(",");
+    match node.granted_gpus.len() >= asked as usize {
+        true => Finding::ok(&what, granted),
+        false => Finding::fail(
+            &what,
+            format!("the job asked for {asked}, and its environment names: {granted:?}"),
+            "check the GPUs that the scheduler has for this node (gres.conf; GPUs of HTCondor), and the arguments for containers with GPUs: `--dry-run UUID` of such a container shows them",
+        ),
+    }
 }
 
 /// Runs the probe job and returns its findings.
@@ -132,7 +150,9 @@ pub async fn run<T: ProbeScheduler>(
 ) -> Vec<Finding> {
     let mut node = None;
     let test = test(trial, directory, options, &mut node).await;
-    let node = node.into_iter().flat_map(findings);
+    let node = node
+        .into_iter()
+        .flat_map(|node| findings(node, options.gpus));
     std::iter::once(test).chain(node).collect()
 }
 
@@ -156,6 +176,7 @@ async fn test<T: ProbeScheduler>(
         ram: 256 << 20,
         max_run_time: Some(MAX_RUN_TIME.as_secs()),
         partitions: options.partition.iter().cloned().collect(),
+        gpus: options.gpus,
         ..ResourceRequest::default()
     };
     let job = match trial.submit(&container, &needs, &probe_dir.0).await {
@@ -379,7 +400,7 @@ mod tests {
         let line = r#"{"host":"n1","uid":7,"version":"1.0","ok":false,"findings":[{"level":"ok","what":"kernel","finding":"6.1"},{"level":"fail","what":"cache","finding":"is full","mend":"empty it"}]}"#;
         let node = parse_report(&format!("a note\n{line}\n{{}}\nan ep")).unwrap();
         assert_eq!((node.uid, node.version.as_str()), (7, "1.0"));
-        let findings: Vec<Finding> = findings(node).collect();
+        let findings: Vec<Finding> = findings(node, 0).collect();
         assert_eq!(findings[0].what, "n1, kernel");
         let fail = &findings[1];
         assert_eq!(
@@ -388,6 +409,23 @@ mod tests {
         );
         for said in ["", line, "crunch-run: no such flag\n", "{}\n"] {
             assert!(parse_report(said).is_none(), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_job_has_as_many_gpus_as_it_asked_for() {
+        for (granted, asked, level) in [
+            (r#"["0","GPU-1"]"#, 2, Level::Ok),
+            (r#"["0"]"#, 2, Level::Fail),
+            ("[]", 1, Level::Fail),
+        ] {
+            let line = format!(
+                r#"{{"host":"n1","uid":7,"version":"1.0","granted_gpus":{granted},"ok":true,"findings":[]}}"#
+            );
+            let node = parse_report(&format!("{line}\n")).unwrap();
+            let findings: Vec<Finding> = findings(node, asked).collect();
+            assert_eq!(findings[0].level, level, "{findings:?}");
+            assert_eq!(findings[0].what, "n1, granted GPUs");
         }
     }
 }

@@ -92,6 +92,12 @@ impl Site {
         Self::on(Lab::up("condor", &["--shared", "--slots", "4"]), &[]).await
     }
 
+    /// A service on a pool of its own with two simulated GPUs.
+    pub async fn with_gpus() -> Self {
+        let args = ["--shared", "--slots", "4", "--gpus", "2"];
+        Self::on(Lab::up("condor", &args), &[]).await
+    }
+
     /// A service with `more` flags on the pool that others use, too: see [`Lab::shared`]. `DIR` in
     /// the flags is replaced by its directory.
     pub async fn shared(more: &[&str]) -> Self {
