@@ -32,6 +32,7 @@ mod slurm_faults;
 mod slurm_gpus;
 mod slurm_limits;
 mod slurm_load;
+mod slurm_procedures;
 mod slurm_refused;
 mod slurm_setup;
 mod up;
