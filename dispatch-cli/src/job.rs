@@ -179,6 +179,17 @@ impl Job {
         self.container.as_ref()?.runtime_status.error.as_deref()
     }
 
+    /// The warnings in the `runtime_status` of the container.
+    pub fn warnings(&self) -> Vec<&str> {
+        let status = self.container.as_ref().map(|c| &c.runtime_status);
+        let first = status.and_then(|status| status.warning.as_deref());
+        let more = status.and_then(|status| status.warning_detail.as_deref());
+        first
+            .into_iter()
+            .chain(more.unwrap_or_default().lines())
+            .collect()
+    }
+
     /// Exit status of a command that waits for the job; `None` until the job has ended.
     pub fn verdict(&self) -> Option<Exit> {
         let state = self.state();

@@ -173,13 +173,12 @@ pub async fn create(from: CreateRequest<'_>) -> Result<CreatedContainer, Failure
         from.status.warn(sentence);
     }
     for missing in &unenforced_limits {
-        let sentence = missing.sentence.clone();
-        if missing.cover != LimitCover::Nothing {
-            from.run_log.write(format!("Note: {sentence}"));
-            continue;
-        }
-        from.run_log.write(format!("Warning: {sentence}"));
-        from.status.warn_about_node(sentence);
+        // `crunch-run check` warns about it. A person who runs a container cannot change it.
+        let word = match missing.cover {
+            LimitCover::Nothing => "Warning",
+            _ => "Note",
+        };
+        from.run_log.write(format!("{word}: {}", missing.sentence));
     }
     let container =
         container.map_err(|e| Failure::of_engine("the container cannot be created", &e))?;

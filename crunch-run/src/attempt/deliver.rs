@@ -15,6 +15,7 @@ use super::token_refusals::{TokenRefusals, is_final, is_keep_refusal, is_refusal
 use crate::attempt::runtime_status::Status;
 use crate::inputs::Staged;
 use crate::logs::{LogUploader, RunLog, SaveError};
+use crate::output::BadEntries;
 use crate::own_record;
 use crate::verdict::{Cause, Output, Verdict};
 use container_engine::Exit;
@@ -81,11 +82,12 @@ impl<'a> Delivery<'a> {
         &self,
         staged: &Staged,
         exit: &Exit,
+        bad_entries: BadEntries,
         status: &Status,
     ) -> Result<Output, Undelivered> {
         let _told = self.report_exit_code_early(exit.status.code());
         tokio::select! {
-            saved = self.save_output(staged, status) => saved,
+            saved = self.save_output(staged, bad_entries, status) => saved,
             request = self.retry.stop.requested() => {
                 Ok(Output::Interrupted(match self.priority_is_zero().await {
                     true => Cause::PriorityZero,
@@ -177,6 +179,11 @@ impl<'a> Delivery<'a> {
             Err(RetryStopped::Final(error)) => {
                 self.run_log
                     .write(format!("The final update was refused: {error}"));
+                if let Some(update) = self.update_without_output(&update, &error).await
+                    && self.update(&update).await.is_ok()
+                {
+                    return Ok(verdict.state.clone());
+                }
                 let sentence = format!("the API server refused its results: {error}");
                 let cancel = json!({
                     "state": "Cancelled",

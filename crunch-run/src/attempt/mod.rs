@@ -12,6 +12,7 @@ pub mod failure;
 pub mod image;
 pub mod instance_type;
 pub mod keep_archive;
+mod kept_output;
 mod left_to_dispatcher;
 pub mod limits;
 pub mod locked_phase;

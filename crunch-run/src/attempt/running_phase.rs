@@ -9,6 +9,7 @@ use crunch_contract::{ExitCode, StatusLine};
 use fail_points::fail_point;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::claim::Claim;
 use super::context::{Attempt, PhaseContext};
 use super::create_container::{FetchedInputs, Pumps};
 use super::deliver::{Delivery, Undelivered};
@@ -24,6 +25,7 @@ use crate::gpu::PreparedGpus;
 use crate::inputs::PersistedMounts;
 use crate::limits::{LimitExceeded, UsageMonitor};
 use crate::logs::Checkpoints;
+use crate::output::BadEntries;
 use crate::stats::{Sampler, Summary};
 use crate::status_line;
 use crate::undelivered::record::{RunFacts, UndeliveredRun};
@@ -68,6 +70,7 @@ impl CommandRun {
         &self,
         delivery: &Delivery<'_>,
         limit: Option<u64>,
+        bad_entries: BadEntries,
         status: &Status,
     ) -> Result<Output, Undelivered> {
         let Ending::Exited(exit) = &self.ending else {
@@ -79,7 +82,7 @@ impl CommandRun {
         let staged = &self.fetched.staged;
         match limits::output_limit_exceeded(limit, staged).await {
             Some(exceeded) => Ok(Output::TooLarge(exceeded)),
-            None => delivery.output(staged, exit, status).await,
+            None => delivery.output(staged, exit, bad_entries, status).await,
         }
     }
 }
@@ -172,8 +175,10 @@ impl Attempt<'_> {
         undelivered_run.status = status.final_status();
         self.save_undelivered_record(&undelivered_run);
         fail_point("run.before-output");
-        let output = run.save_output(&delivery, self.settings.site.output, &status);
-        let output = output.await;
+        let (limit, bad_entries) = (self.settings.site.output, undelivered_run.bad_entries);
+        let output = run
+            .save_output(&delivery, limit, bad_entries, &status)
+            .await;
         self.timings.end("output");
         fail_point("run.after-output");
         drop(leftovers.address_updates);
@@ -205,6 +210,15 @@ impl Attempt<'_> {
         undelivered_run.log = Some(log);
         self.record_verdict(&delivery, &verdict, runtime_status, undelivered_run)
             .await
+    }
+
+    /// What a flag says, else what the server announces.
+    fn bad_entries(&self, claim: &Claim) -> BadEntries {
+        let is_strict = self.settings.strict_output;
+        match is_strict.unwrap_or(!claim.server.takes_partial_outputs) {
+            true => BadEntries::Refuse,
+            false => BadEntries::LeaveOut,
+        }
     }
 
     /// Removes secrets, frees the disk reserve and sums up what is known of the command's run.
@@ -298,6 +312,7 @@ impl Attempt<'_> {
             mounts: PersistedMounts::of(&run.fetched.staged, self.dir.path()),
             evidence: run.evidence,
             output_limit: self.settings.site.output,
+            bad_entries: self.bad_entries(context.claim),
             exit,
             verdict,
             first_log: &run.first_log,

@@ -25,8 +25,6 @@ const UPDATE_RETRY_BUDGET: Duration = Duration::from_secs(5);
 pub struct StatusUpdate {
     pub activity: Option<String>,
     pub warnings: Vec<String>,
-    /// Warnings that apply to every container on this node; listed last.
-    pub of_node: Vec<String>,
     /// Notice that the node will be taken away.
     pub preemption: Option<String>,
 }
@@ -39,16 +37,9 @@ impl StatusUpdate {
         if self.preemption.is_some() {
             status.preemption_notice.clone_from(&self.preemption);
         }
-        let is_of_node = |line: &str| self.of_node.iter().any(|w| w == line);
-        status.warning = status.warning.take().filter(|w| !is_of_node(w));
-        status.warning_detail = status.warning_detail.take().and_then(|detail| {
-            let lines: Vec<&str> = detail.lines().filter(|line| !is_of_node(line)).collect();
-            (!lines.is_empty()).then(|| lines.join("\n"))
-        });
         let new: Vec<&String> = self
             .warnings
             .iter()
-            .chain(&self.of_node)
             .filter(|w| status.warning.as_ref() != Some(w))
             .filter(|w| {
                 let detail = status.warning_detail.as_deref().unwrap_or_default();
@@ -115,11 +106,6 @@ impl Status {
     pub fn warn(&self, sentence: String) {
         self.update
             .send_modify(|update| update.warnings.push(sentence));
-    }
-
-    pub fn warn_about_node(&self, sentence: String) {
-        self.update
-            .send_modify(|update| update.of_node.push(sentence));
     }
 
     /// Adds a preemption notice; the command continues.
@@ -206,7 +192,6 @@ mod tests {
         let update = StatusUpdate {
             activity: None,
             warnings: vec!["w1".into(), "w2".into()],
-            of_node: vec![],
             preemption: Some("soon".into()),
         };
         let over = update.merge_into(&original);
@@ -220,29 +205,6 @@ mod tests {
         assert_eq!(alone.warning.as_deref(), Some("w1"));
         assert_eq!(alone.warning_detail.as_deref(), Some("w2"));
         assert_eq!(update.merge_into(&alone), alone);
-    }
-
-    #[test]
-    fn what_holds_for_every_container_comes_last() {
-        let first = StatusUpdate {
-            of_node: vec!["no limits".into()],
-            ..StatusUpdate::default()
-        };
-        let alone = first.merge_into(&RuntimeStatus::default());
-        assert_eq!(alone.warning.as_deref(), Some("no limits"));
-        assert_eq!(alone.warning_detail, None);
-        let later = StatusUpdate {
-            warnings: vec!["disk full".into(), "GPU lost".into()],
-            ..first
-        };
-        // The same after an earlier update.
-        for original in [RuntimeStatus::default(), alone] {
-            let over = later.merge_into(&original);
-            assert_eq!(over.warning.as_deref(), Some("disk full"));
-            let detail = over.warning_detail.as_deref();
-            assert_eq!(detail, Some("GPU lost\nno limits"));
-            assert_eq!(later.merge_into(&over), over);
-        }
     }
 
     #[test]

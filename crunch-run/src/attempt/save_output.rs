@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use arvados_client::Error;
-use arvados_client::Pdh;
 use arvados_client::keep::{BlockStore, Cause, Failure, KeepError};
-use arvados_client::manifest::Manifest;
 use arvados_client::records::Container as Record;
+use arvados_client::{ContainerUuid, Pdh};
 use serde_json::{Value, json};
 
 use super::create_container::format_progress;
@@ -16,13 +15,17 @@ use super::retrying_store::{RetryingStore, is_transient};
 use super::token_refusals::{TokenRefusals, is_refusal};
 use crate::attempt::runtime_status::Status;
 use crate::inputs::{Progress, Staged};
-use crate::output::{self, OutputError};
+use crate::output::{self, BadEntries, Captured, OutputError};
 use crate::verdict::Output;
+
+/// Maximum number of entries in `runtime_status` that are not in the output. The log has more.
+const MAX_IN_RECORD: usize = 10;
 
 impl Delivery<'_> {
     pub async fn save_output(
         &self,
         staged: &Staged,
+        bad_entries: BadEntries,
         status: &Status,
     ) -> Result<Output, Undelivered> {
         if self.claim.record.runtime_constraints.api
@@ -35,8 +38,9 @@ impl Delivery<'_> {
         let keep = RetryingStore::new(self.claim.container_keep.clone(), &self.retry);
         let record = &self.claim.record;
         let mut classes = record.output_storage_classes.as_slice();
-        let manifest = match self.capture(staged, &keep, status).await {
-            Ok(manifest) => manifest,
+        let capturing = self.capture(staged, &keep, bad_entries, status);
+        let captured = match capturing.await {
+            Ok(captured) => captured,
             Err(RetryStopped::Final(error)) if error.is_user_error() => {
                 return Ok(Output::Invalid(error.to_string()));
             }
@@ -44,7 +48,7 @@ impl Delivery<'_> {
                 if wants_classes(record) && is_for_want_of_classes(&error) =>
             {
                 classes = &[];
-                self.capture_in_default_classes(staged, status, &error)
+                self.capture_in_default_classes(staged, bad_entries, status, &error)
                     .await?
             }
             Err(RetryStopped::TimedOut(error)) => return Err(undelivered_from(&error)),
@@ -54,7 +58,8 @@ impl Delivery<'_> {
             Err(RetryStopped::Final(error)) => return Err(Undelivered::NotOurs(error.to_string())),
         };
         fail_points::fail_point("run.output-stored");
-        let collection = output_collection(record, classes, &manifest.to_string());
+        self.tell_what_is_left_out(&captured, status);
+        let collection = output_collection(record, classes, &captured.manifest.to_string());
         self.make_collection(&collection).await
     }
 
@@ -90,12 +95,13 @@ impl Delivery<'_> {
         &self,
         staged: &Staged,
         keep: &S,
+        bad_entries: BadEntries,
         status: &Status,
-    ) -> Result<Manifest, RetryStopped<OutputError>> {
+    ) -> Result<Captured, RetryStopped<OutputError>> {
         self.retry
             .run("Saving the output", || async {
-                match self.capture_once(staged, keep, status).await {
-                    Ok(manifest) => Ok(manifest),
+                match self.capture_once(staged, keep, bad_entries, status).await {
+                    Ok(captured) => Ok(captured),
                     Err(error) if error.is_user_error() => Err(RetryError::Final(error)),
                     // The block was retried until the timeout.
                     Err(OutputError::Keep(error)) if is_transient(&error) => {
@@ -113,13 +119,39 @@ impl Delivery<'_> {
         &self,
         staged: &Staged,
         keep: &S,
+        bad_entries: BadEntries,
         status: &Status,
-    ) -> Result<Manifest, OutputError> {
+    ) -> Result<Captured, OutputError> {
         let progress = |progress: Progress| {
             status.set_activity(Some(format_progress("saving output", progress)));
         };
-        let say = |remark: &str| self.run_log.write(remark);
-        output::capture_with_warnings(staged, &self.claim.record, keep, &progress, &say).await
+        output::capture(staged, &self.claim.record, keep, bad_entries, &progress).await
+    }
+
+    /// Lists in the log, and as far as a person reads it in the record, what is not in the output.
+    fn tell_what_is_left_out(&self, captured: &Captured, status: &Status) {
+        let Captured {
+            left_out, remarks, ..
+        } = captured;
+        for line in remarks.iter().cloned().chain(left_out.lines()) {
+            self.run_log.write(line);
+        }
+        let count = left_out.count();
+        if count == 0 {
+            return;
+        }
+        let entries = if count == 1 {
+            "entry is"
+        } else {
+            "entries are"
+        };
+        status.warn(format!("{count} {entries} not in its output"));
+        for sentence in left_out.sentences().iter().take(MAX_IN_RECORD) {
+            status.warn(sentence.clone());
+        }
+        if count > MAX_IN_RECORD {
+            status.warn(format!("and {} more: see its log", count - MAX_IN_RECORD));
+        }
     }
 
     /// Stores the output in the default storage classes. Otherwise a class that no volume has would
@@ -127,20 +159,21 @@ impl Delivery<'_> {
     async fn capture_in_default_classes(
         &self,
         staged: &Staged,
+        bad_entries: BadEntries,
         status: &Status,
         error: &OutputError,
-    ) -> Result<Manifest, Undelivered> {
+    ) -> Result<Captured, Undelivered> {
         let classes = self.claim.record.output_storage_classes.join(", ");
         self.run_log.write(format!(
             "The output cannot be stored in storage class {classes}; it is stored in the default one: {error}"
         ));
         let keep = &self.claim.default_keep;
-        let captured = self.capture_once(staged, keep, status).await;
-        let manifest = captured.map_err(|_| undelivered_from(error))?;
+        let captured = self.capture_once(staged, keep, bad_entries, status).await;
+        let captured = captured.map_err(|_| undelivered_from(error))?;
         status.warn(format!(
             "its output is in the cluster's default storage class, because Keep could not store it in {classes}"
         ));
-        Ok(manifest)
+        Ok(captured)
     }
 
     async fn make_collection(&self, collection: &Value) -> Result<Output, Undelivered> {
@@ -204,11 +237,16 @@ fn is_for_want_of_classes(error: &OutputError) -> bool {
     }
 }
 
+/// The name of the collection with the output of a container, from which the server copies it.
+pub fn output_name(container: &ContainerUuid) -> String {
+    format!("output for {container}")
+}
+
 /// The collection is created in the trash; the API server copies it for everyone who requested the
 /// container.
 fn output_collection(record: &Record, classes: &[String], manifest: &str) -> Value {
     let mut collection = json!({
-        "name": format!("output for {}", record.uuid),
+        "name": output_name(&record.uuid),
         "manifest_text": manifest,
         "is_trashed": true,
     });

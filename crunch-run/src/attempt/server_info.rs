@@ -25,6 +25,8 @@ pub struct ServerInfo {
     pub takes_any_gateway_secret: bool,
     /// Whether a permanent failure of a container ends its requests.
     pub ends_permanent_failures: bool,
+    /// Whether an output without the entries that cannot be saved is better than none.
+    pub takes_partial_outputs: bool,
 }
 
 impl ServerInfo {
@@ -48,6 +50,7 @@ impl ServerInfo {
             services: services?,
             takes_any_gateway_secret: discovery.takes_any_gateway_secret(),
             ends_permanent_failures: discovery.ends_permanent_failures(),
+            takes_partial_outputs: discovery.takes_partial_outputs(),
         };
         // Services named by the environment are not the server's list.
         if let Some(file) = file.filter(|_| endpoint.keep_services.is_empty())
@@ -126,6 +129,7 @@ mod tests {
             services: vec![],
             takes_any_gateway_secret: false,
             ends_permanent_failures: false,
+            takes_partial_outputs: false,
         };
         facts.write(&file).unwrap();
         assert_eq!(read(&file), Some(facts.clone()));

@@ -48,6 +48,8 @@ pub struct Settings {
     pub stop_grace: Duration,
     /// Whether the dispatcher gives the record its final state where crunch-run cannot.
     pub leave_to_dispatcher: bool,
+    /// Whether one bad entry costs the whole output; `None` is what the server announces.
+    pub strict_output: Option<bool>,
     pub kill_after: Duration,
     /// Time for which delivery of results is retried.
     pub delivery_timeout: Duration,
@@ -125,6 +127,7 @@ impl Settings {
             statistics_period: flags.crunchstat_interval,
             stop_grace: flags.stop_grace,
             leave_to_dispatcher: flags.leave_to_dispatcher,
+            strict_output: flags.strict_output,
             kill_after: flags.kill_after,
             delivery_timeout: flags.delivery_timeout,
             log_limit: flags.log_limit,

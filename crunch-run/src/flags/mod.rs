@@ -190,6 +190,12 @@ pub struct Flags {
     #[arg(long, value_parser = units::parse_size, default_value = "256MiB", value_name = "SIZE")]
     pub log_limit: u64,
 
+    /// Whether an entry of the output that cannot be saved, such as a link that leads nowhere,
+    /// costs the whole output, as with upstream's crunch-run; otherwise it is left out with a
+    /// warning [default: as the API server announces; true with a real Arvados]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", hide_possible_values = true)]
+    pub strict_output: Option<bool>,
+
     /// Interval at which the log of a running container is saved
     #[arg(long, value_parser = units::parse_duration, default_value = "30m", value_name = "TIME")]
     pub log_update_period: Duration,

@@ -116,6 +116,7 @@ mod tests {
 
     use super::*;
     use crate::inputs::PersistedMounts;
+    use crate::output::BadEntries;
 
     struct World {
         client: Client,
@@ -170,7 +171,10 @@ mod tests {
                 "uuid": "zzzzz-dz642-0123456789abcde", "output_glob": globs,
             }))
             .unwrap();
-            crate::output::capture(staged, &container, &self.keep, &|_| {}).await
+            let bad_entries = BadEntries::Refuse;
+            let captured =
+                crate::output::capture(staged, &container, &self.keep, bad_entries, &|_| {});
+            Ok(captured.await?.manifest)
         }
     }
 

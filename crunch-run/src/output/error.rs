@@ -43,6 +43,8 @@ pub enum OutputError {
         #[source]
         source: io::Error,
     },
+    #[error("output file {path} is another name of a file that could not be saved")]
+    OtherName { path: String },
     #[error("a collection that the output refers to cannot be read: {0}")]
     Input(#[source] Box<MountError>),
     #[error("the output cannot be a collection: {0}")]
@@ -64,12 +66,18 @@ impl OutputError {
             | Self::TooDeep { .. }
             | Self::TooMany { .. }
             | Self::Sparse { .. }
+            | Self::OtherName { .. }
             | Self::Manifest(_) => true,
             // The container denied read access, so a retry fails too.
             Self::Read { source, .. } => source.kind() == io::ErrorKind::PermissionDenied,
             Self::Input(error) => error.is_user_error(),
             Self::Keep(_) | Self::Interrupted => false,
         }
+    }
+
+    /// True if it is about one entry, and everything else can be saved.
+    pub fn costs_one_entry(&self) -> bool {
+        self.is_user_error() && !matches!(self, Self::TooMany { .. } | Self::Manifest(_))
     }
 }
 

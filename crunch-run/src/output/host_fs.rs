@@ -114,23 +114,33 @@ pub fn open_below(root: &Path, relative: &str) -> io::Result<File> {
     }
 }
 
-/// The names in a directory, sorted; at most `limit` of them are read. A name that is not UTF-8 is
-/// an error that shows it.
-pub fn names(dir: &OwnedFd, limit: usize) -> io::Result<Result<Vec<String>, String>> {
-    let mut names = Vec::new();
+/// The names in a directory.
+#[derive(Debug, Default)]
+pub struct Names {
+    /// Sorted.
+    pub good: Vec<String>,
+    /// Names that are not UTF-8, as far as they can be shown.
+    pub odd: Vec<String>,
+}
+
+/// The names in a directory; at most `limit` and one of them are read.
+pub fn names(dir: &OwnedFd, limit: usize) -> io::Result<Names> {
+    let mut names = Names::default();
     for entry in Dir::read_from(dir)? {
         let entry = entry?;
         match entry.file_name().to_str() {
             Ok("." | "..") => {}
-            Ok(name) => names.push(name.to_owned()),
-            Err(_) => return Ok(Err(entry.file_name().to_string_lossy().into_owned())),
+            Ok(name) => names.good.push(name.to_owned()),
+            Err(_) => names
+                .odd
+                .push(entry.file_name().to_string_lossy().into_owned()),
         }
-        if names.len() > limit {
+        if names.good.len() + names.odd.len() > limit {
             break;
         }
     }
-    names.sort_unstable();
-    Ok(Ok(names))
+    names.good.sort_unstable();
+    Ok(names)
 }
 
 #[cfg(test)]

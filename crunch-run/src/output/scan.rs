@@ -1,8 +1,8 @@
 //! Walks the output as the container sees it and decides on every path. In: mounts and globs. Out:
 //! an [`OutputPlan`].
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -11,14 +11,16 @@ use arvados_client::manifest::FileTree;
 use super::error::OutputError;
 use super::glob::Globs;
 use super::host_fs::{self, FileStat};
+use super::left_out::{BadEntries, LeftOut};
 use super::resolve::{self, ContainerFs, HostPath, Lookup, Node};
-use super::warnings::Warnings;
 use crate::inputs::{ContainerPath, MountTable};
 
 /// Maximum number of links followed for one path. More count as a cycle.
 const MAX_LINK_HOPS: u32 = 11;
 /// Maximum depth of directories. Every level keeps a directory open.
 const MAX_DEPTH: usize = 200;
+/// Maximum number of remarks for the log.
+const MAX_REMARKS: usize = 100;
 /// Maximum number of entries. More make a manifest that no server accepts.
 const MAX_ENTRIES: usize = 2_000_000;
 
@@ -34,7 +36,11 @@ pub struct OutputPlan {
     pub empty: Vec<String>,
     /// Directories that exist, whatever else is in them.
     pub directories: Vec<String>,
-    pub warnings: Warnings,
+    pub left_out: LeftOut,
+    /// Remarks about mounts that are not in the output.
+    pub remarks: Vec<String>,
+    /// Indices of files that are not to be uploaded.
+    pub skipped: HashSet<usize>,
 }
 
 /// A file of this node.
@@ -58,11 +64,15 @@ pub fn scan(
     fs: &ContainerFs,
     output: &ContainerPath,
     globs: &Globs,
+    scratch: &[ContainerPath],
+    bad_entries: BadEntries,
 ) -> Result<OutputPlan, OutputError> {
     let mut walker = Walker {
         fs,
         view: &fs.view,
         globs,
+        scratch,
+        bad_entries,
         plan: OutputPlan::default(),
         uploaded: HashMap::new(),
         stack: Vec::new(),
@@ -71,7 +81,6 @@ pub fn scan(
     if let Lookup::Node(node) = resolve::lookup(fs, output)? {
         walker.visit(output, "", node, MAX_LINK_HOPS)?;
     }
-    walker.plan.warnings.finish();
     Ok(walker.plan)
 }
 
@@ -79,6 +88,9 @@ struct Walker<'a> {
     fs: &'a ContainerFs,
     view: &'a MountTable,
     globs: &'a Globs,
+    /// Mounts whose content is no output with upstream's crunch-run, even if a link leads there.
+    scratch: &'a [ContainerPath],
+    bad_entries: BadEntries,
     plan: OutputPlan,
     /// Files to be uploaded by device and inode.
     uploaded: HashMap<(u64, u64), usize>,
@@ -125,8 +137,8 @@ impl Walker<'_> {
             }
             Node::HostSpecial { mode } => {
                 let what = host_fs::special_word(mode);
-                let warnings = &mut self.plan.warnings;
-                warnings.add(|| format!("{here} is not in the output because it is {what}"));
+                let left_out = &mut self.plan.left_out;
+                left_out.add(|| format!("{here} is not in the output because it is {what}"));
                 return Ok(());
             }
         }
@@ -164,17 +176,19 @@ impl Walker<'_> {
         for target in self.view.next_below(here) {
             let dest = join(dest, target.below(here).unwrap_or_default());
             if !self.globs.wants_file(&dest) && !self.globs.could_want_below(&dest) {
-                let warnings = &mut self.plan.warnings;
-                warnings.add(|| {
-                    format!(
+                if self.plan.remarks.len() < MAX_REMARKS {
+                    self.plan.remarks.push(format!(
                         "mount {target} is not in the output because no output_glob matches in it"
-                    )
-                });
+                    ));
+                }
                 continue;
             }
-            if let Lookup::Node(node) = resolve::lookup(self.fs, target)? {
-                self.visit(target, &dest, node, hops)?;
-            }
+            let visited = match resolve::lookup(self.fs, target) {
+                Ok(Lookup::Node(node)) => self.visit(target, &dest, node, hops),
+                Ok(Lookup::Absent | Lookup::Link(_)) => Ok(()),
+                Err(error) => Err(error),
+            };
+            self.or_leave_out(visited)?;
         }
         Ok(())
     }
@@ -230,13 +244,14 @@ impl Walker<'_> {
             });
         }
         let left = MAX_ENTRIES - self.entries;
-        let names =
+        let host_fs::Names { good: names, odd } =
             host_fs::names(&fd, left).map_err(|source| resolve::read_error(here, source))?;
-        let names = names.map_err(|name| OutputError::NotUtf8 {
-            path: here.join(&name).to_string(),
-        })?;
-        if names.len() > left {
-            return self.count(names.len());
+        if names.len() + odd.len() > left {
+            return self.count(names.len() + odd.len());
+        }
+        for name in odd {
+            let path = here.join(&name).to_string();
+            self.or_leave_out(Err(OutputError::NotUtf8 { path }))?;
         }
         if !dest.is_empty() {
             self.note_directory(dest, names.is_empty());
@@ -245,11 +260,20 @@ impl Walker<'_> {
         for name in names {
             let path = here.join(&name);
             if self.view.at(&path).is_none() {
-                self.visit_name(&path, &join(dest, &name), &host, &fd, &name, hops)?;
+                let visited = self.visit_name(&path, &join(dest, &name), &host, &fd, &name, hops);
+                self.or_leave_out(visited)?;
             }
         }
         self.stack.pop();
         Ok(())
+    }
+
+    /// Goes on without an entry that cannot be saved.
+    fn or_leave_out(&mut self, visited: Result<(), OutputError>) -> Result<(), OutputError> {
+        match visited {
+            Ok(()) => Ok(()),
+            Err(error) => self.plan.left_out.add_or_refuse(self.bad_entries, error),
+        }
     }
 
     fn note_directory(&mut self, dest: &str, is_empty: bool) {
@@ -289,10 +313,36 @@ impl Walker<'_> {
                         link: here.to_string(),
                     });
                 }
+                self.check_scratch(here, &end)?;
                 self.visit(&end, dest, node, hops)
             }
             Some(Lookup::Absent) | None => Ok(()),
         }
+    }
+
+    /// What a link in the output takes from scratch space is saved, and the log says so.
+    fn check_scratch(
+        &mut self,
+        link: &ContainerPath,
+        end: &ContainerPath,
+    ) -> Result<(), OutputError> {
+        let is_scratch = |path| {
+            let mount = self.view.enclosing(path);
+            mount.is_some_and(|(target, _)| self.scratch.contains(&target))
+        };
+        if is_scratch(link) || !is_scratch(end) {
+            return Ok(());
+        }
+        let (link, target) = (link.to_string(), end.to_string());
+        if self.bad_entries == BadEntries::Refuse {
+            return Err(OutputError::Outside { link, target });
+        }
+        if self.plan.remarks.len() < MAX_REMARKS {
+            self.plan.remarks.push(format!(
+                "output link {link} leads to {target}, which is not in the output; what is there is saved"
+            ));
+        }
+        Ok(())
     }
 
     fn splice(&mut self, dest: &str, tree: &Arc<FileTree>, inner: String) {

@@ -10,32 +10,48 @@ use rustix::io::Errno;
 
 use super::error::OutputError;
 use super::host_fs;
-use super::scan::LocalFile;
+use super::left_out::BadEntries;
+use super::scan::OutputPlan;
 
 /// Maximum size of all holes that are saved as zeros, in bytes.
 const MAX_HOLES: u64 = 16 << 30;
 /// Maximum number of holes that are looked at in one file; the rest counts as data.
 const MAX_HOLE_COUNT: usize = 100_000;
 
-pub fn check(files: &[LocalFile]) -> Result<(), OutputError> {
-    check_within(files, MAX_HOLES)
+pub fn check(plan: &mut OutputPlan, bad_entries: BadEntries) -> Result<(), OutputError> {
+    check_within(plan, bad_entries, MAX_HOLES)
 }
 
-fn check_within(files: &[LocalFile], limit: u64) -> Result<(), OutputError> {
+fn check_within(
+    plan: &mut OutputPlan,
+    bad_entries: BadEntries,
+    limit: u64,
+) -> Result<(), OutputError> {
     let mut left = limit;
     // Smaller files cannot matter, and there may be many.
-    for file in files.iter().filter(|file| file.size > limit / 1024) {
+    let files = plan.files.iter().enumerate();
+    for (index, file) in files.filter(|(_, file)| file.size > limit / 1024) {
+        let path = || file.path.clone();
         let holes = host_fs::open_below(&file.host.root, &file.host.relative)
             .and_then(|open| size_of_holes(&open))
             .map_err(|source| OutputError::Read {
-                path: file.path.clone(),
+                path: path(),
                 source,
-            })?;
-        left = left.checked_sub(holes).ok_or_else(|| OutputError::Sparse {
-            path: file.path.clone(),
-            holes,
-            limit,
-        })?;
+            });
+        let fits = holes.and_then(|holes| {
+            left.checked_sub(holes).ok_or_else(|| OutputError::Sparse {
+                path: path(),
+                holes,
+                limit,
+            })
+        });
+        match fits {
+            Ok(rest) => left = rest,
+            Err(error) => {
+                plan.left_out.add_or_refuse(bad_entries, error)?;
+                plan.skipped.insert(index);
+            }
+        }
     }
     Ok(())
 }
@@ -70,6 +86,7 @@ fn size_of_holes(file: &File) -> io::Result<u64> {
 mod tests {
     use super::*;
     use crate::output::resolve::HostPath;
+    use crate::output::scan::LocalFile;
     use std::os::unix::fs::FileExt;
 
     #[test]
@@ -96,9 +113,20 @@ mod tests {
         let full = make("full", 8192, &[0, 4096]);
         let some = make("some", mib, &[0, mib / 2]);
         let huge = make("huge", 1 << 40, &[1 << 30]);
-        check_within(&[full], 4096).unwrap();
-        assert!(check_within(std::slice::from_ref(&some), mib).is_ok());
-        let error = check_within(&[some, huge], 2 * mib).unwrap_err();
+        let check = |files: Vec<LocalFile>, bad_entries, limit| {
+            let mut plan = OutputPlan {
+                files,
+                ..OutputPlan::default()
+            };
+            check_within(&mut plan, bad_entries, limit).map(|()| plan)
+        };
+        check(vec![full], BadEntries::Refuse, 4096).unwrap();
+        let plan = check(vec![some], BadEntries::Refuse, mib).unwrap();
+        let files = vec![plan.files.into_iter().next().unwrap(), huge];
+        let plan = check(files, BadEntries::LeaveOut, 2 * mib).unwrap();
+        assert_eq!(plan.skipped.iter().collect::<Vec<_>>(), [&1]);
+        assert!(plan.left_out.sentences()[0].contains("output file huge is sparse"));
+        let error = check(plan.files, BadEntries::Refuse, 2 * mib).unwrap_err();
         let OutputError::Sparse { path, holes, .. } = error else {
             panic!("{error}")
         };

@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 
 use super::error::OutputError;
 use super::host_fs;
+use super::left_out::{BadEntries, LeftOut};
 use super::scan::{LocalFile, OutputPlan};
 use crate::inputs::Progress;
 
@@ -29,13 +30,17 @@ enum Piece {
     Block(FilePart),
 }
 
-/// Uploads the files and returns the manifest of the whole output.
+/// Uploads the files and returns the manifest of the whole output, and the files that could not be
+/// read.
 pub async fn upload<S: BlockStore + Clone + 'static>(
     mut plan: OutputPlan,
     keep: S,
+    bad_entries: BadEntries,
     progress: &(dyn Fn(Progress) + Send + Sync),
-) -> Result<Manifest, OutputError> {
-    let total = plan.files.iter().map(|file| file.size).sum();
+) -> Result<(Manifest, LeftOut), OutputError> {
+    let files = plan.files.iter().enumerate();
+    let files = files.filter(|(index, _)| !plan.skipped.contains(index));
+    let total = files.map(|(_, file)| file.size).sum();
     let mut done = 0;
     if total > 0 {
         progress(Progress { done, total });
@@ -46,8 +51,13 @@ pub async fn upload<S: BlockStore + Clone + 'static>(
     }
     let paths: Vec<String> = plan.files.iter().map(|file| file.path.clone()).collect();
     let files = std::mem::take(&mut plan.files);
+    let skipped = std::mem::take(&mut plan.skipped);
     let (sender, mut pieces) = mpsc::channel(MAX_QUEUED_READS);
-    let reader = tokio::task::spawn_blocking(move || read_all(&files, &sender));
+    let reader = tokio::task::spawn_blocking(move || {
+        let files = files.iter().enumerate();
+        let files = files.filter(|(index, _)| !skipped.contains(index));
+        read_all(files, &sender, bad_entries)
+    });
     while let Some(piece) = pieces.recv().await {
         match piece {
             Piece::Begin(index) => writer.start_file(&paths[index])?,
@@ -64,25 +74,37 @@ pub async fn upload<S: BlockStore + Clone + 'static>(
             }
         }
     }
-    reader.await.map_err(|_| OutputError::Interrupted)??;
+    let mut left_out = reader.await.map_err(|_| OutputError::Interrupted)??;
     writer.finish_file();
     let stored = writer.finish().await?;
-    assemble(&plan, &paths, &stored)
+    let manifest = assemble(&plan, &paths, &stored, &mut left_out)?;
+    Ok((manifest, left_out))
 }
 
-/// Reads the files one after the other. Ends early if the receiver is gone.
-fn read_all(files: &[LocalFile], sender: &mpsc::Sender<Piece>) -> Result<(), OutputError> {
+/// Reads the files one after the other, and returns those that it may not open. Ends early if the
+/// receiver is gone.
+fn read_all<'a>(
+    files: impl Iterator<Item = (usize, &'a LocalFile)>,
+    sender: &mpsc::Sender<Piece>,
+    bad_entries: BadEntries,
+) -> Result<LeftOut, OutputError> {
+    let mut left_out = LeftOut::default();
     let mut buffer = vec![0; READ_SIZE];
-    for (index, file) in files.iter().enumerate() {
+    for (index, file) in files {
         let failed = |source| OutputError::Read {
             path: file.path.clone(),
             source,
         };
         tracing::debug!("copying {:?} ({} bytes)", file.path, file.size);
-        let mut input =
-            host_fs::open_below(&file.host.root, &file.host.relative).map_err(failed)?;
+        let mut input = match host_fs::open_below(&file.host.root, &file.host.relative) {
+            Ok(input) => input,
+            Err(error) => {
+                left_out.add_or_refuse(bad_entries, failed(error))?;
+                continue;
+            }
+        };
         if sender.blocking_send(Piece::Begin(index)).is_err() {
-            return Ok(());
+            return Ok(left_out);
         }
         let own = blocks(input.metadata().map_err(failed)?.len());
         if !own.is_empty() {
@@ -91,7 +113,7 @@ fn read_all(files: &[LocalFile], sender: &mpsc::Sender<Piece>) -> Result<(), Out
             for len in own {
                 let part = FilePart::new(Arc::clone(&large), Arc::clone(&path), at, len as usize);
                 if sender.blocking_send(Piece::Block(part)).is_err() {
-                    return Ok(());
+                    return Ok(left_out);
                 }
                 at += len;
             }
@@ -105,11 +127,11 @@ fn read_all(files: &[LocalFile], sender: &mpsc::Sender<Piece>) -> Result<(), Out
             }
             let data = Bytes::copy_from_slice(&buffer[..count]);
             if sender.blocking_send(Piece::Data(data)).is_err() {
-                return Ok(());
+                return Ok(left_out);
             }
         }
     }
-    Ok(())
+    Ok(left_out)
 }
 
 /// Sizes of the blocks that a file of this size has to itself, from its start: full blocks, and a
@@ -128,13 +150,18 @@ fn assemble(
     plan: &OutputPlan,
     paths: &[String],
     stored: &Manifest,
+    left_out: &mut LeftOut,
 ) -> Result<Manifest, OutputError> {
     let tree = stored.tree();
     let mut output = ManifestBuilder::new();
     output.add_tree(".", &tree)?;
     for (path, index) in &plan.aliases {
-        if let Some(Entry::File(extents)) = tree.lookup(&paths[*index]) {
-            output.add_file(path, extents.iter().cloned())?;
+        match tree.lookup(&paths[*index]) {
+            Some(Entry::File(extents)) => {
+                output.add_file(path, extents.iter().cloned())?;
+            }
+            // The file was left out.
+            _ => left_out.add(|| OutputError::OtherName { path: path.clone() }.to_string()),
         }
     }
     for collection_parts in &plan.collection_parts {

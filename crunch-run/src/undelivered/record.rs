@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use crate::inputs::PersistedMounts;
 use crate::node::job_dir::JobDir;
+use crate::output::BadEntries;
 use crate::verdict::result;
 use crate::verdict::{Evidence, Verdict};
 use container_engine::Exit;
@@ -38,6 +39,9 @@ pub struct UndeliveredRun {
     /// Maximum size of the output in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_limit: Option<u64>,
+    /// What becomes of entries of the output that cannot be saved.
+    #[serde(default)]
+    pub bad_entries: BadEntries,
     /// Exit of a command that ended by itself. Otherwise there is a verdict.
     pub exit: Option<Exit>,
     /// The verdict; set at once if no output is saved, else after the output is saved.
@@ -89,6 +93,7 @@ pub struct RunFacts<'a> {
     pub mounts: PersistedMounts,
     pub evidence: Evidence,
     pub output_limit: Option<u64>,
+    pub bad_entries: BadEntries,
     pub exit: Option<Exit>,
     pub verdict: Option<Verdict>,
     pub first_log: &'a Pdh,
@@ -127,6 +132,7 @@ impl UndeliveredRun {
             mounts: facts.mounts,
             evidence: facts.evidence,
             output_limit: facts.output_limit,
+            bad_entries: facts.bad_entries,
             exit: facts.exit,
             verdict: facts.verdict,
             first_log: facts.first_log.clone(),

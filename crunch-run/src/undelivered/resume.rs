@@ -234,7 +234,10 @@ impl ResumedDelivery {
         let saving = async {
             match limits::output_limit_exceeded(undelivered_run.output_limit, &staged).await {
                 Some(exceeded) => Ok(Output::TooLarge(exceeded)),
-                None => delivery.save_output(&staged, status).await,
+                None => {
+                    let bad_entries = undelivered_run.bad_entries;
+                    delivery.save_output(&staged, bad_entries, status).await
+                }
             }
         };
         let output = tokio::select! {

@@ -104,14 +104,39 @@ async fn a_mount_that_does_not_exist_is_said_and_cancelled() {
 }
 
 #[tokio::test]
-async fn an_output_that_leads_out_of_the_container_is_said_and_cancelled() {
+async fn an_output_that_leads_out_of_the_container_costs_that_link_or_all() {
     if !can_run() {
         return;
     }
     let world = World::new().await;
-    let (_, finished, record) = world
-        .run_command(&["ln", "-s", "/etc/shadow", "/out/link"], json!({}))
-        .await;
+    let script = "ln -s /etc/shadow /out/link; mkfifo /out/pipe; echo result >/out/good";
+    let job = world.lock(&["sh", "-c", script], json!({})).await;
+    let finished = world.run(&job, &[]).await;
+    assert_eq!(finished.code, 0, "{}", finished.output);
+    let record = world.record(&job).await;
+    assert_eq!(record.state, ContainerState::Complete);
+    let output = record.output.unwrap();
+    let files = world.files(output.as_str()).await;
+    assert_eq!(files, [("good".to_owned(), "result\n".to_owned())]);
+    let status = record.runtime_status;
+    let warning = status.warning.unwrap_or_default();
+    assert_eq!(warning, "2 entries are not in its output");
+    let detail = status.warning_detail.unwrap_or_default();
+    let lines: Vec<&str> = detail.lines().collect();
+    assert!(
+        lines[0].starts_with("output link /out/link leads to /etc/shadow"),
+        "{detail}"
+    );
+    assert_eq!(
+        lines[1],
+        "/out/pipe is not in the output because it is a pipe"
+    );
+    assert_eq!(status.error, None);
+
+    // As with upstream's crunch-run.
+    let job = world.lock(&["sh", "-c", script], json!({})).await;
+    let finished = world.run(&job, &["--strict-output"]).await;
+    let record = world.record(&job).await;
     assert_eq!(finished.code, 0, "{}", finished.output);
     assert_eq!(record.state, ContainerState::Cancelled);
     assert_eq!((record.exit_code, &record.output), (Some(0), &None));

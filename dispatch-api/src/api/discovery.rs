@@ -47,6 +47,7 @@ const TOKEN_EXTRAS: &[ExtraMethod] = &[
 const BULK_CREATE: &str = "bulk_create";
 const GATEWAY_AUTH: &str = "gatewayAuth";
 const PERMANENT_FAILURES: &str = "permanentFailures";
+const BAD_OUTPUT_ENTRIES: &str = "badOutputEntries";
 const BULK_LOCK: &str = "bulk_lock";
 const LOG_EXTRAS: &[ExtraMethod] = &[(BULK_CREATE, "POST", "logs/bulk_create")];
 const USER_EXTRAS: &[ExtraMethod] = &[
@@ -153,6 +154,8 @@ fn api_description(rules: &Rules) -> Value {
         about[GATEWAY_AUTH] = json!("attempt-token");
         // An executor that finds a permanent failure ends the requests of its container.
         about[PERMANENT_FAILURES] = json!("end-requests");
+        // An executor saves an output without the entries that cannot be saved.
+        about[BAD_OUTPUT_ENTRIES] = json!("leave-out");
     }
     about
 }

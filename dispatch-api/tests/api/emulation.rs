@@ -342,6 +342,7 @@ async fn there_are_no_bulk_calls_and_nothing_of_ours_in_the_discovery_document()
         "dispatcher suite",
         "gatewayAuth",
         "permanentFailures",
+        "badOutputEntries",
     ] {
         assert!(!there.contains(word), "{word}");
         assert!(here.contains(word), "{word}");

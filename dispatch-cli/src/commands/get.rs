@@ -7,6 +7,7 @@ use arvados_client::manifest::{Entry, FileTree};
 use clap::Args;
 use serde_json::json;
 
+use super::wait::eprint_warnings;
 use crate::collection::{self, StoredCollection};
 use crate::download;
 use crate::error::CliError;
@@ -42,7 +43,7 @@ pub struct Get {
 }
 
 pub async fn run(args: Get, session: &Session, out: Output) -> Result<(), CliError> {
-    let (stored, path) = locate(&args.what, session).await?;
+    let Located { stored, path, job } = locate(&args.what, session).await?;
     let tree = stored.subtree(&path)?;
     if args.list {
         return list(&tree, out);
@@ -68,12 +69,21 @@ pub async fn run(args: Get, session: &Session, out: Output) -> Result<(), CliErr
             "dir": args.dir, "files": files, "bytes": total, "portable_data_hash": stored.pdh,
         }));
     }
-    let files = plural(files, "file");
+    let count = plural(files, "file");
     eprint_note(&format!(
-        "{files}, {}, into {}",
+        "{count}, {}, into {}",
         format_size(total),
         args.dir.display()
     ));
+    if let Some(job) = job {
+        let (name, path) = (job.name(), &job.request.output_path);
+        if files == 0 && stored.tree.files().next().is_none() {
+            eprint_note(&format!(
+                "job {name} wrote no files below {path}, which is what becomes its output"
+            ));
+        }
+        eprint_warnings(&job);
+    }
     Ok(())
 }
 
@@ -99,17 +109,33 @@ fn list(tree: &FileTree, out: Output) -> Result<(), CliError> {
     Ok(())
 }
 
+/// A stored collection, a path in it, and the job whose output it is.
+struct Located {
+    stored: StoredCollection,
+    path: String,
+    job: Option<Job>,
+}
+
 /// Finds the collection, or the output of the job, and the path in it.
-async fn locate(what: &str, session: &Session) -> Result<(StoredCollection, String), CliError> {
+async fn locate(what: &str, session: &Session) -> Result<Located, CliError> {
     let client = &session.client;
     if let Some(CollectionSpec { collection, path }) = CollectionSpec::parse(what)? {
-        return Ok((collection::open(client, &collection).await?, path));
+        let stored = collection::open(client, &collection).await?;
+        return Ok(Located {
+            stored,
+            path,
+            job: None,
+        });
     }
     let (id, path) = what.split_once(':').unwrap_or((what, ""));
     let id: JobId = id.parse().map_err(|_| CliError::NoJob(what.to_owned()))?;
     let job = jobs::find(client, &id).await?;
     let output = output(&job)?;
-    Ok((collection::open(client, &output).await?, path.to_owned()))
+    Ok(Located {
+        stored: collection::open(client, &output).await?,
+        path: path.to_owned(),
+        job: Some(job),
+    })
 }
 
 fn output(job: &Job) -> Result<String, CliError> {

@@ -121,7 +121,16 @@ pub async fn report(session: &Session, job: &Job, out: Output) -> Result<Exit, C
     if exit != Exit::Ok {
         eprint_note(&format!("dispatch: {}", end_sentence(job)));
     }
+    eprint_warnings(job);
     Ok(exit)
+}
+
+/// Prints the warnings of the job, such as the entries that are not in its output.
+pub fn eprint_warnings(job: &Job) {
+    for warning in job.warnings() {
+        let warning = strip_control(warning);
+        eprint_note(&format!("dispatch: warning: job {}: {warning}", job.name()));
+    }
 }
 
 /// One sentence about the end of the job.
@@ -157,6 +166,7 @@ fn summary(job: &Job) -> Value {
         "state": job.state().as_str(),
         "exit_code": job.exit_code(),
         "error": job.error(),
+        "warnings": job.warnings(),
         "output_uuid": job.request.output_uuid,
         "log_uuid": job.request.log_uuid,
     })

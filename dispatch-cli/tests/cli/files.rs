@@ -3,6 +3,8 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
+use serde_json::json;
+
 use crate::fixture::Fixture;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -104,4 +106,31 @@ async fn a_jobs_output_is_fetched_by_its_number() {
     assert_eq!(fixture.run(&["get", &one, "-"]).await.ok(), "1,2");
     fixture.run(&["get", &job.uuid, "out"]).await.ok();
     assert_eq!(fs::read(fixture.path("out/sub/x")).unwrap(), b"y");
+}
+
+/// `get` and `wait` tell what is not in an output, and that it is empty.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_in_an_output_is_told() {
+    let fixture = Fixture::with_image().await;
+    let job = fixture.submit("a").await;
+    fixture.start(&job).await;
+    let status = json!({"warning": "1 entry is not in its output", "warningDetail": "link /out/l leads \u{1b}[2Jnowhere"});
+    let update = json!({"runtime_status": status});
+    fixture.update(&job, update).await;
+    fixture.finish(&job, 0, &[], &[("stdout.txt", "")]).await;
+    // Without what would change the terminal.
+    let warnings = [
+        "dispatch: warning: job 1: 1 entry is not in its output\n",
+        "dispatch: warning: job 1: link /out/l leads \u{fffd}[2Jnowhere\n",
+    ];
+    let told = fixture.run(&["wait", &job.id]).await;
+    assert_eq!(
+        (told.code, told.err.as_str()),
+        (0, warnings.concat().as_str())
+    );
+    let empty = "0 files, 0 B, into out\njob 1 wrote no files below /out, which is what becomes its output\n";
+    let told = fixture.run(&["get", &job.id, "out"]).await;
+    assert_eq!(told.err, format!("{empty}{}", warnings.concat()));
+    let summary = fixture.run(&["--json", "wait", &job.id]).await.json();
+    assert_eq!(summary["warnings"][0], "1 entry is not in its output");
 }

@@ -14,7 +14,7 @@ use arvados_client::manifest::Manifest;
 use arvados_client::records::{Container, Mount};
 use arvados_client::{Client, Endpoint, Token};
 use crunch_run::inputs::{self, MountError, Progress, Sources, Staged};
-use crunch_run::output::{self, OutputError};
+use crunch_run::output::{self, BadEntries, Captured, OutputError};
 use dispatch_api::{Options, Server};
 use node_cache::BlockCache;
 use serde_json::{Value, json};
@@ -160,8 +160,23 @@ impl Lab {
         }
     }
 
+    /// The output, if all of it can be saved.
     pub async fn capture(&self) -> Result<Manifest, OutputError> {
-        output::capture(&self.staged, &self.container, &self.world.keep, &|_| {}).await
+        Ok(self.capture_or(BadEntries::Refuse).await?.manifest)
+    }
+
+    pub async fn capture_or(&self, bad_entries: BadEntries) -> Result<Captured, OutputError> {
+        let keep = &self.world.keep;
+        output::capture(&self.staged, &self.container, keep, bad_entries, &|_| {}).await
+    }
+
+    /// The files that are saved where bad entries are left out, and the lines about these.
+    pub async fn without_bad_entries(&self) -> (Vec<String>, Vec<String>) {
+        let captured = self.capture_or(BadEntries::LeaveOut).await.unwrap();
+        (
+            listing(&captured.manifest),
+            captured.left_out.lines().collect(),
+        )
     }
 
     /// The output with these patterns: its files, and its empty directories with a slash at the

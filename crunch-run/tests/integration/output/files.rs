@@ -1,5 +1,6 @@
 //! Files, directories and special files in an output, and the warnings about them.
 
+use crunch_run::output::BadEntries;
 use serde_json::json;
 
 use crate::files_world::{World, listing};
@@ -78,8 +79,14 @@ async fn progress_ends_at_the_size_of_the_files() {
     lab.act(&[&format!("large = {}", "x".repeat(700_000)), "small = y"]);
     let seen = std::sync::Mutex::new(Vec::new());
     let note = |p: crunch_run::inputs::Progress| seen.lock().unwrap().push((p.done, p.total));
-    let captured =
-        crunch_run::output::capture(&lab.staged, &lab.container, &lab.world.keep, &note).await;
+    let captured = crunch_run::output::capture(
+        &lab.staged,
+        &lab.container,
+        &lab.world.keep,
+        BadEntries::Refuse,
+        &note,
+    )
+    .await;
     captured.unwrap();
     let seen = seen.into_inner().unwrap();
     assert_eq!(seen.first(), Some(&(0, 700_001)));
@@ -99,29 +106,20 @@ async fn what_is_left_out_is_said() {
     let made = std::process::Command::new("mkfifo").arg(fifo).status();
     assert!(made.unwrap().success());
     lab.container.output_glob = vec!["d/**".to_owned(), "[".to_owned()];
-    let warnings = std::sync::Mutex::new(Vec::new());
-    let warn = |remark: &str| warnings.lock().unwrap().push(remark.to_owned());
-    let keep = &lab.world.keep;
-    let captured = crunch_run::output::capture_with_warnings(
-        &lab.staged,
-        &lab.container,
-        keep,
-        &|_| {},
-        &warn,
-    );
-    assert_eq!(listing(&captured.await.unwrap()), ["d/file"]);
-    let warnings = warnings.into_inner().unwrap();
-    assert_eq!(warnings.len(), 3, "{warnings:?}");
+    let captured = lab.capture_or(BadEntries::Refuse).await.unwrap();
+    assert_eq!(listing(&captured.manifest), ["d/file"]);
+    let remarks = captured.remarks;
+    assert_eq!(remarks.len(), 2, "{remarks:?}");
     assert!(
-        warnings[0].starts_with("output_glob \"[\" matches nothing"),
-        "{warnings:?}"
+        remarks[0].starts_with("output_glob \"[\" matches nothing"),
+        "{remarks:?}"
+    );
+    assert!(
+        remarks[1].starts_with("mount /ctr/outdir/mount is not in the output"),
+        "{remarks:?}"
     );
     assert_eq!(
-        warnings[1],
-        "/ctr/outdir/d/fifo is not in the output because it is a pipe"
-    );
-    assert!(
-        warnings[2].starts_with("mount /ctr/outdir/mount is not in the output"),
-        "{warnings:?}"
+        captured.left_out.sentences(),
+        ["/ctr/outdir/d/fifo is not in the output because it is a pipe"]
     );
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use arvados_client::keep::MemoryStore;
 use arvados_client::manifest::Manifest;
 use crunch_run::inputs::Progress;
-use crunch_run::output::OutputError;
+use crunch_run::output::{BadEntries, OutputError};
 use rustix::fs::FileType;
 
 use crate::files_world::{Lab, listing};
@@ -24,6 +24,12 @@ async fn names_and_depths_that_fit_no_collection_are_named() {
         error.to_string().contains("/ctr/outdir/caf") && error.is_user_error(),
         "{error}"
     );
+    lab.act(&["good = x"]);
+    let (files, left_out) = lab.without_bad_entries().await;
+    assert_eq!(
+        (files, left_out),
+        (vec!["good".to_owned()], vec![error.to_string()])
+    );
 
     let lab = plain().await;
     lab.act(&[&"d/".repeat(250)]);
@@ -32,6 +38,11 @@ async fn names_and_depths_that_fit_no_collection_are_named() {
         error.to_string().contains("levels deep") && error.is_user_error(),
         "{error}"
     );
+    lab.act(&["good = x"]);
+    let (files, left_out) = lab.without_bad_entries().await;
+    // The directory above is there, and empty.
+    assert_eq!((files.len(), files[1].as_str()), (2, "good"));
+    assert_eq!(left_out, [error.to_string()]);
 }
 
 /// Sockets, pipes and devices, which root can make in a container.
@@ -45,8 +56,8 @@ async fn special_files_are_left_out_and_named() {
     let null = rustix::fs::makedev(1, 3);
     let has_device = make_node(&out.join("d/zz"), FileType::CharacterDevice, null).is_ok();
     symlink("pipe", out.join("d/to-pipe")).unwrap();
-    let (manifest, warnings) = capture_and_listen(&lab).await;
-    assert_eq!(listing(&manifest), ["d/file"]);
+    let (files, left_out) = lab.without_bad_entries().await;
+    assert_eq!(files, ["d/file"]);
     let mut expected = vec![
         "/ctr/outdir/d/pipe is not in the output because it is a pipe",
         "/ctr/outdir/d/socket is not in the output because it is a socket",
@@ -55,7 +66,7 @@ async fn special_files_are_left_out_and_named() {
     if has_device {
         expected.push("/ctr/outdir/d/zz is not in the output because it is a device");
     }
-    assert_eq!(warnings, expected);
+    assert_eq!(left_out, expected);
 }
 
 fn make_node(path: &Path, kind: FileType, device: u64) -> std::io::Result<()> {
@@ -67,21 +78,6 @@ fn make_node(path: &Path, kind: FileType, device: u64) -> std::io::Result<()> {
         mode,
         device,
     )?)
-}
-
-async fn capture_and_listen(lab: &Lab) -> (Manifest, Vec<String>) {
-    let warnings = Mutex::new(Vec::new());
-    let warn = |remark: &str| warnings.lock().unwrap().push(remark.to_owned());
-    let keep = &lab.world.keep;
-    let captured = crunch_run::output::capture_with_warnings(
-        &lab.staged,
-        &lab.container,
-        keep,
-        &|_| {},
-        &warn,
-    )
-    .await;
-    (captured.unwrap(), warnings.into_inner().unwrap())
 }
 
 #[tokio::test]
@@ -174,7 +170,14 @@ async fn captured_while(
             deed(&out);
         }
     };
-    crunch_run::output::capture(&lab.staged, &lab.container, &lab.world.keep, &at_first).await
+    let captured = crunch_run::output::capture(
+        &lab.staged,
+        &lab.container,
+        &lab.world.keep,
+        BadEntries::LeaveOut,
+        &at_first,
+    );
+    Ok(captured.await?.manifest)
 }
 
 #[tokio::test]
@@ -253,6 +256,14 @@ fn what_may_not_be_read_is_the_container_s_mistake() {
         assert!(error.to_string().starts_with(words) || error.to_string().contains(words));
         assert!(error.to_string().contains("Permission denied"), "{error}");
         assert!(error.is_user_error(), "{error}");
+        std::fs::write(lab.staged.output_dir.join("good"), "x").unwrap();
+        let (files, left_out) = ordinary.block_on(lab.without_bad_entries());
+        assert!(files.contains(&"good".to_owned()), "{files:?}");
+        assert!(
+            !files.iter().any(|file| file.starts_with(path)),
+            "{files:?}"
+        );
+        assert_eq!(left_out, [error.to_string()]);
     }
 }
 
@@ -265,7 +276,14 @@ async fn a_sparse_file_is_as_long_as_it_says() {
     file.set_len(3 * (64 << 20)).unwrap();
     file.write_all_at(b"end", 3 * (64 << 20)).unwrap();
     let store = Arc::new(MemoryStore::new());
-    let captured = crunch_run::output::capture(&lab.staged, &lab.container, &store, &|_| {}).await;
-    assert_eq!(captured.unwrap().total_size(), 3 * (64 << 20) + 3);
+    let captured = crunch_run::output::capture(
+        &lab.staged,
+        &lab.container,
+        &store,
+        BadEntries::Refuse,
+        &|_| {},
+    )
+    .await;
+    assert_eq!(captured.unwrap().manifest.total_size(), 3 * (64 << 20) + 3);
     assert_eq!(store.len(), 2);
 }

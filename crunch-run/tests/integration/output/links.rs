@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crunch_run::output::BadEntries;
 use serde_json::json;
 
 use crate::files_world::{World, listing};
@@ -48,6 +49,18 @@ async fn links_that_lead_nowhere_or_in_circles_are_named() {
             assert!(error.to_string().contains(word), "{deeds:?}: {error}");
         }
         assert!(error.is_user_error(), "{error}");
+        // They cost themselves alone.
+        lab.act(&["result/a = x", "z = y"]);
+        let (files, left_out) = lab.without_bad_entries().await;
+        let expected = ["result/a", "z"];
+        assert!(
+            expected.iter().all(|file| files.iter().any(|f| f == file)),
+            "{deeds:?}: {files:?}"
+        );
+        assert!(
+            left_out.contains(&error.to_string()),
+            "{deeds:?}: {left_out:?}"
+        );
     }
 }
 
@@ -113,15 +126,29 @@ async fn links_inside_the_output_become_copies() {
 #[tokio::test]
 async fn links_into_another_tmp_mount_are_copied_and_cannot_leave_it() {
     let record = tmp_and(json!({"/t": {"kind": "tmp"}, "/conf": {"kind": "json", "content": 1}}));
-    let mut lab = World::new().await.lab(record.clone()).await;
+    let lab = World::new().await.lab(record.clone()).await;
     lab.act(&["/t/d/x = x", "/t/up -> d/x", "l -> /t", "conf -> /conf"]);
-    assert_eq!(lab.output().await, ["conf", "l/d/x", "l/up"]);
-    let manifest = lab.capture().await.unwrap();
-    assert_eq!(lab.read(&manifest, "conf").await, "1");
+    let captured = lab.capture_or(BadEntries::LeaveOut).await.unwrap();
+    assert_eq!(listing(&captured.manifest), ["conf", "l/d/x", "l/up"]);
+    assert_eq!(lab.read(&captured.manifest, "conf").await, "1");
+    assert_eq!(captured.left_out.count(), 0);
+    let said =
+        "output link /ctr/outdir/l leads to /t, which is not in the output; what is there is saved";
+    assert_eq!(captured.remarks, [said]);
+    // Upstream refuses it.
+    let error = lab.error().await.to_string();
+    assert!(
+        error.contains("/ctr/outdir/l leads to /t, which is neither in the output"),
+        "{error}"
+    );
 
     let lab = World::new().await.lab(record).await;
     lab.act(&["/t/host -> /etc/shadow", "l -> /t/host"]);
-    assert!(lab.error().await.to_string().contains("/etc/shadow"));
+    let (files, left_out) = lab.without_bad_entries().await;
+    assert!(
+        files.is_empty() && left_out[0].contains("/etc/shadow"),
+        "{left_out:?}"
+    );
 }
 
 #[tokio::test]
@@ -185,4 +212,11 @@ async fn two_links_in_every_directory_cannot_make_an_endless_output() {
     lab.act(&deeds.iter().map(String::as_str).collect::<Vec<_>>());
     let error = lab.error().await;
     assert!(error.to_string().contains("too many symlinks"), "{error}");
+    let captured = lab.capture_or(BadEntries::LeaveOut).await.unwrap();
+    let files = listing(&captured.manifest).len();
+    assert!(
+        files < 100_000 && captured.left_out.count() > 10_000,
+        "{files}"
+    );
+    assert!(captured.left_out.sentences().len() <= 100);
 }

@@ -1,5 +1,6 @@
 //! Any small tree of files is read back from its manifest as it was.
 
+use crunch_run::output::BadEntries;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -85,10 +86,16 @@ fn any_small_tree_is_read_back_as_it_was() {
         expected.extend(empty.into_iter().map(|path| (path, Vec::new())));
         let store = Arc::new(MemoryStore::new());
         let found = runtime.block_on(async {
-            let captured =
-                crunch_run::output::capture(&lab.staged, &lab.container, &store, &|_| {}).await;
+            let captured = crunch_run::output::capture(
+                &lab.staged,
+                &lab.container,
+                &store,
+                BadEntries::Refuse,
+                &|_| {},
+            )
+            .await;
             // The text as it is sent.
-            let manifest = Manifest::parse(&captured.unwrap().to_string()).unwrap();
+            let manifest = Manifest::parse(&captured.unwrap().manifest.to_string()).unwrap();
             let mut found = BTreeMap::new();
             for file in manifest.files() {
                 let reader = FileReader::new(store.clone(), &file.extents);

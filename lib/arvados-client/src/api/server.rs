@@ -93,4 +93,11 @@ impl Discovery {
         let key = self.extra.get("permanentFailures");
         key.and_then(|value| value.as_str()) == Some("end-requests")
     }
+
+    /// Whether crunch-run is to leave out entries of an output that cannot be saved, which
+    /// dispatch-api announces. With Arvados such an entry costs the whole output.
+    pub fn takes_partial_outputs(&self) -> bool {
+        let key = self.extra.get("badOutputEntries");
+        key.and_then(|value| value.as_str()) == Some("leave-out")
+    }
 }

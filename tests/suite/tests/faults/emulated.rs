@@ -100,3 +100,35 @@ async fn running_containers_outlive_a_server_that_is_frozen_and_one_that_is_gone
     fixture.stack.api.start();
     all_complete(&fixture, &containers).await;
 }
+
+/// A name that the server refuses does not cost the result.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_output_with_a_name_that_is_refused_is_kept() {
+    let options = FixtureOptions {
+        api_flags: vec!["--emulate=arvados-3"],
+        ..running(Backend::Local)
+    };
+    let fixture = options.up().await;
+    let stack = &fixture.stack;
+    let name = json!({"output_name": "a/b"});
+    let (_, container) = fixture
+        .request("echo result >/out/f; mkfifo /out/p", name)
+        .await;
+    let record = stack.end(&container, STEP_TIMEOUT).await;
+    assert_eq!(record.state, ContainerState::Complete, "{record:?}");
+    assert_eq!((record.exit_code, &record.output), (Some(0), &None));
+    let warning = record.runtime_status.warning.unwrap_or_default();
+    assert!(
+        warning.contains("Name cannot contain") && record.log.is_some(),
+        "{warning}"
+    );
+    let detail = record.runtime_status.warning_detail.unwrap_or_default();
+    assert!(
+        detail.starts_with("1 entry is not in its output"),
+        "{detail}"
+    );
+    let kept = warning.split(' ').nth(4).unwrap().trim_end_matches(',');
+    let kept = stack.user.collection(kept).await.unwrap();
+    let pdh = kept.portable_data_hash.unwrap();
+    assert_eq!(stack.read(pdh.as_str(), "f").await, "result\n");
+}
