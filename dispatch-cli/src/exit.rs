@@ -25,6 +25,8 @@ pub enum Exit {
     TimedOut,
     /// `wait`, `submit --wait`: dispatch itself failed.
     WaitFailed,
+    /// `wait`, `submit --wait`: Ctrl-C ended the wait, and the job goes on.
+    Interrupted,
     /// `wait`, `submit --wait`: exit code of the command of the job.
     Job(u8),
 }
@@ -44,6 +46,7 @@ impl Exit {
             Exit::Cancelled => 123,
             Exit::TimedOut => 124,
             Exit::WaitFailed => 125,
+            Exit::Interrupted => 130,
             Exit::Job(code) => code,
         }
     }
@@ -75,6 +78,7 @@ Exit status:
   123  the job was cancelled or is on hold, so there is no exit code
   124  --timeout is over and the job is not
   125  dispatch itself failed (any of 1, 3, 4, 5 above)
+  130  Ctrl-C ended the wait; the job goes on
 
 Environment:
   ARVADOS_API_HOST, ARVADOS_API_TOKEN and SSL_CERT_FILE name the server, as 'dispatch env' prints them. Without
@@ -105,6 +109,7 @@ mod tests {
             Exit::Cancelled,
             Exit::TimedOut,
             Exit::WaitFailed,
+            Exit::Interrupted,
         ];
         for exit in all {
             let row = format!("\n  {:<5}", exit.code());

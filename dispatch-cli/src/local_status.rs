@@ -33,6 +33,8 @@ pub struct TrackedContainer {
     pub ours: bool,
     /// Why the container is pending.
     pub waits: Option<String>,
+    /// Whether the container can never start on this machine.
+    pub never_fits: bool,
 }
 
 /// The status of the dispatcher.

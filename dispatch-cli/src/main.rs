@@ -31,6 +31,7 @@ mod state_dir;
 mod supervise;
 mod text;
 mod upload;
+mod wait_progress;
 mod watch;
 
 use std::process::ExitCode;
@@ -63,7 +64,7 @@ fn main() -> ExitCode {
         Err(failure) => {
             printer::eprint_note(&format!("dispatch: {failure}"));
             match failure.exit() {
-                Exit::Usage => Exit::Usage,
+                exit @ (Exit::Usage | Exit::Interrupted) => exit,
                 // Any other status could be taken for the exit code of the job.
                 _ if waits => Exit::WaitFailed,
                 exit => exit,

@@ -1,7 +1,7 @@
-//! Prints why a job is pending while a command waits for it, once per reason.
+//! Finds out why a job is pending while a command waits for it.
 //!
-//! The reason comes from the record of the container, or from the last log entry of a dispatcher on
-//! the server.
+//! The reason comes from the status page of the dispatcher on this machine, from the record of the
+//! container, or from the last log entry of a dispatcher on the server.
 
 use std::time::Duration;
 
@@ -9,44 +9,86 @@ use arvados_client::Client;
 use tokio::time::Instant;
 
 use crate::job::{Job, JobState};
-use crate::printer::eprint_note;
-use crate::text::strip_control;
+use crate::local_status::{self, StatusReply};
+use crate::session::Session;
 
 /// Type of the log entries that dispatchers of this suite write.
 pub const DISPATCH_EVENT_TYPE: &str = "dispatch";
 /// Minimum age of a reason before it is printed.
 const MIN_REASON_AGE: Duration = Duration::from_secs(10);
+/// Interval between two reads of the status page of this machine.
+const LOCAL_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval between two queries of the log entries on the server.
 const LOG_QUERY_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Why a job is pending.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PendingReason {
+    pub text: String,
+    /// The job can never start as it is.
+    pub is_final: bool,
+}
 
 /// Pending reasons of one job.
 #[derive(Debug, Default)]
 pub struct PendingReasons {
     /// The current reason, and since when.
-    current: Option<(String, Instant)>,
-    reported: Option<String>,
+    current: Option<(PendingReason, Instant)>,
+    reported: Option<PendingReason>,
+    local: Option<(PendingReason, Instant)>,
     last_note: Option<String>,
     last_query: Option<Instant>,
 }
 
 impl PendingReasons {
-    /// Prints the pending reason on standard error, if it is known and new.
-    pub async fn print_if_new(&mut self, client: &Client, job: &Job, now: Instant) {
+    /// The reason for which a queued or locked job is pending, if it is known.
+    pub async fn current(
+        &mut self,
+        session: &Session,
+        job: &Job,
+        now: Instant,
+    ) -> Option<PendingReason> {
         if !matches!(job.state(), JobState::Queued | JobState::Locked) {
-            return;
+            return None;
         }
-        let reason = match reason_in_record(job) {
-            Some(reason) => Some(reason),
-            None => self.latest_note(client, job, now).await,
+        if let Some(reason) = self.of_local_dispatcher(session, job, now).await {
+            return Some(reason);
+        }
+        let text = match reason_in_record(job) {
+            Some(text) => Some(text),
+            None => self.latest_note(&session.client, job, now).await,
         };
-        if let Some(reason) = reason.and_then(|reason| self.take_new(reason, now)) {
-            let state = job.state().as_str();
-            eprint_note(&format!(
-                "dispatch: job {} is {state}: {}",
-                job.name(),
-                strip_control(&reason)
-            ));
+        text.map(|text| PendingReason {
+            text,
+            is_final: false,
+        })
+    }
+
+    /// The reason on the status page of this machine's dispatcher, read at an interval.
+    async fn of_local_dispatcher(
+        &mut self,
+        session: &Session,
+        job: &Job,
+        now: Instant,
+    ) -> Option<PendingReason> {
+        session.local.as_ref()?;
+        if let Some((reason, read_at)) = &self.local
+            && now.duration_since(*read_at) < LOCAL_INTERVAL
+        {
+            return Some(reason.clone());
         }
+        self.local = None;
+        let StatusReply::Reply(status) = local_status::fetch(session).await else {
+            return None;
+        };
+        let container = job.request.container_uuid.as_ref()?;
+        let row = status.container(container.as_str())?;
+        let reason = PendingReason {
+            text: row.waits.clone()?,
+            is_final: row.never_fits,
+        };
+        self.local = Some((reason.clone(), now));
+        Some(reason)
     }
 
     /// The last log entry of a dispatcher, queried at an interval.
@@ -63,8 +105,8 @@ impl PendingReasons {
         self.last_note.clone()
     }
 
-    /// Returns the reason if it is old enough and was not the last one reported.
-    fn take_new(&mut self, reason: String, now: Instant) -> Option<String> {
+    /// Returns the reason if it is final or old enough, and was not the last one reported.
+    pub fn take_new(&mut self, reason: PendingReason, now: Instant) -> Option<PendingReason> {
         let since = match &self.current {
             Some((current, since)) if *current == reason => *since,
             _ => {
@@ -72,9 +114,8 @@ impl PendingReasons {
                 now
             }
         };
-        let is_news =
-            now.duration_since(since) >= MIN_REASON_AGE && self.reported.as_ref() != Some(&reason);
-        is_news.then(|| {
+        let is_due = reason.is_final || now.duration_since(since) >= MIN_REASON_AGE;
+        (is_due && self.reported.as_ref() != Some(&reason)).then(|| {
             self.reported = Some(reason.clone());
             reason
         })
@@ -109,9 +150,18 @@ mod tests {
         let start = Instant::now();
         let mut reasons = PendingReasons::default();
         for (second, reason, reported) in rows {
-            let reason_to_print =
-                reasons.take_new(reason.to_owned(), start + Duration::from_secs(second));
+            let pending = PendingReason {
+                text: reason.to_owned(),
+                is_final: false,
+            };
+            let reason_to_print = reasons.take_new(pending, start + Duration::from_secs(second));
             assert_eq!(reason_to_print.is_some(), reported, "{second} {reason}");
         }
+        let never = PendingReason {
+            text: "no node has 64 CPUs".to_owned(),
+            is_final: true,
+        };
+        assert!(reasons.take_new(never.clone(), start).is_some());
+        assert!(reasons.take_new(never, start).is_none());
     }
 }

@@ -10,7 +10,6 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::error::CliError;
-use crate::printer::eprint_note;
 
 /// Intervals of polling without events: the first, and the maximum to which it grows.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -36,6 +35,7 @@ impl Outage {
         &mut self,
         refreshed: Result<T, CliError>,
         now: Instant,
+        note: &dyn Fn(&str),
     ) -> Result<Option<T>, CliError> {
         match refreshed {
             Ok(answer) => {
@@ -44,7 +44,7 @@ impl Outage {
             }
             Err(failure) if failure.is_outage() => {
                 if self.since.is_none() {
-                    eprint_note(&format!("dispatch: {failure}; still waiting"));
+                    note(&format!("dispatch: {failure}; still waiting"));
                 }
                 match now - *self.since.get_or_insert(now) < MAX_OUTAGE {
                     true => Ok(None),
@@ -145,18 +145,20 @@ mod tests {
         let start = Instant::now();
         let mut outage = Outage::default();
         for status in [401, 404, 422] {
-            assert!(outage.tolerate(refused(status), start).is_err(), "{status}");
+            let refused = outage.tolerate(refused(status), start, &|_| {});
+            assert!(refused.is_err(), "{status}");
         }
+        let mut tolerate = |refreshed, now| outage.tolerate(refreshed, now, &|_| {});
         for half in 0..3 {
             let now = start + MAX_OUTAGE / 2 * half;
-            assert!(matches!(outage.tolerate(refused(503), now), Ok(None)));
+            assert!(matches!(tolerate(refused(503), now), Ok(None)));
             let later = now + MAX_OUTAGE / 2;
-            assert!(matches!(outage.tolerate(refused(502), later), Ok(None)));
+            assert!(matches!(tolerate(refused(502), later), Ok(None)));
             // One success resets the outage.
-            assert!(matches!(outage.tolerate(Ok(()), later), Ok(Some(()))));
+            assert!(matches!(tolerate(Ok(()), later), Ok(Some(()))));
         }
         let now = start + MAX_OUTAGE * 2;
-        assert!(matches!(outage.tolerate(refused(503), now), Ok(None)));
-        assert!(outage.tolerate(refused(503), now + MAX_OUTAGE).is_err());
+        assert!(matches!(tolerate(refused(503), now), Ok(None)));
+        assert!(tolerate(refused(503), now + MAX_OUTAGE).is_err());
     }
 }

@@ -95,7 +95,11 @@ pub async fn run(args: Logs, session: &Session, out: Output) -> Result<(), CliEr
                     false => (interval * 3 / 2).min(MAX_POLL_INTERVAL),
                 };
             }
-            let Some(fresh) = outage.tolerate(jobs::refresh(client, &job).await, Instant::now())?
+            let Some(fresh) = outage.tolerate(
+                jobs::refresh(client, &job).await,
+                Instant::now(),
+                &eprint_note,
+            )?
             else {
                 continue;
             };

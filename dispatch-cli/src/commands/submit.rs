@@ -205,7 +205,7 @@ pub async fn run(args: Submit, session: &Session, out: Output) -> Result<Exit, C
     if !out.json {
         announce(&job, out)?;
     }
-    let ended = wait::until_over(client, job, &mut watch, None).await?;
+    let ended = wait::until_over(session, job, &mut watch, None).await?;
     wait::report(session, &ended, out).await
 }
 

@@ -13,11 +13,11 @@ use crate::exit::Exit;
 use crate::job::{Job, JobState};
 use crate::jobs;
 use crate::log_files::LogFiles;
-use crate::pending_reason::PendingReasons;
 use crate::printer::{Output, eprint_note};
 use crate::selection::{Scope, Selection};
 use crate::session::Session;
 use crate::text::strip_control;
+use crate::wait_progress::WaitProgress;
 use crate::watch::{Outage, Watch};
 
 /// Number of lines of standard error that are shown for a failed job.
@@ -41,7 +41,7 @@ pub async fn run(args: Wait, session: &Session, out: Output) -> Result<Exit, Cli
     let mut watch = Watch::new(&session.client);
     let mut first = Exit::Ok;
     for job in args.selection.find(&session.client, Scope::Open).await? {
-        let job = until_over(&session.client, job, &mut watch, deadline).await?;
+        let job = until_over(session, job, &mut watch, deadline).await?;
         let exit = report(session, &job, out).await?;
         if first == Exit::Ok {
             first = exit;
@@ -51,24 +51,41 @@ pub async fn run(args: Wait, session: &Session, out: Output) -> Result<Exit, Cli
 }
 
 /// Polls until the job has ended or the deadline has passed. After the deadline, the job may not
-/// have ended.
+/// have ended. Ctrl-C ends the wait, not the job.
 pub async fn until_over(
-    client: &Client,
+    session: &Session,
+    job: Job,
+    watch: &mut Watch,
+    deadline: Option<Instant>,
+) -> Result<Job, CliError> {
+    let name = job.name();
+    let interrupt = tokio::signal::ctrl_c();
+    tokio::select! {
+        ended = poll_until_over(session, job, watch, deadline) => ended,
+        Ok(()) = interrupt => Err(CliError::Interrupted(name)),
+    }
+}
+
+async fn poll_until_over(
+    session: &Session,
     mut job: Job,
     watch: &mut Watch,
     deadline: Option<Instant>,
 ) -> Result<Job, CliError> {
     let mut outage = Outage::default();
-    let mut reasons = PendingReasons::default();
+    let client = &session.client;
+    let mut progress = WaitProgress::new();
     let mut is_known = job.has_its_container();
-    if !is_known && let Some(fresh) = refresh(client, &job, &mut outage, deadline).await? {
+    if !is_known
+        && let Some(fresh) = refresh(client, &job, &mut outage, &progress, deadline).await?
+    {
         (job, is_known) = (fresh, true);
     }
     loop {
         if is_known && job.verdict().is_some() {
             return Ok(job);
         }
-        reasons.print_if_new(client, &job, Instant::now()).await;
+        progress.show(session, &job, Instant::now()).await;
         let uuids: Vec<String> = job.uuids().map(str::to_owned).collect();
         let pause = watch.wait_for_change(&uuids);
         let in_time = match deadline {
@@ -78,7 +95,7 @@ pub async fn until_over(
                 true
             }
         };
-        if let Some(fresh) = refresh(client, &job, &mut outage, deadline).await? {
+        if let Some(fresh) = refresh(client, &job, &mut outage, &progress, deadline).await? {
             (job, is_known) = (fresh, true);
         }
         if !in_time {
@@ -92,6 +109,7 @@ async fn refresh(
     client: &Client,
     job: &Job,
     outage: &mut Outage,
+    progress: &WaitProgress,
     deadline: Option<Instant>,
 ) -> Result<Option<Job>, CliError> {
     let refresh = jobs::refresh(client, job);
@@ -103,7 +121,7 @@ async fn refresh(
         },
         None => refresh.await,
     };
-    outage.tolerate(refreshed, Instant::now())
+    outage.tolerate(refreshed, Instant::now(), &|text| progress.note(text))
 }
 
 /// Prints how the job ended, with the last lines of its standard error if it failed.
@@ -239,8 +257,12 @@ mod tests {
             let refused = Fault::Answer(status, Effect::None);
             proxy.faults([Rule::every(Method::GET, "container_requests/*", refused)]);
             let before = proxy.fault_count();
+            let session = Session {
+                client: client.clone(),
+                local: None,
+            };
             let mut watch = Watch::new(&client);
-            let ended = until_over(&client, job.clone(), &mut watch, None).await;
+            let ended = until_over(&session, job.clone(), &mut watch, None).await;
             assert_eq!(ended.unwrap_err().exit(), exit, "{status}");
             assert!(proxy.fault_count() - before > 1, "{status}");
         }

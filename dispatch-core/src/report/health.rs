@@ -77,6 +77,8 @@ struct QueueRow {
     ours: bool,
     /// The reason for which the container does not start yet.
     waits: Option<Arc<str>>,
+    /// Whether it can never start with this scheduler as it is.
+    never_fits: bool,
     /// User and project, if they are known.
     #[serde(flatten)]
     owner: KnownOwner,
@@ -160,6 +162,7 @@ impl Health {
                 priority: known.priority,
                 ours,
                 waits,
+                never_fits: is_queued && matches!(known.fit, Admission::Never(_)),
                 owner: known.owner.clone(),
                 created_at: known.created_at,
                 partitions: known.needs.partitions.clone(),

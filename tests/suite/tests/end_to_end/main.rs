@@ -35,4 +35,5 @@ mod slurm_load;
 mod slurm_procedures;
 mod slurm_refused;
 mod slurm_setup;
+mod terminal;
 mod up;

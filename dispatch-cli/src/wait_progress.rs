@@ -1,0 +1,89 @@
+//! Shows on standard error how a job goes on while a command waits for it. On a terminal: one line
+//! that follows state and reason. Elsewhere: a note for each reason that lasts, or that is final.
+
+use std::io::{self, IsTerminal};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tokio::time::Instant;
+
+use crate::job::{Job, JobState};
+use crate::pending_reason::{PendingReason, PendingReasons};
+use crate::printer::eprint_note;
+use crate::session::Session;
+use crate::text::strip_control;
+
+/// Interval at which the line is drawn; a job that ends before has none.
+const DRAW_INTERVAL: Duration = Duration::from_millis(200);
+
+#[derive(Debug)]
+pub struct WaitProgress {
+    /// `None` if standard error is no terminal.
+    line: Option<ProgressBar>,
+    reasons: PendingReasons,
+}
+
+impl WaitProgress {
+    pub fn new() -> Self {
+        let line = io::stderr().is_terminal().then(|| {
+            let line = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+            let style = ProgressStyle::with_template("{elapsed:>4} {wide_msg}");
+            line.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+            line
+        });
+        Self {
+            line,
+            reasons: PendingReasons::default(),
+        }
+    }
+
+    /// Shows the job as it is now.
+    pub async fn show(&mut self, session: &Session, job: &Job, now: Instant) {
+        let reason = self.reasons.current(session, job, now).await;
+        match (&self.line, reason) {
+            (Some(line), reason) => {
+                line.set_message(sentence(job, reason.as_ref()).replace(['\n', '\t'], " "));
+                line.enable_steady_tick(DRAW_INTERVAL);
+            }
+            (None, Some(reason)) => {
+                if let Some(reason) = self.reasons.take_new(reason, now) {
+                    eprint_note(&format!("dispatch: {}", sentence(job, Some(&reason))));
+                }
+            }
+            (None, None) => {}
+        }
+    }
+
+    /// Prints a note above the line.
+    pub fn note(&self, text: &str) {
+        match &self.line {
+            Some(line) => line.suspend(|| eprint_note(text)),
+            None => eprint_note(text),
+        }
+    }
+}
+
+impl Drop for WaitProgress {
+    fn drop(&mut self) {
+        if let Some(line) = &self.line {
+            line.finish_and_clear();
+        }
+    }
+}
+
+/// The state, and the reason or the activity.
+fn sentence(job: &Job, reason: Option<&PendingReason>) -> String {
+    let (name, state) = (job.name(), job.state());
+    let status = job.container.as_ref().map(|c| &c.runtime_status);
+    let activity = status.and_then(|status| status.activity.as_deref());
+    let activity = activity.filter(|_| state == JobState::Running);
+    let never = match reason {
+        Some(reason) if reason.is_final => " and cannot start as it is",
+        _ => "",
+    };
+    let state = state.as_str();
+    match reason.map(|reason| reason.text.as_str()).or(activity) {
+        Some(text) => format!("job {name} is {state}{never}: {}", strip_control(text)),
+        None => format!("job {name} is {state}"),
+    }
+}

@@ -1,0 +1,105 @@
+//! What a command that waits shows: on a pseudo-terminal of any width, and elsewhere.
+
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::up::Up;
+use suite_tests::STEP_TIMEOUT;
+use suite_tests::program::binary;
+use suite_tests::stack::wait_for;
+
+/// A machine with so many CPUs is not found.
+const IMPOSSIBLE: &str = "submit --image busybox:test --cpus 100000 --wait -- true";
+const ADVICE: &str = "goes on: follow it with 'dispatch wait 1' or 'dispatch logs -f 1'";
+
+/// Runs a command of `dispatch` on a terminal with this number of columns, from its first character
+/// until it ends by itself or by Ctrl-C, which is typed when it has shown `words`.
+fn on_terminal(up: &Up, columns: u16, arguments: &str, words: &str) -> (i32, String) {
+    let dispatch = binary("dispatch");
+    let line = format!(
+        "stty rows 24 cols {columns}; exec {} {arguments}",
+        dispatch.display()
+    );
+    let log = up.dir.path().join(format!("terminal-{columns}"));
+    let mut script = Command::new("script")
+        .args(["--quiet", "--flush", "--return", "--command", &line])
+        .arg(&log)
+        .env("HOME", up.dir.path())
+        .env("DISPATCH_STATE_DIR", up.dir.path().join("state"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let shown = || String::from_utf8_lossy(&std::fs::read(&log).unwrap_or_default()).into_owned();
+    wait_for("the words on the terminal", STEP_TIMEOUT, || {
+        shown().contains(words).then_some(())
+    });
+    let typed = script.stdin.take().unwrap();
+    std::io::Write::write_all(&mut &typed, b"\x03").unwrap();
+    let status = script.wait().unwrap();
+    (status.code().unwrap(), shown())
+}
+
+/// One line follows the job at every width, the impossible is said, and Ctrl-C ends the wait alone.
+#[test]
+fn a_terminal_has_one_line_that_ctrl_c_ends() {
+    let up = Up::start();
+    up.add_image();
+    for (job, columns) in [0, 40, 60, 80, 200].into_iter().enumerate() {
+        let words = "cannot start as";
+        let (code, shown) = on_terminal(&up, columns, IMPOSSIBLE, words);
+        assert_eq!(code, 130, "{columns}: {shown}");
+        let width = if columns == 0 {
+            80
+        } else {
+            usize::from(columns)
+        };
+        let drawn: Vec<&str> = shown.split("\r\u{1b}[2K").collect();
+        // Before the first line are those of script and of the submission.
+        let first = drawn[0].rsplit('\n').next().unwrap();
+        let lines = drawn[1..].iter().copied().chain([first]);
+        for line in lines.filter(|line| line.contains(" is Queued")) {
+            let line = line.trim_end_matches("^C");
+            assert!(line.chars().count() <= width, "{columns}: {line:?}");
+            assert!(!line.contains('\n'), "{columns}: {line:?}");
+        }
+        let advice = ADVICE.replace(" 1'", &format!(" {}'", job + 1));
+        assert!(
+            drawn.last().unwrap().contains(&advice),
+            "{columns}: {shown}"
+        );
+    }
+    let listed = up.ok(&["list", "--json"]);
+    assert_eq!(listed.matches(r#""state":"Queued""#).count(), 5, "{listed}");
+}
+
+/// Standard output has results only. Standard error says the impossible at once.
+#[test]
+fn a_pipe_has_results_only() {
+    let up = Up::start();
+    up.add_image();
+    let mut waits = up.command(binary("dispatch"));
+    waits
+        .args(IMPOSSIBLE.split(' '))
+        .env("DISPATCH_STATE_DIR", up.dir.path().join("state"));
+    let err = up.dir.path().join("err");
+    let waits = waits
+        .stdout(Stdio::piped())
+        .stderr(std::fs::File::create(&err).unwrap());
+    let waits = waits.spawn().unwrap();
+    let said = || std::fs::read_to_string(&err).unwrap();
+    let told = wait_for("the reason", STEP_TIMEOUT, || {
+        Some(said()).filter(|said| said.ends_with('\n'))
+    });
+    let expected = "dispatch: job 1 is Queued and cannot start as it is: it needs 100000 CPUs";
+    assert!(told.starts_with(expected), "{told}");
+    kill_process(Pid::from_child(&waits), Signal::INT).unwrap();
+    let output = waits.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let out = String::from_utf8(output.stdout).unwrap();
+    assert!(out.starts_with("1 ") && out.lines().count() == 1, "{out}");
+    let told = said();
+    assert_eq!(told.lines().count(), 2, "{told}");
+    assert!(told.contains(ADVICE), "{told}");
+}
