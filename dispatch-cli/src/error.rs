@@ -104,6 +104,8 @@ pub enum CliError {
         "{0} is a symbolic link or not a directory, and nothing is written through it; remove it or use another directory"
     )]
     InTheWay(PathBuf),
+    #[error("{0} is a range of jobs: their outputs go into a directory; name one job instead")]
+    NotOneJob(String),
     #[error("{0} is a directory where one file is needed; name a file in it")]
     NotOneFile(String),
     #[error("job {job} has no output: {why}")]

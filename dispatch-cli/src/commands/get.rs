@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use arvados_client::keep::FileReader;
+use arvados_client::keep::{FileReader, KeepClient};
 use arvados_client::manifest::{Entry, FileTree};
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::wait::eprint_warnings;
 use crate::collection::{self, StoredCollection};
@@ -16,6 +16,7 @@ use crate::job::{Job, JobState};
 use crate::job_id::JobId;
 use crate::jobs;
 use crate::printer::{Output, eprint_note, progress};
+use crate::selection::JobSpan;
 use crate::session::Session;
 use crate::text::{plural, strip_control};
 use units::format_size;
@@ -26,9 +27,11 @@ use units::format_size;
 Examples:
   dispatch get 7              everything job 7 made, into this directory
   dispatch get 7:table.csv -  one file of it, to standard output
-  dispatch get --list 7       only what there is")]
+  dispatch get --list 7       only what there is
+  dispatch get 7-9 results    the outputs of three jobs, into results/7, results/8 and results/9")]
 pub struct Get {
-    /// Number or uuid of a job or collection, with :PATH for one file or directory of it
+    /// Number or uuid of a job or collection, with :PATH for one file or directory of it; or a
+    /// range of numbers, like 7-9
     #[arg(value_name = "ID[:PATH]")]
     pub what: String,
     /// Target directory, created if it does not exist; - writes one file to standard output
@@ -43,48 +46,133 @@ pub struct Get {
 }
 
 pub async fn run(args: Get, session: &Session, out: Output) -> Result<(), CliError> {
+    if let Ok(JobSpan::Range(first, last)) = args.what.parse() {
+        return get_range(&args, first, last, session, out).await;
+    }
     let Located { stored, path, job } = locate(&args.what, session).await?;
     let tree = stored.subtree(&path)?;
     if args.list {
         return list(&tree, out);
     }
-    let total = tree.files().map(|(_, extents)| size(extents)).sum();
-    let client = &session.client;
-    let keep = client.keep(client.keep_options().await?).await?;
     if args.dir == Path::new("-") {
         let Some(Entry::File(extents)) = stored.tree.lookup(&path) else {
             return Err(CliError::NotOneFile(args.what));
         };
-        let mut reader = FileReader::new(keep, extents);
+        let mut reader = FileReader::new(keep(session).await?, extents);
         while let Some(chunk) = reader.next_chunk().await? {
             out.bytes(&chunk)?;
         }
         return Ok(());
     }
-    let bar = progress(total, "downloading");
-    let files = download::into_dir(&keep, &tree, &args.dir, args.force, &bar).await?;
-    bar.finish_and_clear();
+    let fetched = fetch(&args, &stored, &tree, &args.dir, session).await?;
     if out.json {
-        return out.json(&json!({
-            "dir": args.dir, "files": files, "bytes": total, "portable_data_hash": stored.pdh,
-        }));
+        return out.json(&fetched.json(&args.dir, &stored));
     }
-    let count = plural(files, "file");
-    eprint_note(&format!(
-        "{count}, {}, into {}",
-        format_size(total),
-        args.dir.display()
-    ));
-    if let Some(job) = job {
-        let (name, path) = (job.name(), &job.request.output_path);
-        if files == 0 && stored.tree.files().next().is_none() {
+    fetched.report(&args.dir, job.as_ref());
+    Ok(())
+}
+
+/// Fetches the outputs of the jobs with these numbers, each into a directory with its number. Those
+/// after a job without an output are fetched, too.
+async fn get_range(
+    args: &Get,
+    first: u64,
+    last: u64,
+    session: &Session,
+    out: Output,
+) -> Result<(), CliError> {
+    if args.list || args.dir == Path::new("-") {
+        return Err(CliError::NotOneJob(args.what.clone()));
+    }
+    let found = jobs::in_range(&session.client, first, last).await?;
+    if found.is_empty() {
+        return Err(CliError::NoJob(args.what.clone()));
+    }
+    let (mut failed, mut rows) = (None, Vec::new());
+    for job in found {
+        let dir = args.dir.join(job.name());
+        let fetched = async {
+            let stored = collection::open(&session.client, &output(&job)?).await?;
+            let fetched = fetch(args, &stored, &stored.tree, &dir, session).await?;
+            Ok::<_, CliError>((stored, fetched))
+        };
+        match fetched.await {
+            Ok((stored, fetched)) => {
+                rows.push(fetched.json(&dir, &stored));
+                fetched.report(&dir, Some(&job));
+            }
+            Err(error) if error.is_outage() => return Err(error),
+            Err(error) => {
+                let earlier = failed.replace(error);
+                eprint_failure(earlier);
+            }
+        }
+    }
+    if out.json {
+        out.json(&rows)?;
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+/// Prints the error of one job of several; the last one ends the command.
+fn eprint_failure(error: Option<CliError>) {
+    if let Some(error) = error {
+        eprint_note(&format!("dispatch: {error}"));
+    }
+}
+
+async fn keep(session: &Session) -> Result<KeepClient, CliError> {
+    let client = &session.client;
+    Ok(client.keep(client.keep_options().await?).await?)
+}
+
+/// What was fetched.
+struct Fetched {
+    files: u64,
+    bytes: u64,
+    /// The collection that it is a part of has no file at all.
+    of_nothing: bool,
+}
+
+async fn fetch(
+    args: &Get,
+    stored: &StoredCollection,
+    tree: &FileTree,
+    dir: &Path,
+    session: &Session,
+) -> Result<Fetched, CliError> {
+    let bytes = tree.files().map(|(_, extents)| size(extents)).sum();
+    let bar = progress(bytes, "downloading");
+    let keep = keep(session).await?;
+    let files = download::into_dir(&keep, tree, dir, args.force, &bar).await?;
+    bar.finish_and_clear();
+    Ok(Fetched {
+        files,
+        bytes,
+        of_nothing: stored.tree.files().next().is_none(),
+    })
+}
+
+impl Fetched {
+    fn json(&self, dir: &Path, stored: &StoredCollection) -> Value {
+        json!({
+            "dir": dir, "files": self.files, "bytes": self.bytes, "portable_data_hash": stored.pdh,
+        })
+    }
+
+    /// Says what was fetched, and what a job did not write or lost.
+    fn report(&self, dir: &Path, job: Option<&Job>) {
+        let (files, size) = (plural(self.files, "file"), format_size(self.bytes));
+        eprint_note(&format!("{files}, {size}, into {}", dir.display()));
+        let Some(job) = job else { return };
+        if self.of_nothing {
+            let (name, path) = (job.name(), &job.request.output_path);
             eprint_note(&format!(
                 "job {name} wrote no files below {path}, which is what becomes its output"
             ));
         }
-        eprint_warnings(&job);
+        eprint_warnings(job);
     }
-    Ok(())
 }
 
 fn size(extents: &[arvados_client::manifest::Extent]) -> u64 {

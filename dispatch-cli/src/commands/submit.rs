@@ -90,6 +90,9 @@ pub struct Submit {
     /// Directory in the container that becomes the output
     #[arg(long, value_name = "PATH", default_value = "/out")]
     pub output_path: String,
+    /// Directory in which the command starts; . is that of the image [default: the output path]
+    #[arg(long, value_name = "PATH", value_parser = workdir)]
+    pub workdir: Option<String>,
     /// Give the job network access, and with it a token for the API
     #[arg(long)]
     pub network: bool,
@@ -125,6 +128,15 @@ fn gpus(text: &str) -> Result<Gpus, String> {
         }),
         _ => Err(format!(
             "{text:?} is not a number of GPUs: write 1, cuda:2 or rocm:1"
+        )),
+    }
+}
+
+fn workdir(text: &str) -> Result<String, String> {
+    match text == "." || text.starts_with('/') {
+        true => Ok(text.to_owned()),
+        false => Err(format!(
+            "{text:?} is not an absolute path in the container: write /data, or . for the directory of the image"
         )),
     }
 }
@@ -266,9 +278,10 @@ fn attributes(args: &Submit, plan: &Plan, name: &str, image: &str, mounts: Value
     if args.preemptible {
         scheduling.insert("preemptible".into(), json!(true));
     }
+    let cwd = args.workdir.as_ref().unwrap_or(&plan.output_path);
     let mut request = json!({
         "name": name, "state": "Committed", "priority": args.priority, "use_existing": args.reuse,
-        "container_image": image, "command": args.command, "cwd": ".", "environment": plan.environment,
+        "container_image": image, "command": args.command, "cwd": cwd, "environment": plan.environment,
         "output_path": plan.output_path, "mounts": mounts,
         "output_name": collection_name::from_text(&format!("Output of {name}")),
         "runtime_constraints": constraints, "scheduling_parameters": scheduling,
@@ -390,6 +403,7 @@ mod tests {
         assert_eq!(request["environment"], json!({"A": "b=c"}));
         assert_eq!(request["command"], json!(["/bin/echo", "--x"]));
         assert_eq!(request["use_existing"], false);
+        assert_eq!(request["cwd"], request["output_path"]);
         assert_eq!(request["output_name"], "Output of echo");
     }
 
@@ -427,6 +441,7 @@ mod tests {
             (&["--gpus", "0"], "cuda:2"),
             (&["--gpus", "opencl:1"], "cuda:2"),
             (&["--gpu-target", "8.0"], "--gpus"),
+            (&["--workdir", "data"], "/data"),
             (&["--cpus", "0"], "0"),
             (&["--priority", "1001"], "1000"),
         ] {

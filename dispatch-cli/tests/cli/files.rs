@@ -108,6 +108,32 @@ async fn a_jobs_output_is_fetched_by_its_number() {
     assert_eq!(fs::read(fixture.path("out/sub/x")).unwrap(), b"y");
 }
 
+/// Each job of a range has a directory. One without an output costs only itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_outputs_of_a_range_are_fetched() {
+    let fixture = Fixture::with_image().await;
+    for name in ["a", "b", "c"] {
+        let job = fixture.submit(name).await;
+        if name != "b" {
+            fixture.start(&job).await;
+            let files = [("name", name)];
+            fixture.finish(&job, 0, &files, &[("stdout.txt", "")]).await;
+        }
+    }
+    let got = fixture.run(&["get", "1-3", "all"]).await;
+    assert_eq!(got.code, 3, "{got:?}");
+    assert!(got.err.contains("job 2 has no output"), "{got:?}");
+    for (number, name) in [("1", "a"), ("3", "c")] {
+        let file = fixture.path("all").join(number).join("name");
+        assert_eq!(fs::read_to_string(file).unwrap(), name);
+    }
+    assert!(!fixture.path("all/2").exists());
+    for wrong in [&["get", "--list", "1-3"][..], &["get", "1-3", "-"]] {
+        fixture.run(wrong).await.says(1, &["1-3 is a range"]);
+    }
+    fixture.run(&["get", "7-9"]).await.says(3, &["7-9"]);
+}
+
 /// `get` and `wait` tell what is not in an output, and that it is empty.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_in_an_output_is_told() {
