@@ -48,6 +48,8 @@ pub enum CliError {
         "interrupted; job {0} goes on: follow it with 'dispatch wait {0}' or 'dispatch logs -f {0}', stop it with 'dispatch kill {0}'"
     )]
     Interrupted(String),
+    #[error("interrupted; the job has ended")]
+    ReportInterrupted,
     #[error(
         "only an administrator may do this, and the token is that of user {0}; use the account that runs 'dispatch up', or set ARVADOS_API_TOKEN to the token of an administrator"
     )]
@@ -165,7 +167,7 @@ impl CliError {
             | CliError::NoLogFile { .. } => Exit::NotFound,
             CliError::Input(_) | CliError::BadEnv(_) => Exit::Usage,
             CliError::WouldOverwrite(_) => Exit::WouldOverwrite,
-            CliError::Interrupted(_) => Exit::Interrupted,
+            CliError::Interrupted(_) | CliError::ReportInterrupted => Exit::Interrupted,
             _ => Exit::Failure,
         }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use arvados_client::Error;
 use arvados_client::client::Call;
 use arvados_client::filter::Query;
-use arvados_client::records::{Collection, RuntimeStatus};
+use arvados_client::records::RuntimeStatus;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -20,8 +20,14 @@ use super::save_output::output_name;
 const RETRY_BUDGET: Duration = Duration::from_secs(20);
 
 #[derive(Deserialize)]
-struct Collections {
-    items: Vec<Collection>,
+struct Outputs {
+    items: Vec<Output>,
+}
+
+#[derive(Deserialize)]
+struct Output {
+    uuid: String,
+    is_trashed: bool,
 }
 
 impl Delivery<'_> {
@@ -55,25 +61,38 @@ impl Delivery<'_> {
         Some(update)
     }
 
-    /// Returns the uuid of the collection.
+    /// Returns the uuid of the collection. A server refuses to take a collection out of the trash
+    /// twice, so the answer to that call does not matter.
     async fn take_out_of_trash(&self, output: &str) -> Result<Option<String>, Error> {
-        let client = &self.claim.container_client;
+        let mut refusal = None;
+        for _ in 0..2 {
+            let Some(found) = self.find_output(output).await? else {
+                return Ok(None);
+            };
+            if !found.is_trashed {
+                return Ok(Some(found.uuid));
+            }
+            let untrash = format!("collections/{}/untrash", found.uuid);
+            let untrash = Call::post(untrash, json!({})).budget(RETRY_BUDGET);
+            let client = &self.claim.container_client;
+            refusal = client.send::<Value>(untrash).await.err();
+        }
+        match (refusal, self.find_output(output).await?) {
+            (_, Some(found)) if !found.is_trashed => Ok(Some(found.uuid)),
+            (Some(refusal), _) => Err(refusal),
+            (None, _) => Ok(None),
+        }
+    }
+
+    async fn find_output(&self, output: &str) -> Result<Option<Output>, Error> {
         let query = Query::new()
             .filter("portable_data_hash", "=", output)
             .filter("name", "=", output_name(&self.claim.record.uuid))
-            .select(&["uuid"])
+            .select(&["uuid", "is_trashed"])
             .include_trash()
             .limit(1);
         let list = Call::get("collections").query(&query).budget(RETRY_BUDGET);
-        let found: Collections = client.send(list).await?;
-        let Some(collection) = found.items.into_iter().next() else {
-            return Ok(None);
-        };
-        let uuid = collection.uuid;
-        let untrash = Call::post(format!("collections/{uuid}/untrash"), json!({}));
-        client
-            .send::<Value>(untrash.repeatable().budget(RETRY_BUDGET))
-            .await?;
-        Ok(Some(uuid))
+        let found: Outputs = self.claim.container_client.send(list).await?;
+        Ok(found.items.into_iter().next())
     }
 }

@@ -7,6 +7,9 @@ use super::error::OutputError;
 /// Maximum number of entries in full, so that a million pipes do not fill the log.
 const MAX_IN_FULL: usize = 100;
 
+/// Maximum length of a sentence in characters: names may be long.
+const MAX_CHARS: usize = 1000;
+
 /// What becomes of an entry that cannot be saved: a link that leads nowhere, a file that cannot be
 /// read, a name that is not UTF-8.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,7 +33,7 @@ impl LeftOut {
     pub fn add(&mut self, sentence: impl FnOnce() -> String) {
         self.count += 1;
         if self.sentences.len() < MAX_IN_FULL {
-            self.sentences.push(sentence());
+            self.sentences.push(one_line(&sentence()));
         }
     }
 
@@ -72,9 +75,31 @@ impl LeftOut {
     }
 }
 
+/// A sentence with names that a container chose, as one line of bounded length.
+fn one_line(sentence: &str) -> String {
+    let shown = sentence.chars().take(MAX_CHARS);
+    let mut line: String = shown.flat_map(escape_control).collect();
+    if sentence.chars().nth(MAX_CHARS).is_some() {
+        line.push('…');
+    }
+    line
+}
+
+fn escape_control(character: char) -> impl Iterator<Item = char> {
+    let escaped = character.is_control().then(|| character.escape_default());
+    let plain = escaped.is_none().then_some(character);
+    escaped.into_iter().flatten().chain(plain)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_makes_neither_a_line_of_its_own_nor_a_long_one() {
+        assert_eq!(one_line("a\nb\u{1b}[2Jü"), "a\\nb\\u{1b}[2Jü");
+        assert_eq!(one_line(&"x".repeat(5000)).chars().count(), MAX_CHARS + 1);
+    }
 
     #[test]
     fn many_entries_become_a_number() {

@@ -268,12 +268,14 @@ impl Walker<'_> {
         Ok(())
     }
 
-    /// Goes on without an entry that cannot be saved.
+    /// Goes on without an entry that cannot be saved. It counts as an entry, so that links to
+    /// directories full of links end.
     fn or_leave_out(&mut self, visited: Result<(), OutputError>) -> Result<(), OutputError> {
-        match visited {
-            Ok(()) => Ok(()),
-            Err(error) => self.plan.left_out.add_or_refuse(self.bad_entries, error),
-        }
+        let Err(error) = visited else {
+            return Ok(());
+        };
+        self.plan.left_out.add_or_refuse(self.bad_entries, error)?;
+        self.count(1)
     }
 
     fn note_directory(&mut self, dest: &str, is_empty: bool) {

@@ -70,9 +70,10 @@ pub struct Submit {
     /// Run the job where other jobs may take its node away, if the site has such nodes
     #[arg(long)]
     pub preemptible: bool,
-    /// Maximum number of attempts, where the job itself is not at fault [default: the server's]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub max_attempts: Option<u32>,
+    /// How often the job is tried again if neither the job itself nor the site is at fault
+    /// [default: 0 with a 'dispatch up' of this machine, else as the server decides]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..1000))]
+    pub retries: Option<u32>,
     /// Name of the job [default: the name of the command]
     #[arg(long, value_name = "TEXT")]
     pub name: Option<String>,
@@ -208,7 +209,11 @@ pub async fn run(args: Submit, session: &Session, out: Output) -> Result<Exit, C
         program.unwrap_or_default().to_owned()
     });
     let mounts = mounts(client, &args, &plan, &name).await?;
-    let attributes = attributes(&args, &plan, &name, &image, mounts);
+    let mut attributes = attributes(&args, &plan, &name, &image, mounts);
+    let default = session.local.as_ref().map(|_| 0);
+    if let Some(retries) = args.retries.or(default) {
+        attributes["container_count_max"] = json!(retries + 1);
+    }
     let job = commit_numbered(client, attributes, &args.image).await?;
     let Some(mut watch) = watch else {
         announce(&job, out)?;
@@ -217,8 +222,7 @@ pub async fn run(args: Submit, session: &Session, out: Output) -> Result<Exit, C
     if !out.json {
         announce(&job, out)?;
     }
-    let ended = wait::until_over(session, job, &mut watch, None).await?;
-    wait::report(session, &ended, out).await
+    wait::follow(session, job, &mut watch, None, out).await
 }
 
 /// Commits a request with the next free number of the user.
@@ -279,17 +283,13 @@ fn attributes(args: &Submit, plan: &Plan, name: &str, image: &str, mounts: Value
         scheduling.insert("preemptible".into(), json!(true));
     }
     let cwd = args.workdir.as_ref().unwrap_or(&plan.output_path);
-    let mut request = json!({
+    json!({
         "name": name, "state": "Committed", "priority": args.priority, "use_existing": args.reuse,
         "container_image": image, "command": args.command, "cwd": cwd, "environment": plan.environment,
         "output_path": plan.output_path, "mounts": mounts,
         "output_name": collection_name::from_text(&format!("Output of {name}")),
         "runtime_constraints": constraints, "scheduling_parameters": scheduling,
-    });
-    if let Some(attempts) = args.max_attempts {
-        request["container_count_max"] = json!(attempts);
-    }
-    request
+    })
 }
 
 async fn mounts(

@@ -1,5 +1,6 @@
 //! `dispatch wait`, and the wait of `dispatch submit --wait`: polls jobs until they end.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -41,8 +42,7 @@ pub async fn run(args: Wait, session: &Session, out: Output) -> Result<Exit, Cli
     let mut watch = Watch::new(&session.client);
     let mut first = Exit::Ok;
     for job in args.selection.find(&session.client, Scope::Open).await? {
-        let job = until_over(session, job, &mut watch, deadline).await?;
-        let exit = report(session, &job, out).await?;
+        let exit = follow(session, job, &mut watch, deadline, out).await?;
         if first == Exit::Ok {
             first = exit;
         }
@@ -50,23 +50,33 @@ pub async fn run(args: Wait, session: &Session, out: Output) -> Result<Exit, Cli
     Ok(first)
 }
 
-/// Polls until the job has ended or the deadline has passed. After the deadline, the job may not
-/// have ended. Ctrl-C ends the wait, not the job.
-pub async fn until_over(
+/// Waits for the job and prints how it ended. Ctrl-C ends this, not the job.
+pub async fn follow(
     session: &Session,
     job: Job,
     watch: &mut Watch,
     deadline: Option<Instant>,
-) -> Result<Job, CliError> {
+    out: Output,
+) -> Result<Exit, CliError> {
     let name = job.name();
-    let interrupt = tokio::signal::ctrl_c();
+    let has_ended = Cell::new(false);
+    let following = async {
+        let job = until_over(session, job, watch, deadline).await?;
+        has_ended.set(job.verdict().is_some());
+        report(session, &job, out).await
+    };
     tokio::select! {
-        ended = poll_until_over(session, job, watch, deadline) => ended,
-        Ok(()) = interrupt => Err(CliError::Interrupted(name)),
+        exit = following => exit,
+        Ok(()) = tokio::signal::ctrl_c() => Err(match has_ended.get() {
+            true => CliError::ReportInterrupted,
+            false => CliError::Interrupted(name),
+        }),
     }
 }
 
-async fn poll_until_over(
+/// Polls until the job has ended or the deadline has passed. After the deadline, the job may not
+/// have ended.
+async fn until_over(
     session: &Session,
     mut job: Job,
     watch: &mut Watch,
@@ -125,7 +135,7 @@ async fn refresh(
 }
 
 /// Prints how the job ended, with the last lines of its standard error if it failed.
-pub async fn report(session: &Session, job: &Job, out: Output) -> Result<Exit, CliError> {
+async fn report(session: &Session, job: &Job, out: Output) -> Result<Exit, CliError> {
     let exit = job.verdict().unwrap_or(Exit::TimedOut);
     if exit != Exit::Ok {
         for line in stderr_tail(session, job).await {
