@@ -9,7 +9,8 @@ use serde_json::json;
 use crate::rejected_jobs;
 use suite_tests::STEP_TIMEOUT;
 use suite_tests::condor_lab::Pool;
-use suite_tests::stack::{complete, wait_for};
+use suite_tests::program::write_script;
+use suite_tests::stack::{Stack, complete, wait_for};
 use suite_tests::start_log::{Gate, StartLog};
 
 /// A requirement that no slot meets. HTCondor names it only in the analysis of one job.
@@ -107,5 +108,52 @@ async fn restarts_cost_rejected_containers_no_locks() {
     user.update_container_request(&first, hold).await.unwrap();
     for container in &containers {
         complete(&stack.end(container, STEP_TIMEOUT).await);
+    }
+}
+
+/// Nothing runs on the machine that gets the first job. Its container runs on the other one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_machine_fails_a_container_once() {
+    let pool = Pool::up(&["--slots", "2", "--machines", "2"]);
+    let notes = pool.notes();
+    let stack = Stack::with(|servers, dir| {
+        let (wrapper, dir_name) = (dir.join("wrapper"), dir.display());
+        // A job that ends in this way is gone from the queue; the next one is a new job.
+        let script = format!(
+            "#!/bin/sh\n\
+             machine=$(sed -n 's/^Machine = \"\\(.*\\)\"/\\1/p' \"$_CONDOR_MACHINE_AD\")\n\
+             [ -e {0} ] || echo \"$machine\" >{0}\n\
+             [ \"$machine\" != \"$(cat {0})\" ] || exit 1\n\
+             export TMPDIR={dir_name}/tmp\n\
+             exec {dir_name}/crunch-run --cache-dir {dir_name}/cache \"$@\"\n",
+            notes.display()
+        );
+        write_script(&wrapper, &script);
+        let wrapper = wrapper.to_str().unwrap();
+        pool.dispatcher(servers, dir, "dispatch-condor", &["--crunch-run", wrapper])
+    })
+    .await;
+    let (_, container) = stack.submit("once", "true", json!({})).await;
+    let record = stack.end(&container, STEP_TIMEOUT).await;
+    assert_eq!(complete(&record).lock_count, 2);
+    let bad = &pool.noted()[0];
+    let words = format!("node {bad}");
+    stack.wait_for_log_line(&container, &words, STEP_TIMEOUT);
+}
+
+/// The site has lines for containers that may be preempted. Only they get them.
+#[tokio::test(flavor = "multi_thread")]
+async fn preemptible_containers_get_the_lines_of_the_site() {
+    let pool = Pool::shared();
+    let line = ["--preemptible-submit-line", "+Opportunistic = true"];
+    let stack = Stack::with_api(&["--accept-preemptible"], |servers, dir| {
+        pool.dispatcher(servers, dir, "dispatch-condor", &line)
+    })
+    .await;
+    for preemptible in [true, false] {
+        let more = json!({"scheduling_parameters": {"preemptible": preemptible}});
+        let (_, container) = stack.submit("job", "sleep 1000", more).await;
+        let job = wait_for("the job", STEP_TIMEOUT, || pool.find(&container));
+        assert_eq!(job["Opportunistic"] == true, preemptible, "{job}");
     }
 }
