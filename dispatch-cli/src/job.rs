@@ -59,6 +59,32 @@ impl JobState {
         }
     }
 
+    /// Parses a state as users see it, in any case.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let states = Self::ALL.iter();
+        let found = states
+            .clone()
+            .find(|s| s.as_str().eq_ignore_ascii_case(text));
+        found.copied().ok_or_else(|| {
+            let known: Vec<&str> = states.map(|state| state.as_str()).collect();
+            format!(
+                "there is no state {text:?}; the states are {}",
+                known.join(", ")
+            )
+        })
+    }
+
+    const ALL: [JobState; 8] = [
+        JobState::Draft,
+        JobState::Held,
+        JobState::Queued,
+        JobState::Locked,
+        JobState::Running,
+        JobState::Stopping,
+        JobState::Complete,
+        JobState::Cancelled,
+    ];
+
     /// Whether the job changes no more by itself.
     pub fn is_over(self) -> bool {
         matches!(
@@ -177,6 +203,15 @@ impl Job {
     /// The error in the `runtime_status` of the container.
     pub fn error(&self) -> Option<&str> {
         self.container.as_ref()?.runtime_status.error.as_deref()
+    }
+
+    /// Whether it was cancelled, or ended with an exit code other than 0.
+    pub fn has_failed(&self) -> bool {
+        match self.state() {
+            JobState::Cancelled => true,
+            JobState::Complete => self.verdict() != Some(Exit::Ok),
+            _ => false,
+        }
     }
 
     /// The warnings in the `runtime_status` of the container.

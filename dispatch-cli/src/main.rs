@@ -5,6 +5,7 @@ mod ca_bundle;
 mod cli;
 mod collection;
 mod collection_name;
+mod columns;
 mod commands;
 mod download;
 mod earlier_containers;

@@ -7,6 +7,7 @@ use comfy_table::{Attribute, Cell, ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
+use crate::columns;
 use crate::error::CliError;
 
 /// Output format of a command.
@@ -39,18 +40,44 @@ impl Output {
         self.line(&text.map_err(|e| CliError::Output(e.into()))?)
     }
 
-    /// Prints rows in columns, fitted to the width of a terminal.
+    /// Prints rows in columns. On a terminal, those of `drop_order` give way until the rest fits.
+    pub fn narrow_table(
+        &self,
+        mut header: Vec<&str>,
+        mut rows: Vec<Vec<String>>,
+        drop_order: &[&str],
+    ) -> Result<(), CliError> {
+        columns::fit(&mut header, &mut rows, drop_order, terminal_width());
+        self.wide_table(&header, rows)
+    }
+
+    /// Prints rows in columns, wrapped to the width of a terminal.
     pub fn table(&self, header: &[&str], rows: Vec<Vec<String>>) -> Result<(), CliError> {
-        let terminal = io::stdout().is_terminal();
+        let arrangement = match terminal_width() {
+            0 => ContentArrangement::Disabled,
+            _ => ContentArrangement::Dynamic,
+        };
+        self.arranged_table(header, rows, arrangement)
+    }
+
+    /// Prints rows in columns, however wide they are.
+    pub fn wide_table(&self, header: &[&str], rows: Vec<Vec<String>>) -> Result<(), CliError> {
+        self.arranged_table(header, rows, ContentArrangement::Disabled)
+    }
+
+    fn arranged_table(
+        &self,
+        header: &[&str],
+        rows: Vec<Vec<String>>,
+        arrangement: ContentArrangement,
+    ) -> Result<(), CliError> {
+        let bold = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
         let mut table = Table::new();
         table.load_preset(presets::NOTHING);
-        table.set_content_arrangement(match terminal {
-            true => ContentArrangement::Dynamic,
-            false => ContentArrangement::Disabled,
-        });
+        table.set_content_arrangement(arrangement);
         table.set_header(header.iter().map(|title| {
             let cell = Cell::new(title);
-            match terminal {
+            match bold {
                 true => cell.add_attribute(Attribute::Bold),
                 false => cell,
             }
@@ -59,9 +86,17 @@ impl Output {
             table.add_row(row);
         }
         for column in table.column_iter_mut() {
-            column.set_padding((0, 2));
+            column.set_padding((0, columns::GAP as u16));
         }
         self.line(table.trim_fmt().trim_end())
+    }
+}
+
+/// Columns of the terminal that standard output is; 0 if it is none, or does not tell.
+fn terminal_width() -> usize {
+    match io::stdout().is_terminal() {
+        true => Table::new().width().unwrap_or(0).into(),
+        false => 0,
     }
 }
 

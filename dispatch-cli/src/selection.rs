@@ -12,8 +12,7 @@ use arvados_client::filter::Query;
 use clap::Args;
 
 use crate::error::CliError;
-use crate::exit::Exit;
-use crate::job::{Job, JobState};
+use crate::job::Job;
 use crate::job_id::{JobId, JobIdError};
 use crate::jobs;
 use crate::printer::eprint_note;
@@ -123,12 +122,7 @@ impl Selection {
             query = query.filter("state", "=", state);
         }
         let mut found = jobs::own(client, query).await?;
-        let has_failed = |job: &Job| match job.state() {
-            JobState::Cancelled => true,
-            JobState::Complete => job.verdict() != Some(Exit::Ok),
-            _ => false,
-        };
-        found.retain(|job| !self.failed || has_failed(job));
+        found.retain(|job| !self.failed || job.has_failed());
         Ok(found)
     }
 }

@@ -1,8 +1,10 @@
 //! `dispatch list`: prints a table of the newest jobs.
 
+use std::time::Duration;
+
 use arvados_client::Client;
 use arvados_client::filter::Query;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -32,6 +34,18 @@ pub struct List {
     /// Show only jobs with this name; % stands for any text
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
+    /// Show only jobs in these states, such as Queued,Running
+    #[arg(long, value_name = "STATE", value_delimiter = ',', value_parser = JobState::parse)]
+    pub status: Vec<JobState>,
+    /// Show only jobs that were cancelled, or ended with an exit code other than 0
+    #[arg(long)]
+    pub failed: bool,
+    /// Show only jobs that were submitted within this time, such as 2h or 3d
+    #[arg(long, value_name = "TIME", value_parser = units::parse_whole_seconds)]
+    pub since: Option<Duration>,
+    /// Format of the list
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
+    pub output: Format,
     /// Maximum number of jobs to show
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub limit: u64,
@@ -43,7 +57,29 @@ pub struct List {
     pub usage: bool,
 }
 
-pub async fn run(args: List, session: &Session, out: Output) -> Result<(), CliError> {
+/// Format of the list.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// The columns that fit the terminal
+    #[default]
+    Table,
+    /// All columns
+    Wide,
+    /// JSON, as with --json
+    Json,
+    /// Numbers of the jobs, or uuids of those without a number, one per line
+    Ids,
+}
+
+/// Columns that give way on a narrow terminal, the first one first.
+const DROP_ORDER: [&str; 9] = [
+    "UUID", "PROJECT", "USER", "PRIO", "CPUS", "MEM", "AGE", "PEAK MEM", "TIME",
+];
+/// Number of the newest jobs among which those of a state are looked for.
+const MAX_LOOKED_AT: u64 = 1000;
+
+pub async fn run(args: List, session: &Session, mut out: Output) -> Result<(), CliError> {
+    out.json |= args.output == Format::Json;
     let client = &session.client;
     let mut query = Query::new();
     if args.mine {
@@ -56,13 +92,34 @@ pub async fn run(args: List, session: &Session, out: Output) -> Result<(), CliEr
     if let Some(name) = &args.name {
         query = query.filter("name", "like", name);
     }
-    let limit = if args.all { 1000 } else { args.limit };
-    let (mut jobs, available) = jobs::newest(client, query, limit).await?;
+    let now = Timestamp::now();
+    if let Some(since) = args.since {
+        let from = now.saturating_sub(since).unwrap_or(now);
+        query = query.filter("created_at", ">=", from.to_string());
+    }
+    let limit = if args.all { MAX_LOOKED_AT } else { args.limit };
+    let is_filtered_here = args.failed || !args.status.is_empty();
+    let looked_at = if is_filtered_here {
+        MAX_LOOKED_AT
+    } else {
+        limit
+    };
+    let (mut jobs, mut available) = jobs::newest(client, query, looked_at).await?;
+    if is_filtered_here {
+        jobs.retain(|job| {
+            let is_in_state = args.status.is_empty() || args.status.contains(&job.state());
+            is_in_state && (!args.failed || job.has_failed())
+        });
+        available = jobs.len() as u64;
+        jobs.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    }
     if args.active {
         // The server keeps a job that was killed before it started.
         jobs.retain(|job| !matches!(job.state(), JobState::Complete | JobState::Cancelled));
     }
-    let now = Timestamp::now();
+    if args.output == Format::Ids {
+        return jobs.iter().try_for_each(|job| out.line(&job.name()));
+    }
     let names = OwnerNames::of(client, &jobs).await;
     let peaks = match args.usage {
         true => peaks(client, &jobs).await?,
@@ -118,7 +175,11 @@ pub async fn run(args: List, session: &Session, out: Output) -> Result<(), CliEr
         row.push(job.request.uuid.to_string());
         row
     });
-    out.table(&header, rows.collect())?;
+    let rows = rows.collect();
+    match args.output {
+        Format::Wide => out.wide_table(&header, rows)?,
+        _ => out.narrow_table(header, rows, &DROP_ORDER)?,
+    }
     if available > jobs.len() as u64 {
         eprint_note(&format!(
             "{} of {available} jobs; see more with --limit or --all",

@@ -173,6 +173,27 @@ async fn jobs_are_listed_shown_and_explained() {
     assert_eq!(active.as_array().unwrap().len(), 1);
     assert_eq!(active[0]["id"], running.id.parse::<u64>().unwrap());
 
+    for (flags, ids) in [
+        (&["-o", "ids"][..], "3\n2\n1\n"),
+        (&["-o", "ids", "--failed"], "1\n"),
+        (&["-o", "ids", "--status", "running,Queued"], "3\n2\n"),
+        (&["-o", "ids", "--status", "Queued", "--failed"], ""),
+        (&["-o", "ids", "--since", "1h", "--limit", "1"], "3\n"),
+    ] {
+        let flags = [&["list"], flags].concat();
+        assert_eq!(fixture.run(&flags).await.ok(), ids, "{flags:?}");
+    }
+    let wrong = fixture.run(&["list", "--status", "Done"]).await;
+    assert!(
+        wrong.code == 2 && wrong.err.contains("the states are Draft, Held"),
+        "{wrong:?}"
+    );
+    let listed = fixture
+        .run(&["list", "-o", "json", "--failed"])
+        .await
+        .json();
+    assert_eq!(listed[0]["name"], "done", "{listed}");
+
     let shown = fixture.run(&["show", &done.id]).await.ok();
     for word in [
         "Complete",

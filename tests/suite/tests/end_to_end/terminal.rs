@@ -103,3 +103,50 @@ fn a_pipe_has_results_only() {
     assert_eq!(told.lines().count(), 2, "{told}");
     assert!(told.contains(ADVICE), "{told}");
 }
+
+/// A list fits the width: columns give way. Where there is no width, it has all of them.
+#[test]
+fn a_list_fits_the_terminal() {
+    let up = Up::start();
+    up.add_image();
+    let name = "a-name-of-the-usual-length";
+    up.ok(&[
+        "submit",
+        "--image",
+        "busybox:test",
+        "--name",
+        name,
+        "--cpus",
+        "100000",
+        "--",
+        "true",
+    ]);
+    for (columns, last) in [(0, "UUID"), (60, "TIME"), (80, "TIME"), (200, "UUID")] {
+        let line = format!(
+            "stty rows 24 cols {columns}; {} list",
+            binary("dispatch").display()
+        );
+        let output = Command::new("script")
+            .args(["--quiet", "--return", "--command", &line, "/dev/null"])
+            .env("HOME", up.dir.path())
+            .env("NO_COLOR", "1")
+            .env("DISPATCH_STATE_DIR", up.dir.path().join("state"))
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let shown = String::from_utf8(output.stdout).unwrap();
+        let lines: Vec<&str> = shown.lines().map(str::trim_end).collect();
+        assert_eq!(lines.len(), 2, "{columns}: {shown}");
+        assert!(
+            lines[0].ends_with(last) && lines[1].contains(name),
+            "{columns}: {shown}"
+        );
+        if columns > 0 {
+            assert!(
+                lines.iter().all(|l| l.chars().count() <= columns),
+                "{shown}"
+            );
+        }
+        assert!(!shown.contains('\u{1b}'), "{shown:?}");
+    }
+}

@@ -173,6 +173,9 @@ fn a_job_from_files_to_files() {
     assert_eq!(count.trim(), "3");
     let list = up.ok(&["list", "--json"]);
     assert!(list.contains(r#""state":"Complete""#), "{list}");
+    // On a workstation a job is not tried again, unless that is asked for.
+    let shown: serde_json::Value = serde_json::from_str(&up.ok(&["show", "--json", "1"])).unwrap();
+    assert_eq!(shown["request"]["container_count_max"], 1, "{shown}");
     let events = wait_for("the end in the audit file", STEP_TIMEOUT, || {
         let audit = std::fs::read_to_string(up.dir.path().join("state/audit.log")).ok()?;
         let lines = audit.lines().map(serde_json::from_str);
