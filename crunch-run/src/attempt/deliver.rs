@@ -166,9 +166,7 @@ impl<'a> Delivery<'a> {
     ) -> Result<ContainerState, Undelivered> {
         match self.update(&update).await {
             Ok(()) => Ok(verdict.state.clone()),
-            Err(RetryStopped::TimedOut(error)) => Err(Undelivered::TimedOut(format!(
-                "the record cannot be given its final state: {error}"
-            ))),
+            Err(RetryStopped::TimedOut(error)) => Err(unrecorded(&error)),
             // A repeated update is refused if the first one was applied and its reply was lost.
             Err(RetryStopped::Final(_)) if self.was_applied(&update).await => {
                 Ok(verdict.state.clone())
@@ -179,10 +177,16 @@ impl<'a> Delivery<'a> {
             Err(RetryStopped::Final(error)) => {
                 self.run_log
                     .write(format!("The final update was refused: {error}"));
-                if let Some(update) = self.update_without_output(&update, &error).await
-                    && self.update(&update).await.is_ok()
-                {
-                    return Ok(verdict.state.clone());
+                if let Some(update) = self.update_without_output(&update, &error).await {
+                    match self.update(&update).await {
+                        Ok(()) => return Ok(verdict.state.clone()),
+                        Err(RetryStopped::TimedOut(error)) => return Err(unrecorded(&error)),
+                        Err(RetryStopped::Final(_)) if self.was_applied(&update).await => {
+                            return Ok(verdict.state.clone());
+                        }
+                        // Without its output it is refused as well.
+                        Err(RetryStopped::Final(_)) => {}
+                    }
                 }
                 let sentence = format!("the API server refused its results: {error}");
                 let cancel = json!({
@@ -283,4 +287,10 @@ impl<'a> Delivery<'a> {
         }
         reply
     }
+}
+
+fn unrecorded(error: &Error) -> Undelivered {
+    Undelivered::TimedOut(format!(
+        "the record cannot be given its final state: {error}"
+    ))
 }
