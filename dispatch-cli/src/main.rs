@@ -11,6 +11,7 @@ mod download;
 mod earlier_containers;
 mod error;
 mod exit;
+mod gpu_request;
 mod image;
 mod input_mount;
 mod input_spec;

@@ -14,6 +14,7 @@ use super::wait;
 use crate::collection_name;
 use crate::error::CliError;
 use crate::exit::Exit;
+use crate::gpu_request::Gpus;
 use crate::image::store;
 use crate::input_mount;
 use crate::input_spec::{self, InputSpec, InputSpecError, Source};
@@ -49,7 +50,7 @@ pub struct Submit {
     #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = units::parse_positive_size)]
     pub memory: u64,
     /// Number of GPUs, or STACK:N with cuda or rocm as the stack
-    #[arg(long, value_name = "[STACK:]N", value_parser = gpus)]
+    #[arg(long, value_name = "[STACK:]N", value_parser = Gpus::parse)]
     pub gpus: Option<Gpus>,
     /// Kind of GPU that the job can use: a compute capability of CUDA like 8.0, or a target of ROCm
     /// like gfx90a; may be given several times [default: any]
@@ -106,31 +107,6 @@ pub struct Submit {
     /// Command of the job, with its arguments
     #[arg(required = true, last = true, value_name = "CMD")]
     pub command: Vec<String>,
-}
-
-/// Driver version for jobs that can use any: the lowest that servers accept, because they refuse 0.
-/// Jobs that need a certain version are submitted through the API.
-const ANY_DRIVER: &str = "0.1";
-
-/// A number of devices of one kind.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Gpus {
-    stack: String,
-    count: u32,
-}
-
-fn gpus(text: &str) -> Result<Gpus, String> {
-    let (stack, count) = text.split_once(':').unwrap_or(("cuda", text));
-    let count = count.parse().ok().filter(|count| *count > 0);
-    match (stack, count) {
-        ("cuda" | "rocm", Some(count)) => Ok(Gpus {
-            stack: stack.to_owned(),
-            count,
-        }),
-        _ => Err(format!(
-            "{text:?} is not a number of GPUs: write 1, cuda:2 or rocm:1"
-        )),
-    }
 }
 
 fn workdir(text: &str) -> Result<String, String> {
@@ -267,10 +243,7 @@ pub fn announce(job: &Job, out: Output) -> Result<(), CliError> {
 fn attributes(args: &Submit, plan: &Plan, name: &str, image: &str, mounts: Value) -> Value {
     let mut constraints = json!({"vcpus": args.cpus, "ram": args.memory, "API": args.network});
     if let Some(gpus) = &args.gpus {
-        constraints["gpu"] = json!({
-            "stack": gpus.stack, "device_count": gpus.count, "driver_version": ANY_DRIVER,
-            "hardware_target": args.gpu_target, "vram": 0,
-        });
+        constraints["gpu"] = gpus.constraint(&args.gpu_target);
     }
     let mut scheduling = Map::new();
     if let Some(time) = args.time {
@@ -405,32 +378,6 @@ mod tests {
         assert_eq!(request["use_existing"], false);
         assert_eq!(request["cwd"], request["output_path"]);
         assert_eq!(request["output_name"], "Output of echo");
-    }
-
-    #[test]
-    fn gpus_are_asked_for_with_a_driver_that_servers_accept() {
-        for (text, stack, count) in [
-            ("2", "cuda", 2),
-            ("cuda:1", "cuda", 1),
-            ("rocm:3", "rocm", 3),
-        ] {
-            let targets = ["--gpu-target", "8.0", "--gpu-target", "gfx90a"];
-            let args = parse(&[&["--gpus", text][..], &targets].concat()).unwrap();
-            let plan = plan(&args).unwrap();
-            let request = attributes(&args, &plan, "echo", "i", json!({}));
-            let gpu = &request["runtime_constraints"]["gpu"];
-            assert_eq!(gpu["stack"], stack);
-            assert_eq!(gpu["device_count"], count);
-            assert_eq!(gpu["hardware_target"], json!(["8.0", "gfx90a"]));
-            // A server reads it as a number and refuses 0.
-            let driver = gpu["driver_version"].as_str().unwrap();
-            let (major, minor) = driver.split_once('.').unwrap();
-            assert!(
-                major.parse::<u32>().is_ok() && minor.parse::<u32>().is_ok(),
-                "{driver}"
-            );
-            assert!(driver.parse::<f64>().unwrap() > 0.0, "{driver}");
-        }
     }
 
     #[test]

@@ -35,6 +35,10 @@ async fn a_job_is_what_its_flags_say() {
             "long",
             "--retries",
             "1",
+            "--gpus",
+            "rocm:2",
+            "--gpu-target",
+            "gfx90a",
             "--name",
             "my job",
             "--",
@@ -56,6 +60,12 @@ async fn a_job_is_what_its_flags_say() {
     assert_eq!(request["runtime_constraints"]["vcpus"], 2);
     assert_eq!(request["runtime_constraints"]["ram"], 1u64 << 30);
     assert_eq!(request["runtime_constraints"]["API"], true);
+    let gpu = &request["runtime_constraints"]["gpu"];
+    assert_eq!(
+        (&gpu["stack"], &gpu["device_count"]),
+        (&json!("rocm"), &json!(2))
+    );
+    assert_eq!(gpu["hardware_target"], json!(["gfx90a"]));
     assert_eq!(request["scheduling_parameters"]["max_run_time"], 5400);
     let partitions = &request["scheduling_parameters"]["partitions"];
     assert_eq!(*partitions, json!(["short", "long"]));
