@@ -71,7 +71,8 @@ impl Output {
         rows: Vec<Vec<String>>,
         arrangement: ContentArrangement,
     ) -> Result<(), CliError> {
-        let bold = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let bold = io::stdout().is_terminal() && !is_plain;
         let mut table = Table::new();
         table.load_preset(presets::NOTHING);
         table.set_content_arrangement(arrangement);
