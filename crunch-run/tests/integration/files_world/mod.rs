@@ -9,7 +9,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use arvados_client::keep::{CollectionWriter, FileReader, KeepClient};
+use arvados_client::keep::{BlockStore, CollectionWriter, FileReader, KeepClient};
 use arvados_client::manifest::Manifest;
 use arvados_client::records::{Container, Mount};
 use arvados_client::{Client, Endpoint, Token};
@@ -166,8 +166,15 @@ impl Lab {
     }
 
     pub async fn capture_or(&self, bad_entries: BadEntries) -> Result<Captured, OutputError> {
-        let keep = &self.world.keep;
-        output::capture(&self.staged, &self.container, keep, bad_entries, &|_| {}).await
+        self.capture_into(&self.world.keep, bad_entries).await
+    }
+
+    pub async fn capture_into<S: BlockStore + Clone + 'static>(
+        &self,
+        store: &S,
+        bad_entries: BadEntries,
+    ) -> Result<Captured, OutputError> {
+        output::capture(&self.staged, &self.container, store, bad_entries, &|_| {}).await
     }
 
     /// The files that are saved where bad entries are left out, and the lines about these.

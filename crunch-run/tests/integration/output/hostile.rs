@@ -276,14 +276,7 @@ async fn a_sparse_file_is_as_long_as_it_says() {
     file.set_len(3 * (64 << 20)).unwrap();
     file.write_all_at(b"end", 3 * (64 << 20)).unwrap();
     let store = Arc::new(MemoryStore::new());
-    let captured = crunch_run::output::capture(
-        &lab.staged,
-        &lab.container,
-        &store,
-        BadEntries::Refuse,
-        &|_| {},
-    )
-    .await;
+    let captured = lab.capture_into(&store, BadEntries::Refuse).await;
     assert_eq!(captured.unwrap().manifest.total_size(), 3 * (64 << 20) + 3);
     assert_eq!(store.len(), 2);
 }

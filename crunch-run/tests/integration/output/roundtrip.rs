@@ -86,14 +86,7 @@ fn any_small_tree_is_read_back_as_it_was() {
         expected.extend(empty.into_iter().map(|path| (path, Vec::new())));
         let store = Arc::new(MemoryStore::new());
         let found = runtime.block_on(async {
-            let captured = crunch_run::output::capture(
-                &lab.staged,
-                &lab.container,
-                &store,
-                BadEntries::Refuse,
-                &|_| {},
-            )
-            .await;
+            let captured = lab.capture_into(&store, BadEntries::Refuse).await;
             // The text as it is sent.
             let manifest = Manifest::parse(&captured.unwrap().manifest.to_string()).unwrap();
             let mut found = BTreeMap::new();
