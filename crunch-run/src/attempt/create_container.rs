@@ -24,7 +24,7 @@ use crate::inputs::arv_mount::ArvMount;
 use crate::inputs::{self, Progress, Sources, Staged};
 use crate::logs::{LogDir, Pump, RunLog, STDERR, STDOUT};
 use container_engine::gpu::GpuAccess;
-use container_engine::{Container, ContainerSpec, Engine, LimitCover, Stdio};
+use container_engine::{Container, ContainerSpec, Engine, LimitCover, LimitKind, Stdio};
 use node_cache::BlockCache;
 use node_cache::image::Image;
 
@@ -122,6 +122,8 @@ pub struct CreatedContainer {
     pub pumps: Pumps,
     /// Limits that the engine does not enforce, a sentence each.
     pub unenforced: Vec<String>,
+    /// Whether nothing limits memory, neither the engine nor the control group of the job.
+    pub watches_memory: bool,
 }
 
 /// Input of [`create`].
@@ -182,6 +184,8 @@ pub async fn create(from: CreateRequest<'_>) -> Result<CreatedContainer, Failure
     }
     let container =
         container.map_err(|e| Failure::of_engine("the container cannot be created", &e))?;
+    let mut missing = unenforced_limits.iter().flat_map(|one| &one.missing);
+    let watches_memory = missing.any(|kind| *kind == LimitKind::Memory);
     let unenforced = unenforced_limits
         .into_iter()
         .map(|all| all.sentence)
@@ -190,6 +194,7 @@ pub async fn create(from: CreateRequest<'_>) -> Result<CreatedContainer, Failure
         container,
         pumps,
         unenforced,
+        watches_memory,
     })
 }
 

@@ -14,11 +14,11 @@ use crate::limits::{DiskLimit, LimitExceeded, Measure, Resource, UsageMonitor};
 /// and temporary files that few requests account for.
 const ROOT_ALLOWANCE_BYTES: u64 = 256 << 20;
 
-/// `memory` is the limit that the kernel enforces.
+/// `memory` is the memory limit in bytes, and whether nothing else enforces it.
 pub fn usage_limits(
     record: &Container,
     site: &SiteLimits,
-    memory: Option<u64>,
+    (memory, watches_memory): (Option<u64>, bool),
     scratch: &Path,
     staged: &Staged,
 ) -> UsageMonitor {
@@ -63,6 +63,7 @@ pub fn usage_limits(
         at_start: AtomicU64::new(0),
         cpu_time: site.cpu_time,
         memory,
+        watches_memory,
         disks,
         scratch: scratch.to_owned(),
         peak_scratch: AtomicU64::new(0),
@@ -120,7 +121,7 @@ mod tests {
             })
             .to_vec();
         let site = SiteLimits::default();
-        let usage_limits = usage_limits(&record, &site, None, Path::new("/s"), &staged);
+        let usage_limits = usage_limits(&record, &site, (None, false), Path::new("/s"), &staged);
         let found: Vec<(&Path, u64)> = usage_limits
             .disks
             .iter()

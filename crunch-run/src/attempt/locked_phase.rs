@@ -99,12 +99,14 @@ impl Attempt<'_> {
             container,
             pumps,
             unenforced,
+            watches_memory,
         } = created?;
         fail_point("run.created");
+        let memory = spec::limits(&claim.record, self.settings).memory_bytes;
         let usage_limits = limits::usage_limits(
             &claim.record,
             &self.settings.site,
-            spec::limits(&claim.record, self.settings).memory_bytes,
+            (memory, watches_memory),
             scratch.path(),
             &fetched.staged,
         );

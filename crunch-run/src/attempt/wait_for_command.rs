@@ -11,7 +11,7 @@ use fail_points::fail_point;
 
 use crate::attempt::runtime_status::Status;
 use crate::inputs::arv_mount::ArvMount;
-use crate::limits::{LimitExceeded, UsageMonitor};
+use crate::limits::{LimitExceeded, Resource, UsageMonitor};
 use crate::logs::RunLog;
 use crate::node::signals::Signals;
 use crate::own_record;
@@ -27,6 +27,8 @@ const RECORD_RETRY_BUDGET: Duration = Duration::from_secs(20);
 /// Minimum retry budget of the read that tells whether the priority is 0.
 const PRIORITY_RETRY_BUDGET: Duration = Duration::from_secs(3);
 
+/// Exit code of a command that KILL ended.
+const KILLED: i32 = 137;
 /// Share of the maximum run time after which a warning is written.
 const RUN_TIME_WARNING_SHARE: f64 = 0.9;
 
@@ -107,6 +109,12 @@ impl Monitor<'_> {
                     }
                     _ => "The container's priority is 0. Stopping container.".to_owned(),
                 });
+                if let Cause::Limit(exceeded) = &cause
+                    && exceeded.resource == Resource::WatchedMemory
+                    && let Some(exit) = self.kill_for_memory(exceeded).await
+                {
+                    return MonitorEnd::Ended(Ending::Exited(exit));
+                }
                 let exit = self.stop_container().await;
                 MonitorEnd::Ended(Ending::Stopped { cause, exit })
             }
@@ -116,6 +124,25 @@ impl Monitor<'_> {
                 MonitorEnd::NotOurs(text)
             }
         }
+    }
+
+    /// Kills the container at once, as the kernel does where it enforces the limit.
+    async fn kill_for_memory(&self, exceeded: &LimitExceeded) -> Option<Exit> {
+        if let Err(error) = self.container.stop(Duration::ZERO).await {
+            self.run_log.write(format!("Stopping failed: {error}"));
+            return None;
+        }
+        let exit = self.container.wait().await.ok()?;
+        // It may have ended by itself just before.
+        if exit.status.code() != KILLED {
+            return Some(exit);
+        }
+        Some(Exit {
+            oom_killed: true,
+            killed_for_memory: true,
+            peak_memory: exit.peak_memory.max(Some(exceeded.used)),
+            ..exit
+        })
     }
 
     async fn stop_container(&self) -> Option<Exit> {
@@ -186,7 +213,11 @@ impl Monitor<'_> {
     }
 
     async fn limit_exceeded(&self) -> LimitExceeded {
-        let source = UsageSource::of(self.container);
+        let source = match self.usage_limits.watches_memory {
+            // A control group without the controller for memory has no figures of it.
+            true => UsageSource::processes(self.container),
+            false => UsageSource::of(self.container),
+        };
         self.usage_limits
             .wait_for_excess(source, &|sentence| self.warn(sentence))
             .await

@@ -23,6 +23,8 @@ pub enum Resource {
     /// Memory in bytes that cannot be reclaimed. The kernel enforces this limit; crunch-run only
     /// warns.
     Memory,
+    /// Memory in bytes where nothing but crunch-run limits it.
+    WatchedMemory,
 }
 
 /// A limit that was exceeded.
@@ -109,7 +111,9 @@ impl fmt::Display for LimitExceeded {
                 write!(f, "{} of {} at {target}", bytes(used), bytes(allowed))
             }
             Resource::OutputBytes => write!(f, "{} of {} of output", bytes(used), bytes(allowed)),
-            Resource::Memory => write!(f, "{} of {} of memory", bytes(used), bytes(allowed)),
+            Resource::Memory | Resource::WatchedMemory => {
+                write!(f, "{} of {} of memory", bytes(used), bytes(allowed))
+            }
         }
     }
 }
@@ -123,7 +127,9 @@ impl LimitExceeded {
             Resource::RequestedScratch => "ask for more capacity of a tmp mount",
             Resource::MountBytes(_) => "ask for more capacity of that mount",
             Resource::OutputBytes => "this site limits the size of outputs",
-            Resource::Memory => "ask for more (ram; --memory of dispatch submit)",
+            Resource::Memory | Resource::WatchedMemory => {
+                "ask for more (ram; --memory of dispatch submit)"
+            }
         }
     }
 }
@@ -165,6 +171,8 @@ mod tests {
         let mut limit = UsageLimit::new(Resource::Memory, 1 << 20);
         assert!(matches!(limit.update(2 << 20), Some(LimitEvent::Warn(_))));
         assert_eq!(limit.update(2 << 20), None);
+        let mut watched = UsageLimit::new(Resource::WatchedMemory, 1 << 20);
+        assert!(matches!(watched.update(2 << 20), Some(LimitEvent::Over(_))));
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! Checks usage limits while the command runs: counters every second, directories as often as a
-//! walk is cheap, and more often while they grow.
+//! Checks usage limits while the command runs: counters every second, memory that nothing else
+//! limits ten times a second, directories as often as a walk is cheap, and more often while they
+//! grow.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,6 +12,8 @@ use crate::stats::UsageSource;
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval between two walks of directories that grow. A disk takes gigabytes in a second.
 const GROWTH_POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Interval between two measurements of memory that nothing else limits.
+const MEMORY_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Minimum interval between two walks, as a multiple of the duration of the last walk.
 const WALK_TIME_DIVISOR: u32 = 10;
 /// The same beyond half of a limit.
@@ -20,8 +23,10 @@ const NEAR_WALK_TIME_DIVISOR: u32 = 2;
 #[derive(Debug, Default)]
 pub struct UsageMonitor {
     pub cpu_time: Option<Duration>,
-    /// Bytes.
+    /// Memory limit in bytes.
     pub memory: Option<u64>,
+    /// Whether nothing but this monitor limits memory.
+    pub watches_memory: bool,
     pub disks: Vec<DiskLimit>,
     /// Directory with all files of the attempt.
     pub scratch: PathBuf,
@@ -139,13 +144,20 @@ impl UsageMonitor {
         let mut time = self
             .cpu_time
             .map(|limit| UsageLimit::new(Resource::CpuTime, milliseconds(limit)));
-        let mut memory = self
-            .memory
-            .map(|limit| UsageLimit::new(Resource::Memory, limit));
-        if time.is_none() && matches!(source, UsageSource::Processes(_)) {
+        let watched = self.memory.filter(|_| self.watches_memory);
+        let mut memory = self.memory.map(|limit| match watched {
+            Some(_) => UsageLimit::new(Resource::WatchedMemory, limit),
+            None => UsageLimit::new(Resource::Memory, limit),
+        });
+        let reads_processes = matches!(source, UsageSource::Processes(_));
+        if reads_processes && time.is_none() && watched.is_none() {
             // Measuring each process is expensive.
             return std::future::pending().await;
         }
+        let interval = match watched {
+            Some(_) => MEMORY_POLL_INTERVAL,
+            None => POLL_INTERVAL,
+        };
         loop {
             let started = Instant::now();
             let (used, rss) = match &mut source {
@@ -153,12 +165,15 @@ impl UsageMonitor {
                     group.cpu(*reach).map(|cpu| cpu.user + cpu.system),
                     group.memory(*reach).and_then(|memory| memory.rss),
                 ),
-                // No memory limit is enforced here, so there is no warning.
                 UsageSource::Processes(tree) => {
-                    let cumulative = tree.measure().cumulative;
+                    let usage = tree.measure_near(watched.unwrap_or(u64::MAX));
+                    let cumulative = usage.cumulative;
                     (
                         Some(cumulative.user_seconds + cumulative.system_seconds),
-                        None,
+                        // What the control group of the job limits is not measured here.
+                        watched
+                            .and(usage.memory)
+                            .map(|memory| memory.rss + memory.swap),
                     )
                 }
             };
@@ -174,7 +189,7 @@ impl UsageMonitor {
                     None => {}
                 }
             }
-            tokio::time::sleep(POLL_INTERVAL.max(started.elapsed() * WALK_TIME_DIVISOR)).await;
+            tokio::time::sleep(interval.max(started.elapsed() * WALK_TIME_DIVISOR)).await;
         }
     }
 
@@ -333,6 +348,38 @@ mod tests {
         let group = UsageSource::Group(group, Scope::Own);
         let over = allowance.wait_for_excess(Some(group), &no_warning).await;
         assert_eq!((over.resource, over.used), (Resource::CpuTime, 2500));
+    }
+
+    #[tokio::test]
+    async fn memory_that_nothing_else_limits_is_measured_in_its_processes() {
+        let script = "x=$(head -c 50000000 /dev/zero | tr '\\0' x); echo ready; read line";
+        let mut shell = std::process::Command::new("sh")
+            .args(["-c", script])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut ready = String::new();
+        let output = std::io::BufReader::new(shell.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut { output }, &mut ready).unwrap();
+        let source = || ProcessTree::of_process(shell.id()).map(UsageSource::Processes);
+        let monitor = |memory, watches_memory| UsageMonitor {
+            memory: Some(memory),
+            watches_memory,
+            ..UsageMonitor::default()
+        };
+        let no_warning = |text: String| panic!("{text}");
+        let small = monitor(32 << 20, true);
+        let over = small.wait_for_excess(source(), &no_warning).await;
+        assert_eq!(over.resource, Resource::WatchedMemory);
+        assert!((50_000_000..300 << 20).contains(&over.used), "{over}");
+        for other in [monitor(1 << 30, true), monitor(1, false)] {
+            let waiting = other.wait_for_excess(source(), &no_warning);
+            let early = tokio::time::timeout(Duration::from_millis(300), waiting).await;
+            assert!(early.is_err(), "{early:?}");
+        }
+        shell.kill().unwrap();
+        shell.wait().unwrap();
     }
 
     #[tokio::test]

@@ -31,8 +31,13 @@ impl UsageSource {
     pub fn of(container: &dyn Container) -> Option<Self> {
         match container.cgroup() {
             Some(group) => Some(Self::Group(group, Scope::Own)),
-            None => Some(Self::Processes(ProcessTree::of_process(container.pid()?)?)),
+            None => Self::processes(container),
         }
+    }
+
+    /// The processes of a container that runs.
+    pub fn processes(container: &dyn Container) -> Option<Self> {
+        Some(Self::Processes(ProcessTree::of_process(container.pid()?)?))
     }
 }
 

@@ -77,7 +77,7 @@ impl VerdictKind {
             }
             Resource::ScratchFiles => Self::ScratchFiles,
             Resource::OutputBytes => Self::OutputSize,
-            Resource::Memory => Self::Memory,
+            Resource::Memory | Resource::WatchedMemory => Self::Memory,
         }
     }
 

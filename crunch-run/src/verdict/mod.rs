@@ -280,8 +280,18 @@ fn memory_limit_reason(exit: &Exit, limit: Option<u64>) -> Option<Reason> {
         _ => "killed by its memory limit",
     };
     let bytes = |n: Option<u64>| n.map_or("unknown".to_owned(), |n| format!("{n} bytes"));
+    let sentence = format!("{who}: {used}; ask for more (ram; --memory of dispatch submit)");
+    if exit.killed_for_memory {
+        let detail = format!(
+            "crunch-run measured {} in its processes and killed it: nothing else limits memory here; limit {}; {}",
+            bytes(exit.peak_memory),
+            bytes(limit),
+            describe_exit(exit)
+        );
+        return Some(Reason::new(sentence, detail));
+    }
     Some(Reason::new(
-        format!("{who}: {used}; ask for more (ram; --memory of dispatch submit)"),
+        sentence,
         format!(
             "{} counts {} out-of-memory kill{}; highest use {}, limit {}; {}",
             match exit.job_group {

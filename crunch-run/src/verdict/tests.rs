@@ -20,6 +20,7 @@ fn exit(status: ExitStatus, oom_kills: u64) -> Exit {
     Exit {
         status,
         oom_killed: oom_kills > 0,
+        killed_for_memory: false,
         oom_kills,
         peak_memory: Some(64 * MIB),
         job_group: None,

@@ -79,6 +79,16 @@ pub struct Unenforced {
     pub sentence: String,
     /// How far limits of the scheduler's control group replace it.
     pub cover: LimitCover,
+    /// The limits that nothing enforces, not even the scheduler's control group.
+    pub missing: Vec<LimitKind>,
+}
+
+/// A limit on what a container takes of its node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LimitKind {
+    Memory,
+    Cpus,
+    Processes,
 }
 
 /// How far limits of the scheduler's control group replace those of a container.
@@ -92,11 +102,22 @@ pub enum LimitCover {
     Full,
 }
 
+impl Unenforced {
+    /// A limit that nothing enforces.
+    pub fn limit(kind: LimitKind, sentence: String) -> Self {
+        Self {
+            missing: vec![kind],
+            ..Self::from(sentence)
+        }
+    }
+}
+
 impl From<String> for Unenforced {
     fn from(sentence: String) -> Self {
         Self {
             sentence,
             cover: LimitCover::Nothing,
+            missing: Vec::new(),
         }
     }
 }

@@ -8,8 +8,13 @@ use serde::{Deserialize, Serialize};
 pub struct Exit {
     pub status: ExitStatus,
     /// Whether the kernel's out-of-memory killer killed a process of this container, whatever
-    /// `status` says. Read from the cgroup, never inferred from a status of 137.
+    /// `status` says. Read from the cgroup, never inferred from a status of 137. Also true if
+    /// `killed_for_memory`.
     pub oom_killed: bool,
+    /// Whether crunch-run killed the container because it measured more memory than the limit,
+    /// which nothing else enforces here.
+    #[serde(default)]
+    pub killed_for_memory: bool,
     /// Number of these kills.
     pub oom_kills: u64,
     /// Peak memory use in bytes, by the kernel's count.

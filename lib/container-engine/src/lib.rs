@@ -21,7 +21,8 @@ mod shim;
 mod spec;
 
 pub use engine::{
-    Container, ContainerSpec, Engine, EngineRef, LimitCover, Recovered, Stdio, Unenforced,
+    Container, ContainerSpec, Engine, EngineRef, LimitCover, LimitKind, Recovered, Stdio,
+    Unenforced,
 };
 pub use engine_choice::EngineChoice;
 pub use error::{EngineError, StartError};

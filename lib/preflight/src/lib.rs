@@ -142,8 +142,36 @@ pub struct NodeReport {
     /// GPUs that the scheduler granted to the job that crunch-run checks in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub granted_gpus: Vec<String>,
+    /// The engine that containers get; `None` if none works.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<EngineReport>,
     #[serde(flatten)]
     pub report: Report,
+}
+
+/// The engine that containers get on a node, and who enforces their limits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EngineReport {
+    /// Name of the engine, as in `--runtime-engine`.
+    pub name: String,
+    pub memory: Enforcement,
+    pub cpus: Enforcement,
+    pub processes: Enforcement,
+}
+
+/// Who enforces a limit of containers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Enforcement {
+    /// The kernel, by a control group of the container or of its job.
+    Kernel,
+    /// crunch-run, which measures the usage and kills the container above the limit.
+    Watched,
+    /// Nothing.
+    Nothing,
+    /// A word of a later version.
+    #[serde(other)]
+    Unknown,
 }
 
 impl NodeReport {
@@ -176,6 +204,7 @@ mod tests {
             uid: 0,
             version: "1.0".to_owned(),
             granted_gpus: Vec::new(),
+            engine: None,
             report: Report::new(findings),
         }
     }

@@ -2,13 +2,13 @@
 //! would use.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::flags::EngineChoice;
 use container_engine::select::{self, EngineFactory};
-use container_engine::{Engine, EngineError, LimitCover, Limits};
-use preflight::{Finding, Level};
+use container_engine::{Engine, EngineError, LimitCover, LimitKind, Limits, Unenforced};
+use preflight::{Enforcement, EngineReport, Finding, Level};
 
 /// Timeout of a trial. A trial takes about 50 ms, and seconds on a busy node.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(15);
@@ -29,12 +29,18 @@ struct Probe {
 
 struct WorkingEngine {
     took: Duration,
-    /// Limits that neither the engine nor the scheduler enforces.
-    lacks: Vec<String>,
+    /// Limits and protections that the engine does not enforce.
+    unenforced: Vec<Unenforced>,
 }
 
-/// Tries all engines. `scratch` is the directory of trial containers.
-pub async fn run(wanted: EngineChoice, engines: EngineFactory, scratch: &Path) -> Vec<Finding> {
+/// Tries all engines, and puts the one that a run would use into `chosen`. `scratch` is the
+/// directory of trial containers.
+pub async fn run(
+    wanted: EngineChoice,
+    engines: EngineFactory,
+    scratch: &Path,
+    chosen: &OnceLock<EngineReport>,
+) -> Vec<Finding> {
     let engines = Arc::new(engines);
     let order = select::candidates(wanted, &engines);
     let mut trials = Vec::new();
@@ -56,7 +62,35 @@ pub async fn run(wanted: EngineChoice, engines: EngineFactory, scratch: &Path) -
         };
         probes.push(Probe { choice, outcome });
     }
+    if let Some((choice, engine)) = taken(&order, &probes) {
+        let _ = chosen.set(report(choice, engine));
+    }
     evaluate(wanted, &order, &probes)
+}
+
+/// The first engine of `order` that works.
+fn taken<'a>(
+    order: &[EngineChoice],
+    probes: &'a [Probe],
+) -> Option<(EngineChoice, &'a WorkingEngine)> {
+    order.iter().find_map(|choice| {
+        let found = probes.iter().find(|probe| probe.choice == *choice)?;
+        Some((*choice, found.outcome.as_ref().ok()?))
+    })
+}
+
+fn report(choice: EngineChoice, engine: &WorkingEngine) -> EngineReport {
+    let missing = engine.unenforced.iter().flat_map(|one| &one.missing);
+    let enforcement = |kind: LimitKind, otherwise| match missing.clone().any(|m| *m == kind) {
+        true => otherwise,
+        false => Enforcement::Kernel,
+    };
+    EngineReport {
+        name: name(choice).to_owned(),
+        memory: enforcement(LimitKind::Memory, Enforcement::Watched),
+        cpus: enforcement(LimitKind::Cpus, Enforcement::Nothing),
+        processes: enforcement(LimitKind::Processes, Enforcement::Nothing),
+    }
 }
 
 async fn try_one(
@@ -78,22 +112,29 @@ async fn try_one(
     }
     Ok(WorkingEngine {
         took: began.elapsed(),
-        lacks: lacks(&*engine).await,
+        unenforced: unenforced(&*engine).await,
     })
 }
 
-async fn lacks(engine: &dyn Engine) -> Vec<String> {
+async fn unenforced(engine: &dyn Engine) -> Vec<Unenforced> {
     let limits = Limits {
         vcpus: Some(1.0),
         memory_bytes: Some(1 << 30),
         pids: None,
         cpuset: None,
     };
-    let lacks = engine.unenforced_limits(&limits, None).await.into_iter();
-    lacks
-        .filter(|lack| lack.cover != LimitCover::Full)
-        .map(|lack| lack.sentence)
-        .collect()
+    engine.unenforced_limits(&limits, None).await
+}
+
+impl WorkingEngine {
+    /// Sentences about limits that neither the engine nor the scheduler enforces.
+    fn lacks(&self) -> Vec<&str> {
+        let lacks = self.unenforced.iter();
+        lacks
+            .filter(|lack| lack.cover != LimitCover::Full)
+            .map(|lack| lack.sentence.as_str())
+            .collect()
+    }
 }
 
 fn is_service(choice: EngineChoice) -> bool {
@@ -131,13 +172,7 @@ fn advice(choice: EngineChoice) -> &'static str {
 }
 
 fn evaluate(wanted: EngineChoice, order: &[EngineChoice], probes: &[Probe]) -> Vec<Finding> {
-    let works = |choice: &EngineChoice| {
-        let found = probes.iter().find(|probe| probe.choice == *choice)?;
-        found.outcome.as_ref().ok()
-    };
-    let taken = order
-        .iter()
-        .find_map(|choice| Some((*choice, works(choice)?)));
+    let taken = taken(order, probes);
     let mut findings: Vec<Finding> = probes
         .iter()
         .map(|one| {
@@ -165,10 +200,11 @@ fn evaluate(wanted: EngineChoice, order: &[EngineChoice], probes: &[Probe]) -> V
                 let finding = format!("takes {} for this user", name(choice));
                 findings.push(Finding::ok(what, finding));
             }
-            if !works.lacks.is_empty() {
+            let lacks = works.lacks();
+            if !lacks.is_empty() {
                 findings.push(Finding::warn(
                     format!("limits with {}", name(choice)),
-                    works.lacks.join("; "),
+                    lacks.join("; "),
                     "let the scheduler keep its jobs' limits, or use an engine that can",
                 ));
             }
@@ -202,7 +238,12 @@ mod tests {
                 outcome: match working.contains(&choice) {
                     true => Ok(WorkingEngine {
                         took: Duration::from_millis(5),
-                        lacks: vec!["no memory".to_owned(), "no CPUs".to_owned()],
+                        unenforced: [
+                            (LimitKind::Memory, "no memory"),
+                            (LimitKind::Cpus, "no CPUs"),
+                        ]
+                        .map(|(kind, sentence)| Unenforced::limit(kind, sentence.to_owned()))
+                        .to_vec(),
                     }),
                     false => Err("it is not there".to_owned()),
                 },

@@ -15,6 +15,7 @@ mod user_namespaces;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arvados_client::Endpoint;
@@ -27,7 +28,7 @@ use crate::flags::{self as run_flags, EngineChoice};
 use container_engine::select::EngineFactory;
 use node_cache::image::ImageStore;
 use node_cache::{Limits, SizeOrPercent};
-use preflight::{Finding, NodeReport, Report};
+use preflight::{EngineReport, Finding, NodeReport, Report};
 
 /// Timeout of one part; all parts run at the same time.
 const PART_TIMEOUT: Duration = Duration::from_secs(25);
@@ -178,7 +179,9 @@ async fn collect_findings(flags: &Flags) -> NodeReport {
         wanted: flags.runtime_engine,
         oci_runtime: flags.oci_runtime.clone(),
         docker_socket: flags.docker_socket.clone(),
+        chosen: Arc::default(),
     };
+    let chosen = trials.chosen.clone();
     let profile = flags.seccomp.clone();
     let parts = [
         part("kernel", blocking(kernel::run)),
@@ -209,6 +212,7 @@ async fn collect_findings(flags: &Flags) -> NodeReport {
         uid: rustix::process::geteuid().as_raw(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         granted_gpus: crate::gpu::granted_ids(env),
+        engine: chosen.get().cloned(),
         report: Report::new(findings).without(&secret),
     }
 }
@@ -252,6 +256,7 @@ struct Trials {
     wanted: EngineChoice,
     oci_runtime: Option<PathBuf>,
     docker_socket: Option<PathBuf>,
+    chosen: Arc<OnceLock<EngineReport>>,
 }
 
 impl Trials {
@@ -277,7 +282,7 @@ impl Trials {
             oci_runtime: self.oci_runtime,
             docker_socket: self.docker_socket,
         };
-        engines::run(self.wanted, engines, &trial_dir.0).await
+        engines::run(self.wanted, engines, &trial_dir.0, &self.chosen).await
     }
 }
 

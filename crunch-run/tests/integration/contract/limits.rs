@@ -11,7 +11,7 @@ use crate::run_lab::{file, go_on, signal};
 pub async fn the_memory_limit_kills_and_is_named(lab: &Lab) {
     let more = json!({"runtime_constraints": {"vcpus": 1, "ram": 24 << 20}});
     let ended = lab.sh_when_counted("exec tail /dev/zero", more).await;
-    assert_eq!(ended.code(), 137);
+    assert_eq!(ended.code(), 137, "{:?}", ended.story());
     assert!(
         ended.error().starts_with("killed by its memory limit"),
         "{}",

@@ -17,7 +17,7 @@ use super::Flavour;
 use super::owner::{self, Owner};
 use crate::gpu::{DeviceNode, GpuAccess, Registry};
 use crate::kernel::default_pids;
-use crate::{Bind, ContainerSpec, Limits, Network, Seccomp};
+use crate::{Bind, ContainerSpec, LimitKind, Limits, Network, Seccomp, Unenforced};
 use node_cache::image::Image;
 
 /// Label with the container's uuid, by which `recover` finds it.
@@ -254,39 +254,51 @@ fn signed(number: u64) -> i64 {
 }
 
 /// One sentence for each limit that the daemon reports as unsupported.
-pub fn unenforced_limits(flavour: Flavour, limits: &Limits, info: &SystemInfo) -> Vec<String> {
+/// `is_ordinary_user` is whether the daemon runs as one: podman does not report it.
+pub fn unenforced_limits(
+    flavour: Flavour,
+    limits: &Limits,
+    info: &SystemInfo,
+    is_ordinary_user: bool,
+) -> Vec<Unenforced> {
     let name = flavour.name();
-    let is_rootless = info
-        .security_options
-        .iter()
-        .flatten()
-        .any(|option| option.contains("rootless"));
+    let is_rootless = is_ordinary_user
+        || info
+            .security_options
+            .iter()
+            .flatten()
+            .any(|option| option.contains("rootless"));
     let is_v1 = info.cgroup_version == Some(SystemInfoCgroupVersionEnum::_1);
     let nothing = is_rootless && is_v1;
     let can = |reported: Option<bool>| !nothing && reported != Some(false);
-    let mut sentences = Vec::new();
-    let mut missing = |what: String| {
+    let mut all = Vec::new();
+    let mut missing = |kind: Option<LimitKind>, what: String| {
         let why = if nothing {
             "it runs without root on cgroup v1"
         } else {
             "its control groups lack the controller for it"
         };
-        sentences.push(format!("{what} cannot be enforced by {name}: {why}"));
+        all.push(Unenforced {
+            missing: Vec::from_iter(kind),
+            ..Unenforced::from(format!("{what} cannot be enforced by {name}: {why}"))
+        });
     };
     if let Some(bytes) = limits.memory_bytes.filter(|_| !can(info.memory_limit)) {
-        missing(format!("the memory limit of {bytes} bytes"));
+        let what = format!("the memory limit of {bytes} bytes");
+        missing(Some(LimitKind::Memory), what);
     }
     if let Some(vcpus) = limits.vcpus.filter(|_| !can(info.cpu_cfs_quota)) {
-        missing(format!("the limit of {vcpus} CPUs"));
+        missing(Some(LimitKind::Cpus), format!("the limit of {vcpus} CPUs"));
     }
     if let Some(cpus) = limits.cpuset.as_ref().filter(|_| !can(info.cpu_set)) {
-        missing(format!("the restriction to CPUs {cpus}"));
+        missing(None, format!("the restriction to CPUs {cpus}"));
     }
     if !can(info.pids_limit) {
         let max = limits.pids.unwrap_or_else(default_pids);
-        missing(format!("the limit of {max} processes"));
+        let what = format!("the limit of {max} processes");
+        missing(Some(LimitKind::Processes), what);
     }
-    sentences
+    all
 }
 
 #[cfg(test)]

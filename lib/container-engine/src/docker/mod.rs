@@ -23,6 +23,7 @@ use bollard::models::{ResourcesUlimits, SystemInfo};
 use bollard::query_parameters::CreateContainerOptionsBuilder;
 use bollard::{API_DEFAULT_VERSION, ClientVersion, Docker};
 use futures_util::future::BoxFuture;
+use tokio::net::unix::UCred;
 use tokio::sync::OnceCell;
 
 pub use self::socket::socket;
@@ -166,10 +167,15 @@ impl DockerEngine {
         if self.flavour == Flavour::Docker {
             return None;
         }
-        let peer = tokio::net::UnixStream::connect(&self.socket).await.ok()?;
-        let service = peer.peer_cred().ok()?.pid()?;
+        let service = self.service().await?.pid()?;
         let service = procfs::process::Process::new(service).ok()?;
         Some(create::limits_of(&service.limits().ok()?))
+    }
+
+    /// The process that serves the socket.
+    async fn service(&self) -> Option<UCred> {
+        let peer = tokio::net::UnixStream::connect(&self.socket).await.ok()?;
+        peer.peer_cred().ok()
     }
 
     async fn gpus<'a>(&self, access: Option<&'a GpuAccess>) -> create::Gpus<'a> {
@@ -220,16 +226,22 @@ impl Engine for DockerEngine {
         gpus: Option<&'a GpuAccess>,
     ) -> BoxFuture<'a, Vec<Unenforced>> {
         Box::pin(async move {
-            let mut sentences = match self.info().await {
-                Ok(info) => create::unenforced_limits(self.flavour, limits, info),
-                Err(error) => vec![format!("which limits it enforces is not known: {error}")],
+            let mut all = match self.info().await {
+                Ok(info) => {
+                    let service = self.service().await;
+                    let is_ordinary_user = service.is_some_and(|user| user.uid() != 0);
+                    create::unenforced_limits(self.flavour, limits, info, is_ordinary_user)
+                }
+                Err(error) => {
+                    vec![format!("which limits it enforces is not known: {error}").into()]
+                }
             };
             if let create::Gpus::Nodes(access) = self.gpus(gpus).await
                 && access.hooks.is_some()
             {
-                sentences.push(gpu::hooks_not_run(self.flavour.name()));
+                all.push(gpu::hooks_not_run(self.flavour.name()).into());
             }
-            sentences.into_iter().map(Unenforced::from).collect()
+            all
         })
     }
 

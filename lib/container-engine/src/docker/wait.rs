@@ -152,6 +152,7 @@ impl ExitWaiter {
             // The daemon reports a fatal signal as exit code 128 + its number.
             status: ExitStatus::Code(i32::try_from(code).unwrap_or(i32::MAX)),
             oom_killed: oom_kills > 0,
+            killed_for_memory: false,
             oom_kills,
             peak_memory: usage.peak_memory,
             job_group: None,

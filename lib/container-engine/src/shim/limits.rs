@@ -2,7 +2,7 @@
 
 use crate::gpu::GpuAccess;
 use crate::kernel::default_pids;
-use crate::{LimitCover, Limits, StartError, Unenforced};
+use crate::{LimitCover, LimitKind, Limits, StartError, Unenforced};
 use cgroup::limit_support::{LimitSupport, parse_cpus};
 use cgroup::{Cgroup, Layout, Mode};
 
@@ -70,9 +70,6 @@ pub fn unenforced_here(limits: &Limits, gpus: Option<&GpuAccess>) -> Vec<Unenfor
         layout.mode,
         swap_is_used,
     )
-    .into_iter()
-    .map(Unenforced::from)
-    .collect()
 }
 
 /// Why an ordinary user's containers have no limits of their own.
@@ -146,12 +143,26 @@ fn left_to_the_scheduler(
     let most = limits.pids.unwrap_or_else(default_pids);
     all.push(format!("processes ({most})"));
     let all = all.join(", ");
+    let kinds = [
+        (
+            LimitKind::Memory,
+            limits.memory_bytes.is_some() && of_job.memory.is_none(),
+        ),
+        (
+            LimitKind::Cpus,
+            limits.vcpus.is_some() && of_job.cpus.is_none(),
+        ),
+        (LimitKind::Processes, true),
+    ];
+    let kinds = kinds.into_iter().filter(|(_, is_missing)| *is_missing);
+    let kinds = kinds.map(|(kind, _)| kind).collect();
     let (of_job, cover) = of_job.description();
     let mut missing = vec![Unenforced {
         sentence: format!(
             "what the container takes is for the scheduler to limit: {all}; {why}; the control group of its job {of_job}"
         ),
         cover,
+        missing: kinds,
     }];
     if has_gpus(gpus) {
         let sentence = "the choice of GPUs is not enforced by the kernel: the container sees only its own device nodes";
@@ -170,37 +181,44 @@ fn unenforceable(
     can: LimitSupport,
     mode: Mode,
     swap_is_used: bool,
-) -> Vec<String> {
-    let mut sentences = Vec::new();
-    let mut missing = |what: String, controller: &str| {
-        sentences.push(format!(
+) -> Vec<Unenforced> {
+    let mut all = Vec::new();
+    let mut missing = |kind: Option<LimitKind>, what: String, controller: &str| {
+        let sentence = format!(
             "{what} cannot be enforced: this process can use no {controller} controller here ({mode})"
-        ));
+        );
+        all.push(Unenforced {
+            missing: Vec::from_iter(kind),
+            ..Unenforced::from(sentence)
+        });
     };
     if let Some(bytes) = limits.memory_bytes.filter(|_| !can.memory) {
-        missing(format!("the memory limit of {bytes} bytes"), "memory");
+        let what = format!("the memory limit of {bytes} bytes");
+        missing(Some(LimitKind::Memory), what, "memory");
     }
     if let Some(vcpus) = limits.vcpus.filter(|_| !can.cpu) {
-        missing(format!("the limit of {vcpus} CPUs"), "cpu");
+        let what = format!("the limit of {vcpus} CPUs");
+        missing(Some(LimitKind::Cpus), what, "cpu");
     }
     if let Some(cpus) = limits.cpuset.as_ref().filter(|_| !can.cpuset) {
-        missing(format!("the restriction to CPUs {cpus}"), "cpuset");
+        missing(None, format!("the restriction to CPUs {cpus}"), "cpuset");
     }
     if !can.pids {
         let most = limits.pids.unwrap_or_else(default_pids);
-        missing(format!("the limit of {most} processes"), "pids");
+        let what = format!("the limit of {most} processes");
+        missing(Some(LimitKind::Processes), what, "pids");
     }
     if limits.memory_bytes.is_some() && can.memory && !can.swap && swap_is_used {
-        sentences.push(
-            "the memory limit does not cover swap: this kernel does not account swap to control groups".to_owned(),
-        );
+        let sentence = "the memory limit does not cover swap: this kernel does not account swap to control groups";
+        all.push(sentence.to_owned().into());
     }
     if has_gpus && !can.devices {
-        sentences.push(format!(
+        let sentence = format!(
             "the choice of GPUs is not enforced by the kernel ({mode}): the container sees only its own device nodes and cannot make others"
-        ));
+        );
+        all.push(sentence.into());
     }
-    sentences
+    all
 }
 
 #[cfg(test)]
@@ -224,7 +242,9 @@ mod tests {
             "GPUs",
         ] {
             assert_eq!(
-                all.iter().filter(|s| s.contains(description)).count(),
+                all.iter()
+                    .filter(|one| one.sentence.contains(description))
+                    .count(),
                 1,
                 "{description}: {all:?}"
             );
@@ -237,6 +257,9 @@ mod tests {
             pids: true,
             devices: true,
         };
+        let missing = all.iter().flat_map(|one| one.missing.clone());
+        let kinds = [LimitKind::Memory, LimitKind::Cpus, LimitKind::Processes];
+        assert_eq!(missing.collect::<Vec<_>>(), kinds);
         assert_eq!(unenforceable(&limits, true, can, Mode::V1, true).len(), 1);
         assert!(unenforceable(&limits, true, can, Mode::V1, false).is_empty());
     }
@@ -251,18 +274,23 @@ mod tests {
         };
         let expected = "what the container takes is for the scheduler to limit: memory (1073741824 bytes), CPUs (2), \
             which CPUs (0-1), processes (7); an ordinary user can make no control group here";
+        use LimitKind::{Cpus, Memory, Processes};
         #[rustfmt::skip]
         let rows = [
-            (None, None, "limits neither memory nor CPUs", LimitCover::Nothing),
-            (Some(512), None, "allows 512 bytes of memory, and does not limit CPUs", LimitCover::Partial),
-            (None, Some(1.5), "allows 1.5 CPUs, and does not limit memory", LimitCover::Partial),
-            (Some(512), Some(2.0), "allows 512 bytes of memory and 2 CPUs", LimitCover::Full),
+            (None, None, "limits neither memory nor CPUs", LimitCover::Nothing, &[Memory, Cpus, Processes][..]),
+            (Some(512), None, "allows 512 bytes of memory, and does not limit CPUs", LimitCover::Partial, &[Cpus, Processes]),
+            (None, Some(1.5), "allows 1.5 CPUs, and does not limit memory", LimitCover::Partial, &[Memory, Processes]),
+            (Some(512), Some(2.0), "allows 512 bytes of memory and 2 CPUs", LimitCover::Full, &[Processes]),
         ];
-        for (memory, cpus, of_job, cover) in rows {
+        for (memory, cpus, of_job, cover, missing) in rows {
             let of_job_limits = JobLimits { memory, cpus };
             let found = left_to_the_scheduler(&limits, None, NO_GROUPS, of_job_limits);
             let sentence = format!("{expected}; the control group of its job {of_job}");
-            let expected = Unenforced { sentence, cover };
+            let expected = Unenforced {
+                sentence,
+                cover,
+                missing: missing.to_vec(),
+            };
             assert_eq!(found, [expected]);
         }
         let least = unenforced_without_cgroup(&Limits::default(), None, NO_GROUPS);

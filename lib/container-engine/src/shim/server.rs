@@ -256,6 +256,7 @@ impl Shim {
         let exit = Exit {
             status,
             oom_killed: oom_kills > 0,
+            killed_for_memory: false,
             oom_kills,
             peak_memory: group.and_then(|g| g.memory_peak()),
             job_group: None,
