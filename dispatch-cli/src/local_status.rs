@@ -3,9 +3,13 @@
 
 use std::time::Duration;
 
+use arvados_client::Client;
 use serde::{Deserialize, Serialize};
 
 use crate::session::Session;
+use crate::state_dir::StateDir;
+use crate::text::plural;
+use units::format_size;
 
 /// Timeout of the status page, which is on this machine.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(3);
@@ -20,6 +24,22 @@ pub struct Resources {
     pub ram: u64,
     pub scratch: u64,
     pub gpus: u64,
+}
+
+impl Resources {
+    /// In words, such as "2 CPUs, 24 GiB memory, 58 GiB scratch, 1 GPU".
+    pub fn description(self) -> String {
+        let mut text = format!(
+            "{}, {} memory, {} scratch",
+            plural(self.cpus, "CPU"),
+            format_size(self.ram),
+            format_size(self.scratch)
+        );
+        if self.gpus > 0 {
+            text.push_str(&format!(", {}", plural(self.gpus, "GPU")));
+        }
+        text
+    }
 }
 
 /// A container in the status of the dispatcher.
@@ -68,13 +88,18 @@ pub enum StatusReply {
 
 /// Fetches the status of the dispatcher that `dispatch up` runs beside the server of this session.
 pub async fn fetch(session: &Session) -> StatusReply {
-    let Some(state) = &session.local else {
-        return StatusReply::NotLocal;
-    };
+    match &session.local {
+        Some(state) => fetch_from(&session.client, state).await,
+        None => StatusReply::NotLocal,
+    }
+}
+
+/// Fetches the status of the dispatcher with this state directory.
+pub async fn fetch_from(client: &Client, state: &StateDir) -> StatusReply {
     let Ok(url) = std::fs::read_to_string(state.join(URL_FILE)) else {
         return StatusReply::NoReply;
     };
-    let http = session.client.http();
+    let http = client.http();
     let answer = async {
         let reply = http
             .get(url.trim())

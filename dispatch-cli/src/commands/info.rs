@@ -7,11 +7,11 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::error::CliError;
-use crate::local_status::{self, Resources, StatusReply};
+use crate::local_status::{self, StatusReply};
 use crate::printer::Output;
 use crate::session::Session;
-use crate::text::{plural, strip_control};
-use units::format_size;
+use crate::supervise::engine_check;
+use crate::text::strip_control;
 
 /// Show the server, the queue, and what is free on this machine
 #[derive(Debug, Args)]
@@ -53,6 +53,7 @@ pub async fn run(session: &Session, out: Output) -> Result<(), CliError> {
         StatusReply::NoReply => (None, true),
         StatusReply::NotLocal => (None, false),
     };
+    let engine = session.local.as_ref().and_then(engine_check::last);
     if out.json {
         return out.json(&json!({
             "host": session.host(),
@@ -61,6 +62,7 @@ pub async fn run(session: &Session, out: Output) -> Result<(), CliError> {
             "user_uuid": user.uuid,
             "state_dir": session.local.as_ref().map(|dir| dir.path()),
             "containers": counts,
+            "engine": engine,
             "dispatcher": match &dispatcher {
                 StatusReply::Reply(status) => json!(status),
                 StatusReply::NoReply => json!("silent"),
@@ -81,6 +83,13 @@ pub async fn run(session: &Session, out: Output) -> Result<(), CliError> {
     if let Some(local) = &session.local {
         out.line(&format!("State       {}", local.path().display()))?;
         out.line(&format!("Log         {}", local.join("log").display()))?;
+        let engine = match &engine {
+            Some(engine) => engine_check::description(engine),
+            None => {
+                "none worked when 'dispatch up' started; see: crunch-run check --offline".to_owned()
+            }
+        };
+        out.line(&format!("Engine      {engine}"))?;
     }
     let running = format!(
         "{} running, {} starting, {} waiting",
@@ -103,7 +112,7 @@ pub async fn run(session: &Session, out: Output) -> Result<(), CliError> {
     let rows = [("Capacity", status.capacity), ("Free", status.free)];
     for (title, amounts) in rows {
         if let Some(amounts) = amounts {
-            out.line(&format!("{title:<10}  {}", shown(amounts)))?;
+            out.line(&format!("{title:<10}  {}", amounts.description()))?;
         }
     }
     Ok(())
@@ -119,19 +128,6 @@ fn display_name(user: &User) -> String {
         (Some(name), false) => name.clone(),
         (None, false) => "a user without a name".to_owned(),
     }
-}
-
-fn shown(amounts: Resources) -> String {
-    let mut text = format!(
-        "{}, {} memory, {} scratch",
-        plural(amounts.cpus, "CPU"),
-        format_size(amounts.ram),
-        format_size(amounts.scratch)
-    );
-    if amounts.gpus > 0 {
-        text.push_str(&format!(", {}", plural(amounts.gpus, "GPU")));
-    }
-    text
 }
 
 async fn number_of(client: &Client, state: &str, held: bool) -> Result<u64, CliError> {

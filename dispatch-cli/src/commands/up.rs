@@ -1,9 +1,12 @@
 //! `dispatch up`: runs a server and a dispatcher on this machine until it is stopped.
 
+mod readiness;
+
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use arvados_client::Client;
 use clap::Args;
 use serde::Deserialize;
 use tokio::process::Command;
@@ -14,21 +17,17 @@ use tokio::time::{Instant, sleep_until};
 use crate::ca_bundle;
 use crate::commands::env::lines_without_token;
 use crate::error::CliError;
-use crate::local_status::URL_FILE;
+use crate::local_status::{self, StatusReply, URL_FILE};
 use crate::printer::{Output, eprint_note};
 use crate::state_dir::{
     ChildRecord, LOCAL_STATE_DIR, RECORD_FILE, ServerRecord, StateDir, StateDirLock, UpRecord,
 };
 use crate::supervise::child::{Event, MakeCommand, SupervisedChild};
 use crate::supervise::log::Log;
-use crate::supervise::{UpError, orphans, programs};
+use crate::supervise::{UpError, engine_check, orphans, programs};
 
-/// Timeout until a program is ready.
-const READY_TIMEOUT: Duration = Duration::from_secs(60);
-/// Maximum number of starts of a program that has never been ready.
-const MAX_START_ATTEMPTS: u32 = 5;
-/// Exit status of a program for a configuration error, which a restart does not fix.
-const EX_CONFIG: i32 = 78;
+/// How long a check of the engines that is not finished may delay the readiness.
+const ENGINE_CHECK_WAIT: Duration = Duration::from_secs(5);
 const API_SERVER: &str = "dispatch-api";
 const DISPATCHER: &str = "dispatch-local";
 /// Variables that children do not inherit: they get their own server and token, not those of the
@@ -198,15 +197,38 @@ async fn run_children(
     let api = programs::find(API_SERVER)?;
     let local = programs::find(DISPATCHER)?;
     let crunch_run = programs::find("crunch-run")?;
+    let directories = Directories::of(args, &supervisor.state)?;
+    let mut check = command_without_secrets(&crunch_run);
+    check.args(engine_check::arguments(
+        &directories.scratch,
+        &directories.cache,
+    ));
+    let engine_check = engine_check::start(check, supervisor.state.clone());
 
     children.push(supervisor.supervise(API_SERVER, api_command(api, args, &supervisor.state))?);
-    let Some(ready) = wait_for_api(supervisor).await? else {
+    let Some(ready) = readiness::wait_for_api(supervisor).await? else {
         return Ok(());
     };
-    let command = local_command(local, crunch_run, args, &supervisor.state, &ready)?;
+    let command = local_command(
+        local,
+        crunch_run,
+        args,
+        directories,
+        &supervisor.state,
+        &ready,
+    )?;
     children.push(supervisor.supervise(DISPATCHER, command)?);
-    if !wait_for_local(supervisor).await? {
+    if !readiness::wait_for_local(supervisor).await? {
         return Ok(());
+    }
+    let until = Instant::now() + ENGINE_CHECK_WAIT;
+    while !engine_check.is_finished() && Instant::now() < until {
+        tokio::select! {
+            event = supervisor.next() => if event?.is_none() {
+                return Ok(());
+            },
+            () = sleep_until(Instant::now() + Duration::from_millis(20)) => {}
+        }
     }
     let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
     let server = ServerRecord {
@@ -219,6 +241,7 @@ async fn run_children(
     let lines = lines_without_token(&server);
     supervisor.record.server = Some(server);
     supervisor.save()?;
+    print_capacity(&supervisor.state).await?;
     eprint_note(&format!(
         "dispatch: ready; state {}, log {}",
         supervisor.state.path().display(),
@@ -228,6 +251,38 @@ async fn run_children(
     while supervisor.next().await?.is_some() {}
     eprint_note("dispatch: stopping; running containers continue");
     Ok(())
+}
+
+/// Prints what containers can have together.
+async fn print_capacity(state: &StateDir) -> Result<(), CliError> {
+    let client = Client::new(state.endpoint()?)?;
+    // Without a reply, `dispatch info` says why.
+    if let StatusReply::Reply(status) = local_status::fetch_from(&client, state).await
+        && let Some(capacity) = status.capacity
+    {
+        let capacity = capacity.description();
+        eprint_note(&format!("dispatch: containers can have {capacity}"));
+    }
+    Ok(())
+}
+
+/// Directories for containers.
+struct Directories {
+    scratch: PathBuf,
+    cache: PathBuf,
+}
+
+impl Directories {
+    fn of(args: &Up, state: &StateDir) -> Result<Self, CliError> {
+        let or_below = |given: &Option<PathBuf>, name| match given {
+            Some(dir) => Ok(dir.clone()),
+            None => state.make_dir(name),
+        };
+        Ok(Self {
+            scratch: or_below(&args.scratch_dir, "scratch")?,
+            cache: or_below(&args.cache_dir, "cache")?,
+        })
+    }
 }
 
 fn api_command(program: PathBuf, args: &Up, state: &StateDir) -> MakeCommand {
@@ -246,18 +301,11 @@ fn local_command(
     program: PathBuf,
     crunch_run: PathBuf,
     args: &Up,
+    Directories { scratch, cache }: Directories,
     state: &StateDir,
     ready: &Ready,
 ) -> Result<MakeCommand, CliError> {
     let state_dir = state.make_dir(LOCAL_STATE_DIR)?;
-    let scratch = match &args.scratch_dir {
-        Some(dir) => dir.clone(),
-        None => state.make_dir("scratch")?,
-    };
-    let cache = match &args.cache_dir {
-        Some(dir) => dir.clone(),
-        None => state.make_dir("cache")?,
-    };
     let (state, ready) = (state.clone(), ready.clone());
     let (cpus, memory) = (args.cpus, args.memory);
     Ok(Box::new(move || {
@@ -316,117 +364,4 @@ fn free_address() -> Result<SocketAddr, UpError> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .and_then(|listener| listener.local_addr())
         .map_err(UpError::NoPort)
-}
-
-/// Waits until dispatch-api has printed its address. `None` after a signal to stop.
-async fn wait_for_api(supervisor: &mut Supervisor) -> Result<Option<Ready>, CliError> {
-    let mut deadline = ReadinessDeadline::new(API_SERVER);
-    loop {
-        let Some(event) = deadline.next(supervisor).await? else {
-            return Ok(None);
-        };
-        if let Event::StdoutLine {
-            name: API_SERVER,
-            line,
-        } = event
-        {
-            return match serde_json::from_str(&line) {
-                Ok(ready) => Ok(Some(ready)),
-                Err(_) => Err(UpError::BadReadyLine(line).into()),
-            };
-        }
-    }
-}
-
-/// Waits until dispatch-local is recorded and accepts connections. False after a signal to stop.
-async fn wait_for_local(supervisor: &mut Supervisor) -> Result<bool, CliError> {
-    let (mut deadline, mut is_noted) = (ReadinessDeadline::new(DISPATCHER), false);
-    loop {
-        let look_again = Instant::now() + Duration::from_millis(50);
-        if is_noted && answers(&supervisor.state).await {
-            return Ok(true);
-        }
-        tokio::select! {
-            event = deadline.next(supervisor) => match event? {
-                None => return Ok(false),
-                Some(Event::Started(child)) => is_noted |= child.name == DISPATCHER,
-                Some(_) => {}
-            },
-            () = sleep_until(look_again) => {}
-        }
-    }
-}
-
-async fn answers(state: &StateDir) -> bool {
-    let Ok(url) = std::fs::read_to_string(state.join(URL_FILE)) else {
-        return false;
-    };
-    let address = url
-        .trim()
-        .trim_start_matches("http://")
-        .trim_end_matches("/status");
-    tokio::net::TcpStream::connect(address).await.is_ok()
-}
-
-/// Waits for a program to become ready, up to a timeout and a number of starts.
-struct ReadinessDeadline {
-    name: &'static str,
-    until: Instant,
-    deaths: u32,
-}
-
-impl ReadinessDeadline {
-    fn new(name: &'static str) -> Self {
-        Self {
-            name,
-            until: Instant::now() + READY_TIMEOUT,
-            deaths: 0,
-        }
-    }
-
-    async fn next(&mut self, supervisor: &mut Supervisor) -> Result<Option<Event>, CliError> {
-        let event = tokio::select! {
-            event = supervisor.next() => event?,
-            () = sleep_until(self.until) => {
-                return Err(UpError::NotReady {
-                    name: self.name.to_owned(),
-                    seconds: READY_TIMEOUT.as_secs(),
-                    log: supervisor.log_of(self.name),
-                }
-                .into());
-            }
-        };
-        match event {
-            Some(Event::Exited { name, status, .. }) if name == self.name => {
-                self.deaths += 1;
-                if self.deaths < MAX_START_ATTEMPTS && status.code() != Some(EX_CONFIG) {
-                    return Ok(Some(Event::StdoutLine {
-                        name: "",
-                        line: String::new(),
-                    }));
-                }
-                let log = supervisor.log_of(name);
-                Err(UpError::DoesNotStart {
-                    name: name.to_owned(),
-                    status: status.to_string(),
-                    last_line: last_log_line(&log),
-                    log,
-                }
-                .into())
-            }
-            Some(Event::SpawnFailed { error, .. }) => Err(error.into()),
-            other => Ok(other),
-        }
-    }
-}
-
-/// The last line that the program logged, which usually names the error.
-fn last_log_line(log: &Path) -> String {
-    let text = std::fs::read(log).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
-    let mut lines = text.lines().rev();
-    match lines.find(|line| !line.contains("dispatch up:") && !line.trim().is_empty()) {
-        Some(line) => format!(": {}", line.trim()),
-        None => String::new(),
-    }
 }

@@ -37,3 +37,4 @@ mod slurm_refused;
 mod slurm_setup;
 mod terminal;
 mod up;
+mod up_ordinary_user;

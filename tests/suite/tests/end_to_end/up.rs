@@ -18,10 +18,26 @@ pub struct Up {
 impl Up {
     pub fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let mut up = Self {
-            program: program(dir.path()),
-            dir,
-        };
+        Self::start_program(program(dir.path()), dir)
+    }
+
+    /// The same as another user, who finds other programs in `path`.
+    pub fn start_as(user: &str, path: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let owned = Command::new("chown").arg(user).arg(dir.path()).status();
+        assert!(owned.unwrap().success());
+        let (state, home) = (dir.path().join("state"), dir.path().to_owned());
+        let program = Program::new(
+            "dispatch",
+            &dir.path().join("up"),
+            &["up", "--state-dir", state.to_str().unwrap()],
+            &[("HOME", home.to_str().unwrap()), ("PATH", path)],
+        );
+        Self::start_program(program.run_as(user, binary("dispatch")), dir)
+    }
+
+    fn start_program(program: Program, dir: TempDir) -> Self {
+        let mut up = Self { program, dir };
         up.program.start();
         up.wait_until_ready(1);
         up
@@ -56,6 +72,11 @@ impl Up {
     pub fn record(&self) -> serde_json::Value {
         let text = std::fs::read(self.dir.path().join("state/up.json")).unwrap();
         serde_json::from_slice(&text).unwrap()
+    }
+
+    /// What `dispatch up` has said on standard error.
+    pub fn notes(&self) -> String {
+        self.program.log_text()
     }
 
     /// The process id of `dispatch up` itself.

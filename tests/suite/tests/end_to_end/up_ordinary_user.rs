@@ -1,0 +1,45 @@
+//! `dispatch up` of an ordinary user: what it says that it can do, and limits without the kernel.
+
+use suite_tests::STEP_TIMEOUT;
+use suite_tests::stack::wait_for;
+
+use crate::up::Up;
+
+/// `nobody`, who has no control groups.
+const USER: &str = "65534";
+
+#[test]
+fn without_an_engine_the_reason_and_a_remedy_are_printed() {
+    let up = Up::start_as(USER, "/nowhere");
+    let notes = wait_for("the end of the check", STEP_TIMEOUT, || {
+        let notes = up.notes();
+        notes.contains("mend: ").then_some(notes)
+    });
+    assert!(notes.contains("no container can run here"), "{notes}");
+    assert!(notes.contains("FAIL  engine auto: finds none"), "{notes}");
+    assert!(notes.contains("install one of them"), "{notes}");
+    let info = up.ok(&["info"]);
+    assert!(info.contains("Engine      none worked"), "{info}");
+}
+
+#[test]
+fn memory_is_limited_without_control_groups() {
+    let path = std::env::var("PATH").unwrap();
+    let up = Up::start_as(USER, &path);
+    up.add_image();
+    let notes = wait_for("the end of the check", STEP_TIMEOUT, || {
+        let notes = up.notes();
+        notes.contains("engine ").then_some(notes)
+    });
+    let limits = "crunch-run watches memory; nothing limits CPUs and processes";
+    assert!(notes.contains(limits), "{notes}");
+    assert!(notes.contains("containers can have"), "{notes}");
+    let info = up.ok(&["info"]);
+    assert!(info.contains(limits), "{info}");
+    let submit = "submit --image busybox:test --memory 24MiB --wait -- tail /dev/zero";
+    let arguments: Vec<&str> = submit.split(' ').collect();
+    let (code, said) = up.fails(&arguments);
+    assert_eq!(code, 137, "{said}");
+    assert!(said.contains("killed by its memory limit"), "{said}");
+    assert!(said.contains("of 24.0 MiB"), "{said}");
+}
