@@ -9,6 +9,7 @@ use crate::auth::Identity;
 use crate::clock;
 use crate::db::rows;
 use crate::error::Result;
+use crate::garbage;
 use crate::schema::COLLECTIONS;
 use crate::store::transaction::Tx;
 
@@ -69,11 +70,12 @@ fn trash_expired(tx: &Tx<'_>) -> Result<usize> {
 
 fn delete_expired(tx: &Tx<'_>) -> Result<usize> {
     let system = Identity::system(tx.config.system_user());
+    let in_use = garbage::content_in_use(tx.conn)?;
     let due = rows::find(
         tx.conn,
         &COLLECTIONS,
-        "delete_at <= ?1 LIMIT ?2",
-        &[&tx.now, &BATCH_ROWS],
+        "delete_at <= ?1 AND portable_data_hash NOT IN (SELECT value FROM json_each(?2)) LIMIT ?3",
+        &[&tx.now, &in_use, &BATCH_ROWS],
     )?;
     for collection in &due {
         tx.delete(&COLLECTIONS, &system, collection)?;

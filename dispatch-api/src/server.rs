@@ -2,13 +2,11 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use fail_points::fail_point;
-use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -25,24 +23,23 @@ use crate::emulation::faults::Faults;
 use crate::error::ApiError;
 use crate::events::feed::EventFeed;
 use crate::gateway::tunnel_registry::TunnelRegistry;
-use crate::housekeeping;
-use crate::http::authority::Authority;
-use crate::http::certificate::{self, CertificateError, CertificateFiles, CurrentCertificate};
+use crate::http::certificate::{self, CertificateError};
 use crate::http::listener::{self, ListenerSettings};
 use crate::http::router;
 use crate::limits::{LimitSettings, Limits};
 use crate::metrics::Metrics;
 use crate::open_files;
 use crate::options::Options;
+use crate::periodic_tasks;
 use crate::request_log::access_log::AccessLog;
 use crate::request_log::rejection_log::RejectionLog;
+use crate::server_tls::ServerTls;
 use crate::state_dir::{StateDir, StateError};
 use crate::store::cluster_config::ClusterConfig;
 use crate::store::writer::Writer;
 
 const READER_CONNECTIONS: usize = 8;
 const TOKEN_READER_CONNECTIONS: usize = 2;
-const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(60);
 /// Time that running requests have to finish after a stop.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
@@ -115,7 +112,7 @@ impl Server {
             },
             app.subscribe_stop(),
         ));
-        let housekeeping_task = tokio::spawn(run_housekeeping(app.clone(), tls.clone()));
+        let housekeeping_task = tokio::spawn(periodic_tasks::run(app.clone(), tls.clone()));
         info!(%address, cluster = app.config.cluster_id, state = %state.path.display(), "ready");
         Ok(Server {
             app,
@@ -157,60 +154,6 @@ impl Server {
             );
         }
         drop(self.state);
-    }
-}
-
-/// The certificate of connections, and the authority that renews it unless the files were given.
-struct ServerTls {
-    current: Arc<CurrentCertificate>,
-    authority: Option<Authority>,
-    /// What clients trust.
-    trusted_file: PathBuf,
-}
-
-impl ServerTls {
-    fn open(
-        options: &Options,
-        state: &mut StateDir,
-        listen: IpAddr,
-    ) -> Result<Self, CertificateError> {
-        if let (Some(certificate), Some(key)) = (&options.tls_cert, &options.tls_key) {
-            let files = CertificateFiles {
-                certificate: certificate.clone(),
-                key: key.clone(),
-            };
-            return Ok(Self {
-                current: Arc::new(CurrentCertificate::load(&files)?),
-                authority: None,
-                trusted_file: files.certificate,
-            });
-        }
-        let authority = Authority::open(state, listen)?;
-        let files = authority.server_files();
-        match authority.renew_if_due(Timestamp::now()) {
-            // Most likely the disk is full; the old certificate still works for a while.
-            Err(problem) if files.certificate.exists() => {
-                warn!(error = %problem, "cannot renew the certificate; retrying in one minute");
-            }
-            renewed => drop(renewed?),
-        }
-        Ok(Self {
-            current: Arc::new(CurrentCertificate::load(&files)?),
-            trusted_file: authority.trusted_file(),
-            authority: Some(authority),
-        })
-    }
-
-    /// Renews the certificate if it ends soon. Open connections go on.
-    fn renew_if_due(&self, now: Timestamp) -> Result<(), CertificateError> {
-        let Some(authority) = &self.authority else {
-            return Ok(());
-        };
-        if authority.renew_if_due(now)? {
-            self.current.reload(&authority.server_files())?;
-            info!("renewed the server's certificate");
-        }
-        Ok(())
     }
 }
 
@@ -328,41 +271,11 @@ fn open_app(
     Ok((app, thread))
 }
 
-/// Runs housekeeping at every interval, in batches, until the server stops.
-async fn run_housekeeping(app: Arc<App>, tls: Arc<ServerTls>) {
-    let mut tick = tokio::time::interval(HOUSEKEEPING_INTERVAL);
-    loop {
-        tick.tick().await;
-        app.rejections.log_counts();
-        if let Err(problem) = tls.renew_if_due(Timestamp::now()) {
-            warn!(error = %problem, "cannot renew the certificate; retrying in one minute");
-        }
-        loop {
-            let worker = app.clone();
-            let result =
-                tokio::task::spawn_blocking(move || worker.write(housekeeping::run_batch)).await;
-            match result {
-                Ok(Ok(result)) => {
-                    app.attempt_tokens
-                        .remove_overrides(&result.removed_overrides);
-                    if !result.more {
-                        break;
-                    }
-                }
-                Ok(Err(problem)) => {
-                    warn!(error = %problem, "housekeeping failed; the next run is in one minute");
-                    break;
-                }
-                Err(_) => break,
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::limits::{ClientKey, MAX_CONCURRENT_REQUESTS};
+    use jiff::Timestamp;
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_server_with_its_hands_full_tells_clients_to_come_back() {

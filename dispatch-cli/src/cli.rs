@@ -59,6 +59,8 @@ pub enum Command {
     Release(commands::hold::Release),
     Priority(commands::priority::Priority),
     Retry(commands::retry::Retry),
+    Rm(commands::rm::Rm),
+    Gc(commands::gc::Gc),
     Info(commands::info::Info),
     Image(commands::image::Image),
     Explain(commands::explain::Explain),

@@ -120,6 +120,12 @@ pub enum CliError {
         file: String,
         present: String,
     },
+    #[error("image {image} is left alone: job {job} needs it")]
+    ImageInUse { image: String, job: String },
+    #[error(
+        "this server does not remove unused blocks by a command: it is no dispatch-api, or an old one"
+    )]
+    NoGarbageCollection,
     #[error("{0:?} cannot be set in the environment: write NAME=VALUE")]
     BadEnv(String),
     #[error(

@@ -7,6 +7,8 @@ mod collection;
 mod collection_name;
 mod columns;
 mod commands;
+mod delete;
+mod disk_usage;
 mod download;
 mod earlier_containers;
 mod error;

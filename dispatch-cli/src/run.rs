@@ -5,8 +5,8 @@ use clap::CommandFactory;
 
 use crate::cli::{Cli, Command};
 use crate::commands::{
-    completions, demand, env, explain, get, hold, image, info, kill, list, logs, priority, put,
-    retry, show, submit, token, up, user, wait,
+    completions, demand, env, explain, gc, get, hold, image, info, kill, list, logs, priority, put,
+    retry, rm, show, submit, token, up, user, wait,
 };
 use crate::error::CliError;
 use crate::exit::Exit;
@@ -41,6 +41,8 @@ pub async fn run(cli: Cli) -> Result<Exit, CliError> {
         Command::Release(release) => hold::release(release, &session()?, out).await?,
         Command::Priority(priority) => priority::run(priority, &session()?, out).await?,
         Command::Retry(retry) => retry::run(retry, &session()?, out).await?,
+        Command::Rm(rm) => rm::run(rm, &session()?, out).await?,
+        Command::Gc(gc) => gc::run(gc, &Session::open_admin(named.as_deref())?, out).await?,
         Command::Demand(demand) => demand::run(demand, &session()?, out).await?,
         Command::User(users) => {
             user::run(users, &Session::open_admin(named.as_deref())?, out).await?

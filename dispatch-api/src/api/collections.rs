@@ -6,6 +6,7 @@ use super::call::{Call, Reply};
 use super::resource;
 use super::route::Route;
 use crate::auth::permission;
+use crate::blocks::sweep::Hold;
 use crate::clock;
 use crate::collection::content::ManifestContent;
 use crate::collection::store;
@@ -46,7 +47,9 @@ fn untrash(call: &Call, uuid: &str) -> Result<Reply> {
 
 fn create(call: &Call) -> Result<Reply> {
     let mut attributes = call.params.attributes(&COLLECTIONS)?;
-    let content = match take_content(call, &mut attributes)? {
+    // Until the collection is committed.
+    let hold = call.app.blocks.hold();
+    let content = match take_content(call, &mut attributes, &hold)? {
         Some(content) => content,
         None => ManifestContent::parse("")?,
     };
@@ -60,7 +63,8 @@ fn create(call: &Call) -> Result<Reply> {
 
 fn update(call: &Call, uuid: &str) -> Result<Reply> {
     let mut attributes = call.params.attributes(&COLLECTIONS)?;
-    let content = take_content(call, &mut attributes)?;
+    let hold = call.app.blocks.hold();
+    let content = take_content(call, &mut attributes, &hold)?;
     let include_trash = call.params.flag("include_trash");
     let unique_name = call.params.flag("ensure_unique_name");
     let (caller, uuid, etag) = (call.caller.clone(), uuid.to_owned(), call.if_match.clone());
@@ -78,9 +82,19 @@ fn update(call: &Call, uuid: &str) -> Result<Reply> {
 fn take_content(
     call: &Call,
     attributes: &mut Map<String, Value>,
+    hold: &Hold<'_>,
 ) -> Result<Option<ManifestContent>> {
     let signer = &call.app.config.block_signer;
-    ManifestContent::take_from_client(attributes, signer, &call.caller)
+    let content = ManifestContent::take_from_client(attributes, signer, &call.caller)?;
+    // Administrators may name blocks that are stored elsewhere, and so may all in Arvados.
+    let is_checked =
+        call.app.config.rules.extensions && !call.caller.without_attempt_privileges().is_admin;
+    if let Some(content) = &content
+        && is_checked
+    {
+        call.app.blocks.check_present(&content.text, hold)?;
+    }
+    Ok(content)
 }
 
 fn by_uuid(call: &Call, uuid: &str) -> Result<Reply> {

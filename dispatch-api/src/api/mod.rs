@@ -6,6 +6,7 @@ mod collections;
 mod container_requests;
 mod containers;
 pub mod discovery;
+mod garbage;
 mod groups;
 mod keep_services;
 mod links;
@@ -36,6 +37,7 @@ pub fn routes() -> impl Iterator<Item = &'static Route> {
         bulk::ROUTES,
         containers::ROUTES,
         container_requests::ROUTES,
+        garbage::ROUTES,
         collections::ROUTES,
         tokens::ROUTES,
         users::ROUTES,

@@ -24,7 +24,7 @@ impl Route {
 
     /// Whether only this server has the route, as an extension of Arvados.
     pub fn is_extension(&self) -> bool {
-        self.path.contains("/bulk_")
+        self.path.contains("/bulk_") || self.path.ends_with("/collect_garbage")
     }
 
     /// The part of the path that stands for `{}`, empty without one; `None` if the route does not

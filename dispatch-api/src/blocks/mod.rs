@@ -2,6 +2,7 @@
 
 pub mod signature;
 pub mod store;
+pub mod sweep;
 
 /// The only storage class; all blocks have it.
 pub const STORAGE_CLASS: &str = "default";

@@ -83,7 +83,8 @@ pub fn unix_time() -> u64 {
     u64::try_from(Timestamp::now().as_second()).unwrap_or(0)
 }
 
-fn locators(text: &str) -> impl Iterator<Item = Locator> {
+/// The locators in a manifest.
+pub fn locators(text: &str) -> impl Iterator<Item = Locator> {
     text.split([' ', '\n'])
         .filter_map(|word| Locator::parse(word).ok())
 }

@@ -4,6 +4,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, RwLock, TryLockError};
+use std::time::SystemTime;
 
 use arvados_client::keep::BlockHash;
 use fail_points::fail_point;
@@ -18,6 +20,9 @@ pub struct BlockStore {
     root: PathBuf,
     corrupt_dir: PathBuf,
     incoming_dir: PathBuf,
+    /// Held exclusively while blocks are removed; see `sweep.rs`.
+    pub(super) removal: RwLock<()>,
+    sweep: Mutex<()>,
 }
 
 impl BlockStore {
@@ -26,6 +31,8 @@ impl BlockStore {
             corrupt_dir: root.join("corrupt"),
             incoming_dir: root.join("incoming"),
             root,
+            removal: RwLock::default(),
+            sweep: Mutex::default(),
         };
         fs::create_dir_all(&store.corrupt_dir)?;
         fs::create_dir_all(&store.incoming_dir)?;
@@ -36,7 +43,20 @@ impl BlockStore {
         Ok(store)
     }
 
-    fn path(&self, hash: &str) -> PathBuf {
+    /// Begins the removal of blocks; `None` if another is going on.
+    pub fn begin_sweep(&self) -> Option<MutexGuard<'_, ()>> {
+        match self.sweep.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(super) fn path(&self, hash: &str) -> PathBuf {
         self.root.join(&hash[..3]).join(hash)
     }
 
@@ -44,7 +64,7 @@ impl BlockStore {
     pub fn put(&self, hash: BlockHash, data: &[u8]) -> Result<()> {
         let name = hash.to_string();
         let path = self.path(&name);
-        if self.verified_size(&name, &path)? == Some(data.len() as u64) {
+        if self.verified_size(&name, &path)? == Some(data.len() as u64) && self.renew(&path)? {
             return Ok(());
         }
         let temporary = self
@@ -56,6 +76,17 @@ impl BlockStore {
             let _ = fs::remove_file(&temporary);
         }
         written.map_err(|source| store_error(&path, source))
+    }
+
+    /// Makes a block as new as one just stored. False if it has been removed meanwhile.
+    fn renew(&self, path: &Path) -> Result<bool> {
+        let _hold = self.hold();
+        let renewed = File::open(path).and_then(|file| file.set_modified(SystemTime::now()));
+        match renewed {
+            Ok(()) => Ok(true),
+            Err(missing) if missing.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(source) => Err(store_error(path, source)),
+        }
     }
 
     fn write(&self, temporary: &Path, path: &Path, data: &[u8]) -> io::Result<()> {
@@ -72,7 +103,12 @@ impl BlockStore {
             fs::create_dir_all(shard)?;
             File::open(&self.root)?.sync_all()?;
         }
-        fs::rename(temporary, path)?;
+        {
+            let _hold = self.hold();
+            // A long write may have begun long ago.
+            file.set_modified(SystemTime::now())?;
+            fs::rename(temporary, path)?;
+        }
         fail_point("api.block.after-rename");
         // The name is durable only after the directory is synced too.
         File::open(shard)?.sync_all()
@@ -140,7 +176,7 @@ fn digest(file: &mut File) -> io::Result<(String, u64)> {
     }
 }
 
-fn store_error(path: &Path, source: io::Error) -> ApiError {
+pub(super) fn store_error(path: &Path, source: io::Error) -> ApiError {
     if source.kind() == io::ErrorKind::StorageFull {
         return ApiError::DiskFull;
     }

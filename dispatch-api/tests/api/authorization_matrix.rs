@@ -45,6 +45,7 @@ const ROWS: &[(&str, &str, &str)] = &[
     ("POST collections/{}/trash", "own", "+---+++fff"),
     ("POST collections/{}/trash", "shared", "+-f++++fff"),
     ("POST collections/{}/untrash", "trashed", "+-f++++fff"),
+    ("POST collections/collect_garbage", "", "ffff++ffff"),
     ("GET container_requests", "", "+++++++fff"),
     ("POST container_requests", "own", "+++++++fff"),
     ("POST container_requests", "shared", "+ff++++fff"),

@@ -13,6 +13,7 @@ mod emulation;
 mod events;
 mod fixture;
 mod floods;
+mod garbage;
 mod gateway;
 mod listing;
 mod processes;

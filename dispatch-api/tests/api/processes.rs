@@ -11,14 +11,25 @@ use serde_json::{Value, json};
 
 use crate::fixture::{Api, Fixture, request};
 
-struct Process {
+pub struct Process {
     child: Child,
-    ready: Value,
+    pub ready: Value,
 }
 
 impl Process {
     fn start(state: &Path) -> Process {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_dispatch-api"))
+        Process::run(Command::new(env!("CARGO_BIN_EXE_dispatch-api")), state)
+    }
+
+    /// With fail points in this directory.
+    pub fn start_with(state: &Path, fail_points: &Path) -> Process {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dispatch-api"));
+        command.env(fail_points::VARIABLE, fail_points);
+        Process::run(command, state)
+    }
+
+    fn run(mut command: Command, state: &Path) -> Process {
+        let mut child = command
             .arg("--state-dir")
             .arg(state)
             .stdout(Stdio::piped())

@@ -1,4 +1,4 @@
-//! `dispatch image`: adds and lists container images.
+//! `dispatch image`: adds, lists and removes container images.
 
 use std::path::PathBuf;
 
@@ -7,13 +7,14 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use crate::error::CliError;
+use crate::image::remove::{self, Removed};
 use crate::image::{ImageError, ImageName, ImageSource, store};
 use crate::printer::{Output, eprint_note, progress};
 use crate::session::Session;
 use crate::text::strip_control;
 use units::{format_duration, format_size};
 
-/// Add and list container images
+/// Add, list and remove container images
 #[derive(Debug, Args)]
 pub struct Image {
     #[command(subcommand)]
@@ -26,6 +27,18 @@ pub enum ImageCommand {
     Add(Add),
     #[command(visible_alias = "ls")]
     List(List),
+    Rm(Rm),
+}
+
+/// Remove the name of an image, and with its last name the image
+///
+/// The image goes to the trash, where the server keeps it for two weeks. 'dispatch gc' frees its
+/// space earlier.
+#[derive(Debug, Args)]
+pub struct Rm {
+    /// Name of the image [default tag: latest]
+    #[arg(value_name = "NAME[:TAG]", required = true)]
+    pub names: Vec<ImageName>,
 }
 
 /// Store an image under a name
@@ -51,7 +64,24 @@ pub async fn run(args: Image, session: &Session, out: Output) -> Result<(), CliE
     match args.command {
         ImageCommand::Add(add) => run_add(add, session, out).await,
         ImageCommand::List(_) => run_list(session, out).await,
+        ImageCommand::Rm(rm) => run_rm(rm, session, out).await,
     }
+}
+
+async fn run_rm(args: Rm, session: &Session, out: Output) -> Result<(), CliError> {
+    for name in &args.names {
+        let removed = remove::remove(&session.client, name).await?;
+        let is_image = removed == Removed::Image;
+        if out.json {
+            out.json(&json!({"name": name.to_string(), "image_removed": is_image}))?;
+            continue;
+        }
+        eprint_note(&match is_image {
+            true => format!("image {name} removed"),
+            false => format!("name {name} removed; the image has other names"),
+        });
+    }
+    Ok(())
 }
 
 async fn run_add(args: Add, session: &Session, out: Output) -> Result<(), CliError> {

@@ -6,12 +6,14 @@ use arvados_client::records::{Container, User};
 use clap::Args;
 use serde_json::{Value, json};
 
+use crate::disk_usage::DiskUsage;
 use crate::error::CliError;
 use crate::local_status::{self, StatusReply};
 use crate::printer::Output;
 use crate::session::Session;
 use crate::supervise::engine_check;
 use crate::text::strip_control;
+use units::format_size;
 
 /// Show the server, the queue, and what is free on this machine
 #[derive(Debug, Args)]
@@ -53,6 +55,10 @@ pub async fn run(session: &Session, out: Output) -> Result<(), CliError> {
         StatusReply::NoReply => (None, true),
         StatusReply::NotLocal => (None, false),
     };
+    let usage = match &session.local {
+        Some(local) => DiskUsage::of(local.clone()).await,
+        None => None,
+    };
     let engine = session.local.as_ref().and_then(engine_check::last);
     if out.json {
         return out.json(&json!({
@@ -63,6 +69,7 @@ pub async fn run(session: &Session, out: Output) -> Result<(), CliError> {
             "state_dir": session.local.as_ref().map(|dir| dir.path()),
             "containers": counts,
             "engine": engine,
+            "disk_bytes": usage,
             "dispatcher": match &dispatcher {
                 StatusReply::Reply(status) => json!(status),
                 StatusReply::NoReply => json!("silent"),
@@ -90,6 +97,17 @@ pub async fn run(session: &Session, out: Output) -> Result<(), CliError> {
             }
         };
         out.line(&format!("Engine      {engine}"))?;
+    }
+    if let Some(usage) = usage {
+        let (blocks, cache, scratch) = (
+            format_size(usage.blocks),
+            format_size(usage.cache),
+            format_size(usage.scratch),
+        );
+        out.line(&format!(
+            "Storage     {blocks} stored, {cache} cache, {scratch} of running containers; {} free",
+            format_size(usage.free)
+        ))?;
     }
     let running = format!(
         "{} running, {} starting, {} waiting",

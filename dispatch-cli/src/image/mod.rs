@@ -5,6 +5,7 @@ mod archive;
 mod files;
 mod name;
 mod pack;
+pub mod remove;
 mod root_dir;
 mod select;
 pub mod store;

@@ -19,9 +19,9 @@ use crate::collection_name;
 use crate::error::CliError;
 
 /// Class of links from the hash of an image to its collection.
-const HASH_LINK_CLASS: &str = "docker_image_hash";
+pub const HASH_LINK_CLASS: &str = "docker_image_hash";
 /// Class of links from the name of an image to its collection.
-const NAME_LINK_CLASS: &str = "docker_image_repo+tag";
+pub const NAME_LINK_CLASS: &str = "docker_image_repo+tag";
 /// Size of the buffer between packing and upload, in bytes.
 const PIPE_BYTES: usize = 1 << 20;
 

@@ -21,6 +21,7 @@ mod neighbours;
 mod overseer;
 mod process_faults;
 mod rejected_jobs;
+mod removal;
 mod sdk;
 mod secrets;
 mod security;

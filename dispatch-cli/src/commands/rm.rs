@@ -1,0 +1,103 @@
+//! `dispatch rm`: removes ended jobs. Their outputs and logs go to the trash.
+
+use arvados_client::Client;
+use arvados_client::filter::Query;
+use clap::Args;
+use serde_json::json;
+
+use crate::delete::delete;
+use crate::error::CliError;
+use crate::job::{Job, JobState};
+use crate::jobs;
+use crate::printer::{Output, eprint_note};
+use crate::selection::{Scope, Selection, leave_alone};
+use crate::session::Session;
+use crate::text::plural;
+
+/// Remove ended jobs, with their outputs and logs
+///
+/// Outputs and logs go to the trash, where the server keeps them for two weeks. 'dispatch gc' frees
+/// their space earlier. A job that has not ended is left alone, and so is a job whose output
+/// another one still needs. When the newest job is removed, the next one gets its number.
+#[derive(Debug, Args)]
+pub struct Rm {
+    #[command(flatten)]
+    pub selection: Selection,
+}
+
+pub async fn run(args: Rm, session: &Session, out: Output) -> Result<(), CliError> {
+    let client = &session.client;
+    let jobs = args.selection.find(client, Scope::Any).await?;
+    let open = open_requests(client).await?;
+    let mut removed = 0;
+    for job in jobs {
+        if !matches!(job.state(), JobState::Complete | JobState::Cancelled) {
+            leave_alone(&job);
+            continue;
+        }
+        if let Some(user) = user_of_output(client, &job, &open).await? {
+            let name = job.name();
+            eprint_note(&format!(
+                "job {name} is left alone: job {user} needs its output"
+            ));
+            continue;
+        }
+        remove(client, &job).await?;
+        removed += 1;
+        if out.json {
+            out.json(&json!({"id": job.number, "uuid": job.request.uuid}))?;
+        }
+    }
+    if !out.json {
+        let jobs = plural(removed, "job");
+        let hint = match removed {
+            0 => "",
+            _ => "; free the space of outputs and logs with: dispatch gc --empty-trash",
+        };
+        eprint_note(&format!("{jobs} removed{hint}"));
+    }
+    Ok(())
+}
+
+/// The user's requests that have not ended.
+async fn open_requests(client: &Client) -> Result<Vec<Job>, CliError> {
+    let mut open = jobs::own(client, Query::new().filter("state", "=", "Committed")).await?;
+    open.retain(|job| job.verdict().is_none());
+    Ok(open)
+}
+
+/// The name of an open job that has the output of `job` as an input.
+async fn user_of_output(
+    client: &Client,
+    job: &Job,
+    open: &[Job],
+) -> Result<Option<String>, CliError> {
+    let Some(uuid) = job
+        .request
+        .output_uuid
+        .as_ref()
+        .filter(|_| !open.is_empty())
+    else {
+        return Ok(None);
+    };
+    let pdh = match client.collection(uuid.as_str()).await {
+        Ok(collection) => collection.portable_data_hash.map(|pdh| pdh.to_string()),
+        Err(error) if error.is_not_found() => None,
+        Err(error) => return Err(error.into()),
+    };
+    let names = |text: &str| text == uuid.as_str() || Some(text) == pdh.as_deref();
+    let user = open.iter().find(|job| {
+        let mut mounts = job.request.mounts.values();
+        mounts.any(|mount| names(&mount.uuid) || names(&mount.portable_data_hash))
+    });
+    Ok(user.map(Job::name))
+}
+
+/// The request last: if this is interrupted, the job is still there to be removed again.
+async fn remove(client: &Client, job: &Job) -> Result<(), CliError> {
+    let collections = [&job.request.output_uuid, &job.request.log_uuid];
+    for uuid in collections.into_iter().flatten() {
+        delete(client, &format!("collections/{uuid}")).await?;
+    }
+    delete(client, &format!("container_requests/{}", job.request.uuid)).await
+}

@@ -1,0 +1,73 @@
+//! Measures the disk space that a `dispatch up` of this machine takes.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::state_dir::StateDir;
+
+/// Disk space in bytes. A cache or scratch directory outside the state directory is not measured.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct DiskUsage {
+    /// Blocks of all collections.
+    pub blocks: u64,
+    pub cache: u64,
+    /// Files of running containers.
+    pub scratch: u64,
+    /// Free on the file system of the state directory.
+    pub free: u64,
+}
+
+impl DiskUsage {
+    /// `None` if the file system cannot be examined.
+    pub async fn of(state: StateDir) -> Option<Self> {
+        let measuring = tokio::task::spawn_blocking(move || {
+            let status = rustix::fs::statvfs(state.path()).ok()?;
+            Some(Self {
+                blocks: allocated(&state.join("api").join("blocks")),
+                cache: allocated(&state.join("cache")),
+                scratch: allocated(&state.join("scratch")),
+                free: status.f_bavail.saturating_mul(status.f_frsize),
+            })
+        });
+        measuring.await.ok().flatten()
+    }
+}
+
+/// Bytes on disk below `dir`. What cannot be read, or goes away meanwhile, counts as nothing.
+fn allocated(dir: &Path) -> u64 {
+    let mut total = 0;
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let Ok(found) = entry.metadata() else {
+            continue;
+        };
+        total += found.blocks() * 512;
+        if found.is_dir() {
+            total += allocated(&entry.path());
+        }
+    }
+    total
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_count_below_directories_and_links_are_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let deep = dir.path().join("a/b");
+        fs::create_dir_all(&deep).unwrap();
+        fs::write(deep.join("file"), vec![1; 1 << 20]).unwrap();
+        std::os::unix::fs::symlink("/", deep.join("link")).unwrap();
+        fs::File::open(deep.join("file"))
+            .unwrap()
+            .sync_all()
+            .unwrap();
+        let bytes = allocated(dir.path());
+        assert!((1 << 20..2 << 20).contains(&bytes), "{bytes}");
+        assert_eq!(allocated(&dir.path().join("nothing")), 0);
+    }
+}

@@ -1,0 +1,102 @@
+//! Removes the name of an image, and the image with its last name.
+
+use arvados_client::Client;
+use arvados_client::filter::Query;
+use arvados_client::records::Link;
+use serde_json::Value;
+
+use super::ImageName;
+use super::store::{HASH_LINK_CLASS, NAME_LINK_CLASS};
+use crate::delete::delete;
+use crate::error::CliError;
+use crate::job::Job;
+use crate::jobs;
+
+/// What became of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Removed {
+    /// Only the name is gone: the image has others.
+    Name,
+    /// The image is in the trash.
+    Image,
+}
+
+/// Removes the user's image of this name.
+pub async fn remove(client: &Client, name: &ImageName) -> Result<Removed, CliError> {
+    let user = client.current_user().await?.uuid.to_string();
+    let links = async |query: Query| {
+        client
+            .all::<Link>("links", query, |l| l.uuid.as_str())
+            .await
+    };
+    let text = name.to_string();
+    let named = Query::new().filter("link_class", "=", NAME_LINK_CLASS);
+    let own = links(
+        named
+            .filter("name", "=", &text)
+            .filter("owner_uuid", "=", &user),
+    )
+    .await?;
+    if own.is_empty() {
+        return Err(CliError::NoImage(text));
+    }
+    let mut removed = Removed::Name;
+    for link in &own {
+        let of_image = |class| {
+            Query::new()
+                .filter("link_class", "=", class)
+                .filter("head_uuid", "=", &link.head_uuid)
+        };
+        let all_names = links(of_image(NAME_LINK_CLASS)).await?;
+        if all_names
+            .iter()
+            .all(|other| other.name == text && is_of(other, &user))
+        {
+            check_unused(client, &link.head_uuid, name).await?;
+            for hash in links(of_image(HASH_LINK_CLASS).filter("owner_uuid", "=", &user)).await? {
+                delete(client, &format!("links/{}", hash.uuid)).await?;
+            }
+            delete(client, &format!("collections/{}", link.head_uuid)).await?;
+            removed = Removed::Image;
+        }
+        // The name last: if this is interrupted, the image is still there to be removed again.
+        delete(client, &format!("links/{}", link.uuid)).await?;
+    }
+    Ok(removed)
+}
+
+fn is_of(link: &Link, user: &str) -> bool {
+    link.extra.get("owner_uuid").and_then(Value::as_str) == Some(user)
+}
+
+/// Fails if a job that has not ended needs the image.
+async fn check_unused(client: &Client, uuid: &str, name: &ImageName) -> Result<(), CliError> {
+    let pdh = match client.collection(uuid).await {
+        Ok(collection) => collection.portable_data_hash.map(|pdh| pdh.to_string()),
+        Err(error) if error.is_not_found() => None,
+        Err(error) => return Err(error.into()),
+    };
+    let open = jobs::own(client, Query::new().filter("state", "=", "Committed")).await?;
+    // The request has what the user wrote, and the container the content that it means.
+    let needs_it = |job: &&Job| {
+        let written = &job.request.container_image;
+        let content = job
+            .container
+            .as_ref()
+            .map(|c| c.container_image.to_string());
+        let of_request =
+            written == uuid || written.parse().is_ok_and(|image: ImageName| image == *name);
+        of_request || pdh.is_some() && content == pdh
+    };
+    let user = open
+        .iter()
+        .filter(|job| job.verdict().is_none())
+        .find(needs_it);
+    match user.map(Job::name) {
+        Some(job) => Err(CliError::ImageInUse {
+            image: name.to_string(),
+            job,
+        }),
+        None => Ok(()),
+    }
+}
