@@ -7,6 +7,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::state_dir::StateDir;
+use units::format_size;
 
 /// Disk space in bytes. A cache or scratch directory outside the state directory is not measured.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -24,16 +25,36 @@ impl DiskUsage {
     /// `None` if the file system cannot be examined.
     pub async fn of(state: StateDir) -> Option<Self> {
         let measuring = tokio::task::spawn_blocking(move || {
-            let status = rustix::fs::statvfs(state.path()).ok()?;
             Some(Self {
                 blocks: allocated(&state.join("api").join("blocks")),
                 cache: allocated(&state.join("cache")),
                 scratch: allocated(&state.join("scratch")),
-                free: status.f_bavail.saturating_mul(status.f_frsize),
+                free: free(state.path())?,
             })
         });
         measuring.await.ok().flatten()
     }
+}
+
+/// Free bytes below which the server may be unable to store a block.
+const MIN_FREE: u64 = 64 << 20;
+
+/// One sentence if the disk of `dispatch up` is full.
+pub fn shortage(state: &StateDir) -> Option<String> {
+    let free = free(state.path())?;
+    (free < MIN_FREE).then(|| {
+        format!(
+            "the disk of {} is full ({} free): results wait until there is room; see what can be freed with: dispatch gc --empty-trash",
+            state.path().display(),
+            format_size(free)
+        )
+    })
+}
+
+/// Free bytes of the file system.
+fn free(path: &Path) -> Option<u64> {
+    let status = rustix::fs::statvfs(path).ok()?;
+    Some(status.f_bavail.saturating_mul(status.f_frsize))
 }
 
 /// Bytes on disk below `dir`. What cannot be read, or goes away meanwhile, counts as nothing.

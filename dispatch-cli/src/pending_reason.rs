@@ -1,6 +1,6 @@
-//! Finds out why a job is pending while a command waits for it.
+//! Finds out what a job waits for while a command waits for the job.
 //!
-//! The reason comes from the status page of the dispatcher on this machine, from the record of the
+//! The reason comes from the disk of `dispatch up` if it is full. For a pending job it comes from the status page of the dispatcher on this machine, from the record of the
 //! container, or from the last log entry of a dispatcher on the server.
 
 use std::time::Duration;
@@ -8,6 +8,7 @@ use std::time::Duration;
 use arvados_client::Client;
 use tokio::time::Instant;
 
+use crate::disk_usage;
 use crate::job::{Job, JobState};
 use crate::local_status::{self, StatusReply};
 use crate::session::Session;
@@ -21,12 +22,21 @@ const LOCAL_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval between two queries of the log entries on the server.
 const LOG_QUERY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Why a job is pending.
+/// What a job waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PendingReason {
     pub text: String,
+    pub kind: ReasonKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReasonKind {
+    /// It passes by itself.
+    Passing,
+    /// The disk is full: somebody must make room.
+    FullDisk,
     /// The job can never start as it is.
-    pub is_final: bool,
+    Final,
 }
 
 /// Pending reasons of one job.
@@ -41,13 +51,17 @@ pub struct PendingReasons {
 }
 
 impl PendingReasons {
-    /// The reason for which a queued or locked job is pending, if it is known.
+    /// What the job waits for, if it is known.
     pub async fn current(
         &mut self,
         session: &Session,
         job: &Job,
         now: Instant,
     ) -> Option<PendingReason> {
+        if let Some(text) = session.local.as_ref().and_then(disk_usage::shortage) {
+            let kind = ReasonKind::FullDisk;
+            return Some(PendingReason { text, kind });
+        }
         if !matches!(job.state(), JobState::Queued | JobState::Locked) {
             return None;
         }
@@ -60,7 +74,7 @@ impl PendingReasons {
         };
         text.map(|text| PendingReason {
             text,
-            is_final: false,
+            kind: ReasonKind::Passing,
         })
     }
 
@@ -85,7 +99,10 @@ impl PendingReasons {
         let row = status.container(container.as_str())?;
         let reason = PendingReason {
             text: row.waits.clone()?,
-            is_final: row.never_fits,
+            kind: match row.never_fits {
+                true => ReasonKind::Final,
+                false => ReasonKind::Passing,
+            },
         };
         self.local = Some((reason.clone(), now));
         Some(reason)
@@ -105,7 +122,8 @@ impl PendingReasons {
         self.last_note.clone()
     }
 
-    /// Returns the reason if it is final or old enough, and was not the last one reported.
+    /// Returns the reason if it was not the last one reported, and is old enough or does not pass by
+    /// itself.
     pub fn take_new(&mut self, reason: PendingReason, now: Instant) -> Option<PendingReason> {
         let since = match &self.current {
             Some((current, since)) if *current == reason => *since,
@@ -114,7 +132,8 @@ impl PendingReasons {
                 now
             }
         };
-        let is_due = reason.is_final || now.duration_since(since) >= MIN_REASON_AGE;
+        let is_due =
+            reason.kind != ReasonKind::Passing || now.duration_since(since) >= MIN_REASON_AGE;
         (is_due && self.reported.as_ref() != Some(&reason)).then(|| {
             self.reported = Some(reason.clone());
             reason
@@ -152,14 +171,14 @@ mod tests {
         for (second, reason, reported) in rows {
             let pending = PendingReason {
                 text: reason.to_owned(),
-                is_final: false,
+                kind: ReasonKind::Passing,
             };
             let reason_to_print = reasons.take_new(pending, start + Duration::from_secs(second));
             assert_eq!(reason_to_print.is_some(), reported, "{second} {reason}");
         }
         let never = PendingReason {
             text: "no node has 64 CPUs".to_owned(),
-            is_final: true,
+            kind: ReasonKind::Final,
         };
         assert!(reasons.take_new(never.clone(), start).is_some());
         assert!(reasons.take_new(never, start).is_none());

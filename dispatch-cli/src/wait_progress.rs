@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::time::Instant;
 
 use crate::job::{Job, JobState};
-use crate::pending_reason::{PendingReason, PendingReasons};
+use crate::pending_reason::{PendingReason, PendingReasons, ReasonKind};
 use crate::printer::eprint_note;
 use crate::session::Session;
 use crate::text::strip_control;
@@ -78,7 +78,7 @@ fn sentence(job: &Job, reason: Option<&PendingReason>) -> String {
     let activity = status.and_then(|status| status.activity.as_deref());
     let activity = activity.filter(|_| state == JobState::Running);
     let never = match reason {
-        Some(reason) if reason.is_final => " and cannot start as it is",
+        Some(reason) if reason.kind == ReasonKind::Final => " and cannot start as it is",
         _ => "",
     };
     let state = state.as_str();

@@ -8,6 +8,7 @@ use clap::Args;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::disk_usage;
 use crate::earlier_containers;
 use crate::error::CliError;
 use crate::job::{Job, JobState};
@@ -44,6 +45,9 @@ pub async fn run(args: Explain, session: &Session, out: Output) -> Result<(), Cl
     };
     let now = Timestamp::now();
     let mut sentences = sentences(&job, &dispatcher, server.as_deref(), last, now);
+    if !job.state().is_over() {
+        sentences.extend(session.local.as_ref().and_then(disk_usage::shortage));
+    }
     let earlier = earlier_containers::lines(client, &job).await;
     sentences.extend(
         earlier

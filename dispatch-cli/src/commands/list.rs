@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
+use crate::disk_usage;
 use crate::error::CliError;
 use crate::job::{Job, JobState, USER_PROPERTY};
 use crate::jobs;
@@ -116,6 +117,9 @@ pub async fn run(args: List, session: &Session, mut out: Output) -> Result<(), C
     if args.active {
         // The server keeps a job that was killed before it started.
         jobs.retain(|job| !matches!(job.state(), JobState::Complete | JobState::Cancelled));
+    }
+    if let Some(shortage) = session.local.as_ref().and_then(disk_usage::shortage) {
+        eprint_note(&format!("dispatch: {shortage}"));
     }
     if args.output == Format::Ids {
         return jobs.iter().try_for_each(|job| out.line(&job.name()));

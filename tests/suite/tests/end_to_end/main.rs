@@ -13,6 +13,7 @@ mod crunchstat;
 mod demand;
 mod docs;
 mod evictions;
+mod full_disk;
 mod kill_points;
 mod kill_random;
 mod leftovers;

@@ -1,6 +1,6 @@
 //! `dispatch up`: all programs on one machine, as a person starts them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use tempfile::TempDir;
@@ -12,13 +12,60 @@ use suite_tests::stack::wait_for;
 
 pub struct Up {
     program: Program,
+    /// After the program, which has files there.
+    _disk: Option<SmallDisk>,
     pub dir: TempDir,
+}
+
+/// A file system of its own at a directory; unmounted when dropped.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(dir: PathBuf, mebibytes: u64) -> Self {
+        std::fs::create_dir(&dir).unwrap();
+        let size = format!("size={mebibytes}m");
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &size, "small-disk"])
+            .arg(&dir)
+            .status()
+            .unwrap();
+        assert!(mounted.success());
+        Self(dir)
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let unmounted = Command::new("umount").arg("--lazy").arg(&self.0).status();
+        assert!(unmounted.unwrap().success());
+    }
 }
 
 impl Up {
     pub fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        Self::start_program(program(dir.path()), dir)
+        Self::start_program(program(dir.path(), &[]), dir, None)
+    }
+
+    /// With a state directory on a disk of this size, and files of containers elsewhere.
+    pub fn start_on_disk(mebibytes: u64) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = SmallDisk::mount(dir.path().join("state"), mebibytes);
+        let [scratch, cache] = ["scratch", "cache"].map(|name| {
+            let path = dir.path().join(name);
+            std::fs::create_dir(&path).unwrap();
+            path.into_os_string().into_string().unwrap()
+        });
+        let more = ["--scratch-dir", &scratch, "--cache-dir", &cache];
+        Self::start_program(program(dir.path(), &more), dir, Some(disk))
+    }
+
+    /// Ends the program and starts it again.
+    pub fn restart(&mut self) {
+        let starts = self.program.stdout_text().lines().count() / 2;
+        assert!(self.program.terminate(STEP_TIMEOUT).success());
+        self.program.start();
+        self.wait_until_ready(starts + 1);
     }
 
     /// The same as another user, who finds other programs in `path`.
@@ -33,11 +80,15 @@ impl Up {
             &["up", "--state-dir", state.to_str().unwrap()],
             &[("HOME", home.to_str().unwrap()), ("PATH", path)],
         );
-        Self::start_program(program.run_as(user, binary("dispatch")), dir)
+        Self::start_program(program.run_as(user, binary("dispatch")), dir, None)
     }
 
-    fn start_program(program: Program, dir: TempDir) -> Self {
-        let mut up = Self { program, dir };
+    fn start_program(program: Program, dir: TempDir, disk: Option<SmallDisk>) -> Self {
+        let mut up = Self {
+            program,
+            _disk: disk,
+            dir,
+        };
         up.program.start();
         up.wait_until_ready(1);
         up
@@ -137,9 +188,9 @@ impl Drop for Up {
     }
 }
 
-fn program(dir: &Path) -> Program {
+fn program(dir: &Path, more: &[&str]) -> Program {
     let state = dir.join("state");
-    let args = ["up", "--state-dir", state.to_str().unwrap()];
+    let args = [&["up", "--state-dir", state.to_str().unwrap()], more].concat();
     Program::new(
         "dispatch",
         &dir.join("up"),
@@ -171,9 +222,7 @@ fn one_at_a_time_and_the_next_one_takes_over_what_runs() {
             .contains(r#""state":"Running""#)
             .then_some(())
     });
-    assert!(up.program.terminate(STEP_TIMEOUT).success());
-    up.program.start();
-    up.wait_until_ready(2);
+    up.restart();
     up.ok(&["wait", &job]);
     assert_eq!(up.ok(&["get", &format!("{job}:result"), "-"]), "kept\n");
 }

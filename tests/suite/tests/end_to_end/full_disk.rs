@@ -1,0 +1,65 @@
+//! A full disk of `dispatch up`: it is told, the server starts and answers, and results go on when
+//! there is room.
+
+use std::fs::File;
+use std::io::Write;
+
+use suite_tests::STEP_TIMEOUT;
+use suite_tests::stack::wait_for;
+
+use crate::up::Up;
+
+#[test]
+fn results_wait_for_room_and_everyone_says_so() {
+    let mut up = Up::start_on_disk(160);
+    up.add_image();
+    let submit = "submit --image busybox:test -- sh -c";
+    let mut arguments: Vec<&str> = submit.split(' ').collect();
+    let script = "head -c 5000000 /dev/urandom > random; until [ -e go ]; do sleep 0.05; done";
+    arguments.push(script);
+    up.ok(&arguments);
+    let running = |up: &Up| {
+        up.ok(&["show", "--json", "1"])
+            .contains(r#""state":"Running""#)
+    };
+    wait_for("the job to run", STEP_TIMEOUT, || {
+        running(&up).then_some(())
+    });
+
+    let state = up.dir.path().join("state");
+    let mut fill = File::create(state.join("fill")).unwrap();
+    while fill.write_all(&[1; 1 << 12]).is_ok() {}
+    let scratch = up.dir.path().join("scratch");
+    let found = std::process::Command::new("find")
+        .arg(&scratch)
+        .args(["-name", "random"])
+        .output();
+    let random = String::from_utf8(found.unwrap().stdout).unwrap();
+    let output = std::path::Path::new(random.trim()).parent().unwrap();
+    File::create(output.join("go")).unwrap();
+
+    let told = format!("the disk of {} is full", state.display());
+    let explained = up.ok(&["explain", "1"]);
+    assert!(explained.contains(&told), "{explained}");
+    let listed = up.dispatch(&["list"]);
+    assert!(listed.status.success(), "{listed:?}");
+    let said = String::from_utf8_lossy(&listed.stderr).into_owned();
+    assert!(said.contains(&told), "{said}");
+    let (code, said) = up.fails(&["wait", "--timeout", "2s", "1"]);
+    assert!(code == 124 && said.contains(&told), "{code} {said}");
+
+    // The server starts and reads, and can remove what is not needed.
+    up.restart();
+    assert!(running(&up));
+    up.ok(&["gc", "--delete", "--older-than", "0"]);
+
+    drop(fill);
+    std::fs::remove_file(state.join("fill")).unwrap();
+    up.ok(&["wait", "1"]);
+    assert!(up.ok(&["get", "--list", "1"]).contains("random"));
+    let listed = up.dispatch(&["list"]);
+    assert!(
+        !String::from_utf8_lossy(&listed.stderr).contains(&told),
+        "{listed:?}"
+    );
+}
