@@ -47,6 +47,7 @@ impl Global {
 pub enum Command {
     Up(commands::up::Up),
     Submit(Box<commands::submit::Submit>),
+    Run(Box<commands::run_job::Run>),
     #[command(visible_alias = "ls")]
     List(commands::list::List),
     Show(commands::show::Show),
@@ -76,7 +77,7 @@ impl Command {
     /// Whether the exit status is that of the job.
     pub fn waits_for_job(&self) -> bool {
         match self {
-            Command::Wait(_) => true,
+            Command::Wait(_) | Command::Run(_) => true,
             Command::Submit(submit) => submit.wait,
             _ => false,
         }

@@ -19,15 +19,15 @@ pub enum Exit {
     AlreadyUp,
     /// `get` would overwrite files.
     WouldOverwrite,
-    /// `wait`, `submit --wait`: the job was cancelled or is on hold, so it has no exit code.
+    /// `run`, `wait`, `submit --wait`: the job was cancelled or is on hold, so it has no exit code.
     Cancelled,
     /// `wait --timeout`: the job did not end in time.
     TimedOut,
-    /// `wait`, `submit --wait`: dispatch itself failed.
+    /// `run`, `wait`, `submit --wait`: dispatch itself failed.
     WaitFailed,
-    /// `wait`, `submit --wait`: Ctrl-C ended the wait, and the job goes on.
+    /// `run`, `wait`, `submit --wait`: Ctrl-C ended the wait, and the job goes on.
     Interrupted,
-    /// `wait`, `submit --wait`: exit code of the command of the job.
+    /// `run`, `wait`, `submit --wait`: exit code of the command of the job.
     Job(u8),
 }
 
@@ -73,7 +73,7 @@ Exit status:
   6    'up': already running on this state directory
   7    'get': files are in the way and --force was not given
 
-'wait' and 'submit --wait' end with the exit code of the job's command (128+N if signal N killed it), or:
+'run', 'wait' and 'submit --wait' end with the exit code of the job's command (128+N if signal N killed it), or:
   2    the command line is wrong; nothing was submitted
   123  the job was cancelled or is on hold, so there is no exit code
   124  --timeout is over and the job is not

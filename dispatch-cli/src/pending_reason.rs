@@ -1,7 +1,8 @@
 //! Finds out what a job waits for while a command waits for the job.
 //!
-//! The reason comes from the disk of `dispatch up` if it is full. For a pending job it comes from the status page of the dispatcher on this machine, from the record of the
-//! container, or from the last log entry of a dispatcher on the server.
+//! The reason comes from the disk of `dispatch up` if it is full. For a pending job it comes from
+//! the status page of the dispatcher on this machine, from the record of the container, or from the
+//! last log entry of a dispatcher on the server.
 
 use std::time::Duration;
 
@@ -122,8 +123,7 @@ impl PendingReasons {
         self.last_note.clone()
     }
 
-    /// Returns the reason if it was not the last one reported, and is old enough or does not pass by
-    /// itself.
+    /// Returns the reason if it is not the last one reported, and old enough or lasting.
     pub fn take_new(&mut self, reason: PendingReason, now: Instant) -> Option<PendingReason> {
         let since = match &self.current {
             Some((current, since)) if *current == reason => *since,

@@ -6,7 +6,7 @@ use clap::CommandFactory;
 use crate::cli::{Cli, Command};
 use crate::commands::{
     completions, demand, env, explain, gc, get, hold, image, info, kill, list, logs, priority, put,
-    retry, rm, show, submit, token, up, user, wait,
+    retry, rm, run_job, show, submit, token, up, user, wait,
 };
 use crate::error::CliError;
 use crate::exit::Exit;
@@ -30,6 +30,7 @@ pub async fn run(cli: Cli) -> Result<Exit, CliError> {
         }
         Command::Man(man) => completions::man(&man, Cli::command(), out)?,
         Command::Submit(submit) => return submit::run(*submit, &session()?, out).await,
+        Command::Run(run) => return run_job::run(*run, &session()?, out).await,
         Command::Wait(wait) => return wait::run(wait, &session()?, out).await,
         Command::List(list) => list::run(list, &session()?, out).await?,
         Command::Show(show) => show::run(show, &session()?, out).await?,

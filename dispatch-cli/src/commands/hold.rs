@@ -4,9 +4,9 @@
 use clap::Args;
 use serde_json::json;
 
-use crate::commands::submit::DEFAULT_PRIORITY;
 use crate::error::CliError;
 use crate::job::{HELD_PRIORITY_PROPERTY, JobState, KILLED_PROPERTY};
+use crate::job_request::DEFAULT_PRIORITY;
 use crate::jobs;
 use crate::printer::{Output, eprint_note};
 use crate::selection::{Scope, Selection, leave_alone};

@@ -1,28 +1,17 @@
 //! `dispatch logs`: prints the log of a job, and follows it.
 
-use std::io::{IsTerminal, Write};
-use std::pin::pin;
-use std::time::Duration;
-
 use clap::Args;
-use serde_json::json;
-use tokio::time::{Instant, sleep};
 
 use crate::error::CliError;
 use crate::job::{Job, JobState};
 use crate::job_id::JobId;
 use crate::jobs;
 use crate::log_files::{self, LogFiles};
-use crate::log_line::Line;
-use crate::printer::{Output, eprint_note};
+use crate::log_follower::{LogFollower, LogProgress};
+use crate::log_printer::LinePrinter;
+use crate::printer::Output;
 use crate::session::Session;
-use crate::text::for_terminal;
-use crate::watch::{Outage, Watch};
-
-/// Intervals between two reads of a live log: after new lines, and the maximum while there are
-/// none.
-const POLL_INTERVAL: Duration = Duration::from_millis(250);
-const MAX_POLL_INTERVAL: Duration = Duration::from_millis(1500);
+use crate::watch::Watch;
 
 /// Show what a job printed: its standard output on standard output, its standard error on standard
 /// error
@@ -50,7 +39,7 @@ pub struct Logs {
 
 pub async fn run(args: Logs, session: &Session, out: Output) -> Result<(), CliError> {
     let client = &session.client;
-    let mut job = jobs::find(client, &args.job).await?;
+    let job = jobs::find(client, &args.job).await?;
     if args.files {
         let names = log_files::names(client, &job).await?;
         return match out.json {
@@ -73,41 +62,15 @@ pub async fn run(args: Logs, session: &Session, out: Output) -> Result<(), CliEr
     if !args.follow && !files.has_begun() {
         check_log_exists(&args, session, &job).await?;
     }
-    if args.follow && job.verdict().is_none() {
+    if args.follow {
         let mut watch = Watch::new(client);
-        let mut outage = Outage::default();
-        let mut activity = None;
-        let mut interval = POLL_INTERVAL;
-        while job.verdict().is_none() {
-            print_activity(&job, &mut activity);
-            let uuids: Vec<String> = job.uuids().map(str::to_owned).collect();
-            let mut pause = pin!(watch.wait_for_change(&uuids));
-            loop {
-                tokio::select! {
-                    () = &mut pause => break,
-                    () = sleep(interval) => {}
-                }
-                let is_new = files
-                    .read_live(&job, |name, line| printer.print(name, line))
-                    .await?;
-                interval = match is_new {
-                    true => POLL_INTERVAL,
-                    false => (interval * 3 / 2).min(MAX_POLL_INTERVAL),
-                };
-            }
-            let Some(fresh) = outage.tolerate(
-                jobs::refresh(client, &job).await,
-                Instant::now(),
-                &eprint_note,
-            )?
-            else {
-                continue;
-            };
-            job = fresh;
-            files
-                .read(&job, |name, line| printer.print(name, line))
-                .await?;
-        }
+        let mut follower = LogFollower {
+            session,
+            files: &mut files,
+            printer: &mut printer,
+            progress: LogProgress::Notes(None),
+        };
+        follower.until_end(job, &mut watch).await?;
     }
     files.finish(|name, line| printer.print(name, line))
 }
@@ -136,60 +99,5 @@ async fn check_log_exists(args: &Logs, session: &Session, job: &Job) -> Result<(
             present: names.join(", "),
         }),
         _ => Ok(()),
-    }
-}
-
-/// Prints the state and activity of the job when they change.
-fn print_activity(job: &Job, last: &mut Option<String>) {
-    let activity = job
-        .container
-        .as_ref()
-        .and_then(|c| c.runtime_status.activity.clone());
-    let now = Some(match activity {
-        Some(activity) => format!("{}: {activity}", job.state().as_str()),
-        None => job.state().as_str().to_owned(),
-    });
-    if *last != now {
-        eprint_note(&format!("dispatch: {}", now.as_deref().unwrap_or_default()));
-        *last = now;
-    }
-}
-
-struct LinePrinter {
-    timestamps: bool,
-    out: Output,
-}
-
-impl LinePrinter {
-    fn print(&mut self, file: &str, line: Line<'_>) -> Result<(), CliError> {
-        if self.out.json {
-            let text = String::from_utf8_lossy(line.text);
-            return self.out.json(
-                &json!({"file": file, "time": line.time, "text": text, "ended": line.ended}),
-            );
-        }
-        let mut bytes = Vec::with_capacity(line.text.len() + 40);
-        if let (true, Some(time)) = (self.timestamps, line.time) {
-            bytes.extend_from_slice(time.as_bytes());
-            bytes.push(b' ');
-        }
-        bytes.extend_from_slice(line.text);
-        if line.ended {
-            bytes.push(b'\n');
-        }
-        let is_terminal = match file {
-            "stderr.txt" => std::io::stderr().is_terminal(),
-            _ => std::io::stdout().is_terminal(),
-        };
-        if is_terminal {
-            bytes = for_terminal(&bytes).into_bytes();
-        }
-        if file == "stderr.txt" {
-            return std::io::stderr()
-                .lock()
-                .write_all(&bytes)
-                .map_err(CliError::Output);
-        }
-        self.out.bytes(&bytes)
     }
 }

@@ -16,6 +16,7 @@ pub mod priority;
 pub mod put;
 pub mod retry;
 pub mod rm;
+pub mod run_job;
 pub mod show;
 pub mod submit;
 pub mod token;

@@ -4,9 +4,9 @@ use arvados_client::client::Call;
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::commands::submit;
 use crate::error::CliError;
 use crate::job::JobState;
+use crate::job_request;
 use crate::printer::{Output, eprint_note};
 use crate::selection::{Scope, Selection, leave_alone};
 use crate::session::Session;
@@ -56,8 +56,8 @@ pub async fn run(args: Retry, session: &Session, out: Output) -> Result<(), CliE
         let old: Value = client.send(Call::get(path)).await?;
         let attributes = copy(&old);
         let image = job.request.container_image.clone();
-        let new = submit::commit_numbered(client, attributes, &image).await?;
-        submit::announce(&new, out)?;
+        let new = job_request::commit_numbered(client, attributes, &image).await?;
+        job_request::announce(&new, out)?;
     }
     Ok(())
 }
@@ -73,7 +73,7 @@ fn copy(old: &Value) -> Value {
         }
     }
     let priority = old["priority"].as_i64().filter(|priority| *priority > 0);
-    new["priority"] = json!(priority.unwrap_or(submit::DEFAULT_PRIORITY.into()));
+    new["priority"] = json!(priority.unwrap_or(job_request::DEFAULT_PRIORITY.into()));
     // A dispatcher raises it after evictions, and lowers it if no other attempt can succeed.
     let attempts = old["container_count_max"].as_u64().unwrap_or(MAX_ATTEMPTS);
     new["container_count_max"] = json!(attempts.clamp(1, MAX_ATTEMPTS));

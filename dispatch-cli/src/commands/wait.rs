@@ -142,6 +142,12 @@ async fn report(session: &Session, job: &Job, out: Output) -> Result<Exit, CliEr
             eprint_note(&strip_control(&line));
         }
     }
+    report_end(job, out)
+}
+
+/// Prints how the job ended.
+pub fn report_end(job: &Job, out: Output) -> Result<Exit, CliError> {
+    let exit = job.verdict().unwrap_or(Exit::TimedOut);
     if out.json {
         out.json(&summary(job))?;
         return Ok(exit);

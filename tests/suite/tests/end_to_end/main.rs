@@ -23,6 +23,7 @@ mod overseer;
 mod process_faults;
 mod rejected_jobs;
 mod removal;
+mod run_job;
 mod sdk;
 mod secrets;
 mod security;

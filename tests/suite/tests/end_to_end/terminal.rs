@@ -74,6 +74,31 @@ fn a_terminal_has_one_line_that_ctrl_c_ends() {
     assert_eq!(listed.matches(r#""state":"Queued""#).count(), 5, "{listed}");
 }
 
+/// The line of `run` ends before the first line of the job, and Ctrl-C leaves the job alone.
+#[test]
+fn run_on_a_terminal_shows_what_the_job_prints() {
+    let up = Up::start();
+    up.add_image();
+    let script = "run --image busybox:test -- sh -c 'echo pri\"\"nted; sleep 300'";
+    let (code, shown) = on_terminal(&up, 80, script, "printed");
+    assert_eq!(code, 130, "{shown}");
+    assert!(shown.contains("dispatch: job 1"), "{shown}");
+    assert!(shown.contains(ADVICE), "{shown}");
+    // The first line of the file, which names the command, does not have the word.
+    let printed = shown.split('\n').find(|line| line.contains("printed"));
+    let printed = printed
+        .unwrap_or_else(|| panic!("{shown:?}"))
+        .rsplit("\u{1b}[2K")
+        .next()
+        .unwrap();
+    assert_eq!(printed.trim(), "printed", "{shown}");
+    assert!(
+        up.ok(&["show", "--json", "1"])
+            .contains(r#""state":"Running""#)
+    );
+    up.ok(&["kill", "1"]);
+}
+
 /// Standard output has results only. Standard error says the impossible at once.
 #[test]
 fn a_pipe_has_results_only() {

@@ -1,0 +1,123 @@
+//! Follows the log of a job until the job has ended.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use crate::error::CliError;
+use crate::job::{Job, JobState};
+use crate::jobs;
+use crate::log_files::LogFiles;
+use crate::log_printer::LinePrinter;
+use crate::printer::eprint_note;
+use crate::session::Session;
+use crate::wait_progress::WaitProgress;
+use crate::watch::{Outage, Watch};
+
+/// Intervals between two reads of a live log: after new lines, and the maximum while there are
+/// none.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+const MAX_POLL_INTERVAL: Duration = Duration::from_millis(1500);
+
+/// How the state of the job is shown beside its log.
+pub enum LogProgress {
+    /// A note for each state and activity; the last one.
+    Notes(Option<String>),
+    /// As while waiting, until the job runs: then its own lines are shown.
+    UntilRunning(Option<Box<WaitProgress>>),
+}
+
+/// Prints the log of a job while it grows.
+pub struct LogFollower<'a> {
+    pub session: &'a Session,
+    pub files: &'a mut LogFiles,
+    pub printer: &'a mut LinePrinter,
+    pub progress: LogProgress,
+}
+
+impl LogFollower<'_> {
+    /// Prints new lines until the job has ended. Lines without an end are not printed yet.
+    pub async fn until_end(&mut self, mut job: Job, watch: &mut Watch) -> Result<Job, CliError> {
+        let mut outage = Outage::default();
+        let mut interval = POLL_INTERVAL;
+        let client = &self.session.client;
+        while job.verdict().is_none() {
+            self.show_progress(&job).await;
+            let uuids: Vec<String> = job.uuids().map(str::to_owned).collect();
+            let mut pause = pin!(watch.wait_for_change(&uuids));
+            loop {
+                tokio::select! {
+                    () = &mut pause => break,
+                    () = sleep(interval) => {}
+                }
+                let printer = &mut *self.printer;
+                let is_new = self
+                    .files
+                    .read_live(&job, |name, line| printer.print(name, line))
+                    .await?;
+                interval = match is_new {
+                    true => POLL_INTERVAL,
+                    false => (interval * 3 / 2).min(MAX_POLL_INTERVAL),
+                };
+            }
+            let refreshed = jobs::refresh(client, &job).await;
+            let fresh =
+                outage.tolerate(refreshed, Instant::now(), &|text| self.progress.note(text))?;
+            let Some(fresh) = fresh else {
+                continue;
+            };
+            job = fresh;
+            self.progress.end_before_lines(&job);
+            let printer = &mut *self.printer;
+            self.files
+                .read(&job, |name, line| printer.print(name, line))
+                .await?;
+        }
+        Ok(job)
+    }
+
+    async fn show_progress(&mut self, job: &Job) {
+        match &mut self.progress {
+            LogProgress::Notes(last) => print_activity(job, last),
+            LogProgress::UntilRunning(Some(progress)) => {
+                progress.show(self.session, job, Instant::now()).await;
+            }
+            LogProgress::UntilRunning(None) => {}
+        }
+    }
+}
+
+impl LogProgress {
+    fn note(&self, text: &str) {
+        match self {
+            LogProgress::UntilRunning(Some(progress)) => progress.note(text),
+            _ => eprint_note(text),
+        }
+    }
+
+    /// Removes the line before the first line of the log.
+    fn end_before_lines(&mut self, job: &Job) {
+        if let LogProgress::UntilRunning(progress) = self
+            && !matches!(job.state(), JobState::Queued | JobState::Locked)
+        {
+            *progress = None;
+        }
+    }
+}
+
+/// Prints the state and activity of the job when they change.
+fn print_activity(job: &Job, last: &mut Option<String>) {
+    let activity = job
+        .container
+        .as_ref()
+        .and_then(|c| c.runtime_status.activity.clone());
+    let now = Some(match activity {
+        Some(activity) => format!("{}: {activity}", job.state().as_str()),
+        None => job.state().as_str().to_owned(),
+    });
+    if *last != now {
+        eprint_note(&format!("dispatch: {}", now.as_deref().unwrap_or_default()));
+        *last = now;
+    }
+}
