@@ -54,6 +54,9 @@ pub struct Report {
     /// Blocks that stay.
     pub kept_blocks: u64,
     pub kept_bytes: u64,
+    /// Those of them that no collection refers to, and that are too young.
+    pub young_blocks: u64,
+    pub young_bytes: u64,
     /// Whether another call would remove more.
     pub more: bool,
 }
@@ -87,9 +90,14 @@ pub fn collect(app: &App, request: Request) -> Result<Report> {
     };
     let mut candidates = Vec::new();
     app.blocks.for_each(|block| {
-        if used.contains(&block.hash) || block.stored_at >= before {
+        let is_used = used.contains(&block.hash);
+        if is_used || block.stored_at >= before {
             report.kept_blocks += 1;
             report.kept_bytes += block.bytes;
+            if !is_used {
+                report.young_blocks += 1;
+                report.young_bytes += block.bytes;
+            }
             return Ok(());
         }
         if request.dry_run {

@@ -10,7 +10,8 @@ const ANY_DRIVER: &str = "0.1";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpus {
     stack: String,
-    count: u32,
+    /// At least 1.
+    pub count: u32,
 }
 
 impl Gpus {

@@ -20,6 +20,9 @@ pub const KILLED_PROPERTY: &str = "dispatch_killed";
 /// Property with the priority that a held or killed job had.
 pub const HELD_PRIORITY_PROPERTY: &str = "dispatch_held_priority";
 
+/// Property of a request that was removed and keeps its number from being given again.
+pub const REMOVED_PROPERTY: &str = "dispatch_removed";
+
 /// Numbers are below this: what JSON readers keep exactly.
 const MAX_NUMBER: u64 = 1 << 53;
 
@@ -156,9 +159,7 @@ impl Job {
 
     /// Whether it was killed before it started.
     fn was_killed(&self) -> bool {
-        let properties = self.request.extra.get("properties");
-        properties.and_then(|properties| properties.get(KILLED_PROPERTY))
-            == Some(&Value::Bool(true))
+        has_flag(&self.request, KILLED_PROPERTY)
     }
 
     /// The properties of the request. An update replaces all of them.
@@ -242,6 +243,16 @@ impl Job {
         let container = self.request.container_uuid.as_ref();
         std::iter::once(self.request.uuid.as_str()).chain(container.map(|uuid| uuid.as_str()))
     }
+}
+
+/// Whether the request was removed, and only keeps its number from being given again.
+pub fn is_removed(request: &ContainerRequest) -> bool {
+    has_flag(request, REMOVED_PROPERTY)
+}
+
+fn has_flag(request: &ContainerRequest, property: &str) -> bool {
+    let properties = request.extra.get("properties");
+    properties.and_then(|properties| properties.get(property)) == Some(&Value::Bool(true))
 }
 
 /// The number of a request, if it belongs to `user`.

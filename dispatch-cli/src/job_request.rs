@@ -17,6 +17,7 @@ use crate::input_mount;
 use crate::input_spec::{self, InputSpec, InputSpecError, Source};
 use crate::job::{Job, number_of};
 use crate::jobs;
+use crate::local_status::Resources;
 use crate::printer::{Output, eprint_note};
 use crate::session::Session;
 
@@ -46,7 +47,8 @@ pub struct JobFlags {
     /// Scratch space: disk space for the output
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = units::parse_positive_size)]
     pub scratch: u64,
-    /// Maximum run time; the job is stopped after it [default: no limit]
+    /// Maximum run time; the job is stopped after it, and its output is not saved [default: no
+    /// limit]
     #[arg(long, value_name = "TIME", value_parser = units::parse_whole_seconds)]
     pub time: Option<Duration>,
     /// Priority from 1 to 1000; a larger one starts sooner. 0 puts the job on hold
@@ -91,6 +93,18 @@ pub struct JobFlags {
     /// Command of the job, with its arguments
     #[arg(required = true, last = true, value_name = "CMD")]
     pub command: Vec<String>,
+}
+
+impl JobFlags {
+    /// What the job takes of its machine.
+    pub fn resources(&self) -> Resources {
+        Resources {
+            cpus: self.cpus.into(),
+            ram: self.memory,
+            scratch: self.scratch,
+            gpus: self.gpus.as_ref().map_or(0, |gpus| gpus.count.into()),
+        }
+    }
 }
 
 fn workdir(text: &str) -> Result<String, String> {

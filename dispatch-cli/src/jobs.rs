@@ -10,7 +10,7 @@ use arvados_client::{Client, ContainerUuid};
 use serde_json::{Map, Value, json};
 
 use crate::error::CliError;
-use crate::job::{ID_PROPERTY, Job, USER_PROPERTY, number_of};
+use crate::job::{ID_PROPERTY, Job, JobState, USER_PROPERTY, is_removed, number_of};
 use crate::job_id::JobId;
 use crate::text::strip_control;
 
@@ -45,7 +45,7 @@ pub async fn find(client: &Client, id: &JobId) -> Result<Job, CliError> {
         }
         JobId::Number(number) => {
             let requests = requests_with_number(client, &user, *number).await?;
-            let mut requests = requests.into_iter();
+            let mut requests = requests.into_iter().filter(|request| !is_removed(request));
             let first = requests.next().ok_or(()).map_err(missing)?;
             let others: Vec<String> = requests.map(|r| r.uuid.to_string()).collect();
             if !others.is_empty() {
@@ -159,9 +159,18 @@ pub async fn own(client: &Client, query: Query) -> Result<Vec<Job>, CliError> {
             request.uuid.as_str()
         })
         .await?;
+    requests.retain(|request| !is_removed(request));
     requests.sort_by(|a, b| (a.created_at, &a.uuid).cmp(&(b.created_at, &b.uuid)));
     let containers = containers_of(client, &requests).await?;
     Ok(join(requests, &containers, &user))
+}
+
+/// The user's jobs that have not ended.
+pub async fn open(client: &Client) -> Result<Vec<Job>, CliError> {
+    let mut open = own(client, Query::new().filter("state", "=", "Committed")).await?;
+    // A job on hold may be released.
+    open.retain(|job| !matches!(job.state(), JobState::Complete | JobState::Cancelled));
+    Ok(open)
 }
 
 /// The containers of requests, by uuid.
@@ -207,10 +216,13 @@ pub async fn newest(
         client.current_user(),
         client.page::<ContainerRequest>(REQUESTS, &query)
     )?;
-    let available = page.items_available.unwrap_or(page.items.len() as u64);
-    let containers = containers_of(client, &page.items).await?;
-    let jobs = join(page.items, &containers, user.uuid.as_str());
-    Ok((jobs, available))
+    let (available, found) = (page.items_available, page.items.len() as u64);
+    let mut requests = page.items;
+    requests.retain(|request| !is_removed(request));
+    let removed = found - requests.len() as u64;
+    let containers = containers_of(client, &requests).await?;
+    let jobs = join(requests, &containers, user.uuid.as_str());
+    Ok((jobs, available.unwrap_or(found).saturating_sub(removed)))
 }
 
 /// The requests of this user with this number, oldest first.

@@ -27,6 +27,15 @@ pub struct Resources {
 }
 
 impl Resources {
+    /// Whether a job with these requests fits if nothing else runs.
+    pub fn can_hold(self, job: Self) -> bool {
+        let (has, wants) = (self, job);
+        has.cpus >= wants.cpus
+            && has.ram >= wants.ram
+            && has.scratch >= wants.scratch
+            && has.gpus >= wants.gpus
+    }
+
     /// In words, such as "2 CPUs, 24 GiB memory, 58 GiB scratch, 1 GPU".
     pub fn description(self) -> String {
         let mut text = format!(

@@ -182,6 +182,11 @@ impl StateDir {
     /// The server of the running `dispatch up`.
     pub fn server(&self) -> Result<ServerRecord, StateError> {
         let dir = || self.path.display().to_string();
+        if let Err(source) = File::open(self.join("lock"))
+            && source.kind() == io::ErrorKind::PermissionDenied
+        {
+            return Err(io_error(&self.path, source));
+        }
         if !self.is_up() {
             return Err(StateError::NotUp(dir()));
         }

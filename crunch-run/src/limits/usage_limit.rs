@@ -124,8 +124,12 @@ impl LimitExceeded {
         match self.resource {
             Resource::CpuTime => "this site limits CPU time",
             Resource::ScratchBytes | Resource::ScratchFiles => "this site limits scratch space",
-            Resource::RequestedScratch => "ask for more capacity of a tmp mount",
-            Resource::MountBytes(_) => "ask for more capacity of that mount",
+            Resource::RequestedScratch => {
+                "ask for more capacity of a tmp mount (--scratch of dispatch submit)"
+            }
+            Resource::MountBytes(_) => {
+                "ask for more capacity of that mount (--scratch of dispatch submit)"
+            }
             Resource::OutputBytes => "this site limits the size of outputs",
             Resource::Memory | Resource::WatchedMemory => {
                 "ask for more (ram; --memory of dispatch submit)"

@@ -2,17 +2,18 @@
 //! the container's own exit. Pure.
 
 mod kind;
+mod memory_limit;
 pub mod result;
 
 use std::time::Duration;
 
 use arvados_client::Pdh;
 use arvados_client::records::{ContainerState, RuntimeStatus};
-use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 pub use self::kind::{Responsibility, VerdictKind};
+use self::memory_limit::memory_limit_reason;
 use crate::limits::{LimitExceeded, Resource};
 use crate::node::broken_node;
 use crate::node::signals;
@@ -254,59 +255,6 @@ fn attribute(reason: &str, otherwise: VerdictKind) -> VerdictKind {
     }
 }
 
-/// The reason for an out-of-memory kill, with advice.
-fn memory_limit_reason(exit: &Exit, limit: Option<u64>) -> Option<Reason> {
-    if !exit.oom_killed {
-        return None;
-    }
-    let requested = limit;
-    let limit = match exit.job_group {
-        Some(group) => group.limit,
-        None => limit,
-    };
-    let mut used = match (exit.peak_memory, limit) {
-        (Some(peak), Some(limit)) => format!("used {} of {}", size(peak), size(limit)),
-        (Some(peak), None) => format!("used {}", size(peak)),
-        (None, Some(limit)) => format!("its limit is {}", size(limit)),
-        (None, None) => "its memory use is unknown".to_owned(),
-    };
-    if let (Some(requested), Some(limit)) = (requested, limit)
-        && requested < limit
-    {
-        used += &format!(" ({} requested, the rest for crunch-run)", size(requested));
-    }
-    let who = match exit.status {
-        ExitStatus::Code(0) => "a process of it was killed by its memory limit",
-        _ => "killed by its memory limit",
-    };
-    let bytes = |n: Option<u64>| n.map_or("unknown".to_owned(), |n| format!("{n} bytes"));
-    let sentence = format!("{who}: {used}; ask for more (ram; --memory of dispatch submit)");
-    if exit.killed_for_memory {
-        let detail = format!(
-            "crunch-run measured {} in its processes and killed it: nothing else limits memory here; limit {}; {}",
-            bytes(exit.peak_memory),
-            bytes(limit),
-            describe_exit(exit)
-        );
-        return Some(Reason::new(sentence, detail));
-    }
-    Some(Reason::new(
-        sentence,
-        format!(
-            "{} counts {} out-of-memory kill{}; highest use {}, limit {}; {}",
-            match exit.job_group {
-                Some(_) => "the control group of its job",
-                None => "its control group",
-            },
-            exit.oom_kills,
-            if exit.oom_kills == 1 { "" } else { "s" },
-            bytes(exit.peak_memory),
-            bytes(limit),
-            describe_exit(exit)
-        ),
-    ))
-}
-
 /// The reason for processes that the kernel refused to start.
 fn refused_processes(exit: &Exit, processes: Processes) -> Option<Reason> {
     let Processes { refused, limit } = processes;
@@ -322,10 +270,6 @@ fn refused_processes(exit: &Exit, processes: Processes) -> Option<Reason> {
             ),
         )
     })
-}
-
-fn size(bytes: u64) -> String {
-    ByteSize::b(bytes).display().iec().to_string()
 }
 
 /// The exit status in upstream's words.

@@ -188,7 +188,7 @@ fn endings_and_their_verdicts() {
             Cancelled,
             Some(137),
             VerdictKind::ScratchBytes,
-            "it was stopped because it used 3.0 MiB of 2.0 MiB at /out; ask for more capacity of that mount",
+            "it was stopped because it used 3.0 MiB of 2.0 MiB at /out; ask for more capacity of that mount (--scratch of dispatch submit)",
         ),
         (
             Ending::NotStarted {

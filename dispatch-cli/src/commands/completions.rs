@@ -1,6 +1,8 @@
 //! `dispatch completions` and `dispatch man`: generated from the definition of the command line.
 
+use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
+use std::process::{self, Stdio};
 
 use clap::{Args, Command};
 use clap_complete::Shell;
@@ -45,5 +47,24 @@ pub fn man(args: &Man, command: Command, out: Output) -> Result<(), CliError> {
     Page::new(command)
         .render(&mut page)
         .map_err(CliError::Output)?;
-    out.bytes(&page)
+    match io::stdout().is_terminal() && show_page(&page) {
+        true => Ok(()),
+        false => out.bytes(&page),
+    }
+}
+
+/// Shows the page with the program `man`. False without it.
+fn show_page(page: &[u8]) -> bool {
+    let shown = process::Command::new("man")
+        .args(["-l", "-"])
+        .stdin(Stdio::piped())
+        .spawn();
+    let Ok(mut man) = shown else {
+        return false;
+    };
+    if let Some(mut input) = man.stdin.take() {
+        // Who leaves the pager early does not read it all.
+        let _ = input.write_all(page);
+    }
+    man.wait().is_ok_and(|status| status.success())
 }

@@ -12,7 +12,7 @@ use crate::error::CliError;
 use crate::printer::{Output, eprint_note};
 use crate::session::Session;
 use crate::text::plural;
-use units::format_size;
+use units::{format_duration, format_size};
 
 /// Timeout of one call, which removes up to 20,000 blocks.
 const CALL_TIMEOUT: Duration = Duration::from_secs(900);
@@ -31,8 +31,8 @@ pub struct Gc {
     /// Also the collections in the trash, of all users
     #[arg(long)]
     pub empty_trash: bool,
-    /// Minimum age of what is removed; with 0, whoever is storing a collection may have to do it
-    /// again
+    /// Minimum age of blocks, and minimum time in the trash; with 0, who is storing a collection may
+    /// have to do it again
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = units::parse_duration)]
     pub older_than: Duration,
 }
@@ -46,6 +46,8 @@ struct Report {
     collections: u64,
     kept_blocks: u64,
     kept_bytes: u64,
+    young_blocks: u64,
+    young_bytes: u64,
     more: bool,
 }
 
@@ -70,22 +72,33 @@ pub async fn run(args: Gc, session: &Session, out: Output) -> Result<(), CliErro
     if out.json {
         return out.json(&json!({"deleted": args.delete, "report": total}));
     }
-    let (verb, hint) = match args.delete {
-        true => ("removed", ""),
-        false => ("can be removed", "; do it with --delete"),
+    let verb = if args.delete {
+        "removed"
+    } else {
+        "can be removed"
     };
+    let blocks = |count, bytes| format!("{} ({})", plural(count, "block"), format_size(bytes));
     let trash = match total.collections {
         0 => String::new(),
         count => format!("{} in the trash and ", plural(count, "collection")),
     };
-    let (blocks, size) = (plural(total.blocks, "block"), format_size(total.bytes));
-    let kept = plural(total.kept_blocks, "block");
-    let kept_size = format_size(total.kept_bytes);
-    out.line(&format!(
-        "{trash}{blocks} ({size}) {verb}; {kept} ({kept_size}) in use or too young"
-    ))?;
-    if !hint.is_empty() && total.blocks + total.collections > 0 {
-        eprint_note(&format!("dispatch: nothing was removed{hint}"));
+    let (gone, kept) = (
+        blocks(total.blocks, total.bytes),
+        blocks(total.kept_blocks, total.kept_bytes),
+    );
+    out.line(&format!("{trash}{gone} {verb}; {kept} stay"))?;
+    if total.young_blocks > 0 {
+        let young = blocks(total.young_blocks, total.young_bytes);
+        let age = format_duration(args.older_than);
+        eprint_note(&format!(
+            "{young} of these are unused, but not older than {age} (--older-than)"
+        ));
+    }
+    if !args.empty_trash {
+        eprint_note("collections in the trash count as used; --empty-trash deletes those, too");
+    }
+    if !args.delete && total.blocks + total.collections > 0 {
+        eprint_note("nothing was removed; do it with --delete");
     }
     Ok(())
 }

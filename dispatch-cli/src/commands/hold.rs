@@ -1,6 +1,7 @@
 //! `dispatch hold` and `dispatch release`: keep jobs that have not started from starting, and let
 //! them start.
 
+use arvados_client::records::RequestState;
 use clap::Args;
 use serde_json::json;
 
@@ -57,7 +58,8 @@ pub async fn release(args: Release, session: &Session, out: Output) -> Result<()
     let client = &session.client;
     let mut released = 0;
     for job in args.selection.find(client, Scope::Open).await? {
-        let is_open = job.request.priority == 0
+        let is_open = job.request.state == RequestState::Committed
+            && job.request.priority == 0
             && matches!(job.state(), JobState::Held | JobState::Cancelled);
         if !is_open {
             leave_alone(&job);

@@ -12,7 +12,8 @@ use crate::session::Session;
 
 /// Stop jobs, wherever they are: queued, being started, or running
 ///
-/// Sets the priority to 0. A running job gets SIGTERM first, and SIGKILL if it does not end.
+/// Sets the priority to 0. A running job gets SIGTERM first, and SIGKILL if it does not end. Its
+/// output is not saved.
 #[derive(Debug, Args)]
 pub struct Kill {
     #[command(flatten)]

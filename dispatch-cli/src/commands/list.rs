@@ -186,8 +186,9 @@ pub async fn run(args: List, session: &Session, mut out: Output) -> Result<(), C
     }
     if available > jobs.len() as u64 {
         eprint_note(&format!(
-            "{} of {available} jobs; see more with --limit or --all",
-            jobs.len()
+            "{} of {available} jobs; see more with --limit{}",
+            jobs.len(),
+            if args.all { "" } else { " or --all" }
         ));
     }
     Ok(())

@@ -1,13 +1,12 @@
 //! `dispatch rm`: removes ended jobs. Their outputs and logs go to the trash.
 
 use arvados_client::Client;
-use arvados_client::filter::Query;
 use clap::Args;
 use serde_json::json;
 
 use crate::delete::delete;
 use crate::error::CliError;
-use crate::job::{Job, JobState};
+use crate::job::{Job, JobState, REMOVED_PROPERTY};
 use crate::jobs;
 use crate::printer::{Output, eprint_note};
 use crate::selection::{Scope, Selection, leave_alone};
@@ -18,7 +17,7 @@ use crate::text::plural;
 ///
 /// Outputs and logs go to the trash, where the server keeps them for two weeks. 'dispatch gc' frees
 /// their space earlier. A job that has not ended is left alone, and so is a job whose output
-/// another one still needs. When the newest job is removed, the next one gets its number.
+/// another one still needs.
 #[derive(Debug, Args)]
 pub struct Rm {
     #[command(flatten)]
@@ -28,7 +27,9 @@ pub struct Rm {
 pub async fn run(args: Rm, session: &Session, out: Output) -> Result<(), CliError> {
     let client = &session.client;
     let jobs = args.selection.find(client, Scope::Any).await?;
-    let open = open_requests(client).await?;
+    let open = jobs::open(client).await?;
+    let user = client.current_user().await?.uuid.to_string();
+    let last_number = jobs::next_number(client, &user).await? - 1;
     let mut removed = 0;
     for job in jobs {
         if !matches!(job.state(), JobState::Complete | JobState::Cancelled) {
@@ -42,7 +43,7 @@ pub async fn run(args: Rm, session: &Session, out: Output) -> Result<(), CliErro
             ));
             continue;
         }
-        remove(client, &job).await?;
+        remove(client, &job, last_number).await?;
         removed += 1;
         if out.json {
             out.json(&json!({"id": job.number, "uuid": job.request.uuid}))?;
@@ -52,18 +53,11 @@ pub async fn run(args: Rm, session: &Session, out: Output) -> Result<(), CliErro
         let jobs = plural(removed, "job");
         let hint = match removed {
             0 => "",
-            _ => "; free the space of outputs and logs with: dispatch gc --empty-trash",
+            _ => "; free the space of outputs and logs with: dispatch gc --empty-trash --delete",
         };
         eprint_note(&format!("{jobs} removed{hint}"));
     }
     Ok(())
-}
-
-/// The user's requests that have not ended.
-async fn open_requests(client: &Client) -> Result<Vec<Job>, CliError> {
-    let mut open = jobs::own(client, Query::new().filter("state", "=", "Committed")).await?;
-    open.retain(|job| job.verdict().is_none());
-    Ok(open)
 }
 
 /// The name of an open job that has the output of `job` as an input.
@@ -94,10 +88,26 @@ async fn user_of_output(
 }
 
 /// The request last: if this is interrupted, the job is still there to be removed again.
-async fn remove(client: &Client, job: &Job) -> Result<(), CliError> {
+async fn remove(client: &Client, job: &Job, last_number: u64) -> Result<(), CliError> {
     let collections = [&job.request.output_uuid, &job.request.log_uuid];
     for uuid in collections.into_iter().flatten() {
         delete(client, &format!("collections/{uuid}")).await?;
     }
+    if job.number == Some(last_number) {
+        keep_number(client, job).await?;
+    }
     delete(client, &format!("container_requests/{}", job.request.uuid)).await
+}
+
+/// Leaves a hidden draft with the number of the job, so that no other job gets it.
+async fn keep_number(client: &Client, job: &Job) -> Result<(), CliError> {
+    let mut properties = job.properties();
+    properties.insert(REMOVED_PROPERTY.to_owned(), true.into());
+    let draft = json!({
+        "name": format!("removed job {}", job.name()), "state": "Uncommitted", "priority": 0,
+        "properties": properties, "command": ["true"], "cwd": ".", "output_path": "/out",
+        "container_image": job.request.container_image,
+    });
+    client.create_container_request(draft).await?;
+    Ok(())
 }

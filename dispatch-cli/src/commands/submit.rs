@@ -5,8 +5,10 @@ use clap::Args;
 use super::wait;
 use crate::error::CliError;
 use crate::exit::Exit;
+use crate::job::Job;
 use crate::job_request::{self, JobFlags};
-use crate::printer::Output;
+use crate::local_status::{self, StatusReply};
+use crate::printer::{Output, eprint_note};
 use crate::session::Session;
 use crate::watch::Watch;
 
@@ -29,12 +31,29 @@ pub struct Submit {
     pub wait: bool,
 }
 
+/// Prints a note if the machine of a local `dispatch up` is too small for the job. A job that is
+/// waited for has the dispatcher's own words.
+async fn warn_if_impossible(flags: &JobFlags, job: &Job, session: &Session) {
+    let StatusReply::Reply(status) = local_status::fetch(session).await else {
+        return;
+    };
+    if let Some(capacity) = status.capacity
+        && !capacity.can_hold(flags.resources())
+    {
+        let (name, capacity) = (job.name(), capacity.description());
+        eprint_note(&format!(
+            "dispatch: job {name} cannot start as it is: this machine has {capacity}"
+        ));
+    }
+}
+
 pub async fn run(args: Submit, session: &Session, out: Output) -> Result<Exit, CliError> {
     // Subscribe before the job exists, so that the end of a short job is not missed.
     let watch = args.wait.then(|| Watch::new(&session.client));
     let job = job_request::submit(&args.job, session).await?;
     let Some(mut watch) = watch else {
         job_request::announce(&job, out)?;
+        warn_if_impossible(&args.job, &job, session).await;
         return Ok(Exit::Ok);
     };
     if !out.json {

@@ -28,6 +28,8 @@ use crate::supervise::{UpError, engine_check, orphans, programs};
 
 /// How long a check of the engines that is not finished may delay the readiness.
 const ENGINE_CHECK_WAIT: Duration = Duration::from_secs(5);
+/// Maximum number of queries for the capacity, which is not known at the first moment.
+const MAX_CAPACITY_QUERIES: u32 = 40;
 const API_SERVER: &str = "dispatch-api";
 const DISPATCHER: &str = "dispatch-local";
 /// Variables that children do not inherit: they get their own server and token, not those of the
@@ -44,9 +46,10 @@ const NOT_INHERITED: [&str; 5] = [
 ///
 /// Prints two environment lines for other programs, the same as 'dispatch env', with the file of
 /// the token instead of the token. Other dispatch commands find this server by themselves, and act
-/// as an ordinary user; 'dispatch user' adds more. Ctrl-C (or SIGTERM) stops both and leaves
-/// running containers alone: the next 'dispatch up' with the same state directory takes them over.
-/// A second 'dispatch up' on the same state directory ends with exit status 6.
+/// as an ordinary user; 'dispatch user' adds more. Ctrl-C, SIGTERM, or the end of the terminal
+/// (unless below nohup) stops both and leaves running containers alone: the next 'dispatch up' with
+/// the same state directory takes them over. A second 'dispatch up' on the same state directory
+/// ends with exit status 6.
 #[derive(Debug, Args)]
 pub struct Up {
     /// Listen address of the server [default: 127.0.0.1 and the port of the last start]
@@ -88,6 +91,8 @@ struct Supervisor {
     sender: mpsc::Sender<Event>,
     record: UpRecord,
     signals: (Signal, Signal),
+    /// `None` if hangups are ignored, as below `nohup`.
+    hangup: Option<Signal>,
     _lock: StateDirLock,
 }
 
@@ -131,6 +136,10 @@ impl Supervisor {
                 listen(SignalKind::terminate())?,
                 listen(SignalKind::interrupt())?,
             ),
+            hangup: match is_hangup_ignored() {
+                true => None,
+                false => Some(listen(SignalKind::hangup())?),
+            },
             state,
             _lock: lock,
         };
@@ -158,6 +167,7 @@ impl Supervisor {
         let event = tokio::select! {
             _ = self.signals.0.recv() => return Ok(None),
             _ = self.signals.1.recv() => return Ok(None),
+            _ = hangup(&mut self.hangup) => return Ok(None),
             event = self.events.recv() => event,
         };
         match &event {
@@ -187,6 +197,23 @@ impl Supervisor {
     fn log_of(&self, name: &str) -> PathBuf {
         self.state.join("logs").join(format!("{name}.log"))
     }
+}
+
+/// The closed terminal of this program.
+async fn hangup(signal: &mut Option<Signal>) -> Option<()> {
+    match signal {
+        Some(signal) => signal.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether this program was started so that it survives its terminal.
+fn is_hangup_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // Signal 1.
+    ignored.is_some_and(|mask| mask & 1 == 1)
 }
 
 async fn run_children(
@@ -256,12 +283,18 @@ async fn run_children(
 /// Prints what containers can have together.
 async fn print_capacity(state: &StateDir) -> Result<(), CliError> {
     let client = Client::new(state.endpoint()?)?;
-    // Without a reply, `dispatch info` says why.
-    if let StatusReply::Reply(status) = local_status::fetch_from(&client, state).await
-        && let Some(capacity) = status.capacity
-    {
-        let capacity = capacity.description();
-        eprint_note(&format!("dispatch: containers can have {capacity}"));
+    for _ in 0..MAX_CAPACITY_QUERIES {
+        // Without a reply, `dispatch info` says why.
+        let StatusReply::Reply(status) = local_status::fetch_from(&client, state).await else {
+            break;
+        };
+        if let Some(capacity) = status.capacity {
+            let capacity = capacity.description();
+            eprint_note(&format!("dispatch: containers can have {capacity}"));
+            break;
+        }
+        // The dispatcher has not looked at the machine yet.
+        sleep_until(Instant::now() + Duration::from_millis(50)).await;
     }
     Ok(())
 }

@@ -41,7 +41,12 @@ pub async fn run(args: Wait, session: &Session, out: Output) -> Result<Exit, Cli
     let deadline = args.timeout.map(|time| Instant::now() + time);
     let mut watch = Watch::new(&session.client);
     let mut first = Exit::Ok;
-    for job in args.selection.find(&session.client, Scope::Open).await? {
+    let jobs = args.selection.find(&session.client, Scope::Open).await?;
+    for (position, mut job) in jobs.into_iter().enumerate() {
+        // The wait for the others took time, and took the events of this job.
+        if position > 0 {
+            job = jobs::refresh(&session.client, &job).await?;
+        }
         let exit = follow(session, job, &mut watch, deadline, out).await?;
         if first == Exit::Ok {
             first = exit;

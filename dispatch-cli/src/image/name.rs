@@ -5,7 +5,11 @@ use std::str::FromStr;
 
 use super::ImageError;
 
-/// Name of an image.
+/// Registries whose name Docker leaves out, and the directory of their official images.
+const DOCKER_HUB: [&str; 3] = ["docker.io/", "index.docker.io/", "registry-1.docker.io/"];
+const OFFICIAL: &str = "library/";
+
+/// Name of an image, in the short form of Docker: `docker.io/library/busybox` is `busybox`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageName {
     /// Repository, like `busybox` or `host:5000/team/tool`.
@@ -41,9 +45,20 @@ impl FromStr for ImageName {
             return Err(bad());
         }
         Ok(Self {
-            repository: repository.to_owned(),
+            repository: short(repository).to_owned(),
             tag: tag.to_owned(),
         })
+    }
+}
+
+/// The repository without what Docker leaves out.
+fn short(repository: &str) -> &str {
+    let of_hub = DOCKER_HUB
+        .iter()
+        .find_map(|hub| repository.strip_prefix(hub));
+    match of_hub {
+        Some(path) => path.strip_prefix(OFFICIAL).unwrap_or(path),
+        None => repository,
     }
 }
 
@@ -64,6 +79,10 @@ mod tests {
             ("busybox:1.36", "busybox", "1.36"),
             ("host:5000/a/b", "host:5000/a/b", "latest"),
             ("host:5000/a/b:x_1", "host:5000/a/b", "x_1"),
+            ("docker.io/library/busybox:1", "busybox", "1"),
+            ("index.docker.io/team/tool", "team/tool", "latest"),
+            ("library/busybox", "library/busybox", "latest"),
+            ("quay.io/library/x", "quay.io/library/x", "latest"),
         ];
         for (text, repository, tag) in rows {
             let name: ImageName = text.parse().unwrap();

@@ -76,7 +76,7 @@ async fn check_unused(client: &Client, uuid: &str, name: &ImageName) -> Result<(
         Err(error) if error.is_not_found() => None,
         Err(error) => return Err(error.into()),
     };
-    let open = jobs::own(client, Query::new().filter("state", "=", "Committed")).await?;
+    let open = jobs::open(client).await?;
     // The request has what the user wrote, and the container the content that it means.
     let needs_it = |job: &&Job| {
         let written = &job.request.container_image;
@@ -88,10 +88,7 @@ async fn check_unused(client: &Client, uuid: &str, name: &ImageName) -> Result<(
             written == uuid || written.parse().is_ok_and(|image: ImageName| image == *name);
         of_request || pdh.is_some() && content == pdh
     };
-    let user = open
-        .iter()
-        .filter(|job| job.verdict().is_none())
-        .find(needs_it);
+    let user = open.iter().find(needs_it);
     match user.map(Job::name) {
         Some(job) => Err(CliError::ImageInUse {
             image: name.to_string(),

@@ -222,7 +222,7 @@ fn newest_of_each(
 /// Value of `container_image`: the portable data hash of a collection, else the name unchanged.
 pub async fn container_image(client: &Client, image: &str) -> Result<String, CliError> {
     if CollectionUuid::parse(image).is_err() {
-        return Ok(image.to_owned());
+        return short_name(client, image).await;
     }
     let missing = || CliError::NoCollection(image.to_owned());
     match client.collection(image).await {
@@ -233,6 +233,28 @@ pub async fn container_image(client: &Client, image: &str) -> Result<String, Cli
         Err(error) if error.is_not_found() => Err(missing()),
         Err(error) => Err(error.into()),
     }
+}
+
+/// The name in Docker's short form, unless the server has the image under the long one.
+async fn short_name(client: &Client, image: &str) -> Result<String, CliError> {
+    let Ok(name) = image.parse::<ImageName>() else {
+        return Ok(image.to_owned());
+    };
+    let is_shortened = !image.starts_with(&name.repository);
+    match is_shortened && !is_linked(client, &[image.to_owned()]).await? {
+        true => Ok(name.to_string()),
+        false => Ok(image.to_owned()),
+    }
+}
+
+/// Whether an image has one of these names or hashes.
+async fn is_linked(client: &Client, names: &[String]) -> Result<bool, CliError> {
+    let query = Query::new()
+        .filter("link_class", "in", [NAME_LINK_CLASS, HASH_LINK_CLASS])
+        .filter("name", "in", names)
+        .limit(1);
+    let page = client.page::<Link>("links", &query).await?;
+    Ok(!page.items.is_empty())
 }
 
 /// Checks that the server has the image, before inputs are uploaded.
@@ -249,14 +271,9 @@ pub async fn check_exists(client: &Client, image: &str) -> Result<(), CliError> 
         format!("sha256:{}", image.trim_start_matches("sha256:")),
     ];
     names.extend(image.parse::<ImageName>().map(|name| name.to_string()));
-    let query = Query::new()
-        .filter("link_class", "in", [NAME_LINK_CLASS, HASH_LINK_CLASS])
-        .filter("name", "in", names)
-        .limit(1);
-    let page = client.page::<Link>("links", &query).await?;
-    match page.items.is_empty() {
-        true => Err(CliError::NoImage(image.to_owned())),
-        false => Ok(()),
+    match is_linked(client, &names).await? {
+        true => Ok(()),
+        false => Err(CliError::NoImage(image.to_owned())),
     }
 }
 

@@ -156,7 +156,7 @@ fn name(choice: EngineChoice) -> &'static str {
 fn advice(choice: EngineChoice) -> &'static str {
     match choice {
         EngineChoice::Auto => {
-            "install one of them: as root crun is the least, for ordinary users apptainer"
+            "install crun or runc; an ordinary user can also use apptainer or rootless podman"
         }
         EngineChoice::Builtin => "run crunch-run as root on a node with cgroups",
         EngineChoice::Oci => "install crun or runc, or name its program with --oci-runtime",

@@ -52,24 +52,69 @@ fn what_is_removed_frees_its_space_and_what_is_needed_stays() {
     ];
     up.ok(&submit);
 
-    // Job 2 has not ended, and needs the output of job 1 and the image.
-    let removed = up.dispatch(&["rm", "1-2"]);
+    // A job on hold needs its input, too.
+    let held = [
+        "submit",
+        "--priority",
+        "0",
+        "--image",
+        "busybox:test",
+        "--input",
+        &input,
+        "--",
+        "true",
+    ];
+    up.ok(&held);
+    up.ok(&["kill", "2"]);
+    up.fails(&["wait", "2"]);
+    let removed = up.dispatch(&["rm", "1"]);
     let said = String::from_utf8_lossy(&removed.stderr).into_owned();
     assert!(
-        said.contains("job 1 is left alone: job 2 needs its output"),
+        said.contains("job 1 is left alone: job 3 needs its output"),
         "{said}"
     );
-    assert!(said.contains("job 2 is left alone: it is"), "{said}");
     let (code, said) = up.fails(&["image", "rm", "busybox:test"]);
     assert!(
-        code == 1 && said.contains("job 2 needs it"),
+        code == 1 && said.contains("job 3 needs it"),
+        "{code} {said}"
+    );
+    up.ok(&["kill", "3"]);
+    up.ok(&submit);
+
+    // Job 4 has not ended, and needs the output of job 1 and the image.
+    let removed = up.dispatch(&["rm", "1-4"]);
+    let said = String::from_utf8_lossy(&removed.stderr).into_owned();
+    assert!(
+        said.contains("job 1 is left alone: job 4 needs its output"),
+        "{said}"
+    );
+    assert!(said.contains("job 4 is left alone: it is"), "{said}");
+    let (code, said) = up.fails(&["image", "rm", "busybox:test"]);
+    assert!(
+        code == 1 && said.contains("job 4 needs it"),
         "{code} {said}"
     );
     gc(&up, "--delete");
     assert!(stored_bytes(&up) > BYTES);
-    up.ok(&["kill", "2"]);
-    up.fails(&["wait", "2"]);
+    up.ok(&["kill", "4"]);
+    up.fails(&["wait", "4"]);
 
+    up.ok(&["rm", "--all"]);
+    assert_eq!(up.ok(&["list", "--all", "-o", "ids"]), "");
+    let (code, _) = up.fails(&["show", "4"]);
+    assert_eq!(code, 3);
+    // No number is given twice.
+    let next = up.ok(&[
+        "submit",
+        "--image",
+        "busybox:test",
+        "--priority",
+        "0",
+        "--",
+        "true",
+    ]);
+    assert!(next.starts_with("5 "), "{next}");
+    up.ok(&["kill", "5"]);
     up.ok(&["rm", "--all"]);
     assert_eq!(up.ok(&["list", "--all", "-o", "ids"]), "");
     up.ok(&["image", "rm", "busybox:test"]);
@@ -77,7 +122,7 @@ fn what_is_removed_frees_its_space_and_what_is_needed_stays() {
     assert_eq!(code, 3);
     let before = stored_bytes(&up);
     assert!(before > BYTES, "it is in the trash");
-    // The container of job 2 needs the input until it has been stopped.
+    // The container of job 4 needs the input until it has been stopped.
     let counted = wait_for("the end of the container", STEP_TIMEOUT, || {
         let counted = gc(&up, "");
         (counted["bytes"].as_u64().unwrap() > BYTES).then_some(counted)

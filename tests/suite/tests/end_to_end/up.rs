@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -232,7 +233,7 @@ fn a_job_from_files_to_files() {
     let up = Up::start();
     up.add_image();
     std::fs::write(up.dir.path().join("words.txt"), "one two three").unwrap();
-    let submit = "submit --image busybox:test --input words=words.txt --memory 32MiB --time 1m --wait -- sh -c";
+    let submit = "submit --image docker.io/library/busybox:test --input words=words.txt --memory 32MiB --time 1m --wait -- sh -c";
     let mut args: Vec<&str> = submit.split(' ').collect();
     // Without --workdir, a command starts in the directory that becomes its output.
     args.push("wc -w </input/words >count; echo counted");
@@ -257,6 +258,92 @@ fn a_job_from_files_to_files() {
     assert_eq!(events[2]["text"], "has ended: Complete, with exit code 0");
     let info = up.ok(&["info"]);
     assert!(info.contains("CPU"), "{info}");
+    // What can never start is said at once.
+    let submitted = up.dispatch(&[
+        "submit",
+        "--image",
+        "busybox:test",
+        "--cpus",
+        "1000",
+        "--",
+        "true",
+    ]);
+    let said = String::from_utf8_lossy(&submitted.stderr).into_owned();
+    assert!(
+        said.contains("job 2 cannot start as it is: this machine has"),
+        "{said}"
+    );
+    // A job that has ended cannot be released.
+    let released = up.dispatch(&["release", "1"]);
+    let said = String::from_utf8_lossy(&released.stderr).into_owned();
+    assert!(said.contains("job 1 is left alone"), "{said}");
+}
+
+/// The end of its terminal ends all of it, unless it was started to survive that.
+#[test]
+fn the_end_of_the_terminal_stops_everything() {
+    let up = Up::start();
+    let record = up.record();
+    let pids = record["children"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|child| child["pid"].clone());
+    let pids: Vec<String> = pids.map(|pid| format!("/proc/{pid}")).collect();
+    let pid = rustix::process::Pid::from_raw(up.pid() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+    wait_for("the programs to end", STEP_TIMEOUT, || {
+        let is_running = |path: &&String| Path::new(path).exists();
+        (pids.len() == 2 && pids.iter().filter(is_running).count() == 0).then_some(())
+    });
+}
+
+/// Jobs that have ended while another was waited for are not waited for again.
+#[test]
+fn many_jobs_are_waited_for_at_once() {
+    let up = Up::start();
+    up.add_image();
+    let submit = |script: &str| {
+        up.ok(&[
+            "submit",
+            "--image",
+            "busybox:test",
+            "--cpus",
+            "1",
+            "--",
+            "sh",
+            "-c",
+            script,
+        ]);
+    };
+    submit("echo >first; until [ -e go ]; do sleep 0.05; done");
+    for _ in 0..12 {
+        submit("true");
+    }
+    let state = up.dir.path().join("state");
+    let mut waiting = up.command(binary("dispatch"));
+    let mut waiting = waiting
+        .args(["wait", "1-13"])
+        .env("DISPATCH_STATE_DIR", &state)
+        .spawn()
+        .unwrap();
+    wait_for("the other jobs to end", STEP_TIMEOUT, || {
+        let ended = up.ok(&["list", "--status", "Complete", "-o", "ids"]);
+        (ended.lines().count() == 12).then_some(())
+    });
+    // The output directory of job 1.
+    let found = Command::new("find")
+        .arg(state.join("scratch"))
+        .args(["-name", "first"])
+        .output()
+        .unwrap();
+    let first = String::from_utf8(found.stdout).unwrap();
+    let output = Path::new(first.trim()).parent().unwrap();
+    std::fs::write(output.join("go"), "").unwrap();
+    let go = Instant::now();
+    assert!(waiting.wait().unwrap().success());
+    // One interval of polling for each would be 24 s at least.
+    assert!(go.elapsed() < Duration::from_secs(12), "{:?}", go.elapsed());
 }
 
 #[test]

@@ -17,7 +17,7 @@ fn without_an_engine_the_reason_and_a_remedy_are_printed() {
     });
     assert!(notes.contains("no container can run here"), "{notes}");
     assert!(notes.contains("FAIL  engine auto: finds none"), "{notes}");
-    assert!(notes.contains("install one of them"), "{notes}");
+    assert!(notes.contains("install crun or runc"), "{notes}");
     let info = up.ok(&["info"]);
     assert!(info.contains("Engine      none worked"), "{info}");
 }
@@ -36,6 +36,17 @@ fn memory_is_limited_without_control_groups() {
     assert!(notes.contains("containers can have"), "{notes}");
     let info = up.ok(&["info"]);
     assert!(info.contains(limits), "{info}");
+    // The state directory of another user may run or not: that is not known.
+    let other = std::process::Command::new("/usr/bin/setpriv")
+        .args(["--reuid=1", "--regid=1", "--clear-groups", "--"])
+        .arg(suite_tests::program::binary("dispatch"))
+        .arg("--state-dir")
+        .arg(up.dir.path().join("state"))
+        .arg("list")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&other.stderr).into_owned();
+    assert!(said.contains("Permission denied"), "{said}");
     let submit = "submit --image busybox:test --memory 24MiB --wait -- tail /dev/zero";
     let arguments: Vec<&str> = submit.split(' ').collect();
     let (code, said) = up.fails(&arguments);
