@@ -31,8 +31,8 @@ pub struct Gc {
     /// Also the collections in the trash, of all users
     #[arg(long)]
     pub empty_trash: bool,
-    /// Minimum age of blocks, and minimum time in the trash; with 0, who is storing a collection may
-    /// have to do it again
+    /// Minimum age of blocks, and minimum time in the trash; with 0, who is storing a collection
+    /// may have to do it again
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = units::parse_duration)]
     pub older_than: Duration,
 }
