@@ -65,8 +65,13 @@ pub struct Report {
 pub fn collect(app: &App, request: Request) -> Result<Report> {
     let _alone = app.blocks.begin_sweep().ok_or(ApiError::Busy)?;
     let mut report = Report::default();
+    let mut is_full = false;
     if request.empty_trash && !request.dry_run {
-        report.collections = empty_trash(app, request.older_than)?;
+        match empty_trash(app, request.older_than) {
+            // There may be room for this after the removal of blocks.
+            Err(ApiError::DiskFull) => is_full = true,
+            deleted => report.collections = deleted?,
+        }
     }
     // Every later change has this time at least.
     let changed_since = app.write(|tx| Ok(tx.now.clone()))?;
@@ -90,6 +95,9 @@ pub fn collect(app: &App, request: Request) -> Result<Report> {
     };
     let mut candidates = Vec::new();
     app.blocks.for_each(|block| {
+        if *app.stop.borrow() {
+            return Err(ApiError::Stopping);
+        }
         let is_used = used.contains(&block.hash);
         if is_used || block.stored_at >= before {
             report.kept_blocks += 1;
@@ -124,7 +132,14 @@ pub fn collect(app: &App, request: Request) -> Result<Report> {
         report.blocks += 1;
         report.bytes += removed.bytes;
     }
-    Ok(report)
+    match (is_full, report.blocks) {
+        (true, 0) => Err(ApiError::DiskFull),
+        (true, _) => Ok(Report {
+            more: true,
+            ..report
+        }),
+        (false, _) => Ok(report),
+    }
 }
 
 /// The time before which an unused block must have been stored, and a collection put into the

@@ -70,6 +70,12 @@ fn trash_expired(tx: &Tx<'_>) -> Result<usize> {
 
 fn delete_expired(tx: &Tx<'_>) -> Result<usize> {
     let system = Identity::system(tx.config.system_user());
+    let mut any = tx
+        .conn
+        .prepare_cached("SELECT 1 FROM collections WHERE delete_at <= ?1")?;
+    if !any.exists([&tx.now])? {
+        return Ok(0);
+    }
     let in_use = garbage::content_in_use(tx.conn)?;
     let due = rows::find(
         tx.conn,

@@ -166,7 +166,7 @@ impl UsageMonitor {
                     group.memory(*reach).and_then(|memory| memory.rss),
                 ),
                 UsageSource::Processes(tree) => {
-                    let usage = tree.measure_near(watched.unwrap_or(u64::MAX));
+                    let usage = tree.measure_unreclaimable(watched.unwrap_or(u64::MAX));
                     let cumulative = usage.cumulative;
                     (
                         Some(cumulative.user_seconds + cumulative.system_seconds),
@@ -380,6 +380,37 @@ mod tests {
         }
         shell.kill().unwrap();
         shell.wait().unwrap();
+    }
+
+    /// The kernel takes the pages of a file back where it enforces the limit.
+    #[tokio::test]
+    async fn mapped_files_are_no_memory_of_a_container() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("mapped");
+        fs::write(&file, vec![1; 64 << 20]).unwrap();
+        let script = "import mmap, sys
+f = open(sys.argv[1], 'r+b'); m = mmap.mmap(f.fileno(), 0)
+print('ready', sum(m[i] for i in range(0, len(m), 4096)), flush=True); input()";
+        let mut python = std::process::Command::new("python3")
+            .args(["-c", script])
+            .arg(&file)
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut ready = String::new();
+        let output = std::io::BufReader::new(python.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut { output }, &mut ready).unwrap();
+        assert_eq!(ready, "ready 16384\n");
+        let mut tree = ProcessTree::of_process(python.id()).unwrap();
+        assert!(tree.measure().memory.unwrap().rss > 64 << 20);
+        // Near its limit, the exact figures are taken.
+        for limit in [u64::MAX, 1] {
+            let used = tree.measure_unreclaimable(limit).memory.unwrap();
+            assert!((1 << 20..32 << 20).contains(&used.rss), "{limit}: {used:?}");
+        }
+        python.kill().unwrap();
+        python.wait().unwrap();
     }
 
     #[tokio::test]

@@ -60,14 +60,15 @@ impl ProcessTree {
         self.sum_up(resident)
     }
 
-    /// The same, but below 90 % of `limit` shared memory counts for each process that has it: the
-    /// exact figures take long for large processes.
-    pub fn measure_near(&mut self, limit: u64) -> TreeUsage {
-        let upper = self.sum_up(|process, _| upper_resident(process));
+    /// The same without the memory of mapped files, which the kernel can take back. Below 90 % of
+    /// `limit`, shared memory counts for each process that has it: the exact figures take long for
+    /// large processes.
+    pub fn measure_unreclaimable(&mut self, limit: u64) -> TreeUsage {
+        let upper = self.sum_up(|process, _| upper_unreclaimable(process));
         let used = upper.memory.map_or(0, |memory| memory.rss + memory.swap);
         match used < limit / 10 * 9 {
             true => upper,
-            false => self.measure(),
+            false => self.sum_up(|process, _| unreclaimable(process)),
         }
     }
 
@@ -130,14 +131,29 @@ impl CumulativeUsage {
     }
 }
 
-/// `None` for an ended process. Shared memory counts.
-fn upper_resident(process: &Process) -> Option<ResidentMemory> {
+/// Memory that the kernel cannot take back; shared memory counts whole. `None` for an ended
+/// process.
+fn upper_unreclaimable(process: &Process) -> Option<ResidentMemory> {
     let status = process.status().ok()?;
     let bytes = |kib: Option<u64>| kib.unwrap_or_default().saturating_mul(1024);
     Some(ResidentMemory {
-        rss: bytes(status.vmrss),
+        rss: bytes(status.rssanon) + bytes(status.rssshmem),
         swap: bytes(status.vmswap),
     })
+}
+
+/// The same, with the share of the process in shared memory, if the kernel tells it.
+fn unreclaimable(process: &Process) -> Option<ResidentMemory> {
+    let share = || {
+        let rolled_up = process.smaps_rollup().ok()?;
+        let map = &rolled_up.memory_map_rollup.0.first()?.extension.map;
+        let of = |name: &str| map.get(name).copied();
+        Some(ResidentMemory {
+            rss: of("Pss_Anon")? + of("Pss_Shmem")?,
+            swap: of("SwapPss").unwrap_or_default(),
+        })
+    };
+    share().or_else(|| upper_unreclaimable(process))
 }
 
 /// `None` for an ended process. Without shared-memory figures, all its memory counts.
