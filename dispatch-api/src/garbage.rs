@@ -30,8 +30,6 @@ const BATCH_BLOCKS: usize = 256;
 const BATCH_COLLECTIONS: i64 = 200;
 /// Maximum number of blocks that one call removes.
 const MAX_REMOVED: u64 = 20_000;
-/// The clock may have been set back by so much between two changes of a collection.
-const CLOCK_TOLERANCE: Duration = Duration::from_secs(3600);
 
 /// What to remove.
 #[derive(Debug, Clone, Copy)]
@@ -63,7 +61,7 @@ pub struct Report {
 
 /// Removes garbage. Only one call does so at a time.
 pub fn collect(app: &App, request: Request) -> Result<Report> {
-    let _alone = app.blocks.begin_sweep().ok_or(ApiError::Busy)?;
+    let sweep = app.blocks.begin_sweep().ok_or(ApiError::Busy)?;
     let mut report = Report::default();
     let mut is_full = false;
     if request.empty_trash && !request.dry_run {
@@ -73,11 +71,6 @@ pub fn collect(app: &App, request: Request) -> Result<Report> {
             deleted => report.collections = deleted?,
         }
     }
-    // Every later change has this time at least.
-    let changed_since = app.write(|tx| Ok(tx.now.clone()))?;
-    let changed_since = clock::parse(&changed_since)
-        .and_then(|time| time.checked_sub(CLOCK_TOLERANCE).ok())
-        .map_or(changed_since, clock::stamp);
     let (used, before) = app.readers.read(|connection| {
         let going = match request.empty_trash && request.dry_run {
             true => in_old_trash(connection, request.older_than, i64::MAX)?,
@@ -86,13 +79,9 @@ pub fn collect(app: &App, request: Request) -> Result<Report> {
         report.collections += going.len() as u64;
         let going: HashSet<String> = going.into_iter().collect();
         let before = SystemTime::from(cutoff(connection, request.older_than)?);
-        Ok((used_blocks(connection, "", &going)?, before))
+        Ok((used_blocks(connection, &going)?, before))
     })?;
     fail_point("api.garbage.marked");
-    let used_now = || {
-        app.readers
-            .read(|connection| used_blocks(connection, &changed_since, &HashSet::new()))
-    };
     let mut candidates = Vec::new();
     app.blocks.for_each(|block| {
         if *app.stop.borrow() {
@@ -119,7 +108,7 @@ pub fn collect(app: &App, request: Request) -> Result<Report> {
         }
         candidates.push(block);
         if candidates.len() == BATCH_BLOCKS {
-            for removed in app.blocks.remove_unused(&candidates, before, used_now)? {
+            for removed in sweep.remove(&candidates, before)? {
                 report.blocks += 1;
                 report.bytes += removed.bytes;
             }
@@ -128,7 +117,7 @@ pub fn collect(app: &App, request: Request) -> Result<Report> {
         }
         Ok(())
     })?;
-    for removed in app.blocks.remove_unused(&candidates, before, used_now)? {
+    for removed in sweep.remove(&candidates, before)? {
         report.blocks += 1;
         report.bytes += removed.bytes;
     }
@@ -157,15 +146,10 @@ fn cutoff(connection: &Connection, older_than: Duration) -> Result<Timestamp> {
     Ok(first_start.map_or(old, |start| old.min(start)))
 }
 
-/// The blocks of all collections that have changed since, but for those in `except`.
-fn used_blocks(
-    connection: &Connection,
-    changed_since: &str,
-    except: &HashSet<String>,
-) -> Result<HashSet<BlockHash>> {
-    let mut statement = connection
-        .prepare_cached("SELECT uuid, manifest_text FROM collections WHERE modified_at >= ?1")?;
-    let mut rows = statement.query([changed_since])?;
+/// The blocks of all collections but those in `except`.
+fn used_blocks(connection: &Connection, except: &HashSet<String>) -> Result<HashSet<BlockHash>> {
+    let mut statement = connection.prepare_cached("SELECT uuid, manifest_text FROM collections")?;
+    let mut rows = statement.query([])?;
     let mut used = HashSet::new();
     while let Some(row) = rows.next()? {
         let uuid: String = row.get(0)?;

@@ -118,7 +118,7 @@ fn remove_expired_overrides(tx: &Tx<'_>) -> Result<Vec<String>> {
 mod tests {
     use super::*;
     use crate::record::Record;
-    use crate::schema::TOKENS;
+    use crate::schema::{CONTAINERS, TOKENS};
     use crate::store::cluster_config::ClusterConfig;
     use crate::store::revocation;
 
@@ -137,7 +137,7 @@ mod tests {
                 .with("uuid", uuid.as_str())
                 .with("current_version_uuid", uuid)
                 .with("name", name)
-                .with("portable_data_hash", "x")
+                .with("portable_data_hash", name)
                 .with("trash_at", trash_at)
                 .with("delete_at", delete_at);
             tx.create(&COLLECTIONS, &caller, record)
@@ -159,6 +159,13 @@ mod tests {
         revocation::set_expiry_override(&tx, &recent, Some(clock::after(DAY))).unwrap();
         revocation::set_expiry_override(&tx, &old, Some(clock::before(DAY))).unwrap();
 
+        // A container that runs names it.
+        let needed = collection("needed", clock::before(2 * DAY), clock::before(DAY));
+        let container = Record::new()
+            .with("state", "Running")
+            .with("container_image", "needed");
+        tx.create(&CONTAINERS, &caller, container).unwrap();
+
         let result = run_batch(&tx).unwrap();
         assert!(result.more);
         assert_eq!(result.removed_overrides, [old.uuid()]);
@@ -170,6 +177,7 @@ mod tests {
         assert_eq!(trashed(&fresh), Some(false));
         assert_eq!(trashed(&due), Some(true));
         assert_eq!(trashed(&gone), None);
+        assert_eq!(trashed(&needed), Some(true));
         assert!(tx.fetch(&TOKENS, recent.uuid()).unwrap().is_some());
         assert!(tx.fetch(&TOKENS, old.uuid()).unwrap().is_none());
         assert!(

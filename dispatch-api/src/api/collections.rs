@@ -87,12 +87,10 @@ fn take_content(
     let signer = &call.app.config.block_signer;
     let content = ManifestContent::take_from_client(attributes, signer, &call.caller)?;
     // Administrators may name blocks that are stored elsewhere, and so may all in Arvados.
-    let is_checked =
+    let must_exist =
         call.app.config.rules.extensions && !call.caller.without_attempt_privileges().is_admin;
-    if let Some(content) = &content
-        && is_checked
-    {
-        call.app.blocks.check_present(&content.text, hold)?;
+    if let Some(content) = &content {
+        call.app.blocks.refer_to(&content.text, must_exist, hold)?;
     }
     Ok(content)
 }

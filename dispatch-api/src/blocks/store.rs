@@ -1,10 +1,11 @@
 //! Blocks on disk as `blocks/abc/abc…`, written atomically and verified at every read.
 
+use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, RwLock, TryLockError};
+use std::sync::{Mutex, RwLock};
 use std::time::SystemTime;
 
 use arvados_client::keep::BlockHash;
@@ -20,9 +21,10 @@ pub struct BlockStore {
     root: PathBuf,
     corrupt_dir: PathBuf,
     incoming_dir: PathBuf,
-    /// Held exclusively while blocks are removed; see `sweep.rs`.
+    /// Held exclusively while blocks are removed; see `sweep.rs` for this and the next two.
     pub(super) removal: RwLock<()>,
-    sweep: Mutex<()>,
+    pub(super) sweep: Mutex<()>,
+    pub(super) named: Mutex<Option<HashSet<BlockHash>>>,
 }
 
 impl BlockStore {
@@ -33,6 +35,7 @@ impl BlockStore {
             root,
             removal: RwLock::default(),
             sweep: Mutex::default(),
+            named: Mutex::default(),
         };
         fs::create_dir_all(&store.corrupt_dir)?;
         fs::create_dir_all(&store.incoming_dir)?;
@@ -41,15 +44,6 @@ impl BlockStore {
             fs::remove_file(left?.path())?;
         }
         Ok(store)
-    }
-
-    /// Begins the removal of blocks; `None` if another is going on.
-    pub fn begin_sweep(&self) -> Option<MutexGuard<'_, ()>> {
-        match self.sweep.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
     }
 
     pub(super) fn root(&self) -> &Path {

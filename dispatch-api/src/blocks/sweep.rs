@@ -1,10 +1,14 @@
-//! Removal of blocks. A hold keeps a client's new collection and the removal of its blocks apart.
+//! Removal of blocks, and what keeps it from a block that a client refers to meanwhile.
+//!
+//! A client's new manifest is checked, noted and committed under a [`Hold`]. A [`Sweep`] begins
+//! when no hold exists. So each manifest is either committed before the sweep reads the
+//! collections, or noted.
 
 use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{PoisonError, RwLockReadGuard};
+use std::sync::{MutexGuard, PoisonError, RwLockReadGuard, TryLockError};
 use std::time::SystemTime;
 
 use arvados_client::keep::BlockHash;
@@ -30,17 +34,39 @@ impl BlockStore {
         self.removal.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Checks that every block of a manifest is stored. The caller has a hold until the manifest is
-    /// committed.
-    pub fn check_present(&self, manifest: &str, _: &Hold<'_>) -> Result<()> {
+    /// Begins the removal of blocks; `None` if another is going on.
+    pub fn begin_sweep(&self) -> Option<Sweep<'_>> {
+        let alone = match self.sweep.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        let _nobody = self.removal.write().unwrap_or_else(PoisonError::into_inner);
+        *self.named() = Some(HashSet::new());
+        Some(Sweep {
+            store: self,
+            _alone: alone,
+        })
+    }
+
+    fn named(&self) -> MutexGuard<'_, Option<HashSet<BlockHash>>> {
+        self.named.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes the blocks of a manifest, which are not removed then. With `must_exist`, fails if one
+    /// is not stored. The caller has the hold until the manifest is committed.
+    pub fn refer_to(&self, manifest: &str, must_exist: bool, _: &Hold<'_>) -> Result<()> {
         let nothing = BlockHash::of(b"");
         for locator in signature::locators(manifest) {
-            if locator.hash != nothing && self.size(locator.hash)?.is_none() {
+            if must_exist && locator.hash != nothing && self.size(locator.hash)?.is_none() {
                 return Err(ApiError::invalid(format!(
                     "block {} is not stored here any more: no collection referred to it when unused blocks were removed; store it again",
                     locator.stripped()
                 )));
             }
+        }
+        if let Some(named) = &mut *self.named() {
+            named.extend(signature::locators(manifest).map(|locator| locator.hash));
         }
         Ok(())
     }
@@ -59,23 +85,32 @@ impl BlockStore {
         }
         Ok(())
     }
+}
 
-    /// Removes the candidates that nobody has stored again since `before`, and that `used_now` does
-    /// not name. Nobody stores or refers to a block meanwhile. Returns the removed blocks.
-    pub fn remove_unused(
+/// A removal of blocks.
+pub struct Sweep<'a> {
+    store: &'a BlockStore,
+    _alone: MutexGuard<'a, ()>,
+}
+
+impl Sweep<'_> {
+    /// Removes the candidates that no client has stored again since `before`, or referred to since
+    /// the sweep began. Returns the removed blocks.
+    pub fn remove(
         &self,
         candidates: &[StoredBlock],
         before: SystemTime,
-        used_now: impl FnOnce() -> Result<HashSet<BlockHash>>,
     ) -> Result<Vec<StoredBlock>> {
-        let _alone = self.removal.write().unwrap_or_else(PoisonError::into_inner);
-        let used = used_now()?;
+        let store = self.store;
+        let _nobody = store
+            .removal
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        let named = store.named();
+        let is_named = |hash| named.as_ref().is_some_and(|named| named.contains(hash));
         let mut removed = Vec::new();
-        for candidate in candidates
-            .iter()
-            .filter(|block| !used.contains(&block.hash))
-        {
-            let path = self.path(&candidate.hash.to_string());
+        for candidate in candidates.iter().filter(|block| !is_named(&block.hash)) {
+            let path = store.path(&candidate.hash.to_string());
             match stored_block(&path)? {
                 Some(block) if block.stored_at < before => {
                     fs::remove_file(&path).map_err(|source| store_error(&path, source))?;
@@ -85,6 +120,12 @@ impl BlockStore {
             }
         }
         Ok(removed)
+    }
+}
+
+impl Drop for Sweep<'_> {
+    fn drop(&mut self) {
+        *self.store.named() = None;
     }
 }
 
