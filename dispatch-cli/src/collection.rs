@@ -39,6 +39,15 @@ pub async fn open(client: &Client, name: &str) -> Result<StoredCollection, CliEr
     })
 }
 
+/// The portable data hash of a collection; `None` if it is gone.
+pub async fn portable_data_hash(client: &Client, uuid: &str) -> Result<Option<String>, CliError> {
+    match client.collection(uuid).await {
+        Ok(collection) => Ok(collection.portable_data_hash.map(|pdh| pdh.to_string())),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
 impl StoredCollection {
     /// The file or directory at `path` as a tree of its own.
     pub fn subtree(&self, path: &str) -> Result<FileTree, CliError> {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -22,7 +23,7 @@ pub struct DiskUsage {
 }
 
 impl DiskUsage {
-    /// `None` if the file system cannot be examined.
+    /// `None` if the file system cannot be examined, or not within a few seconds.
     pub async fn of(state: StateDir) -> Option<Self> {
         let measuring = tokio::task::spawn_blocking(move || {
             Some(Self {
@@ -32,10 +33,13 @@ impl DiskUsage {
                 free: free(state.path())?,
             })
         });
-        measuring.await.ok().flatten()
+        let measured = tokio::time::timeout(MEASURE_TIMEOUT, measuring).await;
+        measured.ok()?.ok().flatten()
     }
 }
 
+/// Timeout of a walk through all files.
+const MEASURE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Free bytes below which the server may be unable to store a block.
 const MIN_FREE: u64 = 64 << 20;
 

@@ -4,6 +4,7 @@ use arvados_client::Client;
 use clap::Args;
 use serde_json::json;
 
+use crate::collection;
 use crate::delete::delete;
 use crate::error::CliError;
 use crate::job::{Job, JobState, REMOVED_PROPERTY};
@@ -74,11 +75,7 @@ async fn user_of_output(
     else {
         return Ok(None);
     };
-    let pdh = match client.collection(uuid.as_str()).await {
-        Ok(collection) => collection.portable_data_hash.map(|pdh| pdh.to_string()),
-        Err(error) if error.is_not_found() => None,
-        Err(error) => return Err(error.into()),
-    };
+    let pdh = collection::portable_data_hash(client, uuid.as_str()).await?;
     let names = |text: &str| text == uuid.as_str() || Some(text) == pdh.as_deref();
     let user = open.iter().find(|job| {
         let mut mounts = job.request.mounts.values();

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::ImageName;
 use super::store::{HASH_LINK_CLASS, NAME_LINK_CLASS};
+use crate::collection;
 use crate::delete::delete;
 use crate::error::CliError;
 use crate::job::Job;
@@ -71,11 +72,7 @@ fn is_of(link: &Link, user: &str) -> bool {
 
 /// Fails if a job that has not ended needs the image.
 async fn check_unused(client: &Client, uuid: &str, name: &ImageName) -> Result<(), CliError> {
-    let pdh = match client.collection(uuid).await {
-        Ok(collection) => collection.portable_data_hash.map(|pdh| pdh.to_string()),
-        Err(error) if error.is_not_found() => None,
-        Err(error) => return Err(error.into()),
-    };
+    let pdh = collection::portable_data_hash(client, uuid).await?;
     let open = jobs::open(client).await?;
     // The request has what the user wrote, and the container the content that it means.
     let needs_it = |job: &&Job| {
