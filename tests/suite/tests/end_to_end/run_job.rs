@@ -74,7 +74,7 @@ fn a_line_is_seen_while_the_job_runs() {
     assert_eq!(line, "first\n");
     let shown = up.ok(&["show", "--json", "1"]);
     assert!(shown.contains(r#""state":"Running""#), "{shown}");
-    up.ok(&["kill", "1"]);
+    up.kill("1");
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(123), "{output:?}");
 }

@@ -96,7 +96,7 @@ fn run_on_a_terminal_shows_what_the_job_prints() {
         up.ok(&["show", "--json", "1"])
             .contains(r#""state":"Running""#)
     );
-    up.ok(&["kill", "1"]);
+    up.kill("1");
 }
 
 /// Standard output has results only. Standard error says the impossible at once.

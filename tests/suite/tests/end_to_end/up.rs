@@ -172,6 +172,18 @@ impl Up {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// Kills the job and waits until nothing of it runs: who ends `dispatch up` before leaves its
+    /// crunch-run behind.
+    pub fn kill(&self, job: &str) {
+        self.ok(&["kill", job]);
+        wait_for("the end of the container", STEP_TIMEOUT, || {
+            let counts = self.ok(&["info", "--json"]);
+            let counts: serde_json::Value = serde_json::from_str(&counts).unwrap();
+            let of = |state: &str| counts["containers"][state].as_u64().unwrap();
+            (of("running") + of("locked") == 0).then_some(())
+        });
+    }
+
     /// Runs a command that must fail. Returns its exit status and stderr.
     pub fn fails(&self, args: &[&str]) -> (i32, String) {
         let output = self.dispatch(args);
@@ -384,5 +396,5 @@ fn what_a_running_job_prints_is_seen_before_any_of_it_is_saved() {
     assert!(shown.contains(r#""state":"Running""#), "{shown}");
     let files = up.ok(&["logs", "--files", job]);
     assert!(files.contains("crunch-run.txt"), "{files}");
-    up.ok(&["kill", job]);
+    up.kill(job);
 }
