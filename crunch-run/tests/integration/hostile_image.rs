@@ -7,9 +7,11 @@ use std::fs;
 use std::io::Cursor;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
+use std::slice::from_ref;
 
 use crate::image_lab::{
-    Tar, archive_of, dir, docker_archive, entry, file, gzip, hard_link, hex, layer, link, pax,
+    Tar, archive_of, check, dir, docker_archive, entry, file, gzip, hard_link, hex, layer, link,
+    pax,
 };
 use node_cache::image::{ImageError, ImageStore};
 use tar::EntryType;
@@ -99,7 +101,7 @@ fn what_reaches_outside_or_makes_no_sense_is_refused_in_clear_words() {
             let tar = layer(|tar| build(tar, outside.to_str().unwrap()));
             let digest = hex(&tar);
             let tar = if compressed { gzip(&tar) } else { tar };
-            let (bytes, id) = docker_archive(&[tar], &[digest]);
+            let (bytes, id) = docker_archive(from_ref(&tar), from_ref(&digest));
             let error = node.load_archive(&bytes, Some(&id)).expect_err(what);
             let text = error.to_string();
             assert!(text.contains(words), "{what}: {text}");
@@ -107,6 +109,11 @@ fn what_reaches_outside_or_makes_no_sense_is_refused_in_clear_words() {
             assert!(error.is_image_fault(), "{what}: {text}");
             assert!(text.len() < 1000 && !text.contains('\n'), "{what}: {text}");
             node.is_clean();
+            let checked = check(&tar, &digest);
+            match words == refusals::ONLY_BY_A_FILE_SYSTEM {
+                true => assert!(checked.is_ok(), "{what}"),
+                false => assert_eq!(checked.expect_err(what).to_string(), text, "{what}"),
+            }
         }
     }
 }
@@ -232,7 +239,12 @@ fn what_is_odd_but_harmless_is_unpacked_inside() {
         dir(tar, "redirected/");
         sparse_file(tar, "sparse", 10_000, 9_996, b"tail");
         file(tar, ".wh..wh.plnk", b"");
+        // A volume label, and a directory with a list of its names.
+        entry(tar, "Label", EntryType::new(b'V'), |_| {});
+        entry(tar, "listed", EntryType::new(b'D'), |h| h.set_size(6));
+        tar.get_mut().extend([b'x'; 512]);
     });
+    check(&tar, &hex(&tar)).unwrap();
     let root = node.load(&[tar]).unwrap().remove(0);
     let read = |path: &str| fs::read_to_string(root.join(path)).unwrap();
     assert_eq!(read("etc/absolute"), "inside");
@@ -250,6 +262,7 @@ fn what_is_odd_but_harmless_is_unpacked_inside() {
     assert_eq!((sparse.len(), &sparse[9_996..]), (10_000, &b"tail"[..]));
     assert!(sparse[..9_996].iter().all(|byte| *byte == 0));
     let data = |path: &str| fs::symlink_metadata(root.join(path)).unwrap();
+    assert!(!root.join("Label").exists() && data("listed").is_dir());
     assert!(data("fifo").file_type().is_fifo());
     assert_eq!(data("owner").uid(), rustix::process::geteuid().as_raw());
     for name in ["trusted.overlay.redirect", "user.overlay.redirect"] {

@@ -23,6 +23,7 @@ mod hostile_image;
 mod image_lab;
 mod kill_phases;
 mod large_lab;
+mod layers_by_gnu_tar;
 mod mounts;
 mod mutated_image;
 mod node;

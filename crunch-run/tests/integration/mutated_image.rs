@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Cursor;
 use std::path::Path;
 
-use crate::image_lab::{Tar, archive_of, file, gzip, hex, layer};
+use crate::image_lab::{Tar, archive_of, check, file, gzip, hex, layer};
 use node_cache::image::{ImageError, ImageStore};
 use proptest::prelude::*;
 use tar::EntryType;
@@ -204,9 +204,15 @@ proptest! {
         }
         let digest = hex(&bytes);
         let bytes = if pack { gzip(&bytes) } else { bytes };
+        let checked = check(&bytes, &digest).map_err(|error| error.to_string());
         let (archive, _) = crate::image_lab::docker_archive(&[bytes], &[digest]);
-        if let Err(error) = load(&archive) {
-            prop_assert!(error.is_image_fault() || is_space(&error), "{error}");
+        match load(&archive) {
+            Err(error) if is_space(&error) => {}
+            Err(error) => {
+                prop_assert!(error.is_image_fault(), "{error}");
+                prop_assert_eq!(checked, Err(error.to_string()));
+            }
+            Ok(()) => prop_assert_eq!(checked, Ok(())),
         }
     }
 
@@ -217,9 +223,11 @@ proptest! {
                 put(tar, *kind, path, target);
             }
         });
-        if let Err(error) = load(&archive_of(&[bytes]).0) {
-            prop_assert!(error.is_image_fault(), "{error}");
-        }
+        let checked = check(&bytes, &hex(&bytes)).map_err(|error| error.to_string());
+        let loaded = load(&archive_of(&[bytes]).0);
+        let fault = loaded.as_ref().err().map(|error| error.is_image_fault());
+        prop_assert_ne!(fault, Some(false), "{:?}", loaded);
+        prop_assert_eq!(checked, loaded.map_err(|error| error.to_string()));
     }
 
     #[test]

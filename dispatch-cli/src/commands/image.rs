@@ -45,7 +45,8 @@ pub struct Rm {
 ///
 /// Accepts the output of 'docker save' and 'podman save' (also compressed with gzip or zstd), an
 /// OCI archive or layout, or a root directory. A root directory becomes an image with one layer. An
-/// image that is already stored only gets the name.
+/// image that is already stored only gets the name. An image with a layer that no node could unpack
+/// is refused, with the layer and the file.
 #[derive(Debug, Args)]
 pub struct Add {
     /// Name of the image [default tag: latest]
@@ -93,6 +94,13 @@ async fn run_add(args: Add, session: &Session, out: Output) -> Result<(), CliErr
     let (collection, was_there) = match store::find_stored(client, &id).await? {
         Some(collection) => (collection, true),
         None => {
+            let bar = progress(image.size, "checking image");
+            let checking = tokio::task::spawn_blocking(move || {
+                let checked = image.check_layers(&bar);
+                bar.finish_and_clear();
+                checked.map(|()| image)
+            });
+            let image = checking.await.map_err(|_| ImageError::Stopped)??;
             let bar = progress(image.size, "uploading image");
             let stored = store::store(client, image, &args.name, &bar).await?;
             bar.finish_and_clear();

@@ -5,6 +5,8 @@ use std::io::Write;
 use std::path::Path;
 
 use image_archive::ImageFiles;
+use image_archive::layer::{self, LayerStream};
+use indicatif::ProgressBar;
 
 use super::files::Files;
 use super::root_dir::RootDir;
@@ -69,6 +71,20 @@ impl ImageSource {
             size: root.size,
             origin: Origin::Root(root),
         })
+    }
+
+    /// Reads every layer and finds what a node would refuse when it unpacks the image, before the
+    /// image is stored.
+    pub fn check_layers(&self, bar: &ProgressBar) -> Result<(), ImageError> {
+        // A directory is packed by this program.
+        let Origin::Files(files, image) = &self.origin else {
+            return Ok(());
+        };
+        for file in &image.layers {
+            let reader = bar.wrap_read(files.open(&file.name)?.0);
+            layer::check(LayerStream::open(reader, files.label(), &file.diff_id)?)?;
+        }
+        Ok(())
     }
 
     /// Writes the archive. Fails if a layer is damaged.

@@ -32,6 +32,19 @@ pub enum ArchiveError {
     },
     #[error("image archive {label}: a layer has {media_type}, which is not supported")]
     UnsupportedLayer { label: String, media_type: String },
+    #[error("layer {layer} of image archive {label} is refused: entry \"{entry}\" {reason}")]
+    RefusedEntry {
+        label: String,
+        layer: String,
+        entry: String,
+        reason: String,
+    },
+    #[error("layer {layer} of image archive {label} does not match its digest (found {found})")]
+    DigestMismatch {
+        label: String,
+        layer: String,
+        found: String,
+    },
     #[error("\"{id}\" is not an image id (sha256: and 64 hexadecimal digits)")]
     BadId { id: String },
 }

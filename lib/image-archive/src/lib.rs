@@ -1,13 +1,13 @@
 //! Reads image archives: docker-archive and OCI layout.
 //!
 //! Input: an archive that may be hostile, read at any position. Output: the configuration and the
-//! layers of one image. Nothing is unpacked here, and no name of an archive becomes a path of this
-//! node.
+//! layers of one image, and the validated entries of a layer. Nothing is written here.
 
 mod error;
 mod files;
 mod index;
-pub mod limited_read;
+pub mod layer;
+mod limited_read;
 mod manifest;
 mod names;
 mod select;

@@ -6,7 +6,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::rc::Rc;
 
 /// Maximum size of the names and attributes of one tar entry, which are held in memory.
-const MAX_HEADER_BYTES: u64 = 1 << 20;
+pub const MAX_HEADER_BYTES: u64 = 1 << 20;
 
 /// The error of the archive's own reader. All other errors are due to the content.
 #[derive(Clone, Default)]
@@ -69,10 +69,6 @@ impl ReadBudget {
     /// Limits the bytes before the next entry's content, which the tar reader holds in memory.
     pub fn headers(&self) {
         self.0.set(MAX_HEADER_BYTES);
-    }
-
-    pub fn content(&self) {
-        self.0.set(u64::MAX);
     }
 }
 

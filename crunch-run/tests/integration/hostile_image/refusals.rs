@@ -15,6 +15,25 @@ fn refusal(
     (what, Box::new(build), words)
 }
 
+/// Words of the one refusal that needs a file system.
+pub const ONLY_BY_A_FILE_SYSTEM: &str = "has the extended attribute";
+
+/// A file of one byte with these attributes.
+fn raw_pax(tar: &mut Tar, attributes: &[u8]) {
+    let mut header = tar::Header::new_ustar();
+    header.set_entry_type(EntryType::XHeader);
+    header.set_path("attributes").unwrap();
+    header.set_size(attributes.len() as u64);
+    header.set_cksum();
+    tar.append(&header, attributes).unwrap();
+    file(tar, "file", b"x");
+}
+
+fn file_with(tar: &mut Tar, attributes: &[(&str, &[u8])]) {
+    pax(tar, attributes);
+    file(tar, "file", b"x");
+}
+
 pub fn all() -> Vec<Refusal> {
     let out = "leads out of the image";
     let through = "goes through \"way\", which is not a directory of this layer";
@@ -223,12 +242,62 @@ pub fn all() -> Vec<Refusal> {
                 pax(t, &[(&name, b"x")]);
                 file(t, "harmless", b"x");
             },
-            "has the extended attribute",
+            ONLY_BY_A_FILE_SYSTEM,
+        ),
+        refusal(
+            "attributes that end early",
+            |t, _| raw_pax(t, b"30 SCHILY.xattr.user.a=b\n"),
+            "cannot be unpacked: PAX error",
+        ),
+        refusal(
+            "attributes with a rest",
+            |t, _| raw_pax(t, b"6 a=b\nrest"),
+            "has attributes that end early",
+        ),
+        refusal(
+            "a size that is none",
+            |t, _| file_with(t, &[("size", b"x")]),
+            "has an attribute size that is no number",
+        ),
+        refusal(
+            "a time that is none",
+            |t, _| file_with(t, &[("mtime", b"x")]),
+            "has a time that is none",
+        ),
+        refusal(
+            "a sparse file of the future",
+            |t, _| file_with(t, &[("GNU.sparse.major", b"2"), ("GNU.sparse.minor", b"0")]),
+            "is a sparse file of a form that is not supported",
+        ),
+        refusal(
+            "a sparse file without a length",
+            |t, _| file_with(t, &[("GNU.sparse.map", b"0,1")]),
+            "is a sparse file whose length is missing",
+        ),
+        refusal(
+            "a sparse file with more parts than content",
+            |t, _| file_with(t, &[("GNU.sparse.map", b"0,5"), ("GNU.sparse.size", b"9")]),
+            "is a sparse file whose map does not fit its content",
+        ),
+        refusal(
+            "a sparse file with a part behind its end",
+            |t, _| file_with(t, &[("GNU.sparse.map", b"9,1"), ("GNU.sparse.size", b"9")]),
+            "is a sparse file whose map does not fit its content",
+        ),
+        refusal(
+            "a sparse file with parts in disorder",
+            |t, _| {
+                file_with(
+                    t,
+                    &[("GNU.sparse.map", b"5,1,4,0"), ("GNU.sparse.size", b"9")],
+                )
+            },
+            "is a sparse file whose map does not fit its content",
         ),
         refusal(
             "a kind that is none",
-            |t, _| entry(t, "odd", EntryType::new(b'D'), |_| {}),
-            "is of a kind that is not supported",
+            |t, _| entry(t, "odd", EntryType::new(b'M'), |_| {}),
+            "is of a kind that is not supported (type 'M')",
         ),
         refusal(
             "a name that fills the memory",

@@ -1,5 +1,7 @@
 //! Layers and image archives made by hand, also invalid ones.
 
+use image_archive::ArchiveError;
+use image_archive::layer::LayerStream;
 use sha2::{Digest, Sha256};
 
 pub type Tar = tar::Builder<Vec<u8>>;
@@ -101,6 +103,12 @@ pub fn long_name(tar: &mut Tar, name: &[u8]) {
     header.set_size(name.len() as u64);
     header.set_cksum();
     tar.append(&header, name).unwrap();
+}
+
+/// What `dispatch image add` finds in a layer of this digest.
+pub fn check(layer: &[u8], digest: &str) -> Result<(), ArchiveError> {
+    let diff_id = format!("sha256:{digest}");
+    image_archive::layer::check(LayerStream::open(layer, "image.tar", &diff_id)?)
 }
 
 pub fn gzip(bytes: &[u8]) -> Vec<u8> {

@@ -169,6 +169,57 @@ fn a_damaged_layer_is_not_stored() {
 }
 
 #[test]
+fn a_layer_that_no_node_unpacks_is_refused_by_layer_and_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = root(&dir);
+    let image = ImageSource::open(&root, &name()).unwrap();
+    let file = dir.path().join("image.tar");
+    fs::write(&file, packed(&image)).unwrap();
+    let good = ImageSource::open(&file, &name()).unwrap();
+    good.check_layers(&ProgressBar::hidden()).unwrap();
+
+    let (bad, diff_id) = layer_that_leads_out();
+    fs::write(&file, bad).unwrap();
+    let image = ImageSource::open(&file, &name()).unwrap();
+    let refused = image.check_layers(&ProgressBar::hidden()).unwrap_err();
+    let text = refused.to_string();
+    assert!(text.contains(&format!("layer sha256:{diff_id}")), "{text}");
+    assert!(
+        text.contains("entry \"../out\" leads out of the image"),
+        "{text}"
+    );
+}
+
+/// A docker-archive with a layer whose only file leads out, and the digest of the layer.
+fn layer_that_leads_out() -> (Vec<u8>, String) {
+    let mut header = tar::Header::new_gnu();
+    header.as_gnu_mut().unwrap().name[..6].copy_from_slice(b"../out");
+    header.set_size(0);
+    header.set_cksum();
+    let mut layer = tar::Builder::new(Vec::new());
+    layer.append(&header, &[][..]).unwrap();
+    let layer = layer.into_inner().unwrap();
+    let (id, config) = pack::root_config(&sha(&layer));
+    let manifest = serde_json::json!([{"Config": format!("{id}.json"), "Layers": ["layer.tar"]}]);
+    let mut archive = tar::Builder::new(Vec::new());
+    for (name, content) in [
+        (
+            "manifest.json".to_owned(),
+            manifest.to_string().into_bytes(),
+        ),
+        (format!("{id}.json"), config),
+        ("layer.tar".to_owned(), layer.clone()),
+    ] {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(content.len() as u64);
+        archive
+            .append_data(&mut header, name, content.as_slice())
+            .unwrap();
+    }
+    (archive.into_inner().unwrap(), sha(&layer))
+}
+
+#[test]
 fn what_is_no_image_is_refused_with_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);

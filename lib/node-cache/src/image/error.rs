@@ -9,19 +9,6 @@ use image_archive::ArchiveError;
 pub enum ImageError {
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    #[error("layer {layer} of image archive {label} is refused: entry \"{entry}\" {reason}")]
-    UnsafeEntry {
-        label: String,
-        layer: String,
-        entry: String,
-        reason: String,
-    },
-    #[error("layer {layer} of image archive {label} does not match its digest (found {found})")]
-    DigestMismatch {
-        label: String,
-        layer: String,
-        found: String,
-    },
     /// The sentence of the first refusal.
     #[error("{reason}")]
     RefusedBefore { reason: String },
@@ -48,9 +35,7 @@ impl ImageError {
         match self {
             Self::Archive(error) => error.is_image_fault(),
             Self::Cache { .. } | Self::TooLarge { .. } => false,
-            Self::UnsafeEntry { .. } | Self::DigestMismatch { .. } | Self::RefusedBefore { .. } => {
-                true
-            }
+            Self::RefusedBefore { .. } => true,
         }
     }
 }

@@ -2,18 +2,17 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 
+use image_archive::layer::Run;
 use rustix::fs::{AtFlags, Dev, FileType, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
 use super::attributes::is_root;
 use super::error::EntryError;
 
-pub const WHITEOUT: &[u8] = b".wh.";
-pub const OPAQUE: &[u8] = b".wh..wh..opq";
 /// Attribute of opaque directories as root; users have one of their own.
 const OVERLAY_OPAQUE: &str = "trusted.overlay.opaque";
 const OVERLAY_OPAQUE_OF_USERS: &str = "user.overlay.opaque";
@@ -38,13 +37,6 @@ pub fn set_opaque(dir: &OwnedFd) -> Result<(), EntryError> {
 
 /// Hides entries of lower layers under `name`. An entry of this layer stays.
 pub fn whiteout(parent: &OwnedFd, name: &OsStr) -> Result<(), EntryError> {
-    if matches!(name.as_bytes(), b"" | b"." | b"..") {
-        return Err(EntryError::Refused("hides no file name".into()));
-    }
-    // Internal entries of aufs.
-    if name.as_bytes().starts_with(WHITEOUT) {
-        return Ok(());
-    }
     match rustix::fs::openat(parent, name, DIRECTORY, Mode::empty()) {
         Ok(dir) => set_opaque(&dir),
         Err(Errno::NOENT) => node(parent, name, FileType::CharacterDevice, 0),
@@ -93,14 +85,31 @@ pub fn clear(parent: &OwnedFd, name: &OsStr) -> Result<(), EntryError> {
     }
 }
 
-pub fn copy(mut from: impl Read, mut to: &File) -> Result<(), EntryError> {
+/// Writes the parts of a file that the archive has, one after the other. The rest is holes.
+pub fn copy_runs(
+    mut content: impl Read,
+    file: &File,
+    size: u64,
+    runs: &[Run],
+) -> Result<(), EntryError> {
     let mut buffer = vec![0u8; COPY_BUFFER];
-    loop {
-        match from.read(&mut buffer) {
-            Ok(0) => return Ok(()),
-            Ok(n) => to.write_all(&buffer[..n]).map_err(EntryError::Write)?,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(EntryError::Read(error)),
+    for run in runs {
+        let end = run.offset + run.length;
+        let mut at = run.offset;
+        while at < end {
+            let wanted = usize::try_from(end - at).map_or(COPY_BUFFER, |n| n.min(COPY_BUFFER));
+            match content.read(&mut buffer[..wanted]) {
+                Ok(0) => return Err(EntryError::Read(io::ErrorKind::UnexpectedEof.into())),
+                Ok(n) => {
+                    file.write_all_at(&buffer[..n], at)
+                        .map_err(EntryError::Write)?;
+                    at += n as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(EntryError::Read(error)),
+            }
         }
     }
+    // A hole at the end was not written.
+    file.set_len(size).map_err(EntryError::Write)
 }

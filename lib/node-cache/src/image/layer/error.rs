@@ -1,12 +1,12 @@
 //! Errors of one entry, without its name.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use image_archive::layer::LayerStream;
 use rustix::io::Errno;
 
 use super::super::ImageError;
-use super::Context;
 
 pub enum EntryError {
     /// The image is at fault.
@@ -33,10 +33,11 @@ impl From<Errno> for EntryError {
 }
 
 impl EntryError {
-    pub fn for_entry(self, entry: &Path, context: &Context<'_>, path: PathBuf) -> ImageError {
+    /// `path` is where the entry is unpacked to.
+    pub fn for_entry(self, layer: &LayerStream<'_>, path: PathBuf) -> ImageError {
         let source = match self {
-            Self::Refused(reason) => return context.unsafe_entry(entry, reason),
-            Self::Read(error) => return context.read_failed(error),
+            Self::Refused(reason) => return layer.refused(reason).into(),
+            Self::Read(error) => return layer.read_failed(&error).into(),
             Self::Os(error) => error.into(),
             Self::Write(error) => error,
         };

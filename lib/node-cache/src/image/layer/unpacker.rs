@@ -1,32 +1,25 @@
 //! Builds a layer's tree from its entries.
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
+use image_archive::layer::{EntryKind, LayerEntry, LayerStream, refusal};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timestamps, XattrFlags};
 use rustix::io::Errno;
-use tar::{Entry, EntryType};
 
 use super::super::ImageError;
-use super::Context;
-use super::attributes::{is_root, mode, owner, times, xattrs};
-use super::dir_ops::{
-    DIRECTORY, OPAQUE, WHITEOUT, clear, copy, make_directory, node, set_opaque, whiteout,
-};
-use super::entry_names::{relative, shown};
+use super::attributes::{is_root, mode, owner, times};
+use super::dir_ops::{DIRECTORY, clear, copy_runs, make_directory, node, set_opaque, whiteout};
 use super::error::EntryError;
 use super::free_space::FreeSpaceGuard;
-use image_archive::limited_read::ReadBudget;
 
 /// Everything is done relative to open directories and without following links, so that no entry
 /// can reach outside of the layer.
-pub struct Unpacker<'a> {
-    context: &'a Context<'a>,
+pub struct Unpacker {
     path: PathBuf,
     root: OwnedFd,
     /// The directory of the entry before, which is most often that of the next one too.
@@ -36,8 +29,8 @@ pub struct Unpacker<'a> {
     free_space: FreeSpaceGuard,
 }
 
-impl<'a> Unpacker<'a> {
-    pub fn new(path: &Path, context: &'a Context<'a>) -> Result<Self, ImageError> {
+impl Unpacker {
+    pub fn new(path: &Path) -> Result<Self, ImageError> {
         let cache = |error: io::Error| ImageError::Cache {
             path: path.to_owned(),
             source: error,
@@ -46,7 +39,6 @@ impl<'a> Unpacker<'a> {
         let root = rustix::fs::open(path, DIRECTORY, Mode::empty()).map_err(|e| cache(e.into()))?;
         rustix::fs::fchmod(&root, Mode::from_raw_mode(0o755)).map_err(|e| cache(e.into()))?;
         Ok(Self {
-            context,
             path: path.to_owned(),
             root,
             recent: None,
@@ -55,130 +47,86 @@ impl<'a> Unpacker<'a> {
         })
     }
 
-    pub fn run<R: Read>(
-        mut self,
-        tar: &mut tar::Archive<R>,
-        budget: &ReadBudget,
-    ) -> Result<(), ImageError> {
-        let read_failed = |error| self.context.read_failed(error);
-        let mut entries = tar.entries().map_err(read_failed)?;
-        loop {
-            budget.headers();
-            let Some(entry) = entries.next() else {
-                break;
-            };
-            let mut entry = entry.map_err(|e| self.context.read_failed(e))?;
-            budget.content();
-            let path = PathBuf::from(OsString::from_vec(entry.path_bytes().into_owned()));
-            let done = self.entry(&mut entry, &path).and_then(|()| {
-                // Content that nobody asked for is not part of the next header.
-                io::copy(&mut entry, &mut io::sink()).map_err(EntryError::Read)
-            });
-            if let Err(error) = done {
-                let file = self.path.join(relative(&path).unwrap_or_default());
-                return Err(error.for_entry(&path, self.context, file));
+    pub fn run(mut self, layer: &mut LayerStream<'_>) -> Result<(), ImageError> {
+        while let Some(entry) = layer.next_entry()? {
+            if let Err(error) = self.entry(&entry, layer) {
+                return Err(error.for_entry(layer, self.path.join(&entry.path)));
             }
         }
-        budget.content();
         for (path, times) in std::mem::take(&mut self.times) {
             let set = self.directory(&path, false).and_then(|dir| {
                 rustix::fs::futimens(&dir, &times)?;
                 Ok(())
             });
             if let Err(error) = set {
-                return Err(error.for_entry(&path, self.context, self.path.join(&path)));
+                return Err(error.for_entry(layer, self.path.join(&path)));
             }
         }
         Ok(())
     }
 
-    fn entry<R: Read>(&mut self, entry: &mut Entry<'_, R>, path: &Path) -> Result<(), EntryError> {
-        let kind = entry.header().entry_type();
-        if matches!(kind, EntryType::XGlobalHeader | EntryType::XHeader) {
-            return Ok(());
-        }
-        let size = match kind {
-            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => entry.size(),
+    fn entry(&mut self, entry: &LayerEntry, layer: &mut LayerStream<'_>) -> Result<(), EntryError> {
+        let size = match &entry.kind {
+            EntryKind::Ignored => return Ok(()),
+            EntryKind::File { size, .. } => *size,
             _ => 0,
         };
         self.free_space.take(&self.root, size)?;
-        let inside = relative(path)?;
-        let Some(name) = inside.file_name().map(OsStr::to_owned) else {
-            // "./": the root itself.
-            if kind.is_dir() {
-                let root = rustix::io::fcntl_dupfd_cloexec(&self.root, 0)?;
-                let xattrs = xattrs(entry)?;
-                self.finish(&root, entry, &xattrs)?;
-                self.times.insert(PathBuf::new(), times(entry));
-            }
+        let is_dir = matches!(entry.kind, EntryKind::Directory);
+        let Some(name) = entry.path.file_name() else {
+            // Of what may be called "./", only a directory is not ignored: the root itself.
+            let root = rustix::io::fcntl_dupfd_cloexec(&self.root, 0)?;
+            self.finish(&root, entry)?;
+            self.times.insert(PathBuf::new(), times(entry));
             return Ok(());
         };
-        if !kind.is_dir() {
+        if !is_dir {
             // It may take the place of that directory.
-            self.times.remove(&inside);
+            self.times.remove(&entry.path);
             if self
                 .recent
                 .as_ref()
-                .is_some_and(|(recent, _)| recent.starts_with(&inside))
+                .is_some_and(|(recent, _)| recent.starts_with(&entry.path))
             {
                 self.recent = None;
             }
         }
-        let parent_path = inside.parent().unwrap_or(Path::new("")).to_owned();
-        let parent = self.directory(&parent_path, true)?;
-
-        if name.as_bytes() == OPAQUE {
-            return set_opaque(&parent);
-        }
-        if let Some(hidden) = name.as_bytes().strip_prefix(WHITEOUT) {
-            return whiteout(&parent, OsStr::from_bytes(hidden));
-        }
-
-        let xattrs = xattrs(entry)?;
-        match kind {
-            EntryType::Directory => {
-                let replaced = make_directory(&parent, &name)?;
-                let dir = rustix::fs::openat(&parent, &name, DIRECTORY, Mode::empty())?;
+        let parent = self.directory(entry.path.parent().unwrap_or(Path::new("")), true)?;
+        match &entry.kind {
+            EntryKind::Ignored => {}
+            EntryKind::Opaque => set_opaque(&parent)?,
+            EntryKind::Whiteout(hidden) => whiteout(&parent, hidden)?,
+            EntryKind::Directory => {
+                let replaced = make_directory(&parent, name)?;
+                let dir = rustix::fs::openat(&parent, name, DIRECTORY, Mode::empty())?;
                 if replaced {
                     set_opaque(&dir)?;
                 }
-                self.finish(&dir, entry, &xattrs)?;
-                self.times.insert(inside, times(entry));
+                self.finish(&dir, entry)?;
+                self.times.insert(entry.path.clone(), times(entry));
             }
-            EntryType::Symlink => {
-                let target = entry.link_name_bytes().filter(|target| !target.is_empty());
-                let target = target.ok_or_else(|| {
-                    EntryError::Refused("is a symbolic link without a target".into())
-                })?;
-                clear(&parent, &name)?;
-                rustix::fs::symlinkat(OsStr::from_bytes(&target), &parent, &name)?;
-                self.finish_node(&parent, &name, entry, None)?;
+            EntryKind::Symlink(target) => {
+                clear(&parent, name)?;
+                rustix::fs::symlinkat(target, &parent, name)?;
+                self.finish_node(&parent, name, entry, None)?;
             }
-            EntryType::Link => self.hard_link(entry, &parent, &name)?,
+            EntryKind::HardLink(target) => self.hard_link(target, &parent, name)?,
             // Device nodes of images are never used, and an ordinary user can make none.
-            EntryType::Char | EntryType::Block if !is_root() => clear(&parent, &name)?,
-            EntryType::Char | EntryType::Block | EntryType::Fifo => {
-                clear(&parent, &name)?;
-                let header = entry.header();
-                let number = |n: io::Result<Option<u32>>| n.ok().flatten().unwrap_or(0);
-                let device = rustix::fs::makedev(
-                    number(header.device_major()),
-                    number(header.device_minor()),
-                );
-                let file_type = match kind {
-                    EntryType::Char => FileType::CharacterDevice,
-                    EntryType::Block => FileType::BlockDevice,
-                    _ => FileType::Fifo,
-                };
-                node(&parent, &name, file_type, device)?;
-                let mode = mode(entry);
-                self.finish_node(&parent, &name, entry, Some(mode))?;
+            EntryKind::CharDevice(..) | EntryKind::BlockDevice(..) if !is_root() => {
+                clear(&parent, name)?;
             }
-            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
-                clear(&parent, &name)?;
+            EntryKind::CharDevice(major, minor) => {
+                self.node(&parent, entry, FileType::CharacterDevice, (*major, *minor))?;
+            }
+            EntryKind::BlockDevice(major, minor) => {
+                self.node(&parent, entry, FileType::BlockDevice, (*major, *minor))?;
+            }
+            EntryKind::Fifo => self.node(&parent, entry, FileType::Fifo, (0, 0))?,
+            EntryKind::File { size, runs } => {
+                clear(&parent, name)?;
                 let file = File::from(rustix::fs::openat(
                     &parent,
-                    &name,
+                    name,
                     OFlags::CREATE
                         | OFlags::EXCL
                         | OFlags::WRONLY
@@ -186,36 +134,35 @@ impl<'a> Unpacker<'a> {
                         | OFlags::CLOEXEC,
                     Mode::from_raw_mode(0o600),
                 )?);
-                copy(&mut *entry, &file)?;
+                copy_runs(layer, &file, *size, runs)?;
                 let fd = OwnedFd::from(file);
-                self.finish(&fd, entry, &xattrs)?;
+                self.finish(&fd, entry)?;
                 rustix::fs::futimens(&fd, &times(entry))?;
-            }
-            other => {
-                return Err(EntryError::Refused(format!(
-                    "is of a kind that is not supported ({other:?})"
-                )));
             }
         }
         Ok(())
     }
 
-    fn hard_link<R: Read>(
+    fn node(
+        &self,
+        parent: &OwnedFd,
+        entry: &LayerEntry,
+        kind: FileType,
+        (major, minor): (u32, u32),
+    ) -> Result<(), EntryError> {
+        let name = entry.path.file_name().unwrap_or_default();
+        clear(parent, name)?;
+        node(parent, name, kind, rustix::fs::makedev(major, minor))?;
+        self.finish_node(parent, name, entry, Some(mode(entry)))
+    }
+
+    fn hard_link(
         &mut self,
-        entry: &Entry<'_, R>,
+        target: &Path,
         parent: &OwnedFd,
         name: &OsStr,
     ) -> Result<(), EntryError> {
-        let target = entry
-            .link_name_bytes()
-            .ok_or_else(|| EntryError::Refused("is a hard link without a target".into()))?;
-        let target = relative(Path::new(OsStr::from_bytes(&target)))?;
-        let missing = || {
-            EntryError::Refused(format!(
-                "is a hard link to \"{}\", which is not in the layer",
-                shown(&target)
-            ))
-        };
+        let missing = || EntryError::Refused(refusal::link_target_missing(target));
         let target_name = target.file_name().ok_or_else(missing)?;
         let target_dir = self
             .directory(target.parent().unwrap_or(Path::new("")), false)
@@ -223,18 +170,18 @@ impl<'a> Unpacker<'a> {
                 EntryError::Os(Errno::NOENT) => missing(),
                 other => other,
             })?;
+        let not_found = |error| match error {
+            Errno::NOENT => missing(),
+            other => other.into(),
+        };
+        let stat = rustix::fs::statat(&target_dir, target_name, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(not_found)?;
+        if FileType::from_raw_mode(stat.st_mode).is_dir() {
+            return Err(EntryError::Refused(refusal::link_to_directory(target)));
+        }
         clear(parent, name)?;
-        rustix::fs::linkat(&target_dir, target_name, parent, name, AtFlags::empty()).map_err(
-            |error| match error {
-                Errno::NOENT => missing(),
-                // What linkat says of a directory.
-                Errno::PERM => EntryError::Refused(format!(
-                    "is a hard link to \"{}\", which cannot have any",
-                    shown(&target)
-                )),
-                other => other.into(),
-            },
-        )
+        rustix::fs::linkat(&target_dir, target_name, parent, name, AtFlags::empty())
+            .map_err(not_found)
     }
 
     /// Opens a directory of the layer, one component after the other, following no link.
@@ -257,10 +204,7 @@ impl<'a> Unpacker<'a> {
                 }
                 // What openat says of a link, or of a file, when a directory is asked for.
                 Err(Errno::LOOP | Errno::NOTDIR) => {
-                    return Err(EntryError::Refused(format!(
-                        "goes through \"{}\", which is not a directory of this layer",
-                        shown(Path::new(part))
-                    )));
+                    return Err(EntryError::Refused(refusal::through(Path::new(part))));
                 }
                 Err(error) => return Err(error.into()),
             };
@@ -270,24 +214,19 @@ impl<'a> Unpacker<'a> {
     }
 
     /// Owner first: changing it clears setuid and file capabilities.
-    fn finish<R: Read>(
-        &self,
-        file: &OwnedFd,
-        entry: &Entry<'_, R>,
-        xattrs: &[(OsString, Vec<u8>)],
-    ) -> Result<(), EntryError> {
+    fn finish(&self, file: &OwnedFd, entry: &LayerEntry) -> Result<(), EntryError> {
         let (uid, gid) = owner(entry);
         rustix::fs::fchown(file, Some(uid), Some(gid))?;
         rustix::fs::fchmod(file, Mode::from_raw_mode(mode(entry)))?;
-        for (name, value) in xattrs {
+        for (name, value) in &entry.xattrs {
             match rustix::fs::fsetxattr(file, name.as_os_str(), value, XattrFlags::empty()) {
                 // Where the cache's file system has no such attributes, the image goes without.
                 Ok(()) | Err(Errno::NOTSUP | Errno::PERM) => {}
                 Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::IO)) => return Err(error.into()),
                 Err(error) => {
+                    let name = name.to_string_lossy();
                     return Err(EntryError::Refused(format!(
-                        "has the extended attribute \"{}\", which cannot be set: {error}",
-                        shown(Path::new(name))
+                        "has the extended attribute {name:?}, which cannot be set: {error}"
                     )));
                 }
             }
@@ -295,11 +234,11 @@ impl<'a> Unpacker<'a> {
         Ok(())
     }
 
-    fn finish_node<R: Read>(
+    fn finish_node(
         &self,
         parent: &OwnedFd,
         name: &OsStr,
-        entry: &Entry<'_, R>,
+        entry: &LayerEntry,
         mode: Option<u32>,
     ) -> Result<(), EntryError> {
         let (uid, gid) = owner(entry);

@@ -1,39 +1,42 @@
 //! Validates names of entries: inside the layer, and short and shallow enough to be removed again.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
-
-use super::error::EntryError;
 
 /// Maximum depth: removal needs an open file per level.
 const MAX_DEPTH: usize = 256;
 /// Maximum length of a path, as in the kernel.
 const MAX_PATH_BYTES: usize = 4095;
+/// Maximum length of one name, as in the kernel.
+const MAX_NAME_BYTES: usize = 255;
 
 /// The path below the layer's root. A leading "/" means that root; ".." is refused.
-pub fn relative(path: &Path) -> Result<PathBuf, EntryError> {
+pub fn relative(path: &Path) -> Result<PathBuf, String> {
     if path.as_os_str().len() > MAX_PATH_BYTES {
-        return Err(EntryError::Refused("has a name that is too long".into()));
+        return Err("has a name that is too long".to_owned());
+    }
+    if path.as_os_str().as_bytes().contains(&0) {
+        return Err("has a name that no file system takes".to_owned());
     }
     let mut inside = PathBuf::new();
     let mut depth = 0;
     for part in path.components() {
         match part {
+            Component::Normal(part) if part.len() > MAX_NAME_BYTES => {
+                return Err("has a name that is too long for any file system".to_owned());
+            }
             Component::Normal(part) => {
                 inside.push(part);
                 depth += 1;
             }
             Component::CurDir | Component::RootDir => {}
             Component::ParentDir | Component::Prefix(_) => {
-                return Err(EntryError::Refused(
-                    "leads out of the image with \"..\"".into(),
-                ));
+                return Err("leads out of the image with \"..\"".to_owned());
             }
         }
     }
     if depth > MAX_DEPTH {
-        return Err(EntryError::Refused(format!(
-            "lies more than {MAX_DEPTH} directories deep"
-        )));
+        return Err(format!("lies more than {MAX_DEPTH} directories deep"));
     }
     Ok(inside)
 }
@@ -73,6 +76,12 @@ mod tests {
             ("/..", None),
             ("...", Some("...")),
             (&format!("{deep}x"), None),
+            ("a\0b", None),
+            (
+                &"x".repeat(MAX_NAME_BYTES),
+                Some(&"x".repeat(MAX_NAME_BYTES)),
+            ),
+            (&"x".repeat(MAX_NAME_BYTES + 1), None),
         ];
         for (name, inside) in cases {
             let found = relative(Path::new(name)).ok();
