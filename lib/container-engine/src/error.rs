@@ -134,3 +134,10 @@ impl StartError {
         )
     }
 }
+
+/// The error of something that a container needs on the node.
+pub(crate) fn cannot_create(what: &str, error: impl std::fmt::Display) -> StartError {
+    StartError::Runtime {
+        reason: format!("{what} could not be created: {error}"),
+    }
+}

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use crate::contract::lab::Lab;
 use crate::engine_lab::{archive, busybox_archive, busybox_layer};
+use crate::image_lab::{Tar, layer, link};
 
 /// An image that no other test uses, because engines keep images.
 async fn new_image(lab: &Lab) -> String {
@@ -50,6 +51,67 @@ fn remove_large_files(dir: &Path) -> usize {
         }
     }
     removed
+}
+
+/// busybox with one more layer.
+async fn image_with(lab: &Lab, build: impl FnOnce(&mut Tar)) -> String {
+    let (archive, id) = archive(
+        &[busybox_layer(), layer(build)],
+        json!({"Env": ["PATH=/bin"]}),
+    );
+    lab.image_of(&archive, &id).await
+}
+
+/// As distributions with systemd have /etc/resolv.conf, and the same of a mount of the request.
+pub async fn what_is_mounted_on_a_link_that_leads_nowhere_is_there(lab: &Lab) {
+    let image = image_with(lab, |tar| {
+        link(tar, "etc/resolv.conf", "../run/systemd/resolve/stub.conf");
+        link(tar, "etc/hosts", "/run/not/there/hosts");
+        link(tar, "data", "volumes/data");
+    })
+    .await;
+    let more = json!({
+        "container_image": image,
+        "mounts": {
+            "/out": {"kind": "tmp", "capacity": 1 << 20},
+            "/data/note": {"kind": "text", "content": "of the request"},
+        },
+    });
+    let script = "grep -c localhost /etc/hosts; cat /data/note";
+    let ended = lab.sh_with(script, more.clone()).await;
+    assert_eq!(ended.code(), 0, "{:?}", ended.stderr());
+    assert_eq!(ended.stdout().last(), Some(&"of the request"));
+
+    let mut more = more;
+    more["runtime_constraints"] = json!({"vcpus": 1, "ram": 128 << 20, "API": true});
+    let ended = lab.sh_with("cat /etc/resolv.conf", more).await;
+    assert_eq!(ended.code(), 0, "{:?}", ended.stderr());
+    let here = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
+    let servers = |text: &str| text.matches("nameserver").count();
+    assert_eq!(servers(&ended.stdout().join("\n")), servers(&here));
+}
+
+/// No other node has another image, so that none can do better.
+pub async fn a_mount_that_the_image_has_no_place_for_is_refused_by_its_name(lab: &Lab) {
+    let tmp = json!({"kind": "tmp", "capacity": 1 << 20});
+    let text = json!({"kind": "text", "content": "x"});
+    for (target, mount) in [
+        ("/etc/passwd", &tmp),
+        ("/bin/busybox", &tmp),
+        ("/etc/passwd/deep", &text),
+        ("/tmp", &text),
+    ] {
+        let mounts = json!({"/out": tmp, target: mount});
+        let ended = lab.run(&["true"], json!({"mounts": mounts})).await;
+        assert!(ended.refusal().contains(target), "{}", ended.refusal());
+    }
+    let more = json!({"mounts": {"/etc/passwd": tmp}, "output_path": "/etc/passwd"});
+    let ended = lab.run(&["true"], more).await;
+    assert!(
+        ended.refusal().contains("/etc/passwd"),
+        "{}",
+        ended.refusal()
+    );
 }
 
 pub async fn an_image_that_is_no_archive(lab: &Lab) {

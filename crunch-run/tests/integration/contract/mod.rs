@@ -85,6 +85,8 @@ macro_rules! core {
             images: [
                 two_containers_begin_with_the_same_new_image,
                 an_image_is_fetched_only_once,
+                what_is_mounted_on_a_link_that_leads_nowhere_is_there,
+                a_mount_that_the_image_has_no_place_for_is_refused_by_its_name,
             ];
             leftovers: [
                 what_a_killed_attempt_made_is_removed_by_the_next,

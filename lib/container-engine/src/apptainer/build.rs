@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 
 use oci_spec::runtime::LinuxSeccomp;
 use pathrs::Root;
-use pathrs::flags::OpenFlags;
 
 use super::dev;
+use crate::error::cannot_create;
 use crate::shim::pid1::{LaunchMethod, Pid1Config};
 use crate::shim::pid1_client::Pid1Client;
 use crate::shim::protocol::CreateSpec;
 use crate::shim::runtime::ApptainerProgram;
-use crate::shim::sandbox::{CreatedResources, Sandbox, cannot_create};
+use crate::shim::sandbox::{CreatedResources, Sandbox};
 use crate::shim::{InitProcess, precheck};
 use crate::{Bind, StartError};
 
@@ -38,10 +38,6 @@ pub fn build(
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         root.mkdir_all(dir, &mode)
             .map_err(|e| cannot_create(&format!("the mount point {dir}"), e))?;
-    }
-    for bind in &binds {
-        make_target(&root, bind, &binds)
-            .map_err(|e| cannot_create(&format!("the mount point {}", bind.target.display()), e))?;
     }
     binds.extend(spec.gpus.devices.iter().map(|node| Bind {
         host: node.path.clone(),
@@ -158,26 +154,6 @@ fn environment(program: &ApptainerProgram, container: &[String]) -> Vec<(String,
             .map(|(name, value)| (format!("{prefix}ENV_{name}"), value.to_owned())),
     );
     all
-}
-
-/// Creates a mount point, which Apptainer does not do in a writable root directory.
-fn make_target(root: &Root, bind: &Bind, all: &[Bind]) -> Result<(), pathrs::error::Error> {
-    let is_inside_another = all
-        .iter()
-        .any(|other| other.target != bind.target && bind.target.starts_with(&other.target));
-    if is_inside_another || root.resolve(&bind.target).is_ok() {
-        return Ok(());
-    }
-    let dir_mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    if bind.host.is_dir() {
-        return root.mkdir_all(&bind.target, &dir_mode).map(drop);
-    }
-    if let Some(parent) = bind.target.parent() {
-        root.mkdir_all(parent, &dir_mode)?;
-    }
-    let file_mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
-    root.create_file(&bind.target, OpenFlags::O_WRONLY, &file_mode)
-        .map(drop)
 }
 
 #[cfg(test)]

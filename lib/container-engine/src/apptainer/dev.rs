@@ -9,8 +9,8 @@ use std::path::Path;
 use rustix::mount::{MountFlags, mount, mount_bind, mount_bind_recursive, mount_move};
 
 use crate::StartError;
+use crate::error::cannot_create;
 use crate::gpu::DeviceNode;
-use crate::shim::sandbox::cannot_create;
 
 /// `aside` is a directory of this container alone.
 pub fn move_nodes(devices: &[DeviceNode], aside: &Path) -> Result<(), StartError> {

@@ -17,6 +17,7 @@ use seccompiler::BpfProgram;
 use super::exec::ExecLauncher;
 use super::init_process::{BuiltinInit, read_report};
 use crate::StartError;
+use crate::error::cannot_create;
 use crate::seccomp::{self, Seccomp};
 use crate::shim::InitProcess;
 use crate::shim::cgroups;
@@ -24,7 +25,7 @@ use crate::shim::executable::foreign_formats;
 use crate::shim::mount_points;
 use crate::shim::oci_spec::{self, SpecInput};
 use crate::shim::protocol::CreateSpec;
-use crate::shim::sandbox::{CreatedResources, Sandbox, cannot_create};
+use crate::shim::sandbox::{CreatedResources, Sandbox};
 
 pub fn build(
     spec: &CreateSpec,

@@ -6,7 +6,7 @@ use libcontainer::container::Container;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
 
-use crate::shim::sandbox::cannot_create;
+use crate::error::cannot_create;
 use crate::shim::{InitEvent, InitProcess};
 use crate::{ExitStatus, StartError};
 

@@ -1,6 +1,8 @@
 //! Classifies errors of the daemon and its runtimes: errors of the request get our own wording.
 //! Pure.
 
+use std::path::{Path, PathBuf};
+
 use bollard::errors::Error;
 
 use crate::{ContainerSpec, StartError};
@@ -16,6 +18,7 @@ pub struct ErrorContext {
     path: String,
     cwd: String,
     user: String,
+    mounts: Vec<PathBuf>,
 }
 
 impl ErrorContext {
@@ -36,12 +39,14 @@ impl ErrorContext {
             path: path.unwrap_or_else(|| DEFAULT_PATH.to_owned()),
             cwd: cwd.or(config.working_dir.clone()).unwrap_or_default(),
             user: config.user.clone().unwrap_or_default(),
+            mounts: spec.binds.iter().map(|bind| bind.target.clone()).collect(),
         }
     }
 
     /// The error of the request or image, if the daemon's error is one.
     pub fn user_error(&self, error: &Error) -> Option<StartError> {
-        let text = daemon_message(error)?.to_lowercase();
+        let message = daemon_message(error)?;
+        let text = message.to_lowercase();
         let has = |words: &str| text.contains(words);
         let command = self.command.clone();
         if has("no command specified") || has("no command or entrypoint") {
@@ -63,6 +68,15 @@ impl ErrorContext {
                 StartError::CwdUnusable { cwd, reason }
             } else {
                 StartError::CwdMissing { cwd }
+            });
+        }
+        if (has("not a directory") || has("is a directory"))
+            && let Some(target) = self.mount_in(message)
+        {
+            return Some(StartError::BadMountPoint {
+                target: target.clone(),
+                place: target.clone(),
+                reason: "is of another kind than the mount".to_owned(),
             });
         }
         if has("argument list too long") {
@@ -97,6 +111,25 @@ impl ErrorContext {
             return Some(StartError::CommandMissing { command });
         }
         None
+    }
+}
+
+/// Quotes around a path in messages of runc and crun. crun leaves the first slash out.
+const QUOTES: [(&str, &str); 3] = [("\"", "\""), ("`", "`"), ("`", "'")];
+
+impl ErrorContext {
+    /// The mount that a message of a runtime is about.
+    fn mount_in(&self, message: &str) -> Option<&PathBuf> {
+        let is_named = |target: &Path| {
+            let whole = target.display().to_string();
+            let forms = [whole.as_str(), whole.trim_start_matches('/')];
+            let quoted =
+                |form: &str, (open, close)| message.contains(&format!("{open}{form}{close}"));
+            forms
+                .iter()
+                .any(|form| QUOTES.iter().any(|quotes| quoted(form, *quotes)))
+        };
+        self.mounts.iter().find(|target| is_named(target))
     }
 }
 
@@ -156,6 +189,7 @@ mod tests {
             path: "/bin".to_owned(),
             cwd: "/no/such".to_owned(),
             user: "ann:friends".to_owned(),
+            mounts: vec!["/data".into(), "/etc/passwd".into()],
         }
     }
 
@@ -196,6 +230,16 @@ mod tests {
                 "sh",
                 "workdir \"/no/such\" does not exist on container abc",
                 "working directory /no/such does not exist",
+            ),
+            (
+                "sh",
+                "runc create failed: unable to start container process: error during container init: error mounting \"/tmp/m/1\" to rootfs at \"/etc/passwd\": mount /tmp/m/1:/etc/passwd (via /proc/self/fd/6), flags: 0x5000: not a directory: unknown: Are you trying to mount a directory onto a file (or vice-versa)?",
+                "nothing can be mounted at /etc/passwd",
+            ),
+            (
+                "sh",
+                "crun: mount `/tmp/m/1` to `etc/passwd`: Not a directory: OCI runtime error",
+                "nothing can be mounted at /etc/passwd",
             ),
             ("", "No command specified", "no command was given"),
         ];

@@ -11,13 +11,14 @@ use rustix::mount::{MountFlags, mount};
 use rustix::process::{Resource, getrlimit};
 
 use crate::StartError;
+use crate::error::cannot_create;
 use crate::shim::oci_bundle::Bundle;
 use crate::shim::oci_spec::{self, SpecInput, Unprivileged};
 use crate::shim::pid1::{LaunchMethod, Pid1Config};
 use crate::shim::pid1_client::Pid1Client;
 use crate::shim::protocol::CreateSpec;
 use crate::shim::runtime::{Dialect, OciProgram};
-use crate::shim::sandbox::{CreatedResources, Sandbox, cannot_create};
+use crate::shim::sandbox::{CreatedResources, Sandbox};
 use crate::shim::{InitProcess, cgroups, precheck};
 use cgroup::Cgroup;
 use cgroup::limit_support::LimitSupport;

@@ -1,83 +1,165 @@
-//! Checks that an image has room for the mounts of its container. Runtimes fail at a mount point
-//! that leads nowhere without naming it.
+//! Makes the mount points of a container in its root file system, and says where an image has no
+//! place for one. Runtimes fail there without naming it, or follow a link outside of the image's
+//! meaning. Links are followed inside the root, also those that lead nowhere: their target is made.
 
-use std::fs::File;
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Permissions};
+use std::io;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Component, Path, PathBuf};
 
-use nix::libc::{ELOOP, ENOENT, ENOTDIR};
+use nix::libc::ENOENT;
 use pathrs::Root;
 use pathrs::error::ErrorKind;
+use pathrs::flags::OpenFlags;
 
+use crate::error::cannot_create;
 use crate::{Bind, StartError};
 
-/// Directories that get a file system of the kernel.
+/// Directories that get a file system of the kernel. Runtimes make them.
 const SYSTEM: [&str; 3] = ["/proc", "/dev", "/sys"];
+/// Maximum number of links in a path, as in the kernel.
+const MAX_LINKS: u32 = 40;
 
-/// Errors of a lookup that are the fault of the image.
-const IMAGE_FAULTS: [i32; 3] = [ENOENT, ENOTDIR, ELOOP];
+/// What is done about a mount point that the image lacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Missing {
+    /// It becomes a directory.
+    MakeDirectory,
+    /// It becomes a file.
+    MakeFile,
+    /// The runtime makes it a directory.
+    Leave,
+}
 
-/// Checks the mount points in the root file system `root`. What does not exist is made later.
-pub fn check(root: &Path, binds: &[Bind]) -> Result<(), StartError> {
+/// Makes what the image lacks in the root file system `root`.
+pub fn make(root: &Path, binds: &[Bind]) -> Result<(), StartError> {
     // Without it no mount point can be looked up, and the runtime says why.
     let Ok(root) = Root::open(root) else {
         return Ok(());
     };
     for target in SYSTEM {
-        check_one(&root, Path::new(target), true)?;
+        make_one(&root, Path::new(target), Missing::Leave)?;
     }
     for bind in binds {
-        let covered = SYSTEM
+        let is_inside_another = SYSTEM
             .iter()
             .map(Path::new)
             .chain(binds.iter().map(|other| other.target.as_path()))
             .any(|other| bind.target != other && bind.target.starts_with(other));
         // What is below another mount is not in the image.
-        if !covered {
-            check_one(&root, &bind.target, bind.host.is_dir())?;
+        if !is_inside_another {
+            let missing = match bind.host.is_dir() {
+                true => Missing::MakeDirectory,
+                false => Missing::MakeFile,
+            };
+            make_one(&root, &bind.target, missing)?;
         }
     }
     Ok(())
 }
 
-fn check_one(root: &Root, target: &Path, is_dir: bool) -> Result<(), StartError> {
-    let mut outer: Vec<&Path> = target.ancestors().collect();
-    outer.reverse();
-    for path in outer.into_iter().skip(1) {
-        if root.resolve_nofollow(path).is_err() {
-            return Ok(());
+/// Walks from the root to the mount point, one name after the other.
+fn make_one(root: &Root, target: &Path, missing: Missing) -> Result<(), StartError> {
+    let bad = |place: &Path, reason: &str| StartError::BadMountPoint {
+        target: target.to_owned(),
+        place: place.to_owned(),
+        reason: reason.to_owned(),
+    };
+    let needs_dir = missing != Missing::MakeFile;
+    // Without links.
+    let mut done = PathBuf::from("/");
+    let mut ahead = parts(target);
+    let mut last_link: Option<PathBuf> = None;
+    let mut links = 0;
+    while let Some(part) = ahead.pop_front() {
+        if part == ".." {
+            done.pop();
+            continue;
         }
-        let bad = |reason: &str| StartError::BadMountPoint {
-            target: target.to_owned(),
-            place: path.to_owned(),
-            reason: reason.to_owned(),
-        };
-        let place = match root.resolve(path) {
-            Ok(place) => place,
-            Err(error) => {
-                return match error.kind() {
-                    ErrorKind::OsError(Some(errno)) if IMAGE_FAULTS.contains(&errno) => {
-                        Err(bad("is a link that leads nowhere"))
+        let place = done.join(&part);
+        let must_be_dir = needs_dir || !ahead.is_empty();
+        let found = match root.resolve_nofollow(&place) {
+            Ok(found) => file_type(&found),
+            Err(error) if is_not_found(&error) => {
+                match (missing, &last_link) {
+                    (Missing::Leave, None) => return Ok(()),
+                    (Missing::Leave, Some(link)) => {
+                        return Err(bad(link, "is a link that leads nowhere"));
                     }
-                    // An error of the node, which the runtime meets and tells.
-                    _ => Ok(()),
-                };
+                    _ => create(root, &place, must_be_dir).map_err(|error| {
+                        cannot_create(&format!("the mount point {}", target.display()), error)
+                    })?,
+                }
+                done = place;
+                continue;
             }
+            // An error of the node, which the runtime meets and tells.
+            Err(_) => return Ok(()),
         };
-        let is_inner = path != target;
-        match (is_dir_handle(&place), is_inner || is_dir) {
-            (false, true) => return Err(bad("is not a directory")),
-            (true, false) => return Err(bad("is a directory, and the mount is a file")),
-            _ => {}
+        let Ok(found) = found else {
+            return Ok(());
+        };
+        if found.is_symlink() {
+            let Ok(leads_to) = root.readlink(&place) else {
+                return Ok(());
+            };
+            links += 1;
+            if links > MAX_LINKS {
+                return Err(bad(&place, "is a link that leads nowhere"));
+            }
+            if leads_to.is_absolute() {
+                done = PathBuf::from("/");
+            }
+            for part in parts(&leads_to).into_iter().rev() {
+                ahead.push_front(part);
+            }
+            last_link = Some(place);
+            continue;
+        }
+        match (found.is_dir(), must_be_dir) {
+            (false, true) => return Err(bad(&place, "is not a directory")),
+            (true, false) => {
+                return Err(bad(&place, "is a directory, and the mount is a file"));
+            }
+            _ => done = place,
         }
     }
     Ok(())
 }
 
-fn is_dir_handle(handle: &impl AsFd) -> bool {
-    let file = handle.as_fd().try_clone_to_owned().map(File::from);
-    file.and_then(|file| file.metadata())
-        .is_ok_and(|facts| facts.is_dir())
+/// The names in a path, without those that change nothing.
+fn parts(path: &Path) -> VecDeque<OsString> {
+    path.components()
+        .filter_map(|part| match part {
+            Component::Normal(name) => Some(name),
+            Component::ParentDir => Some(OsStr::new("..")),
+            Component::CurDir | Component::RootDir | Component::Prefix(_) => None,
+        })
+        .map(OsStr::to_owned)
+        .collect()
+}
+
+fn create(root: &Root, place: &Path, is_dir: bool) -> Result<(), pathrs::error::Error> {
+    match is_dir {
+        true => root
+            .mkdir_all(place, &Permissions::from_mode(0o755))
+            .map(drop),
+        false => root
+            .create_file(place, OpenFlags::O_WRONLY, &Permissions::from_mode(0o644))
+            .map(drop),
+    }
+}
+
+fn is_not_found(error: &pathrs::error::Error) -> bool {
+    matches!(error.kind(), ErrorKind::OsError(Some(ENOENT)))
+}
+
+fn file_type(handle: &impl AsFd) -> io::Result<std::fs::FileType> {
+    let file = File::from(handle.as_fd().try_clone_to_owned()?);
+    Ok(file.metadata()?.file_type())
 }
 
 /// The mount points of a container, for an error whose text does not name one.
@@ -98,44 +180,71 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn a_mount_point_that_leads_nowhere_is_named() {
-        let bind = |target: &str| Bind {
-            host: "/".into(),
+    fn a_mount_point_is_made_or_what_is_in_the_way_is_named() {
+        let bind = |host: &str, target: &str| Bind {
+            host: host.into(),
             target: target.into(),
             writable: true,
         };
-        // name, link, mount, expected place
+        // name, link, mount, what is in the way, else what is made
         for (name, link, target, expected) in [
-            ("etc", "/nowhere", "/etc/x", Some("/etc")),
-            ("proc", "/nowhere", "/out", Some("/proc")),
-            ("dev", "../../dev2", "/out", Some("/dev")),
-            ("sys", "sys", "/out", Some("/sys")),
-            ("out", "/gone/out", "/out", Some("/out")),
-            ("out", "/file", "/out/deep", Some("/out")),
-            ("out", "../../dir", "/out/deep", None),
-            ("other", "/nowhere", "/out", None),
-            ("other", "/nowhere", "/out/other", None),
+            ("etc", "/nowhere", "/etc/x", Ok("nowhere/x")),
+            ("etc", "nowhere/../else", "/etc/x", Ok("else/x")),
+            ("etc", "../../../nowhere", "/etc/x", Ok("nowhere/x")),
+            ("out", "/gone/out", "/out", Ok("gone/out")),
+            ("out", "/gone/out/.", "/out", Ok("gone/out")),
+            ("out", "other", "/out/deep", Ok("other/deep")),
+            ("out", "../../dir", "/out/deep", Ok("dir/deep")),
+            ("out", "dir/out", "/out", Ok("dir/out")),
+            ("out", "/", "/out/x", Ok("x")),
+            ("other", "/nowhere", "/out", Ok("out")),
+            // A link to another.
+            ("other", "link", "/other/x", Ok("leads/x")),
+            ("out", "/file", "/out/deep", Err("/file")),
+            ("out", "/file", "/out", Err("/file")),
+            ("out", "out", "/out", Err("/out")),
+            ("proc", "/nowhere", "/out", Err("/proc")),
+            ("dev", "../../dev2", "/out", Err("/dev")),
+            ("sys", "sys", "/out", Err("/sys")),
         ] {
-            let root = tempfile::tempdir().unwrap();
-            fs::create_dir(root.path().join("dir")).unwrap();
-            fs::write(root.path().join("file"), "").unwrap();
-            symlink(link, root.path().join(name)).unwrap();
-            let place = match check(root.path(), &[bind(target)]) {
-                Ok(()) => None,
-                Err(error @ StartError::BadMountPoint { .. }) => {
+            let dir = tempfile::tempdir().unwrap();
+            let root = dir.path().join("root");
+            fs::create_dir_all(root.join("dir")).unwrap();
+            fs::write(root.join("file"), "").unwrap();
+            symlink("leads", root.join("link")).unwrap();
+            symlink(link, root.join(name)).unwrap();
+            let case = format!("{name} -> {link}");
+            match (make(&root, &[bind("/", target)]), expected) {
+                (Ok(()), Ok(made)) => assert!(root.join(made).is_dir(), "{case}"),
+                (Err(error), Err(in_the_way)) => {
                     assert!(error.is_user_error());
                     let StartError::BadMountPoint { place, .. } = error else {
-                        unreachable!()
+                        panic!("{case}: {error}");
                     };
-                    Some(place)
+                    assert_eq!(place, Path::new(in_the_way), "{case}");
                 }
-                Err(error) => panic!("{error}"),
-            };
-            assert_eq!(
-                place.as_deref(),
-                expected.map(Path::new),
-                "{name} -> {link}"
-            );
+                (got, _) => panic!("{case}: {got:?}"),
+            }
+            let outside = fs::read_dir(dir.path()).unwrap().count();
+            assert_eq!(outside, 1, "{case}");
         }
+    }
+
+    #[test]
+    fn a_file_is_mounted_on_a_file() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("dir")).unwrap();
+        symlink("/run/gone/file", root.path().join("link")).unwrap();
+        let host = root.path().join("host");
+        fs::write(&host, "").unwrap();
+        let bind = |target: &str| Bind {
+            host: host.clone(),
+            target: target.into(),
+            writable: false,
+        };
+        make(root.path(), &[bind("/link"), bind("/new/file")]).unwrap();
+        assert!(root.path().join("run/gone/file").is_file());
+        assert!(root.path().join("new/file").is_file());
+        assert!(make(root.path(), &[bind("/dir")]).is_err());
     }
 }

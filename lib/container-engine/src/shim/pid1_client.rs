@@ -12,8 +12,8 @@ use rustix::process::Pid;
 
 use super::pid1::{PID1_ARGUMENT, Pid1Config, Pid1Message};
 use super::protocol::send_stdio;
-use super::sandbox::cannot_create;
 use super::{InitEvent, InitProcess, processes};
+use crate::error::cannot_create;
 use crate::{ExitStatus, StartError};
 
 /// Time limit for killed processes to be gone.

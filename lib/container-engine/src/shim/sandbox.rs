@@ -18,6 +18,7 @@ use super::process_spec;
 use super::protocol::CreateSpec;
 use super::rootfs::{self, RootFs};
 use super::user::{self, Identity};
+use crate::error::cannot_create;
 use crate::{Bind, Network, StartError};
 
 /// Everything created so far, so that it can be removed at any point.
@@ -95,7 +96,7 @@ pub fn create(spec: &CreateSpec, created: &mut CreatedResources) -> Result<Sandb
         network_files(spec, &hostname).map_err(|e| cannot_create("its /etc/hosts", e))?;
     binds.extend(spec.gpus.binds.iter().cloned());
     binds.extend(spec.binds.iter().cloned());
-    mount_points::check(&root, &binds)?;
+    mount_points::make(&root, &binds)?;
     Ok(Sandbox {
         root,
         identity,
@@ -105,12 +106,6 @@ pub fn create(spec: &CreateSpec, created: &mut CreatedResources) -> Result<Sandb
         cwd,
         binds,
     })
-}
-
-pub fn cannot_create(what: &str, error: impl std::fmt::Display) -> StartError {
-    StartError::Runtime {
-        reason: format!("{what} could not be created: {error}"),
-    }
 }
 
 /// Enters a user namespace in which this user is root and the only user. It allows mounts, and

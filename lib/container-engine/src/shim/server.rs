@@ -19,6 +19,7 @@ use super::init_process::{BuildInit, InitEvent, InitProcess};
 use super::processes::ContainerProcesses;
 use super::protocol::{CreateSpec, Event, Request, receive_stdio};
 use super::sandbox::{self, CreatedResources};
+use crate::error::cannot_create;
 use crate::{Exit, ExitStatus, StartError};
 use cgroup::{Layout, SharedMemory};
 
@@ -174,8 +175,7 @@ impl Shim {
         let sandbox = sandbox::create(&self.spec, &mut self.created)?;
         let init = (self.build_init)(&self.spec, sandbox, stdio, &mut self.created)?;
         if let Some(groups) = &self.created.groups {
-            cgroups::deny_tun(groups)
-                .map_err(|e| sandbox::cannot_create("its list of devices", e))?;
+            cgroups::deny_tun(groups).map_err(|e| cannot_create("its list of devices", e))?;
         }
         Ok(init)
     }
