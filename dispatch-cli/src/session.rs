@@ -49,6 +49,7 @@ impl Session {
             dir.endpoint()
                 .is_ok_and(|theirs| theirs.host == endpoint.host)
         });
+        endpoint.is_direct |= local.is_some();
         Ok(Self {
             client: Client::new(endpoint)?,
             local,

@@ -227,6 +227,8 @@ impl StateDir {
                 why: e.to_string(),
             })?;
         endpoint.ca_file = Some(server.certificate.clone());
+        // 'dispatch up' serves it from this machine, under any name.
+        endpoint.is_direct = true;
         Ok(endpoint)
     }
 }

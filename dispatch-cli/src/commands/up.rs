@@ -367,7 +367,8 @@ fn local_command(
             .arg("--health-listen")
             .arg(address.to_string())
             .env("ARVADOS_API_HOST", &ready.host)
-            .env("SSL_CERT_FILE", &ready.certificate);
+            .env("SSL_CERT_FILE", &ready.certificate)
+            .env("no_proxy", no_proxy_with(&ready.host));
         if let Some(cpus) = cpus {
             command.arg("--cpus").arg(cpus.to_string());
         }
@@ -381,6 +382,18 @@ fn local_command(
         }
         Ok(command)
     }))
+}
+
+/// The hosts without a proxy, and the server itself.
+fn no_proxy_with(host: &str) -> String {
+    let set = ["no_proxy", "NO_PROXY"].map(|name| std::env::var(name).unwrap_or_default());
+    let before = set.into_iter().find(|hosts| !hosts.is_empty());
+    let (name, _) = host.rsplit_once(':').unwrap_or((host, ""));
+    let name = name.trim_matches(['[', ']']);
+    match before {
+        Some(before) => format!("{before},{name}"),
+        None => name.to_owned(),
+    }
 }
 
 fn command_without_secrets(program: &Path) -> Command {

@@ -190,3 +190,24 @@ fn help_version_man_page_and_completions_need_no_server() {
     run(&["man", "--dir", "pages"]);
     assert!(home.path().join("pages/dispatch-submit.1").exists());
 }
+
+/// Nothing listens on port 9. The four names are those that other programs read.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_is_not_asked_for_this_machine_and_named_elsewhere() {
+    let fixture = Fixture::with_image().await;
+    for name in ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"] {
+        let mut list = fixture.command(&["list"]);
+        list.env(name, "http://ann:sesame@127.0.0.1:9");
+        run(list).await.ok();
+    }
+    let mut elsewhere = fixture.command(&["list"]);
+    elsewhere
+        .env("ARVADOS_API_HOST", "api.invalid")
+        .env("HTTPS_PROXY", "http://ann:sesame@127.0.0.1:9");
+    let result = run(elsewhere).await;
+    assert!(!result.err.contains("sesame"), "{}", result.err);
+    result.says(
+        5,
+        &["api.invalid through the proxy http://127.0.0.1:9 (of https_proxy"],
+    );
+}

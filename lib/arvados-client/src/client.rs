@@ -14,6 +14,7 @@ use serde_json::Value;
 use crate::endpoint::Endpoint;
 use crate::error::{ApiError, Error, messages};
 use crate::filter::Query;
+use crate::proxy::Proxies;
 use crate::retry::{self, Idempotency, RefusalTimer};
 use crate::token::Token;
 
@@ -31,6 +32,8 @@ const MAX_RESPONSE_BYTES: usize = 256 << 20;
 pub struct Client {
     http: reqwest::Client,
     endpoint: Arc<Endpoint>,
+    /// Address of the proxy to the server.
+    proxy: Option<Arc<str>>,
     /// Whether the server has accepted the token before.
     accepted: Arc<AtomicBool>,
 }
@@ -158,7 +161,10 @@ impl Client {
     /// Makes a client. Nothing is sent yet.
     pub fn new(endpoint: Endpoint) -> Result<Self, Error> {
         let tls = crate::tls::config(&endpoint)?;
-        let http = reqwest::Client::builder()
+        let proxies = Proxies::from_env(endpoint.is_direct.then(|| endpoint.host_name()));
+        let proxy = proxies.proxy_for(&endpoint.host);
+        let http = proxies
+            .apply(reqwest::Client::builder())
             .tls_backend_preconfigured(tls)
             .user_agent(concat!("arvados-client/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(Duration::from_secs(20).min(endpoint.call_timeout))
@@ -168,10 +174,12 @@ impl Client {
             .build()
             .map_err(|source| Error::Connect {
                 host: endpoint.host.clone(),
+                proxy: proxy.clone(),
                 source,
             })?;
         Ok(Self {
             http,
+            proxy: proxy.map(Arc::from),
             endpoint: Arc::new(endpoint),
             accepted: Arc::default(),
         })
@@ -214,6 +222,7 @@ impl Client {
     fn at(&self, endpoint: Endpoint) -> Self {
         Self {
             http: self.http.clone(),
+            proxy: self.proxy.clone(),
             endpoint: Arc::new(endpoint),
             accepted: self.accepted.clone(),
         }
@@ -364,7 +373,11 @@ impl Client {
         // The URL has no secrets, but makes the message unreadable.
         let source = source.without_url();
         match source.is_connect() {
-            true => Error::Connect { host, source },
+            true => Error::Connect {
+                host,
+                proxy: self.proxy.as_deref().map(str::to_owned),
+                source,
+            },
             false => Error::Interrupted { host, source },
         }
     }

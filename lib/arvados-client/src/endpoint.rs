@@ -42,6 +42,8 @@ pub struct Endpoint {
     pub insecure: bool,
     /// File of trusted certificates (PEM), instead of those of the system.
     pub ca_file: Option<PathBuf>,
+    /// Whether it is never reached through a proxy. Loopback addresses never are.
+    pub is_direct: bool,
     /// Keep services to use instead of those the server lists (`ARVADOS_KEEP_SERVICES`).
     pub keep_services: Vec<String>,
     /// Retry budget of a call, delays included.
@@ -82,12 +84,22 @@ impl Endpoint {
             token,
             insecure: false,
             ca_file: None,
+            is_direct: false,
             keep_services: Vec::new(),
             retry_budget: Duration::from_secs(120),
             outage_budget: None,
             refusal_window: REFUSAL_WINDOW,
             call_timeout: Duration::from_secs(60),
         })
+    }
+
+    /// The host without its port.
+    pub fn host_name(&self) -> &str {
+        let end_of_address = self.host.rfind(']').map_or(0, |at| at + 1);
+        match self.host[end_of_address..].rfind(':') {
+            Some(colon) => &self.host[..end_of_address + colon],
+            None => &self.host,
+        }
     }
 
     /// Reads `ARVADOS_API_HOST`, `ARVADOS_API_TOKEN`, `ARVADOS_API_HOST_INSECURE`,

@@ -50,6 +50,15 @@ pub fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     })
 }
 
+fn through(proxy: Option<&str>) -> String {
+    match proxy {
+        Some(proxy) => {
+            format!(" through the proxy {proxy} (of https_proxy or all_proxy; see no_proxy)")
+        }
+        None => String::new(),
+    }
+}
+
 /// Error of a call.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -57,10 +66,16 @@ pub enum Error {
     #[error("{0}")]
     Api(ApiError),
     /// The connection failed, so the call had no effect.
-    #[error("cannot reach the API server at {host}: {}", innermost_cause(source))]
+    #[error(
+        "cannot reach the API server at {host}{}: {}",
+        through(proxy.as_deref()),
+        innermost_cause(source)
+    )]
     Connect {
         /// Host and port.
         host: String,
+        /// Address of the proxy that the environment names for the server.
+        proxy: Option<String>,
         /// Error of the network.
         source: reqwest::Error,
     },

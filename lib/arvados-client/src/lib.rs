@@ -15,6 +15,7 @@ pub mod keep;
 pub mod locator;
 pub mod manifest;
 pub mod paging;
+mod proxy;
 pub mod records;
 pub mod resources;
 pub mod retry;
