@@ -20,7 +20,9 @@ use crate::crunch_run::CrunchRun;
 use crate::crunch_run_process::CrunchRunProcess;
 use crate::job_dir::{CrunchRunExit, JobDir, JobRecord};
 use crate::machine::{Machine, ResourceCaps, free_space};
+use crate::machine_claims::MachineClaims;
 use crate::redelivery::Redeliveries;
+use crate::reservation::{Reservation, machine_beside};
 use crate::resources::{ResourceKind, ResourceVector};
 
 /// Name of this scheduler in errors, logs and labels.
@@ -40,6 +42,8 @@ pub struct Shared {
     pub(crate) caps: ResourceCaps,
     pub(crate) crunch_run: CrunchRun,
     pub(crate) submit_host: SubmitHost,
+    /// None if the machine is not shared with other dispatchers.
+    pub(crate) claims: Option<MachineClaims>,
     pub(crate) redeliveries: Arc<Redeliveries>,
     /// Removes the files of jobs that ended.
     pub(crate) trash: TrashWorker,
@@ -52,6 +56,8 @@ pub struct Shared {
 #[derive(Debug)]
 pub struct State {
     pub(crate) machine: Machine,
+    /// What the jobs of other dispatchers on this machine hold.
+    pub(crate) others: Vec<Reservation>,
     pub(crate) jobs: BTreeMap<ContainerUuid, TrackedJob>,
     /// Containers that this process is starting right now.
     pub(crate) starting: BTreeSet<ContainerUuid>,
@@ -80,6 +86,11 @@ pub struct TrackedJob {
 }
 
 impl State {
+    /// This machine without what other dispatchers' jobs hold.
+    pub(crate) fn machine_left(&self) -> Machine {
+        machine_beside(&self.machine, &self.others)
+    }
+
     /// Whether this process has been starting the container's job since `scan_started`, so that the
     /// scan may be wrong.
     pub(crate) fn is_newer(&self, container: &ContainerUuid, scan_started: Instant) -> bool {
@@ -95,6 +106,7 @@ impl Local {
         scratch: PathBuf,
         caps: ResourceCaps,
         crunch_run: CrunchRun,
+        claims: Option<MachineClaims>,
     ) -> io::Result<Self> {
         let machine = Machine::probe(&scratch, &caps)?;
         for excess in machine.unmet(&caps) {
@@ -109,6 +121,7 @@ impl Local {
         );
         let state = State {
             machine,
+            others: Vec::new(),
             jobs: BTreeMap::new(),
             starting: BTreeSet::new(),
             last_scan: None,
@@ -121,6 +134,7 @@ impl Local {
             shared: Arc::new(Shared {
                 trash,
                 submit_host: SubmitHost::new(needs),
+                claims,
                 state_dir,
                 scratch,
                 caps,
@@ -155,6 +169,34 @@ impl Shared {
             load: ResourceVector::new(0, 0, taken, 0, 0),
             ends: None,
         })
+    }
+
+    /// Reads what other dispatchers' jobs hold.
+    pub(crate) fn read_claims(&self) {
+        if let Some(claims) = &self.claims {
+            let others = claims.others();
+            self.state().others = others;
+        }
+    }
+
+    /// Says to other dispatchers what the jobs here hold.
+    pub(crate) fn write_claims(&self) {
+        let Some(claims) = &self.claims else {
+            return;
+        };
+        let own = std::process::id();
+        let _writing = claims.writing();
+        let jobs = {
+            let state = self.state();
+            let held = state.jobs.iter().filter_map(|(container, job)| {
+                let reservation = job.record.as_ref()?.reservation.clone();
+                // Until its crunch-run is known, this process stands for it.
+                let pid = job.worker.as_ref().map_or(own, |worker| worker.pid());
+                Some((container.clone(), (reservation, pid)))
+            });
+            held.collect()
+        };
+        claims.keep_only(&jobs);
     }
 
     pub(crate) fn job_dir(&self, container: &ContainerUuid) -> JobDir {

@@ -19,8 +19,10 @@ pub struct Machine {
     pub cpus: Vec<u32>,
     /// Number of CPUs that may be busy at once, by the control groups' quota and the admin's cap.
     pub cpu_quota: u32,
-    /// Memory in bytes.
+    /// Memory in bytes, at most the admin's cap.
     pub ram: u64,
+    /// Memory in bytes without the cap.
+    pub total_ram: u64,
     /// Free scratch space in bytes.
     pub scratch: u64,
     pub gpus: Vec<Gpu>,
@@ -44,11 +46,12 @@ impl Machine {
         let total = procfs::Meminfo::current()
             .map_err(io::Error::other)?
             .mem_total;
-        let ram = limits.ram.unwrap_or(u64::MAX).min(total);
+        let total_ram = limits.ram.unwrap_or(u64::MAX).min(total);
         Ok(Self {
             cpu_quota: quota.min(offer.cpus.unwrap_or(u32::MAX)).max(1),
             cpus,
-            ram: ram.min(offer.ram.unwrap_or(u64::MAX)),
+            ram: total_ram.min(offer.ram.unwrap_or(u64::MAX)),
+            total_ram,
             scratch: free_space(scratch)?,
             gpus: gpu_discovery::probe(Path::new("/"), |name| std::env::var(name).ok()),
         })

@@ -7,6 +7,7 @@ mod gpu_discovery;
 mod job_dir;
 mod local;
 mod machine;
+mod machine_claims;
 mod redelivery;
 mod reservation;
 mod resources;
@@ -27,6 +28,7 @@ use dispatch_core::service::{self, man_page};
 use crunch_run::CrunchRun;
 use local::Local;
 use machine::ResourceCaps;
+use machine_claims::MachineClaims;
 
 /// Run the containers of an Arvados-style queue on this machine
 ///
@@ -60,6 +62,10 @@ struct Flags {
     /// Maximum memory for containers [default: all of this machine]
     #[arg(long, value_name = "SIZE", value_parser = units::parse_positive_size)]
     memory: Option<u64>,
+    /// Directory in which the dispatchers of this machine tell each other what their jobs hold, so
+    /// that together they do not use more than it has [default: none, the machine is not shared]
+    #[arg(long, value_name = "DIR")]
+    machine_dir: Option<PathBuf>,
     #[command(flatten)]
     file: config::Flag,
     #[command(flatten)]
@@ -115,7 +121,14 @@ fn run(mut flags: Flags, _: ValueSources, config: Option<Arc<Config>>) -> ExitCo
         };
         let label = state_dir.instance_id()?;
         let scratch = crunch_run.scratch.clone();
-        Ok((Local::new(state_dir, scratch, offer, crunch_run)?, label))
+        let claims = flags.machine_dir.and_then(|dir| {
+            // Another user may have put something else there. Jobs run without it.
+            MachineClaims::open(&dir, &label)
+                .inspect_err(|error| tracing::warn!(path = %dir.display(), %error, "this machine is not shared with other dispatchers: --machine-dir cannot be used"))
+                .ok()
+        });
+        let local = Local::new(state_dir, scratch, offer, crunch_run, claims)?;
+        Ok((local, label))
     })
 }
 

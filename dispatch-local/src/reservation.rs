@@ -96,9 +96,55 @@ impl Reservation {
     }
 }
 
+/// What is left of the machine beside the jobs of other dispatchers on it. They may use other CPUs
+/// and memory than those that the caps leave here.
+pub fn machine_beside(machine: &Machine, others: &[Reservation]) -> Machine {
+    let is_free = |cpu: &&u32| others.iter().all(|other| !other.cpus.contains(*cpu));
+    let cpus: Vec<u32> = machine.cpus.iter().filter(is_free).copied().collect();
+    let ram = others
+        .iter()
+        .fold(0u64, |sum, other| sum.saturating_add(other.ram));
+    let is_free = |gpu: &&Gpu| others.iter().all(|other| !other.gpus.contains(*gpu));
+    Machine {
+        cpu_quota: machine.cpu_quota.min(cpus.len() as u32),
+        cpus,
+        ram: machine.ram.min(machine.total_ram.saturating_sub(ram)),
+        gpus: machine.gpus.iter().filter(is_free).cloned().collect(),
+        ..machine.clone()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn others_take_what_the_caps_do_not_leave_here_first() {
+        // 4 CPUs and 200 bytes, of which 3 and 100 may be used here.
+        let machine = machine();
+        let theirs = |cpus: &[u32], ram| Reservation {
+            cpus: cpus.iter().copied().collect(),
+            ram,
+            gpus: [machine.gpus[0].clone()].into(),
+            ..Reservation::default()
+        };
+        for (others, cpus, ram, gpus) in [
+            (vec![], 3, 100, 2),
+            (vec![theirs(&[4], 100)], 3, 100, 1),
+            (vec![theirs(&[0, 2], 150)], 2, 50, 1),
+            (vec![theirs(&[0, 2], 150), theirs(&[3, 9], 60)], 1, 0, 1),
+            (
+                vec![theirs(&[0, 2, 3, 4], u64::MAX), theirs(&[], 1)],
+                0,
+                0,
+                1,
+            ),
+        ] {
+            let left = machine_beside(&machine, &others);
+            let expected = ResourceVector::new(cpus, ram, 100, gpus, 0);
+            assert_eq!(left.capacity(), expected, "{others:?}");
+        }
+    }
 
     fn machine() -> Machine {
         let gpu = |stack, id: &str| Gpu {
@@ -109,6 +155,7 @@ mod tests {
             cpus: vec![0, 2, 3, 4],
             cpu_quota: 3,
             ram: 100,
+            total_ram: 200,
             scratch: 100,
             gpus: vec![gpu(GpuStack::Cuda, "0"), gpu(GpuStack::Cuda, "1")],
         }

@@ -72,12 +72,14 @@ impl Shared {
         Ok(scan)
     }
 
-    /// Tracks the jobs that are alive, and keeps the rest of the scan for
-    /// [`run_upkeep`](Self::run_upkeep).
+    /// Tracks the jobs that are alive, exchanges claims with other dispatchers, and keeps the rest
+    /// of the scan for [`run_upkeep`](Self::run_upkeep).
     pub(crate) fn apply_scan(self: &Arc<Self>, mut scan: Scan) -> Vec<Job> {
         self.track(std::mem::take(&mut scan.alive), scan.started);
         let jobs = std::mem::take(&mut scan.jobs);
         self.state().last_scan = Some(scan);
+        self.write_claims();
+        self.read_claims();
         jobs
     }
 

@@ -49,6 +49,12 @@ impl Scheduler for Local {
             })
             .collect();
         running.extend(self.shared.trash_load(&state.machine));
+        let capacity = state.machine.capacity();
+        let elsewhere = capacity.minus(state.machine_left().capacity());
+        running.push(Running {
+            load: elsewhere,
+            ends: None,
+        });
         // Containers that were locked and have no job yet.
         running.extend(
             started
@@ -69,12 +75,17 @@ impl Scheduler for Local {
                 limit: c.needs.max_run_time,
             })
             .collect();
-        admit(state.machine.capacity(), &running, &waiting, now)
+        let answers = admit(capacity, &running, &waiting, now);
+        answers
+            .into_iter()
+            .map(|answer| name_others(answer, elsewhere))
+            .collect()
     }
 
     fn capacity(&self) -> Option<Capacity> {
         let state = self.shared.state();
         let capacity = state.machine.capacity();
+        let left = state.machine_left().capacity();
         let used = state
             .jobs
             .values()
@@ -86,7 +97,7 @@ impl Scheduler for Local {
         let used = trash.map_or(used, |trash| used.plus(trash.load));
         Some(Capacity {
             total: to_amount(capacity),
-            free: to_amount(capacity.minus(used)),
+            free: to_amount(left.minus(used)),
         })
     }
 
@@ -232,6 +243,25 @@ fn no_partition(needs: &ResourceRequest) -> Result<(), String> {
             "it may run in partition {} only, and a machine of its own is in no partition",
             needs.partitions.join(", ")
         )),
+    }
+}
+
+/// Adds to why a container waits that other dispatchers' jobs hold a part of the machine.
+fn name_others(answer: Admission, elsewhere: ResourceVector) -> Admission {
+    match answer {
+        Admission::Later(why) if elsewhere != ResourceVector::default() => {
+            let held: Vec<String> = ResourceKind::ALL
+                .into_iter()
+                .map(|kind| (kind, elsewhere.get(kind)))
+                .filter(|(_, amount)| *amount > 0)
+                .map(|(kind, amount)| kind.describe(amount))
+                .collect();
+            Admission::Later(format!(
+                "{why}; jobs of others on this machine hold {}",
+                held.join(" and ")
+            ))
+        }
+        answer => answer,
     }
 }
 

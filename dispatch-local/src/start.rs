@@ -17,6 +17,7 @@ use host_state::trash;
 use crate::crunch_run::StartError;
 use crate::job_dir::{JobDir, JobRecord, JobStatus};
 use crate::local::{NAME, Shared, TrackedJob, unix_time};
+use crate::machine_claims::MachineClaims;
 use crate::reservation::Reservation;
 use crate::resources::ResourceVector;
 
@@ -41,42 +42,7 @@ impl Shared {
                 detail: "an earlier crunch-run of this container still runs here".into(),
             });
         }
-        let record = {
-            let mut state = self.state();
-            let reservations: Vec<Reservation> = state
-                .jobs
-                .iter()
-                .filter(|(other, _)| **other != container)
-                .filter_map(|(_, job)| job.record.as_ref().map(|record| record.reservation.clone()))
-                .collect();
-            let reservation = Reservation::allocate(&state.machine, reservations.iter(), load)
-                .map_err(|short| {
-                    let kinds: Vec<String> = short
-                        .iter()
-                        .map(|kind| kind.describe(load.get(*kind)))
-                        .collect();
-                    refused(format!(
-                        "not enough is free for {} now",
-                        kinds.join(" and ")
-                    ))
-                })?;
-            let record = JobRecord {
-                attempt: order.attempt.clone(),
-                reservation,
-                limit: order.needs.max_run_time,
-                submitted_at: unix_time(),
-            };
-            state.starting.insert(container.clone());
-            state.jobs.insert(
-                container.clone(),
-                TrackedJob {
-                    record: Some(record.clone()),
-                    worker: None,
-                    started: None,
-                },
-            );
-            record
-        };
+        let record = self.reserve(&order, load).await.map_err(refused)?;
         let started = self.try_start(&dir, &record, &order).await;
         let mut state = self.state();
         state.starting.remove(&container);
@@ -84,6 +50,11 @@ impl Shared {
             Ok(pid) => {
                 if let Some(job) = state.jobs.get_mut(&container) {
                     job.started = Some(Instant::now());
+                }
+                drop(state);
+                // From now on the claim outlives this dispatcher.
+                if let Some(claims) = &self.claims {
+                    claims.publish(&container, &record.reservation, pid);
                 }
                 Ok(JobId(pid.to_string()))
             }
@@ -94,6 +65,8 @@ impl Shared {
             }),
             Err(error) => {
                 state.jobs.remove(&container);
+                drop(state);
+                self.write_claims();
                 Err(match &error {
                     StartError::Directory(error) => {
                         job_directory_error(&container, dir.path(), error)
@@ -111,6 +84,58 @@ impl Shared {
                 })
             }
         }
+    }
+
+    /// Reserves resources for a job, and says so to the other dispatchers of this machine.
+    async fn reserve(
+        self: &Arc<Self>,
+        order: &SubmitRequest,
+        load: ResourceVector,
+    ) -> Result<JobRecord, String> {
+        let shared = self.clone();
+        let locking = tokio::task::spawn_blocking(move || {
+            let lock = shared.claims.as_ref().and_then(MachineClaims::lock);
+            shared.read_claims();
+            lock
+        });
+        let _lock = locking.await.map_err(|error| error.to_string())?;
+        let container = &order.container;
+        let _writing = self.claims.as_ref().map(MachineClaims::writing);
+        let mut state = self.state();
+        let reservations: Vec<Reservation> = state
+            .jobs
+            .iter()
+            .filter(|(other, _)| *other != container)
+            .filter_map(|(_, job)| job.record.as_ref().map(|record| record.reservation.clone()))
+            .collect();
+        let left = state.machine_left();
+        let reservation =
+            Reservation::allocate(&left, reservations.iter(), load).map_err(|short| {
+                let kinds: Vec<String> = short
+                    .iter()
+                    .map(|kind| kind.describe(load.get(*kind)))
+                    .collect();
+                format!("not enough is free for {} now", kinds.join(" and "))
+            })?;
+        let record = JobRecord {
+            attempt: order.attempt.clone(),
+            reservation,
+            limit: order.needs.max_run_time,
+            submitted_at: unix_time(),
+        };
+        state.starting.insert(container.clone());
+        state.jobs.insert(
+            container.clone(),
+            TrackedJob {
+                record: Some(record.clone()),
+                worker: None,
+                started: None,
+            },
+        );
+        if let Some(claims) = &self.claims {
+            claims.publish(container, &record.reservation, std::process::id());
+        }
+        Ok(record)
     }
 
     async fn try_start(

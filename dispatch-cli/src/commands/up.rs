@@ -32,6 +32,7 @@ const ENGINE_CHECK_WAIT: Duration = Duration::from_secs(5);
 const MAX_CAPACITY_QUERIES: u32 = 40;
 const API_SERVER: &str = "dispatch-api";
 const DISPATCHER: &str = "dispatch-local";
+const MACHINE_DIR: &str = "/dev/shm/dispatch-machine";
 /// Variables that children do not inherit: they get their own server and token, not those of the
 /// user.
 const NOT_INHERITED: [&str; 5] = [
@@ -48,8 +49,9 @@ const NOT_INHERITED: [&str; 5] = [
 /// the token instead of the token. Other dispatch commands find this server by themselves, and act
 /// as an ordinary user; 'dispatch user' adds more. Ctrl-C, SIGTERM, or the end of the terminal
 /// (unless below nohup) stops both and leaves running containers alone: the next 'dispatch up' with
-/// the same state directory takes them over. A second 'dispatch up' on the same state directory
-/// ends with exit status 6.
+/// the same state directory takes them over. The jobs of several people's 'dispatch up' share the
+/// machine: together they get no more CPUs, memory and GPUs than it has. A second 'dispatch up' on
+/// the same state directory ends with exit status 6.
 #[derive(Debug, Args)]
 pub struct Up {
     /// Listen address of the server [default: 127.0.0.1 and the port of the last start]
@@ -362,6 +364,8 @@ fn local_command(
             ))
             // Polling is cheap on the machine of the server, and needed if an event is lost.
             .args(["--poll-interval", "2s"])
+            .arg("--machine-dir")
+            .arg(machine_dir())
             .arg("--audit-file")
             .arg(state.join("audit.log"))
             .arg("--health-listen")
@@ -382,6 +386,13 @@ fn local_command(
         }
         Ok(command)
     }))
+}
+
+/// Where the dispatchers of this machine tell each other what their jobs hold: in memory, because
+/// it means nothing after a restart of the machine.
+fn machine_dir() -> PathBuf {
+    let set = std::env::var_os("DISPATCH_MACHINE_DIR").filter(|dir| !dir.is_empty());
+    set.map_or_else(|| MACHINE_DIR.into(), PathBuf::from)
 }
 
 /// The hosts without a proxy, and the server itself.

@@ -72,6 +72,22 @@ impl Up {
     /// The same as another user, who finds other programs in `path`.
     pub fn start_as(user: &str, path: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
+        let machine = dir.path().join("machine");
+        Self::start_beside(user, path, dir, &machine)
+    }
+
+    /// As another user of the machine whose dispatchers share `machine`.
+    pub fn start_on(user: &str, machine: &Path) -> Self {
+        let path = std::env::var("PATH").unwrap();
+        Self::start_beside(user, &path, tempfile::tempdir().unwrap(), machine)
+    }
+
+    /// Where its dispatcher says what its jobs hold.
+    pub fn machine(&self) -> PathBuf {
+        self.dir.path().join("machine")
+    }
+
+    fn start_beside(user: &str, path: &str, dir: TempDir, machine: &Path) -> Self {
         let owned = Command::new("chown").arg(user).arg(dir.path()).status();
         assert!(owned.unwrap().success());
         let (state, home) = (dir.path().join("state"), dir.path().to_owned());
@@ -79,7 +95,11 @@ impl Up {
             "dispatch",
             &dir.path().join("up"),
             &["up", "--state-dir", state.to_str().unwrap()],
-            &[("HOME", home.to_str().unwrap()), ("PATH", path)],
+            &[
+                ("HOME", home.to_str().unwrap()),
+                ("PATH", path),
+                ("DISPATCH_MACHINE_DIR", machine.to_str().unwrap()),
+            ],
         );
         Self::start_program(program.run_as(user, binary("dispatch")), dir, None)
     }
@@ -204,12 +224,13 @@ impl Drop for Up {
 fn program(dir: &Path, more: &[&str]) -> Program {
     let state = dir.join("state");
     let args = [&["up", "--state-dir", state.to_str().unwrap()], more].concat();
-    Program::new(
-        "dispatch",
-        &dir.join("up"),
-        &args,
-        &[("HOME", dir.to_str().unwrap())],
-    )
+    let machine = dir.join("machine");
+    // Of its own, because other tests run on this machine.
+    let variables = [
+        ("HOME", dir.to_str().unwrap()),
+        ("DISPATCH_MACHINE_DIR", machine.to_str().unwrap()),
+    ];
+    Program::new("dispatch", &dir.join("up"), &args, &variables)
 }
 
 #[test]

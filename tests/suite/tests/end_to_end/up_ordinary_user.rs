@@ -1,5 +1,7 @@
 //! `dispatch up` of an ordinary user: what it says that it can do, and limits without the kernel.
 
+use std::os::unix::fs::PermissionsExt;
+
 use suite_tests::STEP_TIMEOUT;
 use suite_tests::stack::wait_for;
 
@@ -53,4 +55,57 @@ fn memory_is_limited_without_control_groups() {
     assert_eq!(code, 137, "{said}");
     assert!(said.contains("killed by its memory limit"), "{said}");
     assert!(said.contains("of 24.0 MiB"), "{said}");
+}
+
+/// Together they use no more than the machine has, and each says what the other's jobs hold.
+#[test]
+fn two_people_share_the_machine() {
+    let first = Up::start();
+    first.add_image();
+    wait_for("the directory of the machine", STEP_TIMEOUT, || {
+        first.machine().exists().then_some(())
+    });
+    // So far only its owner may enter the directory around it.
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(first.dir.path(), open).unwrap();
+    let second = Up::start_on(USER, &first.machine());
+    second.add_image();
+    let all = std::thread::available_parallelism().unwrap().to_string();
+    let submit = |up: &Up, cpus: &str, script: &str| {
+        let before = [
+            "submit",
+            "--image",
+            "busybox:test",
+            "--memory",
+            "16MiB",
+            "--cpus",
+        ];
+        up.ok(&[&before[..], &[cpus, "--", "sh", "-c", script]].concat());
+    };
+    submit(&first, &all, "sleep 100000");
+    wait_for("the first one's job", STEP_TIMEOUT, || {
+        let running = first.ok(&["list", "--status", "Running", "-o", "ids"]);
+        (running.trim() == "1").then_some(())
+    });
+    submit(&second, "1", "true");
+    let held = format!("jobs of others on this machine hold {all} CPU");
+    wait_for("the reason", STEP_TIMEOUT, || {
+        second.ok(&["explain", "1"]).contains(&held).then_some(())
+    });
+    let info: serde_json::Value = serde_json::from_str(&second.ok(&["info", "--json"])).unwrap();
+    assert_eq!(info["containers"]["running"], 0, "{info}");
+    first.kill("1");
+    second.ok(&["wait", "1"]);
+    // And the other way round.
+    submit(&second, &all, "sleep 100000");
+    wait_for("the second one's job", STEP_TIMEOUT, || {
+        let running = second.ok(&["list", "--status", "Running", "-o", "ids"]);
+        (running.trim() == "2").then_some(())
+    });
+    submit(&first, "1", "true");
+    wait_for("the reason", STEP_TIMEOUT, || {
+        first.ok(&["explain", "2"]).contains(&held).then_some(())
+    });
+    second.kill("2");
+    first.ok(&["wait", "2"]);
 }

@@ -1,0 +1,366 @@
+//! What the dispatchers of one machine say that their jobs hold, so that they share its CPUs,
+//! memory and GPUs.
+//!
+//! The directory belongs to no user: everybody may add files, and nobody may change another's
+//! (mode 1777). A file is one job: its reservation, and the process that holds it. It counts while
+//! that process lives and belongs to the owner of the file. What others wrote is not trusted
+//! further: it can only make jobs here wait.
+//!
+//! Scratch space is not in it, because what is free on the disk says it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arvados_client::ContainerUuid;
+use host_state::{ProcessIdentity, lock};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::reservation::Reservation;
+
+const LOCK_FILE: &str = "lock";
+/// Timeout of the lock. Another user may hold it for ever; then jobs start without it.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum size of a claim.
+const MAX_CLAIM_BYTES: u64 = 64 << 10;
+/// Maximum number of files that are read.
+const MAX_CLAIMS: usize = 10_000;
+/// Everybody may add files, and remove only their own.
+const SHARED: Mode = Mode::from_raw_mode(0o1777);
+const READABLE: Mode = Mode::from_raw_mode(0o644);
+
+/// The directory of a machine, for the jobs of one dispatcher.
+#[derive(Debug)]
+pub struct MachineClaims {
+    path: PathBuf,
+    dir: OwnedFd,
+    /// Identifies the dispatcher: beginning of the names of its files.
+    instance: String,
+    /// Held while the jobs of this dispatcher and their files are compared.
+    writing: Mutex<()>,
+    /// Whether a failure was logged.
+    has_failed: AtomicBool,
+}
+
+/// Content of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Claim {
+    process: ProcessIdentity,
+    reservation: Reservation,
+}
+
+impl MachineClaims {
+    /// Creates the directory if needed.
+    pub fn open(path: &Path, instance: &str) -> io::Result<Self> {
+        let created = match rustix::fs::mkdir(path, SHARED) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(error) => return Err(error.into()),
+        };
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(path, flags, Mode::empty())?;
+        // Only one's own directory: another name may have been put in its place.
+        if created && rustix::fs::fstat(&dir)?.st_uid == rustix::process::geteuid().as_raw() {
+            rustix::fs::fchmod(&dir, SHARED)?;
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            dir,
+            instance: instance.to_owned(),
+            writing: Mutex::new(()),
+            has_failed: AtomicBool::new(false),
+        })
+    }
+
+    /// To be held from a change of this dispatcher's jobs to that of their claims.
+    pub fn writing(&self) -> MutexGuard<'_, ()> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no other dispatcher is about to add a claim. None will until the file is closed.
+    pub fn lock(&self) -> Option<File> {
+        let locked = self.open_lock().and_then(|file| {
+            lock::acquire_within(LOCK_TIMEOUT, || file.try_lock()).map(|got| got.then_some(file))
+        });
+        match locked {
+            Ok(Some(file)) => Some(file),
+            Ok(None) => {
+                self.failed("is locked by a process that does not let go", None);
+                None
+            }
+            Err(error) => {
+                self.failed("cannot be locked", Some(&error));
+                None
+            }
+        }
+    }
+
+    /// Another user's file cannot be opened with O_CREAT in such a directory.
+    fn open_lock(&self) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let open = || rustix::fs::openat(&self.dir, LOCK_FILE, flags, READABLE);
+        let opened = match open() {
+            Err(Errno::NOENT) => {
+                let create = flags | OFlags::CREATE | OFlags::EXCL;
+                match rustix::fs::openat(&self.dir, LOCK_FILE, create, READABLE) {
+                    Ok(file) => {
+                        rustix::fs::fchmod(&file, READABLE)?;
+                        Ok(file)
+                    }
+                    Err(Errno::EXIST) => open(),
+                    Err(error) => Err(error),
+                }
+            }
+            opened => opened,
+        };
+        Ok(opened?.into())
+    }
+
+    /// The reservations of all living jobs of other dispatchers.
+    pub fn others(&self) -> Vec<Reservation> {
+        let names = match self.names() {
+            Ok(names) => names,
+            Err(error) => {
+                self.failed("cannot be read", Some(&error));
+                return Vec::new();
+            }
+        };
+        names
+            .iter()
+            .filter(|name| self.own_container(name).is_none())
+            .filter_map(|name| self.read(name))
+            .map(|claim| claim.reservation)
+            .collect()
+    }
+
+    /// Says that the job holds this while the process lives.
+    pub fn publish(&self, container: &ContainerUuid, reservation: &Reservation, pid: u32) {
+        let written = ProcessIdentity::of(pid).and_then(|process| {
+            let reservation = reservation.clone();
+            self.write(
+                &self.name_of(container),
+                &Claim {
+                    process,
+                    reservation,
+                },
+            )
+        });
+        if let Err(error) = written {
+            self.failed("cannot be written to", Some(&error));
+        }
+    }
+
+    /// Removes the claims of all jobs of this dispatcher but these, and adds what is missing.
+    pub fn keep_only(&self, jobs: &BTreeMap<ContainerUuid, (Reservation, u32)>) {
+        let mut there = BTreeSet::new();
+        for name in self.names().unwrap_or_default() {
+            let Some(container) = self.own_container(&name) else {
+                continue;
+            };
+            match jobs.keys().find(|job| job.as_str() == container) {
+                Some(job) => {
+                    let pid = self.read(&name).map(|claim| claim.process.pid);
+                    if pid == jobs.get(job).map(|(_, pid)| *pid) {
+                        there.insert(job.clone());
+                    }
+                }
+                None => {
+                    let _ = rustix::fs::unlinkat(&self.dir, name, AtFlags::empty());
+                }
+            }
+        }
+        for (container, (reservation, pid)) in jobs {
+            if !there.contains(container) {
+                self.publish(container, reservation, *pid);
+            }
+        }
+    }
+
+    fn name_of(&self, container: &ContainerUuid) -> String {
+        format!("{}.{container}", self.instance)
+    }
+
+    /// The container, if this dispatcher wrote the file.
+    fn own_container<'a>(&self, name: &'a str) -> Option<&'a str> {
+        name.strip_prefix(&self.instance)?.strip_prefix('.')
+    }
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.dir)? {
+            let entry = entry?;
+            let name = CStr::to_str(entry.file_name()).unwrap_or_default();
+            if !name.is_empty() && !name.starts_with('.') && name != LOCK_FILE {
+                names.push(name.to_owned());
+            }
+            if names.len() == MAX_CLAIMS {
+                break;
+            }
+        }
+        Ok(names)
+    }
+
+    /// The claim of a process that lives.
+    fn read(&self, name: &str) -> Option<Claim> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = File::from(rustix::fs::openat(&self.dir, name, flags, Mode::empty()).ok()?);
+        let facts = file.metadata().ok()?;
+        if !facts.is_file() {
+            return None;
+        }
+        let mut text = Vec::new();
+        file.take(MAX_CLAIM_BYTES).read_to_end(&mut text).ok()?;
+        let claim: Claim = serde_json::from_slice(&text).ok()?;
+        let process = &claim.process;
+        let owner = std::fs::metadata(format!("/proc/{}", process.pid)).ok()?;
+        let is_alive = host_state::live_start_time(process.pid) == Some(process.start_time);
+        let is_of_this_boot = host_state::boot_id().ok()? == process.boot_id;
+        // A process that hides its memory belongs to root here.
+        let is_theirs = owner.uid() == facts.uid() || owner.uid() == 0;
+        (is_alive && is_of_this_boot && is_theirs).then_some(claim)
+    }
+
+    fn write(&self, name: &str, claim: &Claim) -> io::Result<()> {
+        let draft = format!(".{name}");
+        let _ = rustix::fs::unlinkat(&self.dir, &draft, AtFlags::empty());
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let mut file = File::from(rustix::fs::openat(&self.dir, &draft, flags, READABLE)?);
+        rustix::fs::fchmod(&file, READABLE)?;
+        file.write_all(&serde_json::to_vec(claim)?)?;
+        Ok(rustix::fs::renameat(&self.dir, &draft, &self.dir, name)?)
+    }
+
+    /// Logs the first failure: the machine is shared less well, and jobs run.
+    fn failed(&self, what: &str, error: Option<&io::Error>) {
+        if !self.has_failed.swap(true, Ordering::Relaxed) {
+            let path = self.path.display();
+            let error = error.map(ToString::to_string).unwrap_or_default();
+            tracing::warn!(%path, error, "the directory in which dispatchers of this machine share its resources {what}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    fn job() -> (ContainerUuid, Reservation) {
+        let reservation = Reservation {
+            cpus: [1, 2].into(),
+            ram: 100,
+            ..Reservation::default()
+        };
+        (ContainerUuid::generate("zzzzz"), reservation)
+    }
+
+    fn process() -> Child {
+        Command::new("cat").stdin(Stdio::piped()).spawn().unwrap()
+    }
+
+    #[test]
+    fn a_claim_counts_for_others_while_its_process_lives() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("claims");
+        let [ours, theirs] =
+            ["ours", "theirs"].map(|name| MachineClaims::open(&path, name).unwrap());
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o7777, 0o1777);
+        let (container, reservation) = job();
+        let mut child = process();
+        ours.publish(&container, &reservation, child.id());
+        assert_eq!(theirs.others(), std::slice::from_ref(&reservation));
+        assert_eq!(ours.others(), []);
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert_eq!(theirs.others(), []);
+    }
+
+    #[test]
+    fn claims_of_jobs_that_are_gone_are_removed_and_missing_ones_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("claims");
+        let [ours, theirs] =
+            ["ours", "theirs"].map(|name| MachineClaims::open(&path, name).unwrap());
+        let own = std::process::id();
+        let ((first, reservation), (second, _)) = (job(), job());
+        ours.publish(&first, &reservation, own);
+        theirs.publish(&first, &reservation, own);
+        ours.keep_only(&BTreeMap::from([(
+            second.clone(),
+            (reservation.clone(), own),
+        )]));
+        assert_eq!(theirs.others().len(), 1);
+        assert_eq!(ours.others().len(), 1);
+        assert!(path.join(format!("ours.{second}")).exists());
+        assert!(!path.join(format!("ours.{first}")).exists());
+    }
+
+    #[test]
+    fn what_is_no_claim_is_passed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("claims");
+        let ours = MachineClaims::open(&path, "ours").unwrap();
+        let (_, reservation) = job();
+        let claim = |pid: u32, start_time: u64, boot_id: &str| Claim {
+            process: ProcessIdentity {
+                pid,
+                start_time,
+                boot_id: boot_id.to_owned(),
+            },
+            reservation: reservation.clone(),
+        };
+        let own = ProcessIdentity::of(std::process::id()).unwrap();
+        for (name, claim) in [
+            (
+                "another-start",
+                claim(own.pid, own.start_time + 1, &own.boot_id),
+            ),
+            ("another-boot", claim(own.pid, own.start_time, "x")),
+            ("no-process", claim(u32::MAX, 1, &own.boot_id)),
+        ] {
+            std::fs::write(path.join(name), serde_json::to_vec(&claim).unwrap()).unwrap();
+        }
+        std::fs::write(path.join("text"), "{").unwrap();
+        std::fs::create_dir(path.join("dir")).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", path.join("link")).unwrap();
+        rustix::fs::mkfifoat(
+            rustix::fs::CWD,
+            path.join("fifo"),
+            Mode::from_raw_mode(0o666),
+        )
+        .unwrap();
+        assert_eq!(ours.others(), []);
+    }
+
+    #[test]
+    fn who_locks_first_is_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("claims");
+        let [ours, theirs] =
+            ["ours", "theirs"].map(|name| MachineClaims::open(&path, name).unwrap());
+        let held = ours.lock();
+        assert!(held.is_some());
+        let file = theirs.open_lock().unwrap();
+        assert!(!lock::is_acquired(file.try_lock()).unwrap());
+        drop(held);
+        assert!(theirs.lock().is_some());
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_the_directory_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("claims");
+        std::os::unix::fs::symlink(dir.path(), &path).unwrap();
+        assert!(MachineClaims::open(&path, "ours").is_err());
+    }
+}
