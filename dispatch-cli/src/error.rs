@@ -171,7 +171,9 @@ impl CliError {
             | CliError::NoOutput { .. }
             | CliError::NoLog { .. }
             | CliError::NoLogFile { .. } => Exit::NotFound,
-            CliError::Input(_) | CliError::BadEnv(_) => Exit::Usage,
+            CliError::Input(_)
+            | CliError::BadEnv(_)
+            | CliError::Image(ImageError::BadName(_) | ImageError::NoName(_)) => Exit::Usage,
             CliError::WouldOverwrite(_) => Exit::WouldOverwrite,
             CliError::Interrupted(_) | CliError::ReportInterrupted => Exit::Interrupted,
             _ => Exit::Failure,

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use image_archive::architecture;
 use jiff::Timestamp;
 use serde_json::json;
 
@@ -48,13 +49,28 @@ pub struct Rm {
 /// image that is already stored only gets the name. An image with a layer that no node could unpack
 /// is refused, with the layer and the file.
 #[derive(Debug, Args)]
+#[command(override_usage = "dispatch image add [OPTIONS] [NAME[:TAG]] <FILE|DIR>")]
 pub struct Add {
-    /// Name of the image [default tag: latest]
-    #[arg(value_name = "NAME[:TAG]")]
-    pub name: ImageName,
+    /// Name of the image [default: the names that the archive gives it; default tag: latest]
+    #[arg(value_name = "NAME[:TAG]", required = true)]
+    name_or_path: String,
     /// Path of the archive, layout or root directory
     #[arg(value_name = "FILE|DIR")]
-    pub path: PathBuf,
+    path: Option<PathBuf>,
+    /// Architecture of the machines that run the image, such as amd64 or arm64 [default: of this
+    /// machine]
+    #[arg(long, value_name = "NAME")]
+    architecture: Option<String>,
+}
+
+impl Add {
+    /// The name, if one is given, and the path.
+    fn name_and_path(&self) -> Result<(Option<ImageName>, PathBuf), ImageError> {
+        match &self.path {
+            Some(path) => Ok((Some(self.name_or_path.parse()?), path.clone())),
+            None => Ok((None, PathBuf::from(&self.name_or_path))),
+        }
+    }
 }
 
 /// List the images on the server
@@ -87,10 +103,19 @@ async fn run_rm(args: Rm, session: &Session, out: Output) -> Result<(), CliError
 
 async fn run_add(args: Add, session: &Session, out: Output) -> Result<(), CliError> {
     let client = &session.client;
-    let name = args.name.clone();
-    let looking = tokio::task::spawn_blocking(move || ImageSource::open(&args.path, &name));
+    let (given, path) = args.name_and_path()?;
+    let name = given.clone();
+    let looking = tokio::task::spawn_blocking({
+        let path = path.clone();
+        let architecture = args
+            .architecture
+            .unwrap_or_else(|| architecture().to_owned());
+        move || ImageSource::open(&path, name.as_ref(), &architecture)
+    });
     let image = looking.await.map_err(|_| ImageError::Stopped)??;
     let id = image.id.clone();
+    let names = given.map_or_else(|| image.names(), |name| vec![name]);
+    let first = names.first().ok_or(ImageError::NoName(path))?;
     let (collection, was_there) = match store::find_stored(client, &id).await? {
         Some(collection) => (collection, true),
         None => {
@@ -102,15 +127,18 @@ async fn run_add(args: Add, session: &Session, out: Output) -> Result<(), CliErr
             });
             let image = checking.await.map_err(|_| ImageError::Stopped)??;
             let bar = progress(image.size, "uploading image");
-            let stored = store::store(client, image, &args.name, &bar).await?;
+            let stored = store::store(client, image, first, &bar).await?;
             bar.finish_and_clear();
             (stored, false)
         }
     };
-    store::tag(client, &args.name, &collection).await?;
+    for name in &names {
+        store::tag(client, name, &collection).await?;
+    }
+    let all: Vec<String> = names.iter().map(ToString::to_string).collect();
     if out.json {
         return out.json(&json!({
-            "name": args.name.to_string(), "image": format!("sha256:{id}"), "uuid": collection.uuid,
+            "name": first.to_string(), "names": all, "image": format!("sha256:{id}"), "uuid": collection.uuid,
             "portable_data_hash": collection.portable_data_hash, "was_stored": was_there,
         }));
     }
@@ -119,7 +147,9 @@ async fn run_add(args: Add, session: &Session, out: Output) -> Result<(), CliErr
     } else {
         ""
     };
-    eprint_note(&format!("image {} {stored} is now {}", &id[..12], args.name).replace("  ", " "));
+    eprint_note(
+        &format!("image {} {stored} is now {}", &id[..12], all.join(", ")).replace("  ", " "),
+    );
     let pdh = collection.portable_data_hash.map(|pdh| pdh.to_string());
     out.line(&format!("{} {}", collection.uuid, pdh.unwrap_or_default()))
 }

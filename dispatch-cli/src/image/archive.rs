@@ -31,7 +31,12 @@ enum Origin {
 
 impl ImageSource {
     /// Opens the archive, layout or root directory at `path`.
-    pub fn open(path: &Path, name: &ImageName) -> Result<Self, ImageError> {
+    /// Of several images, the one that is called `name` there.
+    pub fn open(
+        path: &Path,
+        name: Option<&ImageName>,
+        architecture: &str,
+    ) -> Result<Self, ImageError> {
         let meta = std::fs::metadata(path).map_err(|source| match source.kind() {
             std::io::ErrorKind::NotFound => ImageError::NoFile(path.to_owned()),
             _ => ImageError::Read {
@@ -45,15 +50,19 @@ impl ImageSource {
                 || (files.contains("index.json") && path.join("blobs").is_dir())
                 || files.contains("manifest.json");
             return match unpacked {
-                true => Self::of_files(files, name),
+                true => Self::of_files(files, name, architecture),
                 false => Self::of_root(RootDir::measure(path)?),
             };
         }
-        Self::of_files(Files::archive(path)?, name)
+        Self::of_files(Files::archive(path)?, name, architecture)
     }
 
-    fn of_files(files: Files, name: &ImageName) -> Result<Self, ImageError> {
-        let image = select::choose(&files, name)?;
+    fn of_files(
+        files: Files,
+        name: Option<&ImageName>,
+        architecture: &str,
+    ) -> Result<Self, ImageError> {
+        let image = select::choose(&files, name, architecture)?;
         let mut size = 0;
         for layer in &image.layers {
             size += files.open(&layer.name)?.1;
@@ -71,6 +80,19 @@ impl ImageSource {
             size: root.size,
             origin: Origin::Root(root),
         })
+    }
+
+    /// The names that the archive gives the image. An OCI layout may have a tag alone, which is no
+    /// name.
+    pub fn names(&self) -> Vec<ImageName> {
+        let Origin::Files(_, image) = &self.origin else {
+            return Vec::new();
+        };
+        let whole = image.names.iter().filter(|name| name.contains(':'));
+        let mut names: Vec<ImageName> = whole.filter_map(|name| name.parse().ok()).collect();
+        names.sort();
+        names.dedup();
+        names
     }
 
     /// Reads every layer and finds what a node would refuse when it unpacks the image, before the

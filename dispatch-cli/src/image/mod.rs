@@ -38,7 +38,7 @@ pub enum ImageError {
     )]
     Several { path: PathBuf, present: String },
     #[error(
-        "{path} has an image for {present} only, and this machine is {wanted}; save the image for {wanted}"
+        "{path} has an image for {present} only, and not for {wanted}; save the image for {wanted}, or give the architecture of the nodes with --architecture"
     )]
     OtherPlatform {
         path: PathBuf,
@@ -51,6 +51,8 @@ pub enum ImageError {
     EmptyRoot(PathBuf),
     #[error("{0} changed while it was being packed; try again when nothing writes to it")]
     Changed(PathBuf),
+    #[error("{0} gives its image no name; give one: dispatch image add NAME {0}")]
+    NoName(PathBuf),
     #[error("cannot pack the image: {0}")]
     Pack(io::Error),
     #[error(

@@ -10,7 +10,7 @@ const DOCKER_HUB: [&str; 3] = ["docker.io/", "index.docker.io/", "registry-1.doc
 const OFFICIAL: &str = "library/";
 
 /// Name of an image, in the short form of Docker: `docker.io/library/busybox` is `busybox`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ImageName {
     /// Repository, like `busybox` or `host:5000/team/tool`.
     pub repository: String,

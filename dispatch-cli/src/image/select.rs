@@ -17,27 +17,44 @@ pub struct SelectedImage {
     pub config: Vec<u8>,
     /// Lowest first.
     pub layers: Vec<LayerFile>,
+    /// The names that the archive gives it.
+    pub names: Vec<String>,
 }
 
 /// The only image, or the one that is called `name` in it.
-pub fn choose(files: &Files, name: &ImageName) -> Result<SelectedImage, ImageError> {
-    let mut found = candidates(files)?;
+pub fn choose(
+    files: &Files,
+    name: Option<&ImageName>,
+    architecture: &str,
+) -> Result<SelectedImage, ImageError> {
+    let mut found = candidates(files, architecture)?;
     let mut seen = BTreeSet::new();
     found.retain(|image| seen.insert(image.ids[0].clone()));
     let chosen = match found.as_slice() {
         [only] => only,
         all => all
             .iter()
-            .find(|image| image.names.iter().any(|known| name_matches(known, name)))
+            .find(|image| {
+                let is_called = |name| image.names.iter().any(|known| name_matches(known, name));
+                name.is_some_and(is_called)
+            })
             .ok_or_else(|| ImageError::Several {
                 path: PathBuf::from(files.label()),
                 present: all.iter().map(label).collect::<Vec<_>>().join(", "),
             })?,
     };
+    if let Some(present) = chosen.other_platform(architecture) {
+        return Err(ImageError::OtherPlatform {
+            path: PathBuf::from(files.label()),
+            present,
+            wanted: format!("linux/{architecture}"),
+        });
+    }
     Ok(SelectedImage {
         id: hex(chosen).to_owned(),
         config: chosen.config.clone(),
         layers: chosen.open(files)?.1,
+        names: chosen.names.clone(),
     })
 }
 

@@ -24,7 +24,7 @@ pub enum ArchiveError {
         "image archive {label} has several images ({present}) and no image id was given to choose one"
     )]
     Ambiguous { label: String, present: String },
-    #[error("{label} has an image for {present} only, and this machine is {wanted}")]
+    #[error("{label} has an image for {present} only, and not for {wanted}")]
     OtherPlatform {
         label: String,
         present: String,

@@ -84,9 +84,15 @@ impl Index {
                 break;
             };
             let entry = entry.map_err(|error| {
-                read_failed(error, &|reason| match index.files.is_empty() {
-                    true => not_an_image(reason),
-                    false => index.damaged(reason.to_owned()),
+                // The words of the error may have bytes of the file.
+                let reason = match budget.is_exceeded() {
+                    true => error.to_string(),
+                    false => "it has a header that cannot be read".to_owned(),
+                };
+                read_failed(error, &|_| match index.files.is_empty() {
+                    true if budget.is_exceeded() => not_an_image(&reason),
+                    true => not_an_image("it is not a tar archive"),
+                    false => index.damaged(reason.clone()),
                 })
             })?;
             if index.files.len() + index.links.len() >= MAX_FILES {

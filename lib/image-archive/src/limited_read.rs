@@ -66,6 +66,11 @@ impl ReadBudget {
         Self(Rc::new(Cell::new(u64::MAX)))
     }
 
+    /// Whether more was read than the limit.
+    pub fn is_exceeded(&self) -> bool {
+        self.0.get() == 0
+    }
+
     /// Limits the bytes before the next entry's content, which the tar reader holds in memory.
     pub fn headers(&self) {
         self.0.set(MAX_HEADER_BYTES);
@@ -90,15 +95,15 @@ impl<R> LimitedReader<R> {
 impl<R: Read> Read for LimitedReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(buffer)?;
-        let left = self.budget.0.get().checked_sub(count as u64);
-        let left = left.ok_or_else(|| {
-            io::Error::new(
+        let left = self.budget.0.get().saturating_sub(count as u64);
+        self.budget.0.set(left);
+        match left {
+            0 if count > 0 => Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "the names and attributes of an entry take more than 1 MiB",
-            )
-        })?;
-        self.budget.0.set(left);
-        Ok(count)
+            )),
+            _ => Ok(count),
+        }
     }
 }
 

@@ -52,7 +52,23 @@ struct DockerImage {
     layers: Option<Vec<String>>,
 }
 
+/// What the configuration says of the platform.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Platform {
+    os: String,
+    architecture: String,
+}
+
 impl Candidate {
+    /// `OS/ARCHITECTURE`, if the configuration says that it is not Linux on this architecture.
+    pub fn other_platform(&self, wanted: &str) -> Option<String> {
+        let Platform { os, architecture } = serde_json::from_slice(&self.config).ok()?;
+        let is_other = |found: &str, wanted: &str| !found.is_empty() && found != wanted;
+        (is_other(&os, "linux") || is_other(&architecture, wanted))
+            .then(|| format!("{os}/{architecture}"))
+    }
+
     /// The parsed configuration and the layers, lowest first.
     pub fn open(
         &self,
@@ -96,10 +112,15 @@ impl Candidate {
     }
 }
 
-/// All images for this machine. Never empty: an archive without one is an error.
-pub fn candidates(files: &impl ImageFiles) -> Result<Vec<Candidate>, ArchiveError> {
+/// All images that an index does not give to another architecture. Never empty: an archive without
+/// one is an error.
+pub fn candidates(
+    files: &impl ImageFiles,
+    architecture: &str,
+) -> Result<Vec<Candidate>, ArchiveError> {
     let mut search = Search {
         reader: JsonReader::new(files),
+        architecture,
         seen: BTreeSet::new(),
         found: Vec::new(),
         other_platforms: BTreeSet::new(),
@@ -122,13 +143,14 @@ pub fn candidates(files: &impl ImageFiles) -> Result<Vec<Candidate>, ArchiveErro
         false => Err(ArchiveError::OtherPlatform {
             label,
             present: Vec::from_iter(search.other_platforms).join(", "),
-            wanted: format!("linux/{}", architecture()),
+            wanted: format!("linux/{architecture}"),
         }),
     }
 }
 
 struct Search<'a, F> {
     reader: JsonReader<'a, F>,
+    architecture: &'a str,
     /// Names of the indexes that were read.
     seen: BTreeSet<String>,
     found: Vec<Candidate>,
@@ -173,7 +195,7 @@ impl<F: ImageFiles> Search<'_, F> {
             if is_attestation(descriptor) || !self.reader.files.contains(&blob) {
                 continue;
             }
-            if let Some(platform) = other_platform(descriptor) {
+            if let Some(platform) = other_platform(descriptor, self.architecture) {
                 self.other_platforms.insert(platform);
                 continue;
             }
@@ -266,14 +288,14 @@ fn is_attestation(descriptor: &Descriptor) -> bool {
     annotations.any(|(key, _)| key == "vnd.docker.reference.type")
 }
 
-/// `OS/ARCHITECTURE`, unless it is this machine's.
-fn other_platform(descriptor: &Descriptor) -> Option<String> {
+/// `OS/ARCHITECTURE`, unless it is Linux on this architecture.
+fn other_platform(descriptor: &Descriptor, wanted: &str) -> Option<String> {
     let platform = descriptor.platform().as_ref()?;
     let (os, architecture) = (
         platform.os().to_string(),
         platform.architecture().to_string(),
     );
-    (os != "linux" || architecture != self::architecture()).then(|| format!("{os}/{architecture}"))
+    (os != "linux" || architecture != wanted).then(|| format!("{os}/{architecture}"))
 }
 
 /// This machine's architecture as images name it.

@@ -2,7 +2,7 @@
 //! layers.
 
 use crate::files::ArchiveFiles;
-use crate::manifest::{candidates, list};
+use crate::manifest::{architecture, candidates, list};
 use crate::{Archive, ArchiveError, ImageConfig, Index, digest_hex};
 
 /// The requested image.
@@ -32,7 +32,7 @@ impl Index {
         want: Option<&str>,
     ) -> Result<Selected, ArchiveError> {
         let files = ArchiveFiles::new(self, archive);
-        let candidates = candidates(&files)?;
+        let candidates = candidates(&files, architecture())?;
         let (selected, id) = match (want, candidates.as_slice()) {
             (Some(want), all) => {
                 let id = format!("sha256:{}", digest_hex(want)?);
