@@ -37,6 +37,8 @@ pub enum CliError {
     Image(#[from] ImageError),
     #[error(transparent)]
     Input(#[from] InputSpecError),
+    #[error("{0} needs a terminal; elsewhere run the command again and again")]
+    NeedsTerminal(&'static str),
     #[error("the content of {collection} cannot be read: {source}")]
     Manifest {
         collection: String,
@@ -172,6 +174,7 @@ impl CliError {
             | CliError::NoLog { .. }
             | CliError::NoLogFile { .. } => Exit::NotFound,
             CliError::Input(_)
+            | CliError::NeedsTerminal(_)
             | CliError::BadEnv(_)
             | CliError::Image(ImageError::BadName(_) | ImageError::NoName(_)) => Exit::Usage,
             CliError::WouldOverwrite(_) => Exit::WouldOverwrite,

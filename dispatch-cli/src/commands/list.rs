@@ -1,5 +1,6 @@
 //! `dispatch list`: prints a table of the newest jobs.
 
+use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use arvados_client::Client;
@@ -44,6 +45,9 @@ pub struct List {
     /// Show only jobs that were submitted within this time, such as 2h or 3d
     #[arg(long, value_name = "TIME", value_parser = units::parse_whole_seconds)]
     pub since: Option<Duration>,
+    /// Show the list again every two seconds, until Ctrl-C; needs a terminal
+    #[arg(long)]
+    pub watch: bool,
     /// Format of the list
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
     pub output: Format,
@@ -56,6 +60,13 @@ pub struct List {
     /// Show the peak memory of ended jobs, which reads the log of each job
     #[arg(long)]
     pub usage: bool,
+}
+
+impl List {
+    /// Whether the server is asked for a part of the jobs only.
+    fn selects(&self) -> bool {
+        self.mine || self.active || self.name.is_some() || self.since.is_some()
+    }
 }
 
 /// Format of the list.
@@ -79,7 +90,28 @@ const DROP_ORDER: [&str; 9] = [
 /// Number of the newest jobs among which those of a state are looked for.
 const MAX_LOOKED_AT: u64 = 1000;
 
-pub async fn run(args: List, session: &Session, mut out: Output) -> Result<(), CliError> {
+/// Time between two lists of `--watch`.
+const WATCH_INTERVAL: Duration = Duration::from_secs(2);
+/// Moves to the top left of a terminal and clears it.
+const CLEAR_SCREEN: &[u8] = b"\x1b[H\x1b[2J";
+
+pub async fn run(args: List, session: &Session, out: Output) -> Result<(), CliError> {
+    if !args.watch {
+        return show(&args, session, out).await;
+    }
+    if !io::stdout().is_terminal() {
+        return Err(CliError::NeedsTerminal("--watch"));
+    }
+    loop {
+        match show(&args, session, out).await {
+            Err(error) if error.is_outage() => eprint_note(&format!("dispatch: {error}")),
+            shown => shown?,
+        }
+        tokio::time::sleep(WATCH_INTERVAL).await;
+    }
+}
+
+async fn show(args: &List, session: &Session, mut out: Output) -> Result<(), CliError> {
     out.json |= args.output == Format::Json;
     let client = &session.client;
     let mut query = Query::new();
@@ -118,10 +150,17 @@ pub async fn run(args: List, session: &Session, mut out: Output) -> Result<(), C
         // The server keeps a job that was killed before it started.
         jobs.retain(|job| !matches!(job.state(), JobState::Complete | JobState::Cancelled));
     }
-    if let Some(shortage) = session.local.as_ref().and_then(disk_usage::shortage) {
-        eprint_note(&format!("dispatch: {shortage}"));
-    }
+    let begin = || {
+        if args.watch {
+            out.bytes(CLEAR_SCREEN)?;
+        }
+        if let Some(shortage) = session.local.as_ref().and_then(disk_usage::shortage) {
+            eprint_note(&format!("dispatch: {shortage}"));
+        }
+        Ok::<(), CliError>(())
+    };
     if args.output == Format::Ids {
+        begin()?;
         return jobs.iter().try_for_each(|job| out.line(&job.name()));
     }
     let names = OwnerNames::of(client, &jobs).await;
@@ -129,6 +168,8 @@ pub async fn run(args: List, session: &Session, mut out: Output) -> Result<(), C
         true => peaks(client, &jobs).await?,
         false => vec![None; jobs.len()],
     };
+    let me = client.current_user().await?;
+    begin()?;
     if out.json {
         let rows: Vec<Value> = jobs
             .iter()
@@ -143,10 +184,13 @@ pub async fn run(args: List, session: &Session, mut out: Output) -> Result<(), C
         return out.json(&rows);
     }
     if jobs.is_empty() {
-        eprint_note("no jobs; submit one with: dispatch submit");
+        eprint_note(&match is_filtered_here {
+            true => format!("no such jobs among the newest {looked_at}"),
+            false if args.selects() => "no such jobs".to_owned(),
+            false => "no jobs; submit one with: dispatch submit".to_owned(),
+        });
         return Ok(());
     }
-    let me = client.current_user().await?;
     let mut header = vec![
         "ID", "NAME", "STATE", "EXIT", "PRIO", "CPUS", "MEM", "AGE", "TIME",
     ];

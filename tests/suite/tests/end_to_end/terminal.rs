@@ -175,3 +175,36 @@ fn a_list_fits_the_terminal() {
         assert!(!shown.contains('\u{1b}'), "{shown:?}");
     }
 }
+
+/// The list is drawn again and follows the jobs, until Ctrl-C.
+#[test]
+fn a_list_is_watched_on_a_terminal_only() {
+    let up = Up::start();
+    up.add_image();
+    let arguments: Vec<&str> = IMPOSSIBLE
+        .split(' ')
+        .filter(|word| *word != "--wait")
+        .collect();
+    up.ok(&arguments);
+    let (code, shown) = std::thread::scope(|scope| {
+        let watching = scope.spawn(|| on_terminal(&up, 200, "list --watch", "Cancelled"));
+        let log = up.dir.path().join("terminal-200");
+        wait_for("the first list", STEP_TIMEOUT, || {
+            let shown = std::fs::read_to_string(&log).unwrap_or_default();
+            shown.contains("Queued").then_some(())
+        });
+        up.ok(&["kill", "1"]);
+        watching.join().unwrap()
+    });
+    assert_eq!(code, 130, "{shown}");
+    assert!(shown.contains("\u{1b}[H\u{1b}[2J"), "{shown:?}");
+    let (code, said) = up.fails(&["list", "--watch"]);
+    assert_eq!(code, 2, "{said}");
+    assert!(said.contains("needs a terminal"), "{said}");
+    let none = up.dispatch(&["list", "--status", "Running"]);
+    let said = String::from_utf8_lossy(&none.stderr).into_owned();
+    assert!(
+        said.contains("no such jobs among the newest 1000"),
+        "{said}"
+    );
+}
