@@ -70,8 +70,16 @@ pub enum CliError {
     NoToken(TokenUuid),
     #[error("the server made a token but did not return its secret; revoke it and try again")]
     NoSecret,
+    #[error(
+        "which jobs? give their numbers, ranges like 150-160 or uuids, or --name NAME, --failed or --all"
+    )]
+    NoSelection,
     #[error("there is no job {0}; see them with: dispatch list --all")]
     NoJob(String),
+    #[error(
+        "there is no job {0}, and nothing was done to the others; see them with: dispatch list --all"
+    )]
+    NoJobAmong(String),
     #[error(
         "no job has container {uuid} any more: {end}. Its job may continue in another container: dispatch list --all"
     )]
@@ -163,6 +171,7 @@ impl CliError {
             CliError::State(StateError::AlreadyUp { .. }) => Exit::AlreadyUp,
             CliError::Image(ImageError::NoFile(_)) => Exit::NotFound,
             CliError::NoJob(_)
+            | CliError::NoJobAmong(_)
             | CliError::NoUser(_)
             | CliError::NoToken(_)
             | CliError::FormerContainer { .. }
@@ -175,6 +184,7 @@ impl CliError {
             | CliError::NoLogFile { .. } => Exit::NotFound,
             CliError::Input(_)
             | CliError::NeedsTerminal(_)
+            | CliError::NoSelection
             | CliError::BadEnv(_)
             | CliError::Image(ImageError::BadName(_) | ImageError::NoName(_)) => Exit::Usage,
             CliError::WouldOverwrite(_) => Exit::WouldOverwrite,

@@ -1,6 +1,7 @@
 //! Makes a container request from flags, uploads its inputs, and puts it into the queue.
 
 use std::collections::BTreeMap;
+use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use arvados_client::Client;
@@ -20,6 +21,7 @@ use crate::jobs;
 use crate::local_status::Resources;
 use crate::printer::{Output, eprint_note};
 use crate::session::Session;
+use crate::supervise::engine_check;
 
 /// Priority of a job for which none is given.
 pub const DEFAULT_PRIORITY: u32 = 500;
@@ -187,7 +189,16 @@ pub async fn submit(args: &JobFlags, session: &Session) -> Result<Job, CliError>
     if let Some(retries) = args.retries.or(default) {
         attributes["container_count_max"] = json!(retries + 1);
     }
-    commit_numbered(client, attributes, &args.image).await
+    let job = commit_numbered(client, attributes, &args.image).await?;
+    let warning = session
+        .local
+        .as_ref()
+        .and_then(|state| engine_check::warning(state, args.cpus));
+    // A script that submits many jobs has read it before.
+    if let Some(warning) = warning.filter(|_| io::stderr().is_terminal()) {
+        eprint_note(&format!("dispatch: {warning}"));
+    }
+    Ok(job)
 }
 
 /// Commits a request with the next free number of the user.

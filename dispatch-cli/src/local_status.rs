@@ -1,6 +1,8 @@
 //! Reads the status page of the dispatch-local that `dispatch up` runs: capacity, free resources,
 //! and pending reasons.
 
+use std::cmp::Reverse;
+use std::fmt;
 use std::time::Duration;
 
 use arvados_client::Client;
@@ -66,6 +68,21 @@ pub struct TrackedContainer {
     pub never_fits: bool,
 }
 
+/// The place of a container in the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueuePlace {
+    /// 1 for the next one.
+    pub number: usize,
+    /// Number of containers that wait.
+    pub of: usize,
+}
+
+impl fmt::Display for QueuePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "number {} of {} that wait", self.number, self.of)
+    }
+}
+
 /// The status of the dispatcher.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -82,6 +99,22 @@ impl Status {
     /// The entry of one container.
     pub fn container(&self, container: &str) -> Option<&TrackedContainer> {
         self.containers.iter().find(|c| c.container == container)
+    }
+
+    /// The place of a container among those that wait and can start, in the order of the
+    /// dispatcher: by priority, then by uuid. `None` if it is alone, or does not wait.
+    pub fn place(&self, container: &str) -> Option<QueuePlace> {
+        let waits =
+            |row: &&TrackedContainer| row.state == "Queued" && row.priority > 0 && !row.never_fits;
+        let order = |row: &TrackedContainer| (Reverse(row.priority), row.container.clone());
+        let own = self.container(container).filter(waits).map(order)?;
+        let waiting: Vec<_> = self.containers.iter().filter(waits).map(order).collect();
+        let ahead = waiting.iter().filter(|other| **other < own).count();
+        let place = QueuePlace {
+            number: ahead + 1,
+            of: waiting.len(),
+        };
+        (place.of > 1).then_some(place)
     }
 }
 
@@ -128,6 +161,44 @@ pub async fn fetch_from(client: &Client, state: &StateDir) -> StatusReply {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_place_is_by_priority_among_those_that_can_start() {
+        let row = |container: &str, state: &str, priority, never_fits| TrackedContainer {
+            container: container.to_owned(),
+            state: state.to_owned(),
+            priority,
+            never_fits,
+            ..TrackedContainer::default()
+        };
+        let mut status = Status {
+            containers: vec![
+                row("a", "Queued", 5, false),
+                row("b", "Queued", 9, false),
+                row("c", "Queued", 5, false),
+                row("large", "Queued", 9, true),
+                row("held", "Queued", 0, false),
+                row("runs", "Running", 9, false),
+            ],
+            ..Status::default()
+        };
+        for (container, place) in [
+            ("b", Some((1, 3))),
+            ("a", Some((2, 3))),
+            ("c", Some((3, 3))),
+            ("large", None),
+            ("held", None),
+            ("runs", None),
+            ("none", None),
+        ] {
+            let found = status
+                .place(container)
+                .map(|place| (place.number, place.of));
+            assert_eq!(found, place, "{container}");
+        }
+        status.containers.truncate(1);
+        assert_eq!(status.place("a"), None);
+    }
 
     #[test]
     fn an_answer_may_leave_anything_out() {

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::disk_usage;
 use crate::job::{Job, JobState};
-use crate::local_status::{self, StatusReply};
+use crate::local_status::{self, QueuePlace, StatusReply};
 use crate::session::Session;
 
 /// Type of the log entries that dispatchers of this suite write.
@@ -47,6 +47,8 @@ pub struct PendingReasons {
     current: Option<(PendingReason, Instant)>,
     reported: Option<PendingReason>,
     local: Option<(PendingReason, Instant)>,
+    /// Its place in the queue of this machine, as last read.
+    place: Option<QueuePlace>,
     last_note: Option<String>,
     last_query: Option<Instant>,
 }
@@ -92,11 +94,12 @@ impl PendingReasons {
         {
             return Some(reason.clone());
         }
-        self.local = None;
+        (self.local, self.place) = (None, None);
         let StatusReply::Reply(status) = local_status::fetch(session).await else {
             return None;
         };
         let container = job.request.container_uuid.as_ref()?;
+        self.place = status.place(container.as_str());
         let row = status.container(container.as_str())?;
         let reason = PendingReason {
             text: row.waits.clone()?,
@@ -107,6 +110,11 @@ impl PendingReasons {
         };
         self.local = Some((reason.clone(), now));
         Some(reason)
+    }
+
+    /// The place of the job in the queue of this machine, if it waits behind or before others.
+    pub fn place(&self) -> Option<QueuePlace> {
+        self.place
     }
 
     /// The last log entry of a dispatcher, queried at an interval.

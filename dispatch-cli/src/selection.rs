@@ -6,10 +6,12 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use arvados_client::Client;
 use arvados_client::filter::Query;
 use clap::Args;
+use jiff::Timestamp;
 
 use crate::error::CliError;
 use crate::job::Job;
@@ -24,7 +26,7 @@ const MAX_RANGE: u64 = 100_000;
 #[derive(Debug, Args)]
 pub struct Selection {
     /// Numbers, ranges of numbers (150-160) or uuids of jobs
-    #[arg(value_name = "ID", required_unless_present_any = ["name", "failed", "all"])]
+    #[arg(value_name = "ID")]
     pub jobs: Vec<JobSpan>,
     /// My jobs with this name; % stands for any text
     #[arg(long, value_name = "NAME", conflicts_with = "jobs")]
@@ -35,6 +37,10 @@ pub struct Selection {
     /// All my jobs
     #[arg(long, conflicts_with_all = ["jobs", "name", "failed"])]
     pub all: bool,
+    /// With --name, --failed or --all: only jobs that were submitted within this time, such as 2h
+    /// or 3d
+    #[arg(long, value_name = "TIME", value_parser = units::parse_whole_seconds, conflicts_with = "jobs")]
+    pub since: Option<Duration>,
 }
 
 /// The jobs that a command can change.
@@ -90,19 +96,26 @@ impl Selection {
     pub async fn find(&self, client: &Client, scope: Scope) -> Result<Vec<Job>, CliError> {
         let mut found = Vec::new();
         for span in &self.jobs {
-            match span {
-                JobSpan::One(id) => found.push(jobs::find(client, id).await?),
-                JobSpan::Range(first, last) => {
-                    let range = jobs::in_range(client, *first, *last).await?;
-                    if range.is_empty() {
-                        return Err(CliError::NoJob(span.to_string()));
-                    }
-                    found.extend(range);
-                }
-            }
+            let of_span = match span {
+                JobSpan::One(id) => jobs::find(client, id).await.map(|job| vec![job]),
+                JobSpan::Range(first, last) => match jobs::in_range(client, *first, *last).await {
+                    Ok(none) if none.is_empty() => Err(CliError::NoJob(span.to_string())),
+                    range => range,
+                },
+            };
+            found.extend(of_span.map_err(|error| match error {
+                CliError::NoJob(id) if self.jobs.len() > 1 => CliError::NoJobAmong(id),
+                error => error,
+            })?);
         }
         if self.jobs.is_empty() {
+            if self.name.is_none() && !self.failed && !self.all {
+                return Err(CliError::NoSelection);
+            }
             found = self.by_kind(client, scope).await?;
+            if found.is_empty() {
+                eprint_note("no such jobs");
+            }
         }
         let mut seen = HashSet::new();
         found.retain(|job| seen.insert(job.request.uuid.clone()));
@@ -113,6 +126,11 @@ impl Selection {
         let mut query = Query::new();
         if let Some(name) = &self.name {
             query = query.filter("name", "like", name);
+        }
+        if let Some(since) = self.since {
+            let now = Timestamp::now();
+            let from = now.saturating_sub(since).unwrap_or(now);
+            query = query.filter("created_at", ">=", from.to_string());
         }
         let state = match scope {
             Scope::Open => Some("Committed"),

@@ -42,7 +42,15 @@ impl WaitProgress {
         let reason = self.reasons.current(session, job, now).await;
         match (&self.line, reason) {
             (Some(line), reason) => {
-                line.set_message(sentence(job, reason.as_ref()).replace(['\n', '\t'], " "));
+                let place = self
+                    .reasons
+                    .place()
+                    .filter(|_| job.state() == JobState::Queued);
+                let text = match place {
+                    Some(place) => format!("{place}; {}", sentence(job, reason.as_ref())),
+                    None => sentence(job, reason.as_ref()),
+                };
+                line.set_message(text.replace(['\n', '\t'], " "));
                 line.enable_steady_tick(DRAW_INTERVAL);
             }
             (None, Some(reason)) => {

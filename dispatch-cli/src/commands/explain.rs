@@ -121,6 +121,11 @@ fn sentences(
             _ => server.map(|text| format!("Scheduling status from the server: {text}")),
         };
         lines.extend(reason);
+        if let (StatusReply::Reply(status), Some(uuid)) = (dispatcher, &job.request.container_uuid)
+            && let Some(place) = status.place(uuid.as_str())
+        {
+            lines.push(format!("It is {place}."));
+        }
         let last = last.into_iter().filter(|_| state != JobState::Stopping);
         lines.extend(last.map(|note| message(note, now)));
         if state == JobState::Queued {

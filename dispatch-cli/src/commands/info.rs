@@ -2,12 +2,13 @@
 
 use arvados_client::Client;
 use arvados_client::filter::Query;
-use arvados_client::records::{Container, User};
+use arvados_client::records::{Container, ContainerRequest, User};
 use clap::Args;
 use serde_json::{Value, json};
 
 use crate::disk_usage::DiskUsage;
 use crate::error::CliError;
+use crate::job::KILLED_PROPERTY;
 use crate::local_status::{self, StatusReply};
 use crate::printer::Output;
 use crate::session::Session;
@@ -34,11 +35,12 @@ struct Counts {
 pub async fn run(session: &Session, out: Output) -> Result<(), CliError> {
     let client = &session.client;
     let containers = |state: &'static str, held: bool| number_of(client, state, held);
-    let (user, discovery, waiting, held, locked, running, dispatcher) = tokio::join!(
+    let (user, discovery, waiting, held, killed, locked, running, dispatcher) = tokio::join!(
         client.current_user(),
         client.discovery(),
         containers("Queued", false),
         containers("Queued", true),
+        number_of_killed(client),
         containers("Locked", false),
         containers("Running", false),
         local_status::fetch(session),
@@ -46,7 +48,8 @@ pub async fn run(session: &Session, out: Output) -> Result<(), CliError> {
     let (user, discovery) = (user?, discovery?);
     let counts = Counts {
         waiting: waiting?,
-        held: held?,
+        // The server keeps the container of a job that was killed before it started.
+        held: held?.saturating_sub(killed?),
         locked: locked?,
         running: running?,
     };
@@ -91,9 +94,12 @@ pub async fn run(session: &Session, out: Output) -> Result<(), CliError> {
         out.line(&format!("State       {}", local.path().display()))?;
         out.line(&format!("Log         {}", local.join("log").display()))?;
         let engine = match &engine {
-            Some(engine) => engine_check::description(engine),
-            None => {
+            Some(Some(engine)) => engine_check::description(engine),
+            Some(None) => {
                 "none worked when 'dispatch up' started; see: crunch-run check --offline".to_owned()
+            }
+            None => {
+                "not known: the check has not ended; see: crunch-run check --offline".to_owned()
             }
         };
         out.line(&format!("Engine      {engine}"))?;
@@ -154,6 +160,19 @@ async fn number_of(client: &Client, state: &str, held: bool) -> Result<u64, CliE
         query = query.filter("priority", if held { "=" } else { ">" }, 0);
     }
     let page = client.page::<Container>("containers", &query).await?;
+    Ok(page.items_available.unwrap_or(0))
+}
+
+/// Number of jobs that were killed before they started.
+async fn number_of_killed(client: &Client) -> Result<u64, CliError> {
+    let query = Query::new()
+        .filter("state", "=", "Committed")
+        .filter(&format!("properties.{KILLED_PROPERTY}"), "=", true)
+        .counted()
+        .limit(0);
+    let page = client
+        .page::<ContainerRequest>("container_requests", &query)
+        .await?;
     Ok(page.items_available.unwrap_or(0))
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::error::CliError;
 use crate::job::JobState;
 use crate::job_request;
-use crate::printer::{Output, eprint_note};
+use crate::printer::Output;
 use crate::selection::{Scope, Selection, leave_alone};
 use crate::session::Session;
 
@@ -44,9 +44,6 @@ pub struct Retry {
 pub async fn run(args: Retry, session: &Session, out: Output) -> Result<(), CliError> {
     let client = &session.client;
     let jobs = args.selection.find(client, Scope::Any).await?;
-    if jobs.is_empty() {
-        eprint_note("there is no such job");
-    }
     for job in jobs {
         if !matches!(job.state(), JobState::Complete | JobState::Cancelled) {
             leave_alone(&job);

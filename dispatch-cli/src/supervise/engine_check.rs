@@ -11,9 +11,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::printer::eprint_note;
 use crate::state_dir::StateDir;
-use crate::text::strip_control;
+use crate::text::{plural, strip_control};
 
-/// File in the state directory with the [`EngineReport`] of the last start.
+/// File in the state directory with the [`EngineReport`] of the last start, or `null`.
 const ENGINE_FILE: &str = "engine.json";
 /// Timeout of the check, which limits itself to 30 s.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(40);
@@ -34,8 +34,8 @@ pub fn start(mut command: Command, state: StateDir) -> AbortOnDropHandle<()> {
         });
         match report {
             Ok(report) => {
-                if let Some(engine) = &report.engine
-                    && let Ok(text) = serde_json::to_string(engine)
+                // "null" if none works.
+                if let Ok(text) = serde_json::to_string(&report.engine)
                     && let Err(error) = state.write(ENGINE_FILE, text)
                 {
                     eprint_note(&format!("dispatch: {error}"));
@@ -74,10 +74,27 @@ fn lines(report: &NodeReport) -> Vec<String> {
     lines
 }
 
-/// The engine of the last start of `dispatch up`, and who enforces which limits.
-pub fn last(state: &StateDir) -> Option<EngineReport> {
+/// The engine of the last start of `dispatch up`, and who enforces which limits. `Some(None)` if
+/// none worked, `None` if that is not known.
+pub fn last(state: &StateDir) -> Option<Option<EngineReport>> {
     let text = std::fs::read(state.join(ENGINE_FILE)).ok()?;
     serde_json::from_slice(&text).ok()
+}
+
+/// What a job meets on this machine, said when it is submitted: no engine, or limits that do not
+/// hold.
+pub fn warning(state: &StateDir, cpus: u32) -> Option<String> {
+    match last(state)? {
+        None => Some(
+            "no engine could run containers when 'dispatch up' started, so the job waits; see: crunch-run check --offline"
+                .to_owned(),
+        ),
+        Some(engine) if engine.cpus == Enforcement::Nothing => Some(format!(
+            "nothing limits CPUs on this machine: the job may use more than {}",
+            plural(cpus.into(), "CPU")
+        )),
+        Some(_) => None,
+    }
 }
 
 /// The engine in words, such as "oci; the kernel limits memory, CPUs and processes".

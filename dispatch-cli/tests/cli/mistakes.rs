@@ -191,6 +191,26 @@ fn help_version_man_page_and_completions_need_no_server() {
     assert!(home.path().join("pages/dispatch-submit.1").exists());
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn who_names_no_job_or_one_that_is_not_there_is_told_so() {
+    let fixture = Fixture::with_image().await;
+    fixture.submit("a").await;
+    for command in ["kill", "hold", "release", "retry", "rm", "wait"] {
+        fixture
+            .run(&[command])
+            .await
+            .says(2, &["which jobs?", "--name NAME, --failed or --all"]);
+    }
+    let some = fixture.run(&["kill", "1", "99999"]).await;
+    some.says(3, &["no job 99999, and nothing was done to the others"]);
+    let job = fixture.run(&["--json", "show", "1"]).await.json();
+    assert_eq!(job["state"], "Queued");
+    let none = fixture.run(&["kill", "--failed"]).await;
+    assert!(none.err.contains("no such jobs"), "{none:?}");
+    let all = fixture.run(&["kill", "--all", "--since", "1h"]).await;
+    assert!(all.err.contains("job 1 is cancelled"), "{all:?}");
+}
+
 /// Nothing listens on port 9. The four names are those that other programs read.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_proxy_is_not_asked_for_this_machine_and_named_elsewhere() {

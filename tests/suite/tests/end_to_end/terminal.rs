@@ -15,7 +15,7 @@ const ADVICE: &str = "goes on: follow it with 'dispatch wait 1' or 'dispatch log
 
 /// Runs a command of `dispatch` on a terminal with this number of columns, from its first character
 /// until it ends by itself or by Ctrl-C, which is typed when it has shown `words`.
-fn on_terminal(up: &Up, columns: u16, arguments: &str, words: &str) -> (i32, String) {
+pub fn on_terminal(up: &Up, columns: u16, arguments: &str, words: &str) -> (i32, String) {
     let dispatch = binary("dispatch");
     let line = format!(
         "stty rows 24 cols {columns}; exec {} {arguments}",
@@ -207,4 +207,44 @@ fn a_list_is_watched_on_a_terminal_only() {
         said.contains("no such jobs among the newest 1000"),
         "{said}"
     );
+}
+
+/// Behind a job that takes the whole machine, each job that waits has its place.
+#[test]
+fn the_place_in_the_queue_is_shown() {
+    let up = Up::start();
+    up.add_image();
+    let all = std::thread::available_parallelism().unwrap().to_string();
+    for (cpus, script) in [(all.as_str(), "sleep 100000"), ("1", "true"), ("1", "true")] {
+        let before = [
+            "submit",
+            "--image",
+            "busybox:test",
+            "--memory",
+            "16MiB",
+            "--cpus",
+        ];
+        up.ok(&[&before[..], &[cpus, "--", "sh", "-c", script]].concat());
+        // Each gets its place before the next one is there.
+        wait_for("the dispatcher to know the job", STEP_TIMEOUT, || {
+            let waiting = up.ok(&["list", "--status", "Queued", "-o", "ids"]);
+            let is_known = |job: &str| up.ok(&["explain", job]).contains("Reason from");
+            waiting.lines().all(is_known).then_some(())
+        });
+    }
+    let (code, shown) = on_terminal(&up, 200, "wait 3", "of 2 that wait");
+    assert_eq!(code, 130, "{shown}");
+    let places: Vec<String> = ["2", "3"].map(|job| up.ok(&["explain", job])).to_vec();
+    for number in ["It is number 1 of 2", "It is number 2 of 2"] {
+        assert!(
+            places.iter().any(|text| text.contains(number)),
+            "{places:?}"
+        );
+    }
+    // A job that is killed before it starts is not on hold.
+    up.ok(&["kill", "2"]);
+    up.ok(&["hold", "3"]);
+    let info: serde_json::Value = serde_json::from_str(&up.ok(&["info", "--json"])).unwrap();
+    assert_eq!(info["containers"]["held"], 1, "{info}");
+    up.kill("1");
 }

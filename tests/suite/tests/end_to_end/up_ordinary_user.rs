@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use suite_tests::STEP_TIMEOUT;
 use suite_tests::stack::wait_for;
 
+use crate::terminal::on_terminal;
 use crate::up::Up;
 
 /// `nobody`, who has no control groups.
@@ -22,6 +23,14 @@ fn without_an_engine_the_reason_and_a_remedy_are_printed() {
     assert!(notes.contains("install crun or runc"), "{notes}");
     let info = up.ok(&["info"]);
     assert!(info.contains("Engine      none worked"), "{info}");
+    up.add_image();
+    let submit = "submit --image busybox:test --wait -- true";
+    let (_, shown) = on_terminal(&up, 200, submit, "so the job waits");
+    assert!(shown.contains("crunch-run check --offline"), "{shown}");
+    // As long as the check has not ended, nothing is known.
+    std::fs::remove_file(up.dir.path().join("state/engine.json")).unwrap();
+    let info = up.ok(&["info"]);
+    assert!(info.contains("Engine      not known"), "{info}");
 }
 
 #[test]
