@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use arvados_client::{ContainerUuid, TokenUuid};
 use crunch_contract::ExitCode;
+use crunch_contract::job_dir::LOG_DIR;
 use dispatch_core::model::resources::{Admission, Capacity, ResourceRequest, Resources};
 use dispatch_core::model::world::{Job, JobId};
 use dispatch_core::scheduler::submit_host::SubmitHost;
@@ -175,6 +176,7 @@ impl Scheduler for Local {
             never_started: exit == CrunchRunExit::NeverStarted,
             undelivered,
             cause: cause_of(exit),
+            log_dir: Some(dir.path().join(LOG_DIR)),
             ..JobExit::default()
         }
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use arvados_client::ContainerUuid;
 use crunch_contract::ExitCode;
 use crunch_contract::job_dir::{
-    EXIT_FILE, ExitFile, LOCK_FILE, OUTPUT_LOG, TOKEN_FILE, UNDELIVERED_FILE,
+    EXIT_FILE, ExitFile, LOCK_FILE, LOG_DIR, OUTPUT_LOG, TOKEN_FILE, UNDELIVERED_FILE,
 };
 use host_state::file::{Durability, create_private_dir, ignore_missing, remove_tree, replace};
 use host_state::trash;
@@ -87,7 +87,7 @@ impl JobDir {
     }
 
     pub fn logs(&self) -> PathBuf {
-        self.path.join("log")
+        self.path.join(LOG_DIR)
     }
 
     /// Mount point of arv-mount.

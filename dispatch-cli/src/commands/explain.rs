@@ -143,6 +143,8 @@ fn sentences(
         let detail = |text: &Option<String>, more: &Option<String>| {
             text.as_ref().map(|text| match more.as_deref() {
                 None | Some("") => text.clone(),
+                // Output of a program, which the log has as well.
+                Some(more) if more.trim_end().contains('\n') => text.clone(),
                 Some(more) => format!("{text} ({more})"),
             })
         };
@@ -183,6 +185,10 @@ fn sentences(
     }
     if matches!(state, JobState::Complete | JobState::Cancelled) && job.request.log_uuid.is_some() {
         lines.push(format!("See its log with: dispatch logs {name}"));
+    }
+    let has_error = container.is_some_and(|c| c.runtime_status.error.is_some());
+    if state == JobState::Cancelled && has_error {
+        lines.push(format!("Submit it once more with: dispatch retry {name}"));
     }
     lines
 }

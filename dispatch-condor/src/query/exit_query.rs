@@ -78,6 +78,7 @@ impl Condor {
             undelivered: ad
                 .as_ref()
                 .map_or(output_says_undelivered, job_exit::is_undelivered),
+            log_dir: None,
         }
     }
 

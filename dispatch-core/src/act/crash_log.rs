@@ -3,18 +3,37 @@
 //! Input: the [`JobExit`] from the scheduler, and the log that the executor saved last. Output: a
 //! log collection with an additional file of the dispatcher. No other program saves this log.
 
+use std::io::SeekFrom;
+use std::path::Path;
+
 use arvados_client::filter::Query;
-use arvados_client::keep::{CollectionWriter, KeepError};
+use arvados_client::keep::{CollectionWriter, KeepClient, KeepError};
 use arvados_client::manifest::{Manifest, ManifestError};
 use arvados_client::records::ContainerRequest;
 use arvados_client::{Client, ContainerUuid, Error};
 use jiff::Timestamp;
 use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncSeekExt};
 
 use crate::scheduler::JobExit;
 
 /// Name of the dispatcher's file in the log collection.
 const FILE_NAME: &str = "dispatch.txt";
+
+/// Maximum number of files of a log that are saved from a directory.
+const MAX_FILES: usize = 100;
+/// Maximum number of bytes at the end of such a file that are saved.
+const MAX_FILE_BYTES: u64 = 64 << 20;
+
+/// Log files that are saved beside that of the dispatcher.
+#[derive(Debug, Clone, Copy)]
+pub enum OtherLogs<'a> {
+    None,
+    /// Those that the executor saved last.
+    SavedLast,
+    /// Those that the executor was writing. If there are none, those that it saved last.
+    InDirectory(&'a Path),
+}
 
 /// Why the log could not be saved.
 #[derive(Debug, thiserror::Error)]
@@ -57,23 +76,27 @@ pub fn render(
     text
 }
 
-/// Saves `text` in a new collection and returns its portable data hash. With `beside_earlier` the
-/// collection also contains the files of the last saved log.
+/// Saves `text` in a new collection, beside the others, and returns its portable data hash.
 pub(crate) async fn save(
     client: &Client,
     container: &ContainerUuid,
-    beside_earlier: bool,
+    others: OtherLogs<'_>,
     text: &str,
 ) -> Result<String, CrashLogError> {
     let keep = client.keep(client.keep_options().await?).await?;
     let mut writer = CollectionWriter::new(keep);
+    let from_directory = match others {
+        OtherLogs::InDirectory(dir) => put_files(&mut writer, dir).await?,
+        OtherLogs::None | OtherLogs::SavedLast => 0,
+    };
     writer.start_file(FILE_NAME)?;
     writer.write(text.as_bytes()).await?;
     writer.finish_file();
     let ours = writer.finish().await?;
-    let earlier = match beside_earlier {
-        true => earlier(client, container).await?,
-        false => None,
+    let earlier = match others {
+        OtherLogs::SavedLast => earlier(client, container).await?,
+        OtherLogs::InDirectory(_) if from_directory == 0 => earlier(client, container).await?,
+        OtherLogs::None | OtherLogs::InDirectory(_) => None,
     };
     let manifest = match earlier {
         None => ours,
@@ -90,6 +113,35 @@ pub(crate) async fn save(
         .await?;
     let hash = made.portable_data_hash.ok_or(CrashLogError::NoHash)?;
     Ok(hash.to_string())
+}
+
+/// Writes the files in the directory of a log; returns their number. What is no file is passed
+/// over.
+async fn put_files(
+    writer: &mut CollectionWriter<KeepClient>,
+    dir: &Path,
+) -> Result<usize, CrashLogError> {
+    let mut count = 0;
+    let Ok(mut entries) = tokio::fs::read_dir(dir).await else {
+        return Ok(count);
+    };
+    while let Ok(Some(entry)) = entries.next_entry().await {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_file = entry.file_type().await.is_ok_and(|kind| kind.is_file());
+        if !is_file || count == MAX_FILES {
+            continue;
+        }
+        let Ok(mut file) = tokio::fs::File::open(entry.path()).await else {
+            continue;
+        };
+        let size = file.metadata().await.map_or(0, |facts| facts.len());
+        let start = SeekFrom::Start(size.saturating_sub(MAX_FILE_BYTES));
+        if file.seek(start).await.is_ok() {
+            writer.put_reader(&name, file.take(MAX_FILE_BYTES)).await?;
+            count += 1;
+        }
+    }
+    Ok(count)
 }
 
 /// The last saved log, read from a container request. The container's own collection is in the

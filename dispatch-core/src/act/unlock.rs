@@ -11,7 +11,7 @@ use arvados_client::{ContainerUuid, Token, TokenUuid};
 use fail_points::fail_point;
 use serde_json::json;
 
-use crate::act::crash_log;
+use crate::act::crash_log::{self, OtherLogs};
 use crate::act::holder::HolderError;
 use crate::act::{TaskResult, TaskRunner};
 use crate::api::Api;
@@ -215,11 +215,15 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
         let save = async {
             let text = crash_log::render(container, self.scheduler.name(), exit, self.api.now());
             fail_point("dispatcher.before-last-log");
-            let saved = self.api.save_log(container, true, text.clone()).await;
+            let others = match &exit.log_dir {
+                Some(dir) => OtherLogs::InDirectory(dir),
+                None => OtherLogs::SavedLast,
+            };
+            let saved = self.api.save_log(container, others, text.clone()).await;
             fail_point("dispatcher.after-last-log");
             match saved {
-                // If the merge fails, the text is saved alone.
-                Err(_) => self.api.save_log(container, false, text).await,
+                // If the others cannot be read, the text is saved alone.
+                Err(_) => self.api.save_log(container, OtherLogs::None, text).await,
                 saved => saved,
             }
         };

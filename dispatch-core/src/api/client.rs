@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::listing::{POLL_RETRY_BUDGET, fetch_named, fetch_page, fetch_page_after, parse_row};
 use super::{Api, QueueCursor, RequestAttempts, projects};
-use crate::act::crash_log::{self, CrashLogError};
+use crate::act::crash_log::{self, CrashLogError, OtherLogs};
 use crate::model::container_record::ListedRecord;
 use crate::observe::change_feed::{ChangeFeed, changed_container};
 
@@ -302,10 +302,10 @@ impl Api for Client {
     async fn save_log(
         &self,
         container: &ContainerUuid,
-        beside_earlier: bool,
+        others: OtherLogs<'_>,
         text: String,
     ) -> Result<String, CrashLogError> {
-        crash_log::save(self, container, beside_earlier, &text).await
+        crash_log::save(self, container, others, &text).await
     }
 
     async fn create_logs(&self, entries: &[NewLog]) -> Result<Each<()>, Error> {

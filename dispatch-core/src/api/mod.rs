@@ -13,7 +13,7 @@ use arvados_client::{ContainerRequestUuid, ContainerUuid, Error, GroupUuid, Toke
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::act::crash_log::CrashLogError;
+use crate::act::crash_log::{CrashLogError, OtherLogs};
 use crate::model::container_record::ListedRecord;
 use crate::observe::change_feed::ChangeFeed;
 
@@ -168,12 +168,11 @@ pub trait Api: Clone + Send + Sync + 'static {
         max_containers: u32,
     ) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Saves `text` as a log file, on request together with the files of the last saved log.
-    /// Returns the portable data hash of the new log.
+    /// Saves `text` as a log file beside the others. Returns the portable data hash of the new log.
     fn save_log(
         &self,
         container: &ContainerUuid,
-        beside_earlier: bool,
+        others: OtherLogs<'_>,
         text: String,
     ) -> impl Future<Output = Result<String, CrashLogError>> + Send;
 

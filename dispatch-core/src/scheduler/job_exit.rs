@@ -3,6 +3,8 @@
 //! Input: what a scheduler reports of one job. Output: a [`JobExit`], from which the container's
 //! record gets its final state and reason. `docs/evictions.md` has the rules.
 
+use std::path::PathBuf;
+
 use crunch_contract::StatusLine;
 
 use crate::model::exit_cause::ExitCause;
@@ -39,6 +41,8 @@ pub struct JobExit {
     /// Whether the container ran and its results are on the node, to be delivered later. This is
     /// crunch-run's exit status 77.
     pub undelivered: bool,
+    /// Directory with the log of the container, if this host has it: nobody else saves it.
+    pub log_dir: Option<PathBuf>,
 }
 
 impl JobExit {

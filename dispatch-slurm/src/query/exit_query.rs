@@ -69,6 +69,7 @@ impl Slurm {
                 || record.as_ref().is_some_and(ExitRecord::is_undelivered),
             never_started: record.as_ref().is_some_and(ExitRecord::was_never_started),
             node: record.and_then(|record| record.node),
+            log_dir: None,
         }
     }
 

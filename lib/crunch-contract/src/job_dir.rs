@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 pub const TOKEN_FILE: &str = "token";
 /// stdout and stderr of crunch-run.
 pub const OUTPUT_LOG: &str = "output.log";
+/// Directory with the files of the container's log, as far as they were written.
+pub const LOG_DIR: &str = "log";
 /// Lock of the crunch-run that works here, with the identity of its process. Absent if none ever
 /// started.
 pub const LOCK_FILE: &str = "lock";

@@ -8,7 +8,7 @@ use arvados_client::api::{Bulk, Each, NameKind, NewLog, NewToken, WantedLock};
 use arvados_client::records::{Authorization, ContainerState};
 use arvados_client::{ContainerRequestUuid, ContainerUuid, Error, GroupUuid, Token, TokenUuid};
 use dispatch_core::Api;
-use dispatch_core::act::crash_log::CrashLogError;
+use dispatch_core::act::crash_log::{CrashLogError, OtherLogs};
 use dispatch_core::api::{QueueCursor, RequestAttempts};
 use dispatch_core::model::container_record::{ContainerSnapshot, ListedRecord};
 use dispatch_core::model::resources::ResourceRequest;
@@ -354,7 +354,7 @@ impl Api for SimApi {
     async fn save_log(
         &self,
         _: &ContainerUuid,
-        _: bool,
+        _: OtherLogs<'_>,
         _: String,
     ) -> Result<String, CrashLogError> {
         let saved = self.call("log", |_| Ok("a log by the dispatcher".to_owned()));

@@ -1,10 +1,15 @@
-//! `dispatch run`: what the job prints, its standard input, its exit code.
+//! `dispatch run`: what the job prints, its standard input, its exit code; and what is left of that
+//! when its crunch-run is killed.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::up::Up;
+use suite_tests::STEP_TIMEOUT;
 use suite_tests::program::binary;
+use suite_tests::stack::wait_for;
 
 fn run(up: &Up, arguments: &[&str]) -> Command {
     let mut command = up.command(binary("dispatch"));
@@ -77,4 +82,50 @@ fn a_line_is_seen_while_the_job_runs() {
     up.kill("1");
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(123), "{output:?}");
+}
+
+/// crunch-run saves the log every 30 minutes. Who kills it leaves the rest in its directory.
+#[test]
+fn what_a_job_printed_outlives_its_crunch_run() {
+    let up = Up::start();
+    up.add_image();
+    let script = "echo first; echo second >&2; sleep 100000";
+    let submit = [
+        "submit",
+        "--image",
+        "busybox:test",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    up.ok(&submit);
+    let job_dir = || {
+        let dirs = std::fs::read_dir(up.dir.path().join("state/run")).unwrap();
+        let mut dirs = dirs.map(|entry| entry.unwrap().path());
+        dirs.find(|dir| dir.is_dir() && dir.join("lock").exists())
+    };
+    let lock = wait_for("both lines", STEP_TIMEOUT, || {
+        let dir = job_dir()?;
+        let is_there = |file: &str, line: &str| {
+            std::fs::read_to_string(dir.join("log").join(file))
+                .is_ok_and(|text| text.contains(line))
+        };
+        let both = is_there("stdout.txt", "first") && is_there("stderr.txt", "second");
+        both.then(|| std::fs::read(dir.join("lock")).unwrap())
+    });
+    let worker: serde_json::Value = serde_json::from_slice(&lock).unwrap();
+    let worker = Pid::from_raw(worker["pid"].as_i64().unwrap() as i32).unwrap();
+    kill_process(worker, Signal::KILL).unwrap();
+    up.dispatch(&["wait", "1"]);
+    let logs = up.dispatch(&["logs", "1"]);
+    assert_eq!(String::from_utf8_lossy(&logs.stdout), "first\n");
+    assert_eq!(String::from_utf8_lossy(&logs.stderr), "second\n");
+    let explained = up.ok(&["explain", "1"]);
+    assert!(explained.contains("crunch-run was killed"), "{explained}");
+    assert!(explained.contains("dispatch retry 1"), "{explained}");
+    // What crunch-run printed itself is in the log, not in the reason.
+    assert_eq!(explained.lines().count(), 4, "{explained}");
+    let own = up.ok(&["logs", "1", "--file", "dispatch.txt"]);
+    assert!(own.contains("The dispatcher wrote this log"), "{own}");
 }
