@@ -89,7 +89,10 @@ fn sentence(job: &Job, reason: Option<&PendingReason>) -> String {
         Some(reason) if reason.kind == ReasonKind::Final => " and cannot start as it is",
         _ => "",
     };
-    let state = state.as_str();
+    let state = match state {
+        JobState::Locked => "being started",
+        state => state.as_str(),
+    };
     match reason.map(|reason| reason.text.as_str()).or(activity) {
         Some(text) => format!("job {name} is {state}{never}: {}", strip_control(text)),
         None => format!("job {name} is {state}"),

@@ -202,7 +202,7 @@ async fn limits_are_named() {
         assert!(
             sentences[0]
                 .sentence
-                .contains("for the scheduler to limit: memory (33554432 bytes)"),
+                .contains("does not limit what the container takes: memory (33554432 bytes)"),
             "{sentences:?}"
         );
         assert_eq!(

@@ -153,6 +153,8 @@ async fn show(args: &List, session: &Session, mut out: Output) -> Result<(), Cli
     let begin = || {
         if args.watch {
             out.bytes(CLEAR_SCREEN)?;
+            let (time, interval) = (now.strftime("%F %T UTC"), WATCH_INTERVAL.as_secs());
+            out.line(&format!("{time}, every {interval} s; Ctrl-C ends"))?;
         }
         if let Some(shortage) = session.local.as_ref().and_then(disk_usage::shortage) {
             eprint_note(&format!("dispatch: {shortage}"));

@@ -117,7 +117,7 @@ async fn an_ordinary_end_has_no_warning(engine: Engine) {
     );
     let peak = result["peak_memory_bytes"].as_u64().unwrap();
     assert!((100 << 20..LIMIT).contains(&peak), "{result}");
-    let limits = "for the scheduler to limit";
+    let limits = "the engine does not limit what the container takes";
     let sentence = result["unenforced_limits"][0].as_str().unwrap_or_default();
     assert!(sentence.contains(limits), "{result}");
     assert!(

@@ -213,7 +213,7 @@ async fn limits_hold_for_root_and_are_named_for_others() {
             assert!(
                 sentences[0]
                     .sentence
-                    .contains("for the scheduler to limit: memory (33554432 bytes)"),
+                    .contains("does not limit what the container takes: memory (33554432 bytes)"),
                 "{sentences:?}"
             );
             continue;

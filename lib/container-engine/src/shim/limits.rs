@@ -159,7 +159,7 @@ fn left_to_the_scheduler(
     let (of_job, cover) = of_job.description();
     let mut missing = vec![Unenforced {
         sentence: format!(
-            "what the container takes is for the scheduler to limit: {all}; {why}; the control group of its job {of_job}"
+            "the engine does not limit what the container takes: {all}; {why}; the control group of its job {of_job}"
         ),
         cover,
         missing: kinds,
@@ -272,7 +272,7 @@ mod tests {
             pids: Some(7),
             cpuset: Some("0-1".into()),
         };
-        let expected = "what the container takes is for the scheduler to limit: memory (1073741824 bytes), CPUs (2), \
+        let expected = "the engine does not limit what the container takes: memory (1073741824 bytes), CPUs (2), \
             which CPUs (0-1), processes (7); an ordinary user can make no control group here";
         use LimitKind::{Cpus, Memory, Processes};
         #[rustfmt::skip]
@@ -295,7 +295,7 @@ mod tests {
         }
         let least = unenforced_without_cgroup(&Limits::default(), None, NO_GROUPS);
         assert!(
-            least[0].sentence.contains("limit: processes ("),
+            least[0].sentence.contains("takes: processes ("),
             "{least:?}"
         );
     }
