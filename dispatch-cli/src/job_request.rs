@@ -93,7 +93,7 @@ pub struct JobFlags {
     #[arg(long)]
     pub reuse: bool,
     /// Command of the job, with its arguments
-    #[arg(required = true, last = true, value_name = "CMD")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<String>,
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use arvados_client::client::Call;
 use arvados_client::error::StatusCode;
 use arvados_client::filter::Query;
-use arvados_client::records::{Container, ContainerRequest};
+use arvados_client::records::{Container, ContainerRequest, RequestState};
 use arvados_client::{Client, ContainerUuid};
 use serde_json::{Map, Value, json};
 
@@ -163,6 +163,24 @@ pub async fn own(client: &Client, query: Query) -> Result<Vec<Job>, CliError> {
     requests.sort_by(|a, b| (a.created_at, &a.uuid).cmp(&(b.created_at, &b.uuid)));
     let containers = containers_of(client, &requests).await?;
     Ok(join(requests, &containers, &user))
+}
+
+/// Changes the priority of a job; false if it has ended meanwhile.
+pub async fn set_priority(client: &Client, job: &Job, priority: i64) -> Result<bool, CliError> {
+    let change = json!({"priority": priority});
+    match client
+        .update_container_request(&job.request.uuid, change)
+        .await
+    {
+        Ok(_) => Ok(true),
+        Err(error) if error.status() == Some(StatusCode::UNPROCESSABLE_ENTITY) => {
+            match refresh(client, job).await?.request.state {
+                RequestState::Final => Ok(false),
+                _ => Err(error.into()),
+            }
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The user's jobs that have not ended.

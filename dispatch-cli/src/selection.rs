@@ -92,6 +92,15 @@ impl fmt::Display for JobSpan {
 }
 
 impl Selection {
+    /// Says that a command does nothing to a job in this state, unless the job is only one of a
+    /// kind.
+    pub fn leave_alone(&self, job: &Job) {
+        if !self.jobs.is_empty() {
+            let (name, state) = (job.name(), job.state().as_str());
+            eprint_note(&format!("job {name} is left alone: it is {state}"));
+        }
+    }
+
     /// Finds the jobs. An id without a job is an error; no job of a kind is none.
     pub async fn find(&self, client: &Client, scope: Scope) -> Result<Vec<Job>, CliError> {
         let mut found = Vec::new();
@@ -143,12 +152,6 @@ impl Selection {
         found.retain(|job| !self.failed || job.has_failed());
         Ok(found)
     }
-}
-
-/// Says that a command does nothing to a job in this state.
-pub fn leave_alone(job: &Job) {
-    let (name, state) = (job.name(), job.state().as_str());
-    eprint_note(&format!("job {name} is left alone: it is {state}"));
 }
 
 #[cfg(test)]

@@ -18,9 +18,10 @@ use tokio::sync::Notify;
 use crate::backfill::Running;
 use crate::crunch_run::CrunchRun;
 use crate::crunch_run_process::CrunchRunProcess;
+use crate::fairness::Head;
 use crate::job_dir::{CrunchRunExit, JobDir, JobRecord};
 use crate::machine::{Machine, ResourceCaps, free_space};
-use crate::machine_claims::MachineClaims;
+use crate::machine_claims::{MachineClaims, WANT_TTL, Want};
 use crate::redelivery::Redeliveries;
 use crate::reservation::{Reservation, machine_beside};
 use crate::resources::{ResourceKind, ResourceVector};
@@ -58,6 +59,12 @@ pub struct State {
     pub(crate) machine: Machine,
     /// What the jobs of other dispatchers on this machine hold.
     pub(crate) others: Vec<Reservation>,
+    /// What other dispatchers' first jobs wait for.
+    pub(crate) wants: Vec<Want>,
+    /// Our own first job that waits.
+    pub(crate) head: Option<Head>,
+    /// What was last said of it, and when.
+    pub(crate) said: Option<(Want, Instant)>,
     pub(crate) jobs: BTreeMap<ContainerUuid, TrackedJob>,
     /// Containers that this process is starting right now.
     pub(crate) starting: BTreeSet<ContainerUuid>,
@@ -122,6 +129,9 @@ impl Local {
         let state = State {
             machine,
             others: Vec::new(),
+            wants: Vec::new(),
+            head: None,
+            said: None,
             jobs: BTreeMap::new(),
             starting: BTreeSet::new(),
             last_scan: None,
@@ -174,9 +184,31 @@ impl Shared {
     /// Reads what other dispatchers' jobs hold.
     pub(crate) fn read_claims(&self) {
         if let Some(claims) = &self.claims {
-            let others = claims.others();
-            self.state().others = others;
+            let (others, wants) = (claims.others(), claims.wants_of_others());
+            let mut state = self.state();
+            (state.others, state.wants) = (others, wants);
         }
+    }
+
+    /// Says to other dispatchers what the first job here waits for.
+    pub(crate) fn say_want(&self, want: Option<Want>) {
+        let Some(claims) = &self.claims else {
+            return;
+        };
+        let now = Instant::now();
+        {
+            let mut state = self.state();
+            let is_said = match (&state.said, &want) {
+                (Some((said, at)), Some(want)) => said == want && now - *at < WANT_TTL / 4,
+                (None, None) => true,
+                _ => false,
+            };
+            if is_said {
+                return;
+            }
+            state.said = want.clone().map(|want| (want, now));
+        }
+        claims.set_want(want.as_ref());
     }
 
     /// Says to other dispatchers what the jobs here hold.
@@ -207,6 +239,12 @@ impl Shared {
 /// The id of a job: the pid of its worker, or its container if there is no worker.
 pub fn job_id(container: &ContainerUuid, worker: Option<&CrunchRunProcess>) -> JobId {
     JobId(worker.map_or_else(|| container.to_string(), |w| w.pid().to_string()))
+}
+
+/// Milliseconds since the machine was started, on a clock that nobody sets.
+pub fn uptime_milliseconds() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
 }
 
 /// The Unix time in seconds.

@@ -7,10 +7,13 @@
 //! further: it can only make jobs here wait.
 //!
 //! Scratch space is not in it, because what is free on the disk says it.
+//!
+//! A dispatcher whose first job waits for what others hold says that, too: what it wants, and since
+//! when. The others leave it room, so that a long queue of one person does not keep out another's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -23,11 +26,16 @@ use arvados_client::ContainerUuid;
 use host_state::{ProcessIdentity, lock};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags};
 use rustix::io::Errno;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::reservation::Reservation;
 
 const LOCK_FILE: &str = "lock";
+/// End of the name of a file with a want.
+const WANT_SUFFIX: &str = ".waits";
+/// Time for which a want counts. Its dispatcher may hang, or not reach its server.
+pub const WANT_TTL: Duration = Duration::from_secs(10);
 /// Timeout of the lock. Another user may hold it for ever; then jobs start without it.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum size of a claim.
@@ -49,6 +57,24 @@ pub struct MachineClaims {
     writing: Mutex<()>,
     /// Whether a failure was logged.
     has_failed: AtomicBool,
+}
+
+/// What the first job of a dispatcher waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Want {
+    pub cpus: u64,
+    pub ram: u64,
+    pub cuda: u64,
+    pub rocm: u64,
+    /// Milliseconds since the machine was started.
+    pub since: u64,
+}
+
+/// Content of the file with a want.
+#[derive(Debug, Serialize, Deserialize)]
+struct WantFile {
+    process: ProcessIdentity,
+    want: Want,
 }
 
 /// Content of a file.
@@ -142,6 +168,41 @@ impl MachineClaims {
             .collect()
     }
 
+    /// What other dispatchers want, as far as they said it lately.
+    pub fn wants_of_others(&self) -> Vec<Want> {
+        let names = self.file_names().unwrap_or_default();
+        let own = format!("{}{WANT_SUFFIX}", self.instance);
+        let theirs = names
+            .iter()
+            .filter(|name| name.ends_with(WANT_SUFFIX) && **name != own);
+        let lately = theirs.filter_map(|name| {
+            let (file, facts) = self.open_file(name)?;
+            let age = facts.modified().ok()?.elapsed().ok()?;
+            let file: WantFile = (age < WANT_TTL).then(|| parse(file))??;
+            is_alive(&file.process, &facts).then_some(file.want)
+        });
+        lately.collect()
+    }
+
+    /// Says what the first job waits for, or that none waits for others. To be repeated within
+    /// [`WANT_TTL`].
+    pub fn set_want(&self, want: Option<&Want>) {
+        let name = format!("{}{WANT_SUFFIX}", self.instance);
+        let written = match want {
+            None => {
+                let _ = rustix::fs::unlinkat(&self.dir, name, AtFlags::empty());
+                return;
+            }
+            Some(want) => ProcessIdentity::of(std::process::id()).and_then(|process| {
+                let want = want.clone();
+                self.write(&name, &WantFile { process, want })
+            }),
+        };
+        if let Err(error) = written {
+            self.failed("cannot be written to", Some(&error));
+        }
+    }
+
     /// Says that the job holds this while the process lives.
     pub fn publish(&self, container: &ContainerUuid, reservation: &Reservation, pid: u32) {
         let written = ProcessIdentity::of(pid).and_then(|process| {
@@ -194,7 +255,14 @@ impl MachineClaims {
         name.strip_prefix(&self.instance)?.strip_prefix('.')
     }
 
+    /// The names of claims.
     fn names(&self) -> io::Result<Vec<String>> {
+        let mut names = self.file_names()?;
+        names.retain(|name| !name.ends_with(WANT_SUFFIX));
+        Ok(names)
+    }
+
+    fn file_names(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.dir)? {
             let entry = entry?;
@@ -211,31 +279,25 @@ impl MachineClaims {
 
     /// The claim of a process that lives.
     fn read(&self, name: &str) -> Option<Claim> {
+        let (file, facts) = self.open_file(name)?;
+        let claim: Claim = parse(file)?;
+        is_alive(&claim.process, &facts).then_some(claim)
+    }
+
+    fn open_file(&self, name: &str) -> Option<(File, Metadata)> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = File::from(rustix::fs::openat(&self.dir, name, flags, Mode::empty()).ok()?);
         let facts = file.metadata().ok()?;
-        if !facts.is_file() {
-            return None;
-        }
-        let mut text = Vec::new();
-        file.take(MAX_CLAIM_BYTES).read_to_end(&mut text).ok()?;
-        let claim: Claim = serde_json::from_slice(&text).ok()?;
-        let process = &claim.process;
-        let owner = std::fs::metadata(format!("/proc/{}", process.pid)).ok()?;
-        let is_alive = host_state::live_start_time(process.pid) == Some(process.start_time);
-        let is_of_this_boot = host_state::boot_id().ok()? == process.boot_id;
-        // A process that hides its memory belongs to root here.
-        let is_theirs = owner.uid() == facts.uid() || owner.uid() == 0;
-        (is_alive && is_of_this_boot && is_theirs).then_some(claim)
+        facts.is_file().then_some((file, facts))
     }
 
-    fn write(&self, name: &str, claim: &Claim) -> io::Result<()> {
+    fn write(&self, name: &str, content: &impl Serialize) -> io::Result<()> {
         let draft = format!(".{name}");
         let _ = rustix::fs::unlinkat(&self.dir, &draft, AtFlags::empty());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let mut file = File::from(rustix::fs::openat(&self.dir, &draft, flags, READABLE)?);
         rustix::fs::fchmod(&file, READABLE)?;
-        file.write_all(&serde_json::to_vec(claim)?)?;
+        file.write_all(&serde_json::to_vec(content)?)?;
         Ok(rustix::fs::renameat(&self.dir, &draft, &self.dir, name)?)
     }
 
@@ -249,118 +311,23 @@ impl MachineClaims {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::process::{Child, Command, Stdio};
-
-    use super::*;
-
-    fn job() -> (ContainerUuid, Reservation) {
-        let reservation = Reservation {
-            cpus: [1, 2].into(),
-            ram: 100,
-            ..Reservation::default()
-        };
-        (ContainerUuid::generate("zzzzz"), reservation)
-    }
-
-    fn process() -> Child {
-        Command::new("cat").stdin(Stdio::piped()).spawn().unwrap()
-    }
-
-    #[test]
-    fn a_claim_counts_for_others_while_its_process_lives() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("claims");
-        let [ours, theirs] =
-            ["ours", "theirs"].map(|name| MachineClaims::open(&path, name).unwrap());
-        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o7777, 0o1777);
-        let (container, reservation) = job();
-        let mut child = process();
-        ours.publish(&container, &reservation, child.id());
-        assert_eq!(theirs.others(), std::slice::from_ref(&reservation));
-        assert_eq!(ours.others(), []);
-        drop(child.stdin.take());
-        child.wait().unwrap();
-        assert_eq!(theirs.others(), []);
-    }
-
-    #[test]
-    fn claims_of_jobs_that_are_gone_are_removed_and_missing_ones_written() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("claims");
-        let [ours, theirs] =
-            ["ours", "theirs"].map(|name| MachineClaims::open(&path, name).unwrap());
-        let own = std::process::id();
-        let ((first, reservation), (second, _)) = (job(), job());
-        ours.publish(&first, &reservation, own);
-        theirs.publish(&first, &reservation, own);
-        ours.keep_only(&BTreeMap::from([(
-            second.clone(),
-            (reservation.clone(), own),
-        )]));
-        assert_eq!(theirs.others().len(), 1);
-        assert_eq!(ours.others().len(), 1);
-        assert!(path.join(format!("ours.{second}")).exists());
-        assert!(!path.join(format!("ours.{first}")).exists());
-    }
-
-    #[test]
-    fn what_is_no_claim_is_passed_over() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("claims");
-        let ours = MachineClaims::open(&path, "ours").unwrap();
-        let (_, reservation) = job();
-        let claim = |pid: u32, start_time: u64, boot_id: &str| Claim {
-            process: ProcessIdentity {
-                pid,
-                start_time,
-                boot_id: boot_id.to_owned(),
-            },
-            reservation: reservation.clone(),
-        };
-        let own = ProcessIdentity::of(std::process::id()).unwrap();
-        for (name, claim) in [
-            (
-                "another-start",
-                claim(own.pid, own.start_time + 1, &own.boot_id),
-            ),
-            ("another-boot", claim(own.pid, own.start_time, "x")),
-            ("no-process", claim(u32::MAX, 1, &own.boot_id)),
-        ] {
-            std::fs::write(path.join(name), serde_json::to_vec(&claim).unwrap()).unwrap();
-        }
-        std::fs::write(path.join("text"), "{").unwrap();
-        std::fs::create_dir(path.join("dir")).unwrap();
-        std::os::unix::fs::symlink("/etc/passwd", path.join("link")).unwrap();
-        rustix::fs::mkfifoat(
-            rustix::fs::CWD,
-            path.join("fifo"),
-            Mode::from_raw_mode(0o666),
-        )
-        .unwrap();
-        assert_eq!(ours.others(), []);
-    }
-
-    #[test]
-    fn who_locks_first_is_first() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("claims");
-        let [ours, theirs] =
-            ["ours", "theirs"].map(|name| MachineClaims::open(&path, name).unwrap());
-        let held = ours.lock();
-        assert!(held.is_some());
-        let file = theirs.open_lock().unwrap();
-        assert!(!lock::is_acquired(file.try_lock()).unwrap());
-        drop(held);
-        assert!(theirs.lock().is_some());
-    }
-
-    #[test]
-    fn a_link_in_the_place_of_the_directory_is_not_followed() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("claims");
-        std::os::unix::fs::symlink(dir.path(), &path).unwrap();
-        assert!(MachineClaims::open(&path, "ours").is_err());
-    }
+fn parse<T: DeserializeOwned>(file: File) -> Option<T> {
+    let mut text = Vec::new();
+    file.take(MAX_CLAIM_BYTES).read_to_end(&mut text).ok()?;
+    serde_json::from_slice(&text).ok()
 }
+
+/// Whether the process lives and belongs to the owner of the file.
+fn is_alive(process: &ProcessIdentity, file: &Metadata) -> bool {
+    let Ok(owner) = std::fs::metadata(format!("/proc/{}", process.pid)) else {
+        return false;
+    };
+    let is_same = host_state::live_start_time(process.pid) == Some(process.start_time);
+    let is_of_this_boot = host_state::boot_id().is_ok_and(|boot| boot == process.boot_id);
+    // A process that hides its memory belongs to root here.
+    let is_theirs = owner.uid() == file.uid() || owner.uid() == 0;
+    is_same && is_of_this_boot && is_theirs
+}
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,7 @@
 mod backfill;
 mod crunch_run;
 mod crunch_run_process;
+mod fairness;
 mod gpu_discovery;
 mod job_dir;
 mod local;

@@ -20,8 +20,9 @@ use rustix::process::Signal;
 
 use crate::backfill::{Running, Waiting, admit, latest_end};
 use crate::crunch_run_process::CrunchRunProcess;
+use crate::fairness::{self, Head, left_to_others};
 use crate::job_dir::{CrunchRunExit, JobStatus};
-use crate::local::{Local, NAME, unix_time};
+use crate::local::{Local, NAME, unix_time, uptime_milliseconds};
 use crate::resources::{ResourceKind, ResourceVector};
 
 /// Timeout of a crunch-run that wrote its final state and still cleans up.
@@ -38,7 +39,9 @@ impl Scheduler for Local {
     }
 
     fn admit(&self, candidates: &[Candidate], started: &[Candidate]) -> Vec<Admission> {
-        let state = self.shared.state();
+        // A few small files in memory. Older ones would admit what then finds no room.
+        self.shared.read_claims();
+        let mut state = self.shared.state();
         let now = unix_time();
         let mut running: Vec<Running> = state
             .jobs
@@ -50,24 +53,31 @@ impl Scheduler for Local {
             })
             .collect();
         running.extend(self.shared.trash_load(&state.machine));
+        let of_jobs = running
+            .iter()
+            .fold(ResourceVector::default(), |sum, one| sum.plus(one.load));
         let capacity = state.machine.capacity();
-        let elsewhere = capacity.minus(state.machine_left().capacity());
+        let left = state.machine_left().capacity();
+        let uptime = uptime_milliseconds();
+        let next = left_to_others(&state.wants, state.head.as_ref(), left, uptime);
+        let elsewhere = capacity.minus(left).plus(next);
         running.push(Running {
             load: elsewhere,
             ends: None,
         });
         // Containers that were locked and have no job yet.
-        running.extend(
-            started
-                .iter()
-                .filter(|c| !state.jobs.contains_key(&c.container))
-                .filter_map(|c| {
-                    Some(Running {
-                        load: ResourceVector::of(&c.needs).ok()?,
-                        ends: latest_end(now, c.needs.max_run_time),
-                    })
-                }),
-        );
+        let locked: Vec<(&Candidate, ResourceVector)> = started
+            .iter()
+            .filter(|c| !state.jobs.contains_key(&c.container))
+            .filter_map(|c| Some((c, ResourceVector::of(&c.needs).ok()?)))
+            .collect();
+        running.extend(locked.iter().map(|(c, load)| Running {
+            load: *load,
+            ends: latest_end(now, c.needs.max_run_time),
+        }));
+        let of_locked_too = locked
+            .iter()
+            .fold(of_jobs, |sum, (_, load)| sum.plus(*load));
         let waiting: Vec<Waiting> = candidates
             .iter()
             .map(|c| Waiting {
@@ -77,9 +87,31 @@ impl Scheduler for Local {
             })
             .collect();
         let answers = admit(capacity, &running, &waiting, now);
+        let is_later = |answer: &Admission| matches!(answer, Admission::Later(_));
+        // A container that was locked, and then found its room taken, goes before.
+        let first = match locked.first() {
+            Some((first, load)) => Some((&first.container, *load, of_jobs)),
+            None => answers.iter().position(is_later).and_then(|at| {
+                let first = &waiting[at];
+                Some((&first.container, first.load.clone().ok()?, of_locked_too))
+            }),
+        };
+        let mut want = None;
+        state.head = first.map(|(container, load, own)| {
+            let known = state.head.take();
+            let head = known.filter(|head| head.container == *container);
+            let head = head.unwrap_or_else(|| Head {
+                container: container.clone(),
+                since: uptime,
+            });
+            want = fairness::want(&head, load, capacity.minus(own));
+            head
+        });
+        drop(state);
+        self.shared.say_want(want);
         answers
             .into_iter()
-            .map(|answer| name_others(answer, elsewhere))
+            .map(|answer| name_others(answer, elsewhere, next != ResourceVector::default()))
             .collect()
     }
 
@@ -249,7 +281,11 @@ fn no_partition(needs: &ResourceRequest) -> Result<(), String> {
 }
 
 /// Adds to why a container waits that other dispatchers' jobs hold a part of the machine.
-fn name_others(answer: Admission, elsewhere: ResourceVector) -> Admission {
+fn name_others(answer: Admission, elsewhere: ResourceVector, is_their_turn: bool) -> Admission {
+    let verb = match is_their_turn {
+        true => "hold or have waited longer for",
+        false => "hold",
+    };
     match answer {
         Admission::Later(why) if elsewhere != ResourceVector::default() => {
             let held: Vec<String> = ResourceKind::ALL
@@ -259,7 +295,7 @@ fn name_others(answer: Admission, elsewhere: ResourceVector) -> Admission {
                 .map(|(kind, amount)| kind.describe(amount))
                 .collect();
             Admission::Later(format!(
-                "{why}; jobs of others on this machine hold {}",
+                "{why}; jobs of others on this machine {verb} {}",
                 held.join(" and ")
             ))
         }

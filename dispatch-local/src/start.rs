@@ -21,6 +21,14 @@ use crate::machine_claims::MachineClaims;
 use crate::reservation::Reservation;
 use crate::resources::ResourceVector;
 
+/// Why nothing could be reserved for a job.
+enum NoRoom {
+    /// Another dispatcher of this machine was faster. The container keeps its lock and goes on
+    /// waiting: locks are few.
+    Others,
+    Here(String),
+}
+
 impl Shared {
     /// Reserves resources and starts crunch-run; returns the id of the job.
     pub(crate) async fn start(
@@ -42,7 +50,11 @@ impl Shared {
                 detail: "an earlier crunch-run of this container still runs here".into(),
             });
         }
-        let record = self.reserve(&order, load).await.map_err(refused)?;
+        let record = match self.reserve(&order, load).await {
+            Ok(record) => record,
+            Err(NoRoom::Others) => return Err(SchedulerError::NotTried { container }),
+            Err(NoRoom::Here(detail)) => return Err(refused(detail)),
+        };
         let started = self.try_start(&dir, &record, &order).await;
         let mut state = self.state();
         state.starting.remove(&container);
@@ -91,14 +103,16 @@ impl Shared {
         self: &Arc<Self>,
         order: &SubmitRequest,
         load: ResourceVector,
-    ) -> Result<JobRecord, String> {
+    ) -> Result<JobRecord, NoRoom> {
         let shared = self.clone();
         let locking = tokio::task::spawn_blocking(move || {
             let lock = shared.claims.as_ref().and_then(MachineClaims::lock);
             shared.read_claims();
             lock
         });
-        let _lock = locking.await.map_err(|error| error.to_string())?;
+        let _lock = locking
+            .await
+            .map_err(|error| NoRoom::Here(error.to_string()))?;
         let container = &order.container;
         let _writing = self.claims.as_ref().map(MachineClaims::writing);
         let mut state = self.state();
@@ -115,7 +129,14 @@ impl Shared {
                     .iter()
                     .map(|kind| kind.describe(load.get(*kind)))
                     .collect();
-                format!("not enough is free for {} now", kinds.join(" and "))
+                let alone = Reservation::allocate(&state.machine, reservations.iter(), load);
+                match alone {
+                    Ok(_) => NoRoom::Others,
+                    Err(_) => NoRoom::Here(format!(
+                        "not enough is free for {} now",
+                        kinds.join(" and ")
+                    )),
+                }
             })?;
         let record = JobRecord {
             attempt: order.attempt.clone(),

@@ -125,14 +125,14 @@ impl LimitExceeded {
             Resource::CpuTime => "this site limits CPU time",
             Resource::ScratchBytes | Resource::ScratchFiles => "this site limits scratch space",
             Resource::RequestedScratch => {
-                "ask for more capacity of a tmp mount (--scratch of dispatch submit)"
+                "ask for more capacity of a tmp mount (--scratch of dispatch)"
             }
             Resource::MountBytes(_) => {
-                "ask for more capacity of that mount (--scratch of dispatch submit)"
+                "ask for more capacity of that mount (--scratch of dispatch)"
             }
             Resource::OutputBytes => "this site limits the size of outputs",
             Resource::Memory | Resource::WatchedMemory => {
-                "ask for more (ram; --memory of dispatch submit)"
+                "ask for more (--memory of dispatch, ram of the API)"
             }
         }
     }

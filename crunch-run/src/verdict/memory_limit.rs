@@ -31,7 +31,7 @@ pub fn memory_limit_reason(exit: &Exit, limit: Option<u64>) -> Option<Reason> {
         _ => "killed by its memory limit",
     };
     let bytes = |n: Option<u64>| n.map_or("unknown".to_owned(), |n| format!("{n} bytes"));
-    let sentence = format!("{who}: {used}; ask for more (ram; --memory of dispatch submit)");
+    let sentence = format!("{who}: {used}; ask for more (--memory of dispatch, ram of the API)");
     if exit.killed_for_memory {
         let detail = format!(
             "crunch-run measured {} in its processes and killed it: nothing else limits memory here; limit {}; {}",

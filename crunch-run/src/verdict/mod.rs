@@ -319,12 +319,12 @@ impl Cause {
                 exceeded.advice()
             ),
             Self::Signal(signals::TIME_LIMIT_SIGNAL) => format!(
-                "the time limit of its job was reached: {what} stopped (signal {}); ask for more (max_run_time; --time of dispatch submit), or for a partition that gives more",
+                "the time limit of its job was reached: {what} stopped (signal {}); ask for more (--time of dispatch, max_run_time of the API), or for a partition that gives more",
                 signals::TIME_LIMIT_SIGNAL
             ),
             Self::Signal(name) => format!("{what} stopped on request (signal {name})"),
             Self::MaxRunTime(time) => format!(
-                "maximum run time exceeded: {what} stopped after {} s; ask for more (max_run_time; --time of dispatch submit)",
+                "maximum run time exceeded: {what} stopped after {} s; ask for more (--time of dispatch, max_run_time of the API)",
                 time.as_secs()
             ),
             Self::InputsLost(how) => format!(

@@ -111,7 +111,7 @@ fn endings_and_their_verdicts() {
             Complete,
             Some(137),
             VerdictKind::Memory,
-            "killed by its memory limit: used 64.0 MiB of 64.0 MiB; ask for more (ram; --memory of dispatch submit)",
+            "killed by its memory limit: used 64.0 MiB of 64.0 MiB; ask for more (--memory of dispatch, ram of the API)",
         ),
         (
             code(0),
@@ -143,7 +143,7 @@ fn endings_and_their_verdicts() {
             Cancelled,
             Some(137),
             VerdictKind::WallTime,
-            "the time limit of its job was reached: it was stopped (signal XCPU); ask for more (max_run_time; --time of dispatch submit), or for a partition that gives more",
+            "the time limit of its job was reached: it was stopped (signal XCPU); ask for more (--time of dispatch, max_run_time of the API), or for a partition that gives more",
         ),
         (
             stopped(Cause::MaxRunTime(Duration::from_secs(5))),
@@ -151,7 +151,7 @@ fn endings_and_their_verdicts() {
             Cancelled,
             Some(137),
             VerdictKind::WallTime,
-            "maximum run time exceeded: it was stopped after 5 s; ask for more (max_run_time; --time of dispatch submit)",
+            "maximum run time exceeded: it was stopped after 5 s; ask for more (--time of dispatch, max_run_time of the API)",
         ),
         (
             Ending::NotStarted {
@@ -188,7 +188,7 @@ fn endings_and_their_verdicts() {
             Cancelled,
             Some(137),
             VerdictKind::ScratchBytes,
-            "it was stopped because it used 3.0 MiB of 2.0 MiB at /out; ask for more capacity of that mount (--scratch of dispatch submit)",
+            "it was stopped because it used 3.0 MiB of 2.0 MiB at /out; ask for more capacity of that mount (--scratch of dispatch)",
         ),
         (
             Ending::NotStarted {

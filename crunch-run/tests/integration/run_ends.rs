@@ -164,7 +164,7 @@ async fn killed_by_its_memory_limit_is_said_with_numbers() {
         "{error}"
     );
     assert!(
-        error.ends_with(" of 24.0 MiB; ask for more (ram; --memory of dispatch submit)"),
+        error.ends_with(" of 24.0 MiB; ask for more (--memory of dispatch, ram of the API)"),
         "{error}"
     );
     let detail = record.runtime_status.error_detail.unwrap_or_default();

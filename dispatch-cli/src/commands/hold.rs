@@ -1,30 +1,32 @@
 //! `dispatch hold` and `dispatch release`: keep jobs that have not started from starting, and let
 //! them start.
 
-use arvados_client::records::RequestState;
+use arvados_client::Client;
+use arvados_client::records::{ContainerState, RequestState};
 use clap::Args;
 use serde_json::json;
 
 use crate::error::CliError;
-use crate::job::{HELD_PRIORITY_PROPERTY, JobState, KILLED_PROPERTY};
+use crate::job::{HELD_PRIORITY_PROPERTY, Job, JobState, KILLED_PROPERTY};
 use crate::job_request::DEFAULT_PRIORITY;
 use crate::jobs;
 use crate::printer::{Output, eprint_note};
-use crate::selection::{Scope, Selection, leave_alone};
+use crate::selection::{Scope, Selection};
 use crate::session::Session;
 use crate::text::plural;
 
 /// Keep jobs from starting, until 'dispatch release'
 ///
-/// Sets their priority to 0. Jobs that run already are left alone; one that starts just now is
-/// stopped.
+/// Sets their priority to 0. Jobs that run already, or are being started, are left alone.
 #[derive(Debug, Args)]
 pub struct Hold {
     #[command(flatten)]
     pub selection: Selection,
 }
 
-/// Let held or killed jobs start, with the priority that they had
+/// Let held jobs start, with the priority that they had
+///
+/// A job that was killed before it started may start, too, if it is named by its number or uuid.
 #[derive(Debug, Args)]
 pub struct Release {
     #[command(flatten)]
@@ -35,34 +37,53 @@ pub async fn hold(args: Hold, session: &Session, out: Output) -> Result<(), CliE
     let client = &session.client;
     let mut held = 0;
     for job in args.selection.find(client, Scope::Open).await? {
-        if !matches!(job.state(), JobState::Queued | JobState::Locked) {
-            leave_alone(&job);
-            continue;
+        // Some time has passed since, if the jobs are many.
+        let job = jobs::refresh(client, &job).await?;
+        // One that is being started would be cancelled for good.
+        if job.state() == JobState::Queued && hold_pending(client, &job).await? {
+            held += 1;
+        } else {
+            let now = jobs::refresh(client, &job).await?;
+            args.selection.leave_alone(&now);
         }
-        let mut properties = job.properties();
-        properties.insert(
-            HELD_PRIORITY_PROPERTY.to_owned(),
-            job.request.priority.into(),
-        );
-        jobs::set_properties(client, &job, properties).await?;
-        let change = json!({"priority": 0});
-        client
-            .update_container_request(&job.request.uuid, change)
-            .await?;
-        held += 1;
     }
     report(out, "held", held)
+}
+
+/// Sets the priority of a job that waits to 0; false if it has started or ended meanwhile.
+async fn hold_pending(client: &Client, job: &Job) -> Result<bool, CliError> {
+    let before = job.request.priority;
+    let mut properties = job.properties();
+    properties.insert(HELD_PRIORITY_PROPERTY.to_owned(), before.into());
+    jobs::set_properties(client, job, properties).await?;
+    if !jobs::set_priority(client, job, 0).await? {
+        return Ok(false);
+    }
+    let now = jobs::refresh(client, job).await?;
+    let container = now.container.as_ref().map(|container| &container.state);
+    match container {
+        // What was started meanwhile goes on, unless its dispatcher has already heard of the 0.
+        Some(ContainerState::Locked | ContainerState::Running) => {
+            jobs::set_priority(client, job, before).await?;
+            Ok(false)
+        }
+        _ => Ok(true),
+    }
 }
 
 pub async fn release(args: Release, session: &Session, out: Output) -> Result<(), CliError> {
     let client = &session.client;
     let mut released = 0;
     for job in args.selection.find(client, Scope::Open).await? {
-        let is_open = job.request.state == RequestState::Committed
-            && job.request.priority == 0
-            && matches!(job.state(), JobState::Held | JobState::Cancelled);
-        if !is_open {
-            leave_alone(&job);
+        let may_start = match job.state() {
+            JobState::Held => true,
+            // A job that was killed starts only if it is named.
+            JobState::Cancelled => !args.selection.jobs.is_empty(),
+            _ => false,
+        };
+        let is_open = job.request.state == RequestState::Committed && job.request.priority == 0;
+        if !may_start || !is_open {
+            args.selection.leave_alone(&job);
             continue;
         }
         let mut properties = job.properties();
@@ -72,10 +93,10 @@ pub async fn release(args: Release, session: &Session, out: Output) -> Result<()
             .and_then(|before| before.as_i64());
         let priority = before.filter(|priority| (1..=1000).contains(priority));
         let priority = priority.unwrap_or(DEFAULT_PRIORITY.into());
-        let change = json!({"priority": priority});
-        client
-            .update_container_request(&job.request.uuid, change)
-            .await?;
+        if !jobs::set_priority(client, &job, priority).await? {
+            args.selection.leave_alone(&job);
+            continue;
+        }
         jobs::set_properties(client, &job, properties).await?;
         released += 1;
     }

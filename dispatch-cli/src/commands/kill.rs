@@ -25,10 +25,8 @@ pub async fn run(args: Kill, session: &Session, out: Output) -> Result<(), CliEr
     for mut job in args.selection.find(client, Scope::Open).await? {
         let (before, priority) = (job.state(), job.request.priority);
         if !matches!(before, JobState::Complete | JobState::Cancelled) {
-            let change = json!({"priority": 0});
-            client
-                .update_container_request(&job.request.uuid, change)
-                .await?;
+            // If it has ended meanwhile, that is said below.
+            jobs::set_priority(client, &job, 0).await?;
             job = jobs::refresh(client, &job).await?;
             if !matches!(job.state(), JobState::Complete | JobState::Cancelled) {
                 let mut properties = job.properties();

@@ -131,7 +131,8 @@ async fn show(args: &List, session: &Session, mut out: Output) -> Result<(), Cli
         query = query.filter("created_at", ">=", from.to_string());
     }
     let limit = if args.all { MAX_LOOKED_AT } else { args.limit };
-    let is_filtered_here = args.failed || !args.status.is_empty();
+    // The server keeps a job that was killed before it started, so these are selected here, too.
+    let is_filtered_here = args.failed || args.active || !args.status.is_empty();
     let looked_at = if is_filtered_here {
         MAX_LOOKED_AT
     } else {
@@ -140,15 +141,13 @@ async fn show(args: &List, session: &Session, mut out: Output) -> Result<(), Cli
     let (mut jobs, mut available) = jobs::newest(client, query, looked_at).await?;
     if is_filtered_here {
         jobs.retain(|job| {
-            let is_in_state = args.status.is_empty() || args.status.contains(&job.state());
-            is_in_state && (!args.failed || job.has_failed())
+            let state = job.state();
+            let has_ended = matches!(state, JobState::Complete | JobState::Cancelled);
+            let is_in_state = args.status.is_empty() || args.status.contains(&state);
+            is_in_state && !(args.active && has_ended) && (!args.failed || job.has_failed())
         });
         available = jobs.len() as u64;
         jobs.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-    }
-    if args.active {
-        // The server keeps a job that was killed before it started.
-        jobs.retain(|job| !matches!(job.state(), JobState::Complete | JobState::Cancelled));
     }
     let begin = || {
         if args.watch {

@@ -5,8 +5,9 @@ use serde_json::json;
 
 use crate::error::CliError;
 use crate::job::JobState;
+use crate::jobs;
 use crate::printer::{Output, eprint_note};
-use crate::selection::{Scope, Selection, leave_alone};
+use crate::selection::{Scope, Selection};
 use crate::session::Session;
 use crate::text::plural;
 
@@ -30,14 +31,13 @@ pub async fn run(args: Priority, session: &Session, out: Output) -> Result<(), C
             JobState::Queued | JobState::Locked | JobState::Running
         );
         if !may_change {
-            leave_alone(&job);
+            args.selection.leave_alone(&job);
             continue;
         }
-        let change = json!({"priority": args.priority});
-        client
-            .update_container_request(&job.request.uuid, change)
-            .await?;
-        changed += 1;
+        match jobs::set_priority(client, &job, args.priority).await? {
+            true => changed += 1,
+            false => args.selection.leave_alone(&job),
+        }
     }
     match out.json {
         true => out.json(&json!({"changed": changed})),

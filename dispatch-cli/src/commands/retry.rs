@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use crate::error::CliError;
 use crate::job::JobState;
 use crate::job_request;
-use crate::printer::Output;
-use crate::selection::{Scope, Selection, leave_alone};
+use crate::printer::{Output, eprint_note};
+use crate::selection::{Scope, Selection};
 use crate::session::Session;
 
 /// What the new request has in common with the old one.
@@ -46,7 +46,7 @@ pub async fn run(args: Retry, session: &Session, out: Output) -> Result<(), CliE
     let jobs = args.selection.find(client, Scope::Any).await?;
     for job in jobs {
         if !matches!(job.state(), JobState::Complete | JobState::Cancelled) {
-            leave_alone(&job);
+            args.selection.leave_alone(&job);
             continue;
         }
         let path = format!("container_requests/{}", job.request.uuid);
@@ -54,6 +54,10 @@ pub async fn run(args: Retry, session: &Session, out: Output) -> Result<(), CliE
         let attributes = copy(&old);
         let image = job.request.container_image.clone();
         let new = job_request::commit_numbered(client, attributes, &image).await?;
+        if !out.json {
+            let (old, new) = (job.name(), new.name());
+            eprint_note(&format!("job {old} is submitted once more as job {new}"));
+        }
         job_request::announce(&new, out)?;
     }
     Ok(())

@@ -10,7 +10,7 @@ use crate::error::CliError;
 use crate::job::{Job, JobState, REMOVED_PROPERTY};
 use crate::jobs;
 use crate::printer::{Output, eprint_note};
-use crate::selection::{Scope, Selection, leave_alone};
+use crate::selection::{Scope, Selection};
 use crate::session::Session;
 use crate::text::plural;
 
@@ -34,7 +34,7 @@ pub async fn run(args: Rm, session: &Session, out: Output) -> Result<(), CliErro
     let mut removed = 0;
     for job in jobs {
         if !matches!(job.state(), JobState::Complete | JobState::Cancelled) {
-            leave_alone(&job);
+            args.selection.leave_alone(&job);
             continue;
         }
         if let Some(user) = user_of_output(client, &job, &open).await? {
@@ -54,7 +54,9 @@ pub async fn run(args: Rm, session: &Session, out: Output) -> Result<(), CliErro
         let jobs = plural(removed, "job");
         let hint = match removed {
             0 => "",
-            _ => "; free the space of outputs and logs with: dispatch gc --empty-trash --delete",
+            _ => {
+                "; free the space of outputs and logs with: dispatch gc --delete --empty-trash --older-than 0s"
+            }
         };
         eprint_note(&format!("{jobs} removed{hint}"));
     }

@@ -50,8 +50,9 @@ const NOT_INHERITED: [&str; 5] = [
 /// as an ordinary user; 'dispatch user' adds more. Ctrl-C, SIGTERM, or the end of the terminal
 /// (unless below nohup) stops both and leaves running containers alone: the next 'dispatch up' with
 /// the same state directory takes them over. The jobs of several people's 'dispatch up' share the
-/// machine: together they get no more CPUs, memory and GPUs than it has. A second 'dispatch up' on
-/// the same state directory ends with exit status 6.
+/// machine: together they get no more CPUs, memory and GPUs than it has, and the job that has
+/// waited longest is next. A second 'dispatch up' on the same state directory ends with exit status
+/// 6.
 #[derive(Debug, Args)]
 pub struct Up {
     /// Listen address of the server [default: 127.0.0.1 and the port of the last start]

@@ -325,6 +325,20 @@ async fn jobs_of_other_programs_have_no_number_and_can_be_used_all_the_same() {
     assert_eq!(mine[0]["uuid"], first.uuid);
 }
 
+/// The server would cancel it for good.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_is_being_started_is_not_held() {
+    let fixture = Fixture::with_image().await;
+    let job = fixture.submit("a").await;
+    let lock = fixture.dispatch.lock_container(&job.container, "");
+    lock.await.unwrap();
+    let held = fixture.run(&["hold", &job.id]).await;
+    assert!(held.err.contains("is left alone: it is Locked"), "{held:?}");
+    let uuid = job.uuid.parse().unwrap();
+    let request = fixture.user.container_request(&uuid).await.unwrap();
+    assert_eq!(request.priority, 500);
+}
+
 /// Several jobs are named by ranges, names and kinds.
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_are_held_released_reordered_and_submitted_again() {
@@ -369,11 +383,22 @@ async fn jobs_are_held_released_reordered_and_submitted_again() {
     let active = fixture.run(&["list", "--active", "--json"]).await.ok();
     assert_eq!(active.trim(), "[]");
     assert_eq!(fixture.run(&["wait", &all]).await.code, 123);
+    // What was killed starts again only if it is named.
+    says(&["release", "--all"], "released 0 jobs").await;
+    says(&["release", "--name", "b"], "released 0 jobs").await;
+    assert_eq!(states().await, ["Cancelled"; 3]);
     says(&["release", &jobs[1].id], "released 1 job").await;
     assert_eq!(priorities().await, [0, 700, 0]);
     assert_eq!(states().await, ["Cancelled", "Queued", "Cancelled"]);
-    let again = fixture.run(&["retry", "--failed"]).await.ok();
-    assert_eq!(again.lines().count(), 2, "{again}");
+    // A newer job that was killed takes no place of those that have not ended.
+    let active = fixture.run(&["list", "--active", "--limit", "1", "-o", "ids"]);
+    assert_eq!(active.await.ok().trim(), jobs[1].id);
+    let again = fixture.run(&["retry", "--failed"]).await;
+    assert!(
+        again.err.contains("job 3 is submitted once more as job 5"),
+        "{again:?}"
+    );
+    assert_eq!(again.ok().lines().count(), 2);
     assert_eq!(
         states().await,
         ["Cancelled", "Queued", "Cancelled", "Queued", "Queued"]

@@ -65,6 +65,17 @@ fn it_is_like_running_the_command_here() {
     assert!(stderr.contains("not found in the image"), "{stderr}");
 }
 
+/// As with docker and srun, the command begins with the first word that is no flag.
+#[test]
+fn the_command_needs_no_dashes_before_it() {
+    let up = Up::start();
+    up.add_image();
+    let output = run(&up, &["echo", "-n", "--memory", "x"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "--memory x\n");
+    let output = run(&up, &["--frob", "echo"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
 #[test]
 fn a_line_is_seen_while_the_job_runs() {
     let up = Up::start();

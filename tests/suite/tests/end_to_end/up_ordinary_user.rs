@@ -117,4 +117,28 @@ fn two_people_share_the_machine() {
     });
     second.kill("2");
     first.ok(&["wait", "2"]);
+    // Who waits longer is next, however long the queue of the other is.
+    submit(&first, &all, "sleep 100000");
+    wait_for("the first one's job", STEP_TIMEOUT, || {
+        let running = first.ok(&["list", "--status", "Running", "-o", "ids"]);
+        (running.trim() == "3").then_some(())
+    });
+    submit(&second, "1", "true");
+    wait_for("the reason", STEP_TIMEOUT, || {
+        second.ok(&["explain", "3"]).contains(&held).then_some(())
+    });
+    submit(&first, &all, "sleep 100000");
+    wait_for("the dispatcher to know the job", STEP_TIMEOUT, || {
+        first
+            .ok(&["explain", "4"])
+            .contains("waits for")
+            .then_some(())
+    });
+    first.ok(&["kill", "3"]);
+    second.ok(&["wait", "3"]);
+    wait_for("the first one's turn", STEP_TIMEOUT, || {
+        let running = first.ok(&["list", "--status", "Running", "-o", "ids"]);
+        (running.trim() == "4").then_some(())
+    });
+    first.kill("4");
 }
