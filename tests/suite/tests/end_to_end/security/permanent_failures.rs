@@ -11,11 +11,12 @@ use suite_tests::STEP_TIMEOUT;
 use suite_tests::program::binary;
 use suite_tests::stack::{Stack, environment};
 
-/// An image of these tests with a link that leads nowhere.
+/// An image of these tests with a link to itself.
 fn image_with_link(stack: &Stack, name: &str) -> String {
     let root = stack.dir.path().join("rootfs");
     let link = root.join(name);
-    symlink("/nowhere", &link).unwrap();
+    // To itself: where another leads to would be made.
+    symlink(name, &link).unwrap();
     let image = format!("busybox:{name}");
     let output = Command::new(binary("dispatch"))
         .args(["image", "add", &image])
