@@ -105,7 +105,11 @@ fn sentences(
                 if let Some(error) = &status.error {
                     lines.push(format!("Error of the dispatcher: {error}"));
                 }
-                let waits = status.container(uuid.as_str()).and_then(|c| c.waits.clone());
+                let row = status.container(uuid.as_str());
+                if row.is_some_and(|row| row.never_fits) {
+                    lines.push("It cannot start on this machine as it is.".to_owned());
+                }
+                let waits = row.and_then(|row| row.waits.clone());
                 match (waits, state) {
                     (Some(waits), _) => Some(format!("Reason from the dispatcher: {waits}")),
                     (None, JobState::Queued) if status.error.is_none() => {
@@ -215,7 +219,7 @@ fn state_sentence(job: &Job, state: JobState, now: Timestamp) -> String {
             "Job {name} is on hold: its priority is 0. Let it start with: dispatch release {name}"
         ),
         JobState::Queued => format!(
-            "Job {name} has been waiting{} with priority {}; no dispatcher has taken it yet.",
+            "Job {name} has been waiting{} with priority {}.",
             since(job.request.created_at),
             job.request.priority
         ),

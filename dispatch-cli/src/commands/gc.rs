@@ -8,6 +8,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::user::shown_name;
 use crate::error::CliError;
 use crate::printer::{Output, eprint_note};
 use crate::session::Session;
@@ -57,6 +58,10 @@ pub async fn run(args: Gc, session: &Session, out: Output) -> Result<(), CliErro
     endpoint.retry_budget = CALL_TIMEOUT;
     let client = Client::new(endpoint)?;
     let mut total = Report::default();
+    let user = client.current_user().await?;
+    if !user.is_admin {
+        return Err(CliError::NotAdmin(shown_name(&user)));
+    }
     loop {
         let report = collect(&client, &args).await?;
         total = Report {

@@ -164,7 +164,7 @@ fn role(user: &User) -> &'static str {
     }
 }
 
-fn shown_name(user: &User) -> String {
+pub fn shown_name(user: &User) -> String {
     match user.username.is_empty() {
         true => user.uuid.to_string(),
         false => strip_control(&user.username),

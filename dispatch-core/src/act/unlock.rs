@@ -219,12 +219,14 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
                 Some(dir) => OtherLogs::InDirectory(dir),
                 None => OtherLogs::SavedLast,
             };
-            let saved = self.api.save_log(container, others, text.clone()).await;
+            let all = self.api.save_log(container, others, text.clone());
+            // A large log must not take the time of the text.
+            let all = tokio::time::timeout(LOG_RETRY_BUDGET * 2 / 3, all).await;
             fail_point("dispatcher.after-last-log");
-            match saved {
-                // If the others cannot be read, the text is saved alone.
-                Err(_) => self.api.save_log(container, OtherLogs::None, text).await,
-                saved => saved,
+            match all {
+                Ok(Ok(saved)) => Ok(saved),
+                // If the others cannot be saved, the text is saved alone.
+                _ => self.api.save_log(container, OtherLogs::None, text).await,
             }
         };
         match tokio::time::timeout(LOG_RETRY_BUDGET, save).await {

@@ -100,17 +100,7 @@ fn a_line_is_seen_while_the_job_runs() {
 fn what_a_job_printed_outlives_its_crunch_run() {
     let up = Up::start();
     up.add_image();
-    let script = "echo first; echo second >&2; sleep 100000";
-    let submit = [
-        "submit",
-        "--image",
-        "busybox:test",
-        "--",
-        "sh",
-        "-c",
-        script,
-    ];
-    up.ok(&submit);
+    up.submit("1", "echo first; echo second >&2; sleep 100000");
     let job_dir = || {
         let dirs = std::fs::read_dir(up.dir.path().join("state/run")).unwrap();
         let mut dirs = dirs.map(|entry| entry.unwrap().path());

@@ -216,15 +216,7 @@ fn the_place_in_the_queue_is_shown() {
     up.add_image();
     let all = std::thread::available_parallelism().unwrap().to_string();
     for (cpus, script) in [(all.as_str(), "sleep 100000"), ("1", "true"), ("1", "true")] {
-        let before = [
-            "submit",
-            "--image",
-            "busybox:test",
-            "--memory",
-            "16MiB",
-            "--cpus",
-        ];
-        up.ok(&[&before[..], &[cpus, "--", "sh", "-c", script]].concat());
+        up.submit(cpus, script);
         // Each gets its place before the next one is there.
         wait_for("the dispatcher to know the job", STEP_TIMEOUT, || {
             let waiting = up.ok(&["list", "--status", "Queued", "-o", "ids"]);

@@ -192,6 +192,22 @@ impl Up {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// Submits `sh -c script` with this number of CPUs; returns the number of the job.
+    pub fn submit(&self, cpus: &str, script: &str) -> String {
+        let line = "submit --image busybox:test --memory 16MiB --cpus";
+        let mut arguments: Vec<&str> = line.split(' ').collect();
+        arguments.extend([cpus, "--", "sh", "-c", script]);
+        let submitted = self.ok(&arguments);
+        submitted.split(' ').next().unwrap().to_owned()
+    }
+
+    pub fn wait_until_running(&self, job: &str) {
+        wait_for("the job to run", STEP_TIMEOUT, || {
+            let running = self.ok(&["list", "--status", "Running", "-o", "ids"]);
+            running.lines().any(|line| line == job).then_some(())
+        });
+    }
+
     /// Kills the job and waits until nothing of it runs: who ends `dispatch up` before leaves its
     /// crunch-run behind.
     pub fn kill(&self, job: &str) {
@@ -336,22 +352,9 @@ fn the_end_of_the_terminal_stops_everything() {
 fn many_jobs_are_waited_for_at_once() {
     let up = Up::start();
     up.add_image();
-    let submit = |script: &str| {
-        up.ok(&[
-            "submit",
-            "--image",
-            "busybox:test",
-            "--cpus",
-            "1",
-            "--",
-            "sh",
-            "-c",
-            script,
-        ]);
-    };
-    submit("echo >first; until [ -e go ]; do sleep 0.05; done");
+    up.submit("1", "echo >first; until [ -e go ]; do sleep 0.05; done");
     for _ in 0..12 {
-        submit("true");
+        up.submit("1", "true");
     }
     let state = up.dir.path().join("state");
     let mut waiting = up.command(binary("dispatch"));
@@ -397,18 +400,7 @@ fn a_container_with_network_can_verify_the_server() {
 fn what_a_running_job_prints_is_seen_before_any_of_it_is_saved() {
     let up = Up::start();
     up.add_image();
-    let command = "echo at work; sleep 300";
-    let submit = [
-        "submit",
-        "--image",
-        "busybox:test",
-        "--",
-        "sh",
-        "-c",
-        command,
-    ];
-    let submitted = up.ok(&submit);
-    let job = submitted.split(' ').next().unwrap();
+    let job = &*up.submit("1", "echo at work; sleep 300");
     wait_for("the first line", STEP_TIMEOUT, || {
         let printed = up.dispatch(&["logs", job]).stdout;
         (printed == b"at work\n").then_some(())

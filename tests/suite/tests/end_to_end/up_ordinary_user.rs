@@ -80,23 +80,9 @@ fn two_people_share_the_machine() {
     let second = Up::start_on(USER, &first.machine());
     second.add_image();
     let all = std::thread::available_parallelism().unwrap().to_string();
-    let submit = |up: &Up, cpus: &str, script: &str| {
-        let before = [
-            "submit",
-            "--image",
-            "busybox:test",
-            "--memory",
-            "16MiB",
-            "--cpus",
-        ];
-        up.ok(&[&before[..], &[cpus, "--", "sh", "-c", script]].concat());
-    };
-    submit(&first, &all, "sleep 100000");
-    wait_for("the first one's job", STEP_TIMEOUT, || {
-        let running = first.ok(&["list", "--status", "Running", "-o", "ids"]);
-        (running.trim() == "1").then_some(())
-    });
-    submit(&second, "1", "true");
+    first.submit(&all, "sleep 100000");
+    first.wait_until_running("1");
+    second.submit("1", "true");
     let held = format!("jobs of others on this machine hold {all} CPU");
     wait_for("the reason", STEP_TIMEOUT, || {
         second.ok(&["explain", "1"]).contains(&held).then_some(())
@@ -106,28 +92,22 @@ fn two_people_share_the_machine() {
     first.kill("1");
     second.ok(&["wait", "1"]);
     // And the other way round.
-    submit(&second, &all, "sleep 100000");
-    wait_for("the second one's job", STEP_TIMEOUT, || {
-        let running = second.ok(&["list", "--status", "Running", "-o", "ids"]);
-        (running.trim() == "2").then_some(())
-    });
-    submit(&first, "1", "true");
+    second.submit(&all, "sleep 100000");
+    second.wait_until_running("2");
+    first.submit("1", "true");
     wait_for("the reason", STEP_TIMEOUT, || {
         first.ok(&["explain", "2"]).contains(&held).then_some(())
     });
     second.kill("2");
     first.ok(&["wait", "2"]);
     // Who waits longer is next, however long the queue of the other is.
-    submit(&first, &all, "sleep 100000");
-    wait_for("the first one's job", STEP_TIMEOUT, || {
-        let running = first.ok(&["list", "--status", "Running", "-o", "ids"]);
-        (running.trim() == "3").then_some(())
-    });
-    submit(&second, "1", "true");
+    first.submit(&all, "sleep 100000");
+    first.wait_until_running("3");
+    second.submit("1", "true");
     wait_for("the reason", STEP_TIMEOUT, || {
         second.ok(&["explain", "3"]).contains(&held).then_some(())
     });
-    submit(&first, &all, "sleep 100000");
+    first.submit(&all, "sleep 100000");
     wait_for("the dispatcher to know the job", STEP_TIMEOUT, || {
         first
             .ok(&["explain", "4"])
@@ -136,9 +116,6 @@ fn two_people_share_the_machine() {
     });
     first.ok(&["kill", "3"]);
     second.ok(&["wait", "3"]);
-    wait_for("the first one's turn", STEP_TIMEOUT, || {
-        let running = first.ok(&["list", "--status", "Running", "-o", "ids"]);
-        (running.trim() == "4").then_some(())
-    });
+    first.wait_until_running("4");
     first.kill("4");
 }
