@@ -51,10 +51,14 @@ impl LogFollower<'_> {
                     () = &mut pause => break,
                     () = sleep(interval) => {}
                 }
-                let printer = &mut *self.printer;
+                let (printer, progress) = (&mut *self.printer, &mut self.progress);
                 let is_new = self
                     .files
-                    .read_live(&job, |name, line| printer.print(name, line))
+                    .read_live(&job, |name, line| {
+                        // Its lines may be here before its state is.
+                        progress.end();
+                        printer.print(name, line)
+                    })
                     .await?;
                 interval = match is_new {
                     true => POLL_INTERVAL,
@@ -69,9 +73,12 @@ impl LogFollower<'_> {
             };
             job = fresh;
             self.progress.end_before_lines(&job);
-            let printer = &mut *self.printer;
+            let (printer, progress) = (&mut *self.printer, &mut self.progress);
             self.files
-                .read(&job, |name, line| printer.print(name, line))
+                .read(&job, |name, line| {
+                    progress.end();
+                    printer.print(name, line)
+                })
                 .await?;
         }
         Ok(job)
@@ -101,6 +108,13 @@ impl LogProgress {
         if let LogProgress::UntilRunning(progress) = self
             && !matches!(job.state(), JobState::Queued | JobState::Locked)
         {
+            *progress = None;
+        }
+    }
+
+    /// Removes the line at once.
+    fn end(&mut self) {
+        if let LogProgress::UntilRunning(progress) = self {
             *progress = None;
         }
     }
