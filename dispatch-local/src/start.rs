@@ -104,15 +104,19 @@ impl Shared {
         order: &SubmitRequest,
         load: ResourceVector,
     ) -> Result<JobRecord, NoRoom> {
-        let shared = self.clone();
-        let locking = tokio::task::spawn_blocking(move || {
-            let lock = shared.claims.as_ref().and_then(MachineClaims::lock);
-            shared.read_claims();
-            lock
-        });
-        let _lock = locking
-            .await
-            .map_err(|error| NoRoom::Here(error.to_string()))?;
+        let _lock = match &self.claims {
+            None => None,
+            Some(_) => {
+                let shared = self.clone();
+                let locking = tokio::task::spawn_blocking(move || {
+                    let lock = shared.claims.as_ref().and_then(MachineClaims::lock);
+                    shared.read_claims();
+                    lock
+                });
+                let locked = locking.await;
+                locked.map_err(|error| NoRoom::Here(error.to_string()))?
+            }
+        };
         let container = &order.container;
         let _writing = self.claims.as_ref().map(MachineClaims::writing);
         let mut state = self.state();
