@@ -1,4 +1,5 @@
-//! Parses the id of a job: its number, the uuid of its request, or the uuid of its container.
+//! Parses the id of a job: its number, the uuid of its request, or the uuid of its container; and,
+//! for commands that only read, its name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,6 +15,8 @@ pub enum JobId {
     Request(ContainerRequestUuid),
     /// `…-dz642-…`.
     Container(ContainerUuid),
+    /// The newest job with this name.
+    Name(String),
 }
 
 /// A text that is not a job id.
@@ -51,12 +54,28 @@ impl FromStr for JobId {
     }
 }
 
+impl JobId {
+    /// Parses an id, or else takes the text as a name. For commands that change nothing: the newest
+    /// job of a name is another one from one moment to the next.
+    pub fn or_name(text: &str) -> Result<Self, JobIdError> {
+        text.parse().or_else(|error| {
+            let name = text.trim();
+            let is_number = name.bytes().all(|b| b.is_ascii_digit());
+            match is_number || name.starts_with('-') {
+                true => Err(error),
+                false => Ok(JobId::Name(name.to_owned())),
+            }
+        })
+    }
+}
+
 impl fmt::Display for JobId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             JobId::Number(number) => write!(f, "{number}"),
             JobId::Request(uuid) => write!(f, "{uuid}"),
             JobId::Container(uuid) => write!(f, "{uuid}"),
+            JobId::Name(name) => write!(f, "with the name {name:?}"),
         }
     }
 }
@@ -94,6 +113,16 @@ mod tests {
             "zzzzz-xvhdp-",
         ] {
             assert!(bad.parse::<JobId>().is_err(), "{bad}");
+        }
+        for (text, id) in [
+            ("7", Some(JobId::Number(7))),
+            (request, Some(request.parse().unwrap())),
+            ("7a", Some(JobId::Name("7a".to_owned()))),
+            ("0", None),
+            ("", None),
+            ("-1", None),
+        ] {
+            assert_eq!(JobId::or_name(text).ok(), id, "{text}");
         }
     }
 }

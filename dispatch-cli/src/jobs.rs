@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::error::CliError;
 use crate::job::{ID_PROPERTY, Job, JobState, USER_PROPERTY, is_removed, number_of};
 use crate::job_id::JobId;
+use crate::printer::eprint_note;
 use crate::text::strip_control;
 
 const BY_NUMBER: &str = "properties.dispatch_id";
@@ -56,9 +57,38 @@ pub async fn find(client: &Client, id: &JobId) -> Result<Job, CliError> {
             }
             first
         }
+        JobId::Name(name) => newest_with_name(client, &user, name)
+            .await?
+            .ok_or(())
+            .map_err(missing)?,
     };
     let container = container(client, &request, None).await?;
     Ok(Job::new(request, container, &user))
+}
+
+/// The newest request of this user with this name; with a note if it is not the only one.
+async fn newest_with_name(
+    client: &Client,
+    user: &str,
+    name: &str,
+) -> Result<Option<ContainerRequest>, CliError> {
+    let query = Query::new()
+        .filter(BY_USER, "=", user)
+        .filter("owner_uuid", "=", user)
+        .filter("name", "=", name)
+        .order("created_at desc")
+        .limit(1)
+        .counted();
+    let page = client.page::<ContainerRequest>(REQUESTS, &query).await?;
+    let newest = page.items.into_iter().find(|request| !is_removed(request));
+    if let (Some(newest), Some(2..)) = (&newest, page.items_available) {
+        let shown = number_of(newest, user).map_or(newest.uuid.to_string(), |n| n.to_string());
+        let name = strip_control(name);
+        eprint_note(&format!(
+            "several jobs have the name {name}; the newest is {shown}"
+        ));
+    }
+    Ok(newest)
 }
 
 /// Error for a container that no request refers to. After some failures the server gives a request

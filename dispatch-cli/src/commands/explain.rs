@@ -30,8 +30,8 @@ const LOCK_COUNT_WARNING: u32 = 3;
 /// Say why a job is not running, or how it ended
 #[derive(Debug, Args)]
 pub struct Explain {
-    /// Number or uuid of the job
-    #[arg(value_name = "ID")]
+    /// Number, uuid or name of the job; of several with this name, the newest
+    #[arg(value_name = "ID", value_parser = JobId::or_name)]
     pub job: JobId,
 }
 

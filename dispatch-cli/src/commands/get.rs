@@ -30,8 +30,8 @@ Examples:
   dispatch get --list 7       only what there is
   dispatch get 7-9 results    the outputs of three jobs, into results/7, results/8 and results/9")]
 pub struct Get {
-    /// Number or uuid of a job or collection, with :PATH for one file or directory of it; or a
-    /// range of numbers, like 7-9
+    /// Number, uuid or name of a job, or uuid of a collection, with :PATH for one file or directory
+    /// of it; or a range of numbers, like 7-9
     #[arg(value_name = "ID[:PATH]")]
     pub what: String,
     /// Target directory, created if it does not exist; - writes one file to standard output
@@ -216,7 +216,7 @@ async fn locate(what: &str, session: &Session) -> Result<Located, CliError> {
         });
     }
     let (id, path) = what.split_once(':').unwrap_or((what, ""));
-    let id: JobId = id.parse().map_err(|_| CliError::NoJob(what.to_owned()))?;
+    let id = JobId::or_name(id).map_err(|_| CliError::NoJob(what.to_owned()))?;
     let job = jobs::find(client, &id).await?;
     let output = output(&job)?;
     Ok(Located {

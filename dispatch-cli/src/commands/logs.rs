@@ -20,8 +20,8 @@ use crate::watch::Watch;
 /// far. On a terminal, control characters of the job are replaced; redirect the output to get them.
 #[derive(Debug, Args)]
 pub struct Logs {
-    /// Number or uuid of the job
-    #[arg(value_name = "ID")]
+    /// Number, uuid or name of the job; of several with this name, the newest
+    #[arg(value_name = "ID", value_parser = JobId::or_name)]
     pub job: JobId,
     /// Continue to print until the job has ended
     #[arg(short, long)]

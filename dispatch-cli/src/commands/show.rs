@@ -20,8 +20,8 @@ use units::{format_duration, format_size};
 /// Show all details of a job
 #[derive(Debug, Args)]
 pub struct Show {
-    /// Number or uuid of the job
-    #[arg(value_name = "ID")]
+    /// Number, uuid or name of the job; of several with this name, the newest
+    #[arg(value_name = "ID", value_parser = JobId::or_name)]
     pub job: JobId,
 }
 

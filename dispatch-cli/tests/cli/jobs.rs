@@ -204,6 +204,21 @@ async fn jobs_are_listed_shown_and_explained() {
     ] {
         assert!(shown.contains(word), "no {word:?} in {shown}");
     }
+    let named = fixture.run(&["show", "done"]).await;
+    assert_eq!((named.out, named.err.as_str()), (shown, ""));
+    let again = fixture.submit("done").await;
+    for command in ["show", "explain"] {
+        let newest = fixture.run(&[command, "done"]).await;
+        let note = format!(
+            "several jobs have the name done; the newest is {}",
+            again.id
+        );
+        assert!(newest.err.contains(&note), "{newest:?}");
+        assert!(newest.out.contains(&again.id), "{newest:?}");
+    }
+    let logs = fixture.run(&["logs", "done"]).await;
+    assert!(logs.err.contains("has no log yet"), "{logs:?}");
+    fixture.run(&["kill", &again.id]).await.ok();
     for (job, word) in [
         (&done, "exit code 3"),
         (&running, "Now: saving output"),

@@ -92,6 +92,8 @@ async fn command_lines_that_make_no_sense() {
         assert!(done.err.contains(word), "no {word:?} in {done:?}");
     }
     let done = fixture.run(&["show", "seven"]).await;
+    done.says(3, &["no job with the name \"seven\""]);
+    let done = fixture.run(&["kill", "seven"]).await;
     assert_eq!(done.code, 2);
     assert!(done.err.contains("\"seven\" is not a job"), "{done:?}");
     assert_eq!(
