@@ -258,6 +258,7 @@ impl Attempt<'_> {
             store,
             oci_runtime: self.settings.oci_runtime.clone(),
             docker_socket: self.settings.docker_socket.clone(),
+            delegated_group: self.settings.delegated_group,
         })
     }
 

@@ -34,6 +34,7 @@ pub struct Settings {
     pub mount_method: MountMethod,
     pub engine: EngineChoice,
     pub oci_runtime: Option<PathBuf>,
+    pub delegated_group: bool,
     /// Socket of the docker or podman service, if a flag names it.
     pub docker_socket: Option<PathBuf>,
     /// The filter of system calls.
@@ -117,6 +118,7 @@ impl Settings {
             mount_method: flags.mount_method,
             engine: flags.runtime_engine,
             oci_runtime: flags.oci_runtime.clone(),
+            delegated_group: flags.delegated_group,
             docker_socket: flags.docker_socket.clone(),
             seccomp: flags.seccomp()?,
             cpuset: flags.cpuset.clone(),

@@ -106,6 +106,11 @@ pub struct Flags {
     #[arg(long, value_name = "PATH")]
     pub docker_socket: Option<PathBuf>,
 
+    /// Give containers control groups of their own though this is an ordinary user: the group above
+    /// that of this process was delegated to this user (cgroup v2)
+    #[arg(long)]
+    pub delegated_group: bool,
+
     /// When a container gets the node's network: if it requests the API, or always
     #[arg(long, value_enum, default_value_t = Networking::Default, value_name = "WHEN")]
     pub container_enable_networking: Networking,

@@ -103,6 +103,7 @@ fn world(name: &str) -> Option<World> {
         Settings {
             program: env!("CARGO_BIN_EXE_crunch-run").into(),
             run_dir: dir.path().join("run"),
+            delegated_group: false,
         },
     );
     fs::create_dir(dir.path().join("scratch")).unwrap();

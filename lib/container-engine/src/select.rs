@@ -59,11 +59,17 @@ pub struct EngineFactory {
     /// Socket of the docker or podman service. The default is the environment's, else the usual
     /// one.
     pub docker_socket: Option<PathBuf>,
+    /// Whether containers of an ordinary user get control groups in a delegated one.
+    pub delegated_group: bool,
 }
 
 impl EngineFactory {
     fn create(&self, choice: EngineChoice) -> Result<Box<dyn Engine>, EngineError> {
-        let (store, settings) = (self.store.clone(), Settings::default());
+        let store = self.store.clone();
+        let settings = Settings {
+            delegated_group: self.delegated_group,
+            ..Settings::default()
+        };
         Ok(match choice {
             EngineChoice::Docker => Box::new(self.service(Flavour::Docker)?),
             EngineChoice::Podman => Box::new(self.service(Flavour::Podman)?),

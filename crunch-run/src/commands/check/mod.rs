@@ -70,6 +70,10 @@ pub struct Flags {
     #[arg(long, value_name = "PATH")]
     docker_socket: Option<PathBuf>,
 
+    /// The group above that of this process is delegated to this user, as for crunch-run
+    #[arg(long)]
+    delegated_group: bool,
+
     /// Directory of the node's cache [default: /var/cache/crunch-run, or in ~/.cache]
     #[arg(long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
@@ -121,6 +125,7 @@ impl From<run_flags::Flags> for Flags {
             runtime_engine: flags.runtime_engine,
             oci_runtime: flags.oci_runtime,
             docker_socket: flags.docker_socket,
+            delegated_group: flags.delegated_group,
             cache_dir: flags.cache_dir,
             cache_size: flags.cache_size,
             cache_free: flags.cache_free,
@@ -179,6 +184,7 @@ async fn collect_findings(flags: &Flags) -> NodeReport {
         wanted: flags.runtime_engine,
         oci_runtime: flags.oci_runtime.clone(),
         docker_socket: flags.docker_socket.clone(),
+        delegated_group: flags.delegated_group,
         chosen: Arc::default(),
     };
     let chosen = trials.chosen.clone();
@@ -256,6 +262,7 @@ struct Trials {
     wanted: EngineChoice,
     oci_runtime: Option<PathBuf>,
     docker_socket: Option<PathBuf>,
+    delegated_group: bool,
     chosen: Arc<OnceLock<EngineReport>>,
 }
 
@@ -281,6 +288,7 @@ impl Trials {
             store,
             oci_runtime: self.oci_runtime,
             docker_socket: self.docker_socket,
+            delegated_group: self.delegated_group,
         };
         engines::run(self.wanted, engines, &trial_dir.0, &self.chosen).await
     }

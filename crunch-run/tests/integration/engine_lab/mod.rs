@@ -123,6 +123,7 @@ impl Lab {
             program: std::env::var_os("TEST_CRUNCH_RUN")
                 .map_or_else(|| env!("CARGO_BIN_EXE_crunch-run").into(), PathBuf::from),
             run_dir,
+            delegated_group: false,
         };
         let engine = engine(store, settings);
         engine

@@ -63,13 +63,8 @@ pub fn build(
         seccomp: filter.outer,
         command_file,
     };
-    let client = Pid1Client::spawn(&Pid1Config { method }, stdio)?;
-    if let Some(groups) = &created.groups {
-        groups
-            .inside
-            .enter(client.pid1())
-            .map_err(|e| cannot_create("its place in the control group", e))?;
-    }
+    let group = created.groups.as_ref().map(|groups| &groups.inside);
+    let client = Pid1Client::spawn(&Pid1Config { method }, stdio, group)?;
     Ok(Box::new(client))
 }
 

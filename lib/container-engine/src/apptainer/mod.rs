@@ -64,9 +64,17 @@ impl ShimRuntime for ApptainerRuntime {
         self.privileged
     }
 
-    fn unenforced_limits(&self, limits: &Limits, gpus: Option<&GpuAccess>) -> Vec<Unenforced> {
+    fn unenforced_limits(
+        &self,
+        limits: &Limits,
+        gpus: Option<&GpuAccess>,
+        delegated: bool,
+    ) -> Vec<Unenforced> {
         if !self.privileged {
-            let mut sentences = limits::unenforced_without_cgroup(limits, gpus, limits::NO_GROUPS);
+            let mut sentences = match delegated {
+                true => limits::unenforced_here(limits, gpus),
+                false => limits::unenforced_without_cgroup(limits, gpus, limits::NO_GROUPS),
+            };
             let hooks = hooks_not_run(gpus, self.variant.name());
             sentences.extend(hooks.map(Unenforced::from));
             return sentences;

@@ -91,7 +91,12 @@ impl ShimRuntime for Builtin {
         true
     }
 
-    fn unenforced_limits(&self, limits: &Limits, gpus: Option<&GpuAccess>) -> Vec<Unenforced> {
+    fn unenforced_limits(
+        &self,
+        limits: &Limits,
+        gpus: Option<&GpuAccess>,
+        _delegated: bool,
+    ) -> Vec<Unenforced> {
         limits::unenforced_here(limits, gpus)
     }
 }

@@ -44,8 +44,16 @@ pub fn build(
         .seccomp
         .rules()
         .map_err(|e| cannot_create("its filter of system calls", e))?;
-    let groups = created.groups.as_ref();
-    let group_path = groups.map(|_| cgroups::path_inside(&spec.cgroup_name));
+    // The limits of a delegated group are set already.
+    let groups = created.groups.as_ref().filter(|_| spec.privileged);
+    let delegated = created.groups.as_ref().filter(|_| spec.delegated);
+    // runc moves the container out of the group that it is started in, unless it is told a group.
+    let (pid1_group, group_path) = match (groups, delegated, program.dialect) {
+        (Some(_), _, _) => (None, Some(cgroups::path_inside(&spec.cgroup_name))),
+        (None, Some(made), Dialect::Crun) => (Some(&made.inside), None),
+        (None, Some(made), Dialect::Runc | Dialect::Other) => (None, made.path_below_root()),
+        (None, None, _) => (None, None),
+    };
     let oci_spec = oci_spec::build(&SpecInput {
         rootfs: &sandbox.root,
         hostname: &sandbox.hostname,
@@ -77,7 +85,8 @@ pub fn build(
         name: spec.name.clone(),
         privileged: spec.privileged,
     });
-    Ok(Box::new(Pid1Client::spawn(&Pid1Config { method }, stdio)?))
+    let client = Pid1Client::spawn(&Pid1Config { method }, stdio, pid1_group)?;
+    Ok(Box::new(client))
 }
 
 /// Maps the image's user to the one user of the user namespace. True if that needs a second user

@@ -76,8 +76,13 @@ impl ShimRuntime for OciRuntime {
         self.privileged
     }
 
-    fn unenforced_limits(&self, limits: &Limits, gpus: Option<&GpuAccess>) -> Vec<Unenforced> {
-        match self.privileged {
+    fn unenforced_limits(
+        &self,
+        limits: &Limits,
+        gpus: Option<&GpuAccess>,
+        delegated: bool,
+    ) -> Vec<Unenforced> {
+        match self.privileged || delegated {
             true => limits::unenforced_here(limits, gpus),
             false => limits::unenforced_without_cgroup(limits, gpus, limits::NO_GROUPS),
         }

@@ -11,12 +11,12 @@ use node_cache::image::{Image, ImageSource, ImageStore};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use super::client::ShimContainer;
-use super::limits;
 use super::protocol::CreateSpec;
 use super::read_only_program::ReadOnlyProgram;
 use super::runtime::Runtime;
 use super::spec_checks::{check_argument_lengths, check_binds};
 use super::state_file::{self, ShimProcess, StateFile};
+use super::{cgroups, limits};
 use crate::gpu::GpuAccess;
 use crate::{Container, ContainerSpec, Engine, EngineError, Limits, Recovered, Unenforced};
 
@@ -26,6 +26,9 @@ pub struct Settings {
     pub program: PathBuf,
     /// Directory of the state files.
     pub run_dir: PathBuf,
+    /// Whether containers of an ordinary user get control groups in a delegated one, if there is
+    /// one.
+    pub delegated_group: bool,
 }
 
 /// Independent of TMPDIR, because every attempt of this user on this node must use the same
@@ -43,7 +46,16 @@ impl Default for Settings {
         Self {
             program: "/proc/self/exe".into(),
             run_dir: default_run_dir(),
+            delegated_group: false,
         }
+    }
+}
+
+impl Settings {
+    /// Whether containers of this ordinary user get control groups.
+    fn has_delegated_group(&self) -> bool {
+        let layout = self.delegated_group.then(Layout::of_this_process);
+        matches!(layout, Some(Ok(layout)) if cgroups::is_delegated(&layout))
     }
 }
 
@@ -66,10 +78,16 @@ pub trait ShimRuntime: Send + Sync {
         self.find().map(drop)
     }
 
-    /// True if containers get a control group, false if they get a user namespace instead.
+    /// False if containers get a user namespace, and a control group only in a delegated one.
     fn is_privileged(&self) -> bool;
 
-    fn unenforced_limits(&self, limits: &Limits, gpus: Option<&GpuAccess>) -> Vec<Unenforced>;
+    /// The limits that do not hold. `delegated`: containers get control groups in a delegated one.
+    fn unenforced_limits(
+        &self,
+        limits: &Limits,
+        gpus: Option<&GpuAccess>,
+        delegated: bool,
+    ) -> Vec<Unenforced>;
 }
 
 /// An engine whose containers each have a shim.
@@ -112,14 +130,15 @@ impl<R: ShimRuntime> ShimEngine<R> {
             what: "the control groups of this process cannot be read".to_owned(),
             source,
         })?;
-        let group = match privileged {
+        let delegated = !privileged && self.settings.has_delegated_group();
+        let group = match privileged || delegated {
             true => layout.container_group(&cgroup_name),
             false => Cgroup::default(),
         };
         let dirs = vec![dir.clone(), spare_dir.clone()];
         let path = state_path.clone();
         let write_state_file = move |shim| {
-            // If there is a control group, it lists the processes.
+            // The control group of a privileged container lists the processes.
             let shim = ShimProcess::of_process(shim).filter(|_| !privileged);
             StateFile { group, dirs, shim }
                 .write(&path)
@@ -132,6 +151,7 @@ impl<R: ShimRuntime> ShimEngine<R> {
             name: spec.name,
             runtime,
             privileged,
+            delegated,
             cgroup_name,
             image: image.config.clone(),
             layers: image.layers.clone(),
@@ -191,7 +211,8 @@ impl<R: ShimRuntime> Engine for ShimEngine<R> {
         limits: &'a Limits,
         gpus: Option<&'a GpuAccess>,
     ) -> BoxFuture<'a, Vec<Unenforced>> {
-        let unenforced = self.runtime.unenforced_limits(limits, gpus);
+        let delegated = !self.runtime.is_privileged() && self.settings.has_delegated_group();
+        let unenforced = self.runtime.unenforced_limits(limits, gpus, delegated);
         Box::pin(std::future::ready(unenforced))
     }
 

@@ -23,7 +23,8 @@ use crate::{Bind, Limits, Network};
 use cgroup::Cgroup;
 use cgroup::limit_support::LimitSupport;
 
-const CPU_PERIOD_US: u64 = 100_000;
+/// Period of CPU limits in microseconds.
+pub const CPU_PERIOD_US: u64 = 100_000;
 /// Minimum CPU quota that the kernel accepts, in microseconds per period.
 const MIN_QUOTA_US: i64 = 1_000;
 /// Soft limit of open files: more than the usual 1024, since many tools merge thousands of files.
@@ -314,7 +315,7 @@ fn resources(
 }
 
 /// CPU time per period in microseconds. A group may not exceed the groups above it.
-fn quota(vcpus: Option<f64>, above: Option<f64>) -> Option<i64> {
+pub fn quota(vcpus: Option<f64>, above: Option<f64>) -> Option<i64> {
     let vcpus = vcpus.filter(|n| n.is_finite() && *n > 0.0)?;
     let vcpus = above.map_or(vcpus, |above| vcpus.min(above));
     Some(((vcpus * CPU_PERIOD_US as f64) as i64).max(MIN_QUOTA_US))

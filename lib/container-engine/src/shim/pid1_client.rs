@@ -15,6 +15,7 @@ use super::protocol::send_stdio;
 use super::{InitEvent, InitProcess, processes};
 use crate::error::cannot_create;
 use crate::{ExitStatus, StartError};
+use cgroup::Cgroup;
 
 /// Time limit for killed processes to be gone.
 const KILL_TIMEOUT: Duration = Duration::from_secs(20);
@@ -28,7 +29,12 @@ pub struct Pid1Client {
 }
 
 impl Pid1Client {
-    pub fn spawn(config: &Pid1Config, stdio: [OwnedFd; 3]) -> Result<Self, StartError> {
+    /// Starts pid 1, which is in `group` before it does anything.
+    pub fn spawn(
+        config: &Pid1Config,
+        stdio: [OwnedFd; 3],
+        group: Option<&Cgroup>,
+    ) -> Result<Self, StartError> {
         let spawn = || -> io::Result<(Child, UnixStream)> {
             let (mut ours, theirs) = UnixStream::pair()?;
             send_stdio(
@@ -38,13 +44,19 @@ impl Pid1Client {
             let mut config = serde_json::to_vec(config)?;
             config.push(b'\n');
             unshare(CloneFlags::CLONE_NEWPID)?;
-            let pid1 = Command::new("/proc/self/exe")
+            let mut pid1 = Command::new("/proc/self/exe")
                 .arg(PID1_ARGUMENT)
                 .env_clear()
                 .stdin(OwnedFd::from(theirs))
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .spawn()?;
+            if let Some(group) = group
+                && let Err(error) = group.enter(Pid::from_child(&pid1))
+            {
+                let _ = pid1.kill().and_then(|()| pid1.wait());
+                return Err(error);
+            }
             // Sent after the start, because it may exceed the socket's buffer.
             ours.write_all(&config)?;
             Ok((pid1, ours))
@@ -76,10 +88,6 @@ impl Pid1Client {
             client.pid = pid;
         }
         Ok(client)
-    }
-
-    pub fn pid1(&self) -> Pid {
-        Pid::from_child(&self.pid1)
     }
 
     /// The next message of pid 1; `None` when it is gone.

@@ -51,8 +51,10 @@ pub enum Event {
 pub struct CreateSpec {
     pub name: String,
     pub runtime: Runtime,
-    /// False: in a user namespace and without control groups.
+    /// False: in a user namespace.
     pub privileged: bool,
+    /// The container gets a control group in one that was delegated to this ordinary user.
+    pub delegated: bool,
     /// Name of the control group, unique to the attempt.
     pub cgroup_name: String,
     pub image: ImageConfig,

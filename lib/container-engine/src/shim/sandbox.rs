@@ -42,6 +42,11 @@ pub struct Sandbox {
 }
 
 pub fn create(spec: &CreateSpec, created: &mut CreatedResources) -> Result<Sandbox, StartError> {
+    if spec.delegated {
+        let groups = cgroups::prepare_delegated(&spec.cgroup_name, &spec.limits)
+            .map_err(|e| cannot_create("its control group", e))?;
+        created.groups = Some(groups);
+    }
     if !spec.privileged {
         user_namespace().map_err(|e| cannot_create("a user namespace", e))?;
     }

@@ -67,8 +67,7 @@ pub fn run(build_init: BuildInit) -> io::Result<()> {
         return Ok(());
     };
     let executor = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get() as u32);
-    // A privileged container has a control group of its own.
-    let shared = match spec.privileged {
+    let shared = match spec.privileged || spec.delegated {
         true => None,
         false => SharedMemory::of_process(std::process::id(), executor),
     };
@@ -147,7 +146,7 @@ struct Shim {
     spec: CreateSpec,
     /// The crunch-run that started this process.
     executor: u32,
-    /// The control group that the container shares with its job.
+    /// The control group that the container shares with its job, unless it has one of its own.
     shared: Option<SharedMemory>,
     control: Control,
     created: CreatedResources,
