@@ -9,6 +9,7 @@ pub mod deliver;
 pub mod disk_reserve;
 mod end_report;
 pub mod failure;
+mod files_outside_output;
 pub mod image;
 pub mod instance_type;
 pub mod keep_archive;

@@ -30,7 +30,7 @@ use crate::stats::{Sampler, Summary};
 use crate::status_line;
 use crate::undelivered::record::{RunFacts, UndeliveredRun};
 use crate::verdict::result::ResultInput;
-use crate::verdict::{self, Ending, Evidence, Output, Verdict};
+use crate::verdict::{self, Ending, Evidence, Output, Responsibility, Verdict};
 
 /// A command that ended.
 struct Ended {
@@ -124,6 +124,11 @@ impl Attempt<'_> {
         if !has_ended {
             self.remove(&*container, context.scratch).await;
         }
+        if let MonitorEnd::Ended(ending) = &end {
+            let output_path = &claim.record.output_path;
+            self.warn_of_files_outside(&running, ending, output_path, &status)
+                .await;
+        }
         let ending = match end {
             MonitorEnd::Ended(ending) => ending,
             MonitorEnd::NotOurs(reason) => {
@@ -186,6 +191,9 @@ impl Attempt<'_> {
             Ok(output) => verdict::judge(&run.ending, output, run.evidence),
             Err(undelivered) => return self.leave_undelivered(&undelivered),
         };
+        if verdict.kind.class() == Responsibility::Limit {
+            status.note_ended_by_limit();
+        }
         self.write_result(&ResultInput {
             verdict: &verdict,
             ..facts

@@ -25,6 +25,10 @@ const UPDATE_RETRY_BUDGET: Duration = Duration::from_secs(5);
 pub struct StatusUpdate {
     pub activity: Option<String>,
     pub warnings: Vec<String>,
+    /// Warnings that the command is near one of its limits.
+    pub near_limits: Vec<String>,
+    /// Whether a limit ended the command: the warnings before say nothing more.
+    pub ended_by_limit: bool,
     /// Notice that the node will be taken away.
     pub preemption: Option<String>,
 }
@@ -37,9 +41,15 @@ impl StatusUpdate {
         if self.preemption.is_some() {
             status.preemption_notice.clone_from(&self.preemption);
         }
-        let new: Vec<&String> = self
-            .warnings
-            .iter()
+        let near_limits = self.near_limits.iter();
+        if self.ended_by_limit {
+            near_limits
+                .clone()
+                .for_each(|text| retract(&mut status, text));
+        }
+        let new: Vec<&String> = near_limits
+            .filter(|_| !self.ended_by_limit)
+            .chain(&self.warnings)
             .filter(|w| status.warning.as_ref() != Some(w))
             .filter(|w| {
                 let detail = status.warning_detail.as_deref().unwrap_or_default();
@@ -56,6 +66,25 @@ impl StatusUpdate {
         }
         status.warning_detail = (!details.is_empty()).then(|| details.join("\n"));
         status
+    }
+}
+
+/// Removes a warning that was written before.
+fn retract(status: &mut RuntimeStatus, warning: &str) {
+    let lines = |text: Option<String>| -> Vec<String> {
+        text.iter()
+            .flat_map(|text| text.lines())
+            .map(str::to_owned)
+            .collect()
+    };
+    if status.warning.as_deref() == Some(warning) {
+        let mut others = lines(status.warning_detail.take());
+        status.warning = (!others.is_empty()).then(|| others.remove(0));
+        status.warning_detail = (!others.is_empty()).then(|| others.join("\n"));
+    } else if let Some(detail) = status.warning_detail.take() {
+        let mut others = lines(Some(detail));
+        others.retain(|line| line != warning);
+        status.warning_detail = (!others.is_empty()).then(|| others.join("\n"));
     }
 }
 
@@ -106,6 +135,18 @@ impl Status {
     pub fn warn(&self, sentence: String) {
         self.update
             .send_modify(|update| update.warnings.push(sentence));
+    }
+
+    /// Warns that the command is near a limit.
+    pub fn warn_near_limit(&self, sentence: String) {
+        self.update
+            .send_modify(|update| update.near_limits.push(sentence));
+    }
+
+    /// Takes the warnings back that the command is near a limit: one of them ended it.
+    pub fn note_ended_by_limit(&self) {
+        self.update
+            .send_modify(|update| update.ended_by_limit = true);
     }
 
     /// Adds a preemption notice; the command continues.
@@ -193,6 +234,7 @@ mod tests {
             activity: None,
             warnings: vec!["w1".into(), "w2".into()],
             preemption: Some("soon".into()),
+            ..StatusUpdate::default()
         };
         let over = update.merge_into(&original);
         assert_eq!(
@@ -205,6 +247,31 @@ mod tests {
         assert_eq!(alone.warning.as_deref(), Some("w1"));
         assert_eq!(alone.warning_detail.as_deref(), Some("w2"));
         assert_eq!(update.merge_into(&alone), alone);
+    }
+
+    #[test]
+    fn who_is_ended_by_a_limit_is_not_near_it() {
+        let mut update = StatusUpdate {
+            near_limits: vec!["near memory".into(), "near time".into()],
+            warnings: vec!["bad entry".into()],
+            ..StatusUpdate::default()
+        };
+        let status = |text: [Option<&str>; 2]| RuntimeStatus {
+            warning: text[0].map(str::to_owned),
+            warning_detail: text[1].map(str::to_owned),
+            ..RuntimeStatus::default()
+        };
+        let before = update.merge_into(&RuntimeStatus::default());
+        let all = [Some("near memory"), Some("near time\nbad entry")];
+        assert_eq!(before, status(all));
+        update.ended_by_limit = true;
+        let alone = status([Some("bad entry"), None]);
+        assert_eq!(update.merge_into(&RuntimeStatus::default()), alone);
+        // Also those that are in the record already, and only those.
+        assert_eq!(update.merge_into(&before), alone);
+        let theirs = status([Some("theirs"), Some("near time")]);
+        let both = status([Some("theirs"), Some("bad entry")]);
+        assert_eq!(update.merge_into(&theirs), both);
     }
 
     #[test]

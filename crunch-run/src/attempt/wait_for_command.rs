@@ -180,7 +180,7 @@ impl Monitor<'_> {
             Some(limit) => {
                 let near = limit.mul_f64(RUN_TIME_WARNING_SHARE);
                 tokio::time::sleep(near).await;
-                self.warn(format!(
+                self.warn_near_limit(format!(
                     "it is near its limit: it runs for {:.1} s, and its maximum run time is {} s",
                     near.as_secs_f64(),
                     limit.as_secs()
@@ -195,6 +195,11 @@ impl Monitor<'_> {
     fn warn(&self, sentence: String) {
         self.run_log.write(format!("Warning: {sentence}"));
         self.status.warn(sentence);
+    }
+
+    fn warn_near_limit(&self, sentence: String) {
+        self.run_log.write(format!("Warning: {sentence}"));
+        self.status.warn_near_limit(sentence);
     }
 
     async fn arv_mount_exited(&self) -> String {
@@ -219,7 +224,7 @@ impl Monitor<'_> {
             false => UsageSource::of(self.container),
         };
         self.usage_limits
-            .wait_for_excess(source, &|sentence| self.warn(sentence))
+            .wait_for_excess(source, &|sentence| self.warn_near_limit(sentence))
             .await
     }
 

@@ -148,6 +148,11 @@ pub trait Container: Send + Sync {
     /// Returns when none is left; `wait` then returns the exit status of the first process.
     fn stop(&self, grace: Duration) -> BoxFuture<'_, Result<(), EngineError>>;
 
+    /// Paths of files that the command left in the container's own root, outside of its mounts: at
+    /// most `limit` of those for which `wanted` is true. For a container that has ended; empty if
+    /// they cannot be listed.
+    fn files_in_root(&self, wanted: fn(&str) -> bool, limit: usize) -> BoxFuture<'_, Vec<String>>;
+
     /// Kills what still runs and removes the container's cgroup, mounts and state.
     fn remove(&self) -> BoxFuture<'_, Result<(), EngineError>>;
 }

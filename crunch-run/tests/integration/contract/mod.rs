@@ -81,6 +81,7 @@ macro_rules! core {
                 a_writable_collection_is_the_output_as_it_was_left,
                 a_tmp_mount_is_empty_writable_and_no_output,
                 any_user_may_write_its_output,
+                files_that_are_lost_with_the_container_are_named,
             ];
             images: [
                 two_containers_begin_with_the_same_new_image,

@@ -284,3 +284,23 @@ fn assert_output(ended: &Ended, expected: &[(&str, &str)]) {
         .collect();
     assert_eq!(found, expected.iter().copied().collect());
 }
+
+pub async fn files_that_are_lost_with_the_container_are_named(lab: &Lab) {
+    let warning = |ended: &Ended| ended.record.runtime_status.warning.clone();
+    let ended = lab.sh("echo 1 >/result.txt; echo 2 >/tmp/x; true").await;
+    assert_eq!(
+        warning(&ended).as_deref(),
+        Some(
+            "its output is empty, because it wrote nothing below /out; lost with the container: /result.txt"
+        )
+    );
+    // Who has an output, has failed or has written temporary files only is not told.
+    for script in [
+        "echo 1 >/result.txt; echo 2 >/out/x",
+        "echo 1 >/result.txt; false",
+        "echo 1 >/tmp/x",
+    ] {
+        let ended = lab.sh(script).await;
+        assert_eq!(warning(&ended), None, "{script}");
+    }
+}

@@ -1,5 +1,6 @@
 //! One container of the daemon: start, wait, stop, remove.
 
+use std::collections::HashSet;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use bollard::Docker;
 use bollard::container::AttachContainerResults;
 use bollard::errors::Error;
-use bollard::models::ContainerState;
+use bollard::models::{ChangeType, ContainerState};
 use bollard::query_parameters::{
     AttachContainerOptionsBuilder, KillContainerOptionsBuilder, RemoveContainerOptionsBuilder,
 };
@@ -26,6 +27,8 @@ use cgroup::Cgroup;
 
 /// Time for which a daemon may fail to report a container that it has just started.
 const START_QUERY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeout of the listing of new files, which only helps to explain an empty output.
+const LISTING_TIMEOUT: Duration = Duration::from_secs(5);
 const MIN_START_QUERIES: u32 = 3;
 const START_QUERY_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -221,6 +224,31 @@ impl DockerContainer {
         }
     }
 
+    /// The daemon lists what is new in the root; of that, what has nothing new below it.
+    async fn new_in_root(&self, wanted: fn(&str) -> bool, limit: usize) -> Vec<String> {
+        let listing = self.client.container_changes(&self.id);
+        let changes = match tokio::time::timeout(LISTING_TIMEOUT, listing).await {
+            Ok(Ok(Some(changes))) => changes,
+            _ => return Vec::new(),
+        };
+        let paths: Vec<String> = changes
+            .into_iter()
+            .filter(|change| change.kind == ChangeType::_1)
+            .map(|change| change.path)
+            .collect();
+        let parents: HashSet<&str> = paths
+            .iter()
+            .filter_map(|path| Some(path.rsplit_once('/')?.0))
+            .collect();
+        paths
+            .iter()
+            .filter(|path| !parents.contains(path.as_str()))
+            .filter(|path| !self.context.is_mount(path) && wanted(path))
+            .take(limit)
+            .cloned()
+            .collect()
+    }
+
     async fn kill_and_remove(&self) -> Result<(), EngineError> {
         if self.is_removed.load(Ordering::Relaxed) {
             return Ok(());
@@ -270,6 +298,10 @@ impl Container for DockerContainer {
 
     fn stop(&self, grace: Duration) -> BoxFuture<'_, Result<(), EngineError>> {
         Box::pin(self.stop_within(grace))
+    }
+
+    fn files_in_root(&self, wanted: fn(&str) -> bool, limit: usize) -> BoxFuture<'_, Vec<String>> {
+        Box::pin(self.new_in_root(wanted, limit))
     }
 
     fn remove(&self) -> BoxFuture<'_, Result<(), EngineError>> {

@@ -22,6 +22,13 @@ pub struct ErrorContext {
 }
 
 impl ErrorContext {
+    /// Whether something is mounted at this path, or above it.
+    pub fn is_mount(&self, path: &str) -> bool {
+        self.mounts
+            .iter()
+            .any(|mount| Path::new(path).starts_with(mount))
+    }
+
     pub fn new(image: &Image, spec: &ContainerSpec) -> Self {
         let config = &image.config;
         let first = config

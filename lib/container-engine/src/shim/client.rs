@@ -18,7 +18,8 @@ use tokio::sync::{Mutex as AsyncMutex, watch};
 
 use super::protocol::{CreateSpec, Event, Request, SHIM_ARGUMENT, send_stdio};
 use super::read_only_program::ReadOnlyProgram;
-use super::state_file;
+use super::rootfs::WRITABLE_LAYER;
+use super::{files_in_root, state_file};
 use crate::{Container, EngineError, Exit, StartError, Stdio};
 use cgroup::Cgroup;
 
@@ -52,6 +53,8 @@ pub struct ShimContainer {
     requests: AsyncMutex<OwnedWriteHalf>,
     shim: Mutex<Option<Child>>,
     state_file: PathBuf,
+    /// Where the writable layer of its root may be.
+    writable_layers: [PathBuf; 2],
 }
 
 /// Starts the shim, with `control` as its standard input.
@@ -91,6 +94,7 @@ impl ShimContainer {
         write_state_file: impl FnOnce(u32) -> Result<(), EngineError>,
     ) -> Result<Self, EngineError> {
         let (name, state_file) = (spec.name.clone(), spec.state_file.clone());
+        let writable_layers = [&spec.dir, &spec.spare_dir].map(|dir| dir.join(WRITABLE_LAYER));
         let io_error = |what: &str| {
             let what = format!("the shim of container {name} {what}");
             move |source: io::Error| EngineError::Io { what, source }
@@ -124,6 +128,7 @@ impl ShimContainer {
             requests: AsyncMutex::new(writing),
             shim: Mutex::new(Some(child)),
             state_file,
+            writable_layers,
         };
         container.send(&Request::Create(Box::new(spec))).await?;
         let state = container
@@ -321,6 +326,13 @@ impl Container for ShimContainer {
             .await
             .map(drop)
         })
+    }
+
+    fn files_in_root(&self, wanted: fn(&str) -> bool, limit: usize) -> BoxFuture<'_, Vec<String>> {
+        let layers = self.writable_layers.clone();
+        let finding =
+            tokio::task::spawn_blocking(move || files_in_root::find(&layers, wanted, limit));
+        Box::pin(async { finding.await.unwrap_or_default() })
     }
 
     fn remove(&self) -> BoxFuture<'_, Result<(), EngineError>> {

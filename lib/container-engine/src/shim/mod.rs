@@ -10,6 +10,7 @@ mod client;
 mod command_watch;
 mod engine;
 pub(crate) mod executable;
+mod files_in_root;
 mod flatten;
 mod init_process;
 pub(crate) mod limits;

@@ -12,6 +12,9 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, mount_remount, 
 use super::flatten::flatten;
 use crate::StartError;
 
+/// Directory with what the container writes into its root.
+pub const WRITABLE_LAYER: &str = "upper";
+
 /// A mounted root file system.
 #[derive(Debug)]
 pub struct RootFs {
@@ -86,7 +89,7 @@ impl RootFs {
 }
 
 fn overlay(layers: &[PathBuf], work: &Path, target: &Path, privileged: bool) -> io::Result<()> {
-    let (upper, scratch, names) = (work.join("upper"), work.join("work"), work.join("l"));
+    let (upper, scratch, names) = (work.join(WRITABLE_LAYER), work.join("work"), work.join("l"));
     for dir in [&upper, &scratch, &names] {
         create_private_dir(dir)?;
     }
