@@ -49,6 +49,8 @@ pub struct Report {
     pub bytes: u64,
     /// Collections deleted from the trash.
     pub collections: u64,
+    /// Collections that stay in the trash.
+    pub kept_trash: u64,
     /// Blocks that stay.
     pub kept_blocks: u64,
     pub kept_bytes: u64,
@@ -77,6 +79,7 @@ pub fn collect(app: &App, request: Request) -> Result<Report> {
             false => Vec::new(),
         };
         report.collections += going.len() as u64;
+        report.kept_trash = in_trash(connection)?.saturating_sub(going.len() as u64);
         let going: HashSet<String> = going.into_iter().collect();
         let before = SystemTime::from(cutoff(connection, request.older_than)?);
         Ok((used_blocks(connection, &going)?, before))
@@ -160,6 +163,12 @@ fn used_blocks(connection: &Connection, except: &HashSet<String>) -> Result<Hash
         }
     }
     Ok(used)
+}
+
+fn in_trash(connection: &Connection) -> Result<u64> {
+    let count = "SELECT count(*) FROM collections WHERE is_trashed = 1";
+    let number: i64 = connection.query_row(count, [], |row| row.get(0))?;
+    Ok(number.unsigned_abs())
 }
 
 /// Deletes the collections that have been in the trash for so long.

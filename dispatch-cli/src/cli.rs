@@ -64,6 +64,7 @@ pub enum Command {
     Gc(commands::gc::Gc),
     Info(commands::info::Info),
     Image(commands::image::Image),
+    Collection(commands::collection::Collections),
     Explain(commands::explain::Explain),
     Demand(commands::demand::Demand),
     User(commands::user::Users),

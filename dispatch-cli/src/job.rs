@@ -20,6 +20,11 @@ pub const KILLED_PROPERTY: &str = "dispatch_killed";
 /// Property with the priority that a held or killed job had.
 pub const HELD_PRIORITY_PROPERTY: &str = "dispatch_held_priority";
 
+/// Property of a request with the uuid of the one that does the same once more.
+pub const RETRIED_PROPERTY: &str = "dispatch_retried_as";
+/// Property of a request with the uuid of the one that it does once more.
+pub const RETRY_OF_PROPERTY: &str = "dispatch_retry_of";
+
 /// Property of a request that was removed and keeps its number from being given again.
 pub const REMOVED_PROPERTY: &str = "dispatch_removed";
 
@@ -157,8 +162,8 @@ impl Job {
         }
     }
 
-    /// Whether it was killed before it started.
-    fn was_killed(&self) -> bool {
+    /// Whether `dispatch kill` stopped it, or kept it from starting.
+    pub fn was_killed(&self) -> bool {
         has_flag(&self.request, KILLED_PROPERTY)
     }
 
@@ -169,6 +174,12 @@ impl Job {
             .and_then(Value::as_object)
             .cloned()
             .unwrap_or_default()
+    }
+
+    /// The text of a property of the request.
+    pub fn property(&self, name: &str) -> Option<&str> {
+        let properties = self.request.extra.get("properties")?;
+        properties.get(name)?.as_str()
     }
 
     /// Whether the container is present, if there is one. The reply to a new request has no

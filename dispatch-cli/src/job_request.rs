@@ -22,9 +22,13 @@ use crate::local_status::Resources;
 use crate::printer::{Output, eprint_note};
 use crate::session::Session;
 use crate::supervise::engine_check;
+use units::format_size;
 
 /// Priority of a job for which none is given.
 pub const DEFAULT_PRIORITY: u32 = 500;
+
+/// Minimum memory of a job: no engine starts a container with less.
+const MIN_MEMORY: u64 = 6 << 20;
 
 /// Flags of a job.
 #[derive(Debug, Args)]
@@ -37,7 +41,7 @@ pub struct JobFlags {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub cpus: u32,
     /// Maximum memory; a job that uses more is killed
-    #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = units::parse_positive_size)]
+    #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = memory)]
     pub memory: u64,
     /// Number of GPUs, or STACK:N with cuda or rocm as the stack
     #[arg(long, value_name = "[STACK:]N", value_parser = Gpus::parse)]
@@ -106,6 +110,18 @@ impl JobFlags {
             scratch: self.scratch,
             gpus: self.gpus.as_ref().map_or(0, |gpus| gpus.count.into()),
         }
+    }
+}
+
+/// A size that a container can start in.
+fn memory(text: &str) -> Result<u64, String> {
+    let size = units::parse_positive_size(text).map_err(|error| error.to_string())?;
+    match size >= MIN_MEMORY {
+        true => Ok(size),
+        false => Err(format!(
+            "{text} is too little for a container to start in: write at least {}",
+            format_size(MIN_MEMORY)
+        )),
     }
 }
 
@@ -384,6 +400,7 @@ mod tests {
     fn what_makes_no_sense_is_refused_before_anything_is_sent() {
         for (flags, word) in [
             (&["--memory", "4"][..], "write 4GiB"),
+            (&["--memory", "3M"], "write at least 6 MiB"),
             (&["--time", "4"], "write 4s"),
             (&["--gpus", "0"], "cuda:2"),
             (&["--gpus", "opencl:1"], "cuda:2"),

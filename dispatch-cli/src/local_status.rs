@@ -92,6 +92,8 @@ pub struct Status {
     pub uptime_seconds: f64,
     pub capacity: Option<Resources>,
     pub free: Option<Resources>,
+    /// What jobs of other dispatchers on this machine hold.
+    pub others: Option<Resources>,
     pub containers: Vec<TrackedContainer>,
 }
 

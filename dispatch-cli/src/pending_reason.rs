@@ -16,7 +16,8 @@ use crate::session::Session;
 
 /// Type of the log entries that dispatchers of this suite write.
 pub const DISPATCH_EVENT_TYPE: &str = "dispatch";
-/// Minimum age of a reason before it is printed.
+/// Minimum age of the first reason before it is printed, and of another one after it.
+const MIN_FIRST_REASON_AGE: Duration = Duration::from_secs(2);
 const MIN_REASON_AGE: Duration = Duration::from_secs(10);
 /// Interval between two reads of the status page of this machine.
 const LOCAL_INTERVAL: Duration = Duration::from_secs(1);
@@ -112,6 +113,12 @@ impl PendingReasons {
         Some(reason)
     }
 
+    /// The current reason, unless it was reported.
+    pub fn not_reported(&self) -> Option<&PendingReason> {
+        let (current, _) = self.current.as_ref()?;
+        (self.reported.as_ref() != Some(current)).then_some(current)
+    }
+
     /// The place of the job in the queue of this machine, if it waits behind or before others.
     pub fn place(&self) -> Option<QueuePlace> {
         self.place
@@ -140,8 +147,11 @@ impl PendingReasons {
                 now
             }
         };
-        let is_due =
-            reason.kind != ReasonKind::Passing || now.duration_since(since) >= MIN_REASON_AGE;
+        let min_age = match self.reported {
+            Some(_) => MIN_REASON_AGE,
+            None => MIN_FIRST_REASON_AGE,
+        };
+        let is_due = reason.kind != ReasonKind::Passing || now.duration_since(since) >= min_age;
         (is_due && self.reported.as_ref() != Some(&reason)).then(|| {
             self.reported = Some(reason.clone());
             reason
@@ -165,8 +175,8 @@ mod tests {
         // second, reason, whether it is reported
         let rows = [
             (0, "no node has 64 CPUs", false),
-            (9, "no node has 64 CPUs", false),
-            (10, "no node has 64 CPUs", true),
+            (1, "no node has 64 CPUs", false),
+            (2, "no node has 64 CPUs", true),
             (60, "no node has 64 CPUs", false),
             (61, "fetching image", false),
             (62, "no node has 64 CPUs", false),

@@ -5,8 +5,8 @@ use clap::CommandFactory;
 
 use crate::cli::{Cli, Command};
 use crate::commands::{
-    completions, demand, env, explain, gc, get, hold, image, info, kill, list, logs, priority, put,
-    retry, rm, run_job, show, submit, token, up, user, wait,
+    collection, completions, demand, env, explain, gc, get, hold, image, info, kill, list, logs,
+    priority, put, retry, rm, run_job, show, submit, token, up, user, wait,
 };
 use crate::error::CliError;
 use crate::exit::Exit;
@@ -51,6 +51,7 @@ pub async fn run(cli: Cli) -> Result<Exit, CliError> {
         Command::Token(tokens) => token::run(tokens, &session()?, out).await?,
         Command::Info(_) => info::run(&session()?, out).await?,
         Command::Image(image) => image::run(image, &session()?, out).await?,
+        Command::Collection(collection) => collection::run(collection, &session()?, out).await?,
         Command::Explain(explain) => explain::run(explain, &session()?, out).await?,
     }
     Ok(Exit::Ok)

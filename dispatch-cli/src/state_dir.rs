@@ -206,27 +206,29 @@ impl StateDir {
     /// The server with the token of its ordinary user, verified by its own certificate.
     pub fn endpoint(&self) -> Result<Endpoint, StateError> {
         let server = self.server()?;
-        self.endpoint_with(&server, &server.token_file)
+        self.endpoint_with(&server.host, &server.certificate, &server.token_file)
     }
 
     /// The server with the token of its administrator.
     pub fn admin_endpoint(&self) -> Result<Endpoint, StateError> {
         let server = self.server()?;
-        self.endpoint_with(&server, &server.admin_token_file)
+        self.endpoint_with(&server.host, &server.certificate, &server.admin_token_file)
     }
 
-    fn endpoint_with(
+    /// The server at this address, with the token in a file.
+    pub fn endpoint_with(
         &self,
-        server: &ServerRecord,
+        host: &str,
+        certificate: &Path,
         token_file: &Path,
     ) -> Result<Endpoint, StateError> {
         let token = fs::read_to_string(token_file).map_err(|error| io_error(token_file, error))?;
         let mut endpoint =
-            Endpoint::new(&server.host, Token::new(token)).map_err(|e| StateError::Damaged {
+            Endpoint::new(host, Token::new(token)).map_err(|e| StateError::Damaged {
                 path: self.join(RECORD_FILE).display().to_string(),
                 why: e.to_string(),
             })?;
-        endpoint.ca_file = Some(server.certificate.clone());
+        endpoint.ca_file = Some(certificate.to_owned());
         // 'dispatch up' serves it from this machine, under any name.
         endpoint.is_direct = true;
         Ok(endpoint)

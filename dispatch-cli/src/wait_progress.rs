@@ -52,14 +52,28 @@ impl WaitProgress {
                 };
                 line.set_message(text.replace(['\n', '\t'], " "));
                 line.enable_steady_tick(DRAW_INTERVAL);
-            }
-            (None, Some(reason)) => {
-                if let Some(reason) = self.reasons.take_new(reason, now) {
-                    eprint_note(&format!("dispatch: {}", sentence(job, Some(&reason))));
+                // In full: the line is cut at the width of the terminal.
+                let lasting = reason.filter(|reason| reason.kind != ReasonKind::Passing);
+                if let Some(reason) = lasting {
+                    self.tell(job, reason, now);
                 }
             }
+            (None, Some(reason)) => self.tell(job, reason, now),
             (None, None) => {}
         }
+    }
+
+    /// Prints a note with the reason, if it is due.
+    fn tell(&mut self, job: &Job, reason: PendingReason, now: Instant) {
+        if let Some(reason) = self.reasons.take_new(reason, now) {
+            self.note(&format!("dispatch: {}", sentence(job, Some(&reason))));
+        }
+    }
+
+    /// What the job waits for at the end of a wait, unless that was printed.
+    pub fn last_reason(&self) -> Option<String> {
+        let reason = self.reasons.not_reported()?;
+        Some(strip_control(&reason.text))
     }
 
     /// Prints a note above the line.

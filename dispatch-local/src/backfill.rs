@@ -161,13 +161,22 @@ fn keeps_head_start(
     fits
 }
 
+/// What a container needs of a kind: of memory, with what crunch-run takes beside it.
+fn describe(kind: ResourceKind, load: ResourceVector) -> String {
+    let amount = kind.describe(load.get(kind));
+    match kind {
+        ResourceKind::Ram => format!("{amount} with crunch-run"),
+        _ => amount,
+    }
+}
+
 fn too_large(load: ResourceVector, capacity: ResourceVector) -> String {
     let parts: Vec<String> = load
         .short_of(&capacity)
         .map(|kind| {
             format!(
                 "{}, and this machine has {}",
-                kind.describe(load.get(kind)),
+                describe(kind, load),
                 kind.format_amount(capacity.get(kind))
             )
         })
@@ -181,7 +190,7 @@ fn shortage(load: ResourceVector, free: ResourceVector, capacity: ResourceVector
         .map(|kind| {
             format!(
                 "{} ({} of {} free)",
-                kind.describe(load.get(kind)),
+                describe(kind, load),
                 kind.format_amount(free.get(kind)),
                 kind.format_amount(capacity.get(kind))
             )

@@ -131,6 +131,7 @@ impl Scheduler for Local {
         Some(Capacity {
             total: to_amount(capacity),
             free: to_amount(left.minus(used)),
+            others: to_amount(capacity.minus(left)),
         })
     }
 

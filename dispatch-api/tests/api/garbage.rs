@@ -88,7 +88,7 @@ async fn what_no_collection_names_goes_and_the_rest_stays() {
     put(&alice, "unused").await;
     assert_eq!(collect(&fixture, HOUR, true, false).await["blocks"], 0);
     let counted = collect(&fixture, 0, false, true).await;
-    let expected = json!({"blocks": 1, "bytes": 6, "collections": 0, "kept_blocks": 2, "young_blocks": 0, "young_bytes": 0,
+    let expected = json!({"blocks": 1, "bytes": 6, "collections": 0, "kept_blocks": 2, "kept_trash": 1, "young_blocks": 0, "young_bytes": 0,
                           "kept_bytes": 12, "more": false});
     assert_eq!(counted, expected);
     assert_eq!(stored(&state_of(&fixture)).len(), 3, "it was only counted");

@@ -241,7 +241,10 @@ fn state_sentence(job: &Job, state: JobState, now: Timestamp) -> String {
                 Some(_) => "its command did not end by itself",
                 None => "its command did not run",
             };
-            format!("Job {name} was cancelled; {ran}.")
+            match job.was_killed() {
+                true => format!("Job {name} was stopped by 'dispatch kill'; {ran}."),
+                false => format!("Job {name} was cancelled; {ran}."),
+            }
         }
     }
 }

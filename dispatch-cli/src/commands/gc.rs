@@ -45,6 +45,7 @@ struct Report {
     blocks: u64,
     bytes: u64,
     collections: u64,
+    kept_trash: u64,
     kept_blocks: u64,
     kept_bytes: u64,
     young_blocks: u64,
@@ -99,8 +100,18 @@ pub async fn run(args: Gc, session: &Session, out: Output) -> Result<(), CliErro
             "{young} of these are unused, but not older than {age} (--older-than)"
         ));
     }
-    if !args.empty_trash {
-        eprint_note("collections in the trash count as used; --empty-trash deletes those, too");
+    let trash = plural(total.kept_trash, "collection");
+    match (total.kept_trash, args.empty_trash) {
+        (0, _) => {}
+        (_, true) => {
+            let age = format_duration(args.older_than);
+            eprint_note(&format!(
+                "{trash} in the trash, needed by a job or there for less than {age} (--older-than)"
+            ));
+        }
+        (_, false) => eprint_note(&format!(
+            "{trash} in the trash (outputs, logs and inputs of jobs, images) count as used; --empty-trash deletes those, too"
+        )),
     }
     if !args.delete && total.blocks + total.collections > 0 {
         eprint_note("nothing was removed; do it with --delete");

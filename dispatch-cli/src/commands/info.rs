@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::disk_usage::DiskUsage;
 use crate::error::CliError;
 use crate::job::KILLED_PROPERTY;
-use crate::local_status::{self, StatusReply};
+use crate::local_status::{self, Resources, StatusReply};
 use crate::printer::Output;
 use crate::session::Session;
 use crate::supervise::engine_check;
@@ -133,7 +133,14 @@ pub async fn run(session: &Session, out: Output) -> Result<(), CliError> {
     if let Some(error) = &status.error {
         out.line(&format!("Dispatcher  {}", strip_control(error)))?;
     }
-    let rows = [("Capacity", status.capacity), ("Free", status.free)];
+    let others = status
+        .others
+        .filter(|others| *others != Resources::default());
+    let rows = [
+        ("Capacity", status.capacity),
+        ("Others", others),
+        ("Free", status.free),
+    ];
     for (title, amounts) in rows {
         if let Some(amounts) = amounts {
             out.line(&format!("{title:<10}  {}", amounts.description()))?;
@@ -154,7 +161,8 @@ fn display_name(user: &User) -> String {
     }
 }
 
-async fn number_of(client: &Client, state: &str, held: bool) -> Result<u64, CliError> {
+/// Number of containers in a state; of Queued ones, those on hold or the others.
+pub async fn number_of(client: &Client, state: &str, held: bool) -> Result<u64, CliError> {
     let mut query = Query::new().filter("state", "=", state).counted().limit(0);
     if state == "Queued" {
         query = query.filter("priority", if held { "=" } else { ">" }, 0);

@@ -9,6 +9,10 @@ use crate::jobs;
 use crate::printer::{Output, eprint_note};
 use crate::selection::{Scope, Selection};
 use crate::session::Session;
+use crate::text::plural;
+
+/// Maximum number of jobs that get a sentence each.
+const MAX_SENTENCES: usize = 20;
 
 /// Stop jobs, wherever they are: queued, being started, or running
 ///
@@ -22,7 +26,10 @@ pub struct Kill {
 
 pub async fn run(args: Kill, session: &Session, out: Output) -> Result<(), CliError> {
     let client = &session.client;
-    for mut job in args.selection.find(client, Scope::Open).await? {
+    let jobs = args.selection.find(client, Scope::Open).await?;
+    let is_summed_up = jobs.len() > MAX_SENTENCES;
+    let (mut killed, mut stopping) = (0, 0);
+    for mut job in jobs {
         let (before, priority) = (job.state(), job.request.priority);
         if !matches!(before, JobState::Complete | JobState::Cancelled) {
             // If it has ended meanwhile, that is said below.
@@ -43,8 +50,16 @@ pub async fn run(args: Kill, session: &Session, out: Output) -> Result<(), CliEr
             true => out.json(&json!({
                 "id": job.number, "uuid": job.request.uuid, "before": before.as_str(), "state": job.state().as_str(),
             }))?,
+            false if is_summed_up => match job.state() {
+                JobState::Stopping => stopping += 1,
+                _ => killed += 1,
+            },
             false => eprint_note(&message),
         }
+    }
+    if is_summed_up && !out.json {
+        let killed = plural(killed, "job");
+        eprint_note(&format!("{killed} ended, {stopping} being stopped"));
     }
     Ok(())
 }

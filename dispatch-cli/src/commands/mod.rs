@@ -1,5 +1,6 @@
 //! The commands, one file per command.
 
+pub mod collection;
 pub mod completions;
 pub mod demand;
 pub mod env;

@@ -5,11 +5,13 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::error::CliError;
-use crate::job::JobState;
+use crate::job::{JobState, RETRIED_PROPERTY, RETRY_OF_PROPERTY};
 use crate::job_request;
+use crate::jobs;
 use crate::printer::{Output, eprint_note};
 use crate::selection::{Scope, Selection};
 use crate::session::Session;
+use crate::text::plural;
 
 /// What the new request has in common with the old one.
 const COPIED: [&str; 14] = [
@@ -34,7 +36,8 @@ const MAX_ATTEMPTS: u64 = 3;
 /// Submit ended jobs once more, as new jobs
 ///
 /// Each new job has the command, image, inputs and limits of the old one. Secret mounts are not
-/// copied: nobody can read them.
+/// copied: nobody can read them. --failed, --name and --all leave out jobs that were submitted once
+/// more before.
 #[derive(Debug, Args)]
 pub struct Retry {
     #[command(flatten)]
@@ -43,7 +46,15 @@ pub struct Retry {
 
 pub async fn run(args: Retry, session: &Session, out: Output) -> Result<(), CliError> {
     let client = &session.client;
-    let jobs = args.selection.find(client, Scope::Any).await?;
+    let mut jobs = args.selection.find(client, Scope::Any).await?;
+    if args.selection.jobs.is_empty() {
+        let found = jobs.len();
+        jobs.retain(|job| job.property(RETRIED_PROPERTY).is_none());
+        let before = plural((found - jobs.len()) as u64, "job");
+        if found > jobs.len() {
+            eprint_note(&format!("{before} left alone: submitted once more before"));
+        }
+    }
     for job in jobs {
         if !matches!(job.state(), JobState::Complete | JobState::Cancelled) {
             args.selection.leave_alone(&job);
@@ -54,6 +65,14 @@ pub async fn run(args: Retry, session: &Session, out: Output) -> Result<(), CliE
         let attributes = copy(&old);
         let image = job.request.container_image.clone();
         let new = job_request::commit_numbered(client, attributes, &image).await?;
+        for (job, name, uuid) in [
+            (&new, RETRY_OF_PROPERTY, &job.request.uuid),
+            (&job, RETRIED_PROPERTY, &new.request.uuid),
+        ] {
+            let mut properties = job.properties();
+            properties.insert(name.to_owned(), uuid.as_str().into());
+            jobs::set_properties(client, job, properties).await?;
+        }
         if !out.json {
             let (old, new) = (job.name(), new.name());
             eprint_note(&format!("job {old} is submitted once more as job {new}"));

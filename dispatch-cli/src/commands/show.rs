@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::earlier_containers;
 use crate::error::CliError;
-use crate::job::Job;
+use crate::job::{Job, RETRIED_PROPERTY, RETRY_OF_PROPERTY};
 use crate::job_id::JobId;
 use crate::jobs;
 use crate::owners::OwnerNames;
@@ -104,6 +104,9 @@ fn rows(
             )),
         );
     }
+    let other = |property| job.property(property).map(str::to_owned);
+    row("Retry of", other(RETRY_OF_PROPERTY));
+    row("Retried as", other(RETRIED_PROPERTY));
     row("Priority", Some(request.priority.to_string()));
     row("Image", Some(request.container_image.clone()));
     row(

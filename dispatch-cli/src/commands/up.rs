@@ -1,12 +1,12 @@
 //! `dispatch up`: runs a server and a dispatcher on this machine until it is stopped.
 
 mod readiness;
+mod start_report;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use arvados_client::Client;
 use clap::Args;
 use serde::Deserialize;
 use tokio::process::Command;
@@ -17,19 +17,17 @@ use tokio::time::{Instant, sleep_until};
 use crate::ca_bundle;
 use crate::commands::env::lines_without_token;
 use crate::error::CliError;
-use crate::local_status::{self, StatusReply, URL_FILE};
+use crate::local_status::URL_FILE;
 use crate::printer::{Output, eprint_note};
 use crate::state_dir::{
     ChildRecord, LOCAL_STATE_DIR, RECORD_FILE, ServerRecord, StateDir, StateDirLock, UpRecord,
 };
 use crate::supervise::child::{Event, MakeCommand, SupervisedChild};
 use crate::supervise::log::Log;
-use crate::supervise::{UpError, engine_check, orphans, programs};
+use crate::supervise::{UpError, delegated_group, engine_check, orphans, programs};
 
 /// How long a check of the engines that is not finished may delay the readiness.
 const ENGINE_CHECK_WAIT: Duration = Duration::from_secs(5);
-/// Maximum number of queries for the capacity, which is not known at the first moment.
-const MAX_CAPACITY_QUERIES: u32 = 40;
 const API_SERVER: &str = "dispatch-api";
 const DISPATCHER: &str = "dispatch-local";
 const MACHINE_DIR: &str = "/dev/shm/dispatch-machine";
@@ -100,9 +98,14 @@ struct Supervisor {
 }
 
 pub async fn run(args: Up, state: StateDir) -> Result<(), CliError> {
+    // First: it may start this program anew.
+    let (has_group, note) = delegated_group::enter().await;
+    if let Some(note) = note {
+        eprint_note(&format!("dispatch: {note}"));
+    }
     let mut supervisor = Supervisor::start(state).await?;
     let mut children = Vec::new();
-    let result = run_children(&args, &mut supervisor, &mut children).await;
+    let result = run_children(&args, has_group, &mut supervisor, &mut children).await;
     // Other commands must not find a server that is stopping.
     for name in [RECORD_FILE, URL_FILE] {
         supervisor.state.remove(name);
@@ -221,6 +224,7 @@ fn is_hangup_ignored() -> bool {
 
 async fn run_children(
     args: &Up,
+    has_group: bool,
     supervisor: &mut Supervisor,
     children: &mut Vec<SupervisedChild>,
 ) -> Result<(), CliError> {
@@ -233,16 +237,19 @@ async fn run_children(
         &directories.scratch,
         &directories.cache,
     ));
+    check.args(group_flag(has_group));
     let engine_check = engine_check::start(check, supervisor.state.clone());
 
     children.push(supervisor.supervise(API_SERVER, api_command(api, args, &supervisor.state))?);
     let Some(ready) = readiness::wait_for_api(supervisor).await? else {
         return Ok(());
     };
+    start_report::print_found(&supervisor.state, &ready).await;
     let command = local_command(
         local,
         crunch_run,
         args,
+        has_group,
         directories,
         &supervisor.state,
         &ready,
@@ -271,7 +278,7 @@ async fn run_children(
     let lines = lines_without_token(&server);
     supervisor.record.server = Some(server);
     supervisor.save()?;
-    print_capacity(&supervisor.state).await?;
+    start_report::print_capacity(&supervisor.state).await?;
     eprint_note(&format!(
         "dispatch: ready; state {}, log {}",
         supervisor.state.path().display(),
@@ -280,25 +287,6 @@ async fn run_children(
     Output { json: false }.bytes(lines.as_bytes())?;
     while supervisor.next().await?.is_some() {}
     eprint_note("dispatch: stopping; running containers continue");
-    Ok(())
-}
-
-/// Prints what containers can have together.
-async fn print_capacity(state: &StateDir) -> Result<(), CliError> {
-    let client = Client::new(state.endpoint()?)?;
-    for _ in 0..MAX_CAPACITY_QUERIES {
-        // Without a reply, `dispatch info` says why.
-        let StatusReply::Reply(status) = local_status::fetch_from(&client, state).await else {
-            break;
-        };
-        if let Some(capacity) = status.capacity {
-            let capacity = capacity.description();
-            eprint_note(&format!("dispatch: containers can have {capacity}"));
-            break;
-        }
-        // The dispatcher has not looked at the machine yet.
-        sleep_until(Instant::now() + Duration::from_millis(50)).await;
-    }
     Ok(())
 }
 
@@ -337,6 +325,7 @@ fn local_command(
     program: PathBuf,
     crunch_run: PathBuf,
     args: &Up,
+    has_group: bool,
     Directories { scratch, cache }: Directories,
     state: &StateDir,
     ready: &Ready,
@@ -374,6 +363,8 @@ fn local_command(
             .env("ARVADOS_API_HOST", &ready.host)
             .env("SSL_CERT_FILE", &ready.certificate)
             .env("no_proxy", no_proxy_with(&ready.host));
+        let flags = group_flag(has_group);
+        command.args(flags.map(|flag| format!("--crunch-run-argument={flag}")));
         if let Some(cpus) = cpus {
             command.arg("--cpus").arg(cpus.to_string());
         }
@@ -387,6 +378,11 @@ fn local_command(
         }
         Ok(command)
     }))
+}
+
+/// The flag of crunch-run for control groups that an ordinary user may make.
+fn group_flag(has_group: bool) -> Option<&'static str> {
+    has_group.then_some("--delegated-group")
 }
 
 /// Where the dispatchers of this machine tell each other what their jobs hold: in memory, because

@@ -66,8 +66,11 @@ pub async fn follow(
     let name = job.name();
     let has_ended = Cell::new(false);
     let following = async {
-        let job = until_over(session, job, watch, deadline).await?;
+        let (job, reason) = until_over(session, job, watch, deadline).await?;
         has_ended.set(job.verdict().is_some());
+        if let Some(reason) = reason.filter(|_| job.verdict().is_none()) {
+            eprint_note(&format!("dispatch: job {}: {reason}", job.name()));
+        }
         report(session, &job, out).await
     };
     tokio::select! {
@@ -80,13 +83,13 @@ pub async fn follow(
 }
 
 /// Polls until the job has ended or the deadline has passed. After the deadline, the job may not
-/// have ended.
+/// have ended; then what it waits for is returned, too, unless that was printed.
 async fn until_over(
     session: &Session,
     mut job: Job,
     watch: &mut Watch,
     deadline: Option<Instant>,
-) -> Result<Job, CliError> {
+) -> Result<(Job, Option<String>), CliError> {
     let mut outage = Outage::default();
     let client = &session.client;
     let mut progress = WaitProgress::new();
@@ -98,7 +101,7 @@ async fn until_over(
     }
     loop {
         if is_known && job.verdict().is_some() {
-            return Ok(job);
+            return Ok((job, None));
         }
         progress.show(session, &job, Instant::now()).await;
         let uuids: Vec<String> = job.uuids().map(str::to_owned).collect();
@@ -114,7 +117,7 @@ async fn until_over(
             (job, is_known) = (fresh, true);
         }
         if !in_time {
-            return Ok(job);
+            return Ok((job, progress.last_reason()));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Supervises the programs of a workstation: finds, starts, restarts and stops them.
 
 pub mod child;
+pub mod delegated_group;
 pub mod engine_check;
 pub mod log;
 pub mod orphans;

@@ -1,11 +1,13 @@
 //! The `dispatch` command as a program, against the embedded server in this process.
 
+mod collections;
 mod demand;
 mod files;
 mod fixture;
 mod images;
 mod jobs;
 mod live_logs;
+mod many_jobs;
 mod mistakes;
 mod refusals;
 mod submit;

@@ -81,6 +81,8 @@ pub struct Capacity {
     pub total: Resources,
     /// Resources that are not reserved.
     pub free: Resources,
+    /// Resources that other dispatchers of the machine hold, as far as they are known.
+    pub others: Resources,
 }
 
 impl ResourceRequest {

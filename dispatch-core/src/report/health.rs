@@ -303,6 +303,7 @@ async fn status(State(health): State<Arc<Health>>, headers: HeaderMap) -> Respon
     if let Some(room) = room {
         body["capacity"] = json!(room.total);
         body["free"] = json!(room.free);
+        body["others"] = json!(room.others);
     }
     Json(body).into_response()
 }

@@ -56,14 +56,19 @@ fn a_terminal_has_one_line_that_ctrl_c_ends() {
             usize::from(columns)
         };
         let drawn: Vec<&str> = shown.split("\r\u{1b}[2K").collect();
-        // Before the first line are those of script and of the submission.
-        let first = drawn[0].rsplit('\n').next().unwrap();
-        let lines = drawn[1..].iter().copied().chain([first]);
+        // Above the line are those of script and of the submission, and the reason in full.
+        let lines = drawn.iter().filter_map(|drawn| drawn.rsplit('\n').next());
         for line in lines.filter(|line| line.contains(" is Queued")) {
             let line = line.trim_end_matches("^C");
             assert!(line.chars().count() <= width, "{columns}: {line:?}");
-            assert!(!line.contains('\n'), "{columns}: {line:?}");
         }
+        let in_full = "it needs 100000 CPUs, and this machine has ";
+        let above = shown.lines().filter(|line| line.contains("dispatch: job"));
+        assert_eq!(
+            above.filter(|line| line.contains(in_full)).count(),
+            1,
+            "{columns}: {shown}"
+        );
         let advice = ADVICE.replace(" 1'", &format!(" {}'", job + 1));
         assert!(
             drawn.last().unwrap().contains(&advice),

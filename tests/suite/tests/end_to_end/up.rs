@@ -273,6 +273,8 @@ fn one_at_a_time_and_the_next_one_takes_over_what_runs() {
             .then_some(())
     });
     up.restart();
+    let found = "dispatch: 1 job from before had begun, and 0 waited";
+    assert!(up.notes().contains(found), "{}", up.notes());
     up.ok(&["wait", &job]);
     assert_eq!(up.ok(&["get", &format!("{job}:result"), "-"]), "kept\n");
 }

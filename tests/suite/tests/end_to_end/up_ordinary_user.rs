@@ -89,6 +89,15 @@ fn two_people_share_the_machine() {
     });
     let info: serde_json::Value = serde_json::from_str(&second.ok(&["info", "--json"])).unwrap();
     assert_eq!(info["containers"]["running"], 0, "{info}");
+    let others = &info["dispatcher"]["others"]["cpus"];
+    assert_eq!(others.to_string(), all, "{info}");
+    let shown = second.ok(&["info"]);
+    let line = format!("Others      {all} CPU");
+    assert!(shown.contains(&line), "{shown}");
+    // At the end of a wait, its reason is said.
+    let (code, said) = second.fails(&["wait", "1", "--timeout", "1s"]);
+    assert_eq!(code, 124);
+    assert!(said.contains("job 1: waits for 1 CPU"), "{said}");
     first.kill("1");
     second.ok(&["wait", "1"]);
     // And the other way round.

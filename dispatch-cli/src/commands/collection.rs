@@ -1,0 +1,193 @@
+//! `dispatch collection`: lists and removes collections (outputs, logs, inputs, images, what `put`
+//! stored), and restores them from the trash.
+
+use arvados_client::client::Call;
+use arvados_client::filter::Query;
+use arvados_client::records::Collection as Record;
+use clap::{Args, Subcommand};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::delete::delete;
+use crate::error::CliError;
+use crate::printer::{Output, eprint_note};
+use crate::session::Session;
+use crate::text::{plural, strip_control};
+use units::{format_duration, format_size};
+
+/// List and remove collections of files, and restore them from the trash
+#[derive(Debug, Args)]
+pub struct Collections {
+    #[command(subcommand)]
+    pub command: CollectionCommand,
+}
+
+/// Subcommands of `dispatch collection`.
+#[derive(Debug, Subcommand)]
+pub enum CollectionCommand {
+    #[command(visible_alias = "ls")]
+    List(List),
+    Rm(Rm),
+    Restore(Restore),
+}
+
+/// List my newest collections: outputs, logs and inputs of jobs, images, and what 'put' stored
+#[derive(Debug, Args)]
+pub struct List {
+    /// Those in the trash, with the time until they are gone
+    #[arg(long)]
+    pub trash: bool,
+    /// Only those with this name; % stands for any text
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Maximum number of collections
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub limit: u64,
+}
+
+/// Move collections to the trash, where the server keeps them for two weeks
+#[derive(Debug, Args)]
+pub struct Rm {
+    /// Uuid of the collection
+    #[arg(value_name = "UUID", required = true)]
+    pub uuids: Vec<String>,
+}
+
+/// Take collections out of the trash
+///
+/// A job that was removed does not come back, but its output and its log do.
+#[derive(Debug, Args)]
+pub struct Restore {
+    /// Uuid of the collection, see 'dispatch collection list --trash'
+    #[arg(value_name = "UUID", required = true)]
+    pub uuids: Vec<String>,
+}
+
+pub async fn run(args: Collections, session: &Session, out: Output) -> Result<(), CliError> {
+    match args.command {
+        CollectionCommand::List(args) => list(&args, session, out).await,
+        CollectionCommand::Rm(args) => remove(&args, session, out).await,
+        CollectionCommand::Restore(args) => restore(&args, session, out).await,
+    }
+}
+
+async fn list(args: &List, session: &Session, out: Output) -> Result<(), CliError> {
+    let client = &session.client;
+    let user = client.current_user().await?.uuid.to_string();
+    let mut query = Query::new()
+        .filter("owner_uuid", "=", &user)
+        .order("modified_at desc")
+        .limit(args.limit)
+        .counted();
+    if let Some(name) = &args.name {
+        query = query.filter("name", "like", name);
+    }
+    if args.trash {
+        query = query.filter("is_trashed", "=", true).include_trash();
+    }
+    let page = client.page::<Record>("collections", &query).await?;
+    if out.json {
+        let rows: Vec<Value> = page.items.iter().map(json_row).collect();
+        return out.json(&rows);
+    }
+    if page.items.is_empty() {
+        eprint_note(match args.trash {
+            true => "no such collections in the trash",
+            false => "no such collections",
+        });
+        return Ok(());
+    }
+    let now = Timestamp::now();
+    let last = if args.trash { "GONE IN" } else { "AGE" };
+    let shown = page.items.len() as u64;
+    let rows = page.items.iter().map(|collection| {
+        let time = match args.trash {
+            true => gone_at(collection).map(|at| at.duration_since(now)),
+            false => collection.created_at.map(|at| now.duration_since(at)),
+        };
+        let time = time.and_then(|time| time.try_into().ok());
+        vec![
+            collection.uuid.clone(),
+            strip_control(&collection.name),
+            collection.file_count.to_string(),
+            format_size(collection.file_size_total),
+            time.map(format_duration).unwrap_or_default(),
+        ]
+    });
+    let header = vec!["UUID", "NAME", "FILES", "SIZE", last];
+    out.narrow_table(header, rows.collect(), &["FILES", last])?;
+    if let Some(all) = page.items_available.filter(|all| *all > shown) {
+        eprint_note(&format!(
+            "{shown} of {all} collections; see more with --limit"
+        ));
+    }
+    Ok(())
+}
+
+fn json_row(collection: &Record) -> Value {
+    json!({
+        "uuid": collection.uuid, "name": collection.name, "files": collection.file_count,
+        "bytes": collection.file_size_total, "portable_data_hash": collection.portable_data_hash,
+        "created_at": collection.created_at, "gone_at": gone_at(collection),
+    })
+}
+
+/// When a collection in the trash is deleted.
+fn gone_at(collection: &Record) -> Option<Timestamp> {
+    collection.extra.get("delete_at")?.as_str()?.parse().ok()
+}
+
+async fn remove(args: &Rm, session: &Session, out: Output) -> Result<(), CliError> {
+    for uuid in &args.uuids {
+        exists(session, uuid).await?;
+        delete(&session.client, &format!("collections/{uuid}")).await?;
+        report(uuid, "in the trash", out)?;
+    }
+    if !out.json {
+        let number = plural(args.uuids.len() as u64, "collection");
+        eprint_note(&format!(
+            "{number} moved to the trash; take one out with: dispatch collection restore UUID"
+        ));
+    }
+    Ok(())
+}
+
+/// Fails if the collection is not there, or in the trash.
+async fn exists(session: &Session, uuid: &str) -> Result<(), CliError> {
+    let call = Call::get(format!("collections/{uuid}"));
+    match session.client.send::<Value>(call).await {
+        Err(error) if error.is_not_found() => Err(CliError::NoCollection(uuid.to_owned())),
+        found => Ok(found.map(drop)?),
+    }
+}
+
+async fn restore(args: &Restore, session: &Session, out: Output) -> Result<(), CliError> {
+    for uuid in &args.uuids {
+        // Another collection may have got its name meanwhile.
+        let call = Call::post(
+            format!("collections/{uuid}/untrash"),
+            json!({"ensure_unique_name": true}),
+        );
+        match session.client.send::<Value>(call).await {
+            Err(error) if error.is_not_found() => {
+                return Err(CliError::NoCollection(uuid.clone()));
+            }
+            restored => restored.map(drop)?,
+        }
+        report(uuid, "restored", out)?;
+    }
+    if !out.json {
+        let number = plural(args.uuids.len() as u64, "collection");
+        eprint_note(&format!(
+            "{number} restored; fetch one with: dispatch get UUID DIR"
+        ));
+    }
+    Ok(())
+}
+
+fn report(uuid: &str, state: &str, out: Output) -> Result<(), CliError> {
+    match out.json {
+        true => out.json(&json!({"uuid": uuid, "state": state})),
+        false => Ok(()),
+    }
+}

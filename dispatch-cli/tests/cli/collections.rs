@@ -1,0 +1,56 @@
+//! Collections are listed, removed, and restored from the trash.
+
+use serde_json::Value;
+
+use crate::fixture::Fixture;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_put_or_made_can_be_listed_removed_and_restored() {
+    let fixture = Fixture::with_image().await;
+    let list = async |more: &[&str]| -> Vec<Value> {
+        let flags = [&["--json", "collection", "list"], more].concat();
+        fixture.run(&flags).await.json().as_array().unwrap().clone()
+    };
+    std::fs::write(fixture.path("table"), "1 2 3").unwrap();
+    let put = fixture.run(&["put", "table", "--name", "my table"]).await;
+    let put = put.ok();
+    let uuid = put.split(' ').next().unwrap();
+    let job = fixture.submit("a").await;
+    fixture.start(&job).await;
+    fixture.finish(&job, 0, &[("file", "x")], &[]).await;
+
+    let table = fixture.run(&["collection", "ls"]).await.ok();
+    for word in ["my table", "Output of a", "5 B", uuid] {
+        assert!(table.contains(word), "no {word:?} in {table}");
+    }
+    let mine = list(&["--name", "my%"]).await;
+    assert_eq!((mine.len(), &mine[0]["bytes"]), (1, &5.into()));
+    assert!(mine[0]["gone_at"].is_null());
+    assert_eq!(list(&["--limit", "1"]).await.len(), 1);
+    assert!(list(&["--trash"]).await.is_empty());
+
+    let removed = fixture.run(&["collection", "rm", uuid]).await;
+    assert!(removed.err.contains("1 collection moved to the trash"));
+    fixture.run(&["rm", &job.id]).await.ok();
+    assert!(list(&["--name", "my%"]).await.is_empty());
+    let trash = list(&["--trash"]).await;
+    let named = |name: &str| trash.iter().find(|row| row["name"] == name).unwrap();
+    assert_eq!(named("my table")["uuid"], uuid);
+    assert!(named("my table")["gone_at"].is_string());
+    let output = named("Output of a")["uuid"].as_str().unwrap();
+    let again = fixture.run(&["collection", "rm", uuid]).await;
+    again.says(3, &["not a collection that exists"]);
+
+    let restored = fixture.run(&["collection", "restore", uuid, output]).await;
+    assert!(
+        restored.err.contains("2 collections restored"),
+        "{restored:?}"
+    );
+    let content = fixture.run(&["get", &format!("{output}:file"), "-"]).await;
+    assert_eq!(content.ok(), "x");
+    assert_eq!(list(&["--name", "my%"]).await.len(), 1);
+    let none = fixture
+        .run(&["collection", "restore", "local-4zz18-000000000000000"])
+        .await;
+    none.says(3, &["not a collection that exists"]);
+}
