@@ -28,6 +28,10 @@ pub struct Global {
     /// State directory of 'dispatch up' [default: $DISPATCH_STATE_DIR, or $XDG_STATE_HOME/dispatch]
     #[arg(long, global = true, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
+    /// Act as the administrator, who sees and changes the jobs of all users: for the account that
+    /// runs 'dispatch up'
+    #[arg(long, global = true)]
+    pub admin: bool,
     /// Print JSON instead of text
     #[arg(long, global = true)]
     pub json: bool,

@@ -48,7 +48,7 @@ pub fn shortage(state: &StateDir) -> Option<String> {
     let free = free(state.path())?;
     (free < MIN_FREE).then(|| {
         format!(
-            "the disk of {} is full ({} free): results wait until there is room; see what can be freed with: dispatch gc --empty-trash",
+            "the disk of {} has only {} free: results that need more wait until there is room; see what can be freed with: dispatch gc --empty-trash",
             state.path().display(),
             format_size(free)
         )

@@ -58,7 +58,7 @@ pub enum CliError {
     NotAdmin(String),
     #[error("user {0} exists already; make a token for this user with: dispatch user token {0}")]
     UserExists(String),
-    #[error("user {0} is disabled; add another name")]
+    #[error("user {0} is disabled; enable this user with: dispatch user enable {0}")]
     UserDisabled(String),
     #[error("there is no user {0}; see them with: dispatch user list")]
     NoUser(String),
@@ -87,16 +87,20 @@ pub enum CliError {
     #[error("{number} is the number of several jobs ({uuids}); use the uuid")]
     AmbiguousJob { number: u64, uuids: String },
     #[error(
-        "no image {0:?} is stored on this server; add it with 'dispatch image add {0} FILE', or see 'dispatch image list'"
+        "no image {name:?} is stored on this server{others}; add it with 'dispatch image add {name} FILE', or see 'dispatch image list'"
     )]
-    NoImage(String),
-    #[error("{0} is not a collection that exists and that this token may read")]
+    NoImage { name: String, others: String },
+    #[error(
+        "{0} is not a collection that exists and that this token may read; see also: dispatch collection list --trash"
+    )]
     NoCollection(String),
     #[error(
         "there is no {path:?} in collection {collection}; list its files with: dispatch get --list {collection}"
     )]
     NoPath { collection: String, path: String },
-    #[error("{0} does not exist on this machine, and is no collection uuid or portable data hash")]
+    #[error(
+        "{0} does not exist on this machine, and is no collection uuid or portable data hash; for the output of a job, take its uuid from: dispatch show ID"
+    )]
     NoFile(PathBuf),
     #[error("cannot read {path}: {source}")]
     Read { path: PathBuf, source: io::Error },
@@ -132,6 +136,8 @@ pub enum CliError {
     },
     #[error("image {image} is left alone: job {job} needs it")]
     ImageInUse { image: String, job: String },
+    #[error("collection {collection} is left alone: job {job} needs it")]
+    CollectionInUse { collection: String, job: String },
     #[error(
         "this server does not remove unused blocks by a command: it is no dispatch-api, or an old one"
     )]
@@ -175,7 +181,7 @@ impl CliError {
             | CliError::NoUser(_)
             | CliError::NoToken(_)
             | CliError::FormerContainer { .. }
-            | CliError::NoImage(_)
+            | CliError::NoImage { .. }
             | CliError::NoCollection(_)
             | CliError::NoPath { .. }
             | CliError::NoFile(_)

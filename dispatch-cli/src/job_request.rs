@@ -343,7 +343,7 @@ async fn commit(
             continue;
         }
         if lower.contains("image") && lower.contains("not found") {
-            return Err(CliError::NoImage(image.to_owned()));
+            return Err(store::missing(client, image).await);
         }
         return Err(CliError::Refused(message));
     }

@@ -6,7 +6,7 @@ use arvados_client::client::Call;
 use arvados_client::error::StatusCode;
 use arvados_client::filter::Query;
 use arvados_client::records::{Container, ContainerRequest, RequestState};
-use arvados_client::{Client, ContainerUuid};
+use arvados_client::{Client, ContainerRequestUuid, ContainerUuid};
 use serde_json::{Map, Value, json};
 
 use crate::error::CliError;
@@ -89,6 +89,16 @@ async fn newest_with_name(
         ));
     }
     Ok(newest)
+}
+
+/// The name of the job that a property of another one refers to; its uuid if that cannot be read.
+pub async fn name_in(client: &Client, job: &Job, property: &str) -> Option<String> {
+    let uuid = job.property(property)?.to_owned();
+    let Ok(request) = ContainerRequestUuid::parse(&uuid) else {
+        return Some(uuid);
+    };
+    let other = find(client, &JobId::Request(request)).await;
+    Some(other.map_or(uuid, |other| other.name()))
 }
 
 /// Error for a container that no request refers to. After some failures the server gives a request

@@ -69,7 +69,8 @@ fn main() -> ExitCode {
         Ok(exit) => exit,
         Err(failure) if failure.is_closed_pipe() => Exit::Ok,
         Err(failure) => {
-            printer::eprint_note(&format!("dispatch: {failure}"));
+            let sentence = text::without_error_numbers(&failure.to_string());
+            printer::eprint_note(&format!("dispatch: {sentence}"));
             match failure.exit() {
                 exit @ (Exit::Usage | Exit::Interrupted) => exit,
                 // Any other status could be taken for the exit code of the job.

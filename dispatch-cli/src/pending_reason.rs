@@ -62,15 +62,21 @@ impl PendingReasons {
         job: &Job,
         now: Instant,
     ) -> Option<PendingReason> {
-        if let Some(text) = session.local.as_ref().and_then(disk_usage::shortage) {
+        let is_pending = matches!(job.state(), JobState::Queued | JobState::Locked);
+        let local = match is_pending {
+            true => self.of_local_dispatcher(session, job, now).await,
+            false => None,
+        };
+        // Room on the disk does not help a job that can never start.
+        let is_final = |reason: &PendingReason| reason.kind == ReasonKind::Final;
+        if !local.as_ref().is_some_and(is_final)
+            && let Some(text) = session.local.as_ref().and_then(disk_usage::shortage)
+        {
             let kind = ReasonKind::FullDisk;
             return Some(PendingReason { text, kind });
         }
-        if !matches!(job.state(), JobState::Queued | JobState::Locked) {
-            return None;
-        }
-        if let Some(reason) = self.of_local_dispatcher(session, job, now).await {
-            return Some(reason);
+        if !is_pending || local.is_some() {
+            return local;
         }
         let text = match reason_in_record(job) {
             Some(text) => Some(text),

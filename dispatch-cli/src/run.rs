@@ -21,7 +21,10 @@ pub async fn run(cli: Cli) -> Result<Exit, CliError> {
     };
     let named = cli.global.state_dir();
     let state = || StateDir::locate(named.as_deref());
-    let session = || Session::open(named.as_deref());
+    let session = || match cli.global.admin {
+        true => Session::open_admin(named.as_deref()),
+        false => Session::open(named.as_deref()),
+    };
     match cli.command {
         Command::Up(up) => up::run(up, state()?).await?,
         Command::Env(_) => env::run(&state()?, out)?,

@@ -14,7 +14,7 @@ use clap::Args;
 use jiff::Timestamp;
 
 use crate::error::CliError;
-use crate::job::Job;
+use crate::job::{Job, JobState};
 use crate::job_id::{JobId, JobIdError};
 use crate::jobs;
 use crate::printer::eprint_note;
@@ -46,7 +46,7 @@ pub struct Selection {
 /// The jobs that a command can change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// Those that the server has not ended.
+    /// Of a kind: those that have not ended.
     Open,
     /// All.
     Any,
@@ -149,7 +149,10 @@ impl Selection {
             query = query.filter("state", "=", state);
         }
         let mut found = jobs::own(client, query).await?;
+        let has_ended = |job: &Job| matches!(job.state(), JobState::Complete | JobState::Cancelled);
         found.retain(|job| !self.failed || job.has_failed());
+        // A job that was killed before it started stays Committed.
+        found.retain(|job| scope == Scope::Any || self.failed || !has_ended(job));
         Ok(found)
     }
 }

@@ -20,6 +20,22 @@ pub fn strip_control(text: &str) -> String {
         .collect()
 }
 
+/// Leaves out the numbers that the standard library adds to errors of the system, like
+/// " (os error 13)".
+pub fn without_error_numbers(text: &str) -> String {
+    let mut parts = text.split(" (os error ");
+    let mut result = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(')') {
+            Some((number, rest)) if number.bytes().all(|b| b.is_ascii_digit()) => {
+                result.push_str(rest);
+            }
+            _ => result.push_str(&format!(" (os error {part}")),
+        }
+    }
+    result
+}
+
 /// The output of a job for a terminal: without the control characters that could drive it. Carriage
 /// returns of progress bars stay, too.
 pub fn for_terminal(output: &[u8]) -> String {
@@ -31,6 +47,19 @@ pub fn for_terminal(output: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_of_system_errors_are_left_out() {
+        for (text, shown) in [
+            ("no", "no"),
+            ("x: Permission denied (os error 13)", "x: Permission denied"),
+            ("a (os error 2), b (os error 28)", "a, b"),
+            ("a (os error x) b", "a (os error x) b"),
+            ("a (os error ", "a (os error "),
+        ] {
+            assert_eq!(without_error_numbers(text), shown);
+        }
+    }
 
     #[test]
     fn escape_sequences_lose_their_escape() {

@@ -68,6 +68,9 @@ pub struct State {
     pub(crate) jobs: BTreeMap<ContainerUuid, TrackedJob>,
     /// Containers that this process is starting right now.
     pub(crate) starting: BTreeSet<ContainerUuid>,
+    /// Containers that were locked and then found their room taken by another dispatcher, and what
+    /// they wait for.
+    pub(crate) without_room: BTreeMap<ContainerUuid, String>,
     /// The last scan of the job directories, until upkeep acts on it.
     pub(crate) last_scan: Option<Scan>,
 }
@@ -134,6 +137,7 @@ impl Local {
             said: None,
             jobs: BTreeMap::new(),
             starting: BTreeSet::new(),
+            without_room: BTreeMap::new(),
             last_scan: None,
         };
         let program = &crunch_run.program;

@@ -1,6 +1,7 @@
 //! The local scheduler's answers to dispatch-core: one detached crunch-run per container, found
 //! again by its directory.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use arvados_client::{ContainerUuid, TokenUuid};
 use crunch_contract::ExitCode;
 use crunch_contract::job_dir::LOG_DIR;
 use dispatch_core::model::resources::{Admission, Capacity, ResourceRequest, Resources};
+use dispatch_core::model::scheduling::{PendingOutlook, PendingReason};
 use dispatch_core::model::world::{Job, JobId};
 use dispatch_core::scheduler::submit_host::SubmitHost;
 use dispatch_core::scheduler::{
@@ -87,6 +89,9 @@ impl Scheduler for Local {
             })
             .collect();
         let answers = admit(capacity, &running, &waiting, now);
+        state
+            .without_room
+            .retain(|container, _| locked.iter().any(|(c, _)| c.container == *container));
         let is_later = |answer: &Admission| matches!(answer, Admission::Later(_));
         // A container that was locked, and then found its room taken, goes before.
         let first = match locked.first() {
@@ -112,6 +117,18 @@ impl Scheduler for Local {
         answers
             .into_iter()
             .map(|answer| name_others(answer, elsewhere, next != ResourceVector::default()))
+            .collect()
+    }
+
+    fn pending_reasons(&self) -> BTreeMap<ContainerUuid, PendingReason> {
+        let state = self.shared.state();
+        let reason = |text: &String| PendingReason {
+            outlook: PendingOutlook::Transient,
+            text: text.clone(),
+        };
+        let waiting = state.without_room.iter();
+        waiting
+            .map(|(container, text)| (container.clone(), reason(text)))
             .collect()
     }
 
@@ -341,3 +358,6 @@ fn describe_exit(exit: CrunchRunExit, dir: &Path) -> String {
         CrunchRunExit::NeverStarted => "crunch-run did not start".into(),
     }
 }
+
+#[cfg(test)]
+mod tests;

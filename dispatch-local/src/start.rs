@@ -25,7 +25,7 @@ use crate::resources::ResourceVector;
 enum NoRoom {
     /// Another dispatcher of this machine was faster. The container keeps its lock and goes on
     /// waiting: locks are few.
-    Others,
+    Others(String),
     Here(String),
 }
 
@@ -52,7 +52,11 @@ impl Shared {
         }
         let record = match self.reserve(&order, load).await {
             Ok(record) => record,
-            Err(NoRoom::Others) => return Err(SchedulerError::NotTried { container }),
+            Err(NoRoom::Others(reason)) => {
+                let mut state = self.state();
+                state.without_room.insert(container.clone(), reason);
+                return Err(SchedulerError::NotTried { container });
+            }
             Err(NoRoom::Here(detail)) => return Err(refused(detail)),
         };
         let started = self.try_start(&dir, &record, &order).await;
@@ -133,13 +137,13 @@ impl Shared {
                     .iter()
                     .map(|kind| kind.describe(load.get(*kind)))
                     .collect();
+                let kinds = kinds.join(" and ");
                 let alone = Reservation::allocate(&state.machine, reservations.iter(), load);
                 match alone {
-                    Ok(_) => NoRoom::Others,
-                    Err(_) => NoRoom::Here(format!(
-                        "not enough is free for {} now",
-                        kinds.join(" and ")
+                    Ok(_) => NoRoom::Others(format!(
+                        "waits for {kinds}, which a job of others on this machine took first"
                     )),
+                    Err(_) => NoRoom::Here(format!("not enough is free for {kinds} now")),
                 }
             })?;
         let record = JobRecord {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::claim::Claim;
 use super::context::Attempt;
+use super::runtime_status::Status;
 use crate::logs::{Pump, RESULT};
 use crate::stats::{Sampler, Summary};
 use crate::verdict::result::{self, ResultInput};
@@ -66,7 +67,7 @@ impl Attempt<'_> {
         self.run_log.close(verdict.state.as_str());
     }
 
-    pub(super) async fn drain(&self, name: &str, pump: Option<Pump>) {
+    pub(super) async fn drain(&self, name: &str, pump: Option<Pump>, status: &Status) {
         let Some(pump) = pump else {
             return;
         };
@@ -78,8 +79,9 @@ impl Attempt<'_> {
             ));
         }
         if let Some(error) = pumped.error {
-            self.run_log
-                .write(format!("The log of {name} is not complete: {error}"));
+            let sentence = format!("the log of {name} is not complete: {error}");
+            self.run_log.write(format!("Warning: {sentence}"));
+            status.warn(sentence);
         }
     }
 }

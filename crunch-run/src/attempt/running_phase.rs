@@ -163,8 +163,8 @@ impl Attempt<'_> {
         undelivered_run.status = status.final_status();
         // Saved before every step that may take long.
         self.save_undelivered_record(&undelivered_run);
-        self.drain("stdout", leftovers.pumps.stdout).await;
-        self.drain("stderr", leftovers.pumps.stderr).await;
+        self.drain("stdout", leftovers.pumps.stdout, &status).await;
+        self.drain("stderr", leftovers.pumps.stderr, &status).await;
         self.log_usage(run.ending.exit(), &run.usage, claim);
         self.give_files(engine, Some(&run.fetched.image), scratch)
             .await;

@@ -232,7 +232,16 @@ async fn a_container_that_fills_the_disk_of_its_log_still_has_its_verdict_and_th
     let says = |words: &str| assert!(text.contains(words), "{words}: {text}");
     says("Container exited with status code 3");
     says("scratch space was full");
-    says("The log of stdout is not complete: No space left on device");
+    says("Warning: the log of stdout is not complete: No space left on device");
+    let status = &world.record(&job).await.runtime_status;
+    let warnings =
+        [&status.warning, &status.warning_detail].map(|text| text.clone().unwrap_or_default());
+    assert!(
+        warnings
+            .concat()
+            .contains("the log of stdout is not complete"),
+        "{warnings:?}"
+    );
     let result: Value = serde_json::from_str(file(&log, "result.json")).unwrap();
     assert_eq!(result["exit_code"], 3);
     let output = world.output(&job).await;

@@ -87,12 +87,24 @@ fn authenticate_stored(
     }
     let user = rows::fetch(connection, &schema::USERS, token.text("owner_uuid"))?
         .ok_or(ApiError::NotLoggedIn)?;
+    let own_container = match token.some_text("container_of") {
+        Some(uuid) => Some((uuid, has_token(connection, uuid, token.uuid())?)),
+        None => None,
+    };
     if !user.bool("is_active") {
-        return Err(ApiError::UserDisabled(user.text("username").to_owned()));
+        let is_kept = match own_container {
+            Some((uuid, true)) if rules.containers_outlast_users => {
+                is_without_api(connection, uuid)?
+            }
+            _ => false,
+        };
+        if !is_kept {
+            return Err(ApiError::UserDisabled(user.text("username").to_owned()));
+        }
     }
-    let container_uuid = match token.some_text("container_of") {
-        Some(uuid) if has_token(connection, uuid, token.uuid())? => Some(uuid.to_owned()),
-        Some(_) => return Err(ApiError::NotLoggedIn),
+    let container_uuid = match own_container {
+        Some((uuid, true)) => Some(uuid.to_owned()),
+        Some((_, false)) => return Err(ApiError::NotLoggedIn),
         None => container_of_supplied_token(connection, &token, parts.container)?,
     };
     let container_shaped =
@@ -131,6 +143,14 @@ fn has_token(connection: &Connection, container: &str, token_uuid: &str) -> Resu
     let mut statement =
         connection.prepare_cached("SELECT 1 FROM containers WHERE uuid = ?1 AND auth_uuid = ?2")?;
     Ok(statement.exists([container, token_uuid])?)
+}
+
+/// Whether the container itself has no token: only crunch-run does.
+fn is_without_api(connection: &Connection, container: &str) -> Result<bool> {
+    let mut statement = connection.prepare_cached(
+        "SELECT 1 FROM containers WHERE uuid = ?1 AND NOT coalesce(json_extract(runtime_constraints, '$.API'), 0)",
+    )?;
+    Ok(statement.exists([container])?)
 }
 
 /// The container of a token that a user supplied for it. The token counts only when sent with the

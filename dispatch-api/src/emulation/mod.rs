@@ -69,6 +69,9 @@ pub struct Rules {
     pub permanent_failures: bool,
     /// Whether the token of a disabled user is told so, and not refused as unknown.
     pub reports_disabled_users: bool,
+    /// Whether the container of a disabled user keeps its token, by which its output is saved. A
+    /// container with access to the API never does.
+    pub containers_outlast_users: bool,
 }
 
 /// The rules of this server.
@@ -95,6 +98,7 @@ pub static DISPATCH_API: Rules = Rules {
     faults: false,
     permanent_failures: true,
     reports_disabled_users: true,
+    containers_outlast_users: true,
 };
 
 /// The rules of Arvados 3.2.
@@ -120,6 +124,7 @@ pub static ARVADOS_3: Rules = Rules {
     faults: true,
     permanent_failures: false,
     reports_disabled_users: false,
+    containers_outlast_users: false,
 };
 
 impl Rules {

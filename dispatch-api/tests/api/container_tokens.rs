@@ -7,13 +7,18 @@ use crate::fixture::{Api, Fixture, v2};
 
 /// A running container of `owner`, and its token.
 async fn running(fixture: &Fixture, owner: &Api) -> (String, Api) {
+    running_with(fixture, owner, false).await
+}
+
+async fn running_with(fixture: &Fixture, owner: &Api, api: bool) -> (String, Api) {
     let put = owner.raw(Method::PUT, "/acbd18db4cc2f85cedef654fccc4a4d8");
     let locator = owner.send(put.body("foo")).await.ok();
     let manifest = format!(". {} 0:3:image.tar\n", locator.as_str().unwrap().trim());
     let image = json!({"collection": {"manifest_text": manifest}});
     let image = owner.post("collections", image).await.ok();
     let image = &image["portable_data_hash"];
-    let request = json!({"use_existing": false, "container_image": image});
+    let constraints = json!({"vcpus": 1, "ram": 1 << 20, "API": api});
+    let request = json!({"use_existing": false, "container_image": image, "runtime_constraints": constraints});
     let request = crate::fixture::submit(owner, request).await.ok();
     let uuid = request["container_uuid"].as_str().unwrap().to_owned();
     fixture.admin.lock(&uuid).await.ok();
@@ -235,5 +240,38 @@ async fn a_narrow_token_creates_none_that_may_do_more() {
     for path in [path_of(&narrow), path_of(&alice), path_of(&fixture.admin)] {
         let wide = json!({"scopes": ["all"]});
         narrow.put(&path, wide).await.error_of(403);
+    }
+}
+
+/// crunch-run saves the output of a container with the token of the container.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_container_of_a_disabled_user_keeps_its_token_unless_it_may_use_it_itself() {
+    for (fixture, outlasts) in [
+        (Fixture::new().await, true),
+        (Fixture::as_arvados().await, false),
+    ] {
+        let ana = fixture.plain_user("ana").await;
+        let (uuid, token) = running(&fixture, &ana).await;
+        let (_, with_api) = running_with(&fixture, &ana, true).await;
+        let user = ana.get("users/current").await.ok();
+        let path = format!("users/{}", user["uuid"].as_str().unwrap());
+        let disable = json!({"user": {"is_active": false}});
+        fixture.admin.put(&path, disable).await.ok();
+        let refusal = if outlasts { 403 } else { 401 };
+        let output = || json!({"collection": {"name": "output", "manifest_text": ""}});
+        with_api
+            .post("collections", output())
+            .await
+            .error_of(refusal);
+        ana.post("collections", output()).await.error_of(refusal);
+        let saved = token.post("collections", output()).await;
+        if !outlasts {
+            saved.error_of(refusal);
+            continue;
+        }
+        assert_eq!(saved.ok()["owner_uuid"], user["uuid"]);
+        let ended = json!({"state": "Cancelled"});
+        fixture.admin.change(&uuid, ended).await.ok();
+        token.post("collections", output()).await.error_of(403);
     }
 }

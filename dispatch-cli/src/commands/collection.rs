@@ -4,16 +4,23 @@
 use arvados_client::client::Call;
 use arvados_client::filter::Query;
 use arvados_client::records::Collection as Record;
+use arvados_client::{Client, ContainerUuid};
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::rm::user_of;
 use crate::delete::delete;
 use crate::error::CliError;
+use crate::jobs;
 use crate::printer::{Output, eprint_note};
 use crate::session::Session;
 use crate::text::{plural, strip_control};
 use units::{format_duration, format_size};
+
+/// Number of collections that are asked for at once, and how often.
+const PAGE: u64 = 1000;
+const MAX_PAGES: u64 = 20;
 
 /// List and remove collections of files, and restore them from the trash
 #[derive(Debug, Args)]
@@ -77,20 +84,19 @@ async fn list(args: &List, session: &Session, out: Output) -> Result<(), CliErro
     let mut query = Query::new()
         .filter("owner_uuid", "=", &user)
         .order("modified_at desc")
-        .limit(args.limit)
-        .counted();
+        .order("uuid desc");
     if let Some(name) = &args.name {
         query = query.filter("name", "like", name);
     }
     if args.trash {
         query = query.filter("is_trashed", "=", true).include_trash();
     }
-    let page = client.page::<Record>("collections", &query).await?;
+    let (found, has_more) = newest(client, query, args.limit as usize).await?;
     if out.json {
-        let rows: Vec<Value> = page.items.iter().map(json_row).collect();
+        let rows: Vec<Value> = found.iter().map(json_row).collect();
         return out.json(&rows);
     }
-    if page.items.is_empty() {
+    if found.is_empty() {
         eprint_note(match args.trash {
             true => "no such collections in the trash",
             false => "no such collections",
@@ -99,8 +105,7 @@ async fn list(args: &List, session: &Session, out: Output) -> Result<(), CliErro
     }
     let now = Timestamp::now();
     let last = if args.trash { "GONE IN" } else { "AGE" };
-    let shown = page.items.len() as u64;
-    let rows = page.items.iter().map(|collection| {
+    let rows = found.iter().map(|collection| {
         let time = match args.trash {
             true => gone_at(collection).map(|at| at.duration_since(now)),
             false => collection.created_at.map(|at| now.duration_since(at)),
@@ -116,12 +121,45 @@ async fn list(args: &List, session: &Session, out: Output) -> Result<(), CliErro
     });
     let header = vec!["UUID", "NAME", "FILES", "SIZE", last];
     out.narrow_table(header, rows.collect(), &["FILES", last])?;
-    if let Some(all) = page.items_available.filter(|all| *all > shown) {
-        eprint_note(&format!(
-            "{shown} of {all} collections; see more with --limit"
-        ));
+    if has_more {
+        let shown = plural(found.len() as u64, "collection");
+        eprint_note(&format!("the newest {shown}; see more with --limit"));
     }
     Ok(())
+}
+
+/// The first collections that match, and whether there are more. What crunch-run has stored for the
+/// server to copy is left out.
+async fn newest(
+    client: &Client,
+    query: Query,
+    limit: usize,
+) -> Result<(Vec<Record>, bool), CliError> {
+    let mut found = Vec::new();
+    for page_number in 0..MAX_PAGES {
+        let query = query.clone().limit(PAGE).offset(page_number * PAGE);
+        let page = client.page::<Record>("collections", &query).await?;
+        let is_last = (page.items.len() as u64) < PAGE;
+        found.extend(
+            page.items
+                .into_iter()
+                .filter(|record| !is_original(&record.name)),
+        );
+        if is_last || found.len() > limit {
+            break;
+        }
+    }
+    let has_more = found.len() > limit;
+    found.truncate(limit);
+    Ok((found, has_more))
+}
+
+/// Whether crunch-run gave this name to a collection in the trash, from which the server makes the
+/// output or the log of each request.
+fn is_original(name: &str) -> bool {
+    let of = |beginning| name.strip_prefix(beginning);
+    let container = of("output for ").or_else(|| of("logs for "));
+    container.is_some_and(|uuid| ContainerUuid::parse(uuid).is_ok())
 }
 
 fn json_row(collection: &Record) -> Value {
@@ -138,8 +176,15 @@ fn gone_at(collection: &Record) -> Option<Timestamp> {
 }
 
 async fn remove(args: &Rm, session: &Session, out: Output) -> Result<(), CliError> {
+    let open = jobs::open(&session.client).await?;
     for uuid in &args.uuids {
         exists(session, uuid).await?;
+        if let Some(job) = user_of(&session.client, uuid, &open).await? {
+            return Err(CliError::CollectionInUse {
+                collection: uuid.clone(),
+                job,
+            });
+        }
         delete(&session.client, &format!("collections/{uuid}")).await?;
         report(uuid, "in the trash", out)?;
     }

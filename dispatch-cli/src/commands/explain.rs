@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::disk_usage;
 use crate::earlier_containers;
 use crate::error::CliError;
-use crate::job::{Job, JobState};
+use crate::job::{Job, JobState, RETRIED_PROPERTY};
 use crate::job_id::JobId;
 use crate::jobs;
 use crate::local_status::{self, StatusReply};
@@ -44,7 +44,12 @@ pub async fn run(args: Explain, session: &Session, out: Output) -> Result<(), Cl
         _ => Vec::new(),
     };
     let now = Timestamp::now();
+    let retried = jobs::name_in(client, &job, RETRIED_PROPERTY).await;
     let mut sentences = sentences(&job, &dispatcher, server.as_deref(), last, now);
+    match retried {
+        Some(other) => sentences.push(format!("It was submitted once more as job {other}.")),
+        None => sentences.extend(retry_hint(&job)),
+    }
     if !job.state().is_over() {
         sentences.extend(session.local.as_ref().and_then(disk_usage::shortage));
     }
@@ -190,11 +195,14 @@ fn sentences(
     if matches!(state, JobState::Complete | JobState::Cancelled) && job.request.log_uuid.is_some() {
         lines.push(format!("See its log with: dispatch logs {name}"));
     }
-    let has_error = container.is_some_and(|c| c.runtime_status.error.is_some());
-    if state == JobState::Cancelled && has_error {
-        lines.push(format!("Submit it once more with: dispatch retry {name}"));
-    }
     lines
+}
+
+/// How to have the job run again, if it was cancelled by an error.
+fn retry_hint(job: &Job) -> Option<String> {
+    let name = job.name();
+    let was_cancelled = job.state() == JobState::Cancelled && job.error().is_some();
+    was_cancelled.then(|| format!("Submit it once more with: dispatch retry {name}"))
 }
 
 /// A log entry of a dispatcher in words.
@@ -237,9 +245,16 @@ fn state_sentence(job: &Job, state: JobState, now: Timestamp) -> String {
             None => format!("Job {name} is complete without an exit code."),
         },
         JobState::Cancelled => {
-            let ran = match started {
-                Some(_) => "its command did not end by itself",
-                None => "its command did not run",
+            let exit = job
+                .container
+                .as_ref()
+                .and_then(|container| container.exit_code);
+            let ran = match (started, exit) {
+                (Some(_), Some(code)) => {
+                    format!("its command ended with exit code {code}{}", signal(code))
+                }
+                (Some(_), None) => "its command did not end by itself".to_owned(),
+                (None, _) => "its command did not run".to_owned(),
             };
             match job.was_killed() {
                 true => format!("Job {name} was stopped by 'dispatch kill'; {ran}."),

@@ -15,6 +15,8 @@ use crate::session::Session;
 use crate::text::plural;
 use units::{format_duration, format_size};
 
+/// The command that frees the space of what was just removed.
+pub const FREE_SPACE: &str = "dispatch gc --delete --empty-trash --older-than 0s";
 /// Timeout of one call, which removes up to 20,000 blocks.
 const CALL_TIMEOUT: Duration = Duration::from_secs(900);
 

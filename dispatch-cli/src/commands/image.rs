@@ -7,6 +7,7 @@ use image_archive::architecture;
 use jiff::Timestamp;
 use serde_json::json;
 
+use super::gc::FREE_SPACE;
 use crate::error::CliError;
 use crate::image::remove::{self, Removed};
 use crate::image::{ImageError, ImageName, ImageSource, store};
@@ -94,7 +95,7 @@ async fn run_rm(args: Rm, session: &Session, out: Output) -> Result<(), CliError
             continue;
         }
         eprint_note(&match is_image {
-            true => format!("image {name} removed"),
+            true => format!("image {name} removed; free its space with: {FREE_SPACE}"),
             false => format!("name {name} removed; the image has other names"),
         });
     }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::disk_usage::DiskUsage;
 use crate::error::CliError;
 use crate::job::KILLED_PROPERTY;
-use crate::local_status::{self, Resources, StatusReply};
+use crate::local_status::{self, Resources, Status, StatusReply};
 use crate::printer::Output;
 use crate::session::Session;
 use crate::supervise::engine_check;
@@ -32,24 +32,39 @@ struct Counts {
     running: u64,
 }
 
+impl Counts {
+    /// The containers of all users that the dispatcher of this machine knows.
+    fn of_dispatcher(status: &Status) -> Self {
+        let count = |state: &str| {
+            let rows = status.containers.iter();
+            rows.filter(|row| row.state == state && row.priority > 0)
+                .count() as u64
+        };
+        Self {
+            waiting: count("Queued"),
+            held: 0,
+            locked: count("Locked"),
+            running: count("Running"),
+        }
+    }
+}
+
 pub async fn run(session: &Session, out: Output) -> Result<(), CliError> {
     let client = &session.client;
-    let containers = |state: &'static str, held: bool| number_of(client, state, held);
-    let (user, discovery, waiting, held, killed, locked, running, dispatcher) = tokio::join!(
+    let containers = |state: &'static str| number_of(client, state);
+    let (user, discovery, waiting, held, locked, running, dispatcher) = tokio::join!(
         client.current_user(),
         client.discovery(),
-        containers("Queued", false),
-        containers("Queued", true),
-        number_of_killed(client),
-        containers("Locked", false),
-        containers("Running", false),
+        containers("Queued"),
+        number_of_held(client),
+        containers("Locked"),
+        containers("Running"),
         local_status::fetch(session),
     );
     let (user, discovery) = (user?, discovery?);
     let counts = Counts {
         waiting: waiting?,
-        // The server keeps the container of a job that was killed before it started.
-        held: held?.saturating_sub(killed?),
+        held: held?,
         locked: locked?,
         running: running?,
     };
@@ -128,8 +143,20 @@ pub async fn run(session: &Session, out: Output) -> Result<(), CliError> {
         out.line("Dispatcher  does not answer; see the log")?;
     }
     let Some(status) = status else {
+        if session.local.is_none() {
+            out.line(
+                "Capacity    not known here: only the account that runs the dispatcher sees it",
+            )?;
+        }
         return Ok(());
     };
+    let of_all = Counts::of_dispatcher(status);
+    if of_all.running > counts.running || of_all.waiting > counts.waiting {
+        out.line(&format!(
+            "All users   {} running, {} starting, {} waiting; see them with: dispatch --admin list",
+            of_all.running, of_all.locked, of_all.waiting
+        ))?;
+    }
     if let Some(error) = &status.error {
         out.line(&format!("Dispatcher  {}", strip_control(error)))?;
     }
@@ -161,27 +188,30 @@ fn display_name(user: &User) -> String {
     }
 }
 
-/// Number of containers in a state; of Queued ones, those on hold or the others.
-pub async fn number_of(client: &Client, state: &str, held: bool) -> Result<u64, CliError> {
+/// Number of containers in a state; of Queued ones, those that are not on hold.
+pub async fn number_of(client: &Client, state: &str) -> Result<u64, CliError> {
     let mut query = Query::new().filter("state", "=", state).counted().limit(0);
     if state == "Queued" {
-        query = query.filter("priority", if held { "=" } else { ">" }, 0);
+        query = query.filter("priority", ">", 0);
     }
     let page = client.page::<Container>("containers", &query).await?;
     Ok(page.items_available.unwrap_or(0))
 }
 
-/// Number of jobs that were killed before they started.
-async fn number_of_killed(client: &Client) -> Result<u64, CliError> {
-    let query = Query::new()
+/// Number of requests that wait with priority 0, without those of jobs that were killed.
+async fn number_of_held(client: &Client) -> Result<u64, CliError> {
+    let count = async |query: Query| {
+        let page = client
+            .page::<ContainerRequest>("container_requests", &query.counted().limit(0))
+            .await?;
+        Ok::<_, CliError>(page.items_available.unwrap_or(0))
+    };
+    let stopped = Query::new()
         .filter("state", "=", "Committed")
-        .filter(&format!("properties.{KILLED_PROPERTY}"), "=", true)
-        .counted()
-        .limit(0);
-    let page = client
-        .page::<ContainerRequest>("container_requests", &query)
-        .await?;
-    Ok(page.items_available.unwrap_or(0))
+        .filter("priority", "=", 0);
+    let killed = format!("properties.{KILLED_PROPERTY}");
+    let killed = count(stopped.clone().filter(&killed, "=", true)).await?;
+    Ok(count(stopped).await?.saturating_sub(killed))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use arvados_client::Client;
 use clap::Args;
 use serde_json::json;
 
+use super::gc::FREE_SPACE;
 use crate::collection;
 use crate::delete::delete;
 use crate::error::CliError;
@@ -53,10 +54,8 @@ pub async fn run(args: Rm, session: &Session, out: Output) -> Result<(), CliErro
     if !out.json {
         let jobs = plural(removed, "job");
         let hint = match removed {
-            0 => "",
-            _ => {
-                "; free the space of outputs and logs with: dispatch gc --delete --empty-trash --older-than 0s"
-            }
+            0 => String::new(),
+            _ => format!("; free the space of outputs and logs with: {FREE_SPACE}"),
         };
         eprint_note(&format!("{jobs} removed{hint}"));
     }
@@ -69,16 +68,23 @@ async fn user_of_output(
     job: &Job,
     open: &[Job],
 ) -> Result<Option<String>, CliError> {
-    let Some(uuid) = job
-        .request
-        .output_uuid
-        .as_ref()
-        .filter(|_| !open.is_empty())
-    else {
+    match &job.request.output_uuid {
+        Some(uuid) => user_of(client, uuid.as_str(), open).await,
+        None => Ok(None),
+    }
+}
+
+/// The name of an open job that has the collection as an input.
+pub async fn user_of(
+    client: &Client,
+    uuid: &str,
+    open: &[Job],
+) -> Result<Option<String>, CliError> {
+    if open.is_empty() {
         return Ok(None);
-    };
-    let pdh = collection::portable_data_hash(client, uuid.as_str()).await?;
-    let names = |text: &str| text == uuid.as_str() || Some(text) == pdh.as_deref();
+    }
+    let pdh = collection::portable_data_hash(client, uuid).await?;
+    let names = |text: &str| text == uuid || Some(text) == pdh.as_deref();
     let user = open.iter().find(|job| {
         let mut mounts = job.request.mounts.values();
         mounts.any(|mount| names(&mount.uuid) || names(&mount.portable_data_hash))

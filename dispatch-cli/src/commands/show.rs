@@ -47,6 +47,13 @@ pub async fn run(args: Show, session: &Session, out: Output) -> Result<(), CliEr
     }
     let names = OwnerNames::of(client, std::slice::from_ref(&job)).await;
     let mut rows = rows(&job, &names, result.as_ref(), Timestamp::now());
+    for (title, property) in [
+        ("Retry of", RETRY_OF_PROPERTY),
+        ("Retried as", RETRIED_PROPERTY),
+    ] {
+        let other = jobs::name_in(client, &job, property).await;
+        rows.extend(other.map(|other| (title, format!("job {other}"))));
+    }
     let earlier = earlier_containers::lines(client, &job).await;
     if !earlier.is_empty() {
         rows.push(("Earlier ones", earlier.join("\n")));
@@ -84,7 +91,10 @@ fn rows(
     row("Activity", status.and_then(|s| s.activity.clone()));
     row("Exit code", job.exit_code().map(|c| c.to_string()));
     row("Error", status.and_then(|s| s.error.clone()));
-    row("Detail", status.and_then(|s| s.error_detail.clone()));
+    row(
+        "Detail",
+        status.and_then(|s| Some(without_uuid(s.error_detail.as_deref()?, job))),
+    );
     row("Warning", status.and_then(|s| s.warning.clone()));
     row(
         "Warning detail",
@@ -104,9 +114,6 @@ fn rows(
             )),
         );
     }
-    let other = |property| job.property(property).map(str::to_owned);
-    row("Retry of", other(RETRY_OF_PROPERTY));
-    row("Retried as", other(RETRIED_PROPERTY));
     row("Priority", Some(request.priority.to_string()));
     row("Image", Some(request.container_image.clone()));
     row(
@@ -160,6 +167,21 @@ fn rows(
     );
     row("Log", request.log_uuid.as_ref().map(ToString::to_string));
     rows
+}
+
+/// Details without the container's uuid, which begins each line of a log.
+fn without_uuid(detail: &str, job: &Job) -> String {
+    let uuid = job
+        .request
+        .container_uuid
+        .as_ref()
+        .map(|uuid| format!("{uuid} "));
+    let lines = detail.trim_end().lines();
+    let lines = lines.map(|line| match &uuid {
+        Some(uuid) => line.replacen(uuid.as_str(), "", 1),
+        None => line.to_owned(),
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 fn needs(job: &Job) -> String {

@@ -29,6 +29,7 @@ pub enum UserCommand {
     #[command(visible_alias = "ls")]
     List(List),
     Disable(Disable),
+    Enable(Enable),
     Token(Token),
 }
 
@@ -49,9 +50,17 @@ pub struct List {}
 
 /// Disable a user: all tokens of the user stop working at once
 ///
-/// Running jobs of the user continue, and what the user stored stays.
+/// Jobs of the user go on, and what the user stored stays. Only jobs with --network lose their
+/// access to the API, and with it their output. Stop them with 'dispatch --admin kill UUID'.
 #[derive(Debug, Args)]
 pub struct Disable {
+    /// Login name
+    pub name: String,
+}
+
+/// Enable a disabled user: the tokens of the user work again
+#[derive(Debug, Args)]
+pub struct Enable {
     /// Login name
     pub name: String,
 }
@@ -77,6 +86,7 @@ pub async fn run(args: Users, session: &Session, out: Output) -> Result<(), CliE
         UserCommand::Add(add) => run_add(add, client, out).await,
         UserCommand::List(_) => run_list(client, out).await,
         UserCommand::Disable(disable) => run_disable(&disable.name, &admin, client, out).await,
+        UserCommand::Enable(enable) => run_enable(&enable.name, client, out).await,
         UserCommand::Token(token) => run_token(token, client, out).await,
     }
 }
@@ -131,13 +141,25 @@ async fn run_disable(
     if user.uuid == admin.uuid {
         return Err(CliError::OwnUser(name.to_owned()));
     }
-    let user = client.disable_user(&user.uuid).await?;
+    let user = client.set_active(&user.uuid, false).await?;
     match out.json {
         true => out.json(&record(&user)),
         false => {
             eprint_note(&format!(
                 "user {name} is disabled: no token of this user works any more"
             ));
+            Ok(())
+        }
+    }
+}
+
+async fn run_enable(name: &str, client: &Client, out: Output) -> Result<(), CliError> {
+    let user = find(client, name).await?;
+    let user = client.set_active(&user.uuid, true).await?;
+    match out.json {
+        true => out.json(&record(&user)),
+        false => {
+            eprint_note(&format!("user {name} is enabled"));
             Ok(())
         }
     }

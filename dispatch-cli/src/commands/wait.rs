@@ -28,6 +28,9 @@ const FINAL_REFRESH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Wait until jobs have ended, and exit with their exit code; of several jobs, the first that is
 /// not 0
+///
+/// A job that has ended before counts, too. Only --all without --since waits for those alone that
+/// have not ended.
 #[derive(Debug, Args)]
 pub struct Wait {
     #[command(flatten)]
@@ -41,7 +44,11 @@ pub async fn run(args: Wait, session: &Session, out: Output) -> Result<Exit, Cli
     let deadline = args.timeout.map(|time| Instant::now() + time);
     let mut watch = Watch::new(&session.client);
     let mut first = Exit::Ok;
-    let jobs = args.selection.find(&session.client, Scope::Open).await?;
+    let scope = match args.selection.all && args.selection.since.is_none() {
+        true => Scope::Open,
+        false => Scope::Any,
+    };
+    let jobs = args.selection.find(&session.client, scope).await?;
     for (position, mut job) in jobs.into_iter().enumerate() {
         // The wait for the others took time, and took the events of this job.
         if position > 0 {

@@ -6,7 +6,7 @@ use arvados_client::records::Link;
 use serde_json::Value;
 
 use super::ImageName;
-use super::store::{HASH_LINK_CLASS, NAME_LINK_CLASS};
+use super::store::{self, HASH_LINK_CLASS, NAME_LINK_CLASS};
 use crate::collection;
 use crate::delete::delete;
 use crate::error::CliError;
@@ -39,7 +39,7 @@ pub async fn remove(client: &Client, name: &ImageName) -> Result<Removed, CliErr
     )
     .await?;
     if own.is_empty() {
-        return Err(CliError::NoImage(text));
+        return Err(store::missing(client, &text).await);
     }
     let mut removed = Removed::Name;
     for link in &own {

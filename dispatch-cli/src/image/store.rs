@@ -17,6 +17,7 @@ use tokio_util::io::SyncIoBridge;
 use super::{ImageError, ImageName, ImageSource};
 use crate::collection_name;
 use crate::error::CliError;
+use crate::text::strip_control;
 
 /// Class of links from the hash of an image to its collection.
 pub const HASH_LINK_CLASS: &str = "docker_image_hash";
@@ -235,6 +236,9 @@ pub async fn container_image(client: &Client, image: &str) -> Result<String, Cli
     }
 }
 
+/// Maximum number of other tags that are named.
+const MAX_OTHERS: u64 = 5;
+
 /// The name in Docker's short form, unless the server has the image under the long one.
 async fn short_name(client: &Client, image: &str) -> Result<String, CliError> {
     let Ok(name) = image.parse::<ImageName>() else {
@@ -273,7 +277,33 @@ pub async fn check_exists(client: &Client, image: &str) -> Result<(), CliError> 
     names.extend(image.parse::<ImageName>().map(|name| name.to_string()));
     match is_linked(client, &names).await? {
         true => Ok(()),
-        false => Err(CliError::NoImage(image.to_owned())),
+        false => Err(missing(client, image).await),
+    }
+}
+
+/// The error for a name that no image has, with the images that differ by their tag alone.
+pub async fn missing(client: &Client, image: &str) -> CliError {
+    let parsed = image.parse::<ImageName>();
+    let repository = parsed.map(|name| name.repository).unwrap_or_default();
+    let query = Query::new()
+        .filter("link_class", "=", NAME_LINK_CLASS)
+        .filter("name", "like", format!("{repository}:%"))
+        .limit(MAX_OTHERS);
+    // An error is ignored: the others are only a hint.
+    let page = client.page::<Link>("links", &query).await;
+    let mut others: Vec<String> = page
+        .map(|page| page.items)
+        .unwrap_or_default()
+        .into_iter()
+        .map(|link| strip_control(&link.name))
+        .collect();
+    others.dedup();
+    CliError::NoImage {
+        name: image.to_owned(),
+        others: match others.is_empty() {
+            true => String::new(),
+            false => format!(" (there is {})", others.join(", ")),
+        },
     }
 }
 

@@ -1,6 +1,6 @@
 //! Collections are listed, removed, and restored from the trash.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::fixture::Fixture;
 
@@ -28,6 +28,21 @@ async fn what_was_put_or_made_can_be_listed_removed_and_restored() {
     assert!(mine[0]["gone_at"].is_null());
     assert_eq!(list(&["--limit", "1"]).await.len(), 1);
     assert!(list(&["--trash"]).await.is_empty());
+
+    // What crunch-run has stored for the server is nobody's.
+    let original = format!("output for {}", job.container);
+    let manifest = json!({"name": original, "manifest_text": "", "is_trashed": true});
+    fixture.user.create_collection(manifest).await.unwrap();
+    assert!(list(&["--trash"]).await.is_empty());
+
+    // An input of a job that has not ended is needed.
+    let submit = format!("submit --image tool --input a={uuid} -- x");
+    let submit: Vec<&str> = submit.split(' ').collect();
+    let submitted = fixture.run(&submit).await.ok();
+    let user = submitted.split(' ').next().unwrap();
+    let needed = fixture.run(&["collection", "rm", uuid]).await;
+    needed.says(1, &[&format!("is left alone: job {user} needs it")]);
+    fixture.run(&["kill", user]).await.ok();
 
     let removed = fixture.run(&["collection", "rm", uuid]).await;
     assert!(removed.err.contains("1 collection moved to the trash"));

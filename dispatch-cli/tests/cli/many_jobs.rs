@@ -14,6 +14,10 @@ async fn many_jobs_that_are_killed_have_one_sentence() {
     fixture.start(&first).await;
     let killed = fixture.run(&["kill", "--all"]).await;
     assert_eq!(killed.err, "20 jobs ended, 1 being stopped\n");
+    // Of a job that was killed before it started, the server keeps the container.
+    fixture.run(&["rm", "3-5"]).await.ok();
+    let info = fixture.run(&["--json", "info"]).await.json();
+    assert_eq!(info["containers"]["held"], 0, "{info}");
     let explained = fixture.run(&["explain", "2"]).await.ok();
     assert!(
         explained.starts_with("Job 2 was stopped by 'dispatch kill'; its command did not run."),
@@ -38,11 +42,44 @@ async fn a_job_is_submitted_once_more_only_once_unless_it_is_named() {
     assert_eq!(new["properties"]["dispatch_retry_of"], old["uuid"]);
     assert_eq!(new["properties"]["dispatch_id"], 2);
     let shown = fixture.run(&["show", "2"]).await.ok();
-    assert!(shown.contains("Retry of"), "{shown}");
+    assert!(shown.contains("Retry of   job 1\n"), "{shown}");
+    let explained = fixture.run(&["explain", "1"]).await.ok();
+    let sentence = "It was submitted once more as job 2.";
+    assert!(explained.ends_with(&format!("{sentence}\n")), "{explained}");
 
     let second = fixture.run(&["retry", "--failed"]).await;
     assert_eq!(second.err, "1 job left alone: submitted once more before\n");
     assert_eq!(second.out, "");
     let named = fixture.run(&["retry", "1"]).await;
     assert_eq!(named.err, "job 1 is submitted once more as job 3\n");
+}
+
+/// A job may end before somebody waits for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_by_name_counts_what_has_ended_before() {
+    let fixture = Fixture::with_image().await;
+    for code in [0, 4] {
+        let job = fixture.submit("f").await;
+        fixture.start(&job).await;
+        fixture.finish(&job, code, &[], &[]).await;
+    }
+    for kind in [
+        &["--name", "f"][..],
+        &["--all", "--since", "1h"],
+        &["--failed"],
+    ] {
+        let waited = fixture.run(&[&["wait"], kind].concat()).await;
+        assert_eq!(waited.code, 4, "{kind:?}: {waited:?}");
+    }
+    // Of all, those that have not ended, also not by a kill before the start.
+    let killed = fixture.submit("g").await;
+    fixture.run(&["kill", &killed.id]).await.ok();
+    for command in ["wait", "kill"] {
+        let all = fixture.run(&[command, "--all"]).await;
+        assert_eq!(
+            (all.code, all.err.as_str()),
+            (0, "no such jobs\n"),
+            "{command}"
+        );
+    }
 }

@@ -52,6 +52,10 @@ async fn things_that_do_not_exist() {
         .run(&["submit", "--image", "none:1", "--", "x"])
         .await;
     unknown.says(3, &["no image \"none:1\"", "dispatch image add none:1"]);
+    let other_tag = fixture
+        .run(&["submit", "--image", "tool:2", "--", "x"])
+        .await;
+    other_tag.says(3, &["stored on this server (there is tool:latest)"]);
     std::fs::write(fixture.path("large"), "x").unwrap();
     let before = fixture
         .run(&["submit", "--image", "none", "--input", "a=large", "--", "x"])
@@ -96,6 +100,7 @@ async fn command_lines_that_make_no_sense() {
     let done = fixture.run(&["kill", "seven"]).await;
     assert_eq!(done.code, 2);
     assert!(done.err.contains("\"seven\" is not a job"), "{done:?}");
+    assert!(done.err.contains("--name seven"), "{done:?}");
     assert_eq!(
         fixture.run(&["--json", "list"]).await.ok().trim(),
         "[]",

@@ -250,6 +250,8 @@ fn people_get_an_ordinary_token_and_user_commands_the_administrator_s() {
     };
     assert!(!is_admin("user") && !is_admin("ana") && is_admin("root"));
     assert_eq!(installation.run(&["--json", "info"]).json()["user"], "user");
+    let admin = installation.run(&["--admin", "--json", "info"]).json();
+    assert_eq!(admin["user"], "root, the system user", "{admin}");
     // With these variables alone, the commands do not find the administrator's token.
     let mut away = bare(installation.dir.path(), &["user", "list"]);
     for (name, value) in env.as_object().unwrap() {

@@ -90,6 +90,11 @@ async fn the_next_command_of_a_disabled_user_is_refused_and_says_why() {
         ["ana", "bob", "root"].map(role),
         ["disabled", "user", "administrator"]
     );
+    let enabled = run(fixture.admin_command(&["user", "enable", "ana"])).await;
+    assert!(enabled.err.contains("user ana is enabled"), "{enabled:?}");
+    run(fixture.command_with(&ana, &["list"])).await.ok();
+    let nobody = run(fixture.admin_command(&["user", "enable", "nobody"])).await;
+    nobody.says(3, &["no user nobody"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

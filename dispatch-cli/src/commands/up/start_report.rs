@@ -26,7 +26,7 @@ pub async fn print_found(state: &StateDir, ready: &Ready) {
         let (host, certificate) = (&ready.host, &ready.certificate);
         let endpoint = state.endpoint_with(host, certificate, &ready.tokens.root)?;
         let client = Client::new(endpoint)?;
-        let count = |name| info::number_of(&client, name, false);
+        let count = |name| info::number_of(&client, name);
         let (running, locked) = (count("Running").await?, count("Locked").await?);
         Ok::<_, CliError>((running + locked, count("Queued").await?))
     };

@@ -72,9 +72,9 @@ impl Client {
         self.send(Call::post("users", json!({"user": user}))).await
     }
 
-    /// Disables a user, which ends all tokens of the user.
-    pub async fn disable_user(&self, uuid: &UserUuid) -> Result<User, Error> {
-        let body = json!({"user": {"is_active": false}});
+    /// Disables a user, whose tokens work no more, or enables the user, and these tokens, again.
+    pub async fn set_active(&self, uuid: &UserUuid, is_active: bool) -> Result<User, Error> {
+        let body = json!({"user": {"is_active": is_active}});
         self.send(Call::put(format!("users/{uuid}"), body)).await
     }
 }

@@ -38,7 +38,7 @@ fn results_wait_for_room_and_everyone_says_so() {
     let output = std::path::Path::new(random.trim()).parent().unwrap();
     File::create(output.join("go")).unwrap();
 
-    let told = format!("the disk of {} is full", state.display());
+    let told = format!("the disk of {} has only ", state.display());
     let explained = up.ok(&["explain", "1"]);
     assert!(explained.contains(&told), "{explained}");
     let listed = up.dispatch(&["list"]);
@@ -47,6 +47,23 @@ fn results_wait_for_room_and_everyone_says_so() {
     assert!(said.contains(&told), "{said}");
     let (code, said) = up.fails(&["wait", "--timeout", "2s", "1"]);
     assert!(code == 124 && said.contains(&told), "{code} {said}");
+
+    // What can never start is said before.
+    let submitted = up.ok(&[
+        "submit",
+        "--image",
+        "busybox:test",
+        "--cpus",
+        "100000",
+        "--",
+        "true",
+    ]);
+    let never = submitted.split(' ').next().unwrap();
+    let said = wait_for("the reason", STEP_TIMEOUT, || {
+        let (_, said) = up.fails(&["wait", "--timeout", "2s", never]);
+        said.contains("cannot start as it is").then_some(said)
+    });
+    assert!(!said.contains(&told), "{said}");
 
     // The server starts and reads, and can remove what is not needed.
     up.restart();

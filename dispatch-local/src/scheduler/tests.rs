@@ -1,0 +1,80 @@
+//! A container that was locked while another dispatcher took its room.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use arvados_client::Token;
+use dispatch_core::scheduler::credentials::Credentials;
+use dispatch_core::service::state_dir::StateDir;
+
+use super::*;
+use crate::crunch_run::CrunchRun;
+use crate::machine::ResourceCaps;
+use crate::machine_claims::MachineClaims;
+use crate::reservation::Reservation;
+
+fn local(dir: &Path, claims: MachineClaims) -> Local {
+    let scratch = dir.join("scratch");
+    std::fs::create_dir(&scratch).unwrap();
+    let crunch_run = CrunchRun {
+        program: "/bin/false".into(),
+        scratch: scratch.clone(),
+        cache: dir.join("cache"),
+        arguments: Vec::new(),
+        server: BTreeMap::new(),
+    };
+    let state_dir = StateDir::acquire(&dir.join("state")).unwrap();
+    let caps = ResourceCaps::default();
+    Local::new(state_dir, scratch, caps, crunch_run, Some(claims)).unwrap()
+}
+
+#[tokio::test]
+async fn who_finds_its_room_taken_waits_and_says_for_what() {
+    let dir = tempfile::tempdir().unwrap();
+    let claims = dir.path().join("claims");
+    let [ours, theirs] = ["ours", "theirs"].map(|name| MachineClaims::open(&claims, name).unwrap());
+    let local = local(dir.path(), ours);
+    let all = Reservation {
+        cpus: local.shared.state().machine.cpus.iter().copied().collect(),
+        ..Reservation::default()
+    };
+    let needs = ResourceRequest {
+        cpus: 1,
+        ..ResourceRequest::default()
+    };
+    let container = ContainerUuid::generate("zzzzz");
+    theirs.publish(&ContainerUuid::generate("zzzzz"), &all, std::process::id());
+    let answers = local
+        .submit(vec![SubmitRequest {
+            container: container.clone(),
+            attempt: TokenUuid::generate("zzzzz"),
+            credentials: Credentials {
+                token: Token::new("unused"),
+                gateway_secret: None,
+            },
+            needs: needs.clone(),
+            avoid: Vec::new(),
+            owner: None,
+        }])
+        .await;
+    assert!(
+        matches!(answers[..], [Err(SchedulerError::NotTried { .. })]),
+        "{answers:?}"
+    );
+    let expected = PendingReason {
+        outlook: PendingOutlook::Transient,
+        text: "waits for 1 CPU, which a job of others on this machine took first".to_owned(),
+    };
+    let reasons = BTreeMap::from([(container.clone(), expected)]);
+    assert_eq!(local.pending_reasons(), reasons);
+    let locked = Candidate {
+        container,
+        needs,
+        was_locked: true,
+    };
+    local.admit(&[], std::slice::from_ref(&locked));
+    assert_eq!(local.pending_reasons(), reasons);
+    // It was unlocked, or runs.
+    local.admit(&[], &[]);
+    assert!(local.pending_reasons().is_empty());
+}
