@@ -15,6 +15,8 @@ use units::format_size;
 pub struct DiskUsage {
     /// Blocks of all collections.
     pub blocks: u64,
+    /// Database and logs of the server.
+    pub records: u64,
     pub cache: u64,
     /// Files of running containers.
     pub scratch: u64,
@@ -26,8 +28,14 @@ impl DiskUsage {
     /// `None` if the file system cannot be examined, or not within a few seconds.
     pub async fn of(state: StateDir) -> Option<Self> {
         let measuring = tokio::task::spawn_blocking(move || {
+            let blocks = allocated(&state.join("api").join("blocks"));
+            let (server, logs) = (
+                allocated(&state.join("api")),
+                allocated(&state.join("logs")),
+            );
             Some(Self {
-                blocks: allocated(&state.join("api").join("blocks")),
+                blocks,
+                records: server.saturating_sub(blocks) + logs,
                 cache: allocated(&state.join("cache")),
                 scratch: allocated(&state.join("scratch")),
                 free: free(state.path())?,

@@ -142,6 +142,12 @@ pub enum CliError {
         "this server does not remove unused blocks by a command: it is no dispatch-api, or an old one"
     )]
     NoGarbageCollection,
+    #[error(
+        "no 'dispatch up' of this machine runs this server, so its cache is not here; on a node: crunch-run cache gc --cache-size 0"
+    )]
+    NoCache,
+    #[error("the cache {dir} is not emptied: crunch-run: {reason}")]
+    CacheNotCleaned { dir: PathBuf, reason: String },
     #[error("{0:?} cannot be set in the environment: write NAME=VALUE")]
     BadEnv(String),
     #[error(

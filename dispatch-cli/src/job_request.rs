@@ -38,7 +38,7 @@ pub struct JobFlags {
     #[arg(long, value_name = "IMAGE")]
     pub image: String,
     /// Number of CPUs
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = cpus)]
     pub cpus: u32,
     /// Maximum memory; a job that uses more is killed
     #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = memory)]
@@ -111,6 +111,11 @@ impl JobFlags {
             gpus: self.gpus.as_ref().map_or(0, |gpus| gpus.count.into()),
         }
     }
+}
+
+fn cpus(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| "jobs get whole CPUs, at least 1".to_owned())
 }
 
 /// A size that a container can start in.
@@ -406,7 +411,8 @@ mod tests {
             (&["--gpus", "opencl:1"], "cuda:2"),
             (&["--gpu-target", "8.0"], "--gpus"),
             (&["--workdir", "data"], "/data"),
-            (&["--cpus", "0"], "0"),
+            (&["--cpus", "0"], "whole CPUs, at least 1"),
+            (&["--cpus", "0.5"], "whole CPUs, at least 1"),
             (&["--priority", "1001"], "1000"),
         ] {
             let message = parse(flags).unwrap_err().to_string();

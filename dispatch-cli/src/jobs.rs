@@ -23,8 +23,14 @@ const MAX_FILTERED: usize = 1000;
 
 /// Finds the job with this id.
 pub async fn find(client: &Client, id: &JobId) -> Result<Job, CliError> {
-    let missing = |_| CliError::NoJob(id.to_string());
-    let user = client.current_user().await?.uuid.to_string();
+    let user = client.current_user().await?;
+    let missing = |_| match (id, user.is_admin) {
+        (JobId::Number(_) | JobId::Name(_), true) => CliError::NoJob(format!(
+            "{id} of the administrator (for a job of another user, give its uuid)"
+        )),
+        _ => CliError::NoJob(id.to_string()),
+    };
+    let user = user.uuid.to_string();
     let request = match id {
         JobId::Request(uuid) => client.container_request(uuid).await.map_err(|error| {
             if error.is_not_found() {

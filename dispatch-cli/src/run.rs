@@ -4,6 +4,7 @@
 use clap::CommandFactory;
 
 use crate::cli::{Cli, Command};
+use crate::commands::user::shown_name;
 use crate::commands::{
     collection, completions, demand, env, explain, gc, get, hold, image, info, kill, list, logs,
     priority, put, retry, rm, run_job, show, submit, token, up, user, wait,
@@ -25,6 +26,12 @@ pub async fn run(cli: Cli) -> Result<Exit, CliError> {
         true => Session::open_admin(named.as_deref()),
         false => Session::open(named.as_deref()),
     };
+    if cli.global.admin {
+        let user = session()?.client.current_user().await?;
+        if !user.is_admin {
+            return Err(CliError::NotAdmin(shown_name(&user)));
+        }
+    }
     match cli.command {
         Command::Up(up) => up::run(up, state()?).await?,
         Command::Env(_) => env::run(&state()?, out)?,

@@ -37,7 +37,7 @@ impl Session {
             match &dir {
                 Ok(dir) if dir.is_up() => dir.endpoint()?,
                 _ => Endpoint::from_env().map_err(|error| match error {
-                    EndpointError::NoHost => no_server(""),
+                    EndpointError::NoHost => no_server(&not_running(dir.as_ref().ok())),
                     other => CliError::Endpoint(other),
                 })?,
             }
@@ -80,4 +80,12 @@ impl Session {
 
 fn no_server(hint: &str) -> CliError {
     CliError::NoServer(hint.to_owned())
+}
+
+/// Where a `dispatch up` has run that does not run now.
+fn not_running(dir: Option<&StateDir>) -> String {
+    match dir.filter(|dir| dir.path().exists()) {
+        Some(dir) => format!("; the one on {} is not running", dir.path().display()),
+        None => String::new(),
+    }
 }

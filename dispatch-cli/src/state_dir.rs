@@ -51,6 +51,9 @@ pub struct StateDir {
 /// Record of a running `dispatch up`, in `up.json`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct UpRecord {
+    /// Directory with unpacked images and inputs.
+    #[serde(default)]
+    pub cache_dir: Option<PathBuf>,
     /// Process id of `dispatch up`.
     pub pid: u32,
     /// The server, once all programs are ready.

@@ -10,6 +10,8 @@ use crate::verdict::Ending;
 
 /// Maximum number of files that are named.
 const MAX_NAMED: usize = 5;
+/// Maximum length of the path of one that is named, in bytes.
+const MAX_NAME: usize = 200;
 /// Directories with files that are no results.
 const NO_RESULTS: [&str; 9] = [
     "/dev", "/etc", "/proc", "/run", "/sys", "/tmp", "/usr", "/var", "/lib",
@@ -39,8 +41,12 @@ impl Attempt<'_> {
     }
 }
 
-/// Whether a file may be a result: no temporary file, no cache, no part of a package.
+/// Whether a file may be a result: no temporary file, no cache, no part of a package. Names that
+/// make no line of a log are left out.
 fn may_be_result(path: &str) -> bool {
+    if path.len() > MAX_NAME || path.contains(char::is_control) {
+        return false;
+    }
     let is_below = |dir: &str| {
         path.strip_prefix(dir)
             .is_some_and(|rest| rest.starts_with('/'))
@@ -80,6 +86,8 @@ mod tests {
             ("/usr/lib/python3/x.py", false),
             ("/root/.cache/pip/x", false),
             ("/app/__pycache__/x.pyc", false),
+            ("/result\nComplete", false),
+            (&format!("/{}", "x".repeat(200)), false),
         ] {
             assert_eq!(may_be_result(path), expected, "{path}");
         }

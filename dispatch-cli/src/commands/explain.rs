@@ -202,7 +202,7 @@ fn sentences(
 fn retry_hint(job: &Job) -> Option<String> {
     let name = job.name();
     let was_cancelled = job.state() == JobState::Cancelled && job.error().is_some();
-    was_cancelled.then(|| format!("Submit it once more with: dispatch retry {name}"))
+    was_cancelled.then(|| format!("Submit it once more, as it was, with: dispatch retry {name}"))
 }
 
 /// A log entry of a dispatcher in words.

@@ -1,5 +1,7 @@
-//! `dispatch gc`: has dispatch-api remove the blocks that no collection refers to.
+//! `dispatch gc`: has dispatch-api remove the blocks that no collection refers to, and crunch-run
+//! empty the cache of this machine.
 
+use std::process::Stdio;
 use std::time::Duration;
 
 use arvados_client::Client;
@@ -7,11 +9,13 @@ use arvados_client::client::Call;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use tokio::process::Command;
 
 use super::user::shown_name;
 use crate::error::CliError;
 use crate::printer::{Output, eprint_note};
 use crate::session::Session;
+use crate::supervise::programs;
 use crate::text::plural;
 use units::{format_duration, format_size};
 
@@ -38,6 +42,10 @@ pub struct Gc {
     /// may have to do it again
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = units::parse_duration)]
     pub older_than: Duration,
+    /// Also the unpacked images and inputs in the cache of this machine's 'dispatch up', except
+    /// those in use
+    #[arg(long)]
+    pub cache: bool,
 }
 
 /// The reply of `collections/collect_garbage`.
@@ -77,8 +85,13 @@ pub async fn run(args: Gc, session: &Session, out: Output) -> Result<(), CliErro
             break;
         }
     }
+    let cache = match args.cache {
+        true => Some(clean_cache(session, args.delete).await?),
+        false => None,
+    };
     if out.json {
-        return out.json(&json!({"deleted": args.delete, "report": total}));
+        let report = json!({"deleted": args.delete, "report": total, "cache": cache});
+        return out.json(&report);
     }
     let verb = if args.delete {
         "removed"
@@ -115,10 +128,44 @@ pub async fn run(args: Gc, session: &Session, out: Output) -> Result<(), CliErro
             "{trash} in the trash (outputs, logs and inputs of jobs, images) count as used; --empty-trash deletes those, too"
         )),
     }
-    if !args.delete && total.blocks + total.collections > 0 {
+    if let Some(cache) = &cache {
+        out.line(&format!("cache: {cache}"))?;
+    }
+    if !args.delete && (args.cache || total.blocks + total.collections > 0) {
         eprint_note("nothing was removed; do it with --delete");
     }
     Ok(())
+}
+
+/// Empties the cache of this machine, or lists its size; returns the last line that crunch-run
+/// prints.
+async fn clean_cache(session: &Session, delete: bool) -> Result<String, CliError> {
+    let dir = session.local.as_ref().and_then(|state| state.record().ok());
+    let dir = dir.and_then(|record| record.cache_dir);
+    let dir = dir.ok_or(CliError::NoCache)?;
+    let program = programs::find("crunch-run")?;
+    let mut command = Command::new(program);
+    command.arg("cache").arg(if delete { "gc" } else { "ls" });
+    command.arg("--cache-dir").arg(&dir);
+    if delete {
+        command.args(["--cache-size", "0"]);
+    }
+    command.stdin(Stdio::null()).kill_on_drop(true);
+    let failed = |reason: String| CliError::CacheNotCleaned {
+        dir: dir.clone(),
+        reason,
+    };
+    let output = tokio::time::timeout(CALL_TIMEOUT, command.output()).await;
+    let output = output.map_err(|_| failed("it does not end".to_owned()))?;
+    let output = output.map_err(|error| failed(error.to_string()))?;
+    let last = |text: &[u8]| -> String {
+        let text = String::from_utf8_lossy(text);
+        text.lines().last().unwrap_or_default().to_owned()
+    };
+    match output.status.success() {
+        true => Ok(last(&output.stdout)),
+        false => Err(failed(last(&output.stderr))),
+    }
 }
 
 async fn collect(client: &Client, args: &Gc) -> Result<Report, CliError> {

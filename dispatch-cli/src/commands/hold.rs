@@ -36,7 +36,9 @@ pub struct Release {
 pub async fn hold(args: Hold, session: &Session, out: Output) -> Result<(), CliError> {
     let client = &session.client;
     let mut held = 0;
-    for job in args.selection.find(client, Scope::Open).await? {
+    let jobs = args.selection.find(client, Scope::Open).await?;
+    let found = jobs.len() as u64;
+    for job in jobs {
         // Some time has passed since, if the jobs are many.
         let job = jobs::refresh(client, &job).await?;
         // One that is being started would be cancelled for good.
@@ -47,7 +49,7 @@ pub async fn hold(args: Hold, session: &Session, out: Output) -> Result<(), CliE
             args.selection.leave_alone(&now);
         }
     }
-    report(out, "held", held)
+    report(out, "held", held, found - held)
 }
 
 /// Sets the priority of a job that waits to 0; false if it has started or ended meanwhile.
@@ -74,7 +76,9 @@ async fn hold_pending(client: &Client, job: &Job) -> Result<bool, CliError> {
 pub async fn release(args: Release, session: &Session, out: Output) -> Result<(), CliError> {
     let client = &session.client;
     let mut released = 0;
-    for job in args.selection.find(client, Scope::Open).await? {
+    let jobs = args.selection.find(client, Scope::Open).await?;
+    let found = jobs.len() as u64;
+    for job in jobs {
         let may_start = match job.state() {
             JobState::Held => true,
             // A job that was killed starts only if it is named.
@@ -100,14 +104,18 @@ pub async fn release(args: Release, session: &Session, out: Output) -> Result<()
         jobs::set_properties(client, &job, properties).await?;
         released += 1;
     }
-    report(out, "released", released)
+    report(out, "released", released, found - released)
 }
 
-fn report(out: Output, what: &str, count: u64) -> Result<(), CliError> {
+fn report(out: Output, what: &str, count: u64, left_alone: u64) -> Result<(), CliError> {
     match out.json {
-        true => out.json(&json!({what: count})),
+        true => out.json(&json!({what: count, "left_alone": left_alone})),
         false => {
-            eprint_note(&format!("{what} {}", plural(count, "job")));
+            let left_alone = match left_alone {
+                0 => String::new(),
+                count => format!("; {count} left alone, which are in other states"),
+            };
+            eprint_note(&format!("{what} {}{left_alone}", plural(count, "job")));
             Ok(())
         }
     }

@@ -120,13 +120,14 @@ pub async fn run(session: &Session, out: Output) -> Result<(), CliError> {
         out.line(&format!("Engine      {engine}"))?;
     }
     if let Some(usage) = usage {
-        let (blocks, cache, scratch) = (
+        let (blocks, records, cache, scratch) = (
             format_size(usage.blocks),
+            format_size(usage.records),
             format_size(usage.cache),
             format_size(usage.scratch),
         );
         out.line(&format!(
-            "Storage     {blocks} stored, {cache} cache, {scratch} of running containers; {} free",
+            "Storage     {blocks} stored, {records} records, {cache} cache, {scratch} of running containers; {} free",
             format_size(usage.free)
         ))?;
     }
@@ -170,7 +171,13 @@ pub async fn run(session: &Session, out: Output) -> Result<(), CliError> {
     ];
     for (title, amounts) in rows {
         if let Some(amounts) = amounts {
-            out.line(&format!("{title:<10}  {}", amounts.description()))?;
+            let amounts = amounts.description();
+            // What others hold of the disk is not known.
+            let amounts = match title {
+                "Others" => amounts.replace(", 0 B scratch", ""),
+                _ => amounts,
+            };
+            out.line(&format!("{title:<10}  {amounts}"))?;
         }
     }
     Ok(())

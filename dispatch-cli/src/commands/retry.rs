@@ -65,8 +65,10 @@ pub async fn run(args: Retry, session: &Session, out: Output) -> Result<(), CliE
         let attributes = copy(&old);
         let image = job.request.container_image.clone();
         let new = job_request::commit_numbered(client, attributes, &image).await?;
+        // Its number may have changed since it was committed.
+        let fresh = jobs::refresh(client, &new).await?;
         for (job, name, uuid) in [
-            (&new, RETRY_OF_PROPERTY, &job.request.uuid),
+            (&fresh, RETRY_OF_PROPERTY, &job.request.uuid),
             (&job, RETRIED_PROPERTY, &new.request.uuid),
         ] {
             let mut properties = job.properties();

@@ -40,9 +40,13 @@ async fn warn_if_impossible(flags: &JobFlags, job: &Job, session: &Session) {
     if let Some(capacity) = status.capacity
         && !capacity.can_hold(flags.resources())
     {
+        let no_gpus = match (flags.resources().gpus, capacity.gpus) {
+            (1.., 0) => ", no GPU",
+            _ => "",
+        };
         let (name, capacity) = (job.name(), capacity.description());
         eprint_note(&format!(
-            "dispatch: job {name} cannot start as it is: this machine has {capacity}"
+            "dispatch: job {name} cannot start as it is: this machine has {capacity}{no_gpus}"
         ));
     }
 }

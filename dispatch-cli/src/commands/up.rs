@@ -239,6 +239,7 @@ async fn run_children(
     ));
     check.args(group_flag(has_group));
     let engine_check = engine_check::start(check, supervisor.state.clone());
+    supervisor.record.cache_dir = Some(directories.cache.clone());
 
     children.push(supervisor.supervise(API_SERVER, api_command(api, args, &supervisor.state))?);
     let Some(ready) = readiness::wait_for_api(supervisor).await? else {

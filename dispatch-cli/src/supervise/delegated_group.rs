@@ -107,7 +107,12 @@ pub async fn enter() -> (bool, Option<String>) {
         ),
         Step::AskForScope => match restart_in_scope().await {
             Ok(never) => match never {},
-            Err(error) => (false, Some(format!("no control group for containers: {error}"))),
+            // Root makes groups where it is.
+            Err(_) if geteuid().is_root() => (false, None),
+            Err(error) => (
+                false,
+                Some(format!("the kernel cannot limit containers: {error}")),
+            ),
         },
         Step::Enter => match go_down() {
             Ok(()) => (true, None),
@@ -122,8 +127,10 @@ pub async fn enter() -> (bool, Option<String>) {
 /// The arguments of systemd-run(1) before the command.
 fn arguments(is_root: bool) -> Vec<&'static str> {
     let manager = if is_root { "--system" } else { "--user" };
-    let scope = ["--scope", "--quiet", "--collect", "--property=Delegate=yes"];
-    [&[manager], &scope[..]].concat()
+    let scope = ["--scope", "--quiet", "--collect"];
+    // Each container has a limit of processes of its own.
+    let properties = ["--property=Delegate=yes", "--property=TasksMax=infinity"];
+    [&[manager], &scope[..], &properties].concat()
 }
 
 /// Replaces this program by systemd-run, which asks for the scope and becomes this program again.

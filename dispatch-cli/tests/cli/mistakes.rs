@@ -179,6 +179,8 @@ fn no_server_at_all() {
         4,
         &["no server is configured", "dispatch up", "ARVADOS_API_HOST"],
     );
+    std::fs::create_dir_all(home.path().join(".local/state/dispatch")).unwrap();
+    run(&["list"]).says(4, &["dispatch is not running"]);
     run(&["list", "--state-dir", "x"]).says(4, &["no 'dispatch up' is running on", "x"]);
     run(&["env"]).says(
         4,

@@ -90,6 +90,10 @@ async fn the_next_command_of_a_disabled_user_is_refused_and_says_why() {
         ["ana", "bob", "root"].map(role),
         ["disabled", "user", "administrator"]
     );
+    let list = run(fixture.command_with(&bob, &["--admin", "list"])).await;
+    list.says(4, &["only an administrator", "user bob"]);
+    let none = run(fixture.admin_command(&["show", "7"])).await;
+    none.says(3, &["no job 7 of the administrator", "give its uuid"]);
     let enabled = run(fixture.admin_command(&["user", "enable", "ana"])).await;
     assert!(enabled.err.contains("user ana is enabled"), "{enabled:?}");
     run(fixture.command_with(&ana, &["list"])).await.ok();
