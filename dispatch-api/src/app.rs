@@ -9,6 +9,7 @@ use crate::auth::attempt_token::AttemptTokenVerifier;
 use crate::auth::{self, Caller};
 use crate::blocks::store::BlockStore;
 use crate::db::readers::Readers;
+use crate::disk_reserve::DiskReserve;
 use crate::emulation::faults::Faults;
 use crate::error::{ApiError, Result};
 use crate::events::feed::EventFeed;
@@ -29,6 +30,7 @@ pub struct App {
     pub writer: Writer,
     pub attempt_tokens: Arc<AttemptTokenVerifier>,
     pub blocks: Arc<BlockStore>,
+    pub disk_reserve: DiskReserve,
     pub events: Arc<EventFeed>,
     pub faults: Faults,
     pub tunnels: TunnelRegistry,

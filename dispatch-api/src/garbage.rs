@@ -2,7 +2,8 @@
 //!
 //! A block stays while a collection refers to it, also one in the trash; while it is younger than a
 //! limit, because its client may not have saved the collection yet; and if it was stored after the
-//! start of a container that still runs. The same holds for collections in the trash. A kill at any
+//! start of a container that still runs. The same holds for collections that were created in the
+//! trash, as crunch-run does; others leave the trash by their time there alone. A kill at any
 //! moment leaves at most more garbage.
 
 use std::collections::HashSet;
@@ -57,6 +58,9 @@ pub struct Report {
     /// Those of them that no collection refers to, and that are too young.
     pub young_blocks: u64,
     pub young_bytes: u64,
+    /// Those of them that are old enough, and may belong to a container that runs.
+    pub held_blocks: u64,
+    pub held_bytes: u64,
     /// Whether another call would remove more.
     pub more: bool,
 }
@@ -84,6 +88,7 @@ pub fn collect(app: &App, request: Request) -> Result<Report> {
         let before = SystemTime::from(cutoff(connection, request.older_than)?);
         Ok((used_blocks(connection, &going)?, before))
     })?;
+    let old = SystemTime::from(Timestamp::now() - request.older_than);
     fail_point("api.garbage.marked");
     let mut candidates = Vec::new();
     app.blocks.for_each(|block| {
@@ -97,6 +102,10 @@ pub fn collect(app: &App, request: Request) -> Result<Report> {
             if !is_used {
                 report.young_blocks += 1;
                 report.young_bytes += block.bytes;
+                if block.stored_at < old {
+                    report.held_blocks += 1;
+                    report.held_bytes += block.bytes;
+                }
             }
             return Ok(());
         }
@@ -198,15 +207,17 @@ fn delete(tx: &Tx<'_>, uuid: &str) -> Result<()> {
 }
 
 /// The uuids of collections that have been in the trash for so long, and that no unfinished
-/// container names.
+/// container names. Those that were created in the trash may be for one that is unfinished.
 fn in_old_trash(connection: &Connection, older_than: Duration, limit: i64) -> Result<Vec<String>> {
     let in_use = content_in_use(connection)?;
     let before = clock::stamp(cutoff(connection, older_than)?);
+    let old = clock::stamp(Timestamp::now() - older_than);
     let mut statement = connection.prepare_cached(
-        "SELECT uuid FROM collections WHERE is_trashed = 1 AND trash_at < ?1 \
-         AND portable_data_hash NOT IN (SELECT value FROM json_each(?2)) LIMIT ?3",
+        "SELECT uuid FROM collections WHERE is_trashed = 1 \
+         AND trash_at < CASE WHEN trash_at > created_at THEN ?1 ELSE ?2 END \
+         AND portable_data_hash NOT IN (SELECT value FROM json_each(?3)) LIMIT ?4",
     )?;
-    let uuids = statement.query_map((before, in_use, limit), |row| row.get(0))?;
+    let uuids = statement.query_map((old, before, in_use, limit), |row| row.get(0))?;
     Ok(uuids.collect::<rusqlite::Result<_>>()?)
 }
 

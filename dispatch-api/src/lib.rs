@@ -17,6 +17,7 @@ mod clock;
 pub mod collection;
 pub mod container;
 pub mod db;
+mod disk_reserve;
 pub mod emulation;
 pub mod error;
 pub mod events;

@@ -60,6 +60,7 @@ pub async fn run(app: Arc<App>, tls: Arc<ServerTls>) {
             sweep(&app).await;
         }
         app.rejections.log_counts();
+        app.disk_reserve.refill();
         if let Err(problem) = tls.renew_if_due(Timestamp::now()) {
             warn!(error = %problem, "cannot renew the certificate; retrying in one minute");
         }

@@ -19,6 +19,7 @@ use crate::blocks::store::BlockStore;
 use crate::bootstrap;
 use crate::db::readers::Readers;
 use crate::db::{self, MigrateError};
+use crate::disk_reserve::DiskReserve;
 use crate::emulation::faults::Faults;
 use crate::error::ApiError;
 use crate::events::feed::EventFeed;
@@ -254,6 +255,7 @@ fn open_app(
         writer,
         attempt_tokens,
         blocks: Arc::new(blocks),
+        disk_reserve: DiskReserve::open(&state.path),
         events,
         faults: Faults::default(),
         tunnels: TunnelRegistry::new(options.max_gateway_tunnels),

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::commands::gc::FREE_SPACE;
 use crate::state_dir::StateDir;
 use units::format_size;
 
@@ -56,7 +57,7 @@ pub fn shortage(state: &StateDir) -> Option<String> {
     let free = free(state.path())?;
     (free < MIN_FREE).then(|| {
         format!(
-            "the disk of {} has only {} free: results that need more wait until there is room; see what can be freed with: dispatch gc --empty-trash",
+            "the disk of {} has only {} free: results that need more wait until there is room; remove jobs with 'dispatch rm', then: {FREE_SPACE}",
             state.path().display(),
             format_size(free)
         )

@@ -7,6 +7,12 @@ use rustix::process::Pid;
 
 use container_engine::ContainerProcesses;
 
+/// Type of a file system in memory, of linux/magic.h.
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+/// Maximum number of processes in which a /dev/shm of the container is looked for: the first ones
+/// may be those of the engine.
+const MAX_LOOKED_AT: usize = 20;
+
 /// A first process and its descendants.
 #[derive(Debug)]
 pub struct ProcessTree {
@@ -39,7 +45,16 @@ pub struct TreeUsage {
 pub struct ResidentMemory {
     /// Shared memory counts once.
     pub rss: u64,
+    /// The part of it that several processes may share, if it is known.
+    pub shared: u64,
     pub swap: u64,
+}
+
+impl ResidentMemory {
+    /// Adds files in memory, as far as no process has them mapped.
+    fn add_files(&mut self, bytes: u64) {
+        self.rss = self.rss.saturating_add(bytes.saturating_sub(self.shared));
+    }
 }
 
 impl ProcessTree {
@@ -60,16 +75,46 @@ impl ProcessTree {
         self.sum_up(resident)
     }
 
-    /// The same without the memory of mapped files, which the kernel can take back. Below 90 % of
-    /// `limit`, shared memory counts for each process that has it: the exact figures take long for
-    /// large processes.
+    /// The same without the memory of mapped files, which the kernel can take back, and with the
+    /// files in the container's /dev/shm. Below 90 % of `limit`, shared memory counts for each
+    /// process that has it: the exact figures take long for large processes.
     pub fn measure_unreclaimable(&mut self, limit: u64) -> TreeUsage {
-        let upper = self.sum_up(|process, _| upper_unreclaimable(process));
-        let used = upper.memory.map_or(0, |memory| memory.rss + memory.swap);
-        match used < limit / 10 * 9 {
-            true => upper,
-            false => self.sum_up(|process, _| unreclaimable(process)),
+        let files = self.files_in_memory();
+        let mut usage = self.sum_up(|process, _| upper_unreclaimable(process));
+        let add_files = |usage: &mut TreeUsage| {
+            let memory = usage.memory.as_mut();
+            memory.map_or(0, |memory| {
+                memory.add_files(files);
+                memory.rss + memory.swap
+            })
+        };
+        if add_files(&mut usage) >= limit / 10 * 9 {
+            usage = self.sum_up(|process, _| unreclaimable(process));
+            add_files(&mut usage);
         }
+        usage
+    }
+
+    /// Bytes of files in /dev/shm of the container, unless that is the host's.
+    fn files_in_memory(&self) -> u64 {
+        let device = |path: &str| rustix::fs::stat(path).map(|facts| facts.st_dev).ok();
+        let host = device("/dev/shm");
+        let all = ContainerProcesses::Tree(self.first).processes();
+        let own = all
+            .into_iter()
+            .map(|pid| format!("/proc/{pid}/root/dev/shm"));
+        let own = own.take(MAX_LOOKED_AT).find(|path| {
+            let device = device(path);
+            device.is_some() && device != host
+        });
+        let usage = own.and_then(|path| rustix::fs::statfs(path.as_str()).ok());
+        // A directory of another file system is not in memory.
+        usage
+            .filter(|usage| usage.f_type == TMPFS_MAGIC)
+            .map_or(0, |usage| {
+                let used = usage.f_blocks.saturating_sub(usage.f_bfree);
+                used.saturating_mul(u64::try_from(usage.f_bsize).unwrap_or(0))
+            })
     }
 
     fn sum_up(
@@ -94,6 +139,7 @@ impl ProcessTree {
             if let Some(resident) = resident(&process, &stat) {
                 let all = memory.get_or_insert_default();
                 all.rss = all.rss.saturating_add(resident.rss);
+                all.shared = all.shared.saturating_add(resident.shared);
                 all.swap = all.swap.saturating_add(resident.swap);
             }
         }
@@ -138,6 +184,7 @@ fn upper_unreclaimable(process: &Process) -> Option<ResidentMemory> {
     let bytes = |kib: Option<u64>| kib.unwrap_or_default().saturating_mul(1024);
     Some(ResidentMemory {
         rss: bytes(status.rssanon) + bytes(status.rssshmem),
+        shared: bytes(status.rssshmem),
         swap: bytes(status.vmswap),
     })
 }
@@ -150,6 +197,7 @@ fn unreclaimable(process: &Process) -> Option<ResidentMemory> {
         let of = |name: &str| map.get(name).copied();
         Some(ResidentMemory {
             rss: of("Pss_Anon")? + of("Pss_Shmem")?,
+            shared: of("Pss_Shmem")?,
             swap: of("SwapPss").unwrap_or_default(),
         })
     };
@@ -170,10 +218,12 @@ fn resident(process: &Process, stat: &Stat) -> Option<ResidentMemory> {
     match of("Pss") {
         Some(rss) => Some(ResidentMemory {
             rss,
+            shared: 0,
             swap: of("SwapPss").unwrap_or_default(),
         }),
         None => Some(ResidentMemory {
             rss: stat.rss_bytes().get(),
+            shared: 0,
             swap: 0,
         }),
     }
@@ -211,6 +261,24 @@ mod tests {
         let ended = tree.measure();
         assert_eq!(ended.memory, None);
         assert_eq!(ended.cumulative, alive.cumulative);
+    }
+
+    #[test]
+    fn files_in_memory_count_as_far_as_no_process_has_them_mapped() {
+        for (rss, shared, files, expected) in [
+            (100, 0, 0, 100),
+            (100, 0, 50, 150),
+            (100, 30, 50, 120),
+            (100, 60, 50, 100),
+        ] {
+            let mut memory = ResidentMemory {
+                rss,
+                shared,
+                swap: 0,
+            };
+            memory.add_files(files);
+            assert_eq!(memory.rss, expected, "{rss} {shared} {files}");
+        }
     }
 
     #[test]

@@ -51,6 +51,16 @@ pub fn routes() -> impl Iterator<Item = &'static Route> {
     .flatten()
 }
 
+/// Whether the call removes something, or stops a job.
+fn frees_space(route: &Route, call: &Call) -> bool {
+    let priority = || call.params.get("container_request")["priority"].clone();
+    match (route.method, route.path) {
+        ("DELETE", _) | (_, "collections/collect_garbage") => true,
+        ("PUT", "container_requests/{}") => priority() == 0,
+        _ => false,
+    }
+}
+
 /// Routes a request to its handler. `path` is the part after `/arvados/v1/`.
 pub fn route(call: &Call, method: &Method, path: &str) -> Result<Reply> {
     let segments: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
@@ -65,7 +75,14 @@ pub fn route(call: &Call, method: &Method, path: &str) -> Result<Reply> {
         .filter(|route| extensions || !route.is_extension())
         .find_map(|route| Some((route, route.matches(verb, &segments)?)));
     match found {
-        Some((route, parameter)) => (route.handler)(call, parameter),
+        Some((route, parameter)) => match (route.handler)(call, parameter) {
+            Err(ApiError::DiskFull)
+                if frees_space(route, call) && call.app.disk_reserve.release() =>
+            {
+                (route.handler)(call, parameter)
+            }
+            reply => reply,
+        },
         None => Err(ApiError::path_not_found()),
     }
 }

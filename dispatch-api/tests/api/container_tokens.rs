@@ -272,6 +272,6 @@ async fn the_container_of_a_disabled_user_keeps_its_token_unless_it_may_use_it_i
         assert_eq!(saved.ok()["owner_uuid"], user["uuid"]);
         let ended = json!({"state": "Cancelled"});
         fixture.admin.change(&uuid, ended).await.ok();
-        token.post("collections", output()).await.error_of(403);
+        token.post("collections", output()).await.error_of(401);
     }
 }

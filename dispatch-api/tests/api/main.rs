@@ -14,6 +14,7 @@ mod events;
 mod fixture;
 mod floods;
 mod garbage;
+mod garbage_beside_jobs;
 mod gateway;
 mod listing;
 mod processes;

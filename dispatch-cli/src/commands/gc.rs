@@ -29,7 +29,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(900);
 ///
 /// Unused are blocks of data that no collection refers to. Collections in the trash count as used,
 /// unless --empty-trash is given. Young blocks are left alone: somebody may be storing a
-/// collection. So are those that running jobs have stored.
+/// collection. So are blocks that were stored since the start of the oldest job that runs.
 #[derive(Debug, Args)]
 pub struct Gc {
     /// Remove it; without this, it is only shown
@@ -60,6 +60,8 @@ struct Report {
     kept_bytes: u64,
     young_blocks: u64,
     young_bytes: u64,
+    held_blocks: u64,
+    held_bytes: u64,
     more: bool,
 }
 
@@ -108,11 +110,21 @@ pub async fn run(args: Gc, session: &Session, out: Output) -> Result<(), CliErro
         blocks(total.kept_blocks, total.kept_bytes),
     );
     out.line(&format!("{trash}{gone} {verb}; {kept} stay"))?;
-    if total.young_blocks > 0 {
-        let young = blocks(total.young_blocks, total.young_bytes);
+    let too_young = total.young_blocks.saturating_sub(total.held_blocks);
+    if too_young > 0 {
+        let young = blocks(
+            too_young,
+            total.young_bytes.saturating_sub(total.held_bytes),
+        );
         let age = format_duration(args.older_than);
         eprint_note(&format!(
             "{young} of these are unused, but not older than {age} (--older-than)"
+        ));
+    }
+    if total.held_blocks > 0 {
+        let held = blocks(total.held_blocks, total.held_bytes);
+        eprint_note(&format!(
+            "{held} of these are unused, but younger than a job that runs: it may have stored them; run this again when it has ended"
         ));
     }
     let trash = plural(total.kept_trash, "collection");

@@ -19,6 +19,22 @@ pub async fn the_memory_limit_kills_and_is_named(lab: &Lab) {
     );
 }
 
+/// What is in /dev/shm is memory: either the limit ends it, or the file system is full.
+pub async fn files_in_memory_are_limited(lab: &Lab) {
+    let more = json!({"runtime_constraints": {"vcpus": 1, "ram": 64 << 20}});
+    let script =
+        "dd if=/dev/zero of=/dev/shm/x bs=1048576 count=200 2>/dev/null && sleep 60 && echo all";
+    let ended = lab.sh_with(script, more).await;
+    let error = ended.record.runtime_status.error.as_deref();
+    let is_named = error.is_some_and(|error| error.starts_with("killed by its memory limit"));
+    // Podman 4.3 never names it.
+    assert!(
+        is_named || [1, 137].contains(&ended.code()),
+        "{:?}",
+        ended.story()
+    );
+}
+
 pub async fn exit_0_after_a_child_was_killed_for_memory_is_a_warning(lab: &Lab) {
     let more = json!({"runtime_constraints": {"vcpus": 1, "ram": 24 << 20}});
     let ended = lab.sh_when_counted("tail /dev/zero; exit 0", more).await;

@@ -65,6 +65,12 @@ fn results_wait_for_room_and_everyone_says_so() {
     });
     assert!(!said.contains(&told), "{said}");
 
+    // With no byte left, jobs are killed and removed, and their space freed.
+    while fill.write_all(&[1; 1 << 10]).is_ok() {}
+    up.ok(&["kill", never]);
+    up.ok(&["rm", never]);
+    up.ok(&["gc", "--delete", "--empty-trash", "--older-than", "0s"]);
+
     // The server starts and reads, and can remove what is not needed.
     up.restart();
     assert!(running(&up));
