@@ -51,7 +51,7 @@ pub async fn run(args: Wait, session: &Session, out: Output) -> Result<Exit, Cli
     let jobs = args.selection.find(&session.client, scope).await?;
     for (position, mut job) in jobs.into_iter().enumerate() {
         // The wait for the others took time, and took the events of this job.
-        if position > 0 {
+        if position > 0 && job.verdict().is_none() {
             job = jobs::refresh(&session.client, &job).await?;
         }
         let exit = follow(session, job, &mut watch, deadline, out).await?;

@@ -8,11 +8,10 @@
 //! The scope of an ordinary user ends with the last session, and its containers with it. So there
 //! is none unless the user lingers (loginctl(1)).
 
-use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use cgroup::{Cgroup, Layout, Mode};
@@ -26,6 +25,7 @@ const OWN_GROUP: &str = "dispatch-up";
 /// Timeout of systemd for a first scope, which only shows that there can be one.
 const TRIAL_TIMEOUT: Duration = Duration::from_secs(5);
 const SYSTEMD_RUN: &str = "systemd-run";
+const RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
 
 /// What is known of this process and its machine.
 #[derive(Debug, Clone, Copy)]
@@ -124,25 +124,32 @@ pub async fn enter() -> (bool, Option<String>) {
     }
 }
 
-/// The arguments of systemd-run(1) before the command.
-fn arguments(is_root: bool) -> Vec<&'static str> {
-    let manager = if is_root { "--system" } else { "--user" };
-    let scope = ["--scope", "--quiet", "--collect"];
+/// systemd-run(1) for a scope, without the command.
+fn systemd_run() -> Command {
+    let user = geteuid();
+    let mut command = Command::new(SYSTEMD_RUN);
+    command.args(["--scope", "--quiet", "--collect"]);
     // Each container has a limit of processes of its own.
-    let properties = ["--property=Delegate=yes", "--property=TasksMax=infinity"];
-    [&[manager], &scope[..], &properties].concat()
+    command.args(["--property=Delegate=yes", "--property=TasksMax=infinity"]);
+    match user.is_root() {
+        true => drop(command.arg("--system")),
+        false => {
+            command.arg("--user");
+            // cron and su do not set it, and systemd is found by it.
+            let runtime_dir = format!("/run/user/{user}");
+            if std::env::var_os(RUNTIME_DIR).is_none() && Path::new(&runtime_dir).is_dir() {
+                command.env(RUNTIME_DIR, runtime_dir);
+            }
+        }
+    }
+    command
 }
 
 /// Replaces this program by systemd-run, which asks for the scope and becomes this program again.
 async fn restart_in_scope() -> io::Result<std::convert::Infallible> {
-    let arguments = arguments(geteuid().is_root());
     // A first scope shows whether the second start will come about.
-    let mut trial = tokio::process::Command::new(SYSTEMD_RUN);
-    trial
-        .args(&arguments)
-        .arg("true")
-        .stdin(Stdio::null())
-        .kill_on_drop(true);
+    let mut trial = tokio::process::Command::from(systemd_run());
+    trial.arg("true").stdin(Stdio::null()).kill_on_drop(true);
     let trial = tokio::time::timeout(TRIAL_TIMEOUT, trial.output()).await??;
     if !trial.status.success() {
         let text = String::from_utf8_lossy(&trial.stderr);
@@ -150,12 +157,10 @@ async fn restart_in_scope() -> io::Result<std::convert::Infallible> {
         return Err(io::Error::other(format!("{SYSTEMD_RUN}: {reason}")));
     }
     let program = std::env::current_exe()?;
-    let own: Vec<OsString> = std::env::args_os().skip(1).collect();
-    Err(std::process::Command::new(SYSTEMD_RUN)
-        .args(&arguments)
+    Err(systemd_run()
         .arg("--")
         .arg(program)
-        .args(own)
+        .args(std::env::args_os().skip(1))
         .env(ASKED, own_pid())
         .exec())
 }
