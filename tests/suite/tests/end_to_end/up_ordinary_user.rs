@@ -97,7 +97,7 @@ fn two_people_share_the_machine() {
     // At the end of a wait, its reason is said.
     let (code, said) = second.fails(&["wait", "1", "--timeout", "1s"]);
     assert_eq!(code, 124);
-    assert!(said.contains("job 1: waits for 1 CPU"), "{said}");
+    assert!(said.contains("waits for 1 CPU"), "{said}");
     first.kill("1");
     second.ok(&["wait", "1"]);
     // And the other way round.
