@@ -76,9 +76,9 @@ pub fn route(call: &Call, method: &Method, path: &str) -> Result<Reply> {
         .find_map(|route| Some((route, route.matches(verb, &segments)?)));
     match found {
         Some((route, parameter)) => match (route.handler)(call, parameter) {
-            Err(ApiError::DiskFull)
-                if frees_space(route, call) && call.app.disk_reserve.release() =>
-            {
+            Err(ApiError::DiskFull) if frees_space(route, call) => {
+                // Another call may have released it meanwhile.
+                call.app.disk_reserve.release();
                 (route.handler)(call, parameter)
             }
             reply => reply,
