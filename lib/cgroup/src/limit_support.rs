@@ -20,6 +20,16 @@ pub struct LimitSupport {
 }
 
 impl LimitSupport {
+    /// All that groups of version 2 can enforce.
+    pub const ALL_OF_V2: Self = Self {
+        memory: true,
+        swap: true,
+        cpu: true,
+        cpuset: true,
+        pids: true,
+        devices: false,
+    };
+
     pub const NOTHING: Self = Self {
         memory: false,
         swap: false,

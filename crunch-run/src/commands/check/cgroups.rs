@@ -107,14 +107,7 @@ mod tests {
 
     #[test]
     fn each_way_a_node_can_have_them() {
-        let all = LimitSupport {
-            memory: true,
-            swap: true,
-            cpu: true,
-            cpuset: true,
-            pids: true,
-            devices: false,
-        };
+        let all = LimitSupport::ALL_OF_V2;
         let no_memory = LimitSupport {
             memory: false,
             ..all

@@ -267,14 +267,7 @@ mod tests {
             pids: Some(7),
             cpuset: Some("0-1".into()),
         };
-        let all = LimitSupport {
-            memory: true,
-            swap: true,
-            cpu: true,
-            cpuset: true,
-            pids: true,
-            devices: false,
-        };
+        let all = LimitSupport::ALL_OF_V2;
         let without = LimitSupport {
             swap: false,
             cpu: false,

@@ -374,14 +374,7 @@ mod tests {
             v2: Some("/sys/fs/cgroup/c".into()),
             ..Cgroup::default()
         };
-        let everything = LimitSupport {
-            memory: true,
-            swap: true,
-            cpu: true,
-            cpuset: true,
-            pids: true,
-            devices: false,
-        };
+        let everything = LimitSupport::ALL_OF_V2;
         let described = |supported| {
             let input = SpecInput {
                 rootfs: Path::new("/r"),
