@@ -28,8 +28,13 @@ impl Attempt<'_> {
     ) {
         let Ending::Exited(exit) = ending else { return };
         let output = &running.fetched.staged.output_dir;
-        let is_empty = std::fs::read_dir(output).is_ok_and(|mut dir| dir.next().is_none());
-        if exit.status != ExitStatus::Code(0) || !is_empty {
+        if exit.status != ExitStatus::Code(0) {
+            return;
+        }
+        let Ok(mut entries) = tokio::fs::read_dir(output).await else {
+            return;
+        };
+        if !matches!(entries.next_entry().await, Ok(None)) {
             return;
         }
         let container: &dyn Container = &*running.container;

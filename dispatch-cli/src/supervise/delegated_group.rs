@@ -55,11 +55,14 @@ impl Facts {
     fn here() -> Self {
         let mode = Layout::of_this_process().map_or(Mode::Absent, |layout| layout.mode);
         let asked = std::env::var(ASKED).ok();
+        let has_systemd = Path::new("/run/systemd/system").is_dir();
+        let is_root = geteuid().is_root();
         Self {
             mode,
-            has_systemd: Path::new("/run/systemd/system").is_dir(),
-            is_root: geteuid().is_root(),
-            lingers: lingers(),
+            has_systemd,
+            is_root,
+            // A look into the directory of users, which may be slow.
+            lingers: mode == Mode::V2 && has_systemd && !is_root && lingers(),
             has_asked: asked.is_some_and(|pid| pid == own_pid()),
         }
     }
