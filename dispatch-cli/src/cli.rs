@@ -79,6 +79,14 @@ pub enum Command {
 }
 
 impl Command {
+    /// Whether it works with a server that runs.
+    pub fn needs_server(&self) -> bool {
+        !matches!(
+            self,
+            Command::Up(_) | Command::Env(_) | Command::Completions(_) | Command::Man(_)
+        )
+    }
+
     /// Whether the exit status is that of the job.
     pub fn waits_for_job(&self) -> bool {
         match self {

@@ -26,7 +26,7 @@ pub async fn run(cli: Cli) -> Result<Exit, CliError> {
         true => Session::open_admin(named.as_deref()),
         false => Session::open(named.as_deref()),
     };
-    if cli.global.admin {
+    if cli.global.admin && cli.command.needs_server() {
         let user = session()?.client.current_user().await?;
         if !user.is_admin {
             return Err(CliError::NotAdmin(shown_name(&user)));

@@ -195,6 +195,7 @@ fn help_version_man_page_and_completions_need_no_server() {
     assert!(run(&["--version"]).starts_with("dispatch "));
     assert!(run(&["--help"]).contains("Exit status:"));
     assert!(run(&["man"]).contains("Exit status"));
+    assert!(run(&["--admin", "man"]).contains("Exit status"));
     assert!(run(&["completions", "bash"]).contains("dispatch__"));
     run(&["man", "--dir", "pages"]);
     assert!(home.path().join("pages/dispatch-submit.1").exists());
