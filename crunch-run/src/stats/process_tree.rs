@@ -5,7 +5,7 @@ use procfs::WithCurrentSystemInfo;
 use procfs::process::{Process, Stat};
 use rustix::process::Pid;
 
-use container_engine::ContainerProcesses;
+use container_engine::{Container, ContainerProcesses, RuntimeProcesses};
 
 /// Type of a file system in memory, of linux/magic.h.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
@@ -19,6 +19,8 @@ pub struct ProcessTree {
     first: Pid,
     /// Start time, because a later process may get the same pid.
     started: Option<u64>,
+    /// Their memory does not count: it is not the command's.
+    runtime: RuntimeProcesses,
     cumulative: CumulativeUsage,
 }
 
@@ -36,7 +38,7 @@ pub struct CumulativeUsage {
 /// Resource use of the tree at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct TreeUsage {
-    /// `None` if no process runs any more.
+    /// `None` if no process of the command runs.
     pub memory: Option<ResidentMemory>,
     pub cumulative: CumulativeUsage,
 }
@@ -62,8 +64,16 @@ impl ProcessTree {
         Some(Self {
             first: Pid::from_raw(i32::try_from(first).ok()?)?,
             started: start_time(first),
+            runtime: RuntimeProcesses::default(),
             cumulative: CumulativeUsage::default(),
         })
+    }
+
+    /// The processes of a container that runs.
+    pub fn of_container(container: &dyn Container) -> Option<Self> {
+        let mut tree = Self::of_process(container.pid()?)?;
+        tree.runtime = container.runtime_processes();
+        Some(tree)
     }
 
     pub fn first(&self) -> u32 {
@@ -136,6 +146,9 @@ impl ProcessTree {
                 continue;
             };
             now.add(&stat, &process);
+            if self.runtime.contains(pid) {
+                continue;
+            }
             if let Some(resident) = resident(&process, &stat) {
                 let all = memory.get_or_insert_default();
                 all.rss = all.rss.saturating_add(resident.rss);

@@ -37,7 +37,7 @@ impl UsageSource {
 
     /// The processes of a container that runs.
     pub fn processes(container: &dyn Container) -> Option<Self> {
-        Some(Self::Processes(ProcessTree::of_process(container.pid()?)?))
+        Some(Self::Processes(ProcessTree::of_container(container)?))
     }
 }
 

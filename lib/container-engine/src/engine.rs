@@ -15,6 +15,7 @@ use crate::error::EngineError;
 use crate::exit::Exit;
 use crate::gpu::GpuAccess;
 use crate::seccomp::Seccomp;
+use crate::shim::RuntimeProcesses;
 use crate::spec::{Bind, Limits, Network};
 
 /// Something that can run containers on this machine.
@@ -138,6 +139,11 @@ pub trait Container: Send + Sync {
 
     /// Pid of the container's first process on this node.
     fn pid(&self) -> Option<u32>;
+
+    /// Which of the container's processes are the runtime's, if any are.
+    fn runtime_processes(&self) -> RuntimeProcesses {
+        RuntimeProcesses::default()
+    }
 
     /// The control group that accounts the container; readable until `remove`.
     fn cgroup(&self) -> Option<Cgroup>;

@@ -32,10 +32,9 @@ pub async fn the_result_is_written_for_programs(lab: &Lab) {
     assert_eq!(result["verdict"], "exited");
     assert_eq!(result["state"], "Complete");
     assert_eq!(result["exit_code"], 3);
-    assert!(
-        result["peak_memory_bytes"].as_u64().unwrap() > 0,
-        "{result}"
-    );
+    // The engine's own processes need more.
+    let peak = result["peak_memory_bytes"].as_u64().unwrap();
+    assert!((1..=16 << 20).contains(&peak), "{result}");
 }
 
 pub async fn the_attempt_tidies_up(lab: &Lab) {

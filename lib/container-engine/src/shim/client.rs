@@ -19,6 +19,7 @@ use tokio::sync::{Mutex as AsyncMutex, watch};
 use super::protocol::{CreateSpec, Event, Request, SHIM_ARGUMENT, send_stdio};
 use super::read_only_program::ReadOnlyProgram;
 use super::rootfs::WRITABLE_LAYER;
+use super::runtime::{Runtime, RuntimeProcesses};
 use super::{files_in_root, state_file};
 use crate::{Container, EngineError, Exit, StartError, Stdio};
 use cgroup::Cgroup;
@@ -49,6 +50,7 @@ struct ShimState {
 
 pub struct ShimContainer {
     name: String,
+    runtime: Runtime,
     state: watch::Receiver<ShimState>,
     requests: AsyncMutex<OwnedWriteHalf>,
     shim: Mutex<Option<Child>>,
@@ -94,6 +96,7 @@ impl ShimContainer {
         write_state_file: impl FnOnce(u32) -> Result<(), EngineError>,
     ) -> Result<Self, EngineError> {
         let (name, state_file) = (spec.name.clone(), spec.state_file.clone());
+        let runtime = spec.runtime.clone();
         let writable_layers = [&spec.dir, &spec.spare_dir].map(|dir| dir.join(WRITABLE_LAYER));
         let io_error = |what: &str| {
             let what = format!("the shim of container {name} {what}");
@@ -124,6 +127,7 @@ impl ShimContainer {
         tokio::spawn(receive_events(reading, updates));
         let container = Self {
             name,
+            runtime,
             state,
             requests: AsyncMutex::new(writing),
             shim: Mutex::new(Some(child)),
@@ -301,6 +305,10 @@ impl Container for ShimContainer {
 
     fn pid(&self) -> Option<u32> {
         self.state.borrow().created.as_ref().map(|(pid, _)| *pid)
+    }
+
+    fn runtime_processes(&self) -> RuntimeProcesses {
+        RuntimeProcesses::new(self.runtime.clone(), self.pid())
     }
 
     fn cgroup(&self) -> Option<Cgroup> {

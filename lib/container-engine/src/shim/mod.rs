@@ -37,3 +37,4 @@ pub use self::engine::{Settings, ShimEngine, ShimRuntime};
 pub(crate) use self::init_process::{InitEvent, InitProcess};
 pub(crate) use self::process_spec::variable;
 pub use self::processes::ContainerProcesses;
+pub use self::runtime::RuntimeProcesses;

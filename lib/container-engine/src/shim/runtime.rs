@@ -25,6 +25,45 @@ impl Runtime {
             Self::Apptainer(_) => is_apptainer_process(pid),
         }
     }
+
+    /// The highest memory of one process, in bytes, if it is certain that this is one of the
+    /// command. The kernel counts the runtime's own processes, too.
+    pub fn memory_of_command(&self, largest_process: u64) -> Option<u64> {
+        let is_certain = match self {
+            Self::Library | Self::Oci(_) => true,
+            Self::Apptainer(_) => largest_process > MAX_APPTAINER_MEMORY,
+        };
+        is_certain.then_some(largest_process)
+    }
+}
+
+/// Memory that no process of Apptainer itself exceeds: it is written in Go, and needs about 25 MiB.
+const MAX_APPTAINER_MEMORY: u64 = 64 << 20;
+
+/// Tells the processes of the runtime from those of the command.
+#[derive(Debug, Clone, Default)]
+pub struct RuntimeProcesses {
+    runtime: Option<Runtime>,
+    first: Option<u32>,
+}
+
+impl RuntimeProcesses {
+    /// Of a container whose first process is `first`.
+    pub(crate) fn new(runtime: Runtime, first: Option<u32>) -> Self {
+        Self {
+            runtime: Some(runtime),
+            first,
+        }
+    }
+
+    /// Whether a process of the container belongs to the runtime.
+    pub fn contains(&self, pid: u32) -> bool {
+        match &self.runtime {
+            Some(Runtime::Apptainer(_)) if Some(pid) == self.first => true,
+            Some(runtime) => runtime.is_own(pid),
+            None => false,
+        }
+    }
 }
 
 /// Family of an OCI runtime, by which its command line differs.

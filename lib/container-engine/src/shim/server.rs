@@ -252,6 +252,7 @@ impl Shim {
         self.exit_reported = true;
         let group = self.created.groups.as_ref().map(|g| &g.inside);
         let oom_kills = group.and_then(|g| g.oom_kills()).unwrap_or(0);
+        let largest_process = self.init.as_ref().and_then(|init| init.largest_process());
         let exit = Exit {
             status,
             oom_killed: oom_kills > 0,
@@ -259,7 +260,8 @@ impl Shim {
             oom_kills,
             peak_memory: group.and_then(|g| g.memory_peak()),
             job_group: None,
-            largest_process: self.init.as_ref().and_then(|init| init.largest_process()),
+            largest_process: largest_process
+                .and_then(|bytes| self.spec.runtime.memory_of_command(bytes)),
             processes: group.map(|g| g.process_limit()).unwrap_or_default(),
         };
         let shared = self.shared.as_ref();
