@@ -132,6 +132,8 @@ lab-condor: deps-labs
 
 programs = dispatch dispatch-api dispatch-local dispatch-slurm dispatch-condor dispatch-overseer crunch-run
 man = $(DESTDIR)$(prefix)/share/man/man1
+bash_completions = $(DESTDIR)$(prefix)/share/bash-completion/completions
+fish_completions = $(DESTDIR)$(prefix)/share/fish/vendor_completions.d
 # Programs for other machines, without what only a debugger reads: that is in target/dist/debug, found by its link.
 .PHONY: dist stripped
 dist: stripped sbom
@@ -162,6 +164,9 @@ install: stripped
 	for program in dispatch dispatch-local dispatch-slurm dispatch-condor dispatch-overseer; do \
 	  target/dist/bin/$$program man --dir=$(man) || exit 1; done
 	for program in dispatch-api crunch-run; do target/dist/bin/$$program man >$(man)/$$program.1 || exit 1; done
+	install -d $(bash_completions) $(fish_completions)
+	target/dist/bin/dispatch completions bash >$(bash_completions)/dispatch
+	target/dist/bin/dispatch completions fish >$(fish_completions)/dispatch.fish
 
 # A crunch-run that needs no library of the node: any Linux of this processor will do. 13 MB, for HTCondor to carry along.
 static_target = $(shell uname -m)-unknown-linux-musl

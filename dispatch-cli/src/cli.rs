@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::commands;
 use crate::exit;
+use crate::state_dir;
 
 /// Run containers from a queue: on this workstation, or on any Arvados server.
 ///
@@ -40,9 +41,9 @@ pub struct Global {
 impl Global {
     /// The state directory named by the flag, else by the environment.
     pub fn state_dir(&self) -> Option<PathBuf> {
-        // An empty variable counts as unset, like every variable here.
-        let set = std::env::var_os("DISPATCH_STATE_DIR").filter(|dir| !dir.is_empty());
-        self.state_dir.clone().or_else(|| set.map(PathBuf::from))
+        self.state_dir
+            .clone()
+            .or_else(state_dir::named_in_environment)
     }
 }
 

@@ -1,6 +1,8 @@
-//! A stored collection: fetched by uuid or portable data hash, with its files as a tree.
+//! A stored collection: fetched by uuid or portable data hash, with its files as a tree; and the
+//! query for the collections of a user.
 
 use arvados_client::Client;
+use arvados_client::filter::Query;
 use arvados_client::manifest::{FileTree, Manifest};
 
 use crate::error::CliError;
@@ -13,6 +15,18 @@ pub struct StoredCollection {
     /// Portable data hash.
     pub pdh: String,
     pub tree: FileTree,
+}
+
+/// The collections of a user, or those in the trash; the newest first.
+pub fn newest_of(user: &str, trashed: bool) -> Query {
+    let query = Query::new()
+        .filter("owner_uuid", "=", user)
+        .order("modified_at desc")
+        .order("uuid desc");
+    match trashed {
+        true => query.filter("is_trashed", "=", true).include_trash(),
+        false => query,
+    }
 }
 
 /// Fetches a collection by uuid or portable data hash.

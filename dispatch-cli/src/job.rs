@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use crate::exit::Exit;
+use crate::text::strip_control;
 
 /// Property of a request that holds its number.
 pub const ID_PROPERTY: &str = "dispatch_id";
@@ -17,6 +18,8 @@ pub const USER_PROPERTY: &str = "dispatch_user";
 /// Property of a request that was killed before it started. A server keeps such a request Committed
 /// with priority 0, as one on hold.
 pub const KILLED_PROPERTY: &str = "dispatch_killed";
+/// Property with the login name of another user who killed the job.
+pub const KILLED_BY_PROPERTY: &str = "dispatch_killed_by";
 /// Property with the priority that a held or killed job had.
 pub const HELD_PRIORITY_PROPERTY: &str = "dispatch_held_priority";
 
@@ -165,6 +168,12 @@ impl Job {
     /// Whether `dispatch kill` stopped it, or kept it from starting.
     pub fn was_killed(&self) -> bool {
         has_flag(&self.request, KILLED_PROPERTY)
+    }
+
+    /// " by user NAME" if another user killed it, else nothing.
+    pub fn killed_by(&self) -> String {
+        let by = self.property(KILLED_BY_PROPERTY).map(strip_control);
+        by.map_or(String::new(), |name| format!(" by user {name}"))
     }
 
     /// The properties of the request. An update replaces all of them.

@@ -11,6 +11,7 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 
 use crate::collection_name;
+use crate::completion;
 use crate::error::CliError;
 use crate::gpu_request::Gpus;
 use crate::image::store;
@@ -35,7 +36,7 @@ const MIN_MEMORY: u64 = 6 << 20;
 pub struct JobFlags {
     /// Image of the container: NAME[:TAG] as in 'dispatch image list', or the uuid or portable data
     /// hash of its collection
-    #[arg(long, value_name = "IMAGE")]
+    #[arg(long, value_name = "IMAGE", add = completion::image_names())]
     pub image: String,
     /// Number of CPUs
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = cpus)]

@@ -78,9 +78,7 @@ async fn newest_with_name(
     user: &str,
     name: &str,
 ) -> Result<Option<ContainerRequest>, CliError> {
-    let query = Query::new()
-        .filter(BY_USER, "=", user)
-        .filter("owner_uuid", "=", user)
+    let query = submitted_by(Query::new(), user)
         .filter("name", "=", name)
         .order("created_at desc")
         .limit(1)
@@ -194,12 +192,17 @@ pub async fn in_range(client: &Client, first: u64, last: u64) -> Result<Vec<Job>
     Ok(found)
 }
 
+/// Restricts a query to what this user submitted with `dispatch submit`.
+pub fn submitted_by(query: Query, user: &str) -> Query {
+    query
+        .filter(BY_USER, "=", user)
+        .filter("owner_uuid", "=", user)
+}
+
 /// The user's jobs that match, the oldest first.
 pub async fn own(client: &Client, query: Query) -> Result<Vec<Job>, CliError> {
     let user = client.current_user().await?.uuid.to_string();
-    let query = query
-        .filter(BY_USER, "=", &user)
-        .filter("owner_uuid", "=", &user);
+    let query = submitted_by(query, &user);
     let mut requests: Vec<ContainerRequest> = client
         .all(REQUESTS, query, |request: &ContainerRequest| {
             request.uuid.as_str()
@@ -295,9 +298,7 @@ async fn requests_with_number(
     user: &str,
     number: u64,
 ) -> Result<Vec<ContainerRequest>, CliError> {
-    let query = Query::new()
-        .filter(BY_USER, "=", user)
-        .filter("owner_uuid", "=", user)
+    let query = submitted_by(Query::new(), user)
         .filter(BY_NUMBER, "=", number)
         .order("created_at asc")
         .order("uuid asc");
@@ -309,9 +310,7 @@ async fn requests_with_number(
 
 /// One more than the largest number among the user's newest jobs.
 pub async fn next_number(client: &Client, user: &str) -> Result<u64, CliError> {
-    let query = Query::new()
-        .filter(BY_USER, "=", user)
-        .filter("owner_uuid", "=", user)
+    let query = submitted_by(Query::new(), user)
         .order("created_at desc")
         .select(&["uuid", "properties"])
         .limit(50);

@@ -7,6 +7,7 @@ mod collection;
 mod collection_name;
 mod columns;
 mod commands;
+mod completion;
 mod delete;
 mod disk_usage;
 mod download;
@@ -43,13 +44,14 @@ mod watch;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use crate::cli::Cli;
 use crate::error::CliError;
 use crate::exit::Exit;
 
 fn main() -> ExitCode {
+    commands::completions::answer_shell(Cli::command);
     let cli = Cli::parse();
     let waits = cli.command.waits_for_job();
     let runtime = tokio::runtime::Builder::new_multi_thread()

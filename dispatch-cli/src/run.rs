@@ -35,9 +35,7 @@ pub async fn run(cli: Cli) -> Result<Exit, CliError> {
     match cli.command {
         Command::Up(up) => up::run(up, state()?).await?,
         Command::Env(_) => env::run(&state()?, out)?,
-        Command::Completions(completions) => {
-            completions::completions(&completions, Cli::command(), out)?
-        }
+        Command::Completions(completions) => completions::completions(&completions, out)?,
         Command::Man(man) => completions::man(&man, Cli::command(), out)?,
         Command::Submit(submit) => return submit::run(*submit, &session()?, out).await,
         Command::Run(run) => return run_job::run(*run, &session()?, out).await,

@@ -13,6 +13,7 @@ use arvados_client::filter::Query;
 use clap::Args;
 use jiff::Timestamp;
 
+use crate::completion;
 use crate::error::CliError;
 use crate::job::{Job, JobState};
 use crate::job_id::{JobId, JobIdError};
@@ -26,7 +27,7 @@ const MAX_RANGE: u64 = 100_000;
 #[derive(Debug, Args)]
 pub struct Selection {
     /// Numbers, ranges of numbers (150-160) or uuids of jobs
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = completion::job_numbers())]
     pub jobs: Vec<JobSpan>,
     /// My jobs with this name; % stands for any text
     #[arg(long, value_name = "NAME", conflicts_with = "jobs")]

@@ -96,6 +96,13 @@ pub struct StateDirLock {
     _lock: File,
 }
 
+/// The directory named by the environment. An empty variable counts as unset, like every variable
+/// here.
+pub fn named_in_environment() -> Option<PathBuf> {
+    let set = std::env::var_os("DISPATCH_STATE_DIR").filter(|dir| !dir.is_empty());
+    set.map(PathBuf::from)
+}
+
 impl StateDir {
     /// The given directory, else `$XDG_STATE_HOME/dispatch`, else `~/.local/state/dispatch`.
     /// Creates nothing.

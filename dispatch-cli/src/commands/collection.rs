@@ -10,6 +10,8 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::rm::user_of;
+use crate::collection;
+use crate::completion;
 use crate::delete::delete;
 use crate::error::CliError;
 use crate::jobs;
@@ -56,7 +58,7 @@ pub struct List {
 #[derive(Debug, Args)]
 pub struct Rm {
     /// Uuid of the collection
-    #[arg(value_name = "UUID", required = true)]
+    #[arg(value_name = "UUID", required = true, add = completion::collection_uuids())]
     pub uuids: Vec<String>,
 }
 
@@ -66,7 +68,7 @@ pub struct Rm {
 #[derive(Debug, Args)]
 pub struct Restore {
     /// Uuid of the collection, see 'dispatch collection list --trash'
-    #[arg(value_name = "UUID", required = true)]
+    #[arg(value_name = "UUID", required = true, add = completion::trashed_collection_uuids())]
     pub uuids: Vec<String>,
 }
 
@@ -81,15 +83,9 @@ pub async fn run(args: Collections, session: &Session, out: Output) -> Result<()
 async fn list(args: &List, session: &Session, out: Output) -> Result<(), CliError> {
     let client = &session.client;
     let user = client.current_user().await?.uuid.to_string();
-    let mut query = Query::new()
-        .filter("owner_uuid", "=", &user)
-        .order("modified_at desc")
-        .order("uuid desc");
+    let mut query = collection::newest_of(&user, args.trash);
     if let Some(name) = &args.name {
         query = query.filter("name", "like", name);
-    }
-    if args.trash {
-        query = query.filter("is_trashed", "=", true).include_trash();
     }
     let (found, has_more) = newest(client, query, args.limit as usize).await?;
     if out.json {

@@ -1,19 +1,24 @@
-//! `dispatch completions` and `dispatch man`: generated from the definition of the command line.
+//! `dispatch completions` and `dispatch man`: what shells and readers get of the definition of the
+//! command line; and the answer to a shell that completes a word.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::{self, Stdio};
 
 use clap::{Args, Command};
-use clap_complete::Shell;
+use clap_complete::env::Shells;
+use clap_complete::{CompleteEnv, Shell};
 use clap_mangen::Man as Page;
 
 use crate::error::CliError;
 use crate::printer::Output;
 
-/// Print the completions for a shell
+/// Set by the script of the shell, to the name of the shell.
+const VARIABLE: &str = "_DISPATCH_COMPLETE";
+
+/// Print the script with which a shell completes commands, flags, jobs and images
 ///
-/// For bash: dispatch completions bash > /etc/bash_completion.d/dispatch
+/// For bash, in ~/.bashrc: source <(dispatch completions bash)
 #[derive(Debug, Args)]
 pub struct Completions {
     /// Shell that completes the command line
@@ -28,10 +33,27 @@ pub struct Man {
     pub dir: Option<PathBuf>,
 }
 
-pub fn completions(args: &Completions, mut command: Command, out: Output) -> Result<(), CliError> {
+/// Answers the shell and ends the process, if a shell asks. To be called before any thread starts,
+/// because it unsets the variable.
+pub fn answer_shell(definition: fn() -> Command) {
+    CompleteEnv::with_factory(definition)
+        .var(VARIABLE)
+        .complete();
+}
+
+/// The script that makes a shell ask the `dispatch` of its PATH.
+fn script(shell: Shell) -> Result<Vec<u8>, CliError> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut command, "dispatch", &mut script);
-    out.bytes(&script)
+    if let Some(shell) = Shells::builtins().completer(&shell.to_string()) {
+        shell
+            .write_registration(VARIABLE, "dispatch", "dispatch", "dispatch", &mut script)
+            .map_err(CliError::Output)?;
+    }
+    Ok(script)
+}
+
+pub fn completions(args: &Completions, out: Output) -> Result<(), CliError> {
+    out.bytes(&script(args.shell)?)
 }
 
 pub fn man(args: &Man, command: Command, out: Output) -> Result<(), CliError> {

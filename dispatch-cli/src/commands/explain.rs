@@ -8,6 +8,7 @@ use clap::Args;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::completion;
 use crate::disk_usage;
 use crate::earlier_containers;
 use crate::error::CliError;
@@ -31,7 +32,7 @@ const LOCK_COUNT_WARNING: u32 = 3;
 #[derive(Debug, Args)]
 pub struct Explain {
     /// Number, uuid or name of the job; of several with this name, the newest
-    #[arg(value_name = "ID", value_parser = JobId::or_name)]
+    #[arg(value_name = "ID", value_parser = JobId::or_name, add = completion::job_numbers())]
     pub job: JobId,
 }
 
@@ -256,9 +257,9 @@ fn state_sentence(job: &Job, state: JobState, now: Timestamp) -> String {
                 (Some(_), None) => "its command did not end by itself".to_owned(),
                 (None, _) => "its command did not run".to_owned(),
             };
-            match job.was_killed() {
-                true => format!("Job {name} was stopped by 'dispatch kill'; {ran}."),
-                false => format!("Job {name} was cancelled; {ran}."),
+            match (job.was_killed(), job.killed_by()) {
+                (true, by) => format!("Job {name} was stopped with 'dispatch kill'{by}; {ran}."),
+                (false, _) => format!("Job {name} was cancelled; {ran}."),
             }
         }
     }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::wait::eprint_warnings;
 use crate::collection::{self, StoredCollection};
+use crate::completion;
 use crate::download;
 use crate::error::CliError;
 use crate::input_spec::CollectionSpec;
@@ -32,7 +33,7 @@ Examples:
 pub struct Get {
     /// Number, uuid or name of a job, or uuid of a collection, with :PATH for one file or directory
     /// of it; or a range of numbers, like 7-9
-    #[arg(value_name = "ID[:PATH]")]
+    #[arg(value_name = "ID[:PATH]", add = completion::job_numbers())]
     pub what: String,
     /// Target directory, created if it does not exist; - writes one file to standard output
     #[arg(value_name = "DIR", default_value = ".")]

@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::error::CliError;
-use crate::job::{HELD_PRIORITY_PROPERTY, Job, JobState, KILLED_PROPERTY};
+use crate::job::{HELD_PRIORITY_PROPERTY, Job, JobState, KILLED_BY_PROPERTY, KILLED_PROPERTY};
 use crate::job_request::DEFAULT_PRIORITY;
 use crate::jobs;
 use crate::printer::{Output, eprint_note};
@@ -92,6 +92,7 @@ pub async fn release(args: Release, session: &Session, out: Output) -> Result<()
         }
         let mut properties = job.properties();
         properties.remove(KILLED_PROPERTY);
+        properties.remove(KILLED_BY_PROPERTY);
         let before = properties
             .remove(HELD_PRIORITY_PROPERTY)
             .and_then(|before| before.as_i64());

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::gc::FREE_SPACE;
+use crate::completion;
 use crate::error::CliError;
 use crate::image::remove::{self, Removed};
 use crate::image::{ImageError, ImageName, ImageSource, store};
@@ -39,7 +40,7 @@ pub enum ImageCommand {
 #[derive(Debug, Args)]
 pub struct Rm {
     /// Name of the image [default tag: latest]
-    #[arg(value_name = "NAME[:TAG]", required = true)]
+    #[arg(value_name = "NAME[:TAG]", required = true, add = completion::image_names())]
     pub names: Vec<ImageName>,
 }
 

@@ -3,9 +3,11 @@
 use clap::Args;
 use serde_json::json;
 
+use super::user::shown_name;
 use crate::error::CliError;
-use crate::job::{HELD_PRIORITY_PROPERTY, Job, JobState, KILLED_PROPERTY};
+use crate::job::{HELD_PRIORITY_PROPERTY, Job, JobState, KILLED_BY_PROPERTY, KILLED_PROPERTY};
 use crate::jobs;
+use crate::owners::user_uuid;
 use crate::printer::{Output, eprint_note};
 use crate::selection::{Scope, Selection};
 use crate::session::Session;
@@ -26,6 +28,7 @@ pub struct Kill {
 
 pub async fn run(args: Kill, session: &Session, out: Output) -> Result<(), CliError> {
     let client = &session.client;
+    let user = client.current_user().await?;
     let jobs = args.selection.find(client, Scope::Open).await?;
     let is_summed_up = jobs.len() > MAX_SENTENCES;
     let (mut killed, mut stopping) = (0, 0);
@@ -38,6 +41,9 @@ pub async fn run(args: Kill, session: &Session, out: Output) -> Result<(), CliEr
             if !matches!(job.state(), JobState::Complete | JobState::Cancelled) {
                 let mut properties = job.properties();
                 properties.insert(KILLED_PROPERTY.to_owned(), true.into());
+                if user_uuid(&job).is_some_and(|owner| owner != user.uuid.as_str()) {
+                    properties.insert(KILLED_BY_PROPERTY.to_owned(), shown_name(&user).into());
+                }
                 if priority > 0 {
                     properties.insert(HELD_PRIORITY_PROPERTY.to_owned(), priority.into());
                 }

@@ -204,6 +204,11 @@ async fn show(args: &List, session: &Session, mut out: Output) -> Result<(), Cli
         .filter_map(user_uuid)
         .any(|user| user != me.uuid.as_str());
     let has_projects = jobs.iter().any(|job| project_uuid(job).is_some());
+    let is_wide = args.output == Format::Wide;
+    if is_wide {
+        header.extend(["SUBMITTED", "STARTED", "FINISHED"]);
+    }
+    let (has_others, has_projects) = (has_others || is_wide, has_projects || is_wide);
     for (is_shown, title) in [(has_others, "USER"), (has_projects, "PROJECT")] {
         if is_shown {
             header.push(title);
@@ -214,6 +219,9 @@ async fn show(args: &List, session: &Session, mut out: Output) -> Result<(), Cli
         let mut row = cells(job, now);
         if args.usage {
             row.push(peak.map(format_size).unwrap_or_default());
+        }
+        if is_wide {
+            row.extend(times(job).map(|time| time.map_or(String::new(), |at| format!("{at:.0}"))));
         }
         let owners = [
             (has_others, names.user(job)),
@@ -287,6 +295,16 @@ fn cells(job: &Job, now: Timestamp) -> Vec<String> {
         format_size(constraints.ram),
         age.map(format_duration).unwrap_or_default(),
         job.run_time(now).map(format_duration).unwrap_or_default(),
+    ]
+}
+
+/// When it was submitted, and when its container started and finished.
+fn times(job: &Job) -> [Option<Timestamp>; 3] {
+    let container = job.container.as_ref();
+    [
+        job.request.created_at,
+        container.and_then(|container| container.started_at),
+        container.and_then(|container| container.finished_at),
     ]
 }
 

@@ -2,6 +2,7 @@
 
 use clap::Args;
 
+use crate::completion;
 use crate::error::CliError;
 use crate::job::{Job, JobState};
 use crate::job_id::JobId;
@@ -21,7 +22,7 @@ use crate::watch::Watch;
 #[derive(Debug, Args)]
 pub struct Logs {
     /// Number, uuid or name of the job; of several with this name, the newest
-    #[arg(value_name = "ID", value_parser = JobId::or_name)]
+    #[arg(value_name = "ID", value_parser = JobId::or_name, add = completion::job_numbers())]
     pub job: JobId,
     /// Continue to print until the job has ended
     #[arg(short, long)]

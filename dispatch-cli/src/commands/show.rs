@@ -5,6 +5,7 @@ use clap::Args;
 use jiff::Timestamp;
 use serde_json::json;
 
+use crate::completion;
 use crate::earlier_containers;
 use crate::error::CliError;
 use crate::job::{Job, RETRIED_PROPERTY, RETRY_OF_PROPERTY};
@@ -21,7 +22,7 @@ use units::{format_duration, format_size};
 #[derive(Debug, Args)]
 pub struct Show {
     /// Number, uuid or name of the job; of several with this name, the newest
-    #[arg(value_name = "ID", value_parser = JobId::or_name)]
+    #[arg(value_name = "ID", value_parser = JobId::or_name, add = completion::job_numbers())]
     pub job: JobId,
 }
 

@@ -269,6 +269,7 @@ async fn run_children(
         }
     }
     let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+    let host = ready.host.clone();
     let server = ServerRecord {
         ca_bundle: ca_bundle::write(&supervisor.state, &ready.certificate, named)?,
         host: ready.host,
@@ -280,6 +281,7 @@ async fn run_children(
     supervisor.record.server = Some(server);
     supervisor.save()?;
     start_report::print_capacity(&supervisor.state).await?;
+    start_report::print_address_for_others(args.listen, &host);
     eprint_note(&format!(
         "dispatch: ready; state {}, log {}",
         supervisor.state.path().display(),

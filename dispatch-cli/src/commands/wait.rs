@@ -199,7 +199,9 @@ fn end_sentence(job: &Job) -> String {
                 "job {name} is on hold (priority 0); let it start with: dispatch release {name}"
             )
         }
-        (JobState::Cancelled, _) => format!("job {name} was cancelled{because}"),
+        (JobState::Cancelled, _) => {
+            format!("job {name} was cancelled{}{because}", job.killed_by())
+        }
         (state, _) => format!(
             "job {name} has not ended yet: it is {}; see why with: dispatch explain {name}",
             state.as_str()

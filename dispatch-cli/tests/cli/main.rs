@@ -1,6 +1,7 @@
 //! The `dispatch` command as a program, against the embedded server in this process.
 
 mod collections;
+mod completion;
 mod demand;
 mod files;
 mod fixture;

@@ -20,7 +20,7 @@ async fn many_jobs_that_are_killed_have_one_sentence() {
     assert_eq!(info["containers"]["held"], 0, "{info}");
     let explained = fixture.run(&["explain", "2"]).await.ok();
     assert!(
-        explained.starts_with("Job 2 was stopped by 'dispatch kill'; its command did not run."),
+        explained.starts_with("Job 2 was stopped with 'dispatch kill'; its command did not run."),
         "{explained}"
     );
 }
@@ -52,6 +52,40 @@ async fn a_job_is_submitted_once_more_only_once_unless_it_is_named() {
     assert_eq!(second.out, "");
     let named = fixture.run(&["retry", "1"]).await;
     assert_eq!(named.err, "job 1 is submitted once more as job 3\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wide_list_has_all_times_and_the_user() {
+    let fixture = Fixture::with_image().await;
+    let job = fixture.submit("a").await;
+    fixture.start(&job).await;
+    fixture.finish(&job, 0, &[], &[]).await;
+    fixture.submit("b").await;
+    let wide = fixture.run(&["list", "-o", "wide"]).await.ok();
+    let rows: Vec<Vec<&str>> = wide
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    let title = rows[0].iter().position(|title| *title == "SUBMITTED");
+    let titles = [
+        "SUBMITTED",
+        "STARTED",
+        "FINISHED",
+        "USER",
+        "PROJECT",
+        "UUID",
+    ];
+    assert_eq!(rows[0][title.unwrap()..], titles);
+    let shown = fixture.run(&["show", "1"]).await.ok();
+    for name in ["Submitted", "Started", "Finished"] {
+        let line = shown.lines().find(|line| line.starts_with(name)).unwrap();
+        let time = line.split_whitespace().nth(1).unwrap();
+        assert!(rows[2].contains(&time), "{name} {time} {wide}");
+    }
+    assert!(
+        rows[2].contains(&"user") && rows[1].contains(&"user"),
+        "{wide}"
+    );
 }
 
 /// A job may end before somebody waits for it.

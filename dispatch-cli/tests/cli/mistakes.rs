@@ -196,7 +196,9 @@ fn help_version_man_page_and_completions_need_no_server() {
     assert!(run(&["--help"]).contains("Exit status:"));
     assert!(run(&["man"]).contains("Exit status"));
     assert!(run(&["--admin", "man"]).contains("Exit status"));
-    assert!(run(&["completions", "bash"]).contains("dispatch__"));
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        assert!(run(&["completions", shell]).contains("dispatch"), "{shell}");
+    }
     run(&["man", "--dir", "pages"]);
     assert!(home.path().join("pages/dispatch-submit.1").exists());
 }

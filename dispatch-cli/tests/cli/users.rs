@@ -176,3 +176,31 @@ async fn mistakes_about_users_are_named() {
     assert_eq!(eve["email"], "eve@example.org");
     assert_eq!(eve["is_admin"], false);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_stopped_the_job_of_another_user_is_named() {
+    let fixture = Fixture::with_image().await;
+    for name in ["a", "b"] {
+        fixture.submit(name).await;
+    }
+    fixture.run(&["kill", "1"]).await.ok();
+    let own = fixture.run(&["explain", "1"]).await.ok();
+    assert!(
+        own.starts_with("Job 1 was stopped with 'dispatch kill'; "),
+        "{own}"
+    );
+    let shown = fixture.run(&["--json", "show", "2"]).await.json();
+    let uuid = shown["request"]["uuid"].clone();
+    run(fixture.admin_command(&["kill", uuid.as_str().unwrap()]))
+        .await
+        .ok();
+    let other = fixture.run(&["explain", "2"]).await.ok();
+    let sentence = "Job 2 was stopped with 'dispatch kill' by user root; ";
+    assert!(other.starts_with(sentence), "{other}");
+    let waited = fixture.run(&["wait", "2"]).await;
+    assert_eq!(waited.err, "dispatch: job 2 was cancelled by user root\n");
+    fixture.run(&["release", "2"]).await.ok();
+    fixture.run(&["kill", "2"]).await.ok();
+    let again = fixture.run(&["wait", "2"]).await;
+    assert_eq!(again.err, "dispatch: job 2 was cancelled\n");
+}

@@ -1,5 +1,6 @@
 //! What `dispatch up` says at its start: the jobs from before, and what containers can have.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use arvados_client::Client;
@@ -61,4 +62,43 @@ pub async fn print_capacity(state: &StateDir) -> Result<(), CliError> {
         sleep(CAPACITY_QUERY_INTERVAL).await;
     }
     Ok(())
+}
+
+/// Prints where other machines reach a server that listens on all addresses: its record has the
+/// address for this machine.
+pub fn print_address_for_others(listen: Option<SocketAddr>, host: &str) {
+    let system = rustix::system::uname();
+    let name = system.nodename().to_string_lossy();
+    if let Some(address) = address_for_others(listen, host, &name) {
+        eprint_note(&format!(
+            "dispatch: other machines reach the server at {address}; for another address, name it with --listen"
+        ));
+    }
+}
+
+/// The name of this machine, which the certificate has, and the port.
+fn address_for_others(listen: Option<SocketAddr>, host: &str, name: &str) -> Option<String> {
+    let listens_on_all = listen.is_some_and(|listen| listen.ip().is_unspecified());
+    let (_, port) = host.rsplit_once(':')?;
+    listens_on_all.then(|| format!("{name}:{port}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_on_all_addresses_has_the_name_of_its_machine() {
+        for (listen, expected) in [
+            (Some("0.0.0.0:0"), Some("desk:4242")),
+            (Some("[::]:0"), Some("desk:4242")),
+            (Some("127.0.0.1:0"), None),
+            (Some("10.0.0.7:4242"), None),
+            (None, None),
+        ] {
+            let listen = listen.map(|listen| listen.parse().unwrap());
+            let address = address_for_others(listen, "127.0.0.1:4242", "desk");
+            assert_eq!(address.as_deref(), expected, "{listen:?}");
+        }
+    }
 }

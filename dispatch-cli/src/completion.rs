@@ -1,0 +1,110 @@
+//! Words that a shell offers for a job, an image or a collection.
+//!
+//! In: the server of the command line that is completed. Out: numbers, names and uuids. A server
+//! that does not answer at once offers nothing, and says nothing: a person is typing.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use arvados_client::Client;
+use arvados_client::filter::Query;
+use arvados_client::records::Collection;
+use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
+
+use crate::collection;
+use crate::error::CliError;
+use crate::image::store;
+use crate::jobs;
+use crate::session::Session;
+use crate::state_dir;
+use crate::text::strip_control;
+
+/// How long the server may take.
+const MAX_TIME: Duration = Duration::from_secs(1);
+/// Maximum number of jobs, and of collections, that are offered.
+const MAX_OFFERED: u64 = 50;
+
+/// A word, and what it stands for.
+type Offer = (String, String);
+
+/// Offers the numbers of the user's newest jobs.
+pub fn job_numbers() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| offer(newest_jobs))
+}
+
+/// Offers the names of the images on the server.
+pub fn image_names() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| offer(images))
+}
+
+/// Offers the uuids of the user's newest collections.
+pub fn collection_uuids() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| offer(async |client| collections(client, false).await))
+}
+
+/// Offers the uuids of the user's newest collections in the trash.
+pub fn trashed_collection_uuids() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| offer(async |client| collections(client, true).await))
+}
+
+async fn newest_jobs(client: &Client) -> Result<Vec<Offer>, CliError> {
+    let user = client.current_user().await?.uuid.to_string();
+    let query = jobs::submitted_by(Query::new(), &user);
+    let (newest, _) = jobs::newest(client, query, MAX_OFFERED).await?;
+    let words = newest.iter().map(|job| {
+        let name = &job.request.name;
+        (job.name(), format!("{}, {name}", job.state().as_str()))
+    });
+    Ok(words.collect())
+}
+
+async fn images(client: &Client) -> Result<Vec<Offer>, CliError> {
+    let images = store::list(client).await?;
+    let words = images.into_iter().map(|image| {
+        let tagged = format!("{}:{}", image.name, image.tag);
+        let word = tagged.strip_suffix(":latest").unwrap_or(&tagged);
+        (word.to_owned(), String::new())
+    });
+    Ok(words.collect())
+}
+
+async fn collections(client: &Client, trashed: bool) -> Result<Vec<Offer>, CliError> {
+    let user = client.current_user().await?.uuid.to_string();
+    let query = collection::newest_of(&user, trashed).limit(MAX_OFFERED);
+    let page = client.page::<Collection>("collections", &query).await?;
+    let words = page.items.into_iter().map(|found| (found.uuid, found.name));
+    Ok(words.collect())
+}
+
+/// Asks the server for words, in the order in which they are offered.
+fn offer(
+    ask: impl AsyncFnOnce(&Client) -> Result<Vec<Offer>, CliError>,
+) -> Vec<CompletionCandidate> {
+    let Ok(session) = Session::open(named_state_dir().as_deref()) else {
+        return Vec::new();
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let Ok(runtime) = runtime else {
+        return Vec::new();
+    };
+    let asked =
+        runtime.block_on(async { tokio::time::timeout(MAX_TIME, ask(&session.client)).await });
+    let Ok(Ok(words)) = asked else {
+        return Vec::new();
+    };
+    let candidate = |(position, (word, meaning)): (usize, Offer)| {
+        CompletionCandidate::new(strip_control(&word))
+            .help(Some(strip_control(&meaning).into()))
+            .display_order(Some(position))
+    };
+    words.into_iter().enumerate().map(candidate).collect()
+}
+
+/// The state directory on the line that is completed, else that of the environment.
+fn named_state_dir() -> Option<PathBuf> {
+    let mut words = std::env::args_os().skip_while(|word| word != "--state-dir");
+    let on_line = words.nth(1).map(PathBuf::from);
+    on_line.or_else(state_dir::named_in_environment)
+}
