@@ -135,7 +135,7 @@ impl Selection {
     async fn by_kind(&self, client: &Client, scope: Scope) -> Result<Vec<Job>, CliError> {
         let mut query = Query::new();
         if let Some(name) = &self.name {
-            query = query.filter("name", "like", name);
+            query = query.like("name", name);
         }
         if let Some(since) = self.since {
             let now = Timestamp::now();

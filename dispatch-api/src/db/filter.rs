@@ -9,6 +9,9 @@ use crate::schema::{self, Attr, AttrType, Resource};
 /// Maximum number of filters of a listing. SQLite permits 1,000 nested expressions.
 const MAX_FILTERS: usize = 500;
 
+/// The escape character of patterns, as in PostgreSQL.
+const ESCAPE: &str = r"ESCAPE '\'";
+
 /// A WHERE clause under construction.
 #[derive(Debug, Default)]
 pub struct Clause {
@@ -128,11 +131,11 @@ impl Clause {
             }
             "in" | "not in" => self.membership(attr, operator == "not in", operand)?,
             "like" => self.and(
-                format!("{name} LIKE ?"),
+                format!("{name} LIKE ? {ESCAPE}"),
                 [pattern(attr, operator, operand)?],
             ),
             "ilike" => self.and(
-                format!("lower({name}) LIKE lower(?)"),
+                format!("lower({name}) LIKE lower(?) {ESCAPE}"),
                 [pattern(attr, operator, operand)?],
             ),
             "is_a" if name.ends_with("uuid") => self.is_a(name, operand)?,
@@ -253,9 +256,9 @@ impl Clause {
             "like" | "ilike" => {
                 let text = SqlValue::Text(operand.as_str().ok_or_else(invalid_operand)?.to_owned());
                 let sql = if operator == "like" {
-                    format!("json_extract({name}, ?) LIKE ?")
+                    format!("json_extract({name}, ?) LIKE ? {ESCAPE}")
                 } else {
-                    format!("lower(json_extract({name}, ?)) LIKE lower(?)")
+                    format!("lower(json_extract({name}, ?)) LIKE lower(?) {ESCAPE}")
                 };
                 self.and(sql, [path, text]);
             }

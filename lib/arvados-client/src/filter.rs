@@ -28,6 +28,13 @@ impl Query {
         self
     }
 
+    /// Only records with an attribute like this text, in which `%` stands for any text. `_` stands
+    /// for itself, unlike in the filters of the API.
+    pub fn like(self, attribute: &str, text: &str) -> Self {
+        let pattern = text.replace('\\', r"\\").replace('_', r"\_");
+        self.filter(attribute, "like", pattern)
+    }
+
     /// Sorted by `column direction`, after the orders already given.
     pub fn order(mut self, order: &str) -> Self {
         self.order.push(order.to_owned());
