@@ -38,6 +38,28 @@ fn refused(dir: &Path, layers: &[Vec<u8>]) -> ImageError {
 }
 
 #[test]
+fn an_image_that_was_refused_is_not_opened_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = ImageStore::open(dir.path()).unwrap();
+    let bad = layer(|tar| link(tar, "etc", "/nowhere"));
+    let (bytes, id) = docker_archive(&[bad], &[hex(b"of another layer")]);
+    let opened = Arc::new(AtomicUsize::new(0));
+    let mut errors = Vec::new();
+    for _ in 0..3 {
+        let source = ImageSource {
+            content: Some("pdh/image.tar".to_owned()),
+            ..source(Some(&id), bytes.clone(), &opened)
+        };
+        let error = store.prepare(source).unwrap_err();
+        assert!(error.is_image_fault(), "{error}");
+        errors.push(error.to_string());
+    }
+    assert_eq!(opened.load(Ordering::SeqCst), 1);
+    errors.dedup();
+    assert_eq!(errors.len(), 1, "{errors:?}");
+}
+
+#[test]
 fn an_image_is_unpacked_once_and_then_found_without_its_archive() {
     let dir = tempfile::tempdir().unwrap();
     let store = ImageStore::open(dir.path()).unwrap();

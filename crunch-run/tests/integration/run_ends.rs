@@ -140,6 +140,8 @@ async fn an_output_that_leads_out_of_the_container_costs_that_link_or_all() {
     assert_eq!(finished.code, 0, "{}", finished.output);
     assert_eq!(record.state, ContainerState::Cancelled);
     assert_eq!((record.exit_code, &record.output), (Some(0), &None));
+    // The same command would leave the same link.
+    assert_eq!(record.runtime_status.extra["permanentFailure"], true);
     let error = record.runtime_status.error.unwrap_or_default();
     assert!(error.starts_with("its output cannot be saved: "), "{error}");
     assert!(error.contains("link"), "{error}");

@@ -3,7 +3,12 @@
 //! The Arvados controller passes requests for containers, logs and Keep services through to the
 //! Rails server unchanged. Replies for other resources it decodes and encodes again.
 
-use http::StatusCode;
+use std::time::Duration;
+
+use axum::response::Response;
+use http::{HeaderValue, StatusCode, header};
+use jiff::Timestamp;
+use jiff::fmt::rfc2822::DateTimePrinter;
 use md5::{Digest, Md5};
 use serde_json::{Value, json};
 
@@ -41,6 +46,9 @@ const TOKEN_TEXT_ATTRIBUTES: [&str; 3] = [
     "last_used_by_ip_address",
     "modified_by_user_uuid",
 ];
+
+/// Age of the discovery document in the cache of an emulated Arvados.
+const CACHE_AGE: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Copy)]
 enum EmptyValue {
@@ -183,6 +191,15 @@ fn rewrite_record(path: &str, record: &mut Value) {
                 *value = json!("");
             }
         }
+    }
+}
+
+/// Gives an answer the time at which a cache took it, [`CACHE_AGE`] ago.
+pub fn date_of_cache(response: &mut Response) {
+    let taken = Timestamp::now() - CACHE_AGE;
+    let date = DateTimePrinter::new().timestamp_to_rfc9110_string(&taken);
+    if let Some(date) = date.ok().and_then(|date| HeaderValue::try_from(date).ok()) {
+        response.headers_mut().insert(header::DATE, date);
     }
 }
 

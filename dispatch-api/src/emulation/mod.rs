@@ -63,6 +63,8 @@ pub struct Rules {
     pub logs_derived_changes: bool,
     /// Whether half of the resources have the error and list format of the Arvados controller.
     pub controller: bool,
+    /// Whether the discovery document comes from a cache, with the time of its making.
+    pub cached_discovery: bool,
     /// Whether tests may start faults.
     pub faults: bool,
     /// Whether a request whose container cannot succeed gets no other one.
@@ -95,6 +97,7 @@ pub static DISPATCH_API: Rules = Rules {
     ],
     logs_derived_changes: true,
     controller: false,
+    cached_discovery: false,
     faults: false,
     permanent_failures: true,
     reports_disabled_users: true,
@@ -121,6 +124,7 @@ pub static ARVADOS_3: Rules = Rules {
     ],
     logs_derived_changes: false,
     controller: true,
+    cached_discovery: true,
     faults: true,
     permanent_failures: false,
     reports_disabled_users: false,

@@ -184,7 +184,11 @@ fn route_buffered(app: &Arc<App>, buffered: &BufferedRequest, body: &Bytes) -> R
     let host = params::client_facing_host(&buffered.headers, &app.address);
     match path {
         DISCOVERY_PATH => {
-            return Ok(json_response(&api::discovery::document(app, &host)));
+            let mut response = json_response(&api::discovery::document(app, &host));
+            if rules.cached_discovery {
+                dialect::date_of_cache(&mut response);
+            }
+            return Ok(response);
         }
         CONFIG_PATH => return Ok(json_response(&api::public_config(app, &host))),
         faults::FAULT_PATH if rules.faults => {

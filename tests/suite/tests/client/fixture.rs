@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use arvados_client::{Client, ContainerRequestUuid, ContainerUuid, Endpoint, Token};
-use dispatch_api::{Options, Server};
+use dispatch_api::{Emulate, Options, Server};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -19,9 +19,20 @@ pub struct Fixture {
 impl Fixture {
     pub async fn new() -> Fixture {
         let directory = tempfile::tempdir().unwrap();
-        let server = Server::start(&Options::new(directory.path().join("state")))
-            .await
-            .unwrap();
+        let options = Options::new(directory.path().join("state"));
+        Self::with(options, directory).await
+    }
+
+    /// A server that passes for a real Arvados server.
+    pub async fn of_arvados() -> Fixture {
+        let directory = tempfile::tempdir().unwrap();
+        let mut options = Options::new(directory.path().join("state"));
+        options.emulate = Emulate::Arvados3;
+        Self::with(options, directory).await
+    }
+
+    async fn with(options: Options, directory: TempDir) -> Fixture {
+        let server = Server::start(&options).await.unwrap();
         let ready = serde_json::to_value(server.ready()).unwrap();
         let dispatch = client(&ready, "dispatch");
         let user = client(&ready, "user");

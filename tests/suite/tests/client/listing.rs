@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use arvados_client::filter::Query;
 use arvados_client::records::Container;
-use jiff::Timestamp;
 
 use crate::fixture::Fixture;
 
@@ -52,14 +51,4 @@ async fn a_query_too_long_for_a_url_still_arrives() {
         .await
         .unwrap();
     assert_eq!(found.items.len(), 1);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_clock_of_the_server_is_known() {
-    let fixture = Fixture::new().await;
-    let server = fixture.dispatch.server_time().await.unwrap();
-    let apart = (Timestamp::now() - server)
-        .total(jiff::Unit::Second)
-        .unwrap();
-    assert!(apart.abs() < 5.0, "{server}");
 }

@@ -1,5 +1,6 @@
 //! The client library against the embedded API server, over its real TLS.
 
+mod arvados;
 mod attempts;
 mod collections;
 mod dispatcher;

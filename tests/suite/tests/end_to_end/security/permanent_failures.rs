@@ -66,6 +66,11 @@ async fn tried_once(stack: Stack) {
             "no-such-program",
         ),
         (
+            "true",
+            json!({"runtime_constraints": {"vcpus": 1, "ram": 1024}}),
+            "memory",
+        ),
+        (
             "sleep 60",
             json!({"scheduling_parameters": {"max_run_time": 1}}),
             "maximum run time",
