@@ -17,12 +17,12 @@ pub struct StoredCollection {
     pub tree: FileTree,
 }
 
-/// The collections of a user, or those in the trash; the newest first.
-pub fn newest_of(user: &str, trashed: bool) -> Query {
-    let query = Query::new()
-        .filter("owner_uuid", "=", user)
-        .order("modified_at desc")
-        .order("uuid desc");
+/// The collections of a user, or of all users; or those in the trash. The newest first.
+pub fn newest_of(user: Option<&str>, trashed: bool) -> Query {
+    let mut query = Query::new().order("modified_at desc").order("uuid desc");
+    if let Some(user) = user {
+        query = query.filter("owner_uuid", "=", user);
+    }
     match trashed {
         true => query.filter("is_trashed", "=", true).include_trash(),
         false => query,

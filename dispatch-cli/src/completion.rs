@@ -14,6 +14,7 @@ use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 use crate::collection;
 use crate::error::CliError;
 use crate::image::store;
+use crate::job::JobState;
 use crate::jobs;
 use crate::session::Session;
 use crate::state_dir;
@@ -30,6 +31,12 @@ type Offer = (String, String);
 /// Offers the numbers of the user's newest jobs.
 pub fn job_numbers() -> ArgValueCandidates {
     ArgValueCandidates::new(|| offer(newest_jobs))
+}
+
+/// Offers the states of jobs.
+pub fn states() -> ArgValueCandidates {
+    let state = |state: &JobState| CompletionCandidate::new(state.as_str());
+    ArgValueCandidates::new(move || JobState::ALL.iter().map(state).collect())
 }
 
 /// Offers the names of the images on the server.
@@ -70,7 +77,7 @@ async fn images(client: &Client) -> Result<Vec<Offer>, CliError> {
 
 async fn collections(client: &Client, trashed: bool) -> Result<Vec<Offer>, CliError> {
     let user = client.current_user().await?.uuid.to_string();
-    let query = collection::newest_of(&user, trashed).limit(MAX_OFFERED);
+    let query = collection::newest_of(Some(&user), trashed).limit(MAX_OFFERED);
     let page = client.page::<Collection>("collections", &query).await?;
     let words = page.items.into_iter().map(|found| (found.uuid, found.name));
     Ok(words.collect())

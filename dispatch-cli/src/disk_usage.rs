@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -11,7 +11,7 @@ use crate::commands::gc::FREE_SPACE;
 use crate::state_dir::StateDir;
 use units::format_size;
 
-/// Disk space in bytes. A cache or scratch directory outside the state directory is not measured.
+/// Disk space in bytes.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct DiskUsage {
     /// Blocks of all collections.
@@ -29,6 +29,8 @@ impl DiskUsage {
     /// `None` if the file system cannot be examined, or not within a few seconds.
     pub async fn of(state: StateDir) -> Option<Self> {
         let measuring = tokio::task::spawn_blocking(move || {
+            let record = state.record().unwrap_or_default();
+            let named = |dir: Option<PathBuf>, name| dir.unwrap_or_else(|| state.join(name));
             let blocks = allocated(&state.join("api").join("blocks"));
             let (server, logs) = (
                 allocated(&state.join("api")),
@@ -37,8 +39,8 @@ impl DiskUsage {
             Some(Self {
                 blocks,
                 records: server.saturating_sub(blocks) + logs,
-                cache: allocated(&state.join("cache")),
-                scratch: allocated(&state.join("scratch")),
+                cache: allocated(&named(record.cache_dir, "cache")),
+                scratch: allocated(&named(record.scratch_dir, "scratch")),
                 free: free(state.path())?,
             })
         });

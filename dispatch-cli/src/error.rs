@@ -102,6 +102,8 @@ pub enum CliError {
         "{0} does not exist on this machine, and is no collection uuid or portable data hash; for the output of a job, take its uuid from: dispatch show ID"
     )]
     NoFile(PathBuf),
+    #[error("{0} does not exist on this machine")]
+    NothingToStore(PathBuf),
     #[error("cannot read {path}: {source}")]
     Read { path: PathBuf, source: io::Error },
     #[error("cannot write {path}: {source}")]
@@ -191,6 +193,7 @@ impl CliError {
             | CliError::NoCollection(_)
             | CliError::NoPath { .. }
             | CliError::NoFile(_)
+            | CliError::NothingToStore(_)
             | CliError::NoOutput { .. }
             | CliError::NoLog { .. }
             | CliError::NoLogFile { .. } => Exit::NotFound,

@@ -26,7 +26,9 @@ pub enum InputSpecError {
     Duplicate(String),
     #[error("input {0} would hide the output path {1}: use another name or another --output-path")]
     HidesOutput(String, String),
-    #[error("{0:?} is not an absolute path: --output-path must begin with / and name a directory")]
+    #[error(
+        "{0:?} cannot be the output path: name a directory below /, such as /out, without . and .. in it"
+    )]
     BadOutputPath(String),
 }
 

@@ -85,7 +85,8 @@ impl JobState {
         })
     }
 
-    const ALL: [JobState; 8] = [
+    /// All states.
+    pub const ALL: [JobState; 8] = [
         JobState::Draft,
         JobState::Held,
         JobState::Queued,

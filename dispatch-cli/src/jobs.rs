@@ -10,7 +10,9 @@ use arvados_client::{Client, ContainerRequestUuid, ContainerUuid};
 use serde_json::{Map, Value, json};
 
 use crate::error::CliError;
-use crate::job::{ID_PROPERTY, Job, JobState, USER_PROPERTY, is_removed, number_of};
+use crate::job::{
+    ID_PROPERTY, Job, JobState, REMOVED_PROPERTY, USER_PROPERTY, is_removed, number_of,
+};
 use crate::job_id::JobId;
 use crate::printer::eprint_note;
 use crate::text::strip_control;
@@ -278,18 +280,19 @@ pub async fn newest(
     query: Query,
     limit: u64,
 ) -> Result<(Vec<Job>, u64), CliError> {
-    let query = query.order("created_at desc").limit(limit).counted();
+    let query = query
+        .filter(&format!("properties.{REMOVED_PROPERTY}"), "exists", false)
+        .order("created_at desc")
+        .limit(limit)
+        .counted();
     let (user, page) = tokio::try_join!(
         client.current_user(),
         client.page::<ContainerRequest>(REQUESTS, &query)
     )?;
-    let (available, found) = (page.items_available, page.items.len() as u64);
-    let mut requests = page.items;
-    requests.retain(|request| !is_removed(request));
-    let removed = found - requests.len() as u64;
-    let containers = containers_of(client, &requests).await?;
-    let jobs = join(requests, &containers, user.uuid.as_str());
-    Ok((jobs, available.unwrap_or(found).saturating_sub(removed)))
+    let available = page.items_available.unwrap_or(page.items.len() as u64);
+    let containers = containers_of(client, &page.items).await?;
+    let jobs = join(page.items, &containers, user.uuid.as_str());
+    Ok((jobs, available))
 }
 
 /// The requests of this user with this number, oldest first.

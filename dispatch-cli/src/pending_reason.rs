@@ -41,6 +41,14 @@ pub enum ReasonKind {
     Final,
 }
 
+impl PendingReason {
+    /// Whether it is the other one at most with other numbers, such as the free space of a disk.
+    fn differs_by_numbers(&self, other: &Self) -> bool {
+        let words = |text: &str| text.replace(|c: char| c.is_ascii_digit() || c == '.', "");
+        self.kind == other.kind && words(&self.text) == words(&other.text)
+    }
+}
+
 /// Pending reasons of one job.
 #[derive(Debug, Default)]
 pub struct PendingReasons {
@@ -153,12 +161,16 @@ impl PendingReasons {
                 now
             }
         };
+        let is_new = !self
+            .reported
+            .as_ref()
+            .is_some_and(|last| last.differs_by_numbers(&reason));
         let min_age = match self.reported {
             Some(_) => MIN_REASON_AGE,
             None => MIN_FIRST_REASON_AGE,
         };
         let is_due = reason.kind != ReasonKind::Passing || now.duration_since(since) >= min_age;
-        (is_due && self.reported.as_ref() != Some(&reason)).then(|| {
+        (is_due && is_new).then(|| {
             self.reported = Some(reason.clone());
             reason
         })
@@ -189,6 +201,10 @@ mod tests {
             (80, "no node has 64 CPUs", false),
             (81, "the partition is down", false),
             (95, "the partition is down", true),
+            (96, "3.5 GiB are free", false),
+            (120, "3.5 GiB are free", true),
+            (121, "3.4 GiB are free", false),
+            (150, "3.4 GiB are free", false),
         ];
         let start = Instant::now();
         let mut reasons = PendingReasons::default();

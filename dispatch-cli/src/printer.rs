@@ -51,31 +51,13 @@ impl Output {
         self.wide_table(&header, rows)
     }
 
-    /// Prints rows in columns, wrapped to the width of a terminal.
-    pub fn table(&self, header: &[&str], rows: Vec<Vec<String>>) -> Result<(), CliError> {
-        let arrangement = match terminal_width() {
-            0 => ContentArrangement::Disabled,
-            _ => ContentArrangement::Dynamic,
-        };
-        self.arranged_table(header, rows, arrangement)
-    }
-
     /// Prints rows in columns, however wide they are.
     pub fn wide_table(&self, header: &[&str], rows: Vec<Vec<String>>) -> Result<(), CliError> {
-        self.arranged_table(header, rows, ContentArrangement::Disabled)
-    }
-
-    fn arranged_table(
-        &self,
-        header: &[&str],
-        rows: Vec<Vec<String>>,
-        arrangement: ContentArrangement,
-    ) -> Result<(), CliError> {
         let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let bold = io::stdout().is_terminal() && !is_plain;
         let mut table = Table::new();
         table.load_preset(presets::NOTHING);
-        table.set_content_arrangement(arrangement);
+        table.set_content_arrangement(ContentArrangement::Disabled);
         table.set_header(header.iter().map(|title| {
             let cell = Cell::new(title);
             match bold {

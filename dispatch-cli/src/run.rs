@@ -59,7 +59,9 @@ pub async fn run(cli: Cli) -> Result<Exit, CliError> {
         Command::Token(tokens) => token::run(tokens, &session()?, out).await?,
         Command::Info(_) => info::run(&session()?, out).await?,
         Command::Image(image) => image::run(image, &session()?, out).await?,
-        Command::Collection(collection) => collection::run(collection, &session()?, out).await?,
+        Command::Collection(collection) => {
+            collection::run(collection, &session()?, cli.global.admin, out).await?
+        }
         Command::Explain(explain) => explain::run(explain, &session()?, out).await?,
     }
     Ok(Exit::Ok)

@@ -54,6 +54,9 @@ pub struct UpRecord {
     /// Directory with unpacked images and inputs.
     #[serde(default)]
     pub cache_dir: Option<PathBuf>,
+    /// Directory with the files of running containers.
+    #[serde(default)]
+    pub scratch_dir: Option<PathBuf>,
     /// Process id of `dispatch up`.
     pub pid: u32,
     /// The server, once all programs are ready.

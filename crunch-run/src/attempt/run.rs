@@ -27,7 +27,7 @@ use crate::node::orphans::{self, OrphanCleaner};
 use crate::node::registry::RunGuard;
 use crate::node::signals::Signals;
 use crate::status_line;
-use container_engine::{Engine, select};
+use container_engine::{Engine, EngineError, select};
 use crunch_contract::{ExitCode, StatusLine};
 use node_cache::image::ImageStore;
 
@@ -263,12 +263,16 @@ impl Attempt<'_> {
     }
 
     async fn engine(&self, engines: &select::EngineFactory) -> Result<Box<dyn Engine>, Failure> {
-        let chosen = select::select(self.settings.engine, engines, self.dir.path())
-            .await
-            .map_err(|error| Failure::NeverRan(error.to_string()))?;
-        for reason in chosen.skipped {
+        let chosen = select::select(self.settings.engine, engines, self.dir.path()).await;
+        let not_used = match &chosen {
+            Ok(chosen) => chosen.skipped.as_slice(),
+            Err(EngineError::None { reasons }) => reasons.as_slice(),
+            Err(_) => &[],
+        };
+        for reason in not_used {
             self.run_log.write(format!("Not used: {reason}"));
         }
+        let chosen = chosen.map_err(|error| Failure::NeverRan(error.to_string()))?;
         self.run_log
             .write(format!("Using container runtime: {}", chosen.engine.name()));
         Ok(chosen.engine)

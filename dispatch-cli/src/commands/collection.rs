@@ -1,6 +1,9 @@
 //! `dispatch collection`: lists and removes collections (outputs, logs, inputs, images, what `put`
 //! stored), and restores them from the trash.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use arvados_client::api::NameKind;
 use arvados_client::client::Call;
 use arvados_client::filter::Query;
 use arvados_client::records::Collection as Record;
@@ -14,6 +17,7 @@ use crate::collection;
 use crate::completion;
 use crate::delete::delete;
 use crate::error::CliError;
+use crate::image::remove::{Restored, name_again};
 use crate::jobs;
 use crate::printer::{Output, eprint_note};
 use crate::session::Session;
@@ -72,20 +76,29 @@ pub struct Restore {
     pub uuids: Vec<String>,
 }
 
-pub async fn run(args: Collections, session: &Session, out: Output) -> Result<(), CliError> {
+/// `of_all`: with --admin, of all users.
+pub async fn run(
+    args: Collections,
+    session: &Session,
+    of_all: bool,
+    out: Output,
+) -> Result<(), CliError> {
     match args.command {
-        CollectionCommand::List(args) => list(&args, session, out).await,
+        CollectionCommand::List(args) => list(&args, session, of_all, out).await,
         CollectionCommand::Rm(args) => remove(&args, session, out).await,
         CollectionCommand::Restore(args) => restore(&args, session, out).await,
     }
 }
 
-async fn list(args: &List, session: &Session, out: Output) -> Result<(), CliError> {
+async fn list(args: &List, session: &Session, of_all: bool, out: Output) -> Result<(), CliError> {
     let client = &session.client;
-    let user = client.current_user().await?.uuid.to_string();
-    let mut query = collection::newest_of(&user, args.trash);
+    let user = match of_all {
+        true => None,
+        false => Some(client.current_user().await?.uuid.to_string()),
+    };
+    let mut query = collection::newest_of(user.as_deref(), args.trash);
     if let Some(name) = &args.name {
-        query = query.filter("name", "like", name);
+        query = query.like("name", name);
     }
     let (found, has_more) = newest(client, query, args.limit as usize).await?;
     if out.json {
@@ -101,27 +114,53 @@ async fn list(args: &List, session: &Session, out: Output) -> Result<(), CliErro
     }
     let now = Timestamp::now();
     let last = if args.trash { "GONE IN" } else { "AGE" };
+    let users = match of_all {
+        true => user_names(client, &found).await,
+        false => BTreeMap::new(),
+    };
     let rows = found.iter().map(|collection| {
         let time = match args.trash {
             true => gone_at(collection).map(|at| at.duration_since(now)),
             false => collection.created_at.map(|at| now.duration_since(at)),
         };
         let time = time.and_then(|time| time.try_into().ok());
-        vec![
+        let mut row = vec![
             collection.uuid.clone(),
             strip_control(&collection.name),
             collection.file_count.to_string(),
             format_size(collection.file_size_total),
             time.map(format_duration).unwrap_or_default(),
-        ]
+        ];
+        if of_all {
+            let owner = owner(collection);
+            row.push(strip_control(users.get(&owner).unwrap_or(&owner)));
+        }
+        row
     });
-    let header = vec!["UUID", "NAME", "FILES", "SIZE", last];
+    let mut header = vec!["UUID", "NAME", "FILES", "SIZE", last];
+    if of_all {
+        header.push("USER");
+    }
     out.narrow_table(header, rows.collect(), &["FILES", last])?;
     if has_more {
         let shown = plural(found.len() as u64, "collection");
         eprint_note(&format!("the newest {shown}; see more with --limit"));
     }
     Ok(())
+}
+
+/// Names of the owners, as far as they can be read.
+async fn user_names(client: &Client, found: &[Record]) -> BTreeMap<String, String> {
+    let owners: BTreeSet<String> = found.iter().map(owner).collect();
+    client
+        .names(NameKind::User, &owners)
+        .await
+        .unwrap_or_default()
+}
+
+fn owner(collection: &Record) -> String {
+    let owner = collection.owner_uuid.as_ref();
+    owner.map(ToString::to_string).unwrap_or_default()
 }
 
 /// The first collections that match, and whether there are more. What crunch-run has stored for the
@@ -161,7 +200,7 @@ fn is_original(name: &str) -> bool {
 fn json_row(collection: &Record) -> Value {
     json!({
         "uuid": collection.uuid, "name": collection.name, "files": collection.file_count,
-        "bytes": collection.file_size_total, "portable_data_hash": collection.portable_data_hash,
+        "owner_uuid": collection.owner_uuid, "bytes": collection.file_size_total, "portable_data_hash": collection.portable_data_hash,
         "created_at": collection.created_at, "gone_at": gone_at(collection),
     })
 }
@@ -216,6 +255,13 @@ async fn restore(args: &Restore, session: &Session, out: Output) -> Result<(), C
             restored => restored.map(drop)?,
         }
         report(uuid, "restored", out)?;
+        match name_again(&session.client, uuid).await? {
+            Some(Restored::Named(name)) => eprint_note(&format!("it is image {name} again")),
+            Some(Restored::NameTaken(name)) => eprint_note(&format!(
+                "it is an image without a name: another one is {name} now; use it with: --image {uuid}"
+            )),
+            None => {}
+        }
     }
     if !out.json {
         let number = plural(args.uuids.len() as u64, "collection");

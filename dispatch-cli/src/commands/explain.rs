@@ -203,7 +203,9 @@ fn sentences(
 fn retry_hint(job: &Job) -> Option<String> {
     let name = job.name();
     let was_cancelled = job.state() == JobState::Cancelled && job.error().is_some();
-    was_cancelled.then(|| format!("Submit it once more, as it was, with: dispatch retry {name}"))
+    was_cancelled.then(|| {
+        format!("When its error is mended, submit it once more with: dispatch retry {name}")
+    })
 }
 
 /// A log entry of a dispatcher in words.
@@ -407,7 +409,7 @@ mod tests {
                 vec![
                     "taken by a dispatcher",
                     "Now: fetching image",
-                    "started 4 times",
+                    "started 4 times without running; the server cancels it after MaxDispatchAttempts, 10",
                 ],
             ),
             (

@@ -137,7 +137,7 @@ pub async fn run(args: Gc, session: &Session, out: Output) -> Result<(), CliErro
             ));
         }
         (_, false) => eprint_note(&format!(
-            "{trash} in the trash (outputs, logs and inputs of jobs, images) count as used; --empty-trash deletes those, too"
+            "{trash} in the trash count as used; --empty-trash deletes those, too: what was removed (dispatch --admin collection list --trash) and what crunch-run stored for the server to copy"
         )),
     }
     if let Some(cache) = &cache {

@@ -180,8 +180,6 @@ async fn run_list(session: &Session, out: Output) -> Result<(), CliError> {
             image.collection.clone(),
         ]
     });
-    out.table(
-        &["NAME", "TAG", "IMAGE", "SIZE", "AGE", "COLLECTION"],
-        rows.collect(),
-    )
+    let header = vec!["NAME", "TAG", "IMAGE", "SIZE", "AGE", "COLLECTION"];
+    out.narrow_table(header, rows.collect(), &["IMAGE", "AGE", "SIZE"])
 }

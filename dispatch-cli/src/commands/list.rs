@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
+use crate::completion;
 use crate::disk_usage;
 use crate::error::CliError;
 use crate::job::{Job, JobState, USER_PROPERTY};
@@ -37,7 +38,7 @@ pub struct List {
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// Show only jobs in these states, such as Queued,Running
-    #[arg(long, value_name = "STATE", value_delimiter = ',', value_parser = JobState::parse)]
+    #[arg(long, value_name = "STATE", value_delimiter = ',', value_parser = JobState::parse, add = completion::states())]
     pub status: Vec<JobState>,
     /// Show only jobs that were cancelled, or ended with an exit code other than 0
     #[arg(long)]
@@ -85,7 +86,7 @@ pub enum Format {
 
 /// Columns that give way on a narrow terminal, the first one first.
 const DROP_ORDER: [&str; 9] = [
-    "UUID", "PROJECT", "USER", "PRIO", "CPUS", "MEM", "AGE", "PEAK MEM", "TIME",
+    "UUID", "PROJECT", "USER", "PRIO", "CPUS", "MEM", "AGE", "TIME", "PEAK MEM",
 ];
 /// Number of the newest jobs among which those of a state are looked for.
 const MAX_LOOKED_AT: u64 = 1000;
@@ -123,7 +124,7 @@ async fn show(args: &List, session: &Session, mut out: Output) -> Result<(), Cli
         query = query.filter("state", "=", "Committed");
     }
     if let Some(name) = &args.name {
-        query = query.filter("name", "like", name);
+        query = query.like("name", name);
     }
     let now = Timestamp::now();
     if let Some(since) = args.since {

@@ -60,10 +60,11 @@ pub async fn run(args: Logs, session: &Session, out: Output) -> Result<(), CliEr
     files
         .read(&job, |name, line| printer.print(name, line))
         .await?;
-    if !args.follow && !files.has_begun() {
+    let goes_on = args.follow && !matches!(job.state(), JobState::Held);
+    if !goes_on && !files.has_begun() {
         check_log_exists(&args, session, &job).await?;
     }
-    if args.follow {
+    if goes_on {
         let mut watch = Watch::new(client);
         let mut follower = LogFollower {
             session,
@@ -84,7 +85,9 @@ async fn check_log_exists(args: &Logs, session: &Session, job: &Job) -> Result<(
         return Err(CliError::NoLog {
             why: match job.state() {
                 JobState::Complete | JobState::Cancelled => ": none was saved".to_owned(),
-                JobState::Held => ": it is on hold (priority 0) and never ran".to_owned(),
+                JobState::Held => {
+                    format!(" yet: it is on hold; let it start with: dispatch release {name}")
+                }
                 state => format!(
                     " yet: it is {}; follow it with: dispatch logs -f {name}",
                     state.as_str()

@@ -35,7 +35,11 @@ pub async fn run(args: Put, session: &Session, out: Output) -> Result<(), CliErr
             .map(|n| n.to_string_lossy().into_owned());
         collection_name::from_text(last.as_deref().unwrap_or("files"))
     });
-    let items = upload::list_items_async(args.paths).await?;
+    let items = upload::list_items_async(args.paths).await;
+    let items = items.map_err(|error| match error {
+        CliError::NoFile(path) => CliError::NothingToStore(path),
+        error => error,
+    })?;
     let manifest = upload::store(client, &items, "uploading").await?;
     let saved = upload::save(client, &manifest, &name).await?;
     let pdh = saved.portable_data_hash.unwrap_or_else(|| manifest.pdh());

@@ -139,8 +139,8 @@ async fn run_list(client: &Client, out: Output) -> Result<(), CliError> {
             token.scopes.join(", "),
         ]
     });
-    let header = ["UUID", "AGE", "EXPIRES IN", "IN USE HERE", "SCOPES"];
-    out.table(&header, rows.collect())
+    let header = vec!["UUID", "AGE", "EXPIRES IN", "IN USE HERE", "SCOPES"];
+    out.narrow_table(header, rows.collect(), &["AGE", "SCOPES"])
 }
 
 async fn run_revoke(tokens: &[TokenUuid], client: &Client, out: Output) -> Result<(), CliError> {

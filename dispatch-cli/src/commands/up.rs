@@ -20,7 +20,8 @@ use crate::error::CliError;
 use crate::local_status::URL_FILE;
 use crate::printer::{Output, eprint_note};
 use crate::state_dir::{
-    ChildRecord, LOCAL_STATE_DIR, RECORD_FILE, ServerRecord, StateDir, StateDirLock, UpRecord,
+    ChildRecord, LOCAL_STATE_DIR, RECORD_FILE, ServerRecord, StateDir, StateDirLock, StateError,
+    UpRecord,
 };
 use crate::supervise::child::{Event, MakeCommand, SupervisedChild};
 use crate::supervise::log::Log;
@@ -28,6 +29,8 @@ use crate::supervise::{UpError, delegated_group, engine_check, orphans, programs
 
 /// How long a check of the engines that is not finished may delay the readiness.
 const ENGINE_CHECK_WAIT: Duration = Duration::from_secs(5);
+/// Exit status of a program for a configuration error, which a restart does not fix.
+const EX_CONFIG: i32 = 78;
 const API_SERVER: &str = "dispatch-api";
 const DISPATCHER: &str = "dispatch-local";
 const MACHINE_DIR: &str = "/dev/shm/dispatch-machine";
@@ -178,6 +181,9 @@ impl Supervisor {
         };
         match &event {
             Some(Event::Started(child)) => self.record_child(child)?,
+            Some(Event::Exited { name, status, .. }) if status.code() == Some(EX_CONFIG) => {
+                return Err(readiness::does_not_start(name, *status, self.log_of(name)).into());
+            }
             Some(Event::Exited {
                 name,
                 status,
@@ -240,6 +246,7 @@ async fn run_children(
     check.args(group_flag(has_group));
     let engine_check = engine_check::start(check, supervisor.state.clone());
     supervisor.record.cache_dir = Some(directories.cache.clone());
+    supervisor.record.scratch_dir = Some(directories.scratch.clone());
 
     children.push(supervisor.supervise(API_SERVER, api_command(api, args, &supervisor.state))?);
     let Some(ready) = readiness::wait_for_api(supervisor).await? else {
@@ -280,7 +287,7 @@ async fn run_children(
     let lines = lines_without_token(&server);
     supervisor.record.server = Some(server);
     supervisor.save()?;
-    start_report::print_capacity(&supervisor.state).await?;
+    start_report::print_capacity(&supervisor.state, args).await?;
     start_report::print_address_for_others(args.listen, &host);
     eprint_note(&format!(
         "dispatch: ready; state {}, log {}",
@@ -302,7 +309,11 @@ struct Directories {
 impl Directories {
     fn of(args: &Up, state: &StateDir) -> Result<Self, CliError> {
         let or_below = |given: &Option<PathBuf>, name| match given {
-            Some(dir) => Ok(dir.clone()),
+            // Absolute, because other commands read it in the record.
+            Some(dir) => std::path::absolute(dir).map_err(|source| StateError::Io {
+                path: dir.display().to_string(),
+                source,
+            }),
             None => state.make_dir(name),
         };
         Ok(Self {

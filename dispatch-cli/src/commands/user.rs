@@ -128,7 +128,11 @@ async fn run_list(client: &Client, out: Output) -> Result<(), CliError> {
             user.uuid.to_string(),
         ]
     });
-    out.table(&["NAME", "ROLE", "EMAIL", "UUID"], rows.collect())
+    out.narrow_table(
+        vec!["NAME", "ROLE", "EMAIL", "UUID"],
+        rows.collect(),
+        &["EMAIL"],
+    )
 }
 
 async fn run_disable(

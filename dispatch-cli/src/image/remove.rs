@@ -1,9 +1,12 @@
-//! Removes the name of an image, and the image with its last name.
+//! Removes the name of an image, and the image with its last name; and names it again when it is
+//! taken out of the trash.
 
 use arvados_client::Client;
+use arvados_client::client::Call;
 use arvados_client::filter::Query;
+use arvados_client::manifest::Manifest;
 use arvados_client::records::Link;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::ImageName;
 use super::store::{self, HASH_LINK_CLASS, NAME_LINK_CLASS};
@@ -54,6 +57,7 @@ pub async fn remove(client: &Client, name: &ImageName) -> Result<Removed, CliErr
             .all(|other| other.name == text && is_of(other, &user))
         {
             check_unused(client, &link.head_uuid, name).await?;
+            remember_name(client, &link.head_uuid, &text).await?;
             for hash in links(of_image(HASH_LINK_CLASS).filter("owner_uuid", "=", &user)).await? {
                 delete(client, &format!("links/{}", hash.uuid)).await?;
             }
@@ -64,6 +68,58 @@ pub async fn remove(client: &Client, name: &ImageName) -> Result<Removed, CliErr
         delete(client, &format!("links/{}", link.uuid)).await?;
     }
     Ok(removed)
+}
+
+/// Writes the last name of an image into its collection. A server whose vocabulary does not allow
+/// the property keeps the first one, if any.
+async fn remember_name(client: &Client, uuid: &str, name: &str) -> Result<(), CliError> {
+    let change = json!({"collection": {"properties": {store::NAME_PROPERTY: name}}});
+    let call = Call::put(format!("collections/{uuid}"), change);
+    match client.send::<Value>(call).await {
+        Err(error) if !error.is_refused() && !error.is_not_found() => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// An image that was taken out of the trash.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Restored {
+    /// It has its name again.
+    Named(ImageName),
+    /// Another image has its name meanwhile.
+    NameTaken(ImageName),
+}
+
+/// Names the image in a collection that was taken out of the trash. `None` if there is none in it.
+pub async fn name_again(client: &Client, uuid: &str) -> Result<Option<Restored>, CliError> {
+    let collection = client.collection(uuid).await?;
+    let name = collection.properties.get(store::NAME_PROPERTY);
+    let name = name.and_then(Value::as_str).map(str::parse::<ImageName>);
+    let Some(Ok(name)) = name else {
+        return Ok(None);
+    };
+    let manifest = Manifest::parse(&collection.manifest_text).map_err(|source| {
+        let collection = uuid.to_owned();
+        CliError::Manifest { collection, source }
+    })?;
+    let files: Vec<_> = manifest.files().collect();
+    let hash = match files.as_slice() {
+        [file] => file.path.strip_suffix(".tar"),
+        _ => None,
+    };
+    let Some(hash) = hash.filter(|hash| hash.starts_with("sha256:")) else {
+        return Ok(None);
+    };
+    let taken = store::list(client).await?;
+    let is_taken = |image: &store::ListedImage| {
+        image.collection != uuid && (&image.name, &image.tag) == (&name.repository, &name.tag)
+    };
+    if taken.iter().any(is_taken) {
+        return Ok(Some(Restored::NameTaken(name)));
+    }
+    store::link_by_hash(client, hash, &collection).await?;
+    store::tag(client, &name, &collection).await?;
+    Ok(Some(Restored::Named(name)))
 }
 
 fn is_of(link: &Link, user: &str) -> bool {

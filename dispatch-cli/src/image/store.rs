@@ -23,6 +23,8 @@ use crate::text::strip_control;
 pub const HASH_LINK_CLASS: &str = "docker_image_hash";
 /// Class of links from the name of an image to its collection.
 pub const NAME_LINK_CLASS: &str = "docker_image_repo+tag";
+/// Property of a collection with the name of the image in it, as arv-keepdocker sets it.
+pub const NAME_PROPERTY: &str = "docker-image-repo-tag";
 /// Size of the buffer between packing and upload, in bytes.
 const PIPE_BYTES: usize = 1 << 20;
 
@@ -104,17 +106,20 @@ pub async fn store(
         .create_collection(json!({
             "name": title,
             "manifest_text": manifest.to_string(),
-            "properties": {"docker-image-repo-tag": name.to_string()},
+            "properties": {NAME_PROPERTY: name.to_string()},
         }))
         .await?;
-    link(
-        client,
-        HASH_LINK_CLASS,
-        &format!("sha256:{id}"),
-        &collection,
-    )
-    .await?;
+    link_by_hash(client, &format!("sha256:{id}"), &collection).await?;
     Ok(collection)
+}
+
+/// Links a collection by the hash of the image in it (`sha256:…`).
+pub async fn link_by_hash(
+    client: &Client,
+    hash: &str,
+    collection: &Collection,
+) -> Result<(), CliError> {
+    link(client, HASH_LINK_CLASS, hash, collection).await
 }
 
 /// Names the image in `collection`. An image that had the name before loses it.
@@ -287,7 +292,7 @@ pub async fn missing(client: &Client, image: &str) -> CliError {
     let repository = parsed.map(|name| name.repository).unwrap_or_default();
     let query = Query::new()
         .filter("link_class", "=", NAME_LINK_CLASS)
-        .filter("name", "like", format!("{repository}:%"))
+        .like("name", &format!("{repository}:%"))
         .limit(MAX_OTHERS);
     // An error is ignored: the others are only a hint.
     let page = client.page::<Link>("links", &query).await;

@@ -64,6 +64,11 @@ async fn what_was_put_or_made_can_be_listed_removed_and_restored() {
     let content = fixture.run(&["get", &format!("{output}:file"), "-"]).await;
     assert_eq!(content.ok(), "x");
     assert_eq!(list(&["--name", "my%"]).await.len(), 1);
+    // An administrator sees those of all users.
+    let all = fixture.admin_command(&["collection", "list", "--admin"]);
+    let all = crate::fixture::run(all).await.ok();
+    let row = all.lines().find(|line| line.starts_with(uuid)).unwrap();
+    assert!(row.ends_with("user"), "{all}");
     let none = fixture
         .run(&["collection", "restore", "local-4zz18-000000000000000"])
         .await;

@@ -3,7 +3,8 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use serde_json::Value;
+use serde_json::{Value, json};
+use sha2::Digest;
 
 use crate::fixture::Fixture;
 
@@ -135,4 +136,88 @@ async fn what_is_no_image_is_refused_and_nothing_is_stored() {
         fixture.run(&["--json", "image", "list"]).await.ok().trim(),
         "[]"
     );
+}
+
+/// An archive with a layer whose only file leads out of the image.
+fn archive_that_leads_out() -> Vec<u8> {
+    let sha = |bytes: &[u8]| data_encoding::HEXLOWER.encode(&sha2::Sha256::digest(bytes));
+    let tar = |files: &[(&[u8], &[u8])]| {
+        let mut archive = tar::Builder::new(Vec::new());
+        for (name, content) in files {
+            let mut header = tar::Header::new_gnu();
+            header.as_gnu_mut().unwrap().name[..name.len()].copy_from_slice(name);
+            header.set_size(content.len() as u64);
+            header.set_cksum();
+            archive.append(&header, *content).unwrap();
+        }
+        archive.into_inner().unwrap()
+    };
+    let layer = tar(&[(b"../out", b"")]);
+    let diff_id = format!("sha256:{}", sha(&layer));
+    let config = json!({
+        "architecture": image_archive::architecture(), "os": "linux",
+        "rootfs": {"type": "layers", "diff_ids": [diff_id]},
+    });
+    let config = config.to_string();
+    let manifest =
+        json!([{"Config": "config.json", "RepoTags": ["bad:1"], "Layers": ["layer.tar"]}]);
+    tar(&[
+        (b"manifest.json", manifest.to_string().as_bytes()),
+        (b"config.json", config.as_bytes()),
+        (b"layer.tar", &layer),
+    ])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_no_node_unpacks_is_not_added() {
+    let fixture = Fixture::new().await;
+    fs::write(fixture.path("bad.tar"), archive_that_leads_out()).unwrap();
+    let refused = fixture.run(&["image", "add", "bad.tar"]).await;
+    assert!(
+        refused.err.contains("leads out of the image"),
+        "{refused:?}"
+    );
+    assert_ne!(refused.code, 0);
+    let images = fixture.run(&["--json", "image", "list"]).await.json();
+    assert_eq!(images, json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_comes_back_with_its_last_name() {
+    let fixture = Fixture::new().await;
+    busybox(&fixture);
+    let add = async |name: &str| {
+        let added = fixture.run(&["--json", "image", "add", name, "root"]).await;
+        added.json()["uuid"].as_str().unwrap().to_owned()
+    };
+    let names = async || {
+        let listed = fixture.run(&["--json", "image", "list"]).await.json();
+        let images = listed.as_array().unwrap().clone();
+        let name = |image: &Value| format!("{}:{}", image["name"], image["tag"]).replace('"', "");
+        images.iter().map(name).collect::<Vec<String>>()
+    };
+    let uuid = add("first").await;
+    assert_eq!(add("last").await, uuid);
+    fixture.run(&["image", "rm", "first", "last"]).await.ok();
+    assert!(names().await.is_empty());
+    let restored = fixture.run(&["collection", "restore", &uuid]).await;
+    assert!(
+        restored.err.contains("it is image last:latest again"),
+        "{restored:?}"
+    );
+    assert_eq!(names().await, ["last:latest"]);
+    assert_eq!(add("last").await, uuid, "its hash is known again");
+
+    // Another image has got the name meanwhile: it keeps it.
+    fixture.run(&["image", "rm", "last"]).await.ok();
+    fs::write(fixture.path("root/other"), "").unwrap();
+    let other = add("last").await;
+    assert_ne!(other, uuid);
+    let restored = fixture.run(&["collection", "restore", &uuid]).await;
+    assert!(
+        restored.err.contains("another one is last:latest now"),
+        "{restored:?}"
+    );
+    let listed = fixture.run(&["--json", "image", "list"]).await.json();
+    assert_eq!(listed[0]["collection"], other);
 }

@@ -222,3 +222,14 @@ async fn the_log_of_an_earlier_container_is_not_the_job_s() {
         .await;
     assert_eq!(following.await.unwrap().ok(), "world\n");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_on_hold_is_not_followed() {
+    let fixture = Fixture::with_image().await;
+    fixture.submit("a").await;
+    fixture.run(&["hold", "1"]).await.ok();
+    for follow in [&["logs", "1"][..], &["logs", "-f", "1"]] {
+        let words = ["job 1 has no log yet", "dispatch release 1"];
+        fixture.run(follow).await.says(3, &words);
+    }
+}

@@ -117,3 +117,36 @@ async fn a_wait_by_name_counts_what_has_ended_before() {
         );
     }
 }
+
+/// Among them one with a name in which SQL would see a pattern.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_means_the_jobs_with_this_name_alone() {
+    let fixture = Fixture::with_image().await;
+    for name in ["a_b", "axb", "a-b", "ab"] {
+        fixture.submit(name).await;
+    }
+    let ids = async |name: &str| {
+        let listed = ["list", "-o", "ids", "--name", name];
+        fixture.run(&listed).await.ok()
+    };
+    assert_eq!(ids("a_b").await, "1\n");
+    assert_eq!(ids("a%b").await, "4\n3\n2\n1\n");
+    let killed = fixture.run(&["kill", "--name", "a_b"]).await;
+    assert_eq!(killed.err, "job 1 is cancelled, and will not start\n");
+    fixture.run(&["rm", "--name", "a_b"]).await.ok();
+    assert_eq!(ids("a%b").await, "4\n3\n2\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_removed_job_takes_no_place_in_the_list() {
+    let fixture = Fixture::with_image().await;
+    for name in ["a", "b", "c"] {
+        fixture.submit(name).await;
+    }
+    fixture.run(&["kill", "2-3"]).await.ok();
+    fixture.run(&["rm", "2-3"]).await.ok();
+    let listed = fixture.run(&["list", "-o", "ids", "--limit", "1"]).await;
+    assert_eq!((listed.out.as_str(), listed.err.as_str()), ("1\n", ""));
+    let table = fixture.run(&["list", "--limit", "1"]).await;
+    assert_eq!(table.err, "", "there are no more");
+}

@@ -238,3 +238,24 @@ async fn equal_jobs_run_again_unless_reuse_is_asked_for() {
     let reused = container(&["--reuse", "--cpus", "2"]).await;
     assert_eq!(container(&["--reuse", "--cpus", "2"]).await, reused);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_starts_where_the_flag_says() {
+    let fixture = Fixture::with_image().await;
+    for (flags, expected) in [
+        (vec![], "/out"),
+        (vec!["--workdir", "/data"], "/data"),
+        (vec!["--workdir", "."], "."),
+    ] {
+        let line = [
+            &["--json", "submit", "--image", "tool"],
+            &flags[..],
+            &["--", "tool"],
+        ]
+        .concat();
+        let made = fixture.run(&line).await.json();
+        let uuid = made["uuid"].as_str().unwrap();
+        let shown = fixture.run(&["--json", "show", uuid]).await.json();
+        assert_eq!(shown["request"]["cwd"], expected, "{flags:?}");
+    }
+}

@@ -349,6 +349,28 @@ fn a_program_that_cannot_start_says_why() {
     done.says(1, &["cannot find the program dispatch-local"]);
 }
 
+/// A program that restarts do not help is not restarted, as the units of systemd have it.
+#[test]
+fn up_ends_when_a_program_ends_for_its_configuration() {
+    let installation = Installation::new();
+    let (up, _) = installation.up();
+    let starts = "echo start >>starts; echo 'the database is of a later version' >&2; exit 78\n";
+    installation.script("dispatch-api", starts);
+    kill(installation.child_pid("dispatch-api").unwrap(), "-KILL");
+    let mut up = up;
+    let mut said = String::new();
+    let mut errors = up.child.stderr.take().unwrap();
+    errors.read_to_string(&mut said).unwrap();
+    assert_eq!(up.end().0, Some(1), "{said}");
+    assert!(said.contains("dispatch-api does not start"), "{said}");
+    assert!(
+        said.contains("the database is of a later version"),
+        "{said}"
+    );
+    let starts = fs::read_to_string(installation.path("starts")).unwrap();
+    assert_eq!(starts, "start\n", "{said}");
+}
+
 #[test]
 fn up_needs_a_place_for_its_state() {
     let home = tempfile::tempdir().unwrap();

@@ -15,8 +15,10 @@ pub enum EngineError {
         engine: &'static str,
         reason: String,
     },
-    /// No engine that was tried works.
-    #[error("no engine can run containers here: {}", reasons.join("; "))]
+    /// No engine that was tried works, each for its reason.
+    #[error(
+        "no engine can run containers here: install crun or runc, or for an ordinary user apptainer or rootless podman; the reason of each engine: crunch-run check --offline"
+    )]
     None { reasons: Vec<String> },
     #[error(transparent)]
     Image(#[from] ImageError),

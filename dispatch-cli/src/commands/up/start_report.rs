@@ -6,7 +6,7 @@ use std::time::Duration;
 use arvados_client::Client;
 use tokio::time::sleep;
 
-use super::Ready;
+use super::{Ready, Up};
 use crate::commands::info;
 use crate::error::CliError;
 use crate::local_status::{self, StatusReply};
@@ -45,8 +45,8 @@ pub async fn print_found(state: &StateDir, ready: &Ready) {
     }
 }
 
-/// Prints what containers can have together.
-pub async fn print_capacity(state: &StateDir) -> Result<(), CliError> {
+/// Prints what containers can have together, and what flags ask for more.
+pub async fn print_capacity(state: &StateDir, args: &Up) -> Result<(), CliError> {
     let client = Client::new(state.endpoint()?)?;
     for _ in 0..MAX_CAPACITY_QUERIES {
         // Without a reply, `dispatch info` says why.
@@ -54,8 +54,27 @@ pub async fn print_capacity(state: &StateDir) -> Result<(), CliError> {
             break;
         };
         if let Some(capacity) = status.capacity {
-            let capacity = capacity.description();
-            eprint_note(&format!("dispatch: containers can have {capacity}"));
+            let amounts = capacity.description();
+            eprint_note(&format!("dispatch: containers can have {amounts}"));
+            let too_much = [
+                (
+                    "--cpus",
+                    args.cpus
+                        .is_some_and(|cpus| u64::from(cpus) > capacity.cpus),
+                ),
+                (
+                    "--memory",
+                    args.memory.is_some_and(|ram| ram > capacity.ram),
+                ),
+            ];
+            for (flag, _) in too_much
+                .into_iter()
+                .filter(|(_, asks_for_more)| *asks_for_more)
+            {
+                eprint_note(&format!(
+                    "dispatch: {flag} is more than this machine has, and limits nothing"
+                ));
+            }
             break;
         }
         // The dispatcher has not looked at the machine yet.

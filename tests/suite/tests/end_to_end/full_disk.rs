@@ -65,11 +65,26 @@ fn results_wait_for_room_and_everyone_says_so() {
         (is_final && !said.contains(&told)).then_some(())
     });
 
+    let explained = up.ok(&["explain", never]);
+    let sentence = "It cannot start on this machine as it is.";
+    assert!(explained.contains(sentence), "{explained}");
+
     // With no byte left, jobs are killed and removed, and their space freed.
     while fill.write_all(&[1; 1 << 10]).is_ok() {}
     up.ok(&["kill", never]);
     up.ok(&["rm", never]);
     up.ok(&["gc", "--delete", "--empty-trash", "--older-than", "0s"]);
+
+    // What takes the space is shown.
+    let info: serde_json::Value = serde_json::from_str(&up.ok(&["info", "--json"])).unwrap();
+    let scratch = info["disk_bytes"]["scratch"].as_u64();
+    assert!(scratch.is_some_and(|bytes| bytes >= 5_000_000), "{info}");
+    let shown = up.ok(&["info"]);
+    let storage = shown.lines().find(|line| line.starts_with("Storage"));
+    assert!(
+        storage.is_some_and(|line| line.contains(" free")),
+        "{shown}"
+    );
 
     // The server starts and reads, and can remove what is not needed.
     up.restart();
@@ -85,4 +100,38 @@ fn results_wait_for_room_and_everyone_says_so() {
         !String::from_utf8_lossy(&listed.stderr).contains(&told),
         "{listed:?}"
     );
+}
+
+/// A job that is killed while its output waits for room ends, leaves no files, and says why once.
+#[test]
+fn a_job_killed_while_its_output_waits_for_room_leaves_nothing() {
+    let up = Up::start_on_disk(160);
+    up.add_image();
+    up.submit("1", "head -c 250000000 /dev/urandom > /out/random");
+    wait_for("the output to wait for room", STEP_TIMEOUT, || {
+        let explained = up.ok(&["explain", "1"]);
+        explained.contains(" has only ").then_some(())
+    });
+    up.ok(&["kill", "1"]);
+    let (code, said) = up.fails(&["wait", "1"]);
+    assert_eq!(code, 123, "{said}");
+    let scratch = up.dir.path().join("scratch");
+    wait_for("the end of its files", STEP_TIMEOUT, || {
+        let left = std::process::Command::new("du")
+            .arg("-sk")
+            .arg(&scratch)
+            .output();
+        let left = String::from_utf8(left.unwrap().stdout).unwrap();
+        let kib = left.split_whitespace().next()?.parse::<u64>().ok()?;
+        (kib < 1000).then_some(())
+    });
+    let explained = up.ok(&["explain", "1"]);
+    assert!(explained.lines().count() <= 6, "{explained}");
+    assert!(
+        explained.lines().all(|line| line.chars().count() <= 400),
+        "{explained}"
+    );
+    let lines: Vec<&str> = explained.lines().collect();
+    let once: std::collections::BTreeSet<&&str> = lines.iter().collect();
+    assert_eq!(once.len(), lines.len(), "{explained}");
 }

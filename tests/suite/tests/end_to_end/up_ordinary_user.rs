@@ -27,6 +27,12 @@ fn without_an_engine_the_reason_and_a_remedy_are_printed() {
     let submit = "submit --image busybox:test --wait -- true";
     let (_, shown) = on_terminal(&up, 200, submit, "so the job waits");
     assert!(shown.contains("crunch-run check --offline"), "{shown}");
+    let explained = wait_for("the reason", STEP_TIMEOUT, || {
+        let explained = up.ok(&["explain", "1"]);
+        explained.contains("check --offline").then_some(explained)
+    });
+    let widest = explained.lines().map(|line| line.chars().count()).max();
+    assert!(widest.is_some_and(|columns| columns <= 400), "{explained}");
     // As long as the check has not ended, nothing is known.
     std::fs::remove_file(up.dir.path().join("state/engine.json")).unwrap();
     let info = up.ok(&["info"]);
