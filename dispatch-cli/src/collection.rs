@@ -1,9 +1,9 @@
 //! A stored collection: fetched by uuid or portable data hash, with its files as a tree; and the
 //! query for the collections of a user.
 
-use arvados_client::Client;
 use arvados_client::filter::Query;
 use arvados_client::manifest::{FileTree, Manifest};
+use arvados_client::{Client, ContainerUuid};
 
 use crate::error::CliError;
 
@@ -70,4 +70,12 @@ impl StoredCollection {
             path: path.to_owned(),
         })
     }
+}
+
+/// Whether crunch-run gave this name to a collection in the trash, from which the server makes the
+/// output or the log of each request.
+pub fn is_original(name: &str) -> bool {
+    let of = |beginning| name.strip_prefix(beginning);
+    let container = of("output for ").or_else(|| of("logs for "));
+    container.is_some_and(|uuid| ContainerUuid::parse(uuid).is_ok())
 }

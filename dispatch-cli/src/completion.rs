@@ -79,8 +79,9 @@ async fn collections(client: &Client, trashed: bool) -> Result<Vec<Offer>, CliEr
     let user = client.current_user().await?.uuid.to_string();
     let query = collection::newest_of(Some(&user), trashed).limit(MAX_OFFERED);
     let page = client.page::<Collection>("collections", &query).await?;
-    let words = page.items.into_iter().map(|found| (found.uuid, found.name));
-    Ok(words.collect())
+    let seen = page.items.into_iter();
+    let seen = seen.filter(|found| !collection::is_original(&found.name));
+    Ok(seen.map(|found| (found.uuid, found.name)).collect())
 }
 
 /// Asks the server for words, in the order in which they are offered.

@@ -102,6 +102,8 @@ pub enum CliError {
         "{0} does not exist on this machine, and is no collection uuid or portable data hash; for the output of a job, take its uuid from: dispatch show ID"
     )]
     NoFile(PathBuf),
+    #[error("collection {collection} is image {image}: remove it with: dispatch image rm {image}")]
+    CollectionIsImage { collection: String, image: String },
     #[error("{0} does not exist on this machine")]
     NothingToStore(PathBuf),
     #[error("cannot read {path}: {source}")]

@@ -30,7 +30,14 @@ pub enum InputSpecError {
         "{0:?} cannot be the output path: name a directory below /, such as /out, without . and .. in it"
     )]
     BadOutputPath(String),
+    #[error("{0} cannot be the output path: it would hide that directory of the image; use /out")]
+    HidesImage(String),
 }
+
+/// Directories of an image that its programs need.
+const NEEDED_IN_IMAGE: [&str; 10] = [
+    "bin", "dev", "etc", "lib", "lib64", "proc", "sbin", "sys", "usr", "usr/bin",
+];
 
 /// Source of the content of an input.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,7 +122,11 @@ impl CollectionSpec {
 pub fn output_path(text: &str) -> Result<String, InputSpecError> {
     let bad = || InputSpecError::BadOutputPath(text.to_owned());
     let path = clean(text).filter(|p| text.starts_with('/') && !p.is_empty());
-    Ok(format!("/{}", path.ok_or_else(bad)?))
+    let path = path.ok_or_else(bad)?;
+    match NEEDED_IN_IMAGE.contains(&path.as_str()) {
+        true => Err(InputSpecError::HidesImage(format!("/{path}"))),
+        false => Ok(format!("/{path}")),
+    }
 }
 
 /// Checks that no target appears twice and none hides the output path.
@@ -250,7 +261,7 @@ mod tests {
     #[test]
     fn the_output_path_is_absolute() {
         assert_eq!(output_path("/out/").unwrap(), "/out");
-        for bad in ["out", "/", "", "/a/../b"] {
+        for bad in ["out", "/", "", "/a/../b", "/bin", "/usr/bin/"] {
             assert!(output_path(bad).is_err(), "{bad}");
         }
     }

@@ -20,7 +20,7 @@ pub const USER_PROPERTY: &str = "dispatch_user";
 pub const KILLED_PROPERTY: &str = "dispatch_killed";
 /// Property with the login name of another user who killed the job.
 pub const KILLED_BY_PROPERTY: &str = "dispatch_killed_by";
-/// Property with the priority that a held or killed job had.
+/// Property with the priority that a held job gets when it is released.
 pub const HELD_PRIORITY_PROPERTY: &str = "dispatch_held_priority";
 
 /// Property of a request with the uuid of the one that does the same once more.

@@ -9,6 +9,7 @@ use crate::error::CliError;
 use crate::job::{Job, JobState};
 use crate::jobs;
 use crate::log_files::LogFiles;
+use crate::log_line::Line;
 use crate::log_printer::LinePrinter;
 use crate::printer::eprint_note;
 use crate::session::Session;
@@ -42,6 +43,12 @@ impl LogFollower<'_> {
         let mut outage = Outage::default();
         let mut interval = POLL_INTERVAL;
         let client = &self.session.client;
+        // Of a job that reuses the result of another one.
+        if job.verdict().is_some() {
+            let printer = &mut *self.printer;
+            let print = |name: &str, line: Line<'_>| printer.print(name, line);
+            self.files.read(&job, print).await?;
+        }
         while job.verdict().is_none() {
             self.show_progress(&job).await;
             let uuids: Vec<String> = job.uuids().map(str::to_owned).collect();

@@ -23,6 +23,8 @@ const MIN_REASON_AGE: Duration = Duration::from_secs(10);
 const LOCAL_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval between two queries of the log entries on the server.
 const LOG_QUERY_INTERVAL: Duration = Duration::from_secs(30);
+/// When the first one is: most jobs start earlier.
+const FIRST_LOG_QUERY: Duration = Duration::from_secs(3);
 
 /// What a job waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +61,7 @@ pub struct PendingReasons {
     /// Its place in the queue of this machine, as last read.
     place: Option<QueuePlace>,
     last_note: Option<String>,
-    last_query: Option<Instant>,
+    next_query: Option<Instant>,
 }
 
 impl PendingReasons {
@@ -138,13 +140,19 @@ impl PendingReasons {
         self.place
     }
 
+    /// Whether the log entries are to be queried now.
+    fn is_query_due(&mut self, now: Instant) -> bool {
+        let is_due = now >= *self.next_query.get_or_insert(now + FIRST_LOG_QUERY);
+        if is_due {
+            self.next_query = Some(now + LOG_QUERY_INTERVAL);
+        }
+        is_due
+    }
+
     /// The last log entry of a dispatcher, queried at an interval.
     async fn latest_note(&mut self, client: &Client, job: &Job, now: Instant) -> Option<String> {
         let container = job.request.container_uuid.as_ref()?;
-        // The first query is after one interval: most jobs start earlier.
-        let last_query = *self.last_query.get_or_insert(now);
-        if now.duration_since(last_query) >= LOG_QUERY_INTERVAL {
-            self.last_query = Some(now);
+        if self.is_query_due(now) {
             // An error is ignored: the reason is only a hint.
             let notes = client.last_notes(container, DISPATCH_EVENT_TYPE, 1).await;
             self.last_note = notes.unwrap_or_default().pop().map(|(_, text)| text);
@@ -187,6 +195,16 @@ fn reason_in_record(job: &Job) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_notes_of_dispatchers_elsewhere_are_read_early_and_then_seldom() {
+        let start = Instant::now();
+        let mut reasons = PendingReasons::default();
+        for (second, is_due) in [(0, false), (2, false), (3, true), (4, false), (33, true)] {
+            let now = start + Duration::from_secs(second);
+            assert_eq!(reasons.is_query_due(now), is_due, "{second}");
+        }
+    }
 
     #[test]
     fn a_reason_is_told_once_when_it_lasts_and_again_when_it_changes() {

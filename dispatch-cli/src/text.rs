@@ -1,6 +1,9 @@
 //! Text for sentences: numbers with their nouns, and text from elsewhere without control
 //! characters.
 
+/// Maximum length of a name in the table.
+const MAX_NAME_WIDTH: usize = 30;
+
 /// `1 CPU`, `2 CPUs`.
 pub fn plural(number: u64, noun: &str) -> String {
     match number {
@@ -18,6 +21,15 @@ pub fn strip_control(text: &str) -> String {
             false => c,
         })
         .collect()
+}
+
+/// A name as one line that fits the table.
+pub fn shortened(name: &str) -> String {
+    let name: String = strip_control(name).replace(['\n', '\t'], " ");
+    match name.chars().count() > MAX_NAME_WIDTH {
+        true => name.chars().take(MAX_NAME_WIDTH - 1).chain(['…']).collect(),
+        false => name,
+    }
 }
 
 /// Leaves out the numbers that the standard library adds to errors of the system, like

@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use arvados_client::Client;
 use arvados_client::api::NameKind;
 use arvados_client::client::Call;
 use arvados_client::filter::Query;
 use arvados_client::records::Collection as Record;
-use arvados_client::{Client, ContainerUuid};
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -18,10 +18,11 @@ use crate::completion;
 use crate::delete::delete;
 use crate::error::CliError;
 use crate::image::remove::{Restored, name_again};
+use crate::image::store;
 use crate::jobs;
 use crate::printer::{Output, eprint_note};
 use crate::session::Session;
-use crate::text::{plural, strip_control};
+use crate::text::{plural, shortened, strip_control};
 use units::{format_duration, format_size};
 
 /// Number of collections that are asked for at once, and how often.
@@ -126,7 +127,7 @@ async fn list(args: &List, session: &Session, of_all: bool, out: Output) -> Resu
         let time = time.and_then(|time| time.try_into().ok());
         let mut row = vec![
             collection.uuid.clone(),
-            strip_control(&collection.name),
+            shortened(&collection.name),
             collection.file_count.to_string(),
             format_size(collection.file_size_total),
             time.map(format_duration).unwrap_or_default(),
@@ -178,7 +179,7 @@ async fn newest(
         found.extend(
             page.items
                 .into_iter()
-                .filter(|record| !is_original(&record.name)),
+                .filter(|record| !collection::is_original(&record.name)),
         );
         if is_last || found.len() > limit {
             break;
@@ -187,14 +188,6 @@ async fn newest(
     let has_more = found.len() > limit;
     found.truncate(limit);
     Ok((found, has_more))
-}
-
-/// Whether crunch-run gave this name to a collection in the trash, from which the server makes the
-/// output or the log of each request.
-fn is_original(name: &str) -> bool {
-    let of = |beginning| name.strip_prefix(beginning);
-    let container = of("output for ").or_else(|| of("logs for "));
-    container.is_some_and(|uuid| ContainerUuid::parse(uuid).is_ok())
 }
 
 fn json_row(collection: &Record) -> Value {
@@ -214,6 +207,12 @@ async fn remove(args: &Rm, session: &Session, out: Output) -> Result<(), CliErro
     let open = jobs::open(&session.client).await?;
     for uuid in &args.uuids {
         exists(session, uuid).await?;
+        if let Some(image) = store::name_of(&session.client, uuid).await? {
+            return Err(CliError::CollectionIsImage {
+                collection: uuid.clone(),
+                image,
+            });
+        }
         if let Some(job) = user_of(&session.client, uuid, &open).await? {
             return Err(CliError::CollectionInUse {
                 collection: uuid.clone(),
@@ -243,6 +242,10 @@ async fn exists(session: &Session, uuid: &str) -> Result<(), CliError> {
 
 async fn restore(args: &Restore, session: &Session, out: Output) -> Result<(), CliError> {
     for uuid in &args.uuids {
+        if exists(session, uuid).await.is_ok() {
+            eprint_note(&format!("{uuid} is not in the trash"));
+            continue;
+        }
         // Another collection may have got its name meanwhile.
         let call = Call::post(
             format!("collections/{uuid}/untrash"),

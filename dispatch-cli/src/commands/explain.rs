@@ -203,8 +203,8 @@ fn sentences(
 fn retry_hint(job: &Job) -> Option<String> {
     let name = job.name();
     let was_cancelled = job.state() == JobState::Cancelled && job.error().is_some();
-    was_cancelled.then(|| {
-        format!("When its error is mended, submit it once more with: dispatch retry {name}")
+    (was_cancelled && !job.was_killed()).then(|| {
+        format!("Submit it once more, unchanged, with: dispatch retry {name}; with other limits or another command: dispatch submit")
     })
 }
 

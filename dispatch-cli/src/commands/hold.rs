@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::error::CliError;
-use crate::job::{HELD_PRIORITY_PROPERTY, Job, JobState, KILLED_BY_PROPERTY, KILLED_PROPERTY};
+use crate::job::{HELD_PRIORITY_PROPERTY, Job, JobState};
 use crate::job_request::DEFAULT_PRIORITY;
 use crate::jobs;
 use crate::printer::{Output, eprint_note};
@@ -26,7 +26,7 @@ pub struct Hold {
 
 /// Let held jobs start, with the priority that they had
 ///
-/// A job that was killed before it started may start, too, if it is named by its number or uuid.
+/// A job that was killed does not start again: 'dispatch retry' submits it once more.
 #[derive(Debug, Args)]
 pub struct Release {
     #[command(flatten)]
@@ -79,20 +79,12 @@ pub async fn release(args: Release, session: &Session, out: Output) -> Result<()
     let jobs = args.selection.find(client, Scope::Open).await?;
     let found = jobs.len() as u64;
     for job in jobs {
-        let may_start = match job.state() {
-            JobState::Held => true,
-            // A job that was killed starts only if it is named.
-            JobState::Cancelled => !args.selection.jobs.is_empty(),
-            _ => false,
-        };
         let is_open = job.request.state == RequestState::Committed && job.request.priority == 0;
-        if !may_start || !is_open {
+        if job.state() != JobState::Held || !is_open {
             args.selection.leave_alone(&job);
             continue;
         }
         let mut properties = job.properties();
-        properties.remove(KILLED_PROPERTY);
-        properties.remove(KILLED_BY_PROPERTY);
         let before = properties
             .remove(HELD_PRIORITY_PROPERTY)
             .and_then(|before| before.as_i64());

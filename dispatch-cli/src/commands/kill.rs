@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::user::shown_name;
 use crate::error::CliError;
-use crate::job::{HELD_PRIORITY_PROPERTY, Job, JobState, KILLED_BY_PROPERTY, KILLED_PROPERTY};
+use crate::job::{Job, JobState, KILLED_BY_PROPERTY, KILLED_PROPERTY};
 use crate::jobs;
 use crate::owners::user_uuid;
 use crate::printer::{Output, eprint_note};
@@ -33,7 +33,7 @@ pub async fn run(args: Kill, session: &Session, out: Output) -> Result<(), CliEr
     let is_summed_up = jobs.len() > MAX_SENTENCES;
     let (mut killed, mut stopping) = (0, 0);
     for mut job in jobs {
-        let (before, priority) = (job.state(), job.request.priority);
+        let before = job.state();
         if !matches!(before, JobState::Complete | JobState::Cancelled) {
             // If it has ended meanwhile, that is said below.
             jobs::set_priority(client, &job, 0).await?;
@@ -43,9 +43,6 @@ pub async fn run(args: Kill, session: &Session, out: Output) -> Result<(), CliEr
                 properties.insert(KILLED_PROPERTY.to_owned(), true.into());
                 if user_uuid(&job).is_some_and(|owner| owner != user.uuid.as_str()) {
                     properties.insert(KILLED_BY_PROPERTY.to_owned(), shown_name(&user).into());
-                }
-                if priority > 0 {
-                    properties.insert(HELD_PRIORITY_PROPERTY.to_owned(), priority.into());
                 }
                 jobs::set_properties(client, &job, properties).await?;
                 job = jobs::refresh(client, &job).await?;

@@ -19,11 +19,8 @@ use crate::owners::{OwnerNames, project_uuid, user_uuid};
 use crate::printer::{Output, eprint_note};
 use crate::result_file;
 use crate::session::Session;
-use crate::text::strip_control;
+use crate::text::shortened;
 use units::{format_duration, format_size};
-
-/// Maximum length of a name in the table.
-const MAX_NAME_WIDTH: usize = 30;
 
 /// List the newest jobs
 #[derive(Debug, Args)]
@@ -236,7 +233,7 @@ async fn show(args: &List, session: &Session, mut out: Output) -> Result<(), Cli
     let rows = rows.collect();
     match args.output {
         Format::Wide => out.wide_table(&header, rows)?,
-        _ => out.narrow_table(header, rows, &DROP_ORDER)?,
+        _ => out.narrow_table(header, rows, drop_order(&jobs))?,
     }
     if available > jobs.len() as u64 {
         eprint_note(&format!(
@@ -246,6 +243,14 @@ async fn show(args: &List, session: &Session, mut out: Output) -> Result<(), Cli
         ));
     }
     Ok(())
+}
+
+/// A job without a number is known by its uuid alone.
+fn drop_order(jobs: &[Job]) -> &'static [&'static str] {
+    match jobs.iter().all(|job| job.number.is_some()) {
+        true => &DROP_ORDER,
+        false => &DROP_ORDER[1..],
+    }
 }
 
 /// Reads peak memory from the logs, a few at a time.
@@ -307,15 +312,6 @@ fn times(job: &Job) -> [Option<Timestamp>; 3] {
         container.and_then(|container| container.started_at),
         container.and_then(|container| container.finished_at),
     ]
-}
-
-/// A name as one line that fits the table.
-fn shortened(name: &str) -> String {
-    let name: String = strip_control(name).replace(['\n', '\t'], " ");
-    match name.chars().count() > MAX_NAME_WIDTH {
-        true => name.chars().take(MAX_NAME_WIDTH - 1).chain(['…']).collect(),
-        false => name,
-    }
 }
 
 fn record(job: &Job, peak: Option<u64>, now: Timestamp) -> Value {

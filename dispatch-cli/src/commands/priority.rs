@@ -4,7 +4,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::error::CliError;
-use crate::job::JobState;
+use crate::job::{HELD_PRIORITY_PROPERTY, JobState};
 use crate::jobs;
 use crate::printer::{Output, eprint_note};
 use crate::selection::{Scope, Selection};
@@ -12,6 +12,8 @@ use crate::session::Session;
 use crate::text::plural;
 
 /// Change the priority of jobs that have not ended
+///
+/// A held job gets it when it is released.
 #[derive(Debug, Args)]
 pub struct Priority {
     /// The new priority; jobs with a higher one start first
@@ -26,6 +28,13 @@ pub async fn run(args: Priority, session: &Session, out: Output) -> Result<(), C
     let jobs = args.selection.find(client, Scope::Open).await?;
     let mut changed = 0;
     for job in jobs {
+        if job.state() == JobState::Held {
+            let mut properties = job.properties();
+            properties.insert(HELD_PRIORITY_PROPERTY.to_owned(), args.priority.into());
+            jobs::set_properties(client, &job, properties).await?;
+            changed += 1;
+            continue;
+        }
         let may_change = matches!(
             job.state(),
             JobState::Queued | JobState::Locked | JobState::Running

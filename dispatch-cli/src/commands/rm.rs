@@ -30,7 +30,8 @@ pub async fn run(args: Rm, session: &Session, out: Output) -> Result<(), CliErro
     let client = &session.client;
     let jobs = args.selection.find(client, Scope::Any).await?;
     let open = jobs::open(client).await?;
-    let user = client.current_user().await?.uuid.to_string();
+    let user = client.current_user().await?;
+    let (is_admin, user) = (user.is_admin, user.uuid.to_string());
     let last_number = jobs::next_number(client, &user).await? - 1;
     let mut removed = 0;
     for job in jobs {
@@ -53,9 +54,13 @@ pub async fn run(args: Rm, session: &Session, out: Output) -> Result<(), CliErro
     }
     if !out.json {
         let jobs = plural(removed, "job");
+        let can_free = session.local.is_some() || is_admin;
         let hint = match removed {
             0 => String::new(),
-            _ => format!("; free the space of outputs and logs with: {FREE_SPACE}"),
+            _ if can_free => {
+                format!("; free the space of what all users removed with: {FREE_SPACE}")
+            }
+            _ => "; outputs and logs stay in the trash for two weeks".to_owned(),
         };
         eprint_note(&format!("{jobs} removed{hint}"));
     }

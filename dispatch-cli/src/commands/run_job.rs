@@ -45,6 +45,9 @@ pub async fn run(args: Run, session: &Session, out: Output) -> Result<Exit, CliE
             true => job,
             false => jobs::refresh(&session.client, &job).await?,
         };
+        if job.verdict().is_some() {
+            eprint_note("dispatch: the result of an equal job is reused");
+        }
         let mut files = LogFiles::new(session, &["stdout.txt", "stderr.txt"]).await?;
         let mut printer = LinePrinter {
             timestamps: false,

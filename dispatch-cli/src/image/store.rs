@@ -225,6 +225,13 @@ fn newest_of_each(
     listed
 }
 
+/// A name of the image in a collection, if it is one.
+pub async fn name_of(client: &Client, collection: &str) -> Result<Option<String>, CliError> {
+    let images = list(client).await?;
+    let image = images.iter().find(|image| image.collection == collection);
+    Ok(image.map(|image| format!("{}:{}", image.name, image.tag)))
+}
+
 /// Value of `container_image`: the portable data hash of a collection, else the name unchanged.
 pub async fn container_image(client: &Client, image: &str) -> Result<String, CliError> {
     if CollectionUuid::parse(image).is_err() {
@@ -242,7 +249,7 @@ pub async fn container_image(client: &Client, image: &str) -> Result<String, Cli
 }
 
 /// Maximum number of other tags that are named.
-const MAX_OTHERS: u64 = 5;
+const MAX_OTHERS: usize = 5;
 
 /// The name in Docker's short form, unless the server has the image under the long one.
 async fn short_name(client: &Client, image: &str) -> Result<String, CliError> {
@@ -290,19 +297,13 @@ pub async fn check_exists(client: &Client, image: &str) -> Result<(), CliError> 
 pub async fn missing(client: &Client, image: &str) -> CliError {
     let parsed = image.parse::<ImageName>();
     let repository = parsed.map(|name| name.repository).unwrap_or_default();
-    let query = Query::new()
-        .filter("link_class", "=", NAME_LINK_CLASS)
-        .like("name", &format!("{repository}:%"))
-        .limit(MAX_OTHERS);
     // An error is ignored: the others are only a hint.
-    let page = client.page::<Link>("links", &query).await;
-    let mut others: Vec<String> = page
-        .map(|page| page.items)
-        .unwrap_or_default()
-        .into_iter()
-        .map(|link| strip_control(&link.name))
+    let images = list(client).await.unwrap_or_default();
+    let others = images.iter().filter(|image| image.name == repository);
+    let others: Vec<String> = others
+        .map(|image| strip_control(&format!("{}:{}", image.name, image.tag)))
+        .take(MAX_OTHERS)
         .collect();
-    others.dedup();
     CliError::NoImage {
         name: image.to_owned(),
         others: match others.is_empty() {

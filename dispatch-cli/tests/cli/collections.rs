@@ -64,6 +64,8 @@ async fn what_was_put_or_made_can_be_listed_removed_and_restored() {
     let content = fixture.run(&["get", &format!("{output}:file"), "-"]).await;
     assert_eq!(content.ok(), "x");
     assert_eq!(list(&["--name", "my%"]).await.len(), 1);
+    let again = fixture.run(&["collection", "restore", uuid]).await;
+    assert!(again.err.contains("is not in the trash"), "{again:?}");
     // An administrator sees those of all users.
     let all = fixture.admin_command(&["collection", "list", "--admin"]);
     let all = crate::fixture::run(all).await.ok();

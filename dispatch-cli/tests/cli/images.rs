@@ -198,6 +198,8 @@ async fn an_image_comes_back_with_its_last_name() {
     };
     let uuid = add("first").await;
     assert_eq!(add("last").await, uuid);
+    let collection = fixture.run(&["collection", "rm", &uuid]).await;
+    collection.says(1, &["is image", "dispatch image rm"]);
     fixture.run(&["image", "rm", "first", "last"]).await.ok();
     assert!(names().await.is_empty());
     let restored = fixture.run(&["collection", "restore", &uuid]).await;

@@ -389,36 +389,39 @@ async fn jobs_are_held_released_reordered_and_submitted_again() {
     assert_eq!(priorities().await, [500, 700, 500]);
     says(&["hold", &all], "held 3 jobs").await;
     assert_eq!(states().await, ["Held"; 3]);
-    says(&["priority", "600", &all], "is left alone: it is Held").await;
+    says(&["priority", "600", &jobs[2].id], "for 1 job").await;
     says(&["release", "--name", "b"], "released 1 job").await;
     says(&["release", &all], "released 2 jobs").await;
-    assert_eq!(priorities().await, [500, 700, 500]);
+    assert_eq!(priorities().await, [500, 700, 600]);
     says(&["kill", "--all"], "is cancelled, and will not start").await;
     assert_eq!(states().await, ["Cancelled"; 3]);
     let active = fixture.run(&["list", "--active", "--json"]).await.ok();
     assert_eq!(active.trim(), "[]");
     assert_eq!(fixture.run(&["wait", &all]).await.code, 123);
-    // What was killed starts again only if it is named.
+    // What was killed does not start again.
     says(&["release", "--all"], "released 0 jobs").await;
-    says(&["release", "--name", "b"], "released 0 jobs").await;
+    says(&["release", &all], "released 0 jobs; 3 left alone").await;
     assert_eq!(states().await, ["Cancelled"; 3]);
-    says(&["release", &jobs[1].id], "released 1 job").await;
-    assert_eq!(priorities().await, [0, 700, 0]);
-    assert_eq!(states().await, ["Cancelled", "Queued", "Cancelled"]);
     // A newer job that was killed takes no place of those that have not ended.
+    for name in ["d", "e"] {
+        fixture.submit(name).await;
+    }
+    fixture.run(&["kill", "5"]).await.ok();
     let active = fixture.run(&["list", "--active", "--limit", "1", "-o", "ids"]);
-    assert_eq!(active.await.ok().trim(), jobs[1].id);
+    assert_eq!(active.await.ok().trim(), "4");
     let again = fixture.run(&["retry", "--failed"]).await;
     assert!(
-        again.err.contains("job 3 is submitted once more as job 5"),
+        again.err.contains("job 3 is submitted once more as job 8"),
         "{again:?}"
     );
-    assert_eq!(again.ok().lines().count(), 2);
+    assert_eq!(again.ok().lines().count(), 4);
+    let after = states().await;
     assert_eq!(
-        states().await,
-        ["Cancelled", "Queued", "Cancelled", "Queued", "Queued"]
+        after[..5],
+        ["Cancelled", "Cancelled", "Cancelled", "Queued", "Cancelled"]
     );
-    let shown = fixture.run(&["show", "5", "--json"]).await.ok();
+    assert_eq!(after[5..], ["Queued"; 4]);
+    let shown = fixture.run(&["show", "8", "--json"]).await.ok();
     let shown: Value = serde_json::from_str(&shown).unwrap();
     assert_eq!(shown["request"]["name"], "c");
     for (args, code) in [

@@ -199,8 +199,4 @@ async fn who_stopped_the_job_of_another_user_is_named() {
     assert!(other.starts_with(sentence), "{other}");
     let waited = fixture.run(&["wait", "2"]).await;
     assert_eq!(waited.err, "dispatch: job 2 was cancelled by user root\n");
-    fixture.run(&["release", "2"]).await.ok();
-    fixture.run(&["kill", "2"]).await.ok();
-    let again = fixture.run(&["wait", "2"]).await;
-    assert_eq!(again.err, "dispatch: job 2 was cancelled\n");
 }

@@ -34,7 +34,7 @@ pub async fn print_found(state: &StateDir, ready: &Ready) {
     match tokio::time::timeout(COUNT_TIMEOUT, counts).await {
         Ok(Ok((0, 0))) => {}
         Ok(Ok((begun, waiting))) => eprint_note(&format!(
-            "dispatch: {} from before had begun, and {waiting} waited; see them with: dispatch list",
+            "dispatch: {} from before had begun, and {waiting} waited; see them with: dispatch --admin list",
             plural(begun, "job")
         )),
         Ok(Err(error)) => eprint_note(&format!("dispatch: jobs from before: {error}")),

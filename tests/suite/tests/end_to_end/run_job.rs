@@ -130,3 +130,19 @@ fn what_a_job_printed_outlives_its_crunch_run() {
     let own = up.ok(&["logs", "1", "--file", "dispatch.txt"]);
     assert!(own.contains("The dispatcher wrote this log"), "{own}");
 }
+
+#[test]
+fn a_reused_result_is_printed_like_any_other() {
+    let up = Up::start();
+    up.add_image();
+    let line = "run --image busybox:test --memory 16MiB --reuse -- echo hello";
+    let arguments: Vec<&str> = line.split(' ').collect();
+    assert_eq!(up.ok(&arguments), "hello\n");
+    let again = up.dispatch(&arguments);
+    assert_eq!(String::from_utf8_lossy(&again.stdout), "hello\n");
+    let said = String::from_utf8_lossy(&again.stderr);
+    assert!(
+        said.contains("the result of an equal job is reused"),
+        "{said}"
+    );
+}
