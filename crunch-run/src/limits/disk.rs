@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Disk usage below a directory, without the directory itself.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -16,6 +16,12 @@ pub struct Usage {
     pub length: u64,
     /// Files, links and directories.
     pub files: u64,
+}
+
+/// Measures a directory on a thread for blocking calls.
+pub async fn measure(dir: PathBuf) -> Usage {
+    let walked = tokio::task::spawn_blocking(move || usage(&dir));
+    walked.await.unwrap_or_default()
 }
 
 /// Counts hard links once in `bytes`. Files that vanish meanwhile are not counted.

@@ -1,6 +1,7 @@
 //! Limits that the kernel does not enforce: measures usage, warns near the limit and reports when
 //! it is exceeded.
 
+mod deleted_files;
 mod disk;
 mod usage_limit;
 mod usage_monitor;

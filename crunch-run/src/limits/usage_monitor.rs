@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{LimitEvent, LimitExceeded, Resource, Usage, UsageLimit, usage};
+use super::deleted_files::measure_deleted;
+use super::disk::{Usage, measure, usage};
+use super::{LimitEvent, LimitExceeded, Resource, UsageLimit};
 use crate::stats::UsageSource;
 
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -87,7 +89,7 @@ impl UsageMonitor {
     /// Measures what is there before the command begins.
     pub async fn measure_start(&self) {
         if self.growth.is_some() {
-            let bytes = self.measure_scratch().await.bytes;
+            let bytes = self.measure_scratch(None).await.bytes;
             self.at_start.store(bytes, Ordering::Relaxed);
         }
     }
@@ -95,7 +97,7 @@ impl UsageMonitor {
     /// Measures the directories once more when the command has ended: it may have written much just
     /// before its end.
     pub async fn exceeded_at_end(&self) -> Option<LimitExceeded> {
-        let total = self.measure_scratch().await.bytes;
+        let total = self.measure_scratch(None).await.bytes;
         let grown = total.saturating_sub(self.at_start.load(Ordering::Relaxed));
         let growth = self.growth.and_then(|allowed| {
             let mut limit = UsageLimit::new(Resource::RequestedScratch, allowed);
@@ -113,8 +115,13 @@ impl UsageMonitor {
         measuring.await.ok().flatten()
     }
 
-    async fn measure_scratch(&self) -> Usage {
-        let usage_now = measure(self.scratch.clone()).await;
+    /// With what the processes of the container have deleted and keep open.
+    async fn measure_scratch(&self, source: Option<&UsageSource>) -> Usage {
+        let (mut usage_now, deleted) = tokio::join!(
+            measure(self.scratch.clone()),
+            measure_deleted(source.cloned())
+        );
+        usage_now.bytes = usage_now.bytes.saturating_add(deleted);
         self.peak_scratch
             .fetch_max(usage_now.bytes, Ordering::Relaxed);
         usage_now
@@ -127,8 +134,8 @@ impl UsageMonitor {
         warn: &(dyn Fn(String) + Sync),
     ) -> LimitExceeded {
         tokio::select! {
+            over = self.monitor_directories(source.clone(), warn) => over,
             over = self.monitor_counters(source, warn) => over,
-            over = self.monitor_directories(warn) => over,
         }
     }
 
@@ -193,7 +200,11 @@ impl UsageMonitor {
         }
     }
 
-    async fn monitor_directories(&self, warn: &(dyn Fn(String) + Sync)) -> LimitExceeded {
+    async fn monitor_directories(
+        &self,
+        source: Option<UsageSource>,
+        warn: &(dyn Fn(String) + Sync),
+    ) -> LimitExceeded {
         let mut limits: Vec<(&DiskLimit, UsageLimit)> = self
             .disks
             .iter()
@@ -208,7 +219,8 @@ impl UsageMonitor {
         loop {
             tokio::time::sleep(interval).await;
             let began = Instant::now();
-            let mut usage_now = (self.scratch.clone(), self.measure_scratch().await);
+            let measured = self.measure_scratch(source.as_ref()).await;
+            let mut usage_now = (self.scratch.clone(), measured);
             let total = usage_now.1.bytes;
             let mut is_near = false;
             if let Some(limit) = &mut growth {
@@ -245,11 +257,6 @@ impl UsageMonitor {
             interval = interval.max(began.elapsed() * divisor);
         }
     }
-}
-
-async fn measure(dir: PathBuf) -> Usage {
-    let walked = tokio::task::spawn_blocking(move || usage(&dir));
-    walked.await.unwrap_or_default()
 }
 
 #[cfg(test)]

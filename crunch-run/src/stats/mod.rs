@@ -9,7 +9,7 @@ mod target;
 mod threshold;
 
 pub use line::{Block, Cpu, Disk, Interval, Memory, Network, process_memory};
-pub use process_tree::ProcessTree;
+pub use process_tree::{ProcessTree, TMPFS_MAGIC};
 pub use sample::Sample;
 pub use sampler::Sampler;
 pub use summary::Summary;

@@ -8,13 +8,13 @@ use rustix::process::Pid;
 use container_engine::{Container, ContainerProcesses, RuntimeProcesses};
 
 /// Type of a file system in memory, of linux/magic.h.
-const TMPFS_MAGIC: i64 = 0x0102_1994;
+pub const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// Maximum number of processes in which a /dev/shm of the container is looked for: the first ones
 /// may be those of the engine.
 const MAX_LOOKED_AT: usize = 20;
 
 /// A first process and its descendants.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ProcessTree {
     first: Pid,
     /// Start time, because a later process may get the same pid.
@@ -80,6 +80,15 @@ impl ProcessTree {
         self.first.as_raw_nonzero().get().unsigned_abs()
     }
 
+    /// The first process and its descendants; none when it has ended.
+    pub fn processes(&self) -> Vec<u32> {
+        let is_there = self.started.is_some() && start_time(self.first()) == self.started;
+        match is_there {
+            true => ContainerProcesses::Tree(self.first).processes(),
+            false => Vec::new(),
+        }
+    }
+
     /// Sums up all processes. When they have ended, the last totals remain.
     pub fn measure(&mut self) -> TreeUsage {
         self.sum_up(resident)
@@ -132,12 +141,7 @@ impl ProcessTree {
         resident: impl Fn(&Process, &Stat) -> Option<ResidentMemory>,
     ) -> TreeUsage {
         let (mut now, mut memory) = (CumulativeUsage::default(), None::<ResidentMemory>);
-        let is_there = self.started.is_some() && start_time(self.first()) == self.started;
-        let all = match is_there {
-            true => ContainerProcesses::Tree(self.first).processes(),
-            false => Vec::new(),
-        };
-        for pid in all {
+        for pid in self.processes() {
             // A process may end at any moment.
             let Some(process) = i32::try_from(pid).ok().and_then(|p| Process::new(p).ok()) else {
                 continue;

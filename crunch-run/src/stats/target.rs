@@ -19,7 +19,7 @@ pub struct SampleTarget {
 }
 
 /// Source of the figures.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum UsageSource {
     Group(Cgroup, Scope),
     /// The processes themselves, if there is no control group.
@@ -32,6 +32,15 @@ impl UsageSource {
         match container.cgroup() {
             Some(group) => Some(Self::Group(group, Scope::Own)),
             None => Self::processes(container),
+        }
+    }
+
+    /// The processes of the container; none of a group that it shares with others.
+    pub fn pids(&self) -> Vec<u32> {
+        match self {
+            Self::Group(group, Scope::Own) => group.processes(),
+            Self::Group(_, _) => Vec::new(),
+            Self::Processes(tree) => tree.processes(),
         }
     }
 

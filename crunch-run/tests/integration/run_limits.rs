@@ -89,6 +89,12 @@ async fn the_site_s_limits_are_kept() {
             "of 3.0 MiB of scratch space",
         ),
         (
+            "--scratch-limit=3MiB",
+            "exec 3>/out/x; rm /out/x; head -c 5000000 /dev/zero >&3; sleep 1000",
+            "scratch_bytes",
+            "of 3.0 MiB of scratch space",
+        ),
+        (
             "--scratch-inodes=200",
             "for i in $(seq 300); do mkdir /out/$i; done; sleep 1000",
             "scratch_files",

@@ -60,12 +60,8 @@ impl Engine {
             "the_hostname_is_its_own",
         ];
         let differences: &[&[&str]] = match self {
-            Self::Builtin
-            | Self::Crun
-            | Self::Runc
-            | Self::Docker
-            | Self::DockerAsNobody
-            | Self::Podman => &[],
+            Self::Builtin | Self::Crun | Self::Runc | Self::Docker | Self::Podman => &[],
+            Self::DockerAsNobody => &[&["deleted_files_count_as_scratch"]],
             Self::Apptainer => &[NO_LIMITS, APPTAINERS, &["proc_and_sys_are_safe"]],
             Self::CrunAsNobody => &[NO_LIMITS, NOBODYS],
             Self::RuncAsNobody => &[NO_LIMITS, NOBODYS, &["a_user_by_name", "a_user_by_number"]],

@@ -35,6 +35,21 @@ pub async fn files_in_memory_are_limited(lab: &Lab) {
     );
 }
 
+/// What it deletes and keeps open takes space, and what the engine has open does not count.
+pub async fn deleted_files_count_as_scratch(lab: &Lab) {
+    let run = async |script: &str| {
+        let flags = ["--scratch-limit=16MiB"];
+        let (job, child) = lab.start(&["sh", "-c", script], json!({}), &flags).await;
+        lab.end(job, child).await
+    };
+    let ended = run("sleep 1; echo done").await;
+    assert_eq!(ended.stdout(), ["done"], "{:?}", ended.story());
+    let script = "exec 3>/out/x; rm /out/x; head -c 40000000 /dev/zero >&3; sleep 1000";
+    let ended = run(script).await;
+    let error = ended.record.runtime_status.error.unwrap_or_default();
+    assert!(error.contains("of 16.0 MiB of scratch space"), "{error}");
+}
+
 pub async fn exit_0_after_a_child_was_killed_for_memory_is_a_warning(lab: &Lab) {
     let more = json!({"runtime_constraints": {"vcpus": 1, "ram": 24 << 20}});
     let ended = lab.sh_when_counted("tail /dev/zero; exit 0", more).await;

@@ -70,6 +70,7 @@ macro_rules! core {
             limits: [
                 the_memory_limit_kills_and_is_named,
                 files_in_memory_are_limited,
+                deleted_files_count_as_scratch,
                 exit_0_after_a_child_was_killed_for_memory_is_a_warning,
                 term_is_heard_within_the_grace,
                 who_ignores_term_is_killed,
