@@ -22,7 +22,7 @@ pub enum JobId {
 /// A text that is not a job id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is not a job: write its number (see: dispatch list), a range of numbers where several may be named (150-160), or the uuid of a container request (-xvhdp-) or a container (-dz642-); for all jobs of a name: --name {0}"
+    "{0:?} is not a job: write its number (see: dispatch list), a range where several may be named (150-160: the smaller number first, at most 100,000 jobs), or the uuid of a container request (-xvhdp-) or a container (-dz642-); for all jobs of a name: --name {0}"
 )]
 pub struct JobIdError(String);
 

@@ -10,7 +10,7 @@ use crate::jobs;
 use crate::log_files::{self, LogFiles};
 use crate::log_follower::{LogFollower, LogProgress};
 use crate::log_printer::LinePrinter;
-use crate::printer::Output;
+use crate::printer::{Output, eprint_note};
 use crate::session::Session;
 use crate::watch::Watch;
 
@@ -63,6 +63,12 @@ pub async fn run(args: Logs, session: &Session, out: Output) -> Result<(), CliEr
     let goes_on = args.follow && !matches!(job.state(), JobState::Held);
     if !goes_on && !files.has_begun() {
         check_log_exists(&args, session, &job).await?;
+        if args.file.is_none() && job.verdict().is_some() {
+            eprint_note(&format!(
+                "job {name} printed nothing; how it went: dispatch logs {name} --file crunch-run.txt",
+                name = job.name()
+            ));
+        }
     }
     if goes_on {
         let mut watch = Watch::new(client);

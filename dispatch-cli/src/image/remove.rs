@@ -73,7 +73,20 @@ pub async fn remove(client: &Client, name: &ImageName) -> Result<Removed, CliErr
 /// Writes the last name of an image into its collection. A server whose vocabulary does not allow
 /// the property keeps the first one, if any.
 async fn remember_name(client: &Client, uuid: &str, name: &str) -> Result<(), CliError> {
-    let change = json!({"collection": {"properties": {store::NAME_PROPERTY: name}}});
+    let collection = match client.collection(uuid).await {
+        Err(error) if error.is_not_found() => return Ok(()),
+        collection => collection?,
+    };
+    // An update replaces all of them.
+    let mut properties = collection.properties;
+    if properties.get(store::NAME_PROPERTY) == Some(&name.into()) {
+        return Ok(());
+    }
+    match properties.as_object_mut() {
+        Some(properties) => drop(properties.insert(store::NAME_PROPERTY.to_owned(), name.into())),
+        None => properties = json!({store::NAME_PROPERTY: name}),
+    }
+    let change = json!({"collection": {"properties": properties}});
     let call = Call::put(format!("collections/{uuid}"), change);
     match client.send::<Value>(call).await {
         Err(error) if !error.is_refused() && !error.is_not_found() => Err(error.into()),

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
+use arvados_client::client::Call;
 use serde_json::{Value, json};
 use sha2::Digest;
 
@@ -198,6 +199,10 @@ async fn an_image_comes_back_with_its_last_name() {
     };
     let uuid = add("first").await;
     assert_eq!(add("last").await, uuid);
+    let properties = json!({"docker-image-repo-tag": "first:latest", "of": "somebody"});
+    let change = json!({"collection": {"properties": properties}});
+    let call = Call::put(format!("collections/{uuid}"), change);
+    fixture.user.send::<Value>(call).await.unwrap();
     let collection = fixture.run(&["collection", "rm", &uuid]).await;
     collection.says(1, &["is image", "dispatch image rm"]);
     fixture.run(&["image", "rm", "first", "last"]).await.ok();
@@ -208,6 +213,8 @@ async fn an_image_comes_back_with_its_last_name() {
         "{restored:?}"
     );
     assert_eq!(names().await, ["last:latest"]);
+    let kept = fixture.user.collection(&uuid).await.unwrap().properties;
+    assert_eq!(kept["of"], "somebody");
     assert_eq!(add("last").await, uuid, "its hash is known again");
 
     // Another image has got the name meanwhile: it keeps it.

@@ -233,3 +233,22 @@ async fn a_job_on_hold_is_not_followed() {
         fixture.run(follow).await.says(3, &words);
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_printed_nothing_has_another_log() {
+    let fixture = Fixture::with_image().await;
+    let job = fixture.submit("a").await;
+    fixture.start(&job).await;
+    let log = [("crunch-run.txt", "no such command\n"), ("stdout.txt", "")];
+    fixture.finish(&job, 127, &[], &log).await;
+    let logs = fixture.run(&["logs", "1"]).await;
+    assert_eq!((logs.code, logs.out.as_str()), (0, ""), "{logs:?}");
+    assert!(
+        logs.err.contains("dispatch logs 1 --file crunch-run.txt"),
+        "{logs:?}"
+    );
+    let file = fixture
+        .run(&["logs", "1", "--file", "crunch-run.txt"])
+        .await;
+    assert_eq!((file.ok().as_str()), "no such command\n");
+}
