@@ -313,6 +313,7 @@ mod tests {
         assert!(endpoint.token.expose().ends_with("/sesame"));
         assert_eq!(endpoint.ca_file, Some(state.join("certificate")));
         assert!(!endpoint.insecure);
+        assert!(endpoint.is_direct, "no proxy is asked for it");
         let admin = state.admin_endpoint().unwrap();
         assert!(admin.token.expose().ends_with("/root"));
         drop(held);

@@ -336,3 +336,21 @@ fn record(job: &Job, peak: Option<u64>, now: Timestamp) -> Value {
         "log_uuid": job.request.log_uuid,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_uuid_of_a_job_without_a_number_is_always_shown() {
+        let job = |properties: Value| {
+            let request = json!({
+                "uuid": "zzzzz-xvhdp-0123456789abcde", "state": "Committed", "properties": properties,
+            });
+            Job::new(serde_json::from_value(request).unwrap(), None, "me")
+        };
+        let own = job(json!({"dispatch_id": 7, "dispatch_user": "me"}));
+        assert!(drop_order(std::slice::from_ref(&own)).contains(&"UUID"));
+        assert!(!drop_order(&[own, job(json!({}))]).contains(&"UUID"));
+    }
+}

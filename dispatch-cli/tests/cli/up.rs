@@ -218,6 +218,12 @@ fn one_command_makes_a_server_that_others_find() {
             "{environment}"
         );
     }
+    // The dispatcher asks no proxy for this server.
+    let environment = fs::read_to_string(installation.path("bin/dispatch-local.env")).unwrap();
+    assert!(
+        environment.lines().any(|line| line == "no_proxy=127.0.0.1"),
+        "{environment}"
+    );
     up.signal("-TERM");
     let (code, more) = up.end();
     assert_eq!((code, more.as_str()), (Some(0), ""));
