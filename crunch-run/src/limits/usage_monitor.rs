@@ -119,7 +119,7 @@ impl UsageMonitor {
     async fn measure_scratch(&self, source: Option<&UsageSource>) -> Usage {
         let (mut usage_now, deleted) = tokio::join!(
             measure(self.scratch.clone()),
-            measure_deleted(source.cloned())
+            measure_deleted(source.cloned(), self.scratch.clone())
         );
         usage_now.bytes = usage_now.bytes.saturating_add(deleted);
         self.peak_scratch

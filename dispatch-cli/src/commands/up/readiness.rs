@@ -1,7 +1,6 @@
 //! Waits until the programs of `dispatch up` are ready, up to a timeout and a number of starts.
 
-use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
+use std::path::Path;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
@@ -17,6 +16,8 @@ use crate::supervise::child::Event;
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum number of starts of a program that has never been ready.
 const MAX_START_ATTEMPTS: u32 = 5;
+/// Exit status of a program for a configuration error, which a restart does not fix.
+const EX_CONFIG: i32 = 78;
 
 /// Waits until dispatch-api has printed its address. `None` after a signal to stop.
 pub async fn wait_for_api(supervisor: &mut Supervisor) -> Result<Option<Ready>, CliError> {
@@ -99,27 +100,24 @@ impl ReadinessDeadline {
         match event {
             Some(Event::Exited { name, status, .. }) if name == self.name => {
                 self.deaths += 1;
-                if self.deaths < MAX_START_ATTEMPTS {
+                if self.deaths < MAX_START_ATTEMPTS && status.code() != Some(EX_CONFIG) {
                     return Ok(Some(Event::StdoutLine {
                         name: "",
                         line: String::new(),
                     }));
                 }
-                Err(does_not_start(name, status, supervisor.log_of(name)).into())
+                let log = supervisor.log_of(name);
+                Err(UpError::DoesNotStart {
+                    name: name.to_owned(),
+                    status: status.to_string(),
+                    last_line: last_log_line(&log),
+                    log,
+                }
+                .into())
             }
             Some(Event::SpawnFailed { error, .. }) => Err(error.into()),
             other => Ok(other),
         }
-    }
-}
-
-/// The error of a program that restarts do not help, with the reason from its log.
-pub fn does_not_start(name: &str, status: ExitStatus, log: PathBuf) -> UpError {
-    UpError::DoesNotStart {
-        name: name.to_owned(),
-        status: status.to_string(),
-        last_line: last_log_line(&log),
-        log,
     }
 }
 
