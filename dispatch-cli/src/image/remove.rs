@@ -70,8 +70,8 @@ pub async fn remove(client: &Client, name: &ImageName) -> Result<Removed, CliErr
     Ok(removed)
 }
 
-/// Writes the last name of an image into its collection. A server whose vocabulary does not allow
-/// the property keeps the first one, if any.
+/// Writes the last name of an image into its collection. If the server does not take it, the image
+/// comes back with its first name.
 async fn remember_name(client: &Client, uuid: &str, name: &str) -> Result<(), CliError> {
     let collection = match client.collection(uuid).await {
         Err(error) if error.is_not_found() => return Ok(()),
@@ -88,10 +88,9 @@ async fn remember_name(client: &Client, uuid: &str, name: &str) -> Result<(), Cl
     }
     let change = json!({"collection": {"properties": properties}});
     let call = Call::put(format!("collections/{uuid}"), change);
-    match client.send::<Value>(call).await {
-        Err(error) if !error.is_refused() && !error.is_not_found() => Err(error.into()),
-        _ => Ok(()),
-    }
+    // An error is ignored: a full disk must not keep the image from being removed.
+    let _ = client.send::<Value>(call).await;
+    Ok(())
 }
 
 /// An image that was taken out of the trash.
