@@ -29,8 +29,6 @@ use crate::supervise::{UpError, delegated_group, engine_check, orphans, programs
 
 /// How long a check of the engines that is not finished may delay the readiness.
 const ENGINE_CHECK_WAIT: Duration = Duration::from_secs(5);
-/// Exit status of a program for a configuration error, which a restart does not fix.
-const EX_CONFIG: i32 = 78;
 const API_SERVER: &str = "dispatch-api";
 const DISPATCHER: &str = "dispatch-local";
 const MACHINE_DIR: &str = "/dev/shm/dispatch-machine";
@@ -181,17 +179,21 @@ impl Supervisor {
         };
         match &event {
             Some(Event::Started(child)) => self.record_child(child)?,
-            Some(Event::Exited { name, status, .. }) if status.code() == Some(EX_CONFIG) => {
-                return Err(readiness::does_not_start(name, *status, self.log_of(name)).into());
-            }
             Some(Event::Exited {
                 name,
                 status,
                 delay,
-            }) => eprint_note(&format!(
-                "dispatch: {name} ended ({status}); restarting it in {:.1} s",
-                delay.as_secs_f64()
-            )),
+            }) => {
+                // It ran before: what keeps it from starting now, such as a full disk, may pass.
+                let why = match status.code() == Some(readiness::EX_CONFIG) {
+                    true => readiness::last_log_line(&self.log_of(name)),
+                    false => String::new(),
+                };
+                eprint_note(&format!(
+                    "dispatch: {name} ended ({status}){why}; restarting it in {:.1} s",
+                    delay.as_secs_f64()
+                ));
+            }
             Some(Event::SpawnFailed { error, .. }) => eprint_note(&format!("dispatch: {error}")),
             Some(Event::StdoutLine { .. }) | None => {}
         }

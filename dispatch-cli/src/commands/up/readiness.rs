@@ -17,7 +17,7 @@ const READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum number of starts of a program that has never been ready.
 const MAX_START_ATTEMPTS: u32 = 5;
 /// Exit status of a program for a configuration error, which a restart does not fix.
-const EX_CONFIG: i32 = 78;
+pub const EX_CONFIG: i32 = 78;
 
 /// Waits until dispatch-api has printed its address. `None` after a signal to stop.
 pub async fn wait_for_api(supervisor: &mut Supervisor) -> Result<Option<Ready>, CliError> {
@@ -122,7 +122,7 @@ impl ReadinessDeadline {
 }
 
 /// The last line that the program logged, which usually names the error.
-fn last_log_line(log: &Path) -> String {
+pub fn last_log_line(log: &Path) -> String {
     let text = std::fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let mut lines = text.lines().rev();
