@@ -51,6 +51,14 @@ impl Exit {
         }
     }
 
+    /// This one, or `next` if this is [`Exit::Ok`].
+    pub fn or(self, next: Exit) -> Self {
+        match self {
+            Exit::Ok => next,
+            first => first,
+        }
+    }
+
     /// Exit status for the exit code of a container. Codes out of range become 255.
     pub fn of_job(code: i32) -> Self {
         match u8::try_from(code) {
@@ -65,7 +73,7 @@ impl Exit {
 pub const STATUS_HELP: &str = "\
 Exit status:
   0    done
-  1    something failed; the sentence on standard error says what
+  1    something failed, or a job that was named was left alone; standard error says what and why
   2    the command line is wrong; nothing was done
   3    no such job, image, collection, path, file, user or token
   4    no server or token is configured, or the token may not do this

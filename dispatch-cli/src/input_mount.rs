@@ -1,11 +1,14 @@
 //! Mounts of a job's inputs: uploads local files, and makes the `mounts` entry of a collection.
 
+use std::io::IsTerminal;
+
 use arvados_client::Client;
 use arvados_client::manifest::Entry;
 use serde_json::{Value, json};
 
 use crate::error::CliError;
 use crate::input_spec::{CollectionSpec, Source};
+use crate::printer::eprint_note;
 use crate::{collection, upload};
 
 /// The mount of an input. A local file or directory is uploaded first.
@@ -49,7 +52,13 @@ pub async fn check_one_file(client: &Client, source: &Source, given: &str) -> Re
 
 /// The mount of a file with the standard input of this command, which is uploaded first.
 pub async fn from_stdin(client: &Client, title: &str) -> Result<Value, CliError> {
-    let manifest = upload::store_stream(client, "stdin", tokio::io::stdin()).await?;
+    let input = tokio::io::stdin();
+    if std::io::stdin().is_terminal() {
+        eprint_note(
+            "dispatch: type the input of the job, and Ctrl-D to end it; then the job is submitted",
+        );
+    }
+    let manifest = upload::store_stream(client, "stdin", input).await?;
     let saved = upload::save(client, &manifest, title).await?;
     let pdh = saved.portable_data_hash.unwrap_or_else(|| manifest.pdh());
     Ok(collection_mount(pdh.as_str(), "stdin"))

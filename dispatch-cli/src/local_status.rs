@@ -103,6 +103,12 @@ impl Status {
         self.containers.iter().find(|c| c.container == container)
     }
 
+    /// Number of containers that hold resources of this machine, as far as the dispatcher knows.
+    pub fn being_handled(&self) -> u64 {
+        let holds = |row: &&TrackedContainer| row.ours && row.state != "Queued";
+        self.containers.iter().filter(holds).count() as u64
+    }
+
     /// The place of a container among those that wait and can start, in the order of the
     /// dispatcher: by priority, then by uuid. `None` if it is alone, or does not wait.
     pub fn place(&self, container: &str) -> Option<QueuePlace> {
@@ -180,7 +186,10 @@ mod tests {
                 row("c", "Queued", 5, false),
                 row("large", "Queued", 9, true),
                 row("held", "Queued", 0, false),
-                row("runs", "Running", 9, false),
+                TrackedContainer {
+                    ours: true,
+                    ..row("runs", "Running", 9, false)
+                },
             ],
             ..Status::default()
         };
@@ -198,6 +207,7 @@ mod tests {
                 .map(|place| (place.number, place.of));
             assert_eq!(found, place, "{container}");
         }
+        assert_eq!(status.being_handled(), 1);
         status.containers.truncate(1);
         assert_eq!(status.place("a"), None);
     }

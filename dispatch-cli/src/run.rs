@@ -23,7 +23,7 @@ pub async fn run(cli: Cli) -> Result<Exit, CliError> {
     let named = cli.global.state_dir();
     let state = || StateDir::locate(named.as_deref());
     let session = || match cli.global.admin {
-        true => Session::open_admin(named.as_deref()),
+        true => Session::open(named.as_deref())?.as_admin(),
         false => Session::open(named.as_deref()),
     };
     if cli.global.admin && cli.command.needs_server() {
@@ -46,15 +46,15 @@ pub async fn run(cli: Cli) -> Result<Exit, CliError> {
         Command::Get(get) => get::run(get, &session()?, out).await?,
         Command::Put(put) => put::run(put, &session()?, out).await?,
         Command::Kill(kill) => kill::run(kill, &session()?, out).await?,
-        Command::Hold(hold) => hold::hold(hold, &session()?, out).await?,
-        Command::Release(release) => hold::release(release, &session()?, out).await?,
-        Command::Priority(priority) => priority::run(priority, &session()?, out).await?,
-        Command::Retry(retry) => retry::run(retry, &session()?, out).await?,
-        Command::Rm(rm) => rm::run(rm, &session()?, out).await?,
-        Command::Gc(gc) => gc::run(gc, &Session::open_admin(named.as_deref())?, out).await?,
+        Command::Hold(hold) => return hold::hold(hold, &session()?, out).await,
+        Command::Release(release) => return hold::release(release, &session()?, out).await,
+        Command::Priority(priority) => return priority::run(priority, &session()?, out).await,
+        Command::Retry(retry) => return retry::run(retry, &session()?, out).await,
+        Command::Rm(rm) => return rm::run(rm, &session()?, out).await,
+        Command::Gc(gc) => gc::run(gc, &Session::open(named.as_deref())?.as_admin()?, out).await?,
         Command::Demand(demand) => demand::run(demand, &session()?, out).await?,
         Command::User(users) => {
-            user::run(users, &Session::open_admin(named.as_deref())?, out).await?
+            user::run(users, &Session::open(named.as_deref())?.as_admin()?, out).await?
         }
         Command::Token(tokens) => token::run(tokens, &session()?, out).await?,
         Command::Info(_) => info::run(&session()?, out).await?,

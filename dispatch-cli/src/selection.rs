@@ -15,6 +15,7 @@ use jiff::Timestamp;
 
 use crate::completion;
 use crate::error::CliError;
+use crate::exit::Exit;
 use crate::job::{Job, JobState};
 use crate::job_id::{JobId, JobIdError};
 use crate::jobs;
@@ -93,13 +94,15 @@ impl fmt::Display for JobSpan {
 }
 
 impl Selection {
-    /// Says that a command does nothing to a job in this state, unless the job is only one of a
-    /// kind.
-    pub fn leave_alone(&self, job: &Job) {
-        if !self.jobs.is_empty() {
-            let (name, state) = (job.name(), job.state().as_str());
-            eprint_note(&format!("job {name} is left alone: it is {state}"));
+    /// Says that a command does nothing to a job in this state. If the job is only one of a kind,
+    /// it says nothing, and that is no failure.
+    pub fn leave_alone(&self, job: &Job) -> Exit {
+        if self.jobs.is_empty() {
+            return Exit::Ok;
         }
+        let (name, state) = (job.name(), job.state().as_str());
+        eprint_note(&format!("job {name} is left alone: it is {state}"));
+        Exit::Failure
     }
 
     /// Finds the jobs. An id without a job is an error; no job of a kind is none.

@@ -58,10 +58,9 @@ impl Session {
 
     /// The same server with the rights of an administrator: on the machine of `dispatch up`, with
     /// the token of its administrator.
-    pub fn open_admin(state: Option<&Path>) -> Result<Self, CliError> {
-        let session = Self::open(state)?;
-        let Some(dir) = session.local else {
-            return Ok(session);
+    pub fn as_admin(&self) -> Result<Self, CliError> {
+        let Some(dir) = self.local.clone() else {
+            return Ok(self.clone());
         };
         let mut endpoint = dir.admin_endpoint()?;
         endpoint.outage_budget = Some(OUTAGE_BUDGET);

@@ -16,23 +16,55 @@ use crate::text::strip_control;
 /// Interval at which the line is drawn; a job that ends before has none.
 const DRAW_INTERVAL: Duration = Duration::from_millis(200);
 
+/// How far a command is that waits for several jobs, one after the other.
+#[derive(Debug, Clone, Copy)]
+pub struct Progress {
+    pub begun: Instant,
+    /// Jobs that the command has seen end.
+    pub ended: usize,
+    /// Jobs in all.
+    pub jobs: usize,
+}
+
+impl Progress {
+    /// Of a command that waits for one job from now on.
+    pub fn of_one() -> Self {
+        Self {
+            begun: Instant::now(),
+            ended: 0,
+            jobs: 1,
+        }
+    }
+
+    /// The begin of the line, such as "34 of 180 ended; ".
+    fn prefix(self) -> String {
+        match self.jobs {
+            0 | 1 => String::new(),
+            jobs => format!("{} of {jobs} ended; ", self.ended),
+        }
+    }
+}
+
 #[derive(Debug)]
 pub struct WaitProgress {
     /// `None` if standard error is no terminal.
     line: Option<ProgressBar>,
+    progress: Progress,
     reasons: PendingReasons,
 }
 
 impl WaitProgress {
-    pub fn new() -> Self {
+    pub fn new(progress: Progress) -> Self {
         let line = io::stderr().is_terminal().then(|| {
             let line = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+            let line = line.with_elapsed(progress.begun.elapsed());
             let style = ProgressStyle::with_template("{elapsed:>4} {wide_msg}");
             line.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
             line
         });
         Self {
             line,
+            progress,
             reasons: PendingReasons::default(),
         }
     }
@@ -50,6 +82,7 @@ impl WaitProgress {
                     Some(place) => format!("{place}; {}", sentence(job, reason.as_ref())),
                     None => sentence(job, reason.as_ref()),
                 };
+                let text = self.progress.prefix() + &text;
                 line.set_message(text.replace(['\n', '\t'], " "));
                 line.enable_steady_tick(DRAW_INTERVAL);
                 // In full: the line is cut at the width of the terminal.

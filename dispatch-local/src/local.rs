@@ -171,18 +171,18 @@ impl Shared {
         !(trash::is_empty(&self.scratch) && trash::is_empty(self.state_dir.path()))
     }
 
-    /// The disk space that the trash takes, as a job that has no limit. It is an upper limit: what
-    /// running jobs have written counts here and in their own reservations.
-    pub(crate) fn trash_load(&self, machine: &Machine) -> Option<Running> {
-        if !self.has_trash() {
-            return None;
-        }
+    /// The disk space that is taken and was free when the machine was idle, as a job that has no
+    /// limit. Jobs take it within their reservations, which is not counted here, unless there is
+    /// trash: it is not known how much of the space is the trash's, so this is an upper limit.
+    pub(crate) fn disk_load(&self, machine: &Machine, reserved: ResourceVector) -> Option<Running> {
         let free = free_space(&self.scratch).ok()?;
         let taken = machine.scratch.saturating_sub(free);
-        Some(Running {
-            load: ResourceVector::new(0, 0, taken, 0, 0),
-            ends: None,
-        })
+        let by_others = match self.has_trash() {
+            true => taken,
+            false => taken.saturating_sub(reserved.get(ResourceKind::Scratch)),
+        };
+        let load = ResourceVector::new(0, 0, by_others, 0, 0);
+        (by_others > 0).then_some(Running { load, ends: None })
     }
 
     /// Reads what other dispatchers' jobs hold.

@@ -54,10 +54,13 @@ impl Scheduler for Local {
                 ends: latest_end(record.submitted_at, record.limit),
             })
             .collect();
-        running.extend(self.shared.trash_load(&state.machine));
-        let of_jobs = running
-            .iter()
-            .fold(ResourceVector::default(), |sum, one| sum.plus(one.load));
+        let sum_of = |running: &[Running]| {
+            let loads = running.iter().map(|one| one.load);
+            loads.fold(ResourceVector::default(), ResourceVector::plus)
+        };
+        let reserved = sum_of(&running);
+        running.extend(self.shared.disk_load(&state.machine, reserved));
+        let of_jobs = sum_of(&running);
         let capacity = state.machine.capacity();
         let left = state.machine_left().capacity();
         let uptime = uptime_milliseconds();
@@ -143,8 +146,8 @@ impl Scheduler for Local {
             .fold(ResourceVector::default(), |sum, n| {
                 sum.plus(n.reservation.resources())
             });
-        let trash = self.shared.trash_load(&state.machine);
-        let used = trash.map_or(used, |trash| used.plus(trash.load));
+        let disk = self.shared.disk_load(&state.machine, used);
+        let used = disk.map_or(used, |disk| used.plus(disk.load));
         Some(Capacity {
             total: to_amount(capacity),
             free: to_amount(left.minus(used)),

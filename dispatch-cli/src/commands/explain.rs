@@ -113,7 +113,7 @@ fn sentences(
                 }
                 let row = status.container(uuid.as_str());
                 if row.is_some_and(|row| row.never_fits) {
-                    lines.push("It cannot start on this machine as it is.".to_owned());
+                    lines.push("It cannot start on this machine as it is: kill it, and submit it anew.".to_owned());
                 }
                 let waits = row.and_then(|row| row.waits.clone());
                 match (waits, state) {

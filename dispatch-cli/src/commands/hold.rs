@@ -7,6 +7,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::error::CliError;
+use crate::exit::Exit;
 use crate::job::{HELD_PRIORITY_PROPERTY, Job, JobState};
 use crate::job_request::DEFAULT_PRIORITY;
 use crate::jobs;
@@ -33,8 +34,9 @@ pub struct Release {
     pub selection: Selection,
 }
 
-pub async fn hold(args: Hold, session: &Session, out: Output) -> Result<(), CliError> {
+pub async fn hold(args: Hold, session: &Session, out: Output) -> Result<Exit, CliError> {
     let client = &session.client;
+    let mut exit = Exit::Ok;
     let mut held = 0;
     let jobs = args.selection.find(client, Scope::Open).await?;
     let found = jobs.len() as u64;
@@ -46,10 +48,14 @@ pub async fn hold(args: Hold, session: &Session, out: Output) -> Result<(), CliE
             held += 1;
         } else {
             let now = jobs::refresh(client, &job).await?;
-            args.selection.leave_alone(&now);
+            let left_alone = args.selection.leave_alone(&now);
+            if now.state() != JobState::Held {
+                exit = exit.or(left_alone);
+            }
         }
     }
-    report(out, "held", held, found - held)
+    report(out, "held", held, found - held)?;
+    Ok(exit)
 }
 
 /// Sets the priority of a job that waits to 0; false if it has started or ended meanwhile.
@@ -73,15 +79,23 @@ async fn hold_pending(client: &Client, job: &Job) -> Result<bool, CliError> {
     }
 }
 
-pub async fn release(args: Release, session: &Session, out: Output) -> Result<(), CliError> {
+pub async fn release(args: Release, session: &Session, out: Output) -> Result<Exit, CliError> {
     let client = &session.client;
+    let mut exit = Exit::Ok;
     let mut released = 0;
     let jobs = args.selection.find(client, Scope::Open).await?;
     let found = jobs.len() as u64;
     for job in jobs {
         let is_open = job.request.state == RequestState::Committed && job.request.priority == 0;
         if job.state() != JobState::Held || !is_open {
-            args.selection.leave_alone(&job);
+            let left_alone = args.selection.leave_alone(&job);
+            let may_start = matches!(
+                job.state(),
+                JobState::Queued | JobState::Locked | JobState::Running
+            );
+            if !may_start {
+                exit = exit.or(left_alone);
+            }
             continue;
         }
         let mut properties = job.properties();
@@ -91,13 +105,14 @@ pub async fn release(args: Release, session: &Session, out: Output) -> Result<()
         let priority = before.filter(|priority| (1..=1000).contains(priority));
         let priority = priority.unwrap_or(DEFAULT_PRIORITY.into());
         if !jobs::set_priority(client, &job, priority).await? {
-            args.selection.leave_alone(&job);
+            exit = exit.or(args.selection.leave_alone(&job));
             continue;
         }
         jobs::set_properties(client, &job, properties).await?;
         released += 1;
     }
-    report(out, "released", released, found - released)
+    report(out, "released", released, found - released)?;
+    Ok(exit)
 }
 
 fn report(out: Output, what: &str, count: u64, left_alone: u64) -> Result<(), CliError> {

@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use crate::disk_usage::DiskUsage;
 use crate::error::CliError;
 use crate::job::KILLED_PROPERTY;
-use crate::local_status::{self, Resources, Status, StatusReply};
+use crate::local_status::{self, Resources, StatusReply};
 use crate::printer::Output;
 use crate::session::Session;
 use crate::supervise::engine_check;
-use crate::text::strip_control;
+use crate::text::{plural, strip_control};
 use units::format_size;
 
 /// Show the server, the queue, and what is free on this machine
@@ -24,7 +24,7 @@ pub struct Info {}
 const SYSTEM_USER: &str = "-tpzed-000000000000000";
 
 /// Number of containers per state.
-#[derive(Debug, Clone, Copy, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 struct Counts {
     waiting: u64,
     held: u64,
@@ -33,41 +33,46 @@ struct Counts {
 }
 
 impl Counts {
-    /// The containers of all users that the dispatcher of this machine knows.
-    fn of_dispatcher(status: &Status) -> Self {
-        let count = |state: &str| {
-            let rows = status.containers.iter();
-            rows.filter(|row| row.state == state && row.priority > 0)
-                .count() as u64
+    /// The containers that the user of this client sees.
+    async fn of(client: &Client) -> Result<Self, CliError> {
+        let (waiting, held, locked, running) = tokio::try_join!(
+            number_of(client, "Queued"),
+            number_of_held(client),
+            number_of(client, "Locked"),
+            number_of(client, "Running"),
+        )?;
+        Ok(Self {
+            waiting,
+            held,
+            locked,
+            running,
+        })
+    }
+
+    /// In words, such as "1 running, 0 starting, 3 waiting, 1 on hold".
+    fn description(self) -> String {
+        let held = match self.held {
+            0 => String::new(),
+            held => format!(", {held} on hold"),
         };
-        Self {
-            waiting: count("Queued"),
-            held: 0,
-            locked: count("Locked"),
-            running: count("Running"),
-        }
+        format!(
+            "{} running, {} starting, {} waiting{held}",
+            self.running, self.locked, self.waiting
+        )
     }
 }
 
 pub async fn run(session: &Session, out: Output) -> Result<(), CliError> {
     let client = &session.client;
-    let containers = |state: &'static str| number_of(client, state);
-    let (user, discovery, waiting, held, locked, running, dispatcher) = tokio::join!(
+    let admin = session.as_admin()?;
+    let (user, discovery, counts, of_all, dispatcher) = tokio::join!(
         client.current_user(),
         client.discovery(),
-        containers("Queued"),
-        number_of_held(client),
-        containers("Locked"),
-        containers("Running"),
+        Counts::of(client),
+        Counts::of(&admin.client),
         local_status::fetch(session),
     );
-    let (user, discovery) = (user?, discovery?);
-    let counts = Counts {
-        waiting: waiting?,
-        held: held?,
-        locked: locked?,
-        running: running?,
-    };
+    let (user, discovery, counts, of_all) = (user?, discovery?, counts?, of_all?);
     let (status, silent) = match &dispatcher {
         StatusReply::Reply(status) => (Some(status), false),
         StatusReply::NoReply => (None, true),
@@ -131,15 +136,13 @@ pub async fn run(session: &Session, out: Output) -> Result<(), CliError> {
             format_size(usage.free)
         ))?;
     }
-    let running = format!(
-        "{} running, {} starting, {} waiting",
-        counts.running, counts.locked, counts.waiting
-    );
-    let held = match counts.held {
-        0 => String::new(),
-        held => format!(", {held} on hold"),
-    };
-    out.line(&format!("Containers  {running}{held}"))?;
+    out.line(&format!("Containers  {}", counts.description()))?;
+    if of_all != counts {
+        let all = of_all.description();
+        out.line(&format!(
+            "All users   {all}; see them with: dispatch --admin list"
+        ))?;
+    }
     if silent {
         out.line("Dispatcher  does not answer; see the log")?;
     }
@@ -151,13 +154,6 @@ pub async fn run(session: &Session, out: Output) -> Result<(), CliError> {
         }
         return Ok(());
     };
-    let of_all = Counts::of_dispatcher(status);
-    if of_all.running > counts.running || of_all.waiting > counts.waiting {
-        out.line(&format!(
-            "All users   {} running, {} starting, {} waiting; see them with: dispatch --admin list",
-            of_all.running, of_all.locked, of_all.waiting
-        ))?;
-    }
     if let Some(error) = &status.error {
         out.line(&format!("Dispatcher  {}", strip_control(error)))?;
     }
@@ -175,12 +171,22 @@ pub async fn run(session: &Session, out: Output) -> Result<(), CliError> {
             // What others hold of the disk is not known.
             let amounts = match title {
                 "Others" => amounts.replace(", 0 B scratch", ""),
+                "Free" => amounts + &still_held(status.being_handled(), of_all),
                 _ => amounts,
             };
             out.line(&format!("{title:<10}  {amounts}"))?;
         }
     }
     Ok(())
+}
+
+/// Says which ended containers have resources still: the dispatcher frees them with the end of
+/// their crunch-run.
+fn still_held(handled: u64, of_all: Counts) -> String {
+    match handled.saturating_sub(of_all.running + of_all.locked) {
+        0 => String::new(),
+        ended => format!("; {} just ended and not yet freed", plural(ended, "job")),
+    }
 }
 
 /// Display name of a user; the system user has no login name.
@@ -224,6 +230,24 @@ async fn number_of_held(client: &Client) -> Result<u64, CliError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_dispatcher_has_not_freed_yet_is_said() {
+        let counts = Counts {
+            waiting: 9,
+            held: 0,
+            locked: 1,
+            running: 2,
+        };
+        for (handled, words) in [
+            (0, ""),
+            (3, ""),
+            (4, "; 1 job just ended and not yet freed"),
+            (5, "; 2 jobs just ended and not yet freed"),
+        ] {
+            assert_eq!(still_held(handled, counts), words, "{handled}");
+        }
+    }
 
     #[test]
     fn every_user_is_called_something() {

@@ -4,6 +4,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::error::CliError;
+use crate::exit::Exit;
 use crate::job::{HELD_PRIORITY_PROPERTY, JobState};
 use crate::jobs;
 use crate::printer::{Output, eprint_note};
@@ -17,15 +18,24 @@ use crate::text::plural;
 #[derive(Debug, Args)]
 pub struct Priority {
     /// The new priority; jobs with a higher one start first
-    #[arg(value_name = "PRIORITY", value_parser = clap::value_parser!(i64).range(1..=1000))]
+    #[arg(value_name = "PRIORITY", value_parser = parse)]
     pub priority: i64,
     #[command(flatten)]
     pub selection: Selection,
 }
 
-pub async fn run(args: Priority, session: &Session, out: Output) -> Result<(), CliError> {
+fn parse(text: &str) -> Result<i64, String> {
+    match text.parse() {
+        Ok(0) => Err("use 'dispatch hold' for a job that shall not start".to_owned()),
+        Ok(priority @ 1..=1000) => Ok(priority),
+        _ => Err("write a number from 1 to 1000".to_owned()),
+    }
+}
+
+pub async fn run(args: Priority, session: &Session, out: Output) -> Result<Exit, CliError> {
     let client = &session.client;
     let jobs = args.selection.find(client, Scope::Open).await?;
+    let mut exit = Exit::Ok;
     let mut changed = 0;
     for job in jobs {
         if job.state() == JobState::Held {
@@ -40,20 +50,20 @@ pub async fn run(args: Priority, session: &Session, out: Output) -> Result<(), C
             JobState::Queued | JobState::Locked | JobState::Running
         );
         if !may_change {
-            args.selection.leave_alone(&job);
+            exit = exit.or(args.selection.leave_alone(&job));
             continue;
         }
         match jobs::set_priority(client, &job, args.priority).await? {
             true => changed += 1,
-            false => args.selection.leave_alone(&job),
+            false => exit = exit.or(args.selection.leave_alone(&job)),
         }
     }
     match out.json {
-        true => out.json(&json!({"changed": changed})),
+        true => out.json(&json!({"changed": changed}))?,
         false => {
             let jobs = plural(changed, "job");
             eprint_note(&format!("priority {} for {jobs}", args.priority));
-            Ok(())
         }
     }
+    Ok(exit)
 }

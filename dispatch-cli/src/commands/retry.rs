@@ -5,6 +5,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::error::CliError;
+use crate::exit::Exit;
 use crate::job::{JobState, RETRIED_PROPERTY, RETRY_OF_PROPERTY};
 use crate::job_request;
 use crate::jobs;
@@ -44,7 +45,7 @@ pub struct Retry {
     pub selection: Selection,
 }
 
-pub async fn run(args: Retry, session: &Session, out: Output) -> Result<(), CliError> {
+pub async fn run(args: Retry, session: &Session, out: Output) -> Result<Exit, CliError> {
     let client = &session.client;
     let mut jobs = args.selection.find(client, Scope::Any).await?;
     if args.selection.jobs.is_empty() {
@@ -55,9 +56,10 @@ pub async fn run(args: Retry, session: &Session, out: Output) -> Result<(), CliE
             eprint_note(&format!("{before} left alone: submitted once more before"));
         }
     }
+    let mut exit = Exit::Ok;
     for job in jobs {
         if !matches!(job.state(), JobState::Complete | JobState::Cancelled) {
-            args.selection.leave_alone(&job);
+            exit = exit.or(args.selection.leave_alone(&job));
             continue;
         }
         let path = format!("container_requests/{}", job.request.uuid);
@@ -81,7 +83,7 @@ pub async fn run(args: Retry, session: &Session, out: Output) -> Result<(), CliE
         }
         job_request::announce(&new, out)?;
     }
-    Ok(())
+    Ok(exit)
 }
 
 /// The attributes of a request that does the same.

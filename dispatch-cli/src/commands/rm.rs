@@ -8,6 +8,7 @@ use super::gc::FREE_SPACE;
 use crate::collection;
 use crate::delete::delete;
 use crate::error::CliError;
+use crate::exit::Exit;
 use crate::job::{Job, JobState, REMOVED_PROPERTY};
 use crate::jobs;
 use crate::printer::{Output, eprint_note};
@@ -26,17 +27,18 @@ pub struct Rm {
     pub selection: Selection,
 }
 
-pub async fn run(args: Rm, session: &Session, out: Output) -> Result<(), CliError> {
+pub async fn run(args: Rm, session: &Session, out: Output) -> Result<Exit, CliError> {
     let client = &session.client;
     let jobs = args.selection.find(client, Scope::Any).await?;
     let open = jobs::open(client).await?;
     let user = client.current_user().await?;
     let (is_admin, user) = (user.is_admin, user.uuid.to_string());
     let last_number = jobs::next_number(client, &user).await? - 1;
+    let mut exit = Exit::Ok;
     let mut removed = 0;
     for job in jobs {
         if !matches!(job.state(), JobState::Complete | JobState::Cancelled) {
-            args.selection.leave_alone(&job);
+            exit = exit.or(args.selection.leave_alone(&job));
             continue;
         }
         if let Some(user) = user_of_output(client, &job, &open).await? {
@@ -44,6 +46,9 @@ pub async fn run(args: Rm, session: &Session, out: Output) -> Result<(), CliErro
             eprint_note(&format!(
                 "job {name} is left alone: job {user} needs its output"
             ));
+            if !args.selection.jobs.is_empty() {
+                exit = Exit::Failure;
+            }
             continue;
         }
         remove(client, &job, last_number).await?;
@@ -64,7 +69,7 @@ pub async fn run(args: Rm, session: &Session, out: Output) -> Result<(), CliErro
         };
         eprint_note(&format!("{jobs} removed{hint}"));
     }
-    Ok(())
+    Ok(exit)
 }
 
 /// The name of an open job that has the output of `job` as an input.

@@ -14,7 +14,7 @@ use crate::log_follower::{LogFollower, LogProgress};
 use crate::log_printer::LinePrinter;
 use crate::printer::{Output, eprint_note};
 use crate::session::Session;
-use crate::wait_progress::WaitProgress;
+use crate::wait_progress::{Progress, WaitProgress};
 use crate::watch::Watch;
 
 /// Run a job: submit it, show what it prints while it runs, and end with its exit code
@@ -57,7 +57,9 @@ pub async fn run(args: Run, session: &Session, out: Output) -> Result<Exit, CliE
             session,
             files: &mut files,
             printer: &mut printer,
-            progress: LogProgress::UntilRunning(Some(Box::new(WaitProgress::new()))),
+            progress: LogProgress::UntilRunning(Some(Box::new(WaitProgress::new(
+                Progress::of_one(),
+            )))),
         };
         let job = follower.until_end(job, &mut watch).await?;
         drop(follower);

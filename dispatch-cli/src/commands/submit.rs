@@ -10,6 +10,7 @@ use crate::job_request::{self, JobFlags};
 use crate::local_status::{self, StatusReply};
 use crate::printer::{Output, eprint_note};
 use crate::session::Session;
+use crate::wait_progress::Progress;
 use crate::watch::Watch;
 
 /// Submit a job: a command to run in a container
@@ -63,5 +64,5 @@ pub async fn run(args: Submit, session: &Session, out: Output) -> Result<Exit, C
     if !out.json {
         job_request::announce(&job, out)?;
     }
-    wait::follow(session, job, &mut watch, None, out).await
+    wait::follow(session, job, &mut watch, Progress::of_one(), None, out).await
 }

@@ -18,7 +18,7 @@ use crate::printer::{Output, eprint_note};
 use crate::selection::{Scope, Selection};
 use crate::session::Session;
 use crate::text::strip_control;
-use crate::wait_progress::WaitProgress;
+use crate::wait_progress::{Progress, WaitProgress};
 use crate::watch::{Outage, Watch};
 
 /// Number of lines of standard error that are shown for a failed job.
@@ -49,15 +49,18 @@ pub async fn run(args: Wait, session: &Session, out: Output) -> Result<Exit, Cli
         false => Scope::Any,
     };
     let jobs = args.selection.find(&session.client, scope).await?;
-    for (position, mut job) in jobs.into_iter().enumerate() {
+    let mut progress = Progress {
+        jobs: jobs.len(),
+        ..Progress::of_one()
+    };
+    for mut job in jobs {
         // The wait for the others took time, and took the events of this job.
-        if position > 0 && job.verdict().is_none() {
+        if progress.ended > 0 && job.verdict().is_none() {
             job = jobs::refresh(&session.client, &job).await?;
         }
-        let exit = follow(session, job, &mut watch, deadline, out).await?;
-        if first == Exit::Ok {
-            first = exit;
-        }
+        let exit = follow(session, job, &mut watch, progress, deadline, out).await?;
+        progress.ended += 1;
+        first = first.or(exit);
     }
     Ok(first)
 }
@@ -67,13 +70,14 @@ pub async fn follow(
     session: &Session,
     job: Job,
     watch: &mut Watch,
+    progress: Progress,
     deadline: Option<Instant>,
     out: Output,
 ) -> Result<Exit, CliError> {
     let name = job.name();
     let has_ended = Cell::new(false);
     let following = async {
-        let (job, reason) = until_over(session, job, watch, deadline).await?;
+        let (job, reason) = until_over(session, job, watch, progress, deadline).await?;
         has_ended.set(job.verdict().is_some());
         if let Some(reason) = reason.filter(|_| job.verdict().is_none()) {
             eprint_note(&format!("dispatch: job {}: {reason}", job.name()));
@@ -95,11 +99,12 @@ async fn until_over(
     session: &Session,
     mut job: Job,
     watch: &mut Watch,
+    progress: Progress,
     deadline: Option<Instant>,
 ) -> Result<(Job, Option<String>), CliError> {
     let mut outage = Outage::default();
     let client = &session.client;
-    let mut progress = WaitProgress::new();
+    let mut progress = WaitProgress::new(progress);
     let mut is_known = job.has_its_container();
     if !is_known
         && let Some(fresh) = refresh(client, &job, &mut outage, &progress, deadline).await?
@@ -295,7 +300,8 @@ mod tests {
                 local: None,
             };
             let mut watch = Watch::new(&client);
-            let ended = until_over(&session, job.clone(), &mut watch, None).await;
+            let one = Progress::of_one();
+            let ended = until_over(&session, job.clone(), &mut watch, one, None).await;
             assert_eq!(ended.unwrap_err().exit(), exit, "{status}");
             assert!(proxy.fault_count() - before > 1, "{status}");
         }

@@ -349,6 +349,13 @@ async fn a_job_that_is_being_started_is_not_held() {
     lock.await.unwrap();
     let held = fixture.run(&["hold", &job.id]).await;
     assert!(held.err.contains("is left alone: it is Locked"), "{held:?}");
+    // Nobody named it with --all.
+    assert_eq!(held.code, 1);
+    fixture.run(&["hold", "--all"]).await.ok();
+    fixture.run(&["release", &job.id]).await.ok();
+    for command in ["retry", "rm"] {
+        assert_eq!(fixture.run(&[command, &job.id]).await.code, 1, "{command}");
+    }
     let uuid = job.uuid.parse().unwrap();
     let request = fixture.user.container_request(&uuid).await.unwrap();
     assert_eq!(request.priority, 500);
@@ -388,6 +395,7 @@ async fn jobs_are_held_released_reordered_and_submitted_again() {
     says(&["priority", "700", &jobs[1].id, &jobs[1].id], "for 1 job").await;
     assert_eq!(priorities().await, [500, 700, 500]);
     says(&["hold", &all], "held 3 jobs").await;
+    says(&["hold", &all], "held 0 jobs; 3 left alone").await;
     assert_eq!(states().await, ["Held"; 3]);
     says(&["priority", "600", &jobs[2].id], "for 1 job").await;
     says(&["release", "--name", "b"], "released 1 job").await;
@@ -400,7 +408,10 @@ async fn jobs_are_held_released_reordered_and_submitted_again() {
     assert_eq!(fixture.run(&["wait", &all]).await.code, 123);
     // What was killed does not start again.
     says(&["release", "--all"], "released 0 jobs").await;
-    says(&["release", &all], "released 0 jobs; 3 left alone").await;
+    let refused = fixture.run(&["release", &all]).await;
+    assert!(refused.err.contains("released 0 jobs; 3 left alone"));
+    assert_eq!(refused.code, 1);
+    assert_eq!(fixture.run(&["priority", "1", &all]).await.code, 1);
     assert_eq!(states().await, ["Cancelled"; 3]);
     // A newer job that was killed takes no place of those that have not ended.
     for name in ["d", "e"] {
@@ -432,4 +443,6 @@ async fn jobs_are_held_released_reordered_and_submitted_again() {
     ] {
         assert_eq!(fixture.run(args).await.code, code, "{args:?}");
     }
+    let zero = fixture.run(&["priority", "0", "1"]).await;
+    assert!(zero.err.contains("use 'dispatch hold'"), "{zero:?}");
 }

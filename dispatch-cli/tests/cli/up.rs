@@ -258,6 +258,22 @@ fn people_get_an_ordinary_token_and_user_commands_the_administrator_s() {
     assert_eq!(installation.run(&["--json", "info"]).json()["user"], "user");
     let admin = installation.run(&["--admin", "--json", "info"]).json();
     assert_eq!(admin["user"], "root, the system user", "{admin}");
+    let of_all = || {
+        let info = installation.run(&["info"]).ok();
+        let line = info.lines().find(|line| line.starts_with("All users"));
+        line.map(str::to_owned)
+    };
+    assert_eq!(of_all(), None);
+    let root = installation.path("root");
+    fs::create_dir(&root).unwrap();
+    fs::write(root.join("tool"), "not run in these tests").unwrap();
+    let add = ["--admin", "image", "add", "tool", root.to_str().unwrap()];
+    installation.run(&add).ok();
+    let submit = "--admin submit --image tool --cpus 4000 -- tool";
+    let submit: Vec<&str> = submit.split(' ').collect();
+    installation.run(&submit).ok();
+    let line = of_all().unwrap();
+    assert!(line.contains("0 running, 0 starting, 1 waiting;"), "{line}");
     // With these variables alone, the commands do not find the administrator's token.
     let mut away = bare(installation.dir.path(), &["user", "list"]);
     for (name, value) in env.as_object().unwrap() {

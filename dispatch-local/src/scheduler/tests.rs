@@ -28,6 +28,43 @@ fn local(dir: &Path, claims: MachineClaims) -> Local {
     Local::new(state_dir, scratch, caps, crunch_run, Some(claims)).unwrap()
 }
 
+#[test]
+fn disk_space_that_others_took_is_not_free() {
+    let dir = tempfile::tempdir().unwrap();
+    let claims = MachineClaims::open(&dir.path().join("claims"), "ours").unwrap();
+    let local = local(dir.path(), claims);
+    let shared = &local.shared;
+    let free_now = crate::machine::free_space(&shared.scratch).unwrap();
+    // So much more was free when the machine was idle.
+    let taken = 1 << 40;
+    shared.state().machine.scratch = free_now + taken;
+    let shown = local.capacity().unwrap();
+    assert_eq!(shown.total.scratch, free_now + taken);
+    // Others write to this disk, too.
+    let about = |amount: u64| (free_now / 2..free_now * 2).contains(&amount);
+    assert!(about(shown.free.scratch), "{shown:?} {free_now}");
+
+    let candidate = Candidate {
+        container: ContainerUuid::generate("zzzzz"),
+        needs: ResourceRequest {
+            cpus: 1,
+            scratch: taken,
+            ..ResourceRequest::default()
+        },
+        was_locked: false,
+    };
+    let answer = local.admit(std::slice::from_ref(&candidate), &[]).remove(0);
+    assert!(matches!(answer, Admission::Later(_)), "{answer:?}");
+
+    // What jobs took of their own reservations is counted once.
+    let reserved = |scratch| ResourceVector::new(0, 0, scratch, 0, 0);
+    let machine = shared.state().machine.clone();
+    let load = |scratch| shared.disk_load(&machine, reserved(scratch));
+    assert!(load(2 * taken).is_none());
+    let half = load(taken / 2).unwrap().load.get(ResourceKind::Scratch);
+    assert!((taken / 4..taken).contains(&half), "{half}");
+}
+
 #[tokio::test]
 async fn who_finds_its_room_taken_waits_and_says_for_what() {
     let dir = tempfile::tempdir().unwrap();

@@ -100,7 +100,10 @@ fn a_request_larger_than_the_machine_waits_and_says_why() {
         let answer = up.ok(&["explain", "1"]);
         answer.contains("this machine has").then_some(answer)
     });
-    assert!(why.contains("4000 CPUs"), "{why}");
+    assert!(
+        why.contains("4000 CPUs") && why.contains("submit it anew"),
+        "{why}"
+    );
     let shown = up.ok(&["show", "--json", "1"]);
     assert!(
         shown.contains(r#""state":"Queued""#),

@@ -66,7 +66,7 @@ async fn a_running_job_whose_machine_is_lost_is_waited_for_and_told_of() {
     let (starts, gate) = (StartLog::listen(), Gate::closed());
     let script = format!("{}; {}", starts.script("waits", 0.0), gate.script());
     let network = json!({"runtime_constraints": {"vcpus": 1, "ram": 16 << 20, "API": true}});
-    let (_, container) = stack.submit("waits", &script, network).await;
+    let (request, container) = stack.submit("waits", &script, network).await;
     let container = &container;
     let runs = |c: &Container| c.state == ContainerState::Running;
     stack.wait_until(container, STEP_TIMEOUT, runs).await;
@@ -87,6 +87,10 @@ async fn a_running_job_whose_machine_is_lost_is_waited_for_and_told_of() {
     );
     let record = stack.container(container).await;
     assert_eq!(record.state, ContainerState::Running, "{record:?}");
+    wait_for("the user to be told", STEP_TIMEOUT, || {
+        let told = stack.explained(&request);
+        told.contains("stands still: ").then_some(())
+    });
     kill_process(startd, Signal::CONT).unwrap();
     // The container may have ended together with its condor_starter.
     gate.open();

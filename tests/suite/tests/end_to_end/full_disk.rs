@@ -66,7 +66,7 @@ fn results_wait_for_room_and_everyone_says_so() {
     });
 
     let explained = up.ok(&["explain", never]);
-    let sentence = "It cannot start on this machine as it is.";
+    let sentence = "It cannot start on this machine as it is: kill it";
     assert!(explained.contains(sentence), "{explained}");
 
     // With no byte left, jobs are killed and removed, and their space freed.

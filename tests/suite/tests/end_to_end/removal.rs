@@ -67,8 +67,8 @@ fn what_is_removed_frees_its_space_and_what_is_needed_stays() {
     up.ok(&held);
     up.ok(&["kill", "2"]);
     up.fails(&["wait", "2"]);
-    let removed = up.dispatch(&["rm", "1"]);
-    let said = String::from_utf8_lossy(&removed.stderr).into_owned();
+    let (code, said) = up.fails(&["rm", "1"]);
+    assert_eq!(code, 1);
     assert!(
         said.contains("job 1 is left alone: job 3 needs its output"),
         "{said}"

@@ -72,6 +72,10 @@ async fn errors_on_stderr_of_commands_that_succeed_stop_nothing() {
     .await;
     let (_, container) = stack.submit("odd", "true", json!({})).await;
     complete(&stack.end(&container, STEP_TIMEOUT).await);
+    // What sinfo says is believed, too: no node has this many.
+    let large = json!({"runtime_constraints": {"vcpus": 4000, "ram": 32 << 20}});
+    let (_, large) = stack.submit("large", "true", large).await;
+    stack.wait_for_log_line(&large, "4000 CPUs, but one node has", STEP_TIMEOUT);
     let log = stack.dispatcher.log_text();
     let has = |event: &str| log.contains(&format!("event=\"{event}\""));
     assert!(

@@ -77,6 +77,9 @@ fn a_terminal_has_one_line_that_ctrl_c_ends() {
     }
     let listed = up.ok(&["list", "--json"]);
     assert_eq!(listed.matches(r#""state":"Queued""#).count(), 5, "{listed}");
+    up.ok(&["submit", "--image", "busybox:test", "--wait", "--", "true"]);
+    let (_, shown) = on_terminal(&up, 100, "wait 6 1", "is Queued");
+    assert!(shown.contains("1 of 2 ended; job 1 is Queued"), "{shown}");
 }
 
 /// The line of `run` ends before the first line of the job, and Ctrl-C leaves the job alone.
@@ -102,6 +105,17 @@ fn run_on_a_terminal_shows_what_the_job_prints() {
             .contains(r#""state":"Running""#)
     );
     up.kill("1");
+}
+
+/// Whoever is asked for the input of the job is told so.
+#[test]
+fn input_that_is_typed_is_asked_for() {
+    let up = Up::start();
+    up.add_image();
+    let run = "run --image busybox:test --stdin - -- cat";
+    let (code, shown) = on_terminal(&up, 80, run, "Ctrl-D to end it");
+    assert_ne!(code, 0, "{shown}");
+    assert_eq!(up.ok(&["list", "-o", "ids"]), "", "{shown}");
 }
 
 /// Standard output has results only. Standard error says the impossible at once.

@@ -332,9 +332,8 @@ fn a_job_from_files_to_files() {
         "{said}"
     );
     // A job that has ended cannot be released.
-    let released = up.dispatch(&["release", "1"]);
-    let said = String::from_utf8_lossy(&released.stderr).into_owned();
-    assert!(said.contains("job 1 is left alone"), "{said}");
+    let (code, said) = up.fails(&["release", "1"]);
+    assert!(code == 1 && said.contains("job 1 is left alone"), "{said}");
 }
 
 /// The end of its terminal ends all of it, unless it was started to survive that.

@@ -132,3 +132,40 @@ async fn an_output_with_a_name_that_is_refused_is_kept() {
     let pdh = kept.portable_data_hash.unwrap();
     assert_eq!(stack.read(pdh.as_str(), "f").await, "result\n");
 }
+
+/// A link that leads nowhere costs the whole output on an Arvados server, as with upstream's
+/// crunch-run; with `--strict-output=false` it costs that link.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_that_leads_nowhere_costs_the_output_unless_a_flag_says_no() {
+    for (flags, kept) in [
+        (vec![], None),
+        (
+            vec!["--crunch-run-argument=--strict-output=false"],
+            Some("result\n"),
+        ),
+    ] {
+        let options = FixtureOptions {
+            api_flags: vec!["--emulate=arvados-3"],
+            flags,
+            ..running(Backend::Local)
+        };
+        let fixture = options.up().await;
+        let stack = &fixture.stack;
+        let script = "echo result >/out/f; ln -s nowhere /out/link";
+        let (_, container) = fixture.request(script, json!({})).await;
+        let record = stack.end(&container, STEP_TIMEOUT).await;
+        assert_eq!(record.exit_code, Some(0));
+        let status = &record.runtime_status;
+        let Some(content) = kept else {
+            assert_eq!(record.state, ContainerState::Cancelled, "{record:?}");
+            let error = status.error.as_deref().unwrap_or_default();
+            assert!(error.contains("/out/link"), "{error}");
+            continue;
+        };
+        assert_eq!(record.state, ContainerState::Complete, "{record:?}");
+        let output = record.output.unwrap();
+        assert_eq!(stack.read(output.as_str(), "f").await, content);
+        let detail = status.warning_detail.as_deref().unwrap_or_default();
+        assert!(detail.contains("/out/link"), "{detail}");
+    }
+}
