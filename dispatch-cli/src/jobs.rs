@@ -1,6 +1,6 @@
 //! Finds jobs on the server and assigns their numbers.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use arvados_client::client::Call;
 use arvados_client::error::StatusCode;
@@ -22,6 +22,21 @@ const BY_USER: &str = "properties.dispatch_user";
 const REQUESTS: &str = "container_requests";
 /// Maximum number of uuids in one filter.
 const MAX_FILTERED: usize = 1000;
+
+/// The text with the names of jobs for the uuids of their containers, as far as they are found.
+pub async fn with_names(client: &Client, mut text: String) -> String {
+    let is_in_uuid = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    let words = text.split(|c| !is_in_uuid(c)).map(str::to_owned);
+    let words: BTreeSet<String> = words.collect();
+    for uuid in words {
+        if let Ok(container) = ContainerUuid::parse(&uuid)
+            && let Ok(job) = find(client, &JobId::Container(container)).await
+        {
+            text = text.replace(&uuid, &format!("job {}", job.name()));
+        }
+    }
+    text
+}
 
 /// Finds the job with this id.
 pub async fn find(client: &Client, id: &JobId) -> Result<Job, CliError> {

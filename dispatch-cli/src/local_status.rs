@@ -8,6 +8,8 @@ use std::time::Duration;
 use arvados_client::Client;
 use serde::{Deserialize, Serialize};
 
+use crate::job::Job;
+use crate::jobs;
 use crate::session::Session;
 use crate::state_dir::StateDir;
 use crate::text::plural;
@@ -15,6 +17,9 @@ use units::format_size;
 
 /// Timeout of the status page, which is on this machine.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(3);
+/// What is said of a dispatcher that does not reply.
+pub const NO_REPLY: &str =
+    "the dispatcher of this machine does not reply; see the log named by: dispatch info";
 /// File in the state directory with the URL of the status page.
 pub const URL_FILE: &str = "status-url";
 
@@ -103,6 +108,11 @@ impl Status {
         self.containers.iter().find(|c| c.container == container)
     }
 
+    fn row_mut(&mut self, container: &str) -> Option<&mut TrackedContainer> {
+        let mut rows = self.containers.iter_mut();
+        rows.find(|row| row.container == container)
+    }
+
     /// Number of containers that hold resources of this machine, as far as the dispatcher knows.
     pub fn being_handled(&self) -> u64 {
         let holds = |row: &&TrackedContainer| row.ours && row.state != "Queued";
@@ -142,6 +152,19 @@ pub async fn fetch(session: &Session) -> StatusReply {
         Some(state) => fetch_from(&session.client, state).await,
         None => StatusReply::NotLocal,
     }
+}
+
+/// [`fetch`], with the names of jobs in the reason why this one waits.
+pub async fn fetch_for(session: &Session, job: &Job) -> StatusReply {
+    let mut reply = fetch(session).await;
+    if let StatusReply::Reply(status) = &mut reply
+        && let Some(container) = &job.request.container_uuid
+        && let Some(row) = status.row_mut(container.as_str())
+        && let Some(waits) = row.waits.take()
+    {
+        row.waits = Some(jobs::with_names(&session.client, waits).await);
+    }
+    reply
 }
 
 /// Fetches the status of the dispatcher with this state directory.

@@ -7,6 +7,8 @@
 use std::time::Duration;
 
 use arvados_client::Client;
+use arvados_client::client::Call;
+use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::disk_usage;
@@ -112,8 +114,15 @@ impl PendingReasons {
             return Some(reason.clone());
         }
         (self.local, self.place) = (None, None);
-        let StatusReply::Reply(status) = local_status::fetch(session).await else {
-            return None;
+        let status = match local_status::fetch_for(session, job).await {
+            StatusReply::Reply(status) => status,
+            StatusReply::NotLocal => return None,
+            StatusReply::NoReply => {
+                return Some(PendingReason {
+                    text: local_status::NO_REPLY.to_owned(),
+                    kind: ReasonKind::Passing,
+                });
+            }
         };
         let container = job.request.container_uuid.as_ref()?;
         self.place = status.place(container.as_str());
@@ -149,13 +158,17 @@ impl PendingReasons {
         is_due
     }
 
-    /// The last log entry of a dispatcher, queried at an interval.
+    /// The last log entry of a dispatcher, else the scheduling status of the server, queried at an
+    /// interval.
     async fn latest_note(&mut self, client: &Client, job: &Job, now: Instant) -> Option<String> {
         let container = job.request.container_uuid.as_ref()?;
         if self.is_query_due(now) {
             // An error is ignored: the reason is only a hint.
             let notes = client.last_notes(container, DISPATCH_EVENT_TYPE, 1).await;
-            self.last_note = notes.unwrap_or_default().pop().map(|(_, text)| text);
+            self.last_note = match notes.unwrap_or_default().pop() {
+                Some((_, text)) => Some(text),
+                None => of_server(client, job).await,
+            };
         }
         self.last_note.clone()
     }
@@ -183,6 +196,15 @@ impl PendingReasons {
             reason
         })
     }
+}
+
+/// The scheduling status of the server, which not every server has. Errors are ignored: it is only
+/// a hint.
+pub async fn of_server(client: &Client, job: &Job) -> Option<String> {
+    let path = format!("container_requests/{}/container_status", job.request.uuid);
+    let answer: Value = client.send(Call::get(path)).await.ok()?;
+    let text = answer.get("scheduling_status")?.as_str()?.trim().to_owned();
+    Some(text).filter(|text| !text.is_empty())
 }
 
 /// The reason in the record of the container.

@@ -89,6 +89,14 @@ pub fn eprint_note(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
+/// Prints a note in the place of a progress bar, if there is one, which is drawn anew below it.
+pub fn eprint_note_over_line(text: &str) {
+    match io::stderr().is_terminal() {
+        true => eprint_note(&format!("\r\u{1b}[2K{text}")),
+        false => eprint_note(text),
+    }
+}
+
 /// A progress bar for bytes, shown on a terminal only.
 pub fn progress(total: u64, what: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(

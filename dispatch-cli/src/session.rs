@@ -2,12 +2,14 @@
 //! the settings file.
 
 use std::path::Path;
+use std::sync::Once;
 use std::time::Duration;
 
 use arvados_client::endpoint::{EndpointError, REFUSAL_WINDOW};
 use arvados_client::{Client, Endpoint};
 
 use crate::error::CliError;
+use crate::printer::eprint_note_over_line;
 use crate::state_dir::StateDir;
 
 /// Retry budget while the server is unreachable; short, because a user waits.
@@ -42,8 +44,6 @@ impl Session {
                 })?,
             }
         };
-        endpoint.outage_budget = Some(OUTAGE_BUDGET);
-        endpoint.retry_budget = RETRY_BUDGET;
         // The environment may name the server of this `dispatch up`, too.
         let local = dir.ok().filter(|dir| {
             dir.endpoint()
@@ -51,7 +51,7 @@ impl Session {
         });
         endpoint.is_direct |= local.is_some();
         Ok(Self {
-            client: Client::new(endpoint)?,
+            client: client_for_people(endpoint)?,
             local,
         })
     }
@@ -62,11 +62,8 @@ impl Session {
         let Some(dir) = self.local.clone() else {
             return Ok(self.clone());
         };
-        let mut endpoint = dir.admin_endpoint()?;
-        endpoint.outage_budget = Some(OUTAGE_BUDGET);
-        endpoint.retry_budget = RETRY_BUDGET;
         Ok(Self {
-            client: Client::new(endpoint)?,
+            client: client_for_people(dir.admin_endpoint()?)?,
             local: Some(dir),
         })
     }
@@ -75,6 +72,22 @@ impl Session {
     pub fn host(&self) -> &str {
         &self.client.endpoint().host
     }
+}
+
+/// A client that gives up soon, and says so when it waits: a person waits for it.
+fn client_for_people(mut endpoint: Endpoint) -> Result<Client, CliError> {
+    endpoint.outage_budget = Some(OUTAGE_BUDGET);
+    endpoint.retry_budget = RETRY_BUDGET;
+    endpoint.slow_notice = Some(note_slow_server);
+    Ok(Client::new(endpoint)?)
+}
+
+/// Says once that the server takes long.
+fn note_slow_server(host: &str) {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| {
+        eprint_note_over_line(&format!("dispatch: waiting for an answer of {host}"));
+    });
 }
 
 fn no_server(hint: &str) -> CliError {

@@ -10,6 +10,9 @@
 //! - its own limit ends it before the head's start; or
 //! - the resources that it takes are still free at the head's start, beside the head.
 //!
+//! A container that needs more scratch space than the disk has free while nothing runs waits for
+//! somebody to make room. It is no head: no end of a job lets it start.
+//!
 //! So the head's start, by the limits of running jobs, never moves later. A container without a
 //! limit counts as one that never ends.
 
@@ -56,9 +59,10 @@ struct Head {
 }
 
 /// One answer for each of `waiting`, which is ordered by priority, highest first. `now` is on the
-/// clock of `Running::ends`.
+/// clock of `Running::ends`. `largest` is the capacity with all of the disk.
 pub fn admit(
     capacity: ResourceVector,
+    largest: ResourceVector,
     running: &[Running],
     waiting: &[Waiting],
     now: u64,
@@ -74,8 +78,13 @@ pub fn admit(
                 continue;
             }
         };
+        if !load.fits(&largest) {
+            answers.push(Admission::Never(too_large(load, largest)));
+            continue;
+        }
         if !load.fits(&capacity) {
-            answers.push(Admission::Never(too_large(load, capacity)));
+            let room = shortage(load, capacity, largest);
+            answers.push(Admission::Later(format!("{room}: somebody must make room")));
             continue;
         }
         let used = sum(&running);

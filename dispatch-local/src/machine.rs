@@ -25,6 +25,8 @@ pub struct Machine {
     pub total_ram: u64,
     /// Free scratch space in bytes.
     pub scratch: u64,
+    /// Size in bytes of the disk with the scratch space.
+    pub scratch_disk: u64,
     pub gpus: Vec<Gpu>,
 }
 
@@ -53,6 +55,7 @@ impl Machine {
             ram: total_ram.min(offer.ram.unwrap_or(u64::MAX)),
             total_ram,
             scratch: free_space(scratch)?,
+            scratch_disk: disk_size(scratch)?,
             gpus: gpu_discovery::probe(Path::new("/"), |name| std::env::var(name).ok()),
         })
     }
@@ -71,11 +74,20 @@ impl Machine {
 
     /// All resources as one vector.
     pub fn capacity(&self) -> ResourceVector {
+        self.with_scratch(self.scratch)
+    }
+
+    /// What this machine has once there is nothing else on the disk.
+    pub fn largest(&self) -> ResourceVector {
+        self.with_scratch(self.scratch_disk.max(self.scratch))
+    }
+
+    fn with_scratch(&self, scratch: u64) -> ResourceVector {
         let count = |stack| self.gpus.iter().filter(|gpu| gpu.stack == stack).count() as u64;
         ResourceVector::new(
             u64::from(self.cpu_quota),
             self.ram,
-            self.scratch,
+            scratch,
             count(GpuStack::Cuda),
             count(GpuStack::Rocm),
         )
@@ -86,6 +98,11 @@ impl Machine {
 pub fn free_space(dir: &Path) -> io::Result<u64> {
     let disk = rustix::fs::statvfs(dir)?;
     Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
+fn disk_size(dir: &Path) -> io::Result<u64> {
+    let disk = rustix::fs::statvfs(dir)?;
+    Ok(disk.f_blocks.saturating_mul(disk.f_frsize))
 }
 
 fn affinity() -> io::Result<Vec<u32>> {

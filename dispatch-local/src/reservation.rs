@@ -157,6 +157,7 @@ mod tests {
             ram: 100,
             total_ram: 200,
             scratch: 100,
+            scratch_disk: 200,
             gpus: vec![gpu(GpuStack::Cuda, "0"), gpu(GpuStack::Cuda, "1")],
         }
     }

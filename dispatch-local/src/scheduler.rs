@@ -91,18 +91,26 @@ impl Scheduler for Local {
                 limit: c.needs.max_run_time,
             })
             .collect();
-        let answers = admit(capacity, &running, &waiting, now);
+        let answers = admit(capacity, state.machine.largest(), &running, &waiting, now);
         state
             .without_room
             .retain(|container, _| locked.iter().any(|(c, _)| c.container == *container));
-        let is_later = |answer: &Admission| matches!(answer, Admission::Later(_));
+        // One that waits for room on the disk can start after no job's end.
+        let is_later = |(answer, waiting): (&Admission, &Waiting)| {
+            let load = waiting.load.as_ref();
+            matches!(answer, Admission::Later(_)) && load.is_ok_and(|load| load.fits(&capacity))
+        };
         // A container that was locked, and then found its room taken, goes before.
         let first = match locked.first() {
             Some((first, load)) => Some((&first.container, *load, of_jobs)),
-            None => answers.iter().position(is_later).and_then(|at| {
-                let first = &waiting[at];
-                Some((&first.container, first.load.clone().ok()?, of_locked_too))
-            }),
+            None => answers
+                .iter()
+                .zip(&waiting)
+                .position(is_later)
+                .and_then(|at| {
+                    let first = &waiting[at];
+                    Some((&first.container, first.load.clone().ok()?, of_locked_too))
+                }),
         };
         let mut want = None;
         state.head = first.map(|(container, load, own)| {

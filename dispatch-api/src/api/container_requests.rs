@@ -1,5 +1,6 @@
 //! `/arvados/v1/container_requests`.
 
+use rusqlite::{Connection, params};
 use serde_json::json;
 
 use super::call::{Call, Reply};
@@ -58,6 +59,29 @@ fn show(call: &Call, record: &Record) -> Result<Reply> {
     resource::show(call, &CONTAINER_REQUESTS, record)
 }
 
+/// The place of a container among those of all users that wait, and how many have started.
+fn place_in_queue(connection: &Connection, container: &Record) -> Result<String> {
+    let count = "SELECT count(*) FILTER (WHERE state = 'Queued'),
+            count(*) FILTER (WHERE state = 'Queued'
+                AND (priority > ?1 OR (priority = ?1 AND uuid < ?2))),
+            count(*) FILTER (WHERE state != 'Queued')
+        FROM containers
+        WHERE state IN ('Queued', 'Locked', 'Running') AND priority > 0";
+    let of = params![container.int("priority"), container.uuid()];
+    let counts = connection.prepare_cached(count)?.query_row(of, |row| {
+        Ok((
+            row.get::<_, i64>(0)?,
+            row.get::<_, i64>(1)?,
+            row.get::<_, i64>(2)?,
+        ))
+    });
+    let (waiting, ahead, started) = counts?;
+    Ok(format!(
+        "Waiting in queue for a dispatcher: number {} of {waiting} that wait; {started} of all users' containers run or are being started.",
+        ahead + 1
+    ))
+}
+
 /// The reason why the container is not running yet, as one sentence.
 fn container_status(call: &Call, uuid: &str) -> Result<Reply> {
     call.app.readers.read(|connection| {
@@ -72,7 +96,7 @@ fn container_status(call: &Call, uuid: &str) -> Result<Reply> {
             "Queued" if container.int("priority") == 0 => {
                 "Container is on hold: its priority is 0."
             }
-            "Queued" => "Waiting in queue for a dispatcher.",
+            "Queued" => &place_in_queue(connection, &container)?,
             "Locked" => "A dispatcher has taken the container and is preparing to run it.",
             _ => "",
         };

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use arvados_client::Client;
-use arvados_client::client::Call;
 use clap::Args;
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::completion;
 use crate::disk_usage;
@@ -15,8 +14,8 @@ use crate::error::CliError;
 use crate::job::{Job, JobState, RETRIED_PROPERTY};
 use crate::job_id::JobId;
 use crate::jobs;
-use crate::local_status::{self, StatusReply};
-use crate::pending_reason::DISPATCH_EVENT_TYPE;
+use crate::local_status::{self, NO_REPLY, StatusReply};
+use crate::pending_reason::{self, DISPATCH_EVENT_TYPE};
 use crate::printer::Output;
 use crate::session::Session;
 use crate::text::{plural, strip_control};
@@ -39,7 +38,10 @@ pub struct Explain {
 pub async fn run(args: Explain, session: &Session, out: Output) -> Result<(), CliError> {
     let client = &session.client;
     let job = jobs::find(client, &args.job).await?;
-    let (dispatcher, server) = tokio::join!(local_status::fetch(session), scheduling(client, &job));
+    let (dispatcher, server) = tokio::join!(
+        local_status::fetch_for(session, &job),
+        pending_reason::of_server(client, &job)
+    );
     let last = match dispatcher {
         StatusReply::NotLocal => recent_log_entries(client, &job).await,
         _ => Vec::new(),
@@ -68,15 +70,6 @@ pub async fn run(args: Explain, session: &Session, out: Output) -> Result<(), Cl
     sentences
         .iter()
         .try_for_each(|s| out.line(&strip_control(s)))
-}
-
-/// The scheduling status of the server, which not every server has. Errors are ignored: it is only
-/// a hint.
-async fn scheduling(client: &Client, job: &Job) -> Option<String> {
-    let path = format!("container_requests/{}/container_status", job.request.uuid);
-    let answer: Value = client.send(Call::get(path)).await.ok()?;
-    let text = answer.get("scheduling_status")?.as_str()?.trim().to_owned();
-    Some(text).filter(|text| !text.is_empty())
 }
 
 /// The last log entries of dispatchers about a pending job, with their times; the newest first.
@@ -113,7 +106,10 @@ fn sentences(
                 }
                 let row = status.container(uuid.as_str());
                 if row.is_some_and(|row| row.never_fits) {
-                    lines.push("It cannot start on this machine as it is: kill it, and submit it anew.".to_owned());
+                    lines.push(
+                        "It cannot start on this machine as it is: kill it, and submit it anew."
+                            .to_owned(),
+                    );
                 }
                 let waits = row.and_then(|row| row.waits.clone());
                 match (waits, state) {
@@ -124,10 +120,7 @@ fn sentences(
                     _ => None,
                 }
             }
-            (StatusReply::NoReply, _) => Some(
-                "The dispatcher of this machine does not reply; see the log named by: dispatch info"
-                    .to_owned(),
-            ),
+            (StatusReply::NoReply, _) => Some(format!("Reason: {NO_REPLY}.")),
             _ => server.map(|text| format!("Scheduling status from the server: {text}")),
         };
         lines.extend(reason);
@@ -299,6 +292,8 @@ fn needs(job: &Job) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::Value;
+
     use crate::local_status::{Status, TrackedContainer};
 
     const CONTAINER: &str = "zzzzz-dz642-0123456789abcde";

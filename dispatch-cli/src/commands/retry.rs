@@ -6,13 +6,15 @@ use serde_json::{Value, json};
 
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::job::{JobState, RETRIED_PROPERTY, RETRY_OF_PROPERTY};
+use crate::image::ImageName;
+use crate::image::store::{self, ListedImage};
+use crate::job::{Job, JobState, RETRIED_PROPERTY, RETRY_OF_PROPERTY};
 use crate::job_request;
 use crate::jobs;
 use crate::printer::{Output, eprint_note};
 use crate::selection::{Scope, Selection};
 use crate::session::Session;
-use crate::text::plural;
+use crate::text::{plural, strip_control};
 
 /// What the new request has in common with the old one.
 const COPIED: [&str; 14] = [
@@ -56,6 +58,7 @@ pub async fn run(args: Retry, session: &Session, out: Output) -> Result<Exit, Cl
             eprint_note(&format!("{before} left alone: submitted once more before"));
         }
     }
+    let images = store::list(client).await?;
     let mut exit = Exit::Ok;
     for job in jobs {
         if !matches!(job.state(), JobState::Complete | JobState::Cancelled) {
@@ -64,8 +67,9 @@ pub async fn run(args: Retry, session: &Session, out: Output) -> Result<Exit, Cl
         }
         let path = format!("container_requests/{}", job.request.uuid);
         let old: Value = client.send(Call::get(path)).await?;
-        let attributes = copy(&old);
-        let image = job.request.container_image.clone();
+        let mut attributes = copy(&old);
+        let image = image_of(&job, &images);
+        attributes["container_image"] = json!(image);
         let new = job_request::commit_numbered(client, attributes, &image).await?;
         // Its number may have changed since it was committed.
         let fresh = jobs::refresh(client, &new).await?;
@@ -79,7 +83,14 @@ pub async fn run(args: Retry, session: &Session, out: Output) -> Result<Exit, Cl
         }
         if !out.json {
             let (old, new) = (job.name(), new.name());
-            eprint_note(&format!("job {old} is submitted once more as job {new}"));
+            let named = strip_control(&job.request.container_image);
+            let other = match image == job.request.container_image {
+                true => String::new(),
+                false => format!(", with the image that it had; {named} is another one now"),
+            };
+            eprint_note(&format!(
+                "job {old} is submitted once more as job {new}{other}"
+            ));
         }
         job_request::announce(&new, out)?;
     }
@@ -87,6 +98,25 @@ pub async fn run(args: Retry, session: &Session, out: Output) -> Result<Exit, Cl
 }
 
 /// The attributes of a request that does the same.
+/// The image of the new request: that of the old job's container, by the old name if this is its
+/// name still.
+fn image_of(job: &Job, images: &[ListedImage]) -> String {
+    let named = &job.request.container_image;
+    let used = job.container.as_ref().map(|c| c.container_image.as_str());
+    let Some(used) = used.filter(|used| !used.is_empty()) else {
+        return named.clone();
+    };
+    let has_name = |image: &ListedImage| {
+        let name = named.parse::<ImageName>().map(|name| name.to_string());
+        name.is_ok_and(|name| name == format!("{}:{}", image.name, image.tag))
+    };
+    let mut those = images.iter().filter(|image| has_name(image));
+    match those.any(|image| image.portable_data_hash.as_deref() == Some(used)) {
+        true => named.clone(),
+        false => used.to_owned(),
+    }
+}
+
 fn copy(old: &Value) -> Value {
     let mut new = json!({"state": "Committed", "use_existing": false});
     for key in COPIED {

@@ -116,7 +116,15 @@ fn rows(
         );
     }
     row("Priority", Some(request.priority.to_string()));
-    row("Image", Some(request.container_image.clone()));
+    let image = &request.container_image;
+    let used = job.container.as_ref().map(|c| &c.container_image);
+    row(
+        "Image",
+        Some(match used.filter(|used| *used != image) {
+            Some(used) if !used.is_empty() => format!("{image} ({used})"),
+            _ => image.clone(),
+        }),
+    );
     row(
         "Command",
         Some(

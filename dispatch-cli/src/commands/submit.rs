@@ -7,11 +7,12 @@ use crate::error::CliError;
 use crate::exit::Exit;
 use crate::job::Job;
 use crate::job_request::{self, JobFlags};
-use crate::local_status::{self, StatusReply};
+use crate::local_status::{self, Resources, StatusReply};
 use crate::printer::{Output, eprint_note};
 use crate::session::Session;
 use crate::wait_progress::Progress;
 use crate::watch::Watch;
+use units::format_size;
 
 /// Submit a job: a command to run in a container
 ///
@@ -38,16 +39,27 @@ async fn warn_if_impossible(flags: &JobFlags, job: &Job, session: &Session) {
     let StatusReply::Reply(status) = local_status::fetch(session).await else {
         return;
     };
-    if let Some(capacity) = status.capacity
-        && !capacity.can_hold(flags.resources())
-    {
-        let no_gpus = match (flags.resources().gpus, capacity.gpus) {
+    let Some(capacity) = status.capacity else {
+        return;
+    };
+    let (name, wants) = (job.name(), flags.resources());
+    let without_scratch = Resources {
+        scratch: 0,
+        ..wants
+    };
+    if !capacity.can_hold(without_scratch) {
+        let no_gpus = match (wants.gpus, capacity.gpus) {
             (1.., 0) => ", no GPU",
             _ => "",
         };
-        let (name, capacity) = (job.name(), capacity.description());
+        let capacity = capacity.description();
         eprint_note(&format!(
             "dispatch: job {name} cannot start as it is: this machine has {capacity}{no_gpus}"
+        ));
+    } else if !capacity.can_hold(wants) {
+        let (wants, has) = (format_size(wants.scratch), format_size(capacity.scratch));
+        eprint_note(&format!(
+            "dispatch: job {name} waits for room on the disk: it needs {wants} of scratch, and {has} is free"
         ));
     }
 }

@@ -27,6 +27,40 @@ fn busybox(fixture: &Fixture) {
     }
 }
 
+/// A job that is submitted once more has the image that it had, whatever has its name now.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_uses_the_same_image() {
+    let fixture = Fixture::with_image().await;
+    let job = fixture.submit("a").await;
+    fixture.run(&["kill", &job.id]).await.ok();
+    let image = async |job: &str| {
+        let shown = fixture.run(&["--json", "show", job]).await.json();
+        let text = |record: &str| {
+            shown[record]["container_image"]
+                .as_str()
+                .unwrap()
+                .to_owned()
+        };
+        (text("request"), text("container"))
+    };
+    let (name, used) = image(&job.id).await;
+    let shown = fixture.run(&["show", &job.id]).await.ok();
+    assert!(shown.contains(&format!("{name} ({used})")), "{shown}");
+    let again = fixture.run(&["retry", &job.id]).await;
+    assert!(!again.err.contains("the image"), "{again:?}");
+    assert_eq!(image("2").await, (name.clone(), used.clone()));
+
+    let other = fixture.path("other");
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("tool"), "another one").unwrap();
+    let add = ["image", "add", &name, other.to_str().unwrap()];
+    fixture.run(&add).await.ok();
+    let again = fixture.run(&["retry", &job.id]).await;
+    let words = "with the image that it had; tool is another one now";
+    assert!(again.err.contains(words), "{again:?}");
+    assert_eq!(image("3").await, (used.clone(), used));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_root_directory_becomes_an_image_as_other_tools_expect_it() {
     let fixture = Fixture::new().await;

@@ -222,7 +222,10 @@ async fn jobs_are_listed_shown_and_explained() {
     for (job, word) in [
         (&done, "exit code 3"),
         (&running, "Now: saving output"),
-        (&queued, "Waiting in queue for a dispatcher"),
+        (
+            &queued,
+            "for a dispatcher: number 1 of 1 that wait; 1 of all users",
+        ),
     ] {
         let answer = fixture.run(&["explain", &job.id]).await.ok();
         assert!(answer.contains(word), "no {word:?} in {answer}");

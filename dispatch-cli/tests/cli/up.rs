@@ -274,6 +274,9 @@ fn people_get_an_ordinary_token_and_user_commands_the_administrator_s() {
     installation.run(&submit).ok();
     let line = of_all().unwrap();
     assert!(line.contains("0 running, 0 starting, 1 waiting;"), "{line}");
+    // This dispatcher accepts connections and does not answer.
+    let waited = installation.run(&["--admin", "wait", "1", "--timeout", "1s"]);
+    assert!(waited.err.contains("does not reply"), "{waited:?}");
     // With these variables alone, the commands do not find the administrator's token.
     let mut away = bare(installation.dir.path(), &["user", "list"]);
     for (name, value) in env.as_object().unwrap() {
@@ -321,6 +324,30 @@ fn programs_that_die_are_started_again_and_end_with_up() {
     up.signal("-INT");
     assert_eq!(up.end().0, Some(0));
     assert!(!pids.into_iter().any(is_alive), "a program was left behind");
+}
+
+#[test]
+fn who_waits_for_a_server_that_hangs_is_told_so() {
+    let installation = Installation::new();
+    let (up, _) = installation.up();
+    let server = installation.child_pid("dispatch-api").unwrap();
+    let said = installation.path("said");
+    kill(server, "-STOP");
+    let mut list = installation
+        .command(&["list"])
+        .stderr(fs::File::create(&said).unwrap())
+        .spawn()
+        .unwrap();
+    eventually("nothing is said", || {
+        let said = fs::read_to_string(&said).unwrap();
+        said.contains("waiting for an answer of 127.0.0.1")
+    });
+    kill(server, "-CONT");
+    assert!(list.wait().unwrap().success());
+    let said = fs::read_to_string(&said).unwrap();
+    assert_eq!(said.matches("waiting").count(), 1, "{said}");
+    up.signal("-TERM");
+    assert_eq!(up.end().0, Some(0));
 }
 
 #[test]

@@ -29,6 +29,8 @@ fn words(fits: &[Admission]) -> Vec<&'static str> {
 #[test]
 fn the_rules() {
     let four = ResourceVector::new(4, 4, 4, 2, 0);
+    let disk = ResourceVector::new(4, 4, 9, 2, 0);
+    let scratch = |n| ResourceVector::new(1, 1, n, 0, 0);
     let endless = |load| Running { load, ends: None };
     let until = |load, end| Running {
         load,
@@ -46,6 +48,8 @@ fn the_rules() {
     let rows: Vec<Row> = vec![
         ("all fit", vec![], vec![waits(cpus(2), None), waits(cpus(2), None)], &["now", "now"]),
         ("larger than the machine stops nobody", vec![], vec![waits(cpus(5), None), waits(cpus(4), None)], &["never", "now"]),
+        ("larger than the disk", vec![], vec![waits(scratch(10), None), waits(scratch(4), None)], &["never", "now"]),
+        ("room on the disk is waited for, and stops nobody", vec![], vec![waits(scratch(9), None), waits(scratch(4), None)], &["later", "now"]),
         ("no limit, no backfill", vec![endless(cpus(2))], vec![waits(cpus(4), None), waits(cpus(1), None)], &["later", "later"]),
         ("a limit of its own does not help when the head's start is unknown",
             vec![endless(cpus(2))], vec![waits(cpus(4), None), waits(cpus(1), Some(1))], &["later", "later"]),
@@ -57,7 +61,7 @@ fn the_rules() {
     ];
     for (what, running, waiting, expected) in rows {
         assert_eq!(
-            words(&admit(four, &running, &waiting, 0)),
+            words(&admit(four, disk, &running, &waiting, 0)),
             expected,
             "{what}"
         );
@@ -76,7 +80,7 @@ fn the_sentences_name_what_is_missing() {
         waits(ResourceVector::new(1, 1 << 30, 0, 1, 0), None),
         waits(ResourceVector::new(8, 64 << 30, 0, 0, 0), None),
     ];
-    let fits = admit(machine, &busy, &waiting, 0);
+    let fits = admit(machine, machine, &busy, &waiting, 0);
     assert_eq!(
         fits,
         [
@@ -119,7 +123,7 @@ proptest! {
             }
         }
         let waiting: Vec<Waiting> = waiting.into_iter().map(|(l, limit)| waits(l, limit)).collect();
-        let fits = admit(capacity, &held, &waiting, 0);
+        let fits = admit(capacity, capacity, &held, &waiting, 0);
         prop_assert_eq!(fits.len(), waiting.len());
         let head = fits.iter().position(|fit| matches!(fit, Admission::Later(_)));
         let mut before: Vec<Running> = held.clone();

@@ -1,6 +1,7 @@
 //! A client of one API server with one token: sends calls, retries them, and decodes replies.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use http::method::InvalidMethod;
 use http::{HeaderName, Method, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::time::timeout;
 
 use crate::endpoint::Endpoint;
 use crate::error::{ApiError, Error, messages};
@@ -23,6 +25,9 @@ use crate::token::Token;
 const MAX_URL_QUERY: usize = 4000;
 /// Maximum size of a response. A page of 1000 complete records is far smaller.
 const MAX_RESPONSE_BYTES: usize = 256 << 20;
+
+/// Time after which a call is slow: longer than a command of a person tries to reach a server.
+const SLOW_CALL: Duration = Duration::from_secs(6);
 
 /// A client. Clones are cheap and share connections.
 ///
@@ -250,6 +255,17 @@ impl Client {
 
     /// Sends a call like [`Client::send`] and returns the body.
     pub(crate) async fn send_raw(&self, call: &Call) -> Result<Vec<u8>, Error> {
+        let mut sending = pin!(self.send_with_retries(call));
+        if let Some(notice) = self.endpoint.slow_notice {
+            match timeout(SLOW_CALL, sending.as_mut()).await {
+                Ok(sent) => return sent,
+                Err(_) => notice(&self.endpoint.host),
+            }
+        }
+        sending.await
+    }
+
+    async fn send_with_retries(&self, call: &Call) -> Result<Vec<u8>, Error> {
         let budget = call.budget.unwrap_or(self.endpoint.retry_budget);
         let began = Instant::now();
         let outage_budget = self

@@ -55,6 +55,8 @@ pub struct Endpoint {
     pub refusal_window: Duration,
     /// Timeout of one attempt.
     pub call_timeout: Duration,
+    /// Called with the host when a call has taken a while, and goes on; for people who wait.
+    pub slow_notice: Option<fn(&str)>,
 }
 
 impl Endpoint {
@@ -90,6 +92,7 @@ impl Endpoint {
             outage_budget: None,
             refusal_window: REFUSAL_WINDOW,
             call_timeout: Duration::from_secs(60),
+            slow_notice: None,
         })
     }
 

@@ -102,6 +102,40 @@ fn results_wait_for_room_and_everyone_says_so() {
     );
 }
 
+/// Space that others took comes back: a job that needs it waits, and is not called impossible.
+#[test]
+fn a_job_waits_for_scratch_space_that_others_took() {
+    let up = Up::start_wholly_on_disk(160);
+    up.add_image();
+    let fill = up.dir.path().join("state").join("fill");
+    std::fs::write(&fill, vec![1; 80 << 20]).unwrap();
+    wait_for("the dispatcher to see it", STEP_TIMEOUT, || {
+        let info: serde_json::Value = serde_json::from_str(&up.ok(&["info", "--json"])).unwrap();
+        let capacity = info["dispatcher"]["capacity"]["scratch"].as_u64();
+        capacity.is_some_and(|bytes| bytes < 80 << 20).then_some(())
+    });
+    let submit = "submit --image busybox:test --scratch 100MiB -- true";
+    let submitted = up.dispatch(&submit.split(' ').collect::<Vec<_>>());
+    let said = String::from_utf8_lossy(&submitted.stderr).into_owned();
+    assert!(said.contains("job 1 waits for room on the disk"), "{said}");
+    let explained = wait_for("the reason", STEP_TIMEOUT, || {
+        let explained = up.ok(&["explain", "1"]);
+        explained.contains("must make room").then_some(explained)
+    });
+    assert!(!explained.contains("cannot start"), "{explained}");
+    // Others do not wait behind it.
+    up.ok(&[
+        "run",
+        "--image",
+        "busybox:test",
+        "--scratch",
+        "1MiB",
+        "true",
+    ]);
+    std::fs::remove_file(fill).unwrap();
+    up.ok(&["wait", "1"]);
+}
+
 /// A job that is killed while its output waits for room ends, leaves no files, and says why once.
 #[test]
 fn a_job_killed_while_its_output_waits_for_room_leaves_nothing() {

@@ -259,3 +259,25 @@ fn the_place_in_the_queue_is_shown() {
     assert_eq!(info["containers"]["held"], 1, "{info}");
     up.kill("1");
 }
+
+/// A job that may not pass another one names it as people know it.
+#[test]
+fn who_is_next_is_named_by_its_number() {
+    let up = Up::start();
+    up.add_image();
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    assert!(cpus > 1, "with one CPU, no job waits behind another one");
+    let all = cpus.to_string();
+    let first = up.submit("1", "sleep 100000");
+    up.wait_until_running(&first);
+    let next = up.submit(&all, "true");
+    up.ok(&["priority", "900", &next]);
+    let behind = up.submit("1", "true");
+    let words = format!("waits behind job {next}, which is next");
+    wait_for("the reason", STEP_TIMEOUT, || {
+        up.ok(&["explain", &behind]).contains(&words).then_some(())
+    });
+    let (_, said) = up.fails(&["wait", "--timeout", "3s", &behind]);
+    assert!(said.contains(&words), "{said}");
+    up.kill(&first);
+}

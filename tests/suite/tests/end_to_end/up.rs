@@ -61,6 +61,13 @@ impl Up {
         Self::start_program(program(dir.path(), &more), dir, Some(disk))
     }
 
+    /// With its scratch space on this disk, too.
+    pub fn start_wholly_on_disk(mebibytes: u64) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = SmallDisk::mount(dir.path().join("state"), mebibytes);
+        Self::start_program(program(dir.path(), &[]), dir, Some(disk))
+    }
+
     /// Ends the program and starts it again.
     pub fn restart(&mut self) {
         let starts = self.program.stdout_text().lines().count() / 2;
