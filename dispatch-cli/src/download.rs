@@ -4,8 +4,9 @@
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use arvados_client::keep::{FileReader, KeepClient};
+use arvados_client::keep::{BlockLru, BlockSource, FileReader};
 use arvados_client::manifest::{Extent, FileTree};
 use indicatif::ProgressBar;
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
@@ -14,9 +15,13 @@ use tokio::io::AsyncWriteExt;
 
 use crate::error::CliError;
 
-/// Writes all files of `tree` into `dir`. Returns the number of files.
-pub async fn into_dir(
-    keep: &KeepClient,
+/// Number of blocks in memory: files that share a block are written one after the other.
+const BLOCKS_IN_MEMORY: usize = 2;
+
+/// Writes all files of `tree` into `dir`, in the order of their blocks. Returns the number of
+/// files.
+pub async fn into_dir<S: BlockSource + 'static>(
+    source: S,
     tree: &FileTree,
     dir: &Path,
     force: bool,
@@ -38,19 +43,23 @@ pub async fn into_dir(
     for path in tree.directories() {
         open_below(&root, dir, path)?;
     }
-    let mut files = 0;
-    for (path, extents) in tree.files() {
-        let (parent, name) = path.rsplit_once('/').unwrap_or(("", &path));
+    let blocks = Arc::new(BlockLru::new(source, BLOCKS_IN_MEMORY));
+    let mut files: Vec<_> = tree.files().collect();
+    files.sort_by_key(|(_, extents)| {
+        let first = extents.first();
+        first.map(|extent| (extent.locator.hash, extent.offset))
+    });
+    for (path, extents) in &files {
+        let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
         let parent = open_below(&root, dir, parent)?;
         let target = OutputFile {
             parent,
             name,
-            display_path: dir.join(&path),
+            display_path: dir.join(path),
         };
-        target.write(keep, extents, force, bar).await?;
-        files += 1;
+        target.write(&blocks, extents, force, bar).await?;
     }
-    Ok(files)
+    Ok(files.len() as u64)
 }
 
 /// Opens or creates the directory `path` below `root`, part by part, and follows no symbolic link.
@@ -86,9 +95,9 @@ struct OutputFile<'a> {
 impl OutputFile<'_> {
     /// Writes to a temporary name first, so that an interrupted download never looks like a
     /// complete file.
-    async fn write(
+    async fn write<S: BlockSource + 'static>(
         &self,
-        keep: &KeepClient,
+        blocks: &Arc<BlockLru<S>>,
         extents: &[Extent],
         force: bool,
         bar: &ProgressBar,
@@ -103,7 +112,7 @@ impl OutputFile<'_> {
             Mode::from_raw_mode(0o666),
         )
         .map_err(|errno| write_failed(&self.display_path, errno.into()))?;
-        let written = copy(keep, extents, File::from(file), &self.display_path, bar).await;
+        let written = copy(blocks, extents, File::from(file), &self.display_path, bar).await;
         let renamed = match written {
             Ok(()) => self.rename_into_place(&temporary, force),
             Err(failure) => Err(failure),
@@ -142,15 +151,15 @@ impl OutputFile<'_> {
     }
 }
 
-async fn copy(
-    keep: &KeepClient,
+async fn copy<S: BlockSource + 'static>(
+    blocks: &Arc<BlockLru<S>>,
     extents: &[Extent],
     file: File,
     display_path: &Path,
     bar: &ProgressBar,
 ) -> Result<(), CliError> {
     let mut file = tokio::fs::File::from_std(file);
-    let mut reader = FileReader::new(keep.clone(), extents);
+    let mut reader = FileReader::new(blocks.clone(), extents);
     while let Some(chunk) = reader.next_chunk().await? {
         file.write_all(&chunk)
             .await
@@ -166,5 +175,56 @@ fn write_failed(path: &Path, source: std::io::Error) -> CliError {
     CliError::Write {
         path: path.to_owned(),
         source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use arvados_client::keep::{BlockStore, KeepError, Locator, MemoryStore};
+    use arvados_client::manifest::Manifest;
+    use bytes::Bytes;
+
+    use super::*;
+
+    /// A store that counts what it is asked for.
+    #[derive(Debug, Default)]
+    struct Counting {
+        store: MemoryStore,
+        asked: AtomicUsize,
+    }
+
+    impl BlockSource for Counting {
+        async fn get(&self, locator: &Locator) -> Result<Bytes, KeepError> {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            self.store.get(locator).await
+        }
+    }
+
+    #[tokio::test]
+    async fn files_that_share_a_block_cost_one_request() {
+        let source = Arc::new(Counting::default());
+        let mut manifest = ".".to_owned();
+        for block in 0..4 {
+            let content = format!("block {block}").repeat(100);
+            let locator = source.store.put(content.into()).await.unwrap();
+            manifest.push_str(&format!(" {locator}"));
+        }
+        // Names and blocks have different orders.
+        for file in 0..400 {
+            let (block, at) = (file % 4, file / 4);
+            manifest.push_str(&format!(" {}:7:{file:03}", block * 700 + at * 7));
+        }
+        let tree = Manifest::parse(&format!("{manifest}\n")).unwrap().tree();
+        let dir = tempfile::tempdir().unwrap();
+        let bar = ProgressBar::hidden();
+        let written = into_dir(source.clone(), &tree, dir.path(), false, &bar);
+        assert_eq!(written.await.unwrap(), 400);
+        for file in 0..400 {
+            let read = std::fs::read_to_string(dir.path().join(format!("{file:03}")));
+            assert_eq!(read.unwrap(), format!("block {}", file % 4), "{file}");
+        }
+        assert_eq!(source.asked.load(Ordering::Relaxed), 4);
     }
 }

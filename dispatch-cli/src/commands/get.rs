@@ -145,7 +145,7 @@ async fn fetch(
     let bytes = tree.files().map(|(_, extents)| size(extents)).sum();
     let bar = progress(bytes, "downloading");
     let keep = keep(session).await?;
-    let files = download::into_dir(&keep, tree, dir, args.force, &bar).await?;
+    let files = download::into_dir(keep, tree, dir, args.force, &bar).await?;
     bar.finish_and_clear();
     Ok(Fetched {
         files,

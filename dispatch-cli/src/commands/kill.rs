@@ -29,7 +29,11 @@ pub struct Kill {
 pub async fn run(args: Kill, session: &Session, out: Output) -> Result<(), CliError> {
     let client = &session.client;
     let user = client.current_user().await?;
-    let jobs = args.selection.find(client, Scope::Open).await?;
+    let mut jobs = args.selection.find(client, Scope::Open).await?;
+    // The end of the queue first, and what has started last: else the dispatcher starts jobs in the
+    // place of those that end, only to stop them.
+    jobs.reverse();
+    jobs.sort_by_key(|job| matches!(job.state(), JobState::Locked | JobState::Running));
     let is_summed_up = jobs.len() > MAX_SENTENCES;
     let (mut killed, mut stopping) = (0, 0);
     for mut job in jobs {
@@ -62,7 +66,7 @@ pub async fn run(args: Kill, session: &Session, out: Output) -> Result<(), CliEr
     }
     if is_summed_up && !out.json {
         let killed = plural(killed, "job");
-        eprint_note(&format!("{killed} ended, {stopping} being stopped"));
+        eprint_note(&format!("{killed} cancelled, {stopping} being stopped"));
     }
     Ok(())
 }

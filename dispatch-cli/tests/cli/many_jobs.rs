@@ -8,12 +8,19 @@ use crate::fixture::Fixture;
 async fn many_jobs_that_are_killed_have_one_sentence() {
     let fixture = Fixture::with_image().await;
     let first = fixture.submit("a").await;
-    for _ in 1..21 {
+    for _ in 1..24 {
         fixture.submit("a").await;
     }
     fixture.start(&first).await;
+    // Those at the end of the queue first: a dispatcher would start them in the place of others.
+    let killed = fixture.run(&["--json", "kill", "1", "22-24"]).await.ok();
+    let ids = killed.lines().map(|line| {
+        let line: Value = serde_json::from_str(line).unwrap();
+        line["id"].as_u64().unwrap()
+    });
+    assert_eq!(ids.collect::<Vec<_>>(), [24, 23, 22, 1]);
     let killed = fixture.run(&["kill", "--all"]).await;
-    assert_eq!(killed.err, "20 jobs ended, 1 being stopped\n");
+    assert_eq!(killed.err, "20 jobs cancelled, 1 being stopped\n");
     // Of a job that was killed before it started, the server keeps the container.
     fixture.run(&["rm", "3-5"]).await.ok();
     let info = fixture.run(&["--json", "info"]).await.json();
