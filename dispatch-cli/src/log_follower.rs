@@ -133,12 +133,13 @@ fn print_activity(job: &Job, last: &mut Option<String>) {
         .container
         .as_ref()
         .and_then(|c| c.runtime_status.activity.clone());
-    let now = Some(match activity {
-        Some(activity) => format!("{}: {activity}", job.state().as_str()),
-        None => job.state().as_str().to_owned(),
-    });
-    if *last != now {
-        eprint_note(&format!("dispatch: {}", now.as_deref().unwrap_or_default()));
-        *last = now;
+    let (name, state) = (job.name(), job.state().as_str());
+    let now = match activity {
+        Some(activity) => format!("dispatch: job {name} is {state}: {activity}"),
+        None => format!("dispatch: job {name} is {state}"),
+    };
+    if last.as_ref() != Some(&now) {
+        eprint_note(&now);
+        *last = Some(now);
     }
 }
