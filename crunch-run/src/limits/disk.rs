@@ -6,11 +6,15 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+/// Blocks in bytes that a file may take beside its length without being counted: small files have
+/// whole blocks.
+const MAX_ROUNDING: u64 = 1 << 20;
+
 /// Disk usage below a directory, without the directory itself.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Bytes used by files: at most the blocks of a sparse file and at most the length of a small
-    /// one.
+    /// Bytes used by files: at most the blocks of a sparse file, at most the length of a small one,
+    /// and all blocks of one with room beyond its end.
     pub bytes: u64,
     /// Sum of the lengths of all files.
     pub length: u64,
@@ -46,13 +50,23 @@ pub fn usage(dir: &Path) -> Usage {
             } else if facts.is_file() {
                 usage.length = usage.length.saturating_add(facts.len());
                 if facts.nlink() == 1 || linked.insert((facts.dev(), facts.ino())) {
-                    let taken = facts.blocks().saturating_mul(512).min(facts.len());
+                    let taken = taken(facts.len(), facts.blocks().saturating_mul(512));
                     usage.bytes = usage.bytes.saturating_add(taken);
                 }
             }
         }
     }
     usage
+}
+
+/// Bytes that a file of this length takes with its blocks. File systems give a file that grows up
+/// to as many blocks again in advance, which is not its fault; more was allocated on purpose
+/// (`fallocate` beyond the end).
+fn taken(len: u64, blocks: u64) -> u64 {
+    match blocks > len.saturating_mul(2).saturating_add(MAX_ROUNDING) {
+        true => blocks,
+        false => blocks.min(len),
+    }
 }
 
 #[cfg(test)]
@@ -79,5 +93,26 @@ mod tests {
         assert_eq!(found.length, (1 << 40) + 20_001);
         assert_eq!(found.bytes, 10_001);
         assert_eq!(usage(&at("no")), Usage::default());
+    }
+
+    #[test]
+    fn room_beyond_the_end_of_a_file_counts() {
+        const MIB: u64 = 1 << 20;
+        // length, blocks, bytes that count
+        for (len, blocks, expected) in [
+            (1, 4096, 1),
+            (10 * MIB, 20 * MIB, 10 * MIB),
+            (10 * MIB, 2 * MIB, 2 * MIB),
+            (0, 2 * MIB, 2 * MIB),
+            (10 * MIB, 40 * MIB, 40 * MIB),
+        ] {
+            assert_eq!(taken(len, blocks), expected, "{len} {blocks}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let file = fs::File::create(dir.path().join("file")).unwrap();
+        let flags = rustix::fs::FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&file, flags, 0, 8 * MIB).unwrap();
+        let found = usage(dir.path());
+        assert!((found.bytes >= 8 * MIB) && found.length == 0, "{found:?}");
     }
 }

@@ -3,4 +3,5 @@
 mod deletion;
 mod disk_limits;
 mod permanent_failures;
+mod storms;
 mod tls;
