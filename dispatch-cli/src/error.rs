@@ -235,11 +235,13 @@ fn api_sentence(error: &ApiError) -> String {
             "the server does not accept the token: it is wrong, expired or revoked; set ARVADOS_API_TOKEN to a valid one ({error})"
         ),
         Some(StatusCode::FORBIDDEN) => format!("the token may not do this ({error})"),
-        _ if matches!(error, ApiError::Connect { .. }) => {
-            format!(
-                "{}; check that it runs and that ARVADOS_API_HOST is right",
-                with_causes(error)
-            )
+        _ if let ApiError::Connect { host, .. } = error => {
+            let of_this_machine = ["127.", "localhost", "[::1]"];
+            let advice = match of_this_machine.iter().any(|name| host.starts_with(name)) {
+                true => "check that 'dispatch up' runs, and ARVADOS_API_HOST if it is set",
+                false => "check that it runs and that ARVADOS_API_HOST is right",
+            };
+            format!("{}; {advice}", with_causes(error))
         }
         _ => with_causes(error),
     }

@@ -42,6 +42,7 @@ mod upload;
 mod wait_progress;
 mod watch;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
@@ -49,11 +50,13 @@ use clap::{CommandFactory, Parser};
 use crate::cli::Cli;
 use crate::error::CliError;
 use crate::exit::Exit;
+use crate::state_dir::StateDir;
 
 fn main() -> ExitCode {
     commands::completions::answer_shell(Cli::command);
     let cli = Cli::parse();
     let waits = cli.command.waits_for_job();
+    let state_dir = cli.global.state_dir();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -73,6 +76,11 @@ fn main() -> ExitCode {
         Err(failure) => {
             let sentence = text::without_error_numbers(&failure.to_string());
             printer::eprint_note(&format!("dispatch: {sentence}"));
+            if failure.exit() == Exit::Failure
+                && let Some(shortage) = disk_shortage(state_dir.as_deref())
+            {
+                printer::eprint_note(&format!("dispatch: {shortage}"));
+            }
             match failure.exit() {
                 exit @ (Exit::Usage | Exit::Interrupted) => exit,
                 // Any other status could be taken for the exit code of the job.
@@ -82,4 +90,10 @@ fn main() -> ExitCode {
         }
     };
     ExitCode::from(exit.code())
+}
+
+/// What is said of the disk of `dispatch up` on this machine if it is full, which may be the cause.
+fn disk_shortage(named: Option<&Path>) -> Option<String> {
+    let state_dir = StateDir::locate(named).ok()?;
+    disk_usage::shortage(&state_dir).filter(|_| state_dir.is_up())
 }

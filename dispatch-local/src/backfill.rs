@@ -83,8 +83,7 @@ pub fn admit(
             continue;
         }
         if !load.fits(&capacity) {
-            let room = shortage(load, capacity, largest);
-            answers.push(Admission::Later(format!("{room}: somebody must make room")));
+            answers.push(Admission::Later(needs_room(load, capacity)));
             continue;
         }
         let used = sum(&running);
@@ -183,14 +182,28 @@ fn too_large(load: ResourceVector, capacity: ResourceVector) -> String {
     let parts: Vec<String> = load
         .short_of(&capacity)
         .map(|kind| {
+            let whole = match kind {
+                ResourceKind::Scratch => "the disk has",
+                _ => "this machine has",
+            };
             format!(
-                "{}, and this machine has {}",
+                "{}, and {whole} {}",
                 describe(kind, load),
                 kind.format_amount(capacity.get(kind))
             )
         })
         .collect();
     format!("it needs {}", parts.join("; "))
+}
+
+/// What is said of a container that the disk has no room for now.
+fn needs_room(load: ResourceVector, capacity: ResourceVector) -> String {
+    let kind = ResourceKind::Scratch;
+    format!(
+        "waits for room on the disk: it needs {}, and {} is free; remove files",
+        describe(kind, load),
+        kind.format_amount(capacity.get(kind))
+    )
 }
 
 fn shortage(load: ResourceVector, free: ResourceVector, capacity: ResourceVector) -> String {

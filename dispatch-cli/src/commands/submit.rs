@@ -59,7 +59,7 @@ async fn warn_if_impossible(flags: &JobFlags, job: &Job, session: &Session) {
     } else if !capacity.can_hold(wants) {
         let (wants, has) = (format_size(wants.scratch), format_size(capacity.scratch));
         eprint_note(&format!(
-            "dispatch: job {name} waits for room on the disk: it needs {wants} of scratch, and {has} is free"
+            "dispatch: job {name} does not start before there is room on the disk: it needs {wants} of scratch, and {has} is free"
         ));
     }
 }

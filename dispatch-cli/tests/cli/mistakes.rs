@@ -153,9 +153,10 @@ async fn servers_that_are_not_there() {
     let fixture = Fixture::new().await;
     let mut command = fixture.command(&["list"]);
     command.env("ARVADOS_API_HOST", "127.0.0.1:1");
-    run(command)
-        .await
-        .says(5, &["127.0.0.1:1", "ARVADOS_API_HOST"]);
+    run(command).await.says(
+        5,
+        &["127.0.0.1:1", "'dispatch up' runs", "ARVADOS_API_HOST"],
+    );
     let mut command = fixture.command(&["wait", "1"]);
     command.env("ARVADOS_API_HOST", "127.0.0.1:1");
     let done = run(command).await;

@@ -71,6 +71,9 @@ fn results_wait_for_room_and_everyone_says_so() {
 
     // With no byte left, jobs are killed and removed, and their space freed.
     while fill.write_all(&[1; 1 << 10]).is_ok() {}
+    let (code, said) = up.fails(&["put", "/bin/busybox"]);
+    let advice = "remove jobs with 'dispatch rm'";
+    assert!(code == 1 && said.contains(advice), "{code} {said}");
     up.ok(&["kill", never]);
     up.ok(&["rm", never]);
     up.ok(&["gc", "--delete", "--empty-trash", "--older-than", "0s"]);
@@ -117,10 +120,12 @@ fn a_job_waits_for_scratch_space_that_others_took() {
     let submit = "submit --image busybox:test --scratch 100MiB -- true";
     let submitted = up.dispatch(&submit.split(' ').collect::<Vec<_>>());
     let said = String::from_utf8_lossy(&submitted.stderr).into_owned();
-    assert!(said.contains("job 1 waits for room on the disk"), "{said}");
+    assert!(said.contains("before there is room on the disk"), "{said}");
     let explained = wait_for("the reason", STEP_TIMEOUT, || {
         let explained = up.ok(&["explain", "1"]);
-        explained.contains("must make room").then_some(explained)
+        explained
+            .contains("waits for room on the disk")
+            .then_some(explained)
     });
     assert!(!explained.contains("cannot start"), "{explained}");
     // Others do not wait behind it.
