@@ -249,6 +249,23 @@ pub async fn set_priority(client: &Client, job: &Job, priority: i64) -> Result<b
     }
 }
 
+/// Stops a job with a priority of 0 and these properties, at once: with the priority alone, it would
+/// be on hold for a moment. A server whose vocabulary does not allow them gets the priority.
+pub async fn stop(
+    client: &Client,
+    job: &Job,
+    properties: Map<String, Value>,
+) -> Result<(), CliError> {
+    let change = json!({"priority": 0, "properties": properties});
+    let stopped = client.update_container_request(&job.request.uuid, change);
+    match stopped.await {
+        Ok(_) => Ok(()),
+        // Or it has ended meanwhile.
+        Err(error) if error.is_refused() => set_priority(client, job, 0).await.map(|_| ()),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// The user's jobs that have not ended.
 pub async fn open(client: &Client) -> Result<Vec<Job>, CliError> {
     let mut open = own(client, Query::new().filter("state", "=", "Committed")).await?;

@@ -26,7 +26,7 @@ const LOCAL_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval between two queries of the log entries on the server.
 const LOG_QUERY_INTERVAL: Duration = Duration::from_secs(30);
 /// When the first one is: most jobs start earlier.
-const FIRST_LOG_QUERY: Duration = Duration::from_secs(3);
+const FIRST_LOG_QUERY: Duration = Duration::from_secs(1);
 
 /// What a job waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,7 +62,8 @@ pub struct PendingReasons {
     local: Option<(PendingReason, Instant)>,
     /// Its place in the queue of this machine, as last read.
     place: Option<QueuePlace>,
-    last_note: Option<String>,
+    /// What the server last said, and the state of the job then.
+    last_note: Option<(String, JobState)>,
     next_query: Option<Instant>,
 }
 
@@ -144,6 +145,11 @@ impl PendingReasons {
         (self.reported.as_ref() != Some(current)).then_some(current)
     }
 
+    /// Whether something was reported.
+    pub fn has_reported(&self) -> bool {
+        self.reported.is_some()
+    }
+
     /// The place of the job in the queue of this machine, if it waits behind or before others.
     pub fn place(&self) -> Option<QueuePlace> {
         self.place
@@ -165,12 +171,15 @@ impl PendingReasons {
         if self.is_query_due(now) {
             // An error is ignored: the reason is only a hint.
             let notes = client.last_notes(container, DISPATCH_EVENT_TYPE, 1).await;
-            self.last_note = match notes.unwrap_or_default().pop() {
+            let note = match notes.unwrap_or_default().pop() {
                 Some((_, text)) => Some(text),
                 None => of_server(client, job).await,
             };
+            self.last_note = note.map(|note| (note, job.state()));
         }
-        self.last_note.clone()
+        let last = self.last_note.as_ref();
+        last.filter(|(_, state)| *state == job.state())
+            .map(|(note, _)| note.clone())
     }
 
     /// Returns the reason if it is not the last one reported, and old enough or lasting.
@@ -222,7 +231,7 @@ mod tests {
     fn the_notes_of_dispatchers_elsewhere_are_read_early_and_then_seldom() {
         let start = Instant::now();
         let mut reasons = PendingReasons::default();
-        for (second, is_due) in [(0, false), (2, false), (3, true), (4, false), (33, true)] {
+        for (second, is_due) in [(0, false), (1, true), (2, false), (30, false), (31, true)] {
             let now = start + Duration::from_secs(second);
             assert_eq!(reasons.is_query_due(now), is_due, "{second}");
         }

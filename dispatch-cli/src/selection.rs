@@ -20,6 +20,7 @@ use crate::job::{Job, JobState};
 use crate::job_id::{JobId, JobIdError};
 use crate::jobs;
 use crate::printer::eprint_note;
+use crate::text::plural;
 
 /// Maximum number of numbers in a range.
 const MAX_RANGE: u64 = 100_000;
@@ -105,6 +106,14 @@ impl Selection {
         Exit::Failure
     }
 
+    /// Says how many jobs of a kind a command left alone.
+    pub fn sum_up(&self, left_alone: u64) {
+        if self.jobs.is_empty() && left_alone > 0 {
+            let jobs = plural(left_alone, "job");
+            eprint_note(&format!("{jobs} left alone, in other states"));
+        }
+    }
+
     /// Finds the jobs. An id without a job is an error; no job of a kind is none.
     pub async fn find(&self, client: &Client, scope: Scope) -> Result<Vec<Job>, CliError> {
         let mut found = Vec::new();
@@ -127,7 +136,17 @@ impl Selection {
             }
             found = self.by_kind(client, scope).await?;
             if found.is_empty() {
-                eprint_note("no such jobs");
+                let ended = match scope {
+                    Scope::Open if self.name.is_some() => {
+                        self.by_kind(client, Scope::Any).await?.len() as u64
+                    }
+                    _ => 0,
+                };
+                eprint_note(&match ended {
+                    0 => "no such jobs".to_owned(),
+                    1 => "the only such job has ended".to_owned(),
+                    ended => format!("the {ended} such jobs have ended"),
+                });
             }
         }
         let mut seen = HashSet::new();

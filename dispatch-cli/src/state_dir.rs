@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,6 +17,9 @@ pub const LOCAL_STATE_DIR: &str = "run";
 
 /// File with the [`UpRecord`].
 pub const RECORD_FILE: &str = "up.json";
+
+/// File of the server with disk space for deletions, which the server takes again.
+const SERVER_RESERVE: &str = "api/reserve";
 
 /// Maximum time for which [`StateDir::is_up`] of another process holds the lock.
 const PROBE_LOCK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -168,11 +171,25 @@ impl StateDir {
         File::open(self.join("lock")).is_ok_and(|file| file.try_lock_shared().is_err())
     }
 
-    /// Writes a file atomically, readable by its owner only.
+    /// Writes a file atomically, readable by its owner only. On a full disk it writes over the old
+    /// content, else it takes the space that the server reserves for deletions: without a
+    /// `dispatch up`, nobody can make room.
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> Result<(), StateError> {
-        let path = self.join(name);
-        file::replace(&path, content.as_ref(), Durability::Process)
-            .map_err(|source| io_error(&path, source))
+        let (path, content) = (self.join(name), content.as_ref());
+        let replace = || file::replace(&path, content, Durability::Process);
+        let is_full = |error: &io::Error| {
+            let kind = error.kind();
+            kind == io::ErrorKind::StorageFull || kind == io::ErrorKind::QuotaExceeded
+        };
+        let written = match replace() {
+            Err(error) if is_full(&error) => write_over(&path, content).or_else(|_| {
+                // Without it, the next line says what is wrong.
+                let _ = fs::remove_file(self.join(SERVER_RESERVE));
+                replace()
+            }),
+            written => written,
+        };
+        written.map_err(|source| io_error(&path, source))
     }
 
     /// Removes a file, if it exists.
@@ -253,6 +270,13 @@ fn io_error(path: &Path, source: io::Error) -> StateError {
         path: path.display().to_string(),
         source,
     }
+}
+
+/// Writes over the content of a file that exists, within its blocks.
+fn write_over(path: &Path, content: &[u8]) -> io::Result<()> {
+    let file = File::options().write(true).open(path)?;
+    file.write_all_at(content, 0)?;
+    file.set_len(content.len() as u64)
 }
 
 #[cfg(test)]

@@ -16,6 +16,11 @@ use crate::text::strip_control;
 /// Interval at which the line is drawn; a job that ends before has none.
 const DRAW_INTERVAL: Duration = Duration::from_millis(200);
 
+/// Time at the begin of a wait in which what the job waits for is looked for often, and the
+/// interval.
+const FIRST_LOOKS: Duration = Duration::from_secs(10);
+const FIRST_LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
 /// How far a command is that waits for several jobs, one after the other.
 #[derive(Debug, Clone, Copy)]
 pub struct Progress {
@@ -101,6 +106,12 @@ impl WaitProgress {
         if let Some(reason) = self.reasons.take_new(reason, now) {
             self.note(&format!("dispatch: {}", sentence(job, Some(&reason))));
         }
+    }
+
+    /// When to look again at the latest: soon, as long as nothing was said of a job that waits.
+    pub fn next_look(&self) -> Option<Duration> {
+        let is_new = self.progress.begun.elapsed() < FIRST_LOOKS;
+        (is_new && !self.reasons.has_reported()).then_some(FIRST_LOOK_INTERVAL)
     }
 
     /// What the job waits for at the end of a wait, unless that was printed.

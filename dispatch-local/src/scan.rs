@@ -12,7 +12,7 @@ use dispatch_core::model::world::Job;
 use crate::crunch_run_process::CrunchRunProcess;
 use crate::job_dir::{CrunchRunExit, JobDir, JobStatus};
 use crate::local::{Scan, Shared, TrackedJob, job_id};
-use crate::machine::Machine;
+use crate::machine::{Machine, free_space};
 
 /// Retention of the directory of a job that recorded its final state. The dispatcher may still ask
 /// how it ended.
@@ -115,6 +115,9 @@ impl Shared {
                     tracing::warn!(%error, "could not probe the resources of this machine again; keeping the earlier values");
                 }
             }
+        } else if let Ok(free) = free_space(&self.scratch) {
+            // Somebody made room. An idle machine has this much, and what its jobs have written.
+            state.machine.scratch = state.machine.scratch.max(free);
         }
     }
 

@@ -39,18 +39,15 @@ pub async fn run(args: Kill, session: &Session, out: Output) -> Result<(), CliEr
     for mut job in jobs {
         let before = job.state();
         if !matches!(before, JobState::Complete | JobState::Cancelled) {
-            // If it has ended meanwhile, that is said below.
-            jobs::set_priority(client, &job, 0).await?;
-            job = jobs::refresh(client, &job).await?;
-            if !matches!(job.state(), JobState::Complete | JobState::Cancelled) {
-                let mut properties = job.properties();
-                properties.insert(KILLED_PROPERTY.to_owned(), true.into());
-                if user_uuid(&job).is_some_and(|owner| owner != user.uuid.as_str()) {
-                    properties.insert(KILLED_BY_PROPERTY.to_owned(), shown_name(&user).into());
-                }
-                jobs::set_properties(client, &job, properties).await?;
-                job = jobs::refresh(client, &job).await?;
+            // Its number may have changed since.
+            let mut properties = jobs::refresh(client, &job).await?.properties();
+            properties.insert(KILLED_PROPERTY.to_owned(), true.into());
+            if user_uuid(&job).is_some_and(|owner| owner != user.uuid.as_str()) {
+                properties.insert(KILLED_BY_PROPERTY.to_owned(), shown_name(&user).into());
             }
+            jobs::stop(client, &job, properties).await?;
+            // If it has ended meanwhile, that is said below.
+            job = jobs::refresh(client, &job).await?;
         }
         let message = sentence(&job, before);
         match out.json {

@@ -36,6 +36,7 @@ pub async fn run(args: Priority, session: &Session, out: Output) -> Result<Exit,
     let client = &session.client;
     let jobs = args.selection.find(client, Scope::Open).await?;
     let mut exit = Exit::Ok;
+    let mut left_alone = 0;
     let mut changed = 0;
     for job in jobs {
         if job.state() == JobState::Held {
@@ -51,6 +52,7 @@ pub async fn run(args: Priority, session: &Session, out: Output) -> Result<Exit,
         );
         if !may_change {
             exit = exit.or(args.selection.leave_alone(&job));
+            left_alone += 1;
             continue;
         }
         match jobs::set_priority(client, &job, args.priority).await? {
@@ -58,6 +60,7 @@ pub async fn run(args: Priority, session: &Session, out: Output) -> Result<Exit,
             false => exit = exit.or(args.selection.leave_alone(&job)),
         }
     }
+    args.selection.sum_up(left_alone);
     match out.json {
         true => out.json(&json!({"changed": changed}))?,
         false => {

@@ -1,5 +1,6 @@
 //! `dispatch retry`: submits ended jobs once more.
 
+use arvados_client::Client;
 use arvados_client::client::Call;
 use clap::Args;
 use serde_json::{Value, json};
@@ -60,15 +61,17 @@ pub async fn run(args: Retry, session: &Session, out: Output) -> Result<Exit, Cl
     }
     let images = store::list(client).await?;
     let mut exit = Exit::Ok;
+    let mut left_alone = 0;
     for job in jobs {
         if !matches!(job.state(), JobState::Complete | JobState::Cancelled) {
             exit = exit.or(args.selection.leave_alone(&job));
+            left_alone += 1;
             continue;
         }
         let path = format!("container_requests/{}", job.request.uuid);
         let old: Value = client.send(Call::get(path)).await?;
         let mut attributes = copy(&old);
-        let image = image_of(&job, &images);
+        let image = image_of(client, &job, &images).await?;
         attributes["container_image"] = json!(image);
         let new = job_request::commit_numbered(client, attributes, &image).await?;
         // Its number may have changed since it was committed.
@@ -94,26 +97,37 @@ pub async fn run(args: Retry, session: &Session, out: Output) -> Result<Exit, Cl
         }
         job_request::announce(&new, out)?;
     }
+    args.selection.sum_up(left_alone);
     Ok(exit)
 }
 
 /// The attributes of a request that does the same.
 /// The image of the new request: that of the old job's container, by the old name if this is its
-/// name still.
-fn image_of(job: &Job, images: &[ListedImage]) -> String {
+/// name still, or if nothing else is left of it.
+async fn image_of(client: &Client, job: &Job, images: &[ListedImage]) -> Result<String, CliError> {
     let named = &job.request.container_image;
     let used = job.container.as_ref().map(|c| c.container_image.as_str());
-    let Some(used) = used.filter(|used| !used.is_empty()) else {
-        return named.clone();
+    let Some(used) = used.filter(|used| !used.is_empty() && used != named) else {
+        return Ok(named.clone());
     };
     let has_name = |image: &ListedImage| {
         let name = named.parse::<ImageName>().map(|name| name.to_string());
         name.is_ok_and(|name| name == format!("{}:{}", image.name, image.tag))
     };
     let mut those = images.iter().filter(|image| has_name(image));
-    match those.any(|image| image.portable_data_hash.as_deref() == Some(used)) {
-        true => named.clone(),
-        false => used.to_owned(),
+    if those.any(|image| image.portable_data_hash.as_deref() == Some(used)) {
+        return Ok(named.clone());
+    }
+    match client.collection(used).await {
+        Ok(_) => Ok(used.to_owned()),
+        Err(error) if error.is_not_found() => {
+            let (name, named) = (job.name(), strip_control(named));
+            eprint_note(&format!(
+                "the image of job {name} is not stored any more; what is called {named} now is used"
+            ));
+            Ok(named)
+        }
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -35,10 +35,12 @@ pub async fn run(args: Rm, session: &Session, out: Output) -> Result<Exit, CliEr
     let (is_admin, user) = (user.is_admin, user.uuid.to_string());
     let last_number = jobs::next_number(client, &user).await? - 1;
     let mut exit = Exit::Ok;
+    let mut left_alone = 0;
     let mut removed = 0;
     for job in jobs {
         if !matches!(job.state(), JobState::Complete | JobState::Cancelled) {
             exit = exit.or(args.selection.leave_alone(&job));
+            left_alone += 1;
             continue;
         }
         if let Some(user) = user_of_output(client, &job, &open).await? {
@@ -67,6 +69,7 @@ pub async fn run(args: Rm, session: &Session, out: Output) -> Result<Exit, CliEr
             }
             _ => "; outputs and logs stay in the trash for two weeks".to_owned(),
         };
+        args.selection.sum_up(left_alone);
         eprint_note(&format!("{jobs} removed{hint}"));
     }
     Ok(exit)

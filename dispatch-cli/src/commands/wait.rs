@@ -7,7 +7,7 @@ use std::time::Duration;
 use arvados_client::Client;
 use clap::Args;
 use serde_json::{Value, json};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::error::CliError;
 use crate::exit::Exit;
@@ -117,7 +117,14 @@ async fn until_over(
         }
         progress.show(session, &job, Instant::now()).await;
         let uuids: Vec<String> = job.uuids().map(str::to_owned).collect();
-        let pause = watch.wait_for_change(&uuids);
+        let pause = async {
+            let change = watch.wait_for_change(&uuids);
+            match progress.next_look() {
+                // The end of this time is a reason to look, too.
+                Some(next) => drop(timeout(next, change).await),
+                None => change.await,
+            }
+        };
         let in_time = match deadline {
             Some(deadline) => timeout_at(deadline, pause).await.is_ok(),
             None => {

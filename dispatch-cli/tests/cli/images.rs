@@ -58,7 +58,20 @@ async fn a_retry_uses_the_same_image() {
     let again = fixture.run(&["retry", &job.id]).await;
     let words = "with the image that it had; tool is another one now";
     assert!(again.err.contains(words), "{again:?}");
-    assert_eq!(image("3").await, (used.clone(), used));
+    assert_eq!(image("3").await, (used.clone(), used.clone()));
+
+    // Nothing but the name is left of it.
+    fixture.run(&["kill", "--all"]).await.ok();
+    let listed = fixture.run(&["--json", "collection", "list"]).await.json();
+    let mut all = listed.as_array().unwrap().iter();
+    let old = all.find(|c| c["portable_data_hash"] == used.as_str());
+    let old = old.unwrap()["uuid"].as_str().unwrap();
+    fixture.run(&["collection", "rm", old]).await.ok();
+    let again = fixture.run(&["retry", &job.id]).await;
+    let words = "is not stored any more; what is called tool now is used";
+    assert!(again.err.contains(words), "{again:?}");
+    let (request, container) = image("4").await;
+    assert!(request == name && container != used, "{container}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,8 +1,9 @@
 //! What is said of many jobs at once, and of jobs that were stopped or submitted once more.
 
+use http::Method;
 use serde_json::Value;
 
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, run};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_jobs_that_are_killed_have_one_sentence() {
@@ -156,4 +157,50 @@ async fn a_removed_job_takes_no_place_in_the_list() {
     assert_eq!((listed.out.as_str(), listed.err.as_str()), ("1\n", ""));
     let table = fixture.run(&["list", "--limit", "1"]).await;
     assert_eq!(table.err, "", "there are no more");
+}
+
+/// Who waits for a job that somebody kills hears so, and not that it is on hold.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_job_is_never_on_hold() {
+    let fixture = Fixture::with_image().await;
+    for _ in 0..3 {
+        let job = fixture.submit("a").await;
+        let (proxy, command) = fixture.proxy();
+        let waiting = tokio::spawn(run(command(&["wait", &job.id])));
+        let status = format!("container_requests/{}/container_status", job.uuid);
+        while proxy.count(Method::GET, &status) == 0 {
+            tokio::task::yield_now().await;
+        }
+        fixture.run(&["kill", &job.id]).await.ok();
+        let waited = waiting.await.unwrap();
+        assert_eq!(waited.code, 123, "{waited:?}");
+        let said = waited.err;
+        assert!(
+            said.contains("cancelled") && !said.contains("hold"),
+            "{said}"
+        );
+    }
+}
+
+/// A kind of jobs may have some to which a command does nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_of_a_kind_that_are_left_alone_are_counted() {
+    let fixture = Fixture::with_image().await;
+    let ended = fixture.submit("a").await;
+    fixture.start(&ended).await;
+    fixture.finish(&ended, 1, &[], &[]).await;
+    for command in ["hold", "release", "kill"] {
+        let none = fixture.run(&[command, "--name", "a"]).await;
+        assert!(none.err.contains("the only such job has ended"), "{none:?}");
+        let none = fixture.run(&[command, "--name", "b"]).await;
+        assert!(none.err.starts_with("no such jobs"), "{none:?}");
+    }
+    fixture.submit("a").await;
+    for (command, done) in [("retry", "once more as job 3"), ("rm", "2 jobs removed")] {
+        let some = fixture.run(&[command, "--name", "a"]).await;
+        assert!(some.err.contains("1 job left alone"), "{some:?}");
+        assert!(some.err.contains(done), "{some:?}");
+        assert_eq!(some.code, 0);
+        fixture.run(&["kill", "3"]).await;
+    }
 }

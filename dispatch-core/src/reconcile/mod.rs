@@ -179,9 +179,12 @@ impl Reconciler {
                     self.reports.record_deferred(container, reason)
                 }
                 Admission::Later(_) => None,
-                Admission::Never(reason) => self
-                    .reports
-                    .record_not_run(container.clone(), reason.clone()),
+                Admission::Never(reason) => self.reports.record_not_run(
+                    container.clone(),
+                    format!(
+                        "{reason}; unless another dispatcher runs it, kill it and submit it anew"
+                    ),
+                ),
             };
             events.extend(event);
             if let Some(known) = self.world.containers.get_mut(container) {

@@ -105,6 +105,39 @@ fn results_wait_for_room_and_everyone_says_so() {
     );
 }
 
+/// Nobody could make room without it.
+#[test]
+fn up_starts_where_no_byte_is_free() {
+    let mut up = Up::start_wholly_on_disk(64);
+    up.add_image();
+    let state = up.dir.path().join("state");
+    let fill = || {
+        let path = state.join("fill");
+        let opened = File::options().create(true).append(true).open(path);
+        let mut fill = opened.unwrap();
+        for size in [1 << 20, 1 << 12, 1] {
+            while fill.write_all(&vec![1; size]).is_ok() {}
+        }
+    };
+    fill();
+    up.restart_killed();
+    fill();
+    // It has removed its own files, and others have taken their space.
+    up.restart_with(fill);
+    let listed = up.dispatch(&["list"]);
+    let said = String::from_utf8_lossy(&listed.stderr).into_owned();
+    assert!(said.contains("'dispatch rm'"), "{said}");
+    std::fs::remove_file(state.join("fill")).unwrap();
+    up.ok(&[
+        "run",
+        "--image",
+        "busybox:test",
+        "--scratch",
+        "1MiB",
+        "true",
+    ]);
+}
+
 /// Space that others took comes back: a job that needs it waits, and is not called impossible.
 #[test]
 fn a_job_waits_for_scratch_space_that_others_took() {
@@ -117,12 +150,16 @@ fn a_job_waits_for_scratch_space_that_others_took() {
         let capacity = info["dispatcher"]["capacity"]["scratch"].as_u64();
         capacity.is_some_and(|bytes| bytes < 80 << 20).then_some(())
     });
+    // The machine is not idle from now on.
+    let runs = "submit --image busybox:test --scratch 1MiB -- sleep 100000";
+    up.ok(&runs.split(' ').collect::<Vec<_>>());
+    up.wait_until_running("1");
     let submit = "submit --image busybox:test --scratch 100MiB -- true";
     let submitted = up.dispatch(&submit.split(' ').collect::<Vec<_>>());
     let said = String::from_utf8_lossy(&submitted.stderr).into_owned();
     assert!(said.contains("before there is room on the disk"), "{said}");
     let explained = wait_for("the reason", STEP_TIMEOUT, || {
-        let explained = up.ok(&["explain", "1"]);
+        let explained = up.ok(&["explain", "2"]);
         explained
             .contains("waits for room on the disk")
             .then_some(explained)
@@ -138,7 +175,8 @@ fn a_job_waits_for_scratch_space_that_others_took() {
         "true",
     ]);
     std::fs::remove_file(fill).unwrap();
-    up.ok(&["wait", "1"]);
+    up.ok(&["wait", "2"]);
+    up.kill("1");
 }
 
 /// A job that is killed while its output waits for room ends, leaves no files, and says why once.

@@ -70,8 +70,22 @@ impl Up {
 
     /// Ends the program and starts it again.
     pub fn restart(&mut self) {
+        self.restart_with(|| ());
+    }
+
+    /// The same with something done in between.
+    pub fn restart_with(&mut self, between: impl FnOnce()) {
         let starts = self.program.stdout_text().lines().count() / 2;
         assert!(self.program.terminate(STEP_TIMEOUT).success());
+        between();
+        self.program.start();
+        self.wait_until_ready(starts + 1);
+    }
+
+    /// Kills the program and starts it again.
+    pub fn restart_killed(&mut self) {
+        let starts = self.program.stdout_text().lines().count() / 2;
+        self.program.kill();
         self.program.start();
         self.wait_until_ready(starts + 1);
     }
