@@ -249,8 +249,8 @@ pub async fn set_priority(client: &Client, job: &Job, priority: i64) -> Result<b
     }
 }
 
-/// Stops a job with a priority of 0 and these properties, at once: with the priority alone, it would
-/// be on hold for a moment. A server whose vocabulary does not allow them gets the priority.
+/// Stops a job with a priority of 0 and these properties, at once: with the priority alone, it
+/// would be on hold for a moment. A server whose vocabulary does not allow them gets the priority.
 pub async fn stop(
     client: &Client,
     job: &Job,
