@@ -6,7 +6,7 @@
 use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_slurm::query::job_exit::{parse_exit_status, parse_sacct, parse_squeue};
 use dispatch_slurm::query::node_classes::NodeClasses;
-use dispatch_slurm::query::sinfo::parse_partition_totals;
+use dispatch_slurm::query::sinfo::parse_partitions;
 use dispatch_slurm::query::squeue::{self, JobIndex};
 use libfuzzer_sys::fuzz_target;
 
@@ -43,6 +43,6 @@ fuzz_target!(|text: &str| {
     }
     let _ = parse_exit_status(text);
     if let Some(classes) = NodeClasses::parse(text) {
-        let _ = classes.with_partition_totals(&parse_partition_totals(text));
+        let _ = classes.with_partitions(&parse_partitions(text));
     }
 });
