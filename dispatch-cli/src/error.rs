@@ -22,7 +22,7 @@ pub enum CliError {
     #[error("{}", api_sentence(.0))]
     Api(#[from] ApiError),
     #[error(
-        "no server is configured: start one with 'dispatch up', or set ARVADOS_API_HOST and ARVADOS_API_TOKEN{0}"
+        "no server is configured: start one with 'dispatch up' (or name its --state-dir here, too), or set ARVADOS_API_HOST and ARVADOS_API_TOKEN{0}"
     )]
     NoServer(String),
     #[error("{0}")]

@@ -73,7 +73,7 @@ impl Exit {
 pub const STATUS_HELP: &str = "\
 Exit status:
   0    done
-  1    something failed, or a job that was named was left alone; standard error says what and why
+  1    something failed, or a job given by its number was left alone; standard error says what and why
   2    the command line is wrong; nothing was done
   3    no such job, image, collection, path, file, user or token
   4    no server or token is configured, or the token may not do this

@@ -23,8 +23,8 @@ const MAX_POLL_INTERVAL: Duration = Duration::from_millis(1500);
 
 /// How the state of the job is shown beside its log.
 pub enum LogProgress {
-    /// A note for each state and activity; the last one.
-    Notes(Option<String>),
+    /// A note for each state, activity and lasting reason. The last state and activity.
+    Notes(Option<String>, Box<WaitProgress>),
     /// As while waiting, until the job runs: then its own lines are shown.
     UntilRunning(Option<Box<WaitProgress>>),
 }
@@ -67,6 +67,10 @@ impl LogFollower<'_> {
                         printer.print(name, line)
                     })
                     .await?;
+                let is_pending = matches!(job.state(), JobState::Queued | JobState::Locked);
+                if is_pending && self.progress.is_new() {
+                    self.show_progress(&job).await;
+                }
                 interval = match is_new {
                     true => POLL_INTERVAL,
                     false => (interval * 3 / 2).min(MAX_POLL_INTERVAL),
@@ -93,7 +97,10 @@ impl LogFollower<'_> {
 
     async fn show_progress(&mut self, job: &Job) {
         match &mut self.progress {
-            LogProgress::Notes(last) => print_activity(job, last),
+            LogProgress::Notes(last, reasons) => {
+                print_activity(job, last);
+                reasons.show(self.session, job, Instant::now()).await;
+            }
             LogProgress::UntilRunning(Some(progress)) => {
                 progress.show(self.session, job, Instant::now()).await;
             }
@@ -103,6 +110,16 @@ impl LogFollower<'_> {
 }
 
 impl LogProgress {
+    /// Whether nothing was said yet of what a job waits for.
+    fn is_new(&self) -> bool {
+        match self {
+            LogProgress::Notes(_, progress) | LogProgress::UntilRunning(Some(progress)) => {
+                progress.next_look().is_some()
+            }
+            LogProgress::UntilRunning(None) => false,
+        }
+    }
+
     fn note(&self, text: &str) {
         match self {
             LogProgress::UntilRunning(Some(progress)) => progress.note(text),

@@ -141,8 +141,14 @@ impl Walk<'_> {
                 "" => name,
                 path => format!("{path}/{name}"),
             };
-            let meta = metadata(&here)?;
-            self.entry(&here, below, &meta)?;
+            let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
+            match metadata(&here) {
+                Err(CliError::NoFile(link)) if is_link => eprint_note(&format!(
+                    "{} is left out: it is a link that leads nowhere",
+                    link.display()
+                )),
+                meta => self.entry(&here, below, &meta?)?,
+            }
         }
         self.ancestors.pop();
         Ok(())

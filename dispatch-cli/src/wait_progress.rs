@@ -74,6 +74,15 @@ impl WaitProgress {
         }
     }
 
+    /// Without a line, also on a terminal: for a command that prints lines of the job.
+    pub fn of_notes() -> Self {
+        Self {
+            line: None,
+            progress: Progress::of_one(),
+            reasons: PendingReasons::default(),
+        }
+    }
+
     /// Shows the job as it is now.
     pub async fn show(&mut self, session: &Session, job: &Job, now: Instant) {
         let reason = self.reasons.current(session, job, now).await;
@@ -151,8 +160,17 @@ fn sentence(job: &Job, reason: Option<&PendingReason>) -> String {
         JobState::Locked => "being started",
         state => state.as_str(),
     };
+    let advice = match reason {
+        Some(reason) if reason.kind == ReasonKind::Final => {
+            format!("; end it with: dispatch kill {name}")
+        }
+        _ => String::new(),
+    };
     match reason.map(|reason| reason.text.as_str()).or(activity) {
-        Some(text) => format!("job {name} is {state}{never}: {}", strip_control(text)),
+        Some(text) => format!(
+            "job {name} is {state}{never}: {}{advice}",
+            strip_control(text)
+        ),
         None => format!("job {name} is {state}"),
     }
 }

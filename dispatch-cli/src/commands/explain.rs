@@ -285,8 +285,13 @@ fn needs(job: &Job) -> String {
             format!(" and {} ({})", plural(n.into(), "GPU"), kind.join(" "))
         }
     };
+    let capacities = job.request.mounts.values().map(|mount| mount.capacity);
+    let scratch = match capacities.fold(0, u64::saturating_add) {
+        0 => String::new(),
+        bytes => format!(", {} scratch", format_size(bytes)),
+    };
     let cpus = plural(needs.vcpus.into(), "CPU");
-    format!("{cpus}, {} memory{gpus}", format_size(needs.ram))
+    format!("{cpus}, {} memory{scratch}{gpus}", format_size(needs.ram))
 }
 
 #[cfg(test)]

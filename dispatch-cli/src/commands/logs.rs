@@ -2,6 +2,7 @@
 
 use clap::Args;
 
+use super::wait;
 use crate::completion;
 use crate::error::CliError;
 use crate::job::{Job, JobState};
@@ -12,6 +13,7 @@ use crate::log_follower::{LogFollower, LogProgress};
 use crate::log_printer::LinePrinter;
 use crate::printer::{Output, eprint_note};
 use crate::session::Session;
+use crate::wait_progress::WaitProgress;
 use crate::watch::Watch;
 
 /// Show what a job printed: its standard output on standard output, its standard error on standard
@@ -76,9 +78,12 @@ pub async fn run(args: Logs, session: &Session, out: Output) -> Result<(), CliEr
             session,
             files: &mut files,
             printer: &mut printer,
-            progress: LogProgress::Notes(None),
+            progress: LogProgress::Notes(None, Box::new(WaitProgress::of_notes())),
         };
-        follower.until_end(job, &mut watch).await?;
+        let ended = follower.until_end(job, &mut watch).await?;
+        files.finish(|name, line| printer.print(name, line))?;
+        eprint_note(&format!("dispatch: {}", wait::end_sentence(&ended)));
+        return Ok(());
     }
     files.finish(|name, line| printer.print(name, line))
 }
@@ -93,6 +98,9 @@ async fn check_log_exists(args: &Logs, session: &Session, job: &Job) -> Result<(
                 JobState::Complete | JobState::Cancelled => ": none was saved".to_owned(),
                 JobState::Held => {
                     format!(" yet: it is on hold; let it start with: dispatch release {name}")
+                }
+                JobState::Queued => {
+                    format!(" yet: it is Queued; see why with: dispatch explain {name}")
                 }
                 state => format!(
                     " yet: it is {}; follow it with: dispatch logs -f {name}",

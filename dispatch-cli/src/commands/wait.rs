@@ -195,7 +195,7 @@ pub fn eprint_warnings(job: &Job) {
 }
 
 /// One sentence about the end of the job.
-fn end_sentence(job: &Job) -> String {
+pub fn end_sentence(job: &Job) -> String {
     let name = job.name();
     let because = match job.error() {
         Some(error) => format!(": {}", strip_control(error)),

@@ -108,6 +108,28 @@ async fn a_jobs_output_is_fetched_by_its_number() {
     assert_eq!(fs::read(fixture.path("out/sub/x")).unwrap(), b"y");
 }
 
+/// What cannot be stored costs itself alone, and is told.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_with_odd_entries_is_stored_without_them() {
+    let fixture = Fixture::new().await;
+    let dir = fixture.path("in");
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("good"), "x").unwrap();
+    symlink("nowhere", dir.join("link")).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(dir.join("socket")).unwrap();
+    let put = fixture.run(&["put", "in"]).await;
+    for words in ["in/link is left out: it is a link", "in/socket is left out"] {
+        assert!(put.err.contains(words), "{put:?}");
+    }
+    let stored = put.ok();
+    let uuid = stored.split_whitespace().next().unwrap();
+    let listed = fixture.run(&["get", "--list", uuid]).await.ok();
+    assert!(
+        listed.contains("good") && listed.lines().count() == 1,
+        "{listed}"
+    );
+}
+
 /// Each job of a range has a directory. One without an output costs only itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_outputs_of_a_range_are_fetched() {

@@ -136,6 +136,8 @@ async fn a_growing_log_is_followed_to_its_end() {
     assert_eq!(done.code, 0);
     assert_eq!(done.out, "hello\nworld\n");
     assert!(done.err.contains("it broke\n"), "{done:?}");
+    let end = format!("job {} ended with exit code 0", job.id);
+    assert!(done.err.contains(&end), "{done:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -341,27 +343,6 @@ async fn jobs_of_other_programs_have_no_number_and_can_be_used_all_the_same() {
     let mine = fixture.run(&["--json", "list", "--mine"]).await.json();
     assert_eq!(mine.as_array().unwrap().len(), 1);
     assert_eq!(mine[0]["uuid"], first.uuid);
-}
-
-/// The server would cancel it for good.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_is_being_started_is_not_held() {
-    let fixture = Fixture::with_image().await;
-    let job = fixture.submit("a").await;
-    let lock = fixture.dispatch.lock_container(&job.container, "");
-    lock.await.unwrap();
-    let held = fixture.run(&["hold", &job.id]).await;
-    assert!(held.err.contains("is left alone: it is Locked"), "{held:?}");
-    // Nobody named it with --all.
-    assert_eq!(held.code, 1);
-    fixture.run(&["hold", "--all"]).await.ok();
-    fixture.run(&["release", &job.id]).await.ok();
-    for command in ["retry", "rm"] {
-        assert_eq!(fixture.run(&[command, &job.id]).await.code, 1, "{command}");
-    }
-    let uuid = job.uuid.parse().unwrap();
-    let request = fixture.user.container_request(&uuid).await.unwrap();
-    assert_eq!(request.priority, 500);
 }
 
 /// Several jobs are named by ranges, names and kinds.

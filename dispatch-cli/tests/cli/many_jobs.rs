@@ -204,3 +204,24 @@ async fn jobs_of_a_kind_that_are_left_alone_are_counted() {
         fixture.run(&["kill", "3"]).await;
     }
 }
+
+/// The server would cancel it for good.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_is_being_started_is_not_held() {
+    let fixture = Fixture::with_image().await;
+    let job = fixture.submit("a").await;
+    let lock = fixture.dispatch.lock_container(&job.container, "");
+    lock.await.unwrap();
+    let held = fixture.run(&["hold", &job.id]).await;
+    assert!(held.err.contains("is left alone: it is Locked"), "{held:?}");
+    // Nobody named it with --all.
+    assert_eq!(held.code, 1);
+    fixture.run(&["hold", "--all"]).await.ok();
+    fixture.run(&["release", &job.id]).await.ok();
+    for command in ["retry", "rm"] {
+        assert_eq!(fixture.run(&[command, &job.id]).await.code, 1, "{command}");
+    }
+    let uuid = job.uuid.parse().unwrap();
+    let request = fixture.user.container_request(&uuid).await.unwrap();
+    assert_eq!(request.priority, 500);
+}

@@ -178,7 +178,12 @@ fn no_server_at_all() {
     let run = |args: &[&str]| CommandResult::of(&mut bare(home.path(), args));
     run(&["list"]).says(
         4,
-        &["no server is configured", "dispatch up", "ARVADOS_API_HOST"],
+        &[
+            "no server is configured",
+            "dispatch up",
+            "--state-dir",
+            "ARVADOS_API_HOST",
+        ],
     );
     std::fs::create_dir_all(home.path().join(".local/state/dispatch")).unwrap();
     run(&["list"]).says(4, &["dispatch is not running"]);

@@ -128,14 +128,7 @@ fn up_starts_where_no_byte_is_free() {
     let said = String::from_utf8_lossy(&listed.stderr).into_owned();
     assert!(said.contains("'dispatch rm'"), "{said}");
     std::fs::remove_file(state.join("fill")).unwrap();
-    up.ok(&[
-        "run",
-        "--image",
-        "busybox:test",
-        "--scratch",
-        "1MiB",
-        "true",
-    ]);
+    up.ok_line("run --image busybox:test --scratch 1MiB true");
 }
 
 /// Space that others took comes back: a job that needs it waits, and is not called impossible.
@@ -151,8 +144,7 @@ fn a_job_waits_for_scratch_space_that_others_took() {
         capacity.is_some_and(|bytes| bytes < 80 << 20).then_some(())
     });
     // The machine is not idle from now on.
-    let runs = "submit --image busybox:test --scratch 1MiB -- sleep 100000";
-    up.ok(&runs.split(' ').collect::<Vec<_>>());
+    up.ok_line("submit --image busybox:test --scratch 1MiB -- sleep 100000");
     up.wait_until_running("1");
     let submit = "submit --image busybox:test --scratch 100MiB -- true";
     let submitted = up.dispatch(&submit.split(' ').collect::<Vec<_>>());
@@ -166,14 +158,7 @@ fn a_job_waits_for_scratch_space_that_others_took() {
     });
     assert!(!explained.contains("cannot start"), "{explained}");
     // Others do not wait behind it.
-    up.ok(&[
-        "run",
-        "--image",
-        "busybox:test",
-        "--scratch",
-        "1MiB",
-        "true",
-    ]);
+    up.ok_line("run --image busybox:test --scratch 1MiB true");
     std::fs::remove_file(fill).unwrap();
     up.ok(&["wait", "2"]);
     up.kill("1");

@@ -78,6 +78,7 @@ fn a_terminal_has_one_line_that_ctrl_c_ends() {
     let listed = up.ok(&["list", "--json"]);
     assert_eq!(listed.matches(r#""state":"Queued""#).count(), 5, "{listed}");
     up.ok(&["submit", "--image", "busybox:test", "--wait", "--", "true"]);
+    on_terminal(&up, 120, "logs -f 1", "it needs 100000 CPUs");
     let (_, shown) = on_terminal(&up, 100, "wait 6 1", "is Queued");
     assert!(shown.contains("1 of 2 ended; job 1 is Queued"), "{shown}");
 }

@@ -222,6 +222,11 @@ impl Up {
         submitted.split(' ').next().unwrap().to_owned()
     }
 
+    /// [`ok`](Self::ok) for the words of a line.
+    pub fn ok_line(&self, line: &str) -> String {
+        self.ok(&line.split(' ').collect::<Vec<_>>())
+    }
+
     pub fn wait_until_running(&self, job: &str) {
         wait_for("the job to run", STEP_TIMEOUT, || {
             let running = self.ok(&["list", "--status", "Running", "-o", "ids"]);

@@ -1,18 +1,24 @@
 //! Demand files: no bytes make the reader panic, and what was read is written and read back the
 //! same, in both forms.
 
-#![no_main]
-
-use libfuzzer_sys::fuzz_target;
 use worker_demand::{Demand, to_json, to_lisp};
 
-fuzz_target!(|bytes: &[u8]| {
+/// Checks the rules with this input.
+pub fn check(bytes: &[u8]) {
     let Ok(demand) = Demand::read(bytes) else {
         return;
     };
     let lisp = to_lisp(&demand);
-    assert_eq!(Demand::read(lisp.as_bytes()).as_ref(), Ok(&demand), "{lisp}");
+    assert_eq!(
+        Demand::read(lisp.as_bytes()).as_ref(),
+        Ok(&demand),
+        "{lisp}"
+    );
     let json = to_json(&demand).expect("JSON");
-    assert_eq!(Demand::read(json.as_bytes()).as_ref(), Ok(&demand), "{json}");
+    assert_eq!(
+        Demand::read(json.as_bytes()).as_ref(),
+        Ok(&demand),
+        "{json}"
+    );
     let _ = (demand.command(), demand.worker.command_hash());
-});
+}

@@ -1,16 +1,14 @@
 //! Image archives: no bytes make the loader panic, write beside its cache, or leave a half-made
 //! layer in it.
 
-#![no_main]
-
 use std::fs;
 use std::io::Cursor;
 use std::path::Path;
 
 use node_cache::image::ImageStore;
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| {
+/// Checks the rules with this input.
+pub fn check(bytes: &[u8]) {
     // Uses memory, because every accepted layer is flushed to the disk.
     let dir = tempfile::tempdir_in("/dev/shm").expect("room in /dev/shm");
     let cache = dir.path().join("cache");
@@ -19,15 +17,24 @@ fuzz_target!(|bytes: &[u8]| {
     assert_eq!(names(dir.path()), ["cache"]);
     assert_eq!(names(&cache), ["images", "layers"]);
     for name in names(&cache.join("layers")) {
-        assert!(name.len() == 64 || name.ends_with(".lock"), "{name} is left");
+        assert!(
+            name.len() == 64 || name.ends_with(".lock"),
+            "{name} is left"
+        );
     }
     dir.close().expect("whatever was unpacked can be removed");
-});
+}
 
 fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(dir)
         .expect("the directory")
-        .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+        .map(|entry| {
+            entry
+                .expect("an entry")
+                .file_name()
+                .to_string_lossy()
+                .into_owned()
+        })
         .collect();
     names.sort();
     names
