@@ -9,8 +9,6 @@ use serde_json::{Value, json};
 use suite_tests::STEP_TIMEOUT;
 use suite_tests::stack::{Stack, complete, wait_for};
 
-/// File that a storm makes when it has all that it can get.
-const SIGN: &str = "storm-is-at-its-height";
 /// Containers that do ordinary work during each storm.
 const NEIGHBOURS: usize = 10;
 
@@ -23,12 +21,13 @@ fn is_below(dir: &Path, name: &str) -> bool {
     })
 }
 
-/// Runs containers beside one that runs `storm`, and compares what they wrote.
+/// Runs containers beside one that runs `storm`, and compares what they wrote. The storm makes the
+/// file `/out/NAME` when it has all that it can get.
 async fn none_is_hurt(stack: &Stack, name: &str, storm: &str, more: Value) {
     let (request, storm) = stack.submit(name, storm, more).await;
     let scratch = stack.dispatcher_state_dir().join("scratch");
     wait_for(name, STEP_TIMEOUT, || {
-        is_below(&scratch, SIGN).then_some(())
+        is_below(&scratch, name).then_some(())
     });
     let work = "seq 40000 >/out/numbers; md5sum </out/numbers";
     let mut neighbours = Vec::new();
@@ -65,18 +64,17 @@ async fn none_is_hurt(stack: &Stack, name: &str, storm: &str, more: Value) {
 #[tokio::test]
 async fn twenty_containers_beside_storms_are_not_hurt() {
     let stack = Stack::up().await;
-    let processes =
-        format!("(while :; do sleep 1000 & done) 2>/dev/null; : >/out/{SIGN}; while :; do :; done");
+    let processes = "trap exit TERM; (while :; do sleep 1000 & done) 2>/dev/null
+        : >/out/processes; while :; do :; done";
     let room = json!({"runtime_constraints": {"vcpus": 1, "ram": 1_u64 << 30}});
-    none_is_hurt(&stack, "processes", &processes, room).await;
+    none_is_hurt(&stack, "processes", processes, room).await;
 
-    let disk = format!(
-        "cd /storm; (while :; do dd if=/dev/zero of=fill bs=1M count=400; : >/out/{SIGN}; rm fill; done) 2>/dev/null &
-         while :; do mkdir many; cd many; touch $(seq 3000); cd ..; rm -r many; done"
-    );
+    let disk = "trap exit TERM; cd /storm
+        (while :; do dd if=/dev/zero of=fill bs=1M count=400; : >/out/disk; rm fill; done) 2>/dev/null &
+        while :; do mkdir many; cd many; touch $(seq 3000); cd ..; rm -r many; done";
     let room = json!({"mounts": {
         "/out": {"kind": "tmp", "capacity": 1 << 20},
         "/storm": {"kind": "tmp", "capacity": 512 << 20},
     }});
-    none_is_hurt(&stack, "disk", &disk, room).await;
+    none_is_hurt(&stack, "disk", disk, room).await;
 }
