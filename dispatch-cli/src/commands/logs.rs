@@ -26,7 +26,7 @@ pub struct Logs {
     /// Number, uuid or name of the job; of several with this name, the newest
     #[arg(value_name = "ID", value_parser = JobId::or_name, add = completion::job_numbers())]
     pub job: JobId,
-    /// Continue to print until the job has ended
+    /// Continue to print until the job has ended, and say how on standard error
     #[arg(short, long)]
     pub follow: bool,
     /// Begin each line with the time it was printed
