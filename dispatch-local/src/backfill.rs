@@ -10,8 +10,8 @@
 //! - its own limit ends it before the head's start; or
 //! - the resources that it takes are still free at the head's start, beside the head.
 //!
-//! A container that needs more scratch space than the disk has free while nothing runs waits for
-//! somebody to make room. It is no head: no end of a job lets it start.
+//! A container that needs more scratch space than the disk would have free without the jobs waits
+//! for somebody to make room. It is no head: no end of a job lets it start.
 //!
 //! So the head's start, by the limits of running jobs, never moves later. A container without a
 //! limit counts as one that never ends.
@@ -200,7 +200,7 @@ fn too_large(load: ResourceVector, capacity: ResourceVector) -> String {
 fn needs_room(load: ResourceVector, capacity: ResourceVector) -> String {
     let kind = ResourceKind::Scratch;
     format!(
-        "waits for room on the disk: it needs {}, and {} is free; remove files",
+        "waits for room on the disk: it needs {}, and at most {} is free; remove files",
         describe(kind, load),
         kind.format_amount(capacity.get(kind))
     )

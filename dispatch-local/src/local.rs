@@ -171,18 +171,30 @@ impl Shared {
         !(trash::is_empty(&self.scratch) && trash::is_empty(self.state_dir.path()))
     }
 
-    /// The disk space that is taken and was free when the machine was idle, as a job that has no
-    /// limit. Jobs take it within their reservations, which is not counted here, unless there is
-    /// trash: it is not known how much of the space is the trash's, so this is an upper limit.
-    pub(crate) fn disk_load(&self, machine: &Machine, reserved: ResourceVector) -> Option<Running> {
-        let free = free_space(&self.scratch).ok()?;
-        let taken = machine.scratch.saturating_sub(free);
-        let by_others = match self.has_trash() {
-            true => taken,
-            false => taken.saturating_sub(reserved.get(ResourceKind::Scratch)),
-        };
-        let load = ResourceVector::new(0, 0, by_others, 0, 0);
-        (by_others > 0).then_some(Running { load, ends: None })
+    /// The disk space that the trash takes, as a job that has no limit. It is an upper limit: what
+    /// running jobs have written counts here and in their own reservations.
+    pub(crate) fn trash_load(&self, machine: &Machine) -> Option<Running> {
+        let load = scratch(self.taken_since_idle(machine));
+        self.has_trash().then_some(Running { load, ends: None })
+    }
+
+    /// The disk space that nobody's job here has reserved, and that is not free any more. While
+    /// there is trash, it is not known.
+    pub(crate) fn taken_by_others(
+        &self,
+        machine: &Machine,
+        reserved: ResourceVector,
+    ) -> ResourceVector {
+        match self.has_trash() {
+            true => ResourceVector::default(),
+            false => scratch(self.taken_since_idle(machine)).minus(reserved),
+        }
+    }
+
+    /// Bytes of the disk that were free when the machine was idle, and are not now.
+    fn taken_since_idle(&self, machine: &Machine) -> u64 {
+        let free = free_space(&self.scratch);
+        free.map_or(0, |free| machine.scratch.saturating_sub(free))
     }
 
     /// Reads what other dispatchers' jobs hold.
@@ -256,4 +268,8 @@ pub fn unix_time() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())
+}
+
+fn scratch(bytes: u64) -> ResourceVector {
+    ResourceVector::new(0, 0, bytes, 0, 0)
 }

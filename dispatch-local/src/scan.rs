@@ -106,6 +106,7 @@ impl Shared {
         // A crunch-run that ended discarded its files itself.
         self.trash.wake();
         let has_trash = self.has_trash();
+        let free = free_space(&self.scratch);
         let mut state = self.state();
         if state.jobs.is_empty() && state.starting.is_empty() && !has_trash {
             // No job uses disk or memory, so what is free now is the capacity.
@@ -115,7 +116,7 @@ impl Shared {
                     tracing::warn!(%error, "could not probe the resources of this machine again; keeping the earlier values");
                 }
             }
-        } else if let Ok(free) = free_space(&self.scratch) {
+        } else if let Ok(free) = free {
             // Somebody made room. An idle machine has this much, and what its jobs have written.
             state.machine.scratch = state.machine.scratch.max(free);
         }

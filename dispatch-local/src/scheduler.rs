@@ -59,10 +59,11 @@ impl Scheduler for Local {
             loads.fold(ResourceVector::default(), ResourceVector::plus)
         };
         let reserved = sum_of(&running);
-        running.extend(self.shared.disk_load(&state.machine, reserved));
+        let by_others = self.shared.taken_by_others(&state.machine, reserved);
+        running.extend(self.shared.trash_load(&state.machine));
         let of_jobs = sum_of(&running);
-        let capacity = state.machine.capacity();
-        let left = state.machine_left().capacity();
+        let capacity = state.machine.capacity().minus(by_others);
+        let left = state.machine_left().capacity().minus(by_others);
         let uptime = uptime_milliseconds();
         let next = left_to_others(&state.wants, state.head.as_ref(), left, uptime);
         let elsewhere = capacity.minus(left).plus(next);
@@ -154,8 +155,9 @@ impl Scheduler for Local {
             .fold(ResourceVector::default(), |sum, n| {
                 sum.plus(n.reservation.resources())
             });
-        let disk = self.shared.disk_load(&state.machine, used);
-        let used = disk.map_or(used, |disk| used.plus(disk.load));
+        let by_others = self.shared.taken_by_others(&state.machine, used);
+        let trash = self.shared.trash_load(&state.machine);
+        let used = trash.map_or(used.plus(by_others), |trash| used.plus(trash.load));
         Some(Capacity {
             total: to_amount(capacity),
             free: to_amount(left.minus(used)),

@@ -44,24 +44,30 @@ fn disk_space_that_others_took_is_not_free() {
     let about = |amount: u64| (free_now / 2..free_now * 2).contains(&amount);
     assert!(about(shown.free.scratch), "{shown:?} {free_now}");
 
-    let candidate = Candidate {
+    let candidate = |scratch| Candidate {
         container: ContainerUuid::generate("zzzzz"),
         needs: ResourceRequest {
             cpus: 1,
-            scratch: taken,
+            scratch,
             ..ResourceRequest::default()
         },
         was_locked: false,
     };
-    let answer = local.admit(std::slice::from_ref(&candidate), &[]).remove(0);
-    assert!(matches!(answer, Admission::Later(_)), "{answer:?}");
+    // One that has no room is not next: the others, and other dispatchers, need not wait for it.
+    let answers = local.admit(&[candidate(taken), candidate(1)], &[]);
+    assert!(matches!(answers[0], Admission::Later(_)), "{answers:?}");
+    assert_eq!(answers[1], Admission::Now);
+    assert!(shared.state().head.is_none());
 
     // What jobs took of their own reservations is counted once.
     let reserved = |scratch| ResourceVector::new(0, 0, scratch, 0, 0);
     let machine = shared.state().machine.clone();
-    let load = |scratch| shared.disk_load(&machine, reserved(scratch));
-    assert!(load(2 * taken).is_none());
-    let half = load(taken / 2).unwrap().load.get(ResourceKind::Scratch);
+    let by_others = |bytes| {
+        let space = shared.taken_by_others(&machine, reserved(bytes));
+        space.get(ResourceKind::Scratch)
+    };
+    assert_eq!(by_others(2 * taken), 0);
+    let half = by_others(taken / 2);
     assert!((taken / 4..taken).contains(&half), "{half}");
 }
 
