@@ -30,6 +30,7 @@ use crate::model::world::MonotonicTime;
 use crate::observe::change_feed::ChangeFeed;
 use crate::observe::owners::OwnerNames;
 use crate::observe::poll_schedule::PollSchedule;
+use crate::observe::token_scans::TokenScans;
 use crate::reconcile::Reconciler;
 use crate::report::audit::Audit;
 use crate::report::health::Health;
@@ -64,8 +65,8 @@ pub struct Controller<A, S> {
     health: Arc<Health>,
     audit: Option<Audit>,
     started: Instant,
-    /// Time of the last successful token scan. None until the first one.
-    last_token_scan: Option<Instant>,
+    /// Schedule of the scans for orphaned attempt tokens.
+    token_scans: TokenScans,
     /// Whether a job may have ended since the last job listing started.
     job_exit_signaled: Arc<AtomicBool>,
     /// Start time of the last poll.
@@ -118,6 +119,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
             lost_locks: 0,
             refusal_log: RefusalLog::default(),
             owner_names: Arc::default(),
+            token_scans: TokenScans::new(settings.poll_interval),
             poll_schedule: PollSchedule::new(settings.poll_interval, settings.min_poll_interval),
             runner: TaskRunner {
                 api,
@@ -130,7 +132,6 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
             health,
             audit,
             started: Instant::now(),
-            last_token_scan: None,
             job_exit_signaled: Arc::default(),
             poll_began: Instant::now(),
             late_listing: None,

@@ -27,10 +27,6 @@ use crate::scheduler::{Scheduler, SchedulerError};
 /// Maximum time a poll waits for the job listing, and then for the scheduler's upkeep, before it
 /// reads the API. The records should be younger than the listing.
 const LISTING_WAIT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Interval between two scans for orphaned attempt tokens. A token is orphaned, for instance, when
-/// the answer to its mint request was lost.
-const TOKEN_SCAN_INTERVAL: Duration = Duration::from_secs(600);
-
 /// Interval between two log lines about a refused token, at the start.
 const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(600);
 
@@ -40,7 +36,7 @@ pub(crate) type ListingReply = (MonotonicTime, Result<Vec<Job>, SchedulerError>)
 /// The first half of a poll. Jobs are listed before records are read. So when a job is missing from
 /// the listing, the record already has everything the job wrote.
 pub(crate) struct SchedulerSnapshot {
-    recovered_tokens: Option<Result<Vec<(ContainerUuid, AttemptToken)>, Error>>,
+    token_scan: Option<Result<TokenScan, Error>>,
     /// The server's limits for bulk calls, if they were fetched.
     bulk: Option<Bulk>,
     /// Whether the user of the dispatch token is an administrator, if that was fetched.
@@ -49,6 +45,16 @@ pub(crate) struct SchedulerSnapshot {
     listing: Option<ListingReply>,
     /// The job listing that is still running.
     late_listing: Option<JoinHandle<ListingReply>>,
+}
+
+/// The result of a token scan.
+struct TokenScan {
+    /// The tokens of this dispatcher that the server has.
+    tokens: Vec<(ContainerUuid, AttemptToken)>,
+    /// Duration of the scan.
+    took: Duration,
+    /// Whether it also read what the server can do.
+    server_read: bool,
 }
 
 /// The second half of a poll: the API snapshot, and the scheduler's upkeep beside it.
@@ -86,19 +92,23 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
     pub(crate) fn observe(&mut self) -> JoinHandle<SchedulerSnapshot> {
         self.poll_began = Instant::now();
         let list = self.should_list();
-        let due = self
-            .last_token_scan
-            .is_none_or(|at| at.elapsed() >= TOKEN_SCAN_INTERVAL);
+        let scan_due = self.token_scans.is_due(self.poll_began);
+        let server_read_due = self.token_scans.is_server_read_due(self.poll_began);
         let (runner, started) = (self.runner.clone(), self.started);
         tokio::spawn(async move {
-            let (mut recovered_tokens, mut bulk, mut admin) = (None, None, None);
-            if due {
-                let recovered = runner.attempts.recover().await;
-                if recovered.is_ok() {
+            let (mut token_scan, mut bulk, mut admin) = (None, None, None);
+            if scan_due {
+                let began = Instant::now();
+                let scan = runner.attempts.recover().await.map(|tokens| TokenScan {
+                    tokens,
+                    took: began.elapsed(),
+                    server_read: server_read_due,
+                });
+                if scan.is_ok() && server_read_due {
                     bulk = runner.api.bulk().await.ok();
                     admin = runner.api.can_read_all().await.ok();
                 }
-                recovered_tokens = Some(recovered);
+                token_scan = Some(scan);
             }
             let (mut listing, mut late_listing) = (None, None);
             if list {
@@ -116,7 +126,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
                 host.check(suspects).await;
             }
             SchedulerSnapshot {
-                recovered_tokens,
+                token_scan,
                 bulk,
                 admin,
                 listing,
@@ -150,30 +160,33 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
         changes: &ChangeFeed,
         api_log: &ApiLog,
     ) -> Option<JoinHandle<ApiReply>> {
-        match snapshot.recovered_tokens {
+        let is_first = !self.token_scans.has_succeeded();
+        match snapshot.token_scan {
             // Only the first token scan makes this fatal. A dispatcher that has worked must go on
             // following its jobs.
-            Some(Ok(_)) if snapshot.admin == Some(false) && self.last_token_scan.is_none() => {
+            Some(Ok(_)) if snapshot.admin == Some(false) && is_first => {
                 self.no_admin = true;
                 return None;
             }
-            Some(Ok(tokens)) => {
-                let is_first = self.last_token_scan.replace(Instant::now()).is_none();
+            Some(Ok(scan)) => {
+                self.token_scans
+                    .succeeded(Instant::now(), scan.took, scan.server_read);
                 if is_first {
-                    let tokens = tokens.len();
+                    let tokens = scan.tokens.len();
                     tracing::info!(tokens, "found attempt tokens of an earlier run");
                 }
-                self.reconciler.apply_recovered_tokens(self.now(), tokens);
+                self.reconciler
+                    .apply_recovered_tokens(self.now(), scan.tokens);
             }
             Some(Err(error)) => {
                 let is_refused = error.is_denied();
                 let error = self.with_hint(&error);
-                match self.last_token_scan {
-                    None if is_refused => self.refusal_log.log(&error),
-                    None => {
+                match is_first {
+                    true if is_refused => self.refusal_log.log(&error),
+                    true => {
                         tracing::warn!(%error, event = "token_scan_failed", "could not list the attempt tokens of an earlier run; starting no jobs before this succeeds")
                     }
-                    Some(_) => {
+                    false => {
                         tracing::warn!(%error, event = "token_scan_failed", "could not list orphaned attempt tokens; a later poll retries")
                     }
                 }
@@ -188,7 +201,9 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
         if let Some(listed) = snapshot.listing {
             self.on_listing(listed);
         }
-        self.last_token_scan?;
+        if !self.token_scans.has_succeeded() {
+            return None;
+        }
         let request = self.reconciler.next_request(self.now(), changes.drain());
         let (api, upkeep) = (self.runner.api.clone(), self.upkeep.take());
         let names = self.owner_names.clone();
@@ -302,7 +317,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
             .refused
             .record_failure(error, Instant::now().into_std());
         // A refusal before the first successful token scan counts as persistent at once.
-        let is_persistent = is_over || self.last_token_scan.is_none();
+        let is_persistent = is_over || !self.token_scans.has_succeeded();
         let with_hint = WithHint {
             error,
             is_persistent,

@@ -7,3 +7,4 @@ pub mod api_snapshot;
 pub mod change_feed;
 pub mod owners;
 pub mod poll_schedule;
+pub mod token_scans;

@@ -127,7 +127,8 @@ impl Reconciler {
         recovered: Vec<(ContainerUuid, AttemptToken)>,
     ) {
         for (container, token) in recovered {
-            let is_known = self.tokens.matching(&container, &token.uuid).is_some();
+            let is_known = self.tokens.matching(&container, &token.uuid).is_some()
+                || self.tokens.is_disabled(&container, &token.uuid);
             // A token that is being minted now is not an orphan.
             if !is_known && !self.world.in_flight.contains(&container) {
                 self.add_orphan(container, token, now);

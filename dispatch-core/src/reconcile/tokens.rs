@@ -79,10 +79,15 @@ impl TokenStore {
         orphans.iter().find(|known| known.uuid == *token)
     }
 
+    /// Whether the container has this disabled token.
+    pub(crate) fn is_disabled(&self, container: &ContainerUuid, token: &TokenUuid) -> bool {
+        let mut disabled = self.disabled.get(container).into_iter().flatten();
+        disabled.any(|(known, _)| known.uuid == *token)
+    }
+
     /// Records that a disabled token of the container was granted the lock, if `token` is one.
     pub(crate) fn record_late_lock(&mut self, container: &ContainerUuid, token: &TokenUuid) {
-        let mut disabled = self.disabled.get(container).into_iter().flatten();
-        if disabled.any(|(known, _)| known.uuid == *token) {
+        if self.is_disabled(container, token) {
             self.locked_late.insert(token.clone());
         }
     }

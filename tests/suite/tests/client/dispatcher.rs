@@ -392,6 +392,39 @@ async fn a_left_over_token_is_ended_before_its_container_is_locked_again() {
     run.await.unwrap();
 }
 
+/// A person has made it, with the label of this dispatcher. Otherwise it could end the attempt.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_made_beside_a_running_attempt_is_revoked_and_the_attempt_goes_on() {
+    let fixture = Fixture::new().await;
+    let (_, container) = fixture.request("beside").await;
+    let scheduler = Scripted::new(SubmitBehavior::Slow(Duration::ZERO));
+    let (stop, run) = dispatch(&fixture, &scheduler);
+    wait_until(&|| scheduler.made(&container) == 1).await;
+    let new = NewToken {
+        scopes: scopes::attempt(&container, "scripted-test"),
+        expires_at: jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1),
+    };
+    let token = fixture.dispatch.create_token(&new).await.unwrap();
+    let by_hand = fixture.dispatch.with_token(token.token().unwrap());
+    let is_refused = async || {
+        let read = by_hand.container(&container).await;
+        read.is_err_and(|error| error.is_denied())
+    };
+    let limit = tokio::time::Instant::now() + STEP_TIMEOUT;
+    while !is_refused().await {
+        assert!(tokio::time::Instant::now() < limit);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    scheduler.wait_for_listings(3).await;
+    let record = fixture.user.container(&container).await.unwrap();
+    assert_eq!(
+        (record.state, record.lock_count, scheduler.made(&container)),
+        (ContainerState::Locked, 1, 1)
+    );
+    stop.cancel();
+    run.await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dispatch_token_that_is_no_admins_is_refused_at_the_start() {
     let fixture = Fixture::new().await;
