@@ -310,7 +310,7 @@ impl Shim {
         // The kernel drops a signal to the init process of a pid namespace unless it has a handler,
         // so waiting would be useless. A runtime's own process is about to report the exit.
         let is_runtime = self.spec.runtime.is_own(pid.as_raw_nonzero().get() as u32);
-        let is_ignored = || !is_runtime && alone() && !handles_term(pid);
+        let is_ignored = || !is_runtime && alone() && ignores_term(pid);
         if Instant::now() >= by || is_ignored() {
             processes.signal(Signal::KILL);
             // The kernel kills the rest of the pid namespace.
@@ -381,12 +381,38 @@ fn not_removed(dir: &std::path::Path, removed: io::Result<()>) -> Option<String>
     Some(format!("directory {dir} cannot be removed: {error}"))
 }
 
-/// Whether a process catches TERM, by the signal mask in /proc/PID/status.
-fn handles_term(pid: Pid) -> bool {
+/// Whether a process lives on after TERM and does not notice it, by its /proc/PID/status. A process
+/// that has ended ignores nothing: its end is about to be reported.
+fn ignores_term(pid: Pid) -> bool {
     let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero()));
-    let mask = status.ok().and_then(|text| {
-        let mask = text.lines().find_map(|l| l.strip_prefix("SigCgt:"))?;
-        u64::from_str_radix(mask.trim(), 16).ok()
-    });
-    mask.is_some_and(|mask| mask & (1 << (Signal::TERM.as_raw() - 1)) != 0)
+    status.is_ok_and(|status| is_alive_without_term_handler(&status))
+}
+
+fn is_alive_without_term_handler(status: &str) -> bool {
+    let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
+    let is_alive = field("State:").is_some_and(|state| !state.trim().starts_with(['Z', 'X']));
+    let caught = field("SigCgt:").and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    is_alive && caught.is_some_and(|mask| mask & (1 << (Signal::TERM.as_raw() - 1)) == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_living_process_without_a_handler_ignores_term() {
+        for (status, ignores) in [
+            ("State:\tS (sleeping)\nSigCgt:\t0000000000000000\n", true),
+            ("State:\tR (running)\nSigCgt:\t0000000000000002\n", true),
+            ("State:\tS (sleeping)\nSigCgt:\t0000000000004000\n", false),
+            ("State:\tZ (zombie)\nSigCgt:\t0000000000000000\n", false),
+            ("State:\tX (dead)\nSigCgt:\t0000000000000000\n", false),
+            ("State:\tS (sleeping)\n", false),
+            ("", false),
+        ] {
+            assert_eq!(is_alive_without_term_handler(status), ignores, "{status}");
+        }
+        let nobody = Pid::from_raw(i32::MAX).unwrap();
+        assert!(!ignores_term(nobody));
+    }
 }
