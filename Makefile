@@ -48,6 +48,7 @@ test-all: build-tests
 	DISPATCH_API_EMULATE=arvados-3 $(nextest) --profile all \
 		-E 'binary(client) | binary(faults) & test(/^api::/) & not test(/::(slurm|htcondor)$$/)'
 	cargo test -p arvados-client --doc --locked
+	$(MAKE) test-cgroup-v2
 	$(report_skipped)
 
 report_skipped = @sort -u $(SKIPPED_TESTS); echo "$$(sort -u $(SKIPPED_TESTS) | wc -l) tests were skipped"
@@ -72,6 +73,18 @@ test-slurm: deps deps-labs
 	$(build_programs)
 	SLURM_LAB_RELEASE=$(RELEASE) PATH="/opt/slurm-$(RELEASE)/usr/bin:$$PATH" \
 		$(nextest) --profile all -E 'package(suite-tests) & test(/slurm/)'
+
+# Engines with control groups of version 2, and a group that systemd delegates to an ordinary user, in a virtual machine
+# of their own: as root, on Debian. Six minutes.
+.PHONY: test-cgroup-v2
+in_virtual_machine = VIRTUAL_MACHINE_USER=scientist \
+	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=$(CURDIR)/tests/labs/virtual-machine \
+	cargo test --workspace --locked $(fail_points)
+test-cgroup-v2: deps deps-labs
+	contrib/install-deps virtual-machine
+	$(build_programs)
+	$(in_virtual_machine) --test end_to_end -- --ignored --test-threads 1 delegated_group::
+	$(in_virtual_machine) --test integration -- --test-threads 2 engine_
 
 # The units of contrib/ as they are, under a systemd of their own: as root, where systemd is installed.
 .PHONY: test-units
