@@ -179,6 +179,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
                     .apply_recovered_tokens(self.now(), scan.tokens);
             }
             Some(Err(error)) => {
+                self.token_scans.failed(Instant::now());
                 let is_refused = error.is_denied();
                 let error = self.with_hint(&error);
                 match is_first {
@@ -187,7 +188,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
                         tracing::warn!(%error, event = "token_scan_failed", "could not list the attempt tokens of an earlier run; starting no jobs before this succeeds")
                     }
                     false => {
-                        tracing::warn!(%error, event = "token_scan_failed", "could not list orphaned attempt tokens; a later poll retries")
+                        tracing::warn!(%error, event = "token_scan_failed", "could not list orphaned attempt tokens; a later poll tries again")
                     }
                 }
             }

@@ -22,9 +22,11 @@ const MAX_INTERVAL: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub struct TokenScans {
     poll_interval: Duration,
-    /// End of the last successful scan.
+    /// Whether a scan has succeeded.
+    has_succeeded: bool,
+    /// End of the last scan, successful or not.
     last: Option<Instant>,
-    /// Duration of that scan.
+    /// Duration of the last successful scan.
     took: Duration,
     /// Time of the last read of what the server can do.
     last_server_read: Option<Instant>,
@@ -35,6 +37,7 @@ impl TokenScans {
     pub fn new(poll_interval: Duration) -> Self {
         Self {
             poll_interval,
+            has_succeeded: false,
             last: None,
             took: Duration::ZERO,
             last_server_read: None,
@@ -43,16 +46,20 @@ impl TokenScans {
 
     /// Whether a scan has succeeded.
     pub fn has_succeeded(&self) -> bool {
-        self.last.is_some()
+        self.has_succeeded
     }
 
-    /// Whether a poll that starts now scans. After a failed scan, the next poll does.
+    /// Whether a poll that starts now scans. Each poll does before the first success. After that, a
+    /// failed scan is repeated no sooner than another: a job listing waits for the scan, also while
+    /// the server is away.
     pub fn is_due(&self, now: Instant) -> bool {
         let interval = (self.poll_interval * POLLS_PER_SCAN)
             .max(self.took.saturating_mul(MIN_INTERVAL_IN_SCANS))
             .min(MAX_INTERVAL);
-        self.last
-            .is_none_or(|at| now.duration_since(at) >= interval)
+        let is_over = self
+            .last
+            .is_none_or(|at| now.duration_since(at) >= interval);
+        !self.has_succeeded || is_over
     }
 
     /// Whether a scan that starts now also reads what the server can do: its limits for bulk calls,
@@ -64,11 +71,17 @@ impl TokenScans {
 
     /// Records a successful scan, its duration, and whether it also read what the server can do.
     pub fn succeeded(&mut self, now: Instant, took: Duration, server_read: bool) {
+        self.has_succeeded = true;
         self.last = Some(now);
         self.took = took;
         if server_read {
             self.last_server_read = Some(now);
         }
+    }
+
+    /// Records a failed scan.
+    pub fn failed(&mut self, now: Instant) {
+        self.last = Some(now);
     }
 }
 
@@ -94,6 +107,20 @@ mod tests {
             assert!(due_after(interval), "{poll} {took}");
             assert!(!due_after(interval - 0.001), "{poll} {took}");
         }
+    }
+
+    #[test]
+    fn polls_go_on_without_scans_that_fail() {
+        let mut scans = TokenScans::new(Duration::from_secs(10));
+        let now = Instant::now();
+        let at = |seconds| now + Duration::from_secs(seconds);
+        scans.failed(now);
+        assert!(scans.is_due(now) && !scans.has_succeeded());
+        scans.succeeded(at(10), Duration::ZERO, true);
+        scans.failed(at(40));
+        assert!(scans.has_succeeded());
+        assert!(!scans.is_due(at(69)));
+        assert!(scans.is_due(at(70)));
     }
 
     #[test]
