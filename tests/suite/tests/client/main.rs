@@ -4,6 +4,7 @@ mod arvados;
 mod attempts;
 mod collections;
 mod dispatcher;
+mod dispatcher_tokens;
 mod events;
 mod failures;
 mod fixture;
