@@ -140,6 +140,10 @@ pub enum CliError {
     },
     #[error("image {image} is left alone: job {job} needs it")]
     ImageInUse { image: String, job: String },
+    #[error(
+        "image {0} is not yours: another user added it. Of an administrator's, an administrator removes the name with: dispatch --admin image rm {0}"
+    )]
+    ImageOfAnother(String),
     #[error("collection {collection} is left alone: job {job} needs it")]
     CollectionInUse { collection: String, job: String },
     #[error(
@@ -182,7 +186,8 @@ impl CliError {
                 }
                 _ => Exit::Failure,
             },
-            CliError::NoServer(_) | CliError::Endpoint(_) | CliError::NotAdmin(_) => Exit::Denied,
+            CliError::NoServer(_) | CliError::Endpoint(_) => Exit::Denied,
+            CliError::NotAdmin(_) | CliError::ImageOfAnother(_) => Exit::Denied,
             CliError::State(StateError::NotUp(_)) => Exit::Denied,
             CliError::State(StateError::AlreadyUp { .. }) => Exit::AlreadyUp,
             CliError::Image(ImageError::NoFile(_)) => Exit::NotFound,

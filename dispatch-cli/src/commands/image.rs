@@ -8,10 +8,11 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::gc::FREE_SPACE;
+use super::user::shown_name;
 use crate::completion;
 use crate::error::CliError;
 use crate::image::remove::{self, Removed};
-use crate::image::{ImageError, ImageName, ImageSource, store};
+use crate::image::{ImageError, ImageName, ImageSource, share, store};
 use crate::printer::{Output, eprint_note, progress};
 use crate::session::Session;
 use crate::text::strip_control;
@@ -63,6 +64,12 @@ pub struct Add {
     /// machine]
     #[arg(long, value_name = "NAME")]
     architecture: Option<String>,
+    /// Let all users of the server use the image (for an administrator)
+    ///
+    /// On the machine of 'dispatch up', with its account, the image is stored as its
+    /// administrator's. 'dispatch --admin image rm NAME' removes it.
+    #[arg(long)]
+    all_users: bool,
 }
 
 impl Add {
@@ -81,6 +88,14 @@ pub struct List {}
 
 pub async fn run(args: Image, session: &Session, out: Output) -> Result<(), CliError> {
     match args.command {
+        ImageCommand::Add(add) if add.all_users => {
+            let session = session.as_admin()?;
+            let user = session.client.current_user().await?;
+            if !user.is_admin {
+                return Err(CliError::NotAdmin(shown_name(&user)));
+            }
+            run_add(add, &session, out).await
+        }
         ImageCommand::Add(add) => run_add(add, session, out).await,
         ImageCommand::List(_) => run_list(session, out).await,
         ImageCommand::Rm(rm) => run_rm(rm, session, out).await,
@@ -137,11 +152,15 @@ async fn run_add(args: Add, session: &Session, out: Output) -> Result<(), CliErr
     for name in &names {
         store::tag(client, name, &collection).await?;
     }
+    if args.all_users {
+        share::with_all_users(client, &collection).await?;
+    }
     let all: Vec<String> = names.iter().map(ToString::to_string).collect();
     if out.json {
         return out.json(&json!({
             "name": first.to_string(), "names": all, "image": format!("sha256:{id}"), "uuid": collection.uuid,
             "portable_data_hash": collection.portable_data_hash, "was_stored": was_there,
+            "all_users": args.all_users,
         }));
     }
     let stored = if was_there {
@@ -149,9 +168,14 @@ async fn run_add(args: Add, session: &Session, out: Output) -> Result<(), CliErr
     } else {
         ""
     };
-    eprint_note(
-        &format!("image {} {stored} is now {}", &id[..12], all.join(", ")).replace("  ", " "),
-    );
+    let whose = if args.all_users {
+        ", for all users"
+    } else {
+        ""
+    };
+    let all = all.join(", ");
+    let said = format!("image {} {stored} is now {all}{whose}", &id[..12]);
+    eprint_note(&said.replace("  ", " "));
     let pdh = collection.portable_data_hash.map(|pdh| pdh.to_string());
     out.line(&format!("{} {}", collection.uuid, pdh.unwrap_or_default()))
 }

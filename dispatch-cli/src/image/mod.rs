@@ -8,6 +8,7 @@ mod pack;
 pub mod remove;
 mod root_dir;
 mod select;
+pub mod share;
 pub mod store;
 
 use std::io;

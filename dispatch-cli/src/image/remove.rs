@@ -42,7 +42,11 @@ pub async fn remove(client: &Client, name: &ImageName) -> Result<Removed, CliErr
     )
     .await?;
     if own.is_empty() {
-        return Err(store::missing(client, &text).await);
+        let of_others = store::list(client).await?;
+        return Err(match of_others.iter().any(|image| image.has_name(name)) {
+            true => CliError::ImageOfAnother(text),
+            false => store::missing(client, &text).await,
+        });
     }
     let mut removed = Removed::Name;
     for link in &own {
@@ -123,9 +127,7 @@ pub async fn name_again(client: &Client, uuid: &str) -> Result<Option<Restored>,
         return Ok(None);
     };
     let taken = store::list(client).await?;
-    let is_taken = |image: &store::ListedImage| {
-        image.collection != uuid && (&image.name, &image.tag) == (&name.repository, &name.tag)
-    };
+    let is_taken = |image: &store::ListedImage| image.collection != uuid && image.has_name(&name);
     if taken.iter().any(is_taken) {
         return Ok(Some(Restored::NameTaken(name)));
     }

@@ -41,6 +41,12 @@ pub struct ListedImage {
     pub added: Option<Timestamp>,
 }
 
+impl ListedImage {
+    pub fn has_name(&self, name: &ImageName) -> bool {
+        (&self.name, &self.tag) == (&name.repository, &name.tag)
+    }
+}
+
 /// The owners whose links to images are believed: the user, and the system user. Anybody else can
 /// link any hash or name to a program of their own.
 async fn believed_owners(client: &Client) -> Result<[String; 2], CliError> {

@@ -1,6 +1,8 @@
 //! Several people on one server: users, their tokens, and what they see of each other.
 
-use serde_json::Value;
+use arvados_client::filter::Query;
+use arvados_client::records::Link;
+use serde_json::{Value, json};
 
 use crate::fixture::{Fixture, run};
 
@@ -175,6 +177,67 @@ async fn mistakes_about_users_are_named() {
     let eve = added.json();
     assert_eq!(eve["email"], "eve@example.org");
     assert_eq!(eve["is_admin"], false);
+}
+
+/// An ordinary user sees, uses and cannot remove an image that the administrator added for all.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_for_all_users_is_there_for_a_new_user() {
+    let fixture = Fixture::new().await;
+    let as_admin = |args: &[&str]| run(fixture.admin_command(args));
+    let ana = add_user(&fixture, "ana").await;
+    let as_ana = |args: &[&str]| run(fixture.command_with(&ana, args));
+    let root = fixture.path("root");
+    std::fs::create_dir(&root).unwrap();
+    std::fs::write(root.join("tool"), "not run in these tests").unwrap();
+    let root = root.to_str().unwrap();
+    let submit = ["--json", "submit", "--image", "tool", "--", "tool"];
+
+    as_admin(&["image", "add", "tool", root]).await.ok();
+    assert_eq!(as_ana(&["--json", "image", "list"]).await.json(), json!([]));
+    as_ana(&submit).await.says(3, &["no image", "tool"]);
+    // The same image once more, and once more again: it is shared, and only once.
+    let share = ["--json", "image", "add", "--all-users", "tool", root];
+    let stored = as_admin(&share).await.json();
+    assert_eq!(
+        (&stored["was_stored"], &stored["all_users"]),
+        (&json!(true), &json!(true))
+    );
+    as_admin(&share).await.json();
+    let shown = as_admin(&["image", "add", "--all-users", "tool", root]).await;
+    assert!(
+        shown.err.contains("is now tool:latest, for all users"),
+        "{shown:?}"
+    );
+    let links = Query::new().filter("link_class", "=", "permission");
+    let links = links.filter("head_uuid", "=", stored["uuid"].as_str().unwrap());
+    let links = fixture
+        .dispatch
+        .page::<Link>("links", &links)
+        .await
+        .unwrap();
+    assert_eq!(links.items.len(), 1, "{links:?}");
+
+    let seen = as_ana(&["--json", "image", "list"]).await.json();
+    assert_eq!(seen[0]["collection"], stored["uuid"], "{seen}");
+    let job = as_ana(&submit).await.json();
+    let shown = as_ana(&["--json", "show", job["uuid"].as_str().unwrap()])
+        .await
+        .json();
+    let used = &shown["container"]["container_image"];
+    assert_eq!(used, &stored["portable_data_hash"], "{shown}");
+
+    let removed = as_ana(&["image", "rm", "tool"]).await;
+    removed.says(
+        4,
+        &[
+            "tool:latest is not yours",
+            "dispatch --admin image rm tool:latest",
+        ],
+    );
+    let shared = as_ana(&["image", "add", "--all-users", "mine", root]).await;
+    shared.says(4, &["only an administrator", "ana"]);
+    let seen = as_ana(&["--json", "image", "list"]).await.json();
+    assert_eq!(seen.as_array().unwrap().len(), 1, "{seen}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
