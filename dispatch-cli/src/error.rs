@@ -77,6 +77,10 @@ pub enum CliError {
     #[error("there is no job {0}; see them with: dispatch list --all")]
     NoJob(String),
     #[error(
+        "you have no job with the name {0:?}; see the names of yours with: dispatch list --all"
+    )]
+    NoJobNamed(String),
+    #[error(
         "there is no job {0}, and nothing was done to the others; see them with: dispatch list --all"
     )]
     NoJobAmong(String),
@@ -99,7 +103,7 @@ pub enum CliError {
     )]
     NoPath { collection: String, path: String },
     #[error(
-        "{0} does not exist on this machine, and is no collection uuid or portable data hash; for the output of a job, take its uuid from: dispatch show ID"
+        "{0} does not exist on this machine, and is neither a job of yours nor the uuid or portable data hash of a collection"
     )]
     NoFile(PathBuf),
     #[error("collection {collection} is image {image}: remove it with: dispatch image rm {image}")]
@@ -192,6 +196,7 @@ impl CliError {
             CliError::State(StateError::AlreadyUp { .. }) => Exit::AlreadyUp,
             CliError::Image(ImageError::NoFile(_)) => Exit::NotFound,
             CliError::NoJob(_)
+            | CliError::NoJobNamed(_)
             | CliError::NoJobAmong(_)
             | CliError::NoUser(_)
             | CliError::NoToken(_)

@@ -13,7 +13,7 @@ const INPUTS: &str = "/input";
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InputSpecError {
     #[error(
-        "{0:?} is not an input: write NAME=COLLECTION, NAME=COLLECTION:PATH, NAME=FILE or NAME=DIRECTORY"
+        "{0:?} is not an input: write NAME=JOB, NAME=COLLECTION, either with :PATH, NAME=FILE or NAME=DIRECTORY"
     )]
     NoEquals(String),
     #[error(

@@ -6,6 +6,7 @@ use std::fmt;
 use std::time::Duration;
 
 use arvados_client::Client;
+use arvados_client::records::ContainerRequest;
 use serde::{Deserialize, Serialize};
 
 use crate::job::Job;
@@ -34,6 +35,18 @@ pub struct Resources {
 }
 
 impl Resources {
+    /// What a job takes of its machine.
+    pub fn of_request(request: &ContainerRequest) -> Self {
+        let needs = &request.runtime_constraints;
+        let capacities = request.mounts.values().map(|mount| mount.capacity);
+        Self {
+            cpus: needs.vcpus.into(),
+            ram: needs.ram,
+            scratch: capacities.fold(0, u64::saturating_add),
+            gpus: needs.gpu.device_count.into(),
+        }
+    }
+
     /// Whether a job with these requests fits if nothing else runs.
     pub fn can_hold(self, job: Self) -> bool {
         let (has, wants) = (self, job);

@@ -114,7 +114,7 @@ impl Selection {
         }
     }
 
-    /// Finds the jobs. An id without a job is an error; no job of a kind is none.
+    /// Finds the jobs. An id or a name without a job is an error; no job of a kind is none.
     pub async fn find(&self, client: &Client, scope: Scope) -> Result<Vec<Job>, CliError> {
         let mut found = Vec::new();
         for span in &self.jobs {
@@ -136,22 +136,32 @@ impl Selection {
             }
             found = self.by_kind(client, scope).await?;
             if found.is_empty() {
-                let ended = match scope {
-                    Scope::Open if self.name.is_some() => {
-                        self.by_kind(client, Scope::Any).await?.len() as u64
-                    }
-                    _ => 0,
-                };
-                eprint_note(&match ended {
-                    0 => "no such jobs".to_owned(),
-                    1 => "the only such job has ended".to_owned(),
-                    ended => format!("the {ended} such jobs have ended"),
-                });
+                self.say_none(client, scope).await?;
             }
         }
         let mut seen = HashSet::new();
         found.retain(|job| seen.insert(job.request.uuid.clone()));
         Ok(found)
+    }
+
+    /// Says why no job was found. A name that no job has is an error: it may be misspelt.
+    async fn say_none(&self, client: &Client, scope: Scope) -> Result<(), CliError> {
+        let mut ended = 0;
+        if let Some(name) = &self.name {
+            let named = jobs::own(client, Query::new().like("name", name)).await?;
+            if named.is_empty() {
+                return Err(CliError::NoJobNamed(name.clone()));
+            }
+            if scope == Scope::Open {
+                ended = self.by_kind(client, Scope::Any).await?.len();
+            }
+        }
+        eprint_note(&match ended {
+            0 => "no such jobs".to_owned(),
+            1 => "the only such job has ended".to_owned(),
+            ended => format!("the {ended} such jobs have ended"),
+        });
+        Ok(())
     }
 
     async fn by_kind(&self, client: &Client, scope: Scope) -> Result<Vec<Job>, CliError> {

@@ -96,9 +96,7 @@ impl WaitProgress {
                     Some(place) => format!("{place}; {}", sentence(job, reason.as_ref())),
                     None => sentence(job, reason.as_ref()),
                 };
-                let text = self.progress.prefix() + &text;
-                line.set_message(text.replace(['\n', '\t'], " "));
-                line.enable_steady_tick(DRAW_INTERVAL);
+                self.draw(line, &text);
                 // In full: the line is cut at the width of the terminal.
                 let lasting = reason.filter(|reason| reason.kind != ReasonKind::Passing);
                 if let Some(reason) = lasting {
@@ -108,6 +106,20 @@ impl WaitProgress {
             (None, Some(reason)) => self.tell(job, reason, now),
             (None, None) => {}
         }
+    }
+
+    /// Shows the last known state of the job, while the server does not answer.
+    pub fn show_outage(&self, job: &Job) {
+        if let Some(line) = &self.line {
+            let (name, state) = (job.name(), job.state().as_str());
+            self.draw(line, &format!("no answer; job {name} was {state}"));
+        }
+    }
+
+    fn draw(&self, line: &ProgressBar, text: &str) {
+        let text = self.progress.prefix() + text;
+        line.set_message(text.replace(['\n', '\t'], " "));
+        line.enable_steady_tick(DRAW_INTERVAL);
     }
 
     /// Prints a note with the reason, if it is due.

@@ -29,6 +29,11 @@ pub struct Outage {
 }
 
 impl Outage {
+    /// Whether the last reply is older than the last question.
+    pub fn lasts(&self) -> bool {
+        self.since.is_some()
+    }
+
     /// Returns a successful result, `None` during a tolerated outage, or the error that ends the
     /// wait.
     pub fn tolerate<T>(

@@ -14,7 +14,7 @@ use crate::error::CliError;
 use crate::job::{Job, JobState, RETRIED_PROPERTY};
 use crate::job_id::JobId;
 use crate::jobs;
-use crate::local_status::{self, NO_REPLY, StatusReply};
+use crate::local_status::{self, NO_REPLY, Resources, StatusReply};
 use crate::pending_reason::{self, DISPATCH_EVENT_TYPE};
 use crate::printer::Output;
 use crate::session::Session;
@@ -285,8 +285,7 @@ fn needs(job: &Job) -> String {
             format!(" and {} ({})", plural(n.into(), "GPU"), kind.join(" "))
         }
     };
-    let capacities = job.request.mounts.values().map(|mount| mount.capacity);
-    let scratch = match capacities.fold(0, u64::saturating_add) {
+    let scratch = match Resources::of_request(&job.request).scratch {
         0 => String::new(),
         bytes => format!(", {} scratch", format_size(bytes)),
     };

@@ -130,6 +130,9 @@ pub async fn run(args: Gc, session: &Session, out: Output) -> Result<(), CliErro
     let trash = plural(total.kept_trash, "collection");
     match (total.kept_trash, args.empty_trash) {
         (0, _) => {}
+        (_, true) if args.older_than.is_zero() => {
+            eprint_note(&format!("{trash} in the trash, needed by a job"));
+        }
         (_, true) => {
             let age = format_duration(args.older_than);
             eprint_note(&format!(

@@ -13,8 +13,9 @@ use crate::completion;
 use crate::download;
 use crate::error::CliError;
 use crate::input_spec::CollectionSpec;
-use crate::job::{Job, JobState};
+use crate::job::Job;
 use crate::job_id::JobId;
+use crate::job_output;
 use crate::jobs;
 use crate::printer::{Output, eprint_note, progress};
 use crate::selection::JobSpan;
@@ -93,7 +94,7 @@ async fn get_range(
     for job in found {
         let dir = args.dir.join(job.name());
         let fetched = async {
-            let stored = collection::open(&session.client, &output(&job)?).await?;
+            let stored = collection::open(&session.client, &job_output::collection(&job)?).await?;
             let fetched = fetch(args, &stored, &stored.tree, &dir, session).await?;
             Ok::<_, CliError>((stored, fetched))
         };
@@ -219,30 +220,10 @@ async fn locate(what: &str, session: &Session) -> Result<Located, CliError> {
     let (id, path) = what.split_once(':').unwrap_or((what, ""));
     let id = JobId::or_name(id).map_err(|_| CliError::NoJob(what.to_owned()))?;
     let job = jobs::find(client, &id).await?;
-    let output = output(&job)?;
+    let output = job_output::collection(&job)?;
     Ok(Located {
         stored: collection::open(client, &output).await?,
         path: path.to_owned(),
         job: Some(job),
     })
-}
-
-fn output(job: &Job) -> Result<String, CliError> {
-    let content = job.container.as_ref().and_then(|c| c.output.as_ref());
-    let own = job.request.output_uuid.as_ref().map(ToString::to_string);
-    if let Some(output) = own.or_else(|| content.map(ToString::to_string)) {
-        return Ok(output);
-    }
-    let name = job.name();
-    let why = match (job.state(), job.error()) {
-        (JobState::Cancelled, Some(error)) => format!("it was cancelled: {}", strip_control(error)),
-        (JobState::Cancelled, None) => "it was cancelled".to_owned(),
-        (JobState::Complete, _) => "none was saved".to_owned(),
-        (JobState::Held, _) => "it is on hold (priority 0) and never ran".to_owned(),
-        (state, _) => format!(
-            "it is {}; wait for it with: dispatch wait {name}",
-            state.as_str()
-        ),
-    };
-    Err(CliError::NoOutput { job: name, why })
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::job::{HELD_PRIORITY_PROPERTY, Job, JobState};
-use crate::job_request::DEFAULT_PRIORITY;
+use crate::job_flags::DEFAULT_PRIORITY;
 use crate::jobs;
 use crate::printer::{Output, eprint_note};
 use crate::selection::{Scope, Selection};

@@ -18,8 +18,9 @@ const MAX_SENTENCES: usize = 20;
 
 /// Stop jobs, wherever they are: queued, being started, or running
 ///
-/// Sets the priority to 0. A running job gets SIGTERM first, and SIGKILL if it does not end. Its
-/// output is not saved.
+/// Sets the priority to 0. A running job gets SIGTERM first, and SIGKILL if it does not end within
+/// 10 seconds, or as long as the site gives it (--stop-grace of crunch-run). Its output is not
+/// saved.
 #[derive(Debug, Args)]
 pub struct Kill {
     #[command(flatten)]

@@ -5,11 +5,13 @@ use arvados_client::client::Call;
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::submit;
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::image::ImageName;
 use crate::image::store::{self, ListedImage};
 use crate::job::{Job, JobState, RETRIED_PROPERTY, RETRY_OF_PROPERTY};
+use crate::job_flags::DEFAULT_PRIORITY;
 use crate::job_request;
 use crate::jobs;
 use crate::printer::{Output, eprint_note};
@@ -96,12 +98,12 @@ pub async fn run(args: Retry, session: &Session, out: Output) -> Result<Exit, Cl
             ));
         }
         job_request::announce(&new, out)?;
+        submit::warn_if_impossible(&new, session).await;
     }
     args.selection.sum_up(left_alone);
     Ok(exit)
 }
 
-/// The attributes of a request that does the same.
 /// The image of the new request: that of the old job's container, by the old name if this is its
 /// name still, or if nothing else is left of it.
 async fn image_of(client: &Client, job: &Job, images: &[ListedImage]) -> Result<String, CliError> {
@@ -131,6 +133,7 @@ async fn image_of(client: &Client, job: &Job, images: &[ListedImage]) -> Result<
     }
 }
 
+/// The attributes of a request that does the same.
 fn copy(old: &Value) -> Value {
     let mut new = json!({"state": "Committed", "use_existing": false});
     for key in COPIED {
@@ -141,7 +144,7 @@ fn copy(old: &Value) -> Value {
         }
     }
     let priority = old["priority"].as_i64().filter(|priority| *priority > 0);
-    new["priority"] = json!(priority.unwrap_or(job_request::DEFAULT_PRIORITY.into()));
+    new["priority"] = json!(priority.unwrap_or(DEFAULT_PRIORITY.into()));
     // A dispatcher raises it after evictions, and lowers it if no other attempt can succeed.
     let attempts = old["container_count_max"].as_u64().unwrap_or(MAX_ATTEMPTS);
     new["container_count_max"] = json!(attempts.clamp(1, MAX_ATTEMPTS));

@@ -6,7 +6,8 @@ use super::wait;
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::job::Job;
-use crate::job_request::{self, JobFlags};
+use crate::job_flags::JobFlags;
+use crate::job_request;
 use crate::local_status::{self, Resources, StatusReply};
 use crate::printer::{Output, eprint_note};
 use crate::session::Session;
@@ -35,14 +36,14 @@ pub struct Submit {
 
 /// Prints a note if the machine of a local `dispatch up` is too small for the job. A job that is
 /// waited for has the dispatcher's own words.
-async fn warn_if_impossible(flags: &JobFlags, job: &Job, session: &Session) {
+pub async fn warn_if_impossible(job: &Job, session: &Session) {
     let StatusReply::Reply(status) = local_status::fetch(session).await else {
         return;
     };
     let Some(capacity) = status.capacity else {
         return;
     };
-    let (name, wants) = (job.name(), flags.resources());
+    let (name, wants) = (job.name(), Resources::of_request(&job.request));
     let without_scratch = Resources {
         scratch: 0,
         ..wants
@@ -70,7 +71,7 @@ pub async fn run(args: Submit, session: &Session, out: Output) -> Result<Exit, C
     let job = job_request::submit(&args.job, session).await?;
     let Some(mut watch) = watch else {
         job_request::announce(&job, out)?;
-        warn_if_impossible(&args.job, &job, session).await;
+        warn_if_impossible(&job, session).await;
         return Ok(Exit::Ok);
     };
     if !out.json {

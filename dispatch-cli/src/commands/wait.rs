@@ -115,7 +115,10 @@ async fn until_over(
         if is_known && job.verdict().is_some() {
             return Ok((job, None));
         }
-        progress.show(session, &job, Instant::now()).await;
+        match outage.lasts() {
+            true => progress.show_outage(&job),
+            false => progress.show(session, &job, Instant::now()).await,
+        }
         let uuids: Vec<String> = job.uuids().map(str::to_owned).collect();
         let pause = async {
             let change = watch.wait_for_change(&uuids);

@@ -192,8 +192,16 @@ async fn jobs_of_a_kind_that_are_left_alone_are_counted() {
     for command in ["hold", "release", "kill"] {
         let none = fixture.run(&[command, "--name", "a"]).await;
         assert!(none.err.contains("the only such job has ended"), "{none:?}");
+        let none = fixture
+            .run(&[command, "--name", "a", "--since", "1s", "--failed"])
+            .await;
+        assert_eq!(none.code, 0, "{none:?}");
+    }
+    // A name that no job has may be misspelt: no script goes on after it.
+    let status_of = |command| if command == "wait" { 125 } else { 3 };
+    for command in ["wait", "hold", "release", "kill", "retry", "rm"] {
         let none = fixture.run(&[command, "--name", "b"]).await;
-        assert!(none.err.starts_with("no such jobs"), "{none:?}");
+        none.says(status_of(command), &["no job with the name \"b\""]);
     }
     fixture.submit("a").await;
     for (command, done) in [("retry", "once more as job 3"), ("rm", "2 jobs removed")] {

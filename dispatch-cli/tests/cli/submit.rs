@@ -122,6 +122,61 @@ async fn inputs_are_collections_or_uploaded() {
     assert_eq!(listed, json!([{"path": "sub/two.txt", "size": 3}]));
 }
 
+/// The number or uuid of a job means its output, unless a file here has that name.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_input_is_the_output_of_a_job() {
+    let fixture = Fixture::with_image().await;
+    let submit = async |more: &[&str]| {
+        let start = ["--json", "submit", "--image", "tool"];
+        fixture
+            .run(&[&start[..], more, &["--", "tool"]].concat())
+            .await
+    };
+    let first = fixture.submit("first").await;
+    let early = submit(&["--input", "a=1"]).await;
+    early.says(3, &["job 1 has no output", "dispatch wait 1"]);
+    fixture.start(&first).await;
+    fixture.finish(&first, 0, &[("dir/file", "x")], &[]).await;
+    let (part, all) = ("a=1:dir", format!("b={}", first.uuid));
+    let used = ["--input", part, "--input", &all, "--stdin", "1:dir/file"];
+    let made = submit(&used).await.json();
+    let shown = fixture
+        .run(&["--json", "show", made["uuid"].as_str().unwrap()])
+        .await
+        .json();
+    let mounts = &shown["request"]["mounts"];
+    let stored = fixture.store(&[("dir/file", "x")]).await;
+    for (mount, path) in [
+        ("/input/a", json!("dir")),
+        ("/input/b", json!("")),
+        ("stdin", json!("dir/file")),
+    ] {
+        assert_eq!(
+            mounts[mount]["portable_data_hash"], stored,
+            "{mount}: {mounts}"
+        );
+        assert_eq!(
+            mounts[mount]["path"].as_str().unwrap_or(""),
+            path,
+            "{mount}"
+        );
+    }
+    let whole = submit(&["--stdin", "1"]).await;
+    whole.says(1, &["1 is a directory where one file is needed"]);
+    let missing = submit(&["--input", "a=1:nothing"]).await;
+    missing.says(3, &["there is no \"nothing\""]);
+    submit(&["--input", "a=99"])
+        .await
+        .says(3, &["99 does not exist on this machine"]);
+    std::fs::write(fixture.path("1"), "a file here").unwrap();
+    let made = submit(&["--input", "a=1"]).await.json();
+    let shown = fixture
+        .run(&["--json", "show", made["uuid"].as_str().unwrap()])
+        .await
+        .json();
+    assert_eq!(shown["request"]["mounts"]["/input/a"]["path"], "1");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn no_collection_is_given_a_name_that_servers_refuse() {
     let fixture = Fixture::with_image().await;

@@ -261,6 +261,35 @@ fn the_place_in_the_queue_is_shown() {
     up.kill("1");
 }
 
+/// While the server does not answer, the line does not say that the job runs.
+#[test]
+fn the_line_of_an_outage_has_the_last_known_state() {
+    let up = Up::start();
+    up.add_image();
+    let job = up.submit("1", "sleep 100000");
+    up.wait_until_running(&job);
+    let log = up.dir.path().join("terminal-80");
+    let shown = || std::fs::read_to_string(&log).unwrap_or_default();
+    let record = up.record();
+    let mut children = record["children"].as_array().unwrap().iter();
+    let server = children.find(|child| child["name"] == "dispatch-api");
+    let server = server.unwrap()["pid"].as_i64().unwrap();
+    let server = Pid::from_raw(server as i32).unwrap();
+    let (code, all) = std::thread::scope(|scope| {
+        let waiting =
+            scope.spawn(|| on_terminal(&up, 80, "wait 1", "no answer; job 1 was Running"));
+        wait_for("the line", STEP_TIMEOUT, || {
+            shown().contains("job 1 is Running").then_some(())
+        });
+        kill_process(server, Signal::STOP).unwrap();
+        let ended = waiting.join();
+        kill_process(server, Signal::CONT).unwrap();
+        ended.unwrap()
+    });
+    assert!(code == 130 && all.contains("still waiting"), "{code} {all}");
+    up.kill(&job);
+}
+
 /// A job that may not pass another one names it as people know it.
 #[test]
 fn who_is_next_is_named_by_its_number() {
