@@ -5,7 +5,6 @@
 
 use std::time::Duration;
 
-use arvados_client::records::ContainerState;
 use arvados_client::{ContainerUuid, Error, TokenUuid};
 use tokio::time::timeout;
 
@@ -17,9 +16,7 @@ use crate::model::outcome::Outcome;
 use crate::model::task::{AttemptDirAction, AttemptEnd, OrphanToken};
 use crate::scheduler::{Scheduler, StillInUse};
 
-/// Text in the error of a container that crunch-run stopped on request.
-const STOPPED_BY_SIGNAL: &str = "stopped on request (signal";
-/// Timeout of a query for the end of a container or job, to the API server or the scheduler.
+/// Timeout of a query for the end of a container to the API server.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why cleanup of an ended attempt failed.
@@ -67,7 +64,7 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             return result;
         };
         // The description is only for people. No program depends on it.
-        let mut how = match description {
+        let how = match description {
             Some(description) => description,
             None => match timeout(QUERY_TIMEOUT, self.api.record(None, &container)).await {
                 Ok(Ok(ListedRecord::Parsed(record))) => record.end(),
@@ -78,16 +75,6 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
                 _ => state.to_string(),
             },
         };
-        // crunch-run received a signal, but it cannot tell the sender. The scheduler may know the
-        // reason.
-        if state == ContainerState::Cancelled && how.contains(STOPPED_BY_SIGNAL) {
-            let query = self.scheduler.job_exit(&container, &attempt);
-            if let Ok(exit) = timeout(QUERY_TIMEOUT, query).await
-                && !exit.reason.is_empty()
-            {
-                how = format!("{how}; {}", exit.reason);
-            }
-        }
         result.events.insert(0, Decision::Ended { container, how });
         result
     }
