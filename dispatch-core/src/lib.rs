@@ -25,7 +25,7 @@ pub use act::attempt_tokens::TokenMode;
 pub use api::Api;
 pub use config::settings::Settings;
 pub use controller::Controller;
-pub use model::container_view::JobPresence;
+pub use model::job_presence::JobPresence;
 pub use model::reason::Reason;
 pub use model::world::World;
 pub use plan::{Action, Policy, plan};

@@ -4,6 +4,7 @@ mod commands;
 mod control;
 mod error;
 mod flags;
+mod job_comment;
 mod preflight;
 pub mod query;
 mod scheduler;

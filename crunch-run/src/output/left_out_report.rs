@@ -24,12 +24,12 @@ pub enum BadEntries {
 
 /// Entries that are not in the output.
 #[derive(Debug, Default)]
-pub struct LeftOut {
+pub struct LeftOutReport {
     sentences: Vec<String>,
     count: usize,
 }
 
-impl LeftOut {
+impl LeftOutReport {
     pub fn add(&mut self, sentence: impl FnOnce() -> String) {
         self.count += 1;
         if self.sentences.len() < MAX_IN_FULL {
@@ -103,11 +103,11 @@ mod tests {
 
     #[test]
     fn many_entries_become_a_number() {
-        let mut left_out = LeftOut::default();
+        let mut left_out = LeftOutReport::default();
         for i in 0..MAX_IN_FULL {
             left_out.add(|| format!("{i}"));
         }
-        let mut more = LeftOut::default();
+        let mut more = LeftOutReport::default();
         for i in 0..MAX_IN_FULL + 7 {
             more.add(|| format!("{i}"));
         }

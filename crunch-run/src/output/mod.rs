@@ -8,7 +8,7 @@ mod collections;
 mod error;
 mod glob;
 mod host_fs;
-mod left_out;
+mod left_out_report;
 mod pattern;
 mod remote;
 mod resolve;
@@ -22,7 +22,7 @@ use arvados_client::records::{Container, MountKind};
 
 pub use error::OutputError;
 pub use glob::Globs;
-pub use left_out::{BadEntries, LeftOut};
+pub use left_out_report::{BadEntries, LeftOutReport};
 
 use self::collections::MountedCollections;
 use crate::inputs::{ContainerPath, Progress, Staged};
@@ -32,7 +32,7 @@ use crate::inputs::{ContainerPath, Progress, Staged};
 pub struct Captured {
     pub manifest: Manifest,
     /// Entries that are not in it.
-    pub left_out: LeftOut,
+    pub left_out: LeftOutReport,
     /// Remarks about mounts and patterns, for the log.
     pub remarks: Vec<String>,
 }

@@ -11,7 +11,7 @@ use arvados_client::manifest::FileTree;
 use super::error::OutputError;
 use super::glob::Globs;
 use super::host_fs::{self, FileStat};
-use super::left_out::{BadEntries, LeftOut};
+use super::left_out_report::{BadEntries, LeftOutReport};
 use super::resolve::{self, ContainerFs, HostPath, Lookup, Node};
 use crate::inputs::{ContainerPath, MountTable};
 
@@ -36,7 +36,7 @@ pub struct OutputPlan {
     pub empty: Vec<String>,
     /// Directories that exist, whatever else is in them.
     pub directories: Vec<String>,
-    pub left_out: LeftOut,
+    pub left_out: LeftOutReport,
     /// Remarks about mounts that are not in the output.
     pub remarks: Vec<String>,
     /// Indices of files that are not to be uploaded.

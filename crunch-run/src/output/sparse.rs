@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::error::OutputError;
 use super::host_fs;
-use super::left_out::BadEntries;
+use super::left_out_report::BadEntries;
 use super::scan::OutputPlan;
 
 /// Maximum size of all holes that are saved as zeros, in bytes.

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use super::error::OutputError;
 use super::host_fs;
-use super::left_out::{BadEntries, LeftOut};
+use super::left_out_report::{BadEntries, LeftOutReport};
 use super::scan::{LocalFile, OutputPlan};
 use crate::inputs::Progress;
 
@@ -37,7 +37,7 @@ pub async fn upload<S: BlockStore + Clone + 'static>(
     keep: S,
     bad_entries: BadEntries,
     progress: &(dyn Fn(Progress) + Send + Sync),
-) -> Result<(Manifest, LeftOut), OutputError> {
+) -> Result<(Manifest, LeftOutReport), OutputError> {
     let files = plan.files.iter().enumerate();
     let files = files.filter(|(index, _)| !plan.skipped.contains(index));
     let total = files.map(|(_, file)| file.size).sum();
@@ -87,8 +87,8 @@ fn read_all<'a>(
     files: impl Iterator<Item = (usize, &'a LocalFile)>,
     sender: &mpsc::Sender<Piece>,
     bad_entries: BadEntries,
-) -> Result<LeftOut, OutputError> {
-    let mut left_out = LeftOut::default();
+) -> Result<LeftOutReport, OutputError> {
+    let mut left_out = LeftOutReport::default();
     let mut buffer = vec![0; READ_SIZE];
     for (index, file) in files {
         let failed = |source| OutputError::Read {
@@ -150,7 +150,7 @@ fn assemble(
     plan: &OutputPlan,
     paths: &[String],
     stored: &Manifest,
-    left_out: &mut LeftOut,
+    left_out: &mut LeftOutReport,
 ) -> Result<Manifest, OutputError> {
     let tree = stored.tree();
     let mut output = ManifestBuilder::new();

@@ -8,7 +8,7 @@ use dispatch_core::scheduler::{ExitCause, JobExit, SchedulerError, Uncertainty};
 
 use crate::condor::Condor;
 use crate::query::condor_q::JobAd;
-use crate::query::job_exit;
+use crate::query::exit_record;
 use crate::submit::description::{ATTEMPT_ATTRIBUTE, CONTAINER_ATTRIBUTE};
 
 /// Maximum number of `condor_history` queries for one exit.
@@ -48,7 +48,7 @@ impl Condor {
         let output_says_undelivered = tail.is_undelivered();
         let mut doubt = None;
         let (reason, ad) = match history.map(|ads| ads.into_iter().next()) {
-            Ok(Some(ad)) => (job_exit::describe_exit(&ad), Some(ad)),
+            Ok(Some(ad)) => (exit_record::describe_exit(&ad), Some(ad)),
             Ok(None) => {
                 doubt = unread.map(Uncertainty::ResultsUnknown);
                 let rejection = self.rejections.message_for(container, attempt);
@@ -64,7 +64,7 @@ impl Condor {
             }
         };
         let cause = match &ad {
-            Some(ad) => job_exit::cause(ad),
+            Some(ad) => exit_record::cause(ad),
             None => ExitCause::of_status_line(tail.status_line.as_ref()),
         };
         JobExit {
@@ -74,10 +74,10 @@ impl Condor {
             status_line: tail.status_line,
             node: ad.as_ref().and_then(JobAd::node),
             uncertainty: doubt,
-            never_started: ad.as_ref().is_some_and(job_exit::never_started),
+            never_started: ad.as_ref().is_some_and(exit_record::never_started),
             undelivered: ad
                 .as_ref()
-                .map_or(output_says_undelivered, job_exit::is_undelivered),
+                .map_or(output_says_undelivered, exit_record::is_undelivered),
             log_dir: None,
         }
     }

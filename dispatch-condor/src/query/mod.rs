@@ -3,7 +3,7 @@
 pub mod better_analyze;
 pub mod condor_q;
 pub mod exit_query;
-pub mod job_exit;
+pub mod exit_record;
 pub mod match_analysis;
 pub mod pending_reason;
 pub mod queue;

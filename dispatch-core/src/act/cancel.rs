@@ -155,7 +155,7 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
     ) -> Result<Option<CancelKind>, HolderError> {
         match cause {
             ExitCause::Evicted(eviction) => {
-                let counts = !self.allow_retry(container, token).await?;
+                let counts = !self.grant_extra_attempt(container, token).await?;
                 Ok(Some(CancelKind::Evicted { eviction, counts }))
             }
             ExitCause::Limit => {

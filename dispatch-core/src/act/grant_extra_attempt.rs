@@ -45,7 +45,7 @@ fn raised(requests: &[RequestAttempts], recorded: &Limits, max_evictions: u32) -
 
 impl<A: Api, S: Scheduler> TaskRunner<A, S> {
     /// Raises the limits. Returns whether the container does not count for any of its requests.
-    pub(super) async fn allow_retry(
+    pub(super) async fn grant_extra_attempt(
         &self,
         container: &ContainerUuid,
         by: &AttemptToken,

@@ -1,10 +1,10 @@
 //! Runs tasks: calls to API server and scheduler. [`runner`] has the entry point.
 
-mod allow_retry;
 pub mod attempt_tokens;
 mod cancel;
 pub mod crash_log;
 pub mod end_attempt;
+mod grant_extra_attempt;
 mod holder;
 pub mod lock;
 mod permanent_failure;

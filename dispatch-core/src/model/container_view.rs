@@ -11,20 +11,8 @@ use std::iter::Peekable;
 use arvados_client::ContainerUuid;
 
 use crate::model::world::{
-    Attempt, Job, JobListing, MonotonicTime, ObservedContainer, PendingSince, Phase, World,
+    Attempt, Job, JobListing, MonotonicTime, ObservedContainer, PendingSince, World,
 };
-
-/// Presence of a container's job, as far as the scheduler's listings prove it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum JobPresence<'a> {
-    /// The newest listing shows the job.
-    Present(&'a Job),
-    /// Two complete listings do not show the job. Both began after the last moment at which it
-    /// could have been submitted.
-    Absent,
-    /// The listings prove neither presence nor absence.
-    Unknown,
-}
 
 /// The state of one container, without its record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,9 +31,9 @@ pub struct ContainerView<'a> {
     /// The reason for which the container's job is pending.
     pub pending: Option<&'a PendingSince>,
     /// Start of the newest complete listing and the container's jobs in it, ended ones included.
-    newest: Option<(MonotonicTime, &'a [Job])>,
+    pub(super) newest: Option<(MonotonicTime, &'a [Job])>,
     /// The same for the complete listing before the newest.
-    previous: Option<(MonotonicTime, &'a [Job])>,
+    pub(super) previous: Option<(MonotonicTime, &'a [Job])>,
 }
 
 impl<'a> ContainerView<'a> {
@@ -109,32 +97,10 @@ impl<'a> ContainerView<'a> {
     pub fn listed(&self) -> Option<MonotonicTime> {
         self.newest.map(|(began, _)| began)
     }
-
-    /// Presence of the container's job. `Unknown` must never be treated as `Absent`.
-    pub fn presence(&self) -> JobPresence<'a> {
-        let (Some(newest), previous) = (self.newest, self.previous) else {
-            return JobPresence::Unknown;
-        };
-        if let Some(job) = live(newest.1).next() {
-            return JobPresence::Present(job);
-        }
-        let since = match self.attempt.map(|attempt| attempt.phase) {
-            Some(Phase::Submitted(at) | Phase::Adopted(at) | Phase::LockUnknown(at)) => at,
-            // The attempt is not submitted yet, so no listing can prove anything about its job.
-            Some(Phase::Locked | Phase::Submitting) => return JobPresence::Unknown,
-            Some(Phase::Revoking | Phase::Undelivered(_)) | None => MonotonicTime::default(),
-        };
-        let lacks_job = |(began, jobs): (MonotonicTime, &'a [Job])| {
-            began > since && live(jobs).next().is_none()
-        };
-        match previous {
-            Some(previous) if lacks_job(previous) && lacks_job(newest) => JobPresence::Absent,
-            _ => JobPresence::Unknown,
-        }
-    }
 }
 
-fn live(jobs: &[Job]) -> impl Iterator<Item = &Job> {
+/// Those of the jobs that have not ended.
+pub(super) fn live(jobs: &[Job]) -> impl Iterator<Item = &Job> {
     jobs.iter().filter(|job| !job.ended)
 }
 

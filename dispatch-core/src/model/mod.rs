@@ -6,6 +6,7 @@ pub mod container_view;
 pub mod decision;
 pub mod exit_cause;
 pub mod instance_types;
+pub mod job_presence;
 pub mod outcome;
 pub mod owner;
 pub mod reason;

@@ -14,7 +14,7 @@ const MAX_PAGES: u64 = 64;
 
 /// The containers that may start as soon as there is room, highest priority first. Containers that
 /// must wait for another reason are left out, so that they do not block others.
-pub fn start_candidates(world: &World, policy: &Policy) -> Vec<Candidate> {
+pub fn admission_candidates(world: &World, policy: &Policy) -> Vec<Candidate> {
     let queue = start_order::startable(world, policy, |_, _| true);
     queue.into_iter().map(candidate).collect()
 }
@@ -114,10 +114,10 @@ mod tests {
         world
             .retry_at
             .insert(uuid(7), MonotonicTime(Duration::from_secs(11)));
-        assert_eq!(numbers(&start_candidates(&world, &POLICY)), [2, 1]);
+        assert_eq!(numbers(&admission_candidates(&world, &POLICY)), [2, 1]);
         assert_eq!(numbers(&in_transit(&world)), [4, 5]);
         world.now = MonotonicTime(Duration::from_secs(11));
-        assert_eq!(numbers(&start_candidates(&world, &POLICY)), [7, 2, 1]);
+        assert_eq!(numbers(&admission_candidates(&world, &POLICY)), [7, 2, 1]);
     }
 
     #[test]

@@ -40,7 +40,8 @@ use std::time::Duration;
 use arvados_client::records::ContainerState;
 use arvados_client::{ContainerUuid, TokenUuid};
 
-use crate::model::container_view::{ContainerView, JobPresence};
+use crate::model::container_view::ContainerView;
+use crate::model::job_presence::JobPresence;
 use crate::model::reason::Reason;
 use crate::model::world::{Job, JobId, LockHolder, MonotonicTime, ObservedContainer, Phase, World};
 
@@ -216,7 +217,7 @@ fn plan_held(
         }
         return;
     }
-    match view.presence() {
+    match view.job_presence() {
         JobPresence::Unknown => {}
         // crunch-run's last update may be newer than the record that was read.
         JobPresence::Absent if view.listed().is_none_or(|listed| known.seen < listed) => {}
@@ -325,7 +326,7 @@ fn stop_duplicates(view: ContainerView<'_>, attempt: &TokenUuid, actions: &mut V
     }
 }
 
-pub mod start_candidates;
+pub mod admission_candidates;
 mod start_order;
 #[cfg(test)]
 pub(crate) mod tests;

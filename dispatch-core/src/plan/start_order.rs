@@ -6,7 +6,8 @@ use arvados_client::ContainerUuid;
 use arvados_client::records::ContainerState;
 
 use super::{Action, Policy};
-use crate::model::container_view::{ContainerView, JobPresence};
+use crate::model::container_view::ContainerView;
+use crate::model::job_presence::JobPresence;
 use crate::model::resources::Admission;
 use crate::model::world::{LockHolder, ObservedContainer, Phase, World};
 
@@ -35,7 +36,7 @@ pub fn plan_starts(world: &World, policy: &Policy, actions: &mut Vec<Action>) {
     let queue = startable(world, policy, |known, view| {
         known.holder == LockHolder::Nobody
             && known.fit == Admission::Now
-            && view.presence() == JobPresence::Absent
+            && view.job_presence() == JobPresence::Absent
     });
     actions.extend(
         queue

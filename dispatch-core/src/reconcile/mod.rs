@@ -21,7 +21,7 @@ use crate::model::task::{Task, Unlock};
 use crate::model::world::{
     Attempt, Job, JobListing, LockHolder, MonotonicTime, ObservedContainer, Phase, World,
 };
-use crate::plan::{Policy, start_candidates};
+use crate::plan::{Policy, admission_candidates};
 
 pub mod apply_outcome;
 pub mod apply_snapshot;
@@ -39,7 +39,7 @@ pub mod stop_escalation;
 mod submit_state;
 mod task_limits;
 pub mod tasks;
-mod tokens;
+mod token_store;
 pub mod unresolved_exits;
 
 use poll_state::PollState;
@@ -47,7 +47,7 @@ use reports::Reports;
 use stop_escalation::StopEscalation;
 use submit_state::SubmitState;
 use task_limits::TaskLimits;
-use tokens::TokenStore;
+use token_store::TokenStore;
 use unresolved_exits::UnresolvedExits;
 
 /// The state of a dispatcher.
@@ -158,8 +158,8 @@ impl Reconciler {
         self.world.retry_at.retain(|_, at| *at > now);
         self.reports.retain_failures(&self.world.retry_at);
         self.cooldown_until.retain(|_, until| *until > now);
-        let waiting = start_candidates::start_candidates(&self.world, &self.policy());
-        (waiting, start_candidates::in_transit(&self.world))
+        let waiting = admission_candidates::admission_candidates(&self.world, &self.policy());
+        (waiting, admission_candidates::in_transit(&self.world))
     }
 
     /// Applies the scheduler's admission of each container in `waiting`.
@@ -171,7 +171,7 @@ impl Reconciler {
         self.submits.backoff.prune(self.world.now);
         let mut events = Vec::new();
         let queue = &mut self.poll.queue;
-        queue.pages = start_candidates::pages(queue.pages, queue.has_more, &fits);
+        queue.pages = admission_candidates::pages(queue.pages, queue.has_more, &fits);
         for (candidate, fit) in waiting.iter().zip(fits) {
             let container = &candidate.container;
             let event = match &fit {

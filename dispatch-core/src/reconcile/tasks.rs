@@ -17,7 +17,7 @@ use crate::reconcile::batcher::BatchKey;
 use crate::reconcile::stop_escalation::StopEscalation;
 use crate::reconcile::submit_state::SubmitState;
 use crate::reconcile::task_limits::TaskLimits;
-use crate::reconcile::tokens::TokenStore;
+use crate::reconcile::token_store::TokenStore;
 use crate::reconcile::unresolved_exits::UnresolvedExits;
 
 /// Maximum number of batched lock calls under way. The server locks one container after the other,

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use arvados_client::{ContainerUuid, TokenUuid};
 
 use crate::model::attempt_token::AttemptToken;
-use crate::model::container_view::{ContainerView, JobPresence};
+use crate::model::container_view::ContainerView;
+use crate::model::job_presence::JobPresence;
 use crate::model::task::{AttemptDirAction, OrphanToken, Task};
 use crate::model::world::{MonotonicTime, World};
 use crate::plan::MAX_REQUEST_DELAY;
@@ -143,7 +144,7 @@ impl TokenStore {
             None => return None,
         };
         let token = self.orphans.get(container)?.first()?.clone();
-        let presence = || ContainerView::of(world, container).presence();
+        let presence = || ContainerView::of(world, container).job_presence();
         let cleanup = match world.attempts.contains_key(container) {
             true => AttemptDirAction::Keep,
             // A job of the attempt may need the remaining files, or is being stopped.

@@ -18,8 +18,8 @@ use dispatch_core::service::subcommands::dry_run::{
 };
 use serde::Serialize;
 
+use crate::job_comment;
 use crate::query::partition_times::PartitionTimes;
-use crate::query::squeue;
 use crate::settings::Settings;
 use crate::submit::sbatch::SbatchJob;
 
@@ -60,7 +60,7 @@ pub fn dry_run(
     needs.charged_to.clone_from(&owner);
     let dir = AttemptDir::of(home.path(), &container.uuid);
     let attempt = sample_attempt(container)?;
-    let comment = squeue::comment(
+    let comment = job_comment::write(
         &attempt,
         &home.instance_id_or_placeholder(),
         owner.as_deref(),

@@ -9,7 +9,7 @@ use arvados_client::ContainerUuid;
 use dispatch_core::model::world::JobId;
 use dispatch_core::scheduler::command::{Command, CommandFailure};
 
-use crate::query::job_exit::SACCT_FORMAT;
+use crate::query::exit_record::SACCT_FORMAT;
 use crate::settings::Settings;
 
 /// Time for which `sacct` is not called after it showed that there is no accounting.

@@ -9,7 +9,7 @@ use dispatch_core::scheduler::command::CommandFailure;
 use dispatch_core::scheduler::{ExitCause, JobExit, SchedulerError, Uncertainty};
 
 use crate::query::accounting::{AccountingState, user_name};
-use crate::query::job_exit::{self, ExitRecord, SQUEUE_FORMAT};
+use crate::query::exit_record::{self, ExitRecord, SQUEUE_FORMAT};
 use crate::slurm::{Slurm, lock};
 
 /// Reason of an exit of which Slurm has no record.
@@ -94,7 +94,7 @@ impl Slurm {
         };
         let from_squeue = listing.as_deref().ok();
         let from_squeue = from_squeue
-            .and_then(|listing| job_exit::parse_squeue(listing, attempt, job.as_deref()));
+            .and_then(|listing| exit_record::parse_squeue(listing, attempt, job.as_deref()));
         let is_enough = |record: &ExitRecord| record.is_alive() || self.cancelled_by_us(record);
         if from_squeue.as_ref().is_some_and(is_enough) {
             return Ok((from_squeue, None));
@@ -171,7 +171,7 @@ impl Slurm {
         self.charge_commands(u32::from(ran_sacct));
         match state {
             AccountingState::Records(lines) => {
-                match job_exit::parse_sacct(&lines, attempt, job.as_deref()) {
+                match exit_record::parse_sacct(&lines, attempt, job.as_deref()) {
                     Some(record) if record.is_alive() => (
                         None,
                         Some(format!("sacct still shows it as {}", record.state)),
@@ -190,7 +190,7 @@ impl Slurm {
         let command = self.client("scontrol");
         let arguments = ["--oneliner", "show", "job", job];
         match command.args(arguments).run_checked().await {
-            Ok(answer) => Ok(job_exit::parse_exit_status(&answer.stdout)),
+            Ok(answer) => Ok(exit_record::parse_exit_status(&answer.stdout)),
             Err(CommandFailure::Failed(message)) if is_unknown_job(&message) => Ok(None),
             Err(failure) => Err(failure),
         }

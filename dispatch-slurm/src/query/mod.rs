@@ -3,7 +3,7 @@
 pub mod accounting;
 pub mod coalesce;
 pub mod exit_query;
-pub mod job_exit;
+pub mod exit_record;
 pub mod node_class_cache;
 pub mod node_classes;
 pub mod partition_times;

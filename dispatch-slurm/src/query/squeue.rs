@@ -1,12 +1,13 @@
-//! Reads `squeue`: all rows of this dispatcher, or an error. Has the comment that marks its jobs.
+//! Reads `squeue`: all rows of this dispatcher, or an error.
 //!
 //! Input: a listing in [`LISTING_FORMAT`]. Output: [`Row`]s. Formats and states: squeue(1),
 //! sections FORMAT and JOB STATE CODES.
 
 use arvados_client::{ContainerUuid, TokenUuid};
-use dispatch_core::model::owner::Owner;
 use dispatch_core::model::world::{Job, JobId};
 use jiff::Timestamp;
+
+use crate::job_comment;
 
 /// Job id, state, comment, nodes, nice, priority, start, reason, name. No field has a width, so
 /// none is cut. The two that may hold any text come last.
@@ -74,35 +75,6 @@ impl Row {
     }
 }
 
-/// Comment of a job: the attempt, the dispatcher that submitted it, and user and project for people
-/// who look at the queue.
-pub fn comment(attempt: &TokenUuid, instance_id: &str, owner: Option<&Owner>) -> String {
-    let user = owner.and_then(Owner::user_label);
-    let user = user.map(|user| format!(" user={user}"));
-    let project = owner.and_then(|owner| owner.project.as_ref());
-    let project = project.map(|project| format!(" project={project}"));
-    let [user, project] = [user, project].map(Option::unwrap_or_default);
-    format!("{attempt} {instance_id}{user}{project}")
-}
-
-/// The same as one word, because `scontrol` keeps quotes of its input.
-pub fn comment_without_space(
-    attempt: &TokenUuid,
-    instance_id: &str,
-    owner: Option<&Owner>,
-) -> String {
-    comment(attempt, instance_id, owner).replace(' ', ",")
-}
-
-/// The attempt and the dispatcher in a comment.
-fn marks_of(comment: &str) -> (&str, &str) {
-    let mut words = comment.split([' ', ',']);
-    match (words.next(), words.next()) {
-        (Some(attempt), Some(by)) => (attempt, by),
-        _ => ("", ""),
-    }
-}
-
 /// Recorded jobs, for jobs whose name or comment was changed.
 pub trait JobIndex {
     /// The container of an attempt.
@@ -146,7 +118,7 @@ fn parse_row(
     if damaged || !id.starts_with(|c: char| c.is_ascii_digit()) || state.is_empty() {
         return Err(parse_error());
     }
-    let (attempt, by) = marks_of(comment);
+    let (attempt, by) = job_comment::marks(comment);
     let name = line.rsplit('|').next().unwrap_or_default();
     let container = ContainerUuid::parse(name).ok();
     let remembered = |container: &ContainerUuid| index.attempt(container, id);
@@ -231,6 +203,7 @@ pub fn job_phase(state: &str) -> JobPhase {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dispatch_core::model::owner::Owner;
 
     const UUID: &str = "zzzzz-dz642-queuedcontainer";
     const ATTEMPT: &str = "zzzzz-gj3su-000000000000000";
@@ -349,8 +322,8 @@ mod tests {
             (None, &format!("{ATTEMPT} me")),
         ] {
             let owner = owner.as_ref();
-            assert_eq!(comment(&attempt, "me", owner), expected);
-            let one_word = comment_without_space(&attempt, "me", owner);
+            assert_eq!(job_comment::write(&attempt, "me", owner), expected);
+            let one_word = job_comment::write_without_space(&attempt, "me", owner);
             assert!(!one_word.contains(' '), "{one_word}");
             for comment in [expected, &one_word] {
                 let line = format!("@12|PENDING|{comment}||0|1|N/A|None|{UUID}\n");

@@ -34,7 +34,7 @@ use crunch_contract::LEAVE_TO_DISPATCHER;
 use dispatch_core::model::owner::Owner;
 use dispatch_core::service::subcommands::dry_run::Source;
 
-use crate::query::squeue;
+use crate::job_comment;
 use crate::settings::Settings;
 use crate::submit::sbatch::Argument;
 
@@ -197,7 +197,7 @@ pub fn naming_updates(
 ) -> Vec<(usize, String)> {
     let mut parts: Vec<(usize, String)> = Vec::new();
     for (number, element) in elements.iter().enumerate() {
-        let comment = squeue::comment_without_space(element.attempt, instance_id, element.owner);
+        let comment = job_comment::write_without_space(element.attempt, instance_id, element.owner);
         let line = format!(
             "update JobId={job}_{number} JobName={} Comment={comment} StartTime=now\n",
             element.container

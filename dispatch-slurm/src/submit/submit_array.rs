@@ -15,7 +15,7 @@ use dispatch_core::service::subcommands::dry_run::Source;
 use futures_util::{StreamExt, stream};
 
 use crate::error::NAME;
-use crate::query::squeue;
+use crate::job_comment;
 use crate::slurm::{Slurm, lock};
 use crate::submit::job_array::{
     self, ArrayLimit, ArraySnapshot, ArrayTemplate, Element, MIN_ELEMENTS,
@@ -68,7 +68,7 @@ impl Slurm {
         let job = SbatchJob {
             container: &order.container,
             needs: &order.needs,
-            comment: &squeue::comment(&order.attempt, &self.instance_id, None),
+            comment: &job_comment::write(&order.attempt, &self.instance_id, None),
             output: &self.attempt_dir(&order.container).output_file(),
             avoid: &order.avoid,
             times: self.times(order),

@@ -7,8 +7,8 @@ use dispatch_core::scheduler::submit_command::submit_with_token;
 use dispatch_core::scheduler::{SchedulerError, SubmitRequest};
 
 use crate::error::NAME;
+use crate::job_comment;
 use crate::query::partition_times::PartitionTimes;
-use crate::query::squeue;
 use crate::slurm::{Slurm, lock};
 use crate::submit::sbatch::SbatchJob;
 use crate::submit::test_only::one_line;
@@ -55,7 +55,7 @@ impl Slurm {
             detail,
         };
         let dir = self.attempt_dir(&container);
-        let comment = squeue::comment(&order.attempt, &self.instance_id, order.owner.as_deref());
+        let comment = job_comment::write(&order.attempt, &self.instance_id, order.owner.as_deref());
         let arguments = self
             .settings
             .sbatch_arguments(SbatchJob {

@@ -1,7 +1,7 @@
 //! What HTCondor's commands print: no text makes the parsers panic.
 
 use dispatch_condor::query::condor_q;
-use dispatch_condor::query::job_exit::describe_exit;
+use dispatch_condor::query::exit_record::describe_exit;
 use dispatch_condor::query::pending_reason::{disconnected_jobs, requested_memory};
 use dispatch_condor::query::slot_classes::SlotClasses;
 

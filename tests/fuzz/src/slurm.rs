@@ -2,7 +2,7 @@
 //! this dispatcher.
 
 use arvados_client::{ContainerUuid, TokenUuid};
-use dispatch_slurm::query::job_exit::{parse_exit_status, parse_sacct, parse_squeue};
+use dispatch_slurm::query::exit_record::{parse_exit_status, parse_sacct, parse_squeue};
 use dispatch_slurm::query::node_classes::NodeClasses;
 use dispatch_slurm::query::sinfo::parse_partitions;
 use dispatch_slurm::query::squeue::{self, JobIndex};

@@ -19,9 +19,9 @@ mod parse;
 mod path;
 mod pdh;
 mod tree;
+mod write;
 
 use std::collections::HashSet;
-use std::fmt;
 use std::sync::Arc;
 
 use crate::ids::Pdh;
@@ -119,8 +119,8 @@ impl Manifest {
     /// The portable data hash of the content, independent of signatures.
     ///
     /// For a text from elsewhere use [`portable_data_hash`], which hashes the text unchanged. This
-    /// hashes the output of [`Display`](fmt::Display), and two spellings of a name have different
-    /// hashes.
+    /// hashes the output of [`Display`](std::fmt::Display), and two spellings of a name have
+    /// different hashes.
     pub fn pdh(&self) -> Pdh {
         portable_data_hash(&self.to_string())
     }
@@ -161,23 +161,6 @@ impl Manifest {
     /// The manifest without hints, as hashed for the portable data hash.
     pub fn stripped(&self) -> Manifest {
         self.map_locators(Locator::stripped)
-    }
-}
-
-impl fmt::Display for Manifest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for stream in &self.streams {
-            write!(f, "{}", escape::EscapedStream(&stream.name))?;
-            for block in &stream.blocks {
-                write!(f, " {block}")?;
-            }
-            for segment in &stream.segments {
-                let name = escape::Escaped(&segment.name);
-                write!(f, " {}:{}:{name}", segment.position, segment.length)?;
-            }
-            f.write_str("\n")?;
-        }
-        Ok(())
     }
 }
 

@@ -1,8 +1,13 @@
-//! The filter of system calls of a container: a default of our own, or a profile of the site.
+//! The filter of system calls of a container: a default of our own ([`denied_syscalls`]), or a
+//! profile of the site.
+//!
+//! Each engine applies it in its own way: `oci/build.rs` writes it into the runtime's
+//! configuration, `docker/create.rs` into a security option, `builtin/build.rs` compiles it for
+//! `shim/pid1.rs`, and `apptainer/build.rs` gives Apptainer one half and installs the other itself.
 
 mod bpf;
+mod denied_syscalls;
 mod profile_file;
-mod table;
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +20,9 @@ use serde::{Deserialize, Serialize};
 use syscalls::Sysno;
 
 pub(crate) use self::bpf::compile;
-use self::table::{CONDITIONAL, Comparison, DENIED, HIDDEN, LAST_REVIEWED, NEEDED_FOR_CONTAINERS};
+use self::denied_syscalls::{
+    CONDITIONAL, Comparison, DENIED, HIDDEN, LAST_REVIEWED, NEEDED_FOR_CONTAINERS,
+};
 
 /// Which filter a container gets.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -278,7 +278,7 @@ fn a_circle_is_found_also_through_a_reexport() {
 
 /// The pure modules of dispatch-core, each with the top-level modules that it may use.
 const PURE_MODULES: [(&str, &[&str]); 3] = [
-    ("model", &["model", "text"]),
+    ("model", &["model"]),
     ("plan", &["model", "plan"]),
     ("reconcile", &["model", "plan", "reconcile", "config"]),
 ];
