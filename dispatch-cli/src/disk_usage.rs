@@ -59,11 +59,18 @@ pub fn shortage(state: &StateDir) -> Option<String> {
     let free = free(state.path())?;
     (free < MIN_FREE).then(|| {
         format!(
-            "the disk of {} has only {} free: results that need more wait until there is room; remove jobs with 'dispatch rm', then: {FREE_SPACE}",
+            "the disk of {} has only {} free: results that need more wait until there is room. While an output is saved, it is on the disk twice. Remove jobs with 'dispatch rm', then: {FREE_SPACE}; or give up an output with 'dispatch kill'",
             state.path().display(),
             format_size(free)
         )
     })
+}
+
+/// Size of the file system with the scratch space, in bytes.
+pub fn scratch_disk_size(state: &StateDir) -> Option<u64> {
+    let dir = state.record().ok()?.scratch_dir?;
+    let status = rustix::fs::statvfs(&dir).ok()?;
+    Some(status.f_blocks.saturating_mul(status.f_frsize))
 }
 
 /// Free bytes of the file system.

@@ -9,6 +9,7 @@ use crate::input_spec::{CollectionSpec, Source};
 use crate::job::{Job, JobState};
 use crate::job_id::JobId;
 use crate::jobs;
+use crate::printer::eprint_note;
 use crate::text::strip_control;
 
 /// The source that is meant: `JOB` and `JOB:PATH` are the output of a job, unless a file of this
@@ -21,10 +22,19 @@ pub async fn resolve(client: &Client, source: &Source) -> Result<Source, CliErro
         return Ok(source.clone());
     };
     match jobs::find(client, &id).await {
-        Ok(job) => Ok(Source::Collection(CollectionSpec {
-            collection: collection(&job)?,
-            path: path.to_owned(),
-        })),
+        Ok(job) => {
+            let collection = collection(&job)?;
+            if job.has_failed() {
+                let name = job.name();
+                eprint_note(&format!(
+                    "dispatch: job {name} has failed; what it wrote is used all the same"
+                ));
+            }
+            Ok(Source::Collection(CollectionSpec {
+                collection,
+                path: path.to_owned(),
+            }))
+        }
         Err(CliError::NoJob(_)) => Ok(source.clone()),
         Err(error) => Err(error),
     }

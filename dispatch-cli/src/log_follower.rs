@@ -25,8 +25,10 @@ const MAX_POLL_INTERVAL: Duration = Duration::from_millis(1500);
 pub enum LogProgress {
     /// A note for each state, activity and lasting reason. The last state and activity.
     Notes(Option<String>, Box<WaitProgress>),
-    /// As while waiting, until the job runs: then its own lines are shown.
-    UntilRunning(Option<Box<WaitProgress>>),
+    /// As while waiting, until the job runs.
+    UntilRunning(Box<WaitProgress>),
+    /// The lines of the job alone, and a note if the disk is full.
+    WhileRunning(Box<WaitProgress>),
 }
 
 /// Prints the log of a job while it grows.
@@ -101,10 +103,9 @@ impl LogFollower<'_> {
                 print_activity(job, last);
                 reasons.show(self.session, job, Instant::now()).await;
             }
-            LogProgress::UntilRunning(Some(progress)) => {
+            LogProgress::UntilRunning(progress) | LogProgress::WhileRunning(progress) => {
                 progress.show(self.session, job, Instant::now()).await;
             }
-            LogProgress::UntilRunning(None) => {}
         }
     }
 }
@@ -113,33 +114,31 @@ impl LogProgress {
     /// Whether nothing was said yet of what a job waits for.
     fn is_new(&self) -> bool {
         match self {
-            LogProgress::Notes(_, progress) | LogProgress::UntilRunning(Some(progress)) => {
+            LogProgress::Notes(_, progress) | LogProgress::UntilRunning(progress) => {
                 progress.next_look().is_some()
             }
-            LogProgress::UntilRunning(None) => false,
+            LogProgress::WhileRunning(_) => false,
         }
     }
 
     fn note(&self, text: &str) {
         match self {
-            LogProgress::UntilRunning(Some(progress)) => progress.note(text),
+            LogProgress::UntilRunning(progress) => progress.note(text),
             _ => eprint_note(text),
         }
     }
 
     /// Removes the line before the first line of the log.
     fn end_before_lines(&mut self, job: &Job) {
-        if let LogProgress::UntilRunning(progress) = self
-            && !matches!(job.state(), JobState::Queued | JobState::Locked)
-        {
-            *progress = None;
+        if !matches!(job.state(), JobState::Queued | JobState::Locked) {
+            self.end();
         }
     }
 
     /// Removes the line at once.
     fn end(&mut self) {
-        if let LogProgress::UntilRunning(progress) = self {
-            *progress = None;
+        if let LogProgress::UntilRunning(_) = self {
+            *self = LogProgress::WhileRunning(Box::new(WaitProgress::of_notes()));
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Amounts of all resources that containers share, added and compared as one vector. Pure.
 
-use bytesize::ByteSize;
 use dispatch_core::model::resources::ResourceRequest;
 use serde::{Deserialize, Serialize};
+use units::format_size;
 
 /// The software interface of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -61,9 +61,9 @@ impl ResourceKind {
         let plural = if amount == 1 { "" } else { "s" };
         match self {
             ResourceKind::Cpus => format!("{amount} CPU{plural}"),
-            ResourceKind::Ram => format!("{} of memory", ByteSize(amount).display().iec()),
+            ResourceKind::Ram => format!("{} of memory", format_size(amount)),
             ResourceKind::Scratch => {
-                format!("{} of scratch space", ByteSize(amount).display().iec())
+                format!("{} of scratch space", format_size(amount))
             }
             ResourceKind::Cuda => format!("{amount} CUDA GPU{plural}"),
             ResourceKind::Rocm => format!("{amount} ROCm GPU{plural}"),
@@ -73,9 +73,7 @@ impl ResourceKind {
     /// An amount without the name.
     pub fn format_amount(self, amount: u64) -> String {
         match self {
-            ResourceKind::Ram | ResourceKind::Scratch => {
-                ByteSize(amount).display().iec().to_string()
-            }
+            ResourceKind::Ram | ResourceKind::Scratch => format_size(amount),
             ResourceKind::Cpus | ResourceKind::Cuda | ResourceKind::Rocm => amount.to_string(),
         }
     }

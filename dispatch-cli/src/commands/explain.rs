@@ -246,6 +246,7 @@ fn state_sentence(job: &Job, state: JobState, now: Timestamp) -> String {
                 .as_ref()
                 .and_then(|container| container.exit_code);
             let ran = match (started, exit) {
+                (Some(_), Some(137 | 143)) => "its command was stopped".to_owned(),
                 (Some(_), Some(code)) => {
                     format!("its command ended with exit code {code}{}", signal(code))
                 }

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::gc::FREE_SPACE;
+use super::rm::can_free;
 use super::user::shown_name;
 use crate::completion;
 use crate::error::CliError;
@@ -103,6 +104,11 @@ pub async fn run(args: Image, session: &Session, out: Output) -> Result<(), CliE
 }
 
 async fn run_rm(args: Rm, session: &Session, out: Output) -> Result<(), CliError> {
+    let user = session.client.current_user().await?;
+    let later = match can_free(session, &user) {
+        true => format!("free its space with: {FREE_SPACE}"),
+        false => "it stays in the trash for two weeks".to_owned(),
+    };
     for name in &args.names {
         let removed = remove::remove(&session.client, name).await?;
         let is_image = removed == Removed::Image;
@@ -111,7 +117,7 @@ async fn run_rm(args: Rm, session: &Session, out: Output) -> Result<(), CliError
             continue;
         }
         eprint_note(&match is_image {
-            true => format!("image {name} removed; free its space with: {FREE_SPACE}"),
+            true => format!("image {name} removed; {later}"),
             false => format!("name {name} removed; the image has other names"),
         });
     }

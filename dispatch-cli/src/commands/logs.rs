@@ -80,7 +80,11 @@ pub async fn run(args: Logs, session: &Session, out: Output) -> Result<(), CliEr
             printer: &mut printer,
             progress: LogProgress::Notes(None, Box::new(WaitProgress::of_notes())),
         };
-        let ended = follower.until_end(job, &mut watch).await?;
+        let name = job.name();
+        let ended = tokio::select! {
+            ended = follower.until_end(job, &mut watch) => ended?,
+            Ok(()) = tokio::signal::ctrl_c() => return Err(CliError::Interrupted(name)),
+        };
         files.finish(|name, line| printer.print(name, line))?;
         eprint_note(&format!("dispatch: {}", wait::end_sentence(&ended)));
         return Ok(());

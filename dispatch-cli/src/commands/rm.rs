@@ -1,6 +1,7 @@
 //! `dispatch rm`: removes ended jobs. Their outputs and logs go to the trash.
 
 use arvados_client::Client;
+use arvados_client::records::User;
 use clap::Args;
 use serde_json::json;
 
@@ -32,8 +33,7 @@ pub async fn run(args: Rm, session: &Session, out: Output) -> Result<Exit, CliEr
     let jobs = args.selection.find(client, Scope::Any).await?;
     let open = jobs::open(client).await?;
     let user = client.current_user().await?;
-    let (is_admin, user) = (user.is_admin, user.uuid.to_string());
-    let last_number = jobs::next_number(client, &user).await? - 1;
+    let last_number = jobs::next_number(client, user.uuid.as_str()).await? - 1;
     let mut exit = Exit::Ok;
     let mut left_alone = 0;
     let mut removed = 0;
@@ -61,10 +61,9 @@ pub async fn run(args: Rm, session: &Session, out: Output) -> Result<Exit, CliEr
     }
     if !out.json {
         let jobs = plural(removed, "job");
-        let can_free = session.local.is_some() || is_admin;
         let hint = match removed {
             0 => String::new(),
-            _ if can_free => {
+            _ if can_free(session, &user) => {
                 format!("; free the space of what all users removed with: {FREE_SPACE}")
             }
             _ => "; outputs and logs stay in the trash for two weeks".to_owned(),
@@ -73,6 +72,11 @@ pub async fn run(args: Rm, session: &Session, out: Output) -> Result<Exit, CliEr
         eprint_note(&format!("{jobs} removed{hint}"));
     }
     Ok(exit)
+}
+
+/// Whether the caller may use `gc`: an administrator, or the account of 'dispatch up'.
+pub fn can_free(session: &Session, user: &User) -> bool {
+    session.local.is_some() || user.is_admin
 }
 
 /// The name of an open job that has the output of `job` as an input.

@@ -58,9 +58,7 @@ pub async fn run(args: Run, session: &Session, out: Output) -> Result<Exit, CliE
             session,
             files: &mut files,
             printer: &mut printer,
-            progress: LogProgress::UntilRunning(Some(Box::new(WaitProgress::new(
-                Progress::of_one(),
-            )))),
+            progress: LogProgress::UntilRunning(Box::new(WaitProgress::new(Progress::of_one()))),
         };
         let job = follower.until_end(job, &mut watch).await?;
         drop(follower);

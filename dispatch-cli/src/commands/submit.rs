@@ -3,6 +3,7 @@
 use clap::Args;
 
 use super::wait;
+use crate::disk_usage::scratch_disk_size;
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::job::Job;
@@ -58,10 +59,17 @@ pub async fn warn_if_impossible(job: &Job, session: &Session) {
             "dispatch: job {name} cannot start as it is: this machine has {capacity}{no_gpus}"
         ));
     } else if !capacity.can_hold(wants) {
-        let (wants, has) = (format_size(wants.scratch), format_size(capacity.scratch));
-        eprint_note(&format!(
-            "dispatch: job {name} does not start before there is room on the disk: it needs {wants} of scratch, and {has} is free"
-        ));
+        let disk = session.local.as_ref().and_then(scratch_disk_size);
+        let (needs, has) = (format_size(wants.scratch), format_size(capacity.scratch));
+        eprint_note(&match disk.filter(|size| wants.scratch > *size) {
+            Some(size) => format!(
+                "dispatch: job {name} cannot start as it is: it needs {needs} of scratch, and the disk has {}",
+                format_size(size)
+            ),
+            None => format!(
+                "dispatch: job {name} does not start before there is room on the disk: it needs {needs} of scratch, and {has} is free"
+            ),
+        });
     }
 }
 

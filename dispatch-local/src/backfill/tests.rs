@@ -84,9 +84,9 @@ fn the_sentences_name_what_is_missing() {
     assert_eq!(
         fits,
         [
-            Admission::Later("waits for 2 CPUs (1 of 4 free) and 4.0 GiB of memory with crunch-run (2.0 GiB of 8.0 GiB free)".into()),
+            Admission::Later("waits for 2 CPUs (1 of 4 free) and 4 GiB of memory with crunch-run (2 GiB of 8 GiB free)".into()),
             Admission::Never("it needs 1 CUDA GPU, and this machine has 0".into()),
-            Admission::Never("it needs 8 CPUs, and this machine has 4; 64.0 GiB of memory with crunch-run, and this machine has 8.0 GiB".into()),
+            Admission::Never("it needs 8 CPUs, and this machine has 4; 64 GiB of memory with crunch-run, and this machine has 8 GiB".into()),
         ]
     );
 }

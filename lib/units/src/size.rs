@@ -65,7 +65,7 @@ pub fn format_size(bytes: u64) -> String {
         value /= 1024.0;
         unit = next;
     }
-    let is_whole = value.fract() < 0.05 || value >= 10.0;
+    let is_whole = (value - value.round()).abs() < 0.05 || value >= 100.0;
     match is_whole {
         true => format!("{} {unit}", value.round()),
         false => format!("{value:.1} {unit}"),

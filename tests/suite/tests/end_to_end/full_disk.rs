@@ -72,7 +72,7 @@ fn results_wait_for_room_and_everyone_says_so() {
     // With no byte left, jobs are killed and removed, and their space freed.
     while fill.write_all(&[1; 1 << 10]).is_ok() {}
     let (code, said) = up.fails(&["put", "/bin/busybox"]);
-    let advice = "remove jobs with 'dispatch rm'";
+    let advice = "Remove jobs with 'dispatch rm'";
     assert!(code == 1 && said.contains(advice), "{code} {said}");
     up.ok(&["kill", never]);
     up.ok(&["rm", never]);
@@ -169,12 +169,23 @@ fn a_job_waits_for_scratch_space_that_others_took() {
 fn a_job_killed_while_its_output_waits_for_room_leaves_nothing() {
     let up = Up::start_on_disk(160);
     up.add_image();
-    up.submit("1", "head -c 250000000 /dev/urandom > /out/random");
+    let said = up.dir.path().join("said");
+    let script = "head -c 250000000 /dev/urandom > /out/random";
+    let mut run = up
+        .command(suite_tests::program::binary("dispatch"))
+        .args(["run", "--image", "busybox:test", "--", "sh", "-c", script])
+        .env("DISPATCH_STATE_DIR", up.dir.path().join("state"))
+        .stderr(File::create(&said).unwrap())
+        .spawn()
+        .unwrap();
     wait_for("the output to wait for room", STEP_TIMEOUT, || {
-        let explained = up.ok(&["explain", "1"]);
-        explained.contains(" has only ").then_some(())
+        let said = std::fs::read_to_string(&said).unwrap();
+        said.contains(" has only ").then_some(())
     });
+    let explained = up.ok(&["explain", "1"]);
+    assert!(explained.contains("it is on the disk twice"), "{explained}");
     up.ok(&["kill", "1"]);
+    assert_eq!(run.wait().unwrap().code(), Some(123));
     let (code, said) = up.fails(&["wait", "1"]);
     assert_eq!(code, 123, "{said}");
     let scratch = up.dir.path().join("scratch");
