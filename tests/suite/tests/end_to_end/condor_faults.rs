@@ -238,15 +238,16 @@ async fn a_job_that_is_held_for_too_long_is_given_back() {
         .await;
 }
 
-/// Held by the pool because of its memory, while it runs.
+/// Held by the pool because of its memory, while it runs, at less than crunch-run allows it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_is_held_for_its_memory_ends_with_that_reason() {
-    let rule = "SYSTEM_PERIODIC_HOLD = JobStatus == 2 && MemoryUsage > 2 * RequestMemory\n\
+    let rule = "SYSTEM_PERIODIC_HOLD = JobStatus == 2 && MemoryUsage > RequestMemory / 2\n\
                 SYSTEM_PERIODIC_HOLD_REASON = \"it used more memory than it asked for\"\n";
     let pool = Pool::with(&["--slots", "1"], rule);
     let stack = pool.stack(&[]).await;
-    let script = "dd if=/dev/zero of=/dev/null bs=500M count=100000";
-    let container = submit(&stack, "large", script, json!({})).await;
+    let script = "dd if=/dev/zero of=/dev/null bs=400M count=100000";
+    let memory = json!({"runtime_constraints": {"vcpus": 1, "ram": 500 << 20}});
+    let container = submit(&stack, "large", script, memory).await;
     let record = stack.end(&container, STEP_TIMEOUT).await;
     println!("held for memory: {:?}", record.runtime_status);
     assert_eq!(record.state, ContainerState::Cancelled);
