@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::state::{Actor, State, check_attributes, check_transition};
-use super::{finalize, priority};
+use super::{finalize, priority, request_logs};
 use crate::auth::{Caller, permission, secrets};
 use crate::collection::store;
 use crate::error::{ApiError, Result};
@@ -299,7 +299,7 @@ fn propagate(tx: &Tx<'_>, caller: &Caller, old: &Record, new: &Record) -> Result
         return finalize::finalize(tx, new);
     }
     if old.get("log") != new.get("log") {
-        finalize::update_request_logs(tx, new)?;
+        request_logs::update(tx, new)?;
     }
     if old.get("priority") != new.get("priority") {
         priority::propagate_to_children(tx, new.uuid())?;

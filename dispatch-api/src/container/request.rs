@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{constraints, create, finalize, mounts, ports, priority};
+use super::{constraints, create, finalize, mounts, ports, priority, request_logs};
 use crate::auth::{Caller, Identity, permission};
 use crate::blocks::STORAGE_CLASS;
 use crate::error::{ApiError, Result};
@@ -185,7 +185,7 @@ fn commit(tx: &Tx<'_>, caller: &Caller, old: &Record, new: Record) -> Result<Rec
         );
     }
     if container.some_text("log").is_some() {
-        finalize::update_request_logs(tx, &container)?;
+        request_logs::update(tx, &container)?;
     }
     Ok(tx
         .fetch(&CONTAINER_REQUESTS, written.uuid())?

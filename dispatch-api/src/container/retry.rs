@@ -1,0 +1,117 @@
+//! Gives requests another container after theirs was cancelled, as long as their
+//! `container_count_max` allows it.
+
+use crunch_contract::runtime_status::PERMANENT_FAILURE;
+use serde_json::{Value, json};
+
+use crate::auth::Caller;
+use crate::container::{cost, create, priority, request_logs};
+use crate::error::Result;
+use crate::record::Record;
+use crate::schema::{CONTAINER_REQUESTS, CONTAINERS};
+use crate::store::transaction::Tx;
+
+/// Whether the request of an ended container gets another one.
+pub fn is_due(tx: &Tx<'_>, container: &Record, request: &Record) -> Result<bool> {
+    let was_cancelled = container.text("state") == "Cancelled";
+    Ok(was_cancelled && !is_permanent(tx, container) && may_run_again(tx, request)?)
+}
+
+/// Whether the executor found that every other attempt would fail like this one.
+fn is_permanent(tx: &Tx<'_>, container: &Record) -> bool {
+    tx.config.rules.permanent_failures && container.get("runtime_status")[PERMANENT_FAILURE] == true
+}
+
+fn may_run_again(tx: &Tx<'_>, request: &Record) -> Result<bool> {
+    let limit = request
+        .get("container_count_max")
+        .as_i64()
+        .unwrap_or(tx.config.container_count_max);
+    let parent_runs = match request.some_text("requesting_container_uuid") {
+        None => true,
+        Some(parent) => tx
+            .fetch(&CONTAINERS, parent)?
+            .is_some_and(|parent| parent.text("state") == "Running"),
+    };
+    Ok(request.int("priority") > 0 && request.int("container_count") < limit && parent_runs)
+}
+
+/// Creates one container for all these requests.
+pub fn with_new_container(
+    tx: &Tx<'_>,
+    system: &Caller,
+    cancelled: &Record,
+    requests: &[Record],
+) -> Result<()> {
+    let secrets = requests.first().cloned().unwrap_or_default();
+    let next = create::retry_of(tx, system, cancelled, merged_scheduling(requests), &secrets)?;
+    for request in requests {
+        let mut retried_request = request.clone();
+        // The final log of a container that is retried is visible only here.
+        if let Some(log) = request_logs::save(tx, system, request, cancelled)? {
+            retried_request.set("log_uuid", log);
+        }
+        let retried_request = retried_request
+            .with("container_uuid", next.uuid())
+            .with("container_count", request.int("container_count") + 1)
+            .with("cumulative_cost", cost::cumulative(request, cancelled));
+        tx.update(&CONTAINER_REQUESTS, system, request, retried_request)?;
+    }
+    priority::refresh(tx, next.uuid())
+}
+
+/// Scheduling parameters of one container for several requests: the most permissive of each.
+fn merged_scheduling(requests: &[Record]) -> Value {
+    let each = || {
+        requests
+            .iter()
+            .map(|request| request.get("scheduling_parameters"))
+    };
+    let lists: Vec<&Vec<Value>> = each()
+        .filter_map(|one| one["partitions"].as_array())
+        .collect();
+    let mut partitions: Vec<Value> = Vec::new();
+    if lists.iter().all(|list| !list.is_empty()) {
+        for name in lists.into_iter().flatten() {
+            if !partitions.contains(name) {
+                partitions.push(name.clone());
+            }
+        }
+    }
+    let times: Vec<i64> = each()
+        .map(|one| one["max_run_time"].as_i64().unwrap_or(0))
+        .collect();
+    let max_run_time = if times.contains(&0) {
+        0
+    } else {
+        times.into_iter().max().unwrap_or(0)
+    };
+    json!({
+        "partitions": partitions,
+        "preemptible": each().all(|one| one["preemptible"] == true),
+        "max_run_time": max_run_time,
+        "supervisor": each().any(|one| one["supervisor"] == true),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(partitions: Value, max_run_time: i64) -> Record {
+        Record::new().with(
+            "scheduling_parameters",
+            json!({"partitions": partitions, "max_run_time": max_run_time, "preemptible": false, "supervisor": false}),
+        )
+    }
+
+    #[test]
+    fn scheduling_wishes_are_merged_permissively() {
+        let both = merged_scheduling(&[request(json!(["a"]), 10), request(json!(["b", "a"]), 20)]);
+        assert_eq!(both["partitions"], json!(["a", "b"]));
+        assert_eq!(both["max_run_time"], 20);
+        let open = merged_scheduling(&[request(json!(["a"]), 10), request(json!([]), 0)]);
+        assert_eq!(open["partitions"], json!([]));
+        assert_eq!(open["max_run_time"], 0);
+    }
+}
