@@ -174,7 +174,7 @@ sbom: deps $(CYCLONEDX)
 install: stripped
 	install -d $(DESTDIR)$(prefix)/bin $(man)
 	install -m 755 $(programs:%=target/dist/bin/%) $(DESTDIR)$(prefix)/bin
-	for program in dispatch dispatch-local dispatch-slurm dispatch-condor dispatch-overseer; do \
+	for program in $(filter-out dispatch-api crunch-run,$(programs)); do \
 	  target/dist/bin/$$program man --dir=$(man) || exit 1; done
 	for program in dispatch-api crunch-run; do target/dist/bin/$$program man >$(man)/$$program.1 || exit 1; done
 	install -d $(bash_completions) $(fish_completions)

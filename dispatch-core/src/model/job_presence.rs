@@ -2,7 +2,9 @@
 //! whether that is not known.
 //!
 //! Input: a [`ContainerView`] with the two newest complete listings. Output: [`JobPresence`]. Two
-//! listings must lack a job before it counts as lost: one may be older than it looks.
+//! listings must lack a job before it counts as lost: one may be older than it looks. So it takes
+//! as long as two listings take. `observe/poll_schedule.rs` says when they are due: at most
+//! `--poll-interval` apart, and sooner once the first lacks a job.
 
 use crate::model::container_view::{ContainerView, live};
 use crate::model::world::{Job, MonotonicTime, Phase};

@@ -2,8 +2,9 @@
 //! profile of the site.
 //!
 //! Each engine applies it in its own way: `oci/build.rs` writes it into the runtime's
-//! configuration, `docker/create.rs` into a security option, `builtin/build.rs` compiles it for
-//! `shim/pid1.rs`, and `apptainer/build.rs` gives Apptainer one half and installs the other itself.
+//! configuration, `docker/create.rs` into a security option. `builtin/build.rs` compiles it, and
+//! `builtin/exec.rs` installs it. `apptainer/build.rs` gives Apptainer one half; `shim/pid1.rs`
+//! installs the other before it starts.
 
 mod bpf;
 mod denied_syscalls;
