@@ -145,7 +145,7 @@ pub enum CliError {
     #[error("image {image} is left alone: job {job} needs it")]
     ImageInUse { image: String, job: String },
     #[error(
-        "image {0} is not yours: another user added it. Of an administrator's, an administrator removes the name with: dispatch --admin image rm {0}"
+        "image {0} is not yours: another user added it. If an administrator did, an administrator removes it with: dispatch --admin image rm {0}"
     )]
     ImageOfAnother(String),
     #[error("collection {collection} is left alone: job {job} needs it")]

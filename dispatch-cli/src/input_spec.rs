@@ -160,7 +160,7 @@ fn target(name: &str) -> Option<String> {
 
 /// Removes leading, doubled and trailing slashes. `None` if a part is `.`, `..` or has a control
 /// character.
-fn clean(path: &str) -> Option<String> {
+pub fn clean(path: &str) -> Option<String> {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     let bad = |part: &&str| matches!(*part, "." | "..") || part.chars().any(char::is_control);
     (!parts.iter().any(bad)).then(|| parts.join("/"))

@@ -5,7 +5,7 @@ use std::path::Path;
 use arvados_client::Client;
 
 use crate::error::CliError;
-use crate::input_spec::{CollectionSpec, Source};
+use crate::input_spec::{self, CollectionSpec, InputSpecError, Source};
 use crate::job::{Job, JobState};
 use crate::job_id::JobId;
 use crate::jobs;
@@ -21,6 +21,7 @@ pub async fn resolve(client: &Client, source: &Source) -> Result<Source, CliErro
     let Some((id, path)) = job_and_path(local) else {
         return Ok(source.clone());
     };
+    let path = input_spec::clean(path).ok_or_else(|| InputSpecError::BadPath(path.to_owned()))?;
     match jobs::find(client, &id).await {
         Ok(job) => {
             let collection = collection(&job)?;
@@ -30,10 +31,7 @@ pub async fn resolve(client: &Client, source: &Source) -> Result<Source, CliErro
                     "dispatch: job {name} has failed; what it wrote is used all the same"
                 ));
             }
-            Ok(Source::Collection(CollectionSpec {
-                collection,
-                path: path.to_owned(),
-            }))
+            Ok(Source::Collection(CollectionSpec { collection, path }))
         }
         Err(CliError::NoJob(_)) => Ok(source.clone()),
         Err(error) => Err(error),

@@ -62,6 +62,7 @@ pub async fn run(args: Retry, session: &Session, out: Output) -> Result<Exit, Cl
         }
     }
     let images = store::list(client).await?;
+    let capacity = submit::local_capacity(session).await;
     let mut exit = Exit::Ok;
     let mut left_alone = 0;
     for job in jobs {
@@ -98,7 +99,9 @@ pub async fn run(args: Retry, session: &Session, out: Output) -> Result<Exit, Cl
             ));
         }
         job_request::announce(&new, out)?;
-        submit::warn_if_impossible(&new, session).await;
+        if let Some(capacity) = capacity {
+            submit::warn_if_impossible(&new, session, capacity);
+        }
     }
     args.selection.sum_up(left_alone);
     Ok(exit)

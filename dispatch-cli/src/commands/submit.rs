@@ -35,15 +35,17 @@ pub struct Submit {
     pub wait: bool,
 }
 
+/// What the machine of a local `dispatch up` has for jobs.
+pub async fn local_capacity(session: &Session) -> Option<Resources> {
+    match local_status::fetch(session).await {
+        StatusReply::Reply(status) => status.capacity,
+        _ => None,
+    }
+}
+
 /// Prints a note if the machine of a local `dispatch up` is too small for the job. A job that is
 /// waited for has the dispatcher's own words.
-pub async fn warn_if_impossible(job: &Job, session: &Session) {
-    let StatusReply::Reply(status) = local_status::fetch(session).await else {
-        return;
-    };
-    let Some(capacity) = status.capacity else {
-        return;
-    };
+pub fn warn_if_impossible(job: &Job, session: &Session, capacity: Resources) {
     let (name, wants) = (job.name(), Resources::of_request(&job.request));
     let without_scratch = Resources {
         scratch: 0,
@@ -79,7 +81,9 @@ pub async fn run(args: Submit, session: &Session, out: Output) -> Result<Exit, C
     let job = job_request::submit(&args.job, session).await?;
     let Some(mut watch) = watch else {
         job_request::announce(&job, out)?;
-        warn_if_impossible(&job, session).await;
+        if let Some(capacity) = local_capacity(session).await {
+            warn_if_impossible(&job, session, capacity);
+        }
         return Ok(Exit::Ok);
     };
     if !out.json {

@@ -163,6 +163,9 @@ async fn an_input_is_the_output_of_a_job() {
     }
     let whole = submit(&["--stdin", "1"]).await;
     whole.says(1, &["1 is a directory where one file is needed"]);
+    let outside = submit(&["--input", "a=1:dir/../.."]).await;
+    outside.says(2, &["leave . and .. out"]);
+    submit(&["--input", "a=1:/dir/"]).await.ok();
     let missing = submit(&["--input", "a=1:nothing"]).await;
     missing.says(3, &["there is no \"nothing\""]);
     submit(&["--input", "a=99"])

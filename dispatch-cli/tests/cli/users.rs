@@ -234,6 +234,10 @@ async fn an_image_for_all_users_is_there_for_a_new_user() {
             "dispatch --admin image rm tool:latest",
         ],
     );
+    std::fs::write(fixture.path("root/more"), "another image").unwrap();
+    as_ana(&["image", "add", "own", root]).await.ok();
+    let removed = as_ana(&["image", "rm", "own"]).await;
+    assert!(removed.err.contains("stays in the trash"), "{removed:?}");
     let shared = as_ana(&["image", "add", "--all-users", "mine", root]).await;
     shared.says(4, &["only an administrator", "ana"]);
     let seen = as_ana(&["--json", "image", "list"]).await.json();

@@ -160,6 +160,9 @@ mod tests {
             (1536, "1.5 KiB"),
             (512 << 20, "512 MiB"),
             (4 << 30, "4 GiB"),
+            (24_064 << 20, "23.5 GiB"),
+            ((24 << 30) - (10 << 20), "24 GiB"),
+            (250 << 30, "250 GiB"),
         ];
         for (bytes, text) in rows {
             assert_eq!(format_size(bytes), text);

@@ -268,6 +268,8 @@ fn the_line_of_an_outage_has_the_last_known_state() {
     up.add_image();
     let job = up.submit("1", "sleep 100000");
     up.wait_until_running(&job);
+    let (code, shown) = on_terminal(&up, 60, "logs -f 1", "job 1 is Running");
+    assert!(code == 130 && shown.contains(ADVICE), "{code} {shown}");
     let log = up.dir.path().join("terminal-80");
     let shown = || std::fs::read_to_string(&log).unwrap_or_default();
     let record = up.record();

@@ -343,18 +343,22 @@ fn a_job_from_files_to_files() {
     let info = up.ok(&["info"]);
     assert!(info.contains("CPU"), "{info}");
     // What can never start is said at once.
-    let submit = "submit --image busybox:test --cpus 1000 -- true";
-    let submitted = up.dispatch(&submit.split(' ').collect::<Vec<_>>());
-    let said = String::from_utf8_lossy(&submitted.stderr).into_owned();
-    assert!(
-        said.contains("job 2 cannot start as it is: this machine has"),
-        "{said}"
-    );
-    up.ok(&["kill", "2"]);
-    let again = up.dispatch(&["retry", "2"]);
-    let said = String::from_utf8_lossy(&again.stderr).into_owned();
-    let words = "job 3 cannot start as it is: this machine has";
-    assert!(said.contains(words), "{said}");
+    for (line, words) in [
+        (
+            "submit --image busybox:test --cpus 1000 -- true",
+            "job 2 cannot start as it is: this machine has",
+        ),
+        (
+            "submit --image busybox:test --scratch 900TiB -- true",
+            "job 3 cannot start as it is: it needs 900 TiB",
+        ),
+        ("kill 2", "job 2 is cancelled"),
+        ("retry 2", "job 4 cannot start as it is: this machine has"),
+    ] {
+        let done = up.dispatch(&line.split(' ').collect::<Vec<_>>());
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(said.contains(words), "{line}: {said}");
+    }
     // A job that has ended cannot be released.
     let (code, said) = up.fails(&["release", "1"]);
     assert!(code == 1 && said.contains("job 1 is left alone"), "{said}");
