@@ -116,8 +116,8 @@ async fn image_of(client: &Client, job: &Job, images: &[ListedImage]) -> Result<
         return Ok(named.clone());
     };
     let has_name = |image: &ListedImage| {
-        let name = named.parse::<ImageName>().map(|name| name.to_string());
-        name.is_ok_and(|name| name == format!("{}:{}", image.name, image.tag))
+        let name = named.parse::<ImageName>();
+        name.is_ok_and(|name| image.has_name(&name))
     };
     let mut those = images.iter().filter(|image| has_name(image));
     if those.any(|image| image.portable_data_hash.as_deref() == Some(used)) {
