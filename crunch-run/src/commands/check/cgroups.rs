@@ -1,5 +1,5 @@
 //! Checks control groups: version, whether containers can have groups, and which limits are
-//! enforceable.
+//! enforceable. `engines` reports the limits of the job's own group where they cannot.
 
 use std::path::Path;
 
@@ -47,7 +47,7 @@ fn evaluate(mode: Mode, own: &str, can_make: bool, can: LimitSupport) -> Vec<Fin
         return vec![Finding::warn(
             CHECK_NAME,
             format!(
-                "{layout}; this user cannot create groups below it, so only the scheduler enforces limits"
+                "{layout}; this user cannot create groups below it: containers have the limits of this group"
             ),
             DELEGATE,
         )];
@@ -123,7 +123,13 @@ mod tests {
                 &[Ok, Warn],
                 "nothing",
             ),
-            (Mode::V2, false, all, &[Warn], "only the scheduler"),
+            (
+                Mode::V2,
+                false,
+                all,
+                &[Warn],
+                "have the limits of this group",
+            ),
             (Mode::Absent, true, all, &[Warn], "none at"),
         ] {
             let findings = evaluate(mode, "", can_make, can);

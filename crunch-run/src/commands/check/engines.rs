@@ -290,4 +290,24 @@ mod tests {
         assert_eq!(warnings[0].what, "limits with builtin");
         assert_eq!(warnings[0].finding, "no memory; no CPUs");
     }
+
+    #[test]
+    fn limits_that_the_scheduler_keeps_only_in_part_are_warned_of() {
+        for (cover, is_warned) in [
+            (LimitCover::Full, false),
+            (LimitCover::Partial, true),
+            (LimitCover::Nothing, true),
+        ] {
+            let mut probes = probes(&[EngineChoice::Oci]);
+            for probe in &mut probes {
+                let works = probe.outcome.iter_mut();
+                works
+                    .flat_map(|works| &mut works.unenforced)
+                    .for_each(|one| one.cover = cover);
+            }
+            let findings = evaluate(EngineChoice::Oci, &[EngineChoice::Oci], &probes);
+            let warns = findings.iter().any(|found| found.level == Level::Warn);
+            assert_eq!(warns, is_warned, "{cover:?}: {findings:?}");
+        }
+    }
 }

@@ -110,6 +110,9 @@ async fn a_container_with_the_limit_of_its_partition_runs_there() {
     let checked = answer(&["check", "--submit-test", "--partition", "short"]);
     let test = checked.lines().find(|line| line.contains("submit test"));
     assert!(test.unwrap().contains("ok"), "{checked}");
+    let checked = answer(&["check", "--submit-test", "--partition", "nosuch"]);
+    assert!(checked.contains("accepted no job"), "{checked}");
+    assert!(checked.contains("account or partition"), "{checked}");
 }
 
 /// Without a warning, and with a command that ignores TERM, Slurm kills crunch-run too.
