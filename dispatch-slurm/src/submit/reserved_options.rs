@@ -23,10 +23,16 @@ const fn reserved(name: &'static str, min_length: usize, why: &'static str) -> R
 }
 
 /// See sbatch(1).
-const RESERVED: [Reserved; 6] = [
+const RESERVED: [Reserved; 8] = [
     reserved("requeue", 3, "a new attempt is a new job"),
     reserved("nice", 2, "the dispatcher orders its jobs by it"),
     reserved("wrap", 2, "the job script is the dispatcher's"),
+    reserved("comment", 3, "it says which attempt a job belongs to"),
+    Reserved {
+        short: Some('J'),
+        accepted: Some("%U"),
+        ..reserved("job-name", 1, "the dispatcher finds its jobs by it")
+    },
     Reserved {
         short: Some('a'),
         ..reserved("array", 2, "one job runs one container")
@@ -79,7 +85,9 @@ mod tests {
             ("--wait", true), ("-W", true), ("--wait-all-nodes=1", false),
             ("--wrap=true", true),
             ("--nodes=2", true), ("--nodes=1-2", true), ("-N2", true), ("--nodes=1", false), ("-N1", false),
-            ("--nodelist=n1", false), ("--ntasks=4", false), ("--mem=%M", false), ("--job-name=%U", false),
+            ("--nodelist=n1", false), ("--ntasks=4", false), ("--mem=%M", false),
+            ("--job-name=%U", false), ("-J%U", false), ("--job-name=a-%U", true), ("--j=x", true),
+            ("-Jx", true), ("--comment=x", true), ("--com=x", true), ("--container=x", false),
             ("", false), ("-", false), ("--", false),
         ];
         for (argument, expected) in rows {

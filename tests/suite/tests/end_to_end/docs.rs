@@ -8,7 +8,7 @@ use suite_tests::program::binary;
 
 /// Flags of other programs that the documents name: Slurm, HTCondor, CL-MW, Arvados and the system.
 /// `--list` and `--kill` of crunch-run are for upstream's dispatchers, and not in its help.
-const FOREIGN_FLAGS: &str = "--api-client-authorization --array --begin --bench --chdir --clear-groups \
+const FOREIGN_FLAGS: &str = "--api-client-authorization --array --begin --bench --chdir --clear-groups --comment \
     --container-network-mode --deadline --exclude --exclusive --for-queue --hold --home-dir --init-groups --kill --licenses \
     --mw-master-host --mw-master-port --mw-member-id --mw-resource-file --mw-slave --nice --requeue --wrap --no-requeue \
     --nodes --now --nv --open-mode --output --parsable --regid --reuid --security --shell \
