@@ -1,7 +1,7 @@
 //! Usage limits of one container, from its record and the site's flags.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 
 use arvados_client::records::{Container, MountKind};
@@ -20,6 +20,7 @@ pub fn usage_limits(
     site: &SiteLimits,
     (memory, watches_memory): (Option<u64>, bool),
     scratch: &Path,
+    writable_layers: &[PathBuf],
     staged: &Staged,
 ) -> UsageMonitor {
     let disk = |dir: &Path, measure, resource, allowed| DiskLimit {
@@ -58,8 +59,13 @@ pub fn usage_limits(
     let is_limited = !capacities.is_empty() && writable.all(|mount| mount.capacity > 0);
     let requested = capacities.values().copied().fold(0, u64::saturating_add);
     let growth = is_limited.then(|| requested.saturating_add(ROOT_ALLOWANCE_BYTES));
+    // Those in scratch are measured with it.
+    let elsewhere = writable_layers
+        .iter()
+        .filter(|dir| !dir.starts_with(scratch));
     UsageMonitor {
         growth,
+        elsewhere: elsewhere.cloned().collect(),
         at_start: AtomicU64::new(0),
         cpu_time: site.cpu_time,
         memory,
@@ -121,7 +127,8 @@ mod tests {
             })
             .to_vec();
         let site = SiteLimits::default();
-        let usage_limits = usage_limits(&record, &site, (None, false), Path::new("/s"), &staged);
+        let usage_limits =
+            usage_limits(&record, &site, (None, false), Path::new("/s"), &[], &staged);
         let found: Vec<(&Path, u64)> = usage_limits
             .disks
             .iter()

@@ -108,6 +108,7 @@ impl Attempt<'_> {
             &self.settings.site,
             (memory, watches_memory),
             scratch.path(),
+            container.writable_layers(),
             &fetched.staged,
         );
         let announced = match log {

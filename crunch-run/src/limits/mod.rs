@@ -1,13 +1,17 @@
 //! Limits that the kernel does not enforce: measures usage, warns near the limit and reports when
 //! it is exceeded.
+//!
+//! `attempt/limits.rs` makes a container's limits from its record: those of its mounts, and that of
+//! the writable layer of its own root. `usage_monitor` compares them with `disk_usage`, and
+//! `attempt/wait_for_command.rs` stops the container.
 
 mod deleted_files;
-mod disk;
+mod disk_usage;
 mod usage_limit;
 mod usage_monitor;
 mod watchdog;
 
-pub use disk::{Usage, usage};
+pub use disk_usage::{Usage, usage};
 pub use usage_limit::{LimitEvent, LimitExceeded, Resource, UsageLimit};
 pub use usage_monitor::{DiskLimit, Measure, UsageMonitor};
 pub use watchdog::Watchdog;

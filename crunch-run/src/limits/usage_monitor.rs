@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::deleted_files::measure_deleted;
-use super::disk::{Usage, measure, usage};
+use super::disk_usage::{Usage, measure, usage};
 use super::{LimitEvent, LimitExceeded, Resource, UsageLimit};
 use crate::stats::UsageSource;
 
@@ -17,9 +17,9 @@ const GROWTH_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval between two measurements of memory that nothing else limits.
 const MEMORY_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Minimum interval between two walks, as a multiple of the duration of the last walk.
-const WALK_TIME_DIVISOR: u32 = 10;
+const WALK_TIME_FACTOR: u32 = 10;
 /// The same beyond half of a limit.
-const NEAR_WALK_TIME_DIVISOR: u32 = 2;
+const NEAR_WALK_TIME_FACTOR: u32 = 2;
 
 /// The limits of one container.
 #[derive(Debug, Default)]
@@ -32,12 +32,13 @@ pub struct UsageMonitor {
     pub disks: Vec<DiskLimit>,
     /// Directory with all files of the attempt.
     pub scratch: PathBuf,
-    /// Limit on the growth of that directory, in bytes: on the `tmp` mounts and the container's own
-    /// root together.
+    /// Where else the writable layer of the container's own root may be. Counts as scratch.
+    pub elsewhere: Vec<PathBuf>,
+    /// Limit on the growth of both, in bytes: on the `tmp` mounts and the writable layer together.
     pub growth: Option<u64>,
-    /// Disk usage of that directory before the command began: inputs, or a copy of the image.
+    /// Disk usage of both before the command began: inputs, or a copy of the image.
     pub at_start: AtomicU64,
-    /// Peak disk usage of that directory so far.
+    /// Peak disk usage of both so far.
     pub peak_scratch: AtomicU64,
 }
 
@@ -118,7 +119,7 @@ impl UsageMonitor {
     /// With what the processes of the container have deleted and keep open.
     async fn measure_scratch(&self, source: Option<&UsageSource>) -> Usage {
         let (mut usage_now, deleted) = tokio::join!(
-            measure(self.scratch.clone()),
+            measure(self.scratch.clone(), self.elsewhere.clone()),
             measure_deleted(source.cloned(), self.scratch.clone())
         );
         usage_now.bytes = usage_now.bytes.saturating_add(deleted);
@@ -196,7 +197,7 @@ impl UsageMonitor {
                     None => {}
                 }
             }
-            tokio::time::sleep(interval.max(started.elapsed() * WALK_TIME_DIVISOR)).await;
+            tokio::time::sleep(interval.max(started.elapsed() * WALK_TIME_FACTOR)).await;
         }
     }
 
@@ -219,9 +220,8 @@ impl UsageMonitor {
         loop {
             tokio::time::sleep(interval).await;
             let began = Instant::now();
-            let measured = self.measure_scratch(source.as_ref()).await;
-            let mut usage_now = (self.scratch.clone(), measured);
-            let total = usage_now.1.bytes;
+            let mut measured = (&self.scratch, self.measure_scratch(source.as_ref()).await);
+            let total = measured.1.bytes;
             let mut is_near = false;
             if let Some(limit) = &mut growth {
                 let used = total.saturating_sub(at_start);
@@ -234,10 +234,10 @@ impl UsageMonitor {
             }
             for (disk, limit) in &mut limits {
                 // Limits on the same directory are adjacent and share one walk.
-                if usage_now.0 != disk.dir {
-                    usage_now = (disk.dir.clone(), measure(disk.dir.clone()).await);
+                if *measured.0 != disk.dir {
+                    measured = (&disk.dir, measure(disk.dir.clone(), Vec::new()).await);
                 }
-                let used = disk.measure.of(usage_now.1);
+                let used = disk.measure.of(measured.1);
                 is_near |= limit.is_half_used(used);
                 match limit.update(used) {
                     Some(LimitEvent::Over(exceeded)) => return exceeded,
@@ -246,15 +246,15 @@ impl UsageMonitor {
                 }
             }
             let grows = total > std::mem::replace(&mut last, total);
-            let divisor = match is_near && grows {
-                true => NEAR_WALK_TIME_DIVISOR,
-                false => WALK_TIME_DIVISOR,
+            let factor = match is_near && grows {
+                true => NEAR_WALK_TIME_FACTOR,
+                false => WALK_TIME_FACTOR,
             };
             interval = match grows {
                 true => GROWTH_POLL_INTERVAL,
                 false => (interval * 2).min(POLL_INTERVAL),
             };
-            interval = interval.max(began.elapsed() * divisor);
+            interval = interval.max(began.elapsed() * factor);
         }
     }
 }
@@ -305,18 +305,20 @@ mod tests {
             fs::write(&path, vec![1; size]).unwrap();
             fs::File::open(path).unwrap().sync_all().unwrap();
         };
-        write("files/input", 1 << 20);
+        write("scratch/files/input", 1 << 20);
         let allowance = UsageMonitor {
-            scratch: dir.path().to_owned(),
+            scratch: dir.path().join("scratch"),
+            elsewhere: vec![dir.path().join("cache/upper"), dir.path().join("none")],
             growth: Some(1 << 20),
             ..UsageMonitor::default()
         };
         allowance.measure_start().await;
-        write("files/out", 600 << 10);
+        write("scratch/files/out", 300 << 10);
+        write("cache/upper/etc/root", 300 << 10);
         let waiting = allowance.wait_for_excess(None, &|_| {});
         let early = tokio::time::timeout(Duration::from_millis(500), waiting).await;
         assert!(early.is_err(), "{early:?}");
-        write("container-1/upper/root", 600 << 10);
+        write("scratch/container-1/upper/root", 600 << 10);
         let over = allowance.wait_for_excess(None, &|_| {}).await;
         assert_eq!(over.resource, Resource::RequestedScratch);
         assert_eq!(over.used, 1200 << 10);

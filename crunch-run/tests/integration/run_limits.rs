@@ -1,6 +1,9 @@
 //! Every limit, exceeded by a real container: it is stopped, and the record and result.json say
 //! why.
 
+use std::fs;
+use std::process::Stdio;
+
 use crate::run_lab::{Job, World, can_run, file, finish, go_on, left_overs, lines, signal};
 use arvados_client::records::{Container, ContainerState};
 use rustix::process::Signal;
@@ -291,4 +294,44 @@ async fn a_container_ends_in_time_although_crunch_run_hangs() {
         "{}",
         finished.output
     );
+}
+
+/// Scratch is a file system that cannot have the writable layer, so that this is in the cache. It
+/// counts all the same.
+#[tokio::test]
+async fn a_root_that_is_written_outside_of_scratch_is_limited() {
+    if !can_run() {
+        return;
+    }
+    let world = World::new().await;
+    let mounts = json!({"mounts": {"/out": {"kind": "tmp", "capacity": 1 << 20}}});
+    let script = "grep ' / ' /proc/mounts >&2; fallocate -l 400000000 /big && sleep 20";
+    let job = world.lock(&["sh", "-c", script], mounts).await;
+    // An overlay cannot be the writable layer of another one.
+    let upper = tempfile::tempdir().unwrap();
+    for name in ["upper", "work"] {
+        fs::create_dir(upper.path().join(name)).unwrap();
+    }
+    let mount = "mount -t overlay overlay -o lowerdir=$0,upperdir=$1/upper,workdir=$1/work $0 && shift && exec \"$@\"";
+    let program = world.program(&job, &[]);
+    let program = program.as_std();
+    let variables = program.get_envs();
+    let mut wrapped = tokio::process::Command::new("unshare");
+    wrapped
+        .args(["--mount", "sh", "-c", mount])
+        .args([&job.dir, upper.path()])
+        .arg(program.get_program())
+        .args(program.get_args())
+        .env_clear()
+        .envs(variables.filter_map(|(name, value)| Some((name, value?))))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    let (record, result) = ended(&world, &job, wrapped.spawn().unwrap()).await;
+    let words = "its own root included";
+    is_stopped(&job, &record, &result, "scratch_bytes", words);
+    let log = world.log(&job).await;
+    let mounted = file(&log, "stderr.txt");
+    assert!(mounted.contains("upperdir=../upper"), "{mounted}");
 }

@@ -148,6 +148,12 @@ pub trait Container: Send + Sync {
     /// The control group that accounts the container; readable until `remove`.
     fn cgroup(&self) -> Option<Cgroup>;
 
+    /// Directories that the writable layer of the container's own root may be in. Empty where a
+    /// service has it.
+    fn writable_layers(&self) -> &[PathBuf] {
+        &[]
+    }
+
     fn wait(&self) -> BoxFuture<'_, Result<Exit, EngineError>>;
 
     /// TERM to the container's processes, and KILL to all of them after `grace`.

@@ -315,6 +315,10 @@ impl Container for ShimContainer {
         self.state.borrow().created.as_ref()?.1.clone()
     }
 
+    fn writable_layers(&self) -> &[PathBuf] {
+        &self.writable_layers
+    }
+
     fn wait(&self) -> BoxFuture<'_, Result<Exit, EngineError>> {
         Box::pin(async {
             let state = self.wait_for(|k| k.exit.is_some()).await?;

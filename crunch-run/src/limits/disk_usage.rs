@@ -22,9 +22,22 @@ pub struct Usage {
     pub files: u64,
 }
 
-/// Measures a directory on a thread for blocking calls.
-pub async fn measure(dir: PathBuf) -> Usage {
-    let walked = tokio::task::spawn_blocking(move || usage(&dir));
+impl Usage {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_add(other.bytes),
+            length: self.length.saturating_add(other.length),
+            files: self.files.saturating_add(other.files),
+        }
+    }
+}
+
+/// Measures a directory, with others that count as part of it, on a thread for blocking calls.
+pub async fn measure(dir: PathBuf, others: Vec<PathBuf>) -> Usage {
+    let walked = tokio::task::spawn_blocking(move || {
+        let dirs = std::iter::once(&dir).chain(&others);
+        dirs.fold(Usage::default(), |sum, dir| sum.plus(usage(dir)))
+    });
     walked.await.unwrap_or_default()
 }
 
