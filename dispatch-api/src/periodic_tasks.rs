@@ -1,4 +1,4 @@
-//! What the server does from time to time: housekeeping and the renewal of its certificate every
+//! What the server does from time to time: expiry and the renewal of its certificate every
 //! minute, the removal of unused blocks once a day.
 
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use tracing::{info, warn};
 
 use crate::app::App;
 use crate::blocks::signature::SIGNATURE_TTL;
+use crate::expiry;
 use crate::garbage;
-use crate::housekeeping;
 use crate::server_tls::ServerTls;
 
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(60);
@@ -66,8 +66,7 @@ pub async fn run(app: Arc<App>, tls: Arc<ServerTls>) {
         }
         loop {
             let worker = app.clone();
-            let result =
-                tokio::task::spawn_blocking(move || worker.write(housekeeping::run_batch)).await;
+            let result = tokio::task::spawn_blocking(move || worker.write(expiry::run_batch)).await;
             match result {
                 Ok(Ok(result)) => {
                     app.attempt_tokens
@@ -77,7 +76,7 @@ pub async fn run(app: Arc<App>, tls: Arc<ServerTls>) {
                     }
                 }
                 Ok(Err(problem)) => {
-                    warn!(error = %problem, "housekeeping failed; the next run is in one minute");
+                    warn!(error = %problem, "expiry failed; the next run is in one minute");
                     break;
                 }
                 Err(_) => break,

@@ -87,7 +87,7 @@ pub struct Server {
     tls: Arc<ServerTls>,
     state: StateDir,
     accept_task: tokio::task::JoinHandle<()>,
-    housekeeping_task: tokio::task::JoinHandle<()>,
+    periodic_tasks: tokio::task::JoinHandle<()>,
     writer: JoinHandle<()>,
 }
 
@@ -113,7 +113,7 @@ impl Server {
             },
             app.subscribe_stop(),
         ));
-        let housekeeping_task = tokio::spawn(periodic_tasks::run(app.clone(), tls.clone()));
+        let periodic_tasks = tokio::spawn(periodic_tasks::run(app.clone(), tls.clone()));
         info!(%address, cluster = app.config.cluster_id, state = %state.path.display(), "ready");
         Ok(Server {
             app,
@@ -121,7 +121,7 @@ impl Server {
             tls,
             state,
             accept_task,
-            housekeeping_task,
+            periodic_tasks,
             writer,
         })
     }
@@ -142,7 +142,7 @@ impl Server {
     pub async fn stop(self) {
         info!("stopping");
         self.app.stop.send_replace(true);
-        self.housekeeping_task.abort();
+        self.periodic_tasks.abort();
         if self.accept_task.await.is_err() {
             warn!("the task that accepts connections panicked");
         }

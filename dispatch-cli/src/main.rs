@@ -33,7 +33,7 @@ mod owners;
 mod pending_reason;
 mod printer;
 mod result_file;
-mod run;
+mod run_command_line;
 mod saved_log;
 mod selection;
 mod session;
@@ -65,7 +65,7 @@ fn main() -> ExitCode {
         .build();
     let result = match runtime {
         Ok(runtime) => {
-            let result = runtime.block_on(run::run(cli));
+            let result = runtime.block_on(run_command_line::run(cli));
             // Do not wait for a blocked read of standard input.
             runtime.shutdown_background();
             result

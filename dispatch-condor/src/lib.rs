@@ -1,6 +1,5 @@
 //! dispatch-condor: hands containers to HTCondor, one job each.
 
-mod commands;
 mod condor;
 mod control;
 mod error;
@@ -8,6 +7,7 @@ mod flags;
 mod preflight;
 pub mod query;
 mod scheduler;
+mod subcommands;
 mod submit;
 mod wakeup;
 
@@ -15,12 +15,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use dispatch_core::config::{Config, ValueSources};
+use dispatch_core::service;
 use dispatch_core::service::state_dir::StateDir;
-use dispatch_core::service::{self, subcommands};
 
-use commands::Commands;
 use condor::Condor;
 use flags::Flags;
+use subcommands::Commands;
 
 /// The program: reads the command line and the configuration, and runs until it is stopped.
 pub fn main() -> ExitCode {
@@ -35,7 +35,7 @@ fn run(mut flags: Flags, origins: ValueSources, config: Option<Arc<Config>>) -> 
             origins: &origins,
             settings,
         });
-        return subcommands::run(&subcommand, flags.subcommands.json, commands);
+        return service::subcommands::run(&subcommand, flags.subcommands.json, commands);
     }
     service::run(flags.common.clone(), async || {
         let settings = flags.settings()?;

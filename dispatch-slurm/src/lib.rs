@@ -1,6 +1,5 @@
 //! dispatch-slurm: runs the containers of an Arvados-style queue as Slurm jobs, one job each.
 
-mod commands;
 mod control;
 mod error;
 mod flags;
@@ -10,6 +9,7 @@ pub mod query;
 mod scheduler;
 mod settings;
 mod slurm;
+mod subcommands;
 mod submit;
 mod wakeup;
 
@@ -17,12 +17,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use dispatch_core::config::{Config, ValueSources};
+use dispatch_core::service;
 use dispatch_core::service::state_dir::StateDir;
-use dispatch_core::service::{self, subcommands};
 
-use commands::Commands;
 use flags::Flags;
 use slurm::Slurm;
+use subcommands::Commands;
 
 /// The program: reads the command line and the configuration, and runs until it is stopped.
 pub fn main() -> ExitCode {
@@ -37,7 +37,7 @@ fn run(mut flags: Flags, origins: ValueSources, config: Option<Arc<Config>>) -> 
             origins: &origins,
             settings,
         });
-        return subcommands::run(&subcommand, flags.subcommands.json, commands);
+        return service::subcommands::run(&subcommand, flags.subcommands.json, commands);
     }
     service::run(flags.common.clone(), async || {
         let settings = flags.settings()?;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::claim::Claim;
-use super::retry::{RetryError, RetryPolicy, RetryStopped};
+use super::retried_operation::{RetryError, RetryPolicy, RetryStopped};
 use super::token_refusals::{TokenRefusals, is_final, is_keep_refusal, is_refusal};
 use crate::attempt::runtime_status::Status;
 use crate::inputs::Staged;

@@ -20,9 +20,9 @@ use super::create_container::{
 use super::disk_reserve::DiskReserve;
 use super::failure::Failure;
 use super::limits;
-use super::request;
 use super::scratch_dir::ScratchDir;
 use super::spec;
+use super::unsatisfiable_request;
 use crate::attempt::runtime_status::Status;
 use crate::gateway::Gateway;
 use crate::gpu::{PreparedGpus, prepare as prepare_gpus};
@@ -150,8 +150,12 @@ impl Attempt<'_> {
         status: &Status,
     ) -> Result<(Option<GpuAccess>, PreparedGpus, FetchedInputs), Failure> {
         let claim = context.claim;
-        self.or_stopped(request::check(&claim.record, &self.client, &self.run_log))
-            .await?;
+        self.or_stopped(unsatisfiable_request::check(
+            &claim.record,
+            &self.client,
+            &self.run_log,
+        ))
+        .await?;
         // Checked before anything is fetched, so that an unsuitable node is not kept busy.
         let (access, gpus) = self
             .or_stopped(prepare_gpus::prepare(

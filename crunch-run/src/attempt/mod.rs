@@ -17,8 +17,7 @@ mod kept_output;
 mod left_to_dispatcher;
 pub mod limits;
 pub mod locked_phase;
-pub mod request;
-pub mod retry;
+pub mod retried_operation;
 pub mod retrying_store;
 pub mod run;
 pub mod run_command;
@@ -32,6 +31,7 @@ pub mod settings;
 pub mod spec;
 pub mod timings;
 pub mod token_refusals;
+pub mod unsatisfiable_request;
 pub mod wait_for_command;
 
 pub use self::settings::{Settings, SettingsError, cdi_dirs, default_cache, endpoint};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use arvados_client::keep::{BlockSource, BlockStore, FilePart, KeepError, Locator};
 use bytes::Bytes;
 
-use super::retry::{RetryError, RetryPolicy, RetryStopped};
+use super::retried_operation::{RetryError, RetryPolicy, RetryStopped};
 use crate::logs::RunLog;
 use crate::node::signals::Stop;
 

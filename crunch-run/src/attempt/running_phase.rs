@@ -17,7 +17,7 @@ use super::disk_reserve;
 use super::failure::Failure;
 use super::limits;
 use super::locked_phase::Running;
-use super::retry::RetryPolicy;
+use super::retried_operation::RetryPolicy;
 use super::runtime_status::Status;
 use super::spec;
 use super::wait_for_command::MonitorEnd;

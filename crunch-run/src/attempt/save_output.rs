@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::create_container::format_progress;
 use super::deliver::{Delivery, Undelivered};
-use super::retry::{RetryError, RetryStopped};
+use super::retried_operation::{RetryError, RetryStopped};
 use super::retrying_store::{RetryingStore, is_transient};
 use super::token_refusals::{TokenRefusals, is_refusal};
 use crate::attempt::runtime_status::Status;

@@ -7,7 +7,7 @@ use arvados_client::Error;
 use arvados_client::keep::{Cause, KeepError};
 use arvados_client::retry::RefusalTimer;
 
-use super::retry::RetryError;
+use super::retried_operation::RetryError;
 use crate::node::signals::Stop;
 
 /// Time for which refused calls are retried after a stop request. Slurm kills 30 s after that, and

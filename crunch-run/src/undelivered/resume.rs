@@ -12,7 +12,7 @@ use crate::attempt::claim::{self, Claim};
 use crate::attempt::deliver::{Delivery, Undelivered};
 use crate::attempt::failure::Failure;
 use crate::attempt::limits;
-use crate::attempt::retry::{RetryError, RetryPolicy, RetryStopped};
+use crate::attempt::retried_operation::{RetryError, RetryPolicy, RetryStopped};
 use crate::attempt::running_phase::node_name;
 use crate::attempt::runtime::in_runtime;
 use crate::attempt::runtime_status::Status;

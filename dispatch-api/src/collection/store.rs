@@ -125,7 +125,7 @@ pub fn replace_content(
     tx.update(&COLLECTIONS, caller, old, new)
 }
 
-/// Moves a collection to the trash; housekeeping deletes it two weeks later.
+/// Moves a collection to the trash; expiry deletes it two weeks later.
 pub fn trash(tx: &Tx<'_>, caller: &Caller, uuid: &str) -> Result<Record> {
     let old = permission::require_readable(tx.conn, &COLLECTIONS, caller, uuid)?;
     permission::require_writable(tx.conn, caller, &old)?;

@@ -12,8 +12,8 @@ use arvados_client::{ContainerUuid, Token, TokenUuid};
 use dispatch_core::model::resources::ResourceRequest;
 use dispatch_core::scheduler::attempt_dir::AttemptDir;
 use dispatch_core::scheduler::command::Command;
-use dispatch_core::scheduler::rejections::{TEST_TIMEOUT, TestResult, TestSubmission};
 use dispatch_core::scheduler::submit_command::parse_job_id;
+use dispatch_core::scheduler::test_submission::{TEST_TIMEOUT, TestResult, TestSubmission};
 
 use crate::condor::Condor;
 use crate::error::{SubmitFault, classify, summarize};

@@ -1,7 +1,7 @@
 //! Runs tasks: calls to API server and scheduler. [`runner`] has the entry point.
 
 pub mod attempt_tokens;
-mod cancel;
+mod cancel_record;
 pub mod crash_log;
 pub mod end_attempt;
 mod grant_extra_attempt;

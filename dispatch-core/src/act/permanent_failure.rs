@@ -11,7 +11,7 @@ use arvados_client::{ContainerUuid, Error};
 use crunch_contract::runtime_status::PERMANENT_FAILURE;
 use serde_json::json;
 
-use crate::act::cancel::CancelReport;
+use crate::act::cancel_record::CancelReport;
 use crate::act::{TaskResult, TaskRunner};
 use crate::api::Api;
 use crate::model::attempt_token::AttemptToken;

@@ -18,6 +18,7 @@ mod stderr_notes;
 pub mod submit_command;
 pub mod submit_host;
 pub mod template;
+pub mod test_submission;
 use std::collections::BTreeMap;
 use std::future::Future;
 

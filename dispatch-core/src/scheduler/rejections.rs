@@ -24,6 +24,7 @@ use crate::model::resources::ResourceRequest;
 use crate::model::scheduling::Candidate;
 use crate::scheduler::SubmitRequest;
 use crate::scheduler::rejection_backoff::{ChargeClass, JobClass, RejectionBackoff, SlowStart};
+use crate::scheduler::test_submission::{TestResult, TestSubmission};
 
 /// Maximum number of rejected classes; containers of further classes are submitted as usual.
 const MAX_REJECTED_CLASSES: usize = 1000;
@@ -31,19 +32,6 @@ const MAX_REJECTED_CLASSES: usize = 1000;
 const MAX_ACCEPTED: usize = 10_000;
 /// Maximum number of concurrent tests.
 const MAX_CONCURRENT_TESTS: usize = 8;
-/// Timeout of the command of a test; short, because it delays a submission or the listing.
-pub const TEST_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// Tests whether the scheduler would accept a job with these needs now, without leaving one.
-pub trait TestSubmission: Sync {
-    /// Time for which the job of an accepted test may still count for the scheduler's limits. Until
-    /// then, a job in its place may be rejected.
-    const SETTLE_TIME: Duration = Duration::ZERO;
-
-    /// Runs one test.
-    fn test_submission(&self, needs: &ResourceRequest) -> impl Future<Output = TestResult> + Send;
-}
-
 /// Job classes that the scheduler rejects now.
 #[derive(Debug)]
 pub struct Rejections {
@@ -61,17 +49,6 @@ struct RejectionState {
     accepted: HashSet<ResourceRequest>,
     /// Classes whose jobs are accepted again, with their limits.
     slow_starts: BTreeMap<ChargeClass, SlowStart>,
-}
-
-/// Result of a test.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TestResult {
-    /// The scheduler would accept the job.
-    Accepted,
-    /// The scheduler would reject the job, and this is why.
-    Rejected(String),
-    /// The scheduler did not answer.
-    Unknown,
 }
 
 impl RejectionState {

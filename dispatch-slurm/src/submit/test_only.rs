@@ -5,7 +5,7 @@ use std::path::Path;
 use arvados_client::ContainerUuid;
 use dispatch_core::model::resources::ResourceRequest;
 use dispatch_core::scheduler::command::{Command, CommandFailure};
-use dispatch_core::scheduler::rejections::{TEST_TIMEOUT, TestResult, TestSubmission};
+use dispatch_core::scheduler::test_submission::{TEST_TIMEOUT, TestResult, TestSubmission};
 
 use crate::query::partition_times::PartitionTimes;
 use crate::settings::Settings;

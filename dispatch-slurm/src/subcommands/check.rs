@@ -7,17 +7,17 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use dispatch_core::scheduler::Scheduler;
-use dispatch_core::scheduler::rejections::TestResult;
+use dispatch_core::scheduler::test_submission::TestResult;
 use dispatch_core::service;
 use dispatch_core::service::state_dir::StateDir;
 use dispatch_core::service::subcommands::check::probe_job::ProbeOptions;
 use dispatch_core::service::subcommands::check::{self, Finding, Report};
 use rustix::fs::statfs;
 
-use crate::commands::probe_job::SlurmProbe;
 use crate::flags::Flags;
 use crate::settings::{Settings, check_argument};
 use crate::slurm::Slurm;
+use crate::subcommands::probe_job::SlurmProbe;
 use crate::submit::test_only::test_arguments;
 
 const STATE_DIR_CHECK: &str = "state directory";

@@ -14,7 +14,7 @@ use dispatch_core::config::ValueSources;
 use dispatch_core::model::owner::KnownOwner;
 use dispatch_core::model::resources::ResourceRequest;
 use dispatch_core::model::world::JobId;
-use dispatch_core::scheduler::rejections::{TestResult, TestSubmission};
+use dispatch_core::scheduler::test_submission::{TestResult, TestSubmission};
 use dispatch_core::service;
 use dispatch_core::service::state_dir::StateDir;
 use dispatch_core::service::subcommands::check::Report;
@@ -22,13 +22,13 @@ use dispatch_core::service::subcommands::check::probe_job::ProbeOptions;
 use dispatch_core::service::subcommands::explain::SchedulerTerms;
 use dispatch_core::service::subcommands::{self, Render};
 
-use crate::commands::check::check;
-use crate::commands::dry_run::{RecordForDryRun, dry_run};
 use crate::flags::Flags;
 use crate::query::accounting::container_of_past_job;
 use crate::query::node_class_cache::NodeClassCache;
 use crate::settings::Settings;
 use crate::slurm::Slurm;
+use crate::subcommands::check::check;
+use crate::subcommands::dry_run::{RecordForDryRun, dry_run};
 
 /// The subcommands, with the flags and settings of this call.
 #[derive(Debug)]

@@ -13,9 +13,9 @@ use dispatch_core::service::state_dir::StateDir;
 use dispatch_core::service::subcommands::check::probe_job::ProbeOptions;
 use dispatch_core::service::subcommands::check::{self, Finding, Report};
 
-use crate::commands::probe_job::CondorProbe;
 use crate::condor::Condor;
 use crate::flags::{Flags, check_line};
+use crate::subcommands::probe_job::CondorProbe;
 use crate::submit::admin_lines::RequestedKinds;
 use crate::submit::description::{DescriptionParams, Item, Settings};
 use crate::submit::macros;

@@ -20,11 +20,11 @@ use dispatch_core::service::subcommands::check::probe_job::ProbeOptions;
 use dispatch_core::service::subcommands::explain::SchedulerTerms;
 use dispatch_core::service::subcommands::{self, Render};
 
-use crate::commands::check::check;
-use crate::commands::dry_run::dry_run;
 use crate::condor::Condor;
 use crate::flags::Flags;
 use crate::query::better_analyze;
+use crate::subcommands::check::check;
+use crate::subcommands::dry_run::dry_run;
 use crate::submit::description::{CONTAINER_ATTRIBUTE, Settings};
 
 /// The subcommands with the flags of this call.

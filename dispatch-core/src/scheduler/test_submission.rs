@@ -1,0 +1,30 @@
+//! A test of whether the scheduler would accept a job now, which a scheduler offers that can tell.
+//! `rejections` uses it.
+
+use std::time::Duration;
+
+use crate::model::resources::ResourceRequest;
+
+/// Timeout of the command of a test; short, because it delays a submission or the listing.
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Tests whether the scheduler would accept a job with these needs now, without leaving one.
+pub trait TestSubmission: Sync {
+    /// Time for which the job of an accepted test may still count for the scheduler's limits. Until
+    /// then, a job in its place may be rejected.
+    const SETTLE_TIME: Duration = Duration::ZERO;
+
+    /// Runs one test.
+    fn test_submission(&self, needs: &ResourceRequest) -> impl Future<Output = TestResult> + Send;
+}
+
+/// Result of a test.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TestResult {
+    /// The scheduler would accept the job.
+    Accepted,
+    /// The scheduler would reject the job, and this is why.
+    Rejected(String),
+    /// The scheduler did not answer.
+    Unknown,
+}
