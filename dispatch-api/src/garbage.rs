@@ -1,4 +1,5 @@
-//! Removes the blocks that no collection refers to, and empties the trash.
+//! Finds the blocks that no collection refers to, which `blocks/sweep.rs` removes, and empties the
+//! trash.
 //!
 //! A block stays while a collection refers to it, also one in the trash; while it is younger than a
 //! limit, because its client may not have saved the collection yet; and if it was stored after the

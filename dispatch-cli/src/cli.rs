@@ -1,5 +1,5 @@
-//! The command line. Every flag is defined once here; help, man pages and completions are generated
-//! from it.
+//! The command line: the subcommands, whose flags are in `commands/`, and the flags of all. Help,
+//! man pages and completions are generated from it.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,6 @@
 //! Shows on standard error how a job goes on while a command waits for it. On a terminal: one line
 //! that follows state and reason. Elsewhere: a note for each reason that lasts, or that is final.
+//! `wait`, `run`, and `submit --wait` use it.
 
 use std::io::{self, IsTerminal};
 use std::time::Duration;

@@ -1,4 +1,5 @@
 //! Removal of blocks, and what keeps it from a block that a client refers to meanwhile.
+//! `garbage.rs` says which are old enough.
 //!
 //! A client's new manifest is checked, noted and committed under a [`Hold`]. A [`Sweep`] begins
 //! when no hold exists. So each manifest is either committed before the sweep reads the

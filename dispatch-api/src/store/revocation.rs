@@ -1,4 +1,5 @@
-//! Revokes tokens: when a container is unlocked or ends, and when a user loses rights.
+//! Revokes tokens: when a container is unlocked or ends, and when a user loses rights. A dispatcher
+//! revokes those of its attempts, too (`act/end_attempt.rs` in dispatch-core).
 
 use crate::auth::Caller;
 use crate::auth::attempt_token::ExpiryOverride;

@@ -1,7 +1,8 @@
 //! Attempt tokens: minted for one lock, recovered after a restart, and revoked after use.
 //!
 //! Input: containers, run time limits and the [`TokenMode`]. Output: [`AttemptToken`]s, and calls
-//! that mint, renew, disable and revoke them.
+//! that mint, renew, disable and revoke them. dispatch-api revokes them by itself, too, when the
+//! container is unlocked or ends (`store/revocation.rs`).
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;

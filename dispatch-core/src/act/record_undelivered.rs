@@ -2,6 +2,8 @@
 //!
 //! Input: the [`JobExit`] from the scheduler and the container record. Output: an updated
 //! `runtime_status`. The container's state stays as it is while its results may still be delivered.
+//! `cancel_record` calls this instead of cancelling, until `--undelivered-wait` has passed
+//! (`reconcile/apply_outcome.rs`).
 
 use std::time::Duration;
 

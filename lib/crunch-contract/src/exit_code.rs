@@ -9,9 +9,12 @@
 //! | 0 | the attempt is cleaned up | `act/end_attempt.rs` |
 //! | 75, 78 | the container is unlocked, and tried again after a pause | `act/unlock.rs` |
 //! | 76 | as after an eviction, if no other attempt goes on | `model/exit_cause.rs` |
-//! | 77 | the record stays Running until its results are delivered | `act/record_undelivered.rs` |
+//! | 77 | the record stays Running until its results are delivered | `act/record_undelivered.rs`, called in `act/cancel_record.rs` |
 //! | 79, a signal | the record is cancelled, as after an eviction | `act/cancel_record.rs` |
 //! | 79, no other attempt can succeed | its requests end | `act/permanent_failure.rs` |
+//!
+//! After 77, `undelivered/` in crunch-run keeps the results, and `crunch-run resume` delivers them;
+//! dispatch-local does so by itself (`redelivery.rs`).
 
 /// The exit codes of crunch-run.
 ///

@@ -3,7 +3,8 @@
 //! The effect is that of Docker's default profile. Three differences: calls that place the
 //! container's own memory on NUMA nodes are allowed, because scientific programs use them; sockets
 //! of the families from `AF_ALG` on are refused, not only `AF_VSOCK`; and calls that are newer than
-//! this table do not exist (ENOSYS), so that libraries fall back to older ones.
+//! this table do not exist (ENOSYS), so that libraries fall back to older ones. The test that makes
+//! the calls inside a container is `contract/escapes.c` in crunch-run's integration tests.
 
 use oci_spec::runtime::LinuxSeccompOperator::{
     self, ScmpCmpEq, ScmpCmpGe, ScmpCmpLt, ScmpCmpMaskedEq,
