@@ -89,7 +89,7 @@ fn output_limit(allowed: Option<u64>, staged: &Staged) -> Option<DiskLimit> {
 /// Measures the output once more before it is saved: a command may write much just before its end.
 pub async fn output_limit_exceeded(allowed: Option<u64>, staged: &Staged) -> Option<LimitExceeded> {
     let limit = output_limit(allowed, staged)?;
-    let measurement = tokio::task::spawn_blocking(move || limit.exceeded());
+    let measurement = tokio::task::spawn_blocking(move || limit.exceeded(&[]));
     measurement.await.ok().flatten()
 }
 

@@ -34,11 +34,14 @@ impl Usage {
 
 /// Measures a directory, with others that count as part of it, on a thread for blocking calls.
 pub async fn measure(dir: PathBuf, others: Vec<PathBuf>) -> Usage {
-    let walked = tokio::task::spawn_blocking(move || {
-        let dirs = std::iter::once(&dir).chain(&others);
-        dirs.fold(Usage::default(), |sum, dir| sum.plus(usage(dir)))
-    });
+    let walked = tokio::task::spawn_blocking(move || usage_with(&dir, &others));
     walked.await.unwrap_or_default()
+}
+
+/// Measures a directory, with others that count as part of it.
+pub fn usage_with(dir: &Path, others: &[PathBuf]) -> Usage {
+    let others = others.iter().map(|dir| usage(dir));
+    others.fold(usage(dir), Usage::plus)
 }
 
 /// Counts hard links once in `bytes`. Files that vanish meanwhile are not counted.

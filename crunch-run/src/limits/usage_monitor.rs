@@ -2,12 +2,13 @@
 //! limits ten times a second, directories as often as a walk is cheap, and more often while they
 //! grow.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::deleted_files::measure_deleted;
-use super::disk_usage::{Usage, measure, usage};
+use super::disk_limit::DiskLimit;
+use super::disk_usage::{Usage, measure};
 use super::{LimitEvent, LimitExceeded, Resource, UsageLimit};
 use crate::stats::UsageSource;
 
@@ -42,45 +43,6 @@ pub struct UsageMonitor {
     pub peak_scratch: AtomicU64,
 }
 
-/// A directory and one limit on it.
-#[derive(Debug, Clone)]
-pub struct DiskLimit {
-    pub dir: PathBuf,
-    pub measure: Measure,
-    pub resource: Resource,
-    pub allowed: u64,
-}
-
-/// The limited figure of a directory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Measure {
-    Bytes,
-    Length,
-    Files,
-}
-
-impl Measure {
-    fn of(self, usage: Usage) -> u64 {
-        match self {
-            Self::Bytes => usage.bytes,
-            Self::Length => usage.length,
-            Self::Files => usage.files,
-        }
-    }
-}
-
-impl DiskLimit {
-    /// Returns an error if the limit is exceeded now.
-    pub fn exceeded(&self) -> Option<LimitExceeded> {
-        let used = self.measure.of(usage(&self.dir));
-        let mut limit = UsageLimit::new(self.resource.clone(), self.allowed);
-        match limit.update(used) {
-            Some(LimitEvent::Over(exceeded)) => Some(exceeded),
-            _ => None,
-        }
-    }
-}
-
 impl UsageMonitor {
     /// Peak disk usage of the scratch directory so far, in bytes.
     pub fn peak_scratch_bytes(&self) -> u64 {
@@ -110,10 +72,23 @@ impl UsageMonitor {
         if growth.is_some() {
             return growth;
         }
-        let disks = self.disks.clone();
-        let measuring =
-            tokio::task::spawn_blocking(move || disks.iter().find_map(|d| d.exceeded()));
+        let with_others = |disk: &DiskLimit| (disk.clone(), self.others(&disk.dir));
+        let disks: Vec<_> = self.disks.iter().map(with_others).collect();
+        let exceeded = move || {
+            disks
+                .iter()
+                .find_map(|(disk, others)| disk.exceeded(others))
+        };
+        let measuring = tokio::task::spawn_blocking(exceeded);
         measuring.await.ok().flatten()
+    }
+
+    /// Directories that count as part of this one.
+    fn others(&self, dir: &Path) -> Vec<PathBuf> {
+        match dir == self.scratch {
+            true => self.elsewhere.clone(),
+            false => Vec::new(),
+        }
     }
 
     /// With what the processes of the container have deleted and keep open.
@@ -235,7 +210,10 @@ impl UsageMonitor {
             for (disk, limit) in &mut limits {
                 // Limits on the same directory are adjacent and share one walk.
                 if *measured.0 != disk.dir {
-                    measured = (&disk.dir, measure(disk.dir.clone(), Vec::new()).await);
+                    measured = (
+                        &disk.dir,
+                        measure(disk.dir.clone(), self.others(&disk.dir)).await,
+                    );
                 }
                 let used = disk.measure.of(measured.1);
                 is_near |= limit.is_half_used(used);
@@ -262,6 +240,7 @@ impl UsageMonitor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::Measure;
     use crate::stats::ProcessTree;
     use cgroup::{Cgroup, Scope};
     use std::fs;
@@ -292,8 +271,8 @@ mod tests {
         let over = allowance.wait_for_excess(None, &warn).await;
         assert_eq!((over.resource, over.used), (Resource::OutputBytes, 1050));
         assert_eq!(warnings.lock().unwrap().len(), 1);
-        assert!(allowance.disks[0].exceeded().is_none());
-        assert!(allowance.disks[1].exceeded().is_some());
+        assert!(allowance.disks[0].exceeded(&[]).is_none());
+        assert!(allowance.disks[1].exceeded(&[]).is_some());
     }
 
     #[tokio::test]
@@ -323,6 +302,19 @@ mod tests {
         assert_eq!(over.resource, Resource::RequestedScratch);
         assert_eq!(over.used, 1200 << 10);
         assert_eq!(allowance.exceeded_at_end().await, Some(over));
+        let of_site = DiskLimit {
+            dir: allowance.scratch.clone(),
+            measure: Measure::Bytes,
+            resource: Resource::ScratchBytes,
+            allowed: 2000 << 10,
+        };
+        let allowance = UsageMonitor {
+            growth: None,
+            disks: vec![of_site],
+            ..allowance
+        };
+        let over = allowance.exceeded_at_end().await;
+        assert_eq!(over.map(|over| over.used), Some(2224 << 10));
     }
 
     #[tokio::test]

@@ -1,5 +1,6 @@
 //! Gives requests another container after theirs was cancelled, as long as their
-//! `container_count_max` allows it.
+//! `container_count_max` allows it, they have a priority, the container that made the request still
+//! runs, and the end was no permanent failure.
 
 use crunch_contract::runtime_status::PERMANENT_FAILURE;
 use serde_json::{Value, json};

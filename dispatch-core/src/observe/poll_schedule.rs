@@ -82,7 +82,8 @@ impl PollSchedule {
         interval.max(wait.unwrap_or_default())
     }
 
-    /// Delay until the next poll, shorter while a change awaits confirmation (`is_urgent`).
+    /// Delay until the next poll, shorter while a change awaits confirmation (`is_urgent`): a job
+    /// that the last listing lacked, for example.
     /// `woken`: a change was reported during the last poll, which may have missed it.
     /// `min_listing`: the scheduler's minimum interval between listings.
     pub fn next_poll_in(

@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_judged_by_its_heading_and_not_by_words_on_stderr() {
+    fn an_answer_is_judged_by_its_heading_and_two_errors_only() {
         let heading = "@JOBID|STATE|COMMENT|NODELIST|NICE|PRIORITY|START_TIME|REASON|NAME\n";
         let harmless = "squeue: error: NodeNames=n1 CPUs=7 match no Sockets, Resetting CPUs.\n";
         let failed = "slurm_load_jobs error: Unable to contact slurm controller\n";

@@ -1,0 +1,45 @@
+//! A limit on one directory: which figure of it is limited, and to how much.
+
+use std::path::PathBuf;
+
+use super::disk_usage::{Usage, usage_with};
+use super::{LimitEvent, LimitExceeded, Resource, UsageLimit};
+
+/// A directory and one limit on it.
+#[derive(Debug, Clone)]
+pub struct DiskLimit {
+    pub dir: PathBuf,
+    pub measure: Measure,
+    pub resource: Resource,
+    pub allowed: u64,
+}
+
+/// The limited figure of a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Measure {
+    Bytes,
+    Length,
+    Files,
+}
+
+impl Measure {
+    pub fn of(self, usage: Usage) -> u64 {
+        match self {
+            Self::Bytes => usage.bytes,
+            Self::Length => usage.length,
+            Self::Files => usage.files,
+        }
+    }
+}
+
+impl DiskLimit {
+    /// Returns an error if the limit is exceeded now. `others` count as part of the directory.
+    pub fn exceeded(&self, others: &[PathBuf]) -> Option<LimitExceeded> {
+        let used = self.measure.of(usage_with(&self.dir, others));
+        let mut limit = UsageLimit::new(self.resource.clone(), self.allowed);
+        match limit.update(used) {
+            Some(LimitEvent::Over(exceeded)) => Some(exceeded),
+            _ => None,
+        }
+    }
+}
