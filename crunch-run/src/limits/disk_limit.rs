@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::disk_usage::{Usage, usage_with};
-use super::{LimitEvent, LimitExceeded, Resource, UsageLimit};
+use super::{LimitExceeded, Resource, UsageLimit};
 
 /// A directory and one limit on it.
 #[derive(Debug, Clone)]
@@ -36,10 +36,6 @@ impl DiskLimit {
     /// Returns an error if the limit is exceeded now. `others` count as part of the directory.
     pub fn exceeded(&self, others: &[PathBuf]) -> Option<LimitExceeded> {
         let used = self.measure.of(usage_with(&self.dir, others));
-        let mut limit = UsageLimit::new(self.resource.clone(), self.allowed);
-        match limit.update(used) {
-            Some(LimitEvent::Over(exceeded)) => Some(exceeded),
-            _ => None,
-        }
+        UsageLimit::new(self.resource.clone(), self.allowed).exceeded(used)
     }
 }

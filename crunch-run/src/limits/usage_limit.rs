@@ -63,14 +63,23 @@ impl UsageLimit {
         used >= self.allowed / 2
     }
 
-    /// Compares `used` with the limit. The warning is returned once.
-    pub fn update(&mut self, used: u64) -> Option<LimitEvent> {
-        let exceeded = LimitExceeded {
+    /// The error if `used` exceeds the limit.
+    pub fn exceeded(&self, used: u64) -> Option<LimitExceeded> {
+        let is_exceeded = used > self.allowed && self.resource != Resource::Memory;
+        is_exceeded.then(|| self.measured(used))
+    }
+
+    fn measured(&self, used: u64) -> LimitExceeded {
+        LimitExceeded {
             resource: self.resource.clone(),
             used,
             allowed: self.allowed,
-        };
-        if used > self.allowed && self.resource != Resource::Memory {
+        }
+    }
+
+    /// Compares `used` with the limit. The warning is returned once.
+    pub fn update(&mut self, used: u64) -> Option<LimitEvent> {
+        if let Some(exceeded) = self.exceeded(used) {
             return Some(LimitEvent::Over(exceeded));
         }
         let is_near = u128::from(used) * 10 >= u128::from(self.allowed) * 9;
@@ -78,7 +87,8 @@ impl UsageLimit {
             return None;
         }
         Some(LimitEvent::Warn(format!(
-            "it is near its limit: {exceeded}"
+            "it is near its limit: {}",
+            self.measured(used)
         )))
     }
 }

@@ -62,13 +62,10 @@ impl UsageMonitor {
     pub async fn exceeded_at_end(&self) -> Option<LimitExceeded> {
         let total = self.measure_scratch(None).await.bytes;
         let grown = total.saturating_sub(self.at_start.load(Ordering::Relaxed));
-        let growth = self.growth.and_then(|allowed| {
-            let mut limit = UsageLimit::new(Resource::RequestedScratch, allowed);
-            match limit.update(grown) {
-                Some(LimitEvent::Over(exceeded)) => Some(exceeded),
-                _ => None,
-            }
-        });
+        let limit = |allowed| UsageLimit::new(Resource::RequestedScratch, allowed);
+        let growth = self
+            .growth
+            .and_then(|allowed| limit(allowed).exceeded(grown));
         if growth.is_some() {
             return growth;
         }
