@@ -11,6 +11,7 @@ use dispatch_core::scheduler::command::CommandFailure;
 use dispatch_core::scheduler::{SchedulerError, StopMode};
 
 use crate::error::no_answer;
+use crate::query::ended_job::has_ended;
 use crate::query::squeue::{JobPhase, job_phase};
 use crate::slurm::{Slurm, lock};
 
@@ -95,7 +96,7 @@ impl Slurm {
         match self.client("scancel").args(arguments).run_checked().await {
             Ok(_) => Ok(()),
             // With several jobs, the message may be true of some only.
-            Err(CommandFailure::Failed(message)) if is_gone(&message) => Ok(()),
+            Err(CommandFailure::Failed(message)) if has_ended(&message) => Ok(()),
             Err(failure) => Err(no_answer(failure.to_string())),
         }
     }
@@ -122,12 +123,6 @@ fn result_from_state(state: Option<&str>, message: &str) -> CancelResult {
             "squeue does not show whether the job was cancelled".to_owned(),
         )),
     }
-}
-
-/// Whether the message of `scancel` means that the job has ended already.
-fn is_gone(message: &str) -> bool {
-    let gone = ["Invalid job id", "already complet", "already finished"];
-    gone.iter().any(|words| message.contains(words))
 }
 
 #[cfg(test)]

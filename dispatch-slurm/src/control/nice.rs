@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use arvados_client::ContainerUuid;
 use dispatch_core::scheduler::DesiredPriority;
 
+use crate::query::ended_job::has_ended;
 use crate::query::squeue::{JobPhase, QueuePosition, Row};
 
 /// Maximum nice value of Slurm (`NICE_OFFSET - 3`).
@@ -153,16 +154,10 @@ impl SentChange {
 
 /// Whether `scontrol` rejected only changes of jobs that are not pending any more.
 pub fn is_only_about_ended_jobs(message: &str) -> bool {
-    const GONE: [&str; 4] = [
-        "Invalid job id",
-        "no longer pending",
-        "already complet",
-        "already finished",
-    ];
     message
         .lines()
         .filter(|line| !line.trim().is_empty())
-        .all(|line| GONE.iter().any(|gone| line.contains(gone)))
+        .all(|line| has_ended(line) || line.contains("no longer pending"))
 }
 
 /// Whether the job stands behind the one before, with a small gap.

@@ -9,6 +9,7 @@ use dispatch_core::scheduler::command::CommandFailure;
 use dispatch_core::scheduler::{ExitCause, JobExit, SchedulerError, Uncertainty};
 
 use crate::query::accounting::{AccountingState, user_name};
+use crate::query::ended_job::is_unknown_job;
 use crate::query::exit_record::{self, ExitRecord, SQUEUE_FORMAT};
 use crate::slurm::{Slurm, lock};
 
@@ -195,9 +196,4 @@ impl Slurm {
             Err(failure) => Err(failure),
         }
     }
-}
-
-/// Whether Slurm has forgotten the job.
-fn is_unknown_job(message: &str) -> bool {
-    message.contains("Invalid job id")
 }

@@ -2,6 +2,7 @@
 
 pub mod accounting;
 pub mod coalesce;
+pub mod ended_job;
 pub mod exit_query;
 pub mod exit_record;
 pub mod node_class_cache;

@@ -13,6 +13,7 @@ use dispatch_core::scheduler::submit_command::parse_job_id;
 use dispatch_core::service::subcommands::check::probe_job::{self, ProbeState};
 use dispatch_core::service::subcommands::dry_run::Source;
 
+use crate::query::ended_job::is_unknown_job;
 use crate::query::partition_times::PartitionTimes;
 use crate::settings::Settings;
 use crate::submit::sbatch::{Argument, SbatchJob};
@@ -76,7 +77,7 @@ impl probe_job::ProbeScheduler for SlurmProbe<'_> {
                 let line = answer.stdout.lines().rfind(|line| line.contains('|'));
                 Ok(parse_state(line.unwrap_or("GONE||")))
             }
-            Err(error) if error.to_string().contains("Invalid job id") => Ok(parse_state("GONE||")),
+            Err(error) if is_unknown_job(&error.to_string()) => Ok(parse_state("GONE||")),
             Err(error) => Err(error.to_string()),
         }
     }
