@@ -59,7 +59,7 @@ impl RejectionLog {
         true
     }
 
-    /// Logs the counts of the last minute. Called by housekeeping.
+    /// Logs the counts of the last minute. `periodic_tasks` calls it.
     pub fn log_counts(&self) {
         self.lock().retain(|kind, rejections| {
             let is_recent = rejections.since.elapsed() < WARNING_INTERVAL;
