@@ -41,8 +41,8 @@ pub use exit::{exit_config_error, exit_usage_error};
 /// Margin by which an attempt's token outlives the container's run time limit. A job may wait long
 /// in its scheduler.
 const TOKEN_MARGIN: Duration = Duration::from_secs(14 * 86400);
-/// Time for which an idle thread for blocking work stays.
-const BLOCKING_THREAD_LIFE: Duration = Duration::from_secs(600);
+/// Time for which an idle thread for blocking work stays: as long as the program runs.
+const BLOCKING_THREAD_LIFE: Duration = Duration::from_secs(10 * 365 * 86400);
 /// Maximum size of an audit file in bytes; there are at most two files.
 const AUDIT_LIMIT: u64 = 64 << 20;
 
@@ -221,7 +221,8 @@ where
     // runs on other threads, and each thread keeps its own memory.
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
-        // Where the limit on processes is reached, blocking work needs a thread that exists.
+        // Where the limit on processes is reached, blocking work needs a thread that exists. The
+        // runtime panics without one.
         .thread_keep_alive(BLOCKING_THREAD_LIFE)
         .enable_all()
         .build()
@@ -229,6 +230,8 @@ where
         Ok(runtime) => runtime,
         Err(error) => return exit_config_error(&error.to_string()),
     };
+    // Starts the first of these threads.
+    runtime.spawn_blocking(|| ());
     let served = runtime.block_on(serve(flags, scheduler));
     // A file server that does not answer keeps no dispatcher from ending.
     runtime.shutdown_background();
@@ -315,6 +318,7 @@ where
         ..Settings::default()
     };
     tracing::info!(event = "started", scheduler = scheduler.name(), api = %client.endpoint().host, label = settings.label, "started");
+    fail_points::fail_point("dispatcher.started");
     if let Some(key) = flags.system_root_token() {
         let client = client.clone();
         tokio::spawn(async move {

@@ -233,10 +233,12 @@ async fn a_server_that_is_killed_in_its_first_start_comes_up() {
 }
 
 /// Points without a round. Two programs reach the first, so no round can tell which one is killed
-/// there; the attack on removal kills dispatch-local at it: `security::deletion`. No container runs
-/// at the others: the tests of `dispatch-api` kill it there.
-const POINTS_WITHOUT_ROUND: [&str; 3] = [
+/// there; the attack on removal kills dispatch-local at it: `security::deletion`. At the second, a
+/// dispatcher has done nothing yet. No container runs at the others: the tests of `dispatch-api`
+/// kill it there.
+const POINTS_WITHOUT_ROUND: [&str; 4] = [
     "trash.removing",
+    "dispatcher.started",
     "api.garbage.marked",
     "api.garbage.removed",
 ];

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use arvados_client::records::ContainerState;
+use suite_tests::fail_point_dir::FailPointDir;
 use suite_tests::faulty_mount::{FaultyMount, MountFault};
 use suite_tests::health_page;
 use suite_tests::process_limit::ProcessLimit;
@@ -194,12 +195,34 @@ async fn no_process_can_be_started(backend: Backend) {
     holds_all_containers(backend, "could not be run", false, begin, end).await;
 }
 
+/// The limit is reached before the dispatcher needs its first thread for blocking work.
+async fn no_thread_can_be_started_from_the_beginning(backend: Backend) {
+    let mut fixture = running(backend).up().await;
+    fixture.stop_dispatcher().await;
+    let container = fixture.submit().await;
+    let points = FailPointDir::of(&fixture.stack.points_dir());
+    points.block_at("dispatcher.started");
+    fixture.stack.dispatcher.start();
+    fixture
+        .wait_for("the second start", || fixture.event_count("started") == 2)
+        .await;
+    let pid = fixture.stack.dispatcher.pid();
+    let limit = ProcessLimit::on(pid.expect("a running dispatcher"));
+    points.unblock("dispatcher.started");
+    fixture.wait_for_log("could not be run").await;
+    limit.lift();
+    fixture.complete(&container, 1).await;
+    let log = fixture.stack.dispatcher.log_text();
+    assert!(!log.contains("panicked"), "{log}");
+}
+
 mod no_process_can_be_started {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread")]
     async fn fakes() {
         on_fake_schedulers(super::no_process_can_be_started).await;
+        on_fake_schedulers(no_thread_can_be_started_from_the_beginning).await;
     }
 }
 
@@ -222,5 +245,6 @@ mod local {
     #[tokio::test(flavor = "multi_thread")]
     async fn no_process_can_be_started() {
         super::no_process_can_be_started(Backend::Local).await;
+        no_thread_can_be_started_from_the_beginning(Backend::Local).await;
     }
 }
