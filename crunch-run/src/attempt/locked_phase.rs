@@ -19,7 +19,7 @@ use super::create_container::{
 };
 use super::disk_reserve::DiskReserve;
 use super::failure::Failure;
-use super::limits;
+use super::limits_of_record;
 use super::scratch_dir::ScratchDir;
 use super::spec;
 use super::unsatisfiable_request;
@@ -103,7 +103,7 @@ impl Attempt<'_> {
         } = created?;
         fail_point("run.created");
         let memory = spec::limits(&claim.record, self.settings).memory_bytes;
-        let usage_limits = limits::usage_limits(
+        let usage_limits = limits_of_record::usage_limits(
             &claim.record,
             &self.settings.site,
             (memory, watches_memory),

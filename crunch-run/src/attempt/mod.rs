@@ -15,7 +15,7 @@ pub mod instance_type;
 pub mod keep_archive;
 mod kept_output;
 mod left_to_dispatcher;
-pub mod limits;
+pub mod limits_of_record;
 pub mod locked_phase;
 pub mod retried_operation;
 pub mod retrying_store;

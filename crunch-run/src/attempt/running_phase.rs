@@ -15,7 +15,7 @@ use super::create_container::{FetchedInputs, Pumps};
 use super::deliver::{Delivery, Undelivered};
 use super::disk_reserve;
 use super::failure::Failure;
-use super::limits;
+use super::limits_of_record;
 use super::locked_phase::Running;
 use super::retried_operation::RetryPolicy;
 use super::runtime_status::Status;
@@ -80,7 +80,7 @@ impl CommandRun {
             return Ok(Output::TooLarge(exceeded.clone()));
         }
         let staged = &self.fetched.staged;
-        match limits::output_limit_exceeded(limit, staged).await {
+        match limits_of_record::output_limit_exceeded(limit, staged).await {
             Some(exceeded) => Ok(Output::TooLarge(exceeded)),
             None => delivery.output(staged, exit, bad_entries, status).await,
         }

@@ -1,4 +1,7 @@
 //! A limit on one directory: which figure of it is limited, and to how much.
+//!
+//! `attempt/limits_of_record.rs` sets these limits, and that of the container's root with all its
+//! `tmp` mounts. `usage_monitor.rs` finds out whether one is exceeded.
 
 use std::path::PathBuf;
 

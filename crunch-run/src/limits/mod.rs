@@ -1,9 +1,9 @@
 //! Limits that the kernel does not enforce: measures usage, warns near the limit and reports when
 //! it is exceeded.
 //!
-//! `attempt/limits.rs` makes a container's limits from its record: those of its mounts, and that of
-//! the writable layer of its own root. `usage_monitor` compares them with `disk_usage`, and
-//! `attempt/wait_for_command.rs` stops the container.
+//! `attempt/limits_of_record.rs` makes a container's limits from its record: those of its mounts,
+//! and that of the writable layer of its own root. `usage_monitor` compares them with `disk_usage`,
+//! and `attempt/wait_for_command.rs` stops the container.
 
 mod deleted_files;
 mod disk_limit;

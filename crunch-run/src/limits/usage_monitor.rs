@@ -33,10 +33,11 @@ pub struct UsageMonitor {
     pub disks: Vec<DiskLimit>,
     /// Directory with all files of the attempt.
     pub scratch: PathBuf,
-    /// Where else the writable layer of the container's own root may be. Counts as scratch.
-    pub elsewhere: Vec<PathBuf>,
+    /// Directories with the writable layer of the container's own root that are not in scratch.
+    /// They count as scratch.
+    pub layers_outside_scratch: Vec<PathBuf>,
     /// Limit on the growth of both, in bytes: on the `tmp` mounts and the writable layer together.
-    pub growth: Option<u64>,
+    pub requested_scratch: Option<u64>,
     /// Disk usage of both before the command began: inputs, or a copy of the image.
     pub at_start: AtomicU64,
     /// Peak disk usage of both so far.
@@ -51,7 +52,7 @@ impl UsageMonitor {
 
     /// Measures what is there before the command begins.
     pub async fn measure_start(&self) {
-        if self.growth.is_some() {
+        if self.requested_scratch.is_some() {
             let bytes = self.measure_scratch(None).await.bytes;
             self.at_start.store(bytes, Ordering::Relaxed);
         }
@@ -64,7 +65,7 @@ impl UsageMonitor {
         let grown = total.saturating_sub(self.at_start.load(Ordering::Relaxed));
         let limit = |allowed| UsageLimit::new(Resource::RequestedScratch, allowed);
         let growth = self
-            .growth
+            .requested_scratch
             .and_then(|allowed| limit(allowed).exceeded(grown));
         if growth.is_some() {
             return growth;
@@ -83,7 +84,7 @@ impl UsageMonitor {
     /// Directories that count as part of this one.
     fn others(&self, dir: &Path) -> Vec<PathBuf> {
         match dir == self.scratch {
-            true => self.elsewhere.clone(),
+            true => self.layers_outside_scratch.clone(),
             false => Vec::new(),
         }
     }
@@ -91,7 +92,7 @@ impl UsageMonitor {
     /// With what the processes of the container have deleted and keep open.
     async fn measure_scratch(&self, source: Option<&UsageSource>) -> Usage {
         let (mut usage_now, deleted) = tokio::join!(
-            measure(self.scratch.clone(), self.elsewhere.clone()),
+            measure(self.scratch.clone(), self.layers_outside_scratch.clone()),
             measure_deleted(source.cloned(), self.scratch.clone())
         );
         usage_now.bytes = usage_now.bytes.saturating_add(deleted);
@@ -184,7 +185,7 @@ impl UsageMonitor {
             .map(|disk| (disk, UsageLimit::new(disk.resource.clone(), disk.allowed)))
             .collect();
         let mut growth = self
-            .growth
+            .requested_scratch
             .map(|allowed| UsageLimit::new(Resource::RequestedScratch, allowed));
         let at_start = self.at_start.load(Ordering::Relaxed);
         let mut interval = GROWTH_POLL_INTERVAL;
@@ -284,8 +285,8 @@ mod tests {
         write("scratch/files/input", 1 << 20);
         let allowance = UsageMonitor {
             scratch: dir.path().join("scratch"),
-            elsewhere: vec![dir.path().join("cache/upper"), dir.path().join("none")],
-            growth: Some(1 << 20),
+            layers_outside_scratch: vec![dir.path().join("cache/upper"), dir.path().join("none")],
+            requested_scratch: Some(1 << 20),
             ..UsageMonitor::default()
         };
         allowance.measure_start().await;
@@ -306,7 +307,7 @@ mod tests {
             allowed: 2000 << 10,
         };
         let allowance = UsageMonitor {
-            growth: None,
+            requested_scratch: None,
             disks: vec![of_site],
             ..allowance
         };

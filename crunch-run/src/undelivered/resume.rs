@@ -11,7 +11,7 @@ use arvados_client::{Client, Endpoint};
 use crate::attempt::claim::{self, Claim};
 use crate::attempt::deliver::{Delivery, Undelivered};
 use crate::attempt::failure::Failure;
-use crate::attempt::limits;
+use crate::attempt::limits_of_record;
 use crate::attempt::retried_operation::{RetryError, RetryPolicy, RetryStopped};
 use crate::attempt::running_phase::node_name;
 use crate::attempt::runtime::in_runtime;
@@ -232,7 +232,9 @@ impl ResumedDelivery {
             )));
         }
         let saving = async {
-            match limits::output_limit_exceeded(undelivered_run.output_limit, &staged).await {
+            match limits_of_record::output_limit_exceeded(undelivered_run.output_limit, &staged)
+                .await
+            {
                 Some(exceeded) => Ok(Output::TooLarge(exceeded)),
                 None => {
                     let bad_entries = undelivered_run.bad_entries;

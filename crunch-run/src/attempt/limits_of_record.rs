@@ -58,14 +58,14 @@ pub fn usage_limits(
     let mut writable = record.mounts.values().filter(|m| m.kind == MountKind::Tmp);
     let is_limited = !capacities.is_empty() && writable.all(|mount| mount.capacity > 0);
     let requested = capacities.values().copied().fold(0, u64::saturating_add);
-    let growth = is_limited.then(|| requested.saturating_add(ROOT_ALLOWANCE_BYTES));
+    let requested_scratch = is_limited.then(|| requested.saturating_add(ROOT_ALLOWANCE_BYTES));
     // Those in scratch are measured with it.
-    let elsewhere = writable_layers
+    let layers_outside_scratch = writable_layers
         .iter()
         .filter(|dir| !dir.starts_with(scratch));
     UsageMonitor {
-        growth,
-        elsewhere: elsewhere.cloned().collect(),
+        requested_scratch,
+        layers_outside_scratch: layers_outside_scratch.cloned().collect(),
         at_start: AtomicU64::new(0),
         cpu_time: site.cpu_time,
         memory,
@@ -136,6 +136,9 @@ mod tests {
             .collect();
         let expected = [("/s/out", 1), ("/s/tmp", 2), ("/s/var/x", 3)];
         assert_eq!(found, expected.map(|(dir, most)| (Path::new(dir), most)));
-        assert_eq!(usage_limits.growth, Some(6 + ROOT_ALLOWANCE_BYTES));
+        assert_eq!(
+            usage_limits.requested_scratch,
+            Some(6 + ROOT_ALLOWANCE_BYTES)
+        );
     }
 }
