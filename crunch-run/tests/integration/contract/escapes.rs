@@ -206,11 +206,14 @@ fn with_column(table: &str, column: usize, attempts: &[Attempt]) -> String {
     for attempt in attempts {
         let name = format!("`{}`: {}", attempt.name, attempt.tries);
         let row = old.iter().find(|row| row[0] == name);
-        let cell = |index: usize| match row {
+        let documented = |index: usize| row.and_then(|row| row.get(index + 1)).copied();
+        // A kernel without the thing cannot tell whether the container would get at it.
+        let is_missing = attempt.reason == "No such file or directory";
+        let cell = |index: usize| match documented(index) {
             _ if index == column && attempt.is_done => "yes",
+            Some("yes") if index == column && is_missing => "yes",
             _ if index == column => "–",
-            Some(row) => row.get(index + 1).copied().unwrap_or("?"),
-            None => "?",
+            known => known.unwrap_or("?"),
         };
         let cells: Vec<&str> = (0..COLUMNS.len()).map(cell).collect();
         new += &format!("| {name} | {} |\n", cells.join(" | "));
