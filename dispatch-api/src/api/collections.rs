@@ -1,5 +1,6 @@
 //! `/arvados/v1/collections`.
 
+use arvados_client::manifest::Manifest;
 use serde_json::{Map, Value};
 
 use super::call::{Call, Reply};
@@ -9,11 +10,17 @@ use crate::auth::permission;
 use crate::blocks::sweep::Hold;
 use crate::clock;
 use crate::collection::content::ManifestContent;
+use crate::collection::replace_files::{Replacements, Sources};
 use crate::collection::store;
 use crate::container::image::is_pdh;
 use crate::error::{ApiError, Result};
+use crate::limits::MAX_BODY_BYTES;
 use crate::record::Record;
 use crate::schema::COLLECTIONS;
+
+/// Maximum number of times that the replacements of files are made anew because another request
+/// has changed the collection meanwhile.
+const MAX_UPDATE_ROUNDS: usize = 10;
 
 pub const ROUTES: &[Route] = &[
     Route::new("GET", "collections", |call, _| {
@@ -47,11 +54,13 @@ fn untrash(call: &Call, uuid: &str) -> Result<Reply> {
 
 fn create(call: &Call) -> Result<Reply> {
     let mut attributes = call.params.attributes(&COLLECTIONS)?;
+    let replacements = Replacements::parse(&call.params.get("replace_files"))?;
     // Until the collection is committed.
     let hold = call.app.blocks.hold();
-    let content = match take_content(call, &mut attributes, &hold)? {
-        Some(content) => content,
-        None => ManifestContent::parse("")?,
+    let given = take_content(call, &mut attributes, &hold)?;
+    let content = match replacements {
+        Some(replacements) => replace_files(call, &replacements, given.as_ref(), None, &hold)?,
+        None => given.map_or_else(|| ManifestContent::parse(""), Ok)?,
     };
     let unique = call.params.flag("ensure_unique_name");
     let caller = call.caller.clone();
@@ -63,20 +72,51 @@ fn create(call: &Call) -> Result<Reply> {
 
 fn update(call: &Call, uuid: &str) -> Result<Reply> {
     let mut attributes = call.params.attributes(&COLLECTIONS)?;
+    let replacements = Replacements::parse(&call.params.get("replace_files"))?;
     let hold = call.app.blocks.hold();
-    let content = take_content(call, &mut attributes, &hold)?;
+    let given = take_content(call, &mut attributes, &hold)?;
+    let Some(replacements) = replacements else {
+        let updated = write_update(call, uuid, &attributes, given, None)?;
+        return show(call, updated.ok_or(ApiError::Busy)?);
+    };
+    for _ in 0..MAX_UPDATE_ROUNDS {
+        let old = readable(call, uuid)?;
+        let content = replace_files(call, &replacements, given.as_ref(), Some(&old), &hold)?;
+        let based_on = replacements.use_current().then_some(&old);
+        if let Some(updated) = write_update(call, uuid, &attributes, Some(content), based_on)? {
+            return show(call, updated);
+        }
+    }
+    Err(ApiError::Busy)
+}
+
+/// Updates the collection; `None` if it has another content than `based_on` by now.
+fn write_update(
+    call: &Call,
+    uuid: &str,
+    attributes: &Map<String, Value>,
+    content: Option<ManifestContent>,
+    based_on: Option<&Record>,
+) -> Result<Option<Record>> {
     let include_trash = call.params.flag("include_trash");
     let unique_name = call.params.flag("ensure_unique_name");
+    let based_on = based_on.map(|old| old.text("portable_data_hash").to_owned());
     let (caller, uuid, etag) = (call.caller.clone(), uuid.to_owned(), call.if_match.clone());
-    let updated = call.app.write(move |tx| {
+    let attributes = attributes.clone();
+    call.app.write(move |tx| {
+        if let Some(pdh) = based_on {
+            let old = permission::require_readable(tx.conn, &COLLECTIONS, &caller, &uuid)?;
+            if old.text("portable_data_hash") != pdh {
+                return Ok(None);
+            }
+        }
         let options = store::UpdateOptions {
             include_trash,
             unique_name,
             if_match: etag.as_deref(),
         };
-        store::update(tx, &caller, &uuid, &attributes, content, options)
-    })?;
-    show(call, updated)
+        store::update(tx, &caller, &uuid, &attributes, content, options).map(Some)
+    })
 }
 
 fn take_content(
@@ -86,34 +126,98 @@ fn take_content(
 ) -> Result<Option<ManifestContent>> {
     let signer = &call.app.config.block_signer;
     let content = ManifestContent::take_from_client(attributes, signer, &call.caller)?;
-    // Administrators may name blocks that are stored elsewhere, and so may all in Arvados.
-    let must_exist =
-        call.app.config.rules.extensions && !call.caller.without_attempt_privileges().is_admin;
     if let Some(content) = &content {
-        call.app.blocks.refer_to(&content.text, must_exist, hold)?;
+        refer_to_blocks(call, content, hold)?;
     }
     Ok(content)
 }
 
+/// Keeps the blocks of a content that is about to be stored.
+fn refer_to_blocks(call: &Call, content: &ManifestContent, hold: &Hold<'_>) -> Result<()> {
+    // Administrators may name blocks that are stored elsewhere, and so may all in Arvados.
+    let must_exist =
+        call.app.config.rules.extensions && !call.caller.without_attempt_privileges().is_admin;
+    call.app.blocks.refer_to(&content.text, must_exist, hold)
+}
+
+/// The content of a collection after the replacements that the request asks for. It is made before
+/// the write, which all others wait for.
+fn replace_files(
+    call: &Call,
+    replacements: &Replacements,
+    given: Option<&ManifestContent>,
+    old: Option<&Record>,
+    hold: &Hold<'_>,
+) -> Result<ManifestContent> {
+    if given.is_some_and(|given| !given.text.is_empty()) && !replacements.use_given() {
+        return Err(ApiError::BadRequest(
+            "replace_files: the request has a manifest_text that no source names".into(),
+        ));
+    }
+    let mut bytes = 0;
+    let mut tree = |text: &str| {
+        bytes += text.len() as u64;
+        if bytes > MAX_BODY_BYTES {
+            return Err(ApiError::invalid(format!(
+                "replace_files: the manifests of the sources have more than {MAX_BODY_BYTES} bytes \
+                 together; use several requests"
+            )));
+        }
+        let manifest = Manifest::parse(text);
+        manifest
+            .map(|manifest| manifest.tree())
+            .map_err(|problem| ApiError::BadRecord(problem.to_string()))
+    };
+    let mut sources = Sources::default();
+    if let Some(old) = old.filter(|_| replacements.use_current()) {
+        sources.current = tree(old.text("manifest_text"))?;
+    }
+    if let Some(given) = given {
+        sources.given = Some(tree(&given.text)?);
+    }
+    for pdh in replacements.collections() {
+        // A token copies only what it may read. That of an attempt reads no collection.
+        let path = format!("/arvados/v1/collections/{pdh}");
+        if !call.caller.may_request("GET", &path) {
+            return Err(ApiError::OutOfScope);
+        }
+        if !sources.collections.contains_key(pdh) {
+            let found = readable_by_pdh(call, pdh, false)?;
+            let files = tree(found.text("manifest_text"))?;
+            sources.collections.insert(pdh.to_owned(), files);
+        }
+    }
+    let content = ManifestContent::parse(&replacements.apply(&sources)?.to_string())?;
+    refer_to_blocks(call, &content, hold)?;
+    Ok(content)
+}
+
 fn by_uuid(call: &Call, uuid: &str) -> Result<Reply> {
+    show(call, readable(call, uuid)?)
+}
+
+/// The collection, if the caller may read it, and in the trash only if that is asked for.
+fn readable(call: &Call, uuid: &str) -> Result<Record> {
     let record = call.app.readers.read(|connection| {
         permission::require_readable(connection, &COLLECTIONS, &call.caller, uuid)
     })?;
     if store::is_in_trash(&record, &clock::now()) && !call.params.flag("include_trash") {
         return Err(ApiError::path_not_found());
     }
-    show(call, record)
+    Ok(record)
+}
+
+fn readable_by_pdh(call: &Call, pdh: &str, include_trash: bool) -> Result<Record> {
+    let readers = &call.app.readers;
+    readers
+        .read(|connection| store::find_by_pdh(connection, &call.caller, pdh, include_trash))?
+        .ok_or_else(|| ApiError::NotFound("not found".into()))
 }
 
 /// A collection by content hash. The caller may not learn which collection has this content, so
 /// only few attributes are shown.
 fn by_pdh(call: &Call, pdh: &str) -> Result<Reply> {
-    let trash = call.params.flag("include_trash");
-    let found = call
-        .app
-        .readers
-        .read(|connection| store::find_by_pdh(connection, &call.caller, pdh, trash))?
-        .ok_or_else(|| ApiError::NotFound("not found".into()))?;
+    let found = readable_by_pdh(call, pdh, call.params.flag("include_trash"))?;
     let mut shown = Record::new()
         .with("uuid", pdh)
         .with("properties", Value::Null)
@@ -139,7 +243,7 @@ fn show(call: &Call, mut record: Record) -> Result<Reply> {
 }
 
 /// Signs the manifest for the caller's token. Manifests of trashed collections stay unsigned.
-fn sign(call: &Call, record: &mut Record) {
+pub(super) fn sign(call: &Call, record: &mut Record) {
     if store::is_in_trash(record, &clock::now()) {
         return;
     }

@@ -10,6 +10,7 @@ use crate::record::Record;
 use crate::record::patch;
 use crate::schema::{COLLECTIONS, CONTAINER_REQUESTS, GROUPS, LINKS};
 use crate::store::transaction::Tx;
+use crate::store::unique_name::make_name_unique;
 
 pub const ROUTES: &[Route] = &[
     Route::new("GET", "groups", |call, _| {
@@ -33,16 +34,20 @@ fn show(call: &Call, group: Record) -> Result<Reply> {
 
 fn update(call: &Call, uuid: &str) -> Result<Record> {
     let attributes = call.params.attributes(&GROUPS)?;
+    let unique = call.params.flag("ensure_unique_name");
     let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
     call.app.write(move |tx| {
         let old = permission::require_readable(tx.conn, &GROUPS, &caller, &uuid)?;
         permission::require_writable(tx.conn, &caller, &old)?;
-        let new = patch::apply(&GROUPS, &old, &attributes, &[])?;
+        let mut new = patch::apply(&GROUPS, &old, &attributes, &[])?;
         permission::require_owners(tx.conn, &caller, &old, &new)?;
         if old.get("group_class") != new.get("group_class") {
             return Err(ApiError::invalid("Group class cannot be changed"));
         }
         check_no_loop(tx, &new)?;
+        if unique {
+            make_name_unique(tx, &GROUPS, &mut new)?;
+        }
         tx.update(&GROUPS, &caller, &old, new)
     })
 }
@@ -97,6 +102,7 @@ fn delete(call: &Call, uuid: &str) -> Result<Record> {
 
 fn create(call: &Call) -> Result<Record> {
     let attributes = call.params.attributes(&GROUPS)?;
+    let unique = call.params.flag("ensure_unique_name");
     let caller = call.caller.clone();
     call.app.write(move |tx| {
         let mut group = patch::create(&GROUPS, &attributes, caller.is_admin)?;
@@ -114,6 +120,9 @@ fn create(call: &Call) -> Result<Record> {
             return Err(ApiError::denied());
         }
         group.set("owner_uuid", owner);
+        if unique {
+            make_name_unique(tx, &GROUPS, &mut group)?;
+        }
         tx.create(&GROUPS, &caller, group)
     })
 }

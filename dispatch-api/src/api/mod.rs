@@ -5,6 +5,7 @@ mod call;
 mod collections;
 mod container_requests;
 mod containers;
+mod contents;
 pub mod discovery;
 mod garbage;
 mod groups;
@@ -42,6 +43,7 @@ pub fn routes() -> impl Iterator<Item = &'static Route> {
         tokens::ROUTES,
         users::ROUTES,
         links::ROUTES,
+        contents::ROUTES,
         groups::ROUTES,
         logs::ROUTES,
         keep_services::ROUTES,

@@ -10,7 +10,7 @@ use crate::json_text;
 use crate::schema::Resource;
 
 /// Parameters whose text is JSON when sent in a query or a form.
-const JSON_PARAMETERS: [&str; 9] = [
+const JSON_PARAMETERS: [&str; 11] = [
     "filters",
     "order",
     "select",
@@ -20,10 +20,12 @@ const JSON_PARAMETERS: [&str; 9] = [
     "offset",
     "include_trash",
     "ensure_unique_name",
+    "replace_files",
+    "include",
 ];
 
 /// Parameters that are never attributes of a record.
-const RESERVED_PARAMETERS: [&str; 18] = [
+const RESERVED_PARAMETERS: [&str; 19] = [
     "filters",
     "order",
     "select",
@@ -35,6 +37,7 @@ const RESERVED_PARAMETERS: [&str; 18] = [
     "include_trash",
     "include_old_versions",
     "ensure_unique_name",
+    "replace_files",
     "api_token",
     "_method",
     "reader_tokens",

@@ -38,7 +38,7 @@ fn show(call: &Call, mut user: Record) -> Result<Reply> {
 }
 
 /// Hides what only a user and administrators may read of its record.
-fn hide_private(call: &Call, user: &mut Record) {
+pub(super) fn hide_private(call: &Call, user: &mut Record) {
     if !call.caller.is_admin && user.uuid() != call.caller.user_uuid {
         user.set("prefs", json!({})).set("identity_url", "");
     }

@@ -14,6 +14,7 @@ use crate::record::Record;
 use crate::record::patch;
 use crate::schema::COLLECTIONS;
 use crate::store::transaction::Tx;
+use crate::store::unique_name::make_name_unique;
 
 /// Time that a collection stays in the trash: two weeks.
 pub const TRASH_LIFETIME: Duration = Duration::from_secs(14 * 24 * 3600);
@@ -71,7 +72,7 @@ fn insert(
         .set("uuid", uuid.as_str())
         .set("current_version_uuid", uuid);
     if unique_name {
-        make_name_unique(tx, &mut collection)?;
+        make_name_unique(tx, &COLLECTIONS, &mut collection)?;
     }
     tx.create(&COLLECTIONS, caller, collection)
 }
@@ -102,7 +103,7 @@ pub fn update(
     }
     normalise_trash(tx, &old, &mut new);
     if options.unique_name {
-        make_name_unique(tx, &mut new)?;
+        make_name_unique(tx, &COLLECTIONS, &mut new)?;
     }
     tx.update(&COLLECTIONS, caller, &old, new)
 }
@@ -143,7 +144,7 @@ pub fn untrash(tx: &Tx<'_>, caller: &Caller, uuid: &str, unique_name: bool) -> R
         .with("trash_at", Value::Null)
         .with("delete_at", Value::Null);
     if unique_name {
-        make_name_unique(tx, &mut new)?;
+        make_name_unique(tx, &COLLECTIONS, &mut new)?;
     }
     tx.update(&COLLECTIONS, caller, &old, new)
 }
@@ -199,29 +200,6 @@ fn normalise_trash(tx: &Tx<'_>, old: &Record, new: &mut Record) {
             }
         }
     }
-}
-
-/// Adds a suffix to the name if another collection of the same owner has the name.
-fn make_name_unique(tx: &Tx<'_>, collection: &mut Record) -> Result<()> {
-    let Some(name) = collection.some_text("name").map(str::to_owned) else {
-        return Ok(());
-    };
-    let mut taken = tx.conn.prepare_cached(
-        "SELECT 1 FROM collections WHERE owner_uuid = ?1 AND name = ?2 AND is_trashed = 0 AND uuid <> ?3",
-    )?;
-    let owner = collection.text("owner_uuid").to_owned();
-    let uuid = collection.uuid().to_owned();
-    let mut candidate = name.clone();
-    let mut round = 0;
-    while taken.exists([&owner, &candidate, &uuid])? {
-        round += 1;
-        candidate = match round {
-            1 => format!("{name} ({})", tx.now),
-            _ => format!("{name} ({} {round})", tx.now),
-        };
-    }
-    collection.set("name", candidate);
-    Ok(())
 }
 
 /// A collection with this content that the caller may read.

@@ -4,4 +4,5 @@ pub mod audit_log;
 pub mod cluster_config;
 pub mod revocation;
 pub mod transaction;
+pub mod unique_name;
 pub mod writer;

@@ -72,6 +72,10 @@ async fn no_collection_is_changed_or_read_by_an_attempt() {
     let sent = attempt.raw(Method::PUT, &path.replace("v1/", "v1//"));
     attempt.send(sent.json(&change)).await.error_of(403);
     attempt.get("collections").await.error_of(403);
+    // Nor is it copied.
+    let source = format!("{}/", before["portable_data_hash"].as_str().unwrap());
+    let copy = json!({"replace_files": {"/": source}});
+    attempt.post("collections", copy).await.error_of(403);
     let root = Api::of(&fixture.server.ready(), "root");
     let after = root.get(&format!("collections/{}", uuid_of(&before))).await;
     assert_eq!(after.ok()["modified_at"], before["modified_at"]);

@@ -172,6 +172,27 @@ async fn names_are_unique_per_owner() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_project_can_get_a_name_that_is_free() {
+    let fixture = Fixture::new().await;
+    let project = |name| json!({"group": {"name": name, "group_class": "project"}});
+    let first = fixture.admin.post("groups", project("p")).await.ok();
+    let text = fixture.admin.post("groups", project("p")).await;
+    assert!(text.error_of(422).contains("RecordNotUnique"));
+    let mut free = project("p");
+    free["ensure_unique_name"] = json!(true);
+    let second = fixture.admin.post("groups", free.clone()).await.ok();
+    let name = second["name"].as_str().unwrap();
+    assert!(name.starts_with("p (") && name.ends_with(')'), "{name}");
+    // So does one that is renamed; the one that has the name keeps it.
+    let third = fixture.admin.post("groups", project("q")).await.ok();
+    let path = |group: &Value| format!("groups/{}", group["uuid"].as_str().unwrap());
+    let renamed = fixture.admin.put(&path(&third), free.clone()).await.ok();
+    assert!(renamed["name"].as_str().unwrap().starts_with("p ("));
+    let same = fixture.admin.put(&path(&first), free).await.ok();
+    assert_eq!(same["name"], "p");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_collection_is_its_owners() {
     let fixture = Fixture::new().await;
     let (one, two) = (

@@ -12,12 +12,18 @@ with words.open("words.txt", "w") as f:
     f.write("in the beginning")
 words.save_new(name="words")
 
+# The server moves a file of the collection.
+moved = api.collections().update(uuid=words.manifest_locator(), body={}, replace_files={
+    "/moved/words.txt": "current/words.txt", "/words.txt": ""}).execute()
+names = list(arvados.collection.CollectionReader(moved["uuid"], api_client=api))
+assert names == ["moved"], names
+
 request = api.container_requests().create(body={"container_request": {
     "name": "from Python", "state": "Committed", "priority": 1, "use_existing": False,
-    "container_image": sys.argv[1], "command": ["sh", "-c", "cat /in/words.txt > /out/copy.txt"],
+    "container_image": sys.argv[1], "command": ["sh", "-c", "cat /in/moved/words.txt > /out/copy.txt"],
     "cwd": "/out", "output_path": "/out",
     "mounts": {"/out": {"kind": "tmp", "capacity": 1000000},
-               "/in": {"kind": "collection", "portable_data_hash": words.portable_data_hash()}},
+               "/in": {"kind": "collection", "portable_data_hash": moved["portable_data_hash"]}},
     "runtime_constraints": {"vcpus": 1, "ram": 64 << 20},
 }}).execute()
 

@@ -1,5 +1,7 @@
 //! Filters of a listing as SQL. Names come from the schema; values are always bound.
 
+mod other_forms;
+
 use rusqlite::types::Value as SqlValue;
 use serde_json::{Value, json};
 
@@ -87,6 +89,9 @@ impl Clause {
         operator: &str,
         operand: &Value,
     ) -> Result<()> {
+        if self.add_other_form(resource, attribute, operator, operand)? {
+            return Ok(());
+        }
         let unknown = || ApiError::invalid(format!("Invalid attribute '{attribute}' in filter"));
         // A table prefix (`containers.state`) is allowed and ignored.
         let name = attribute

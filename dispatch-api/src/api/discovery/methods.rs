@@ -1,18 +1,10 @@
-//! The discovery document, from which the Python SDK builds its client.
+//! The methods of each resource in the discovery document, with their parameters.
 
 use serde_json::{Map, Value, json};
 
-use super::bulk;
-use crate::app::App;
-use crate::blocks::signature::SIGNATURE_TTL;
-use crate::collection::store::TRASH_LIFETIME;
-use crate::db::list::MAX_PAGE_SIZE;
+use crate::api::bulk;
 use crate::emulation::Rules;
-use crate::limits::MAX_BODY_BYTES;
-use crate::schema::{self, Attr, AttrType, KEEP_SERVICES, Resource};
-
-/// The API revision that this server implements.
-const API_REVISION: &str = "20250402";
+use crate::schema::Resource;
 
 /// A method beyond list, get, create, update and delete: name, HTTP method, path.
 type ExtraMethod = (&'static str, &'static str, &'static str);
@@ -45,14 +37,15 @@ const TOKEN_EXTRAS: &[ExtraMethod] = &[
 ];
 /// Extensions of this server; see `docs/bulk.md`.
 const BULK_CREATE: &str = "bulk_create";
-const GATEWAY_AUTH: &str = "gatewayAuth";
-const PERMANENT_FAILURES: &str = "permanentFailures";
-const BAD_OUTPUT_ENTRIES: &str = "badOutputEntries";
 const BULK_LOCK: &str = "bulk_lock";
 const LOG_EXTRAS: &[ExtraMethod] = &[(BULK_CREATE, "POST", "logs/bulk_create")];
 const USER_EXTRAS: &[ExtraMethod] = &[
     ("current", "GET", "users/current"),
     ("system", "GET", "users/system"),
+];
+const GROUP_EXTRAS: &[ExtraMethod] = &[
+    ("contents", "GET", "groups/contents"),
+    ("shared", "GET", "groups/shared"),
 ];
 const KEEP_EXTRAS: &[ExtraMethod] = &[("accessible", "GET", "keep_services/accessible")];
 
@@ -63,178 +56,14 @@ fn extras(resource: &Resource) -> &'static [ExtraMethod] {
         "collections" => COLLECTION_EXTRAS,
         "api_client_authorizations" => TOKEN_EXTRAS,
         "logs" => LOG_EXTRAS,
+        "groups" => GROUP_EXTRAS,
         "users" => USER_EXTRAS,
         "keep_services" => KEEP_EXTRAS,
         _ => &[],
     }
 }
 
-pub fn document(app: &App, host: &str) -> Value {
-    let root = format!("https://{host}/");
-    let resources: Vec<&'static Resource> =
-        schema::ALL.into_iter().chain([&KEEP_SERVICES]).collect();
-    let mut schemas = Map::new();
-    let mut methods = Map::new();
-    for resource in resources {
-        schemas.insert(resource.class.into(), record_schema(resource));
-        schemas.insert(format!("{}List", resource.class), list_schema(resource));
-        methods.insert(
-            resource.table.into(),
-            json!({"methods": resource_methods(resource, app.config.rules)}),
-        );
-    }
-    methods.insert("configs".into(), single_get_method("configs", "config"));
-    methods.insert(
-        "vocabularies".into(),
-        single_get_method("vocabularies", "vocabulary"),
-    );
-    let mut document = api_description(app.config.rules);
-    let of_this_server = json!({
-        "generatedAt": crate::clock::now(),
-        "baseUrl": format!("{root}arvados/v1/"),
-        "rootUrl": root,
-        "uuidPrefix": app.config.cluster_id,
-        "websocketUrl": format!("wss://{host}/websocket"),
-        "auth": {"oauth2": {"scopes": {
-            format!("{root}auth/arvados"): {"description": "View and manage objects"},
-            format!("{root}auth/arvados.readonly"): {"description": "View objects"},
-        }}},
-        "schemas": schemas,
-        "resources": methods,
-    });
-    for part in [limits(), of_this_server] {
-        if let (Some(document), Value::Object(part)) = (document.as_object_mut(), part) {
-            document.extend(part);
-        }
-    }
-    document
-}
-
-fn api_description(rules: &Rules) -> Value {
-    let version = match rules.extensions {
-        true => env!("CARGO_PKG_VERSION"),
-        false => "3.2.1",
-    };
-    let mut about = json!({
-        "kind": "discovery#restDescription",
-        "discoveryVersion": "v1",
-        "id": "arvados:v1",
-        "name": "arvados",
-        "version": "v1",
-        "revision": API_REVISION,
-        "source_version": version,
-        "sourceVersion": version,
-        "packageVersion": version,
-        "title": "Arvados API",
-        "documentationLink": "https://doc.arvados.org/api/index.html",
-        "protocol": "rest",
-        "basePath": "/arvados/v1/",
-        "servicePath": "arvados/v1/",
-        "batchPath": "batch",
-        "parameters": {
-            "alt": {
-                "type": "string",
-                "description": "Data format for the response.",
-                "default": "json",
-                "enum": ["json"],
-                "enumDescriptions": ["Responses with Content-Type of application/json"],
-                "location": "query",
-            },
-            "fields": {
-                "type": "string",
-                "description": "Selector specifying which fields to include in a partial response.",
-                "location": "query",
-            },
-        },
-    });
-    if rules.extensions {
-        about["description"] = json!("The embedded API server of the dispatcher suite");
-        // An executor may choose the secret of its gateway, because its attempt token authenticates
-        // it.
-        about[GATEWAY_AUTH] = json!("attempt-token");
-        // An executor that finds a permanent failure ends the requests of its container.
-        about[PERMANENT_FAILURES] = json!("end-requests");
-        // An executor saves an output without the entries that cannot be saved.
-        about[BAD_OUTPUT_ENTRIES] = json!("leave-out");
-    }
-    about
-}
-
-/// Limits and settings that clients read from this document.
-fn limits() -> Value {
-    json!({
-        "defaultCollectionReplication": 1,
-        "defaultTrashLifetime": TRASH_LIFETIME.as_secs(),
-        "blobSignatureTtl": SIGNATURE_TTL,
-        "maxRequestSize": MAX_BODY_BYTES,
-        "maxItemsPerResponse": MAX_PAGE_SIZE,
-        "dockerImageFormats": ["v2"],
-        "crunchLogUpdatePeriod": 1800,
-        "crunchLogUpdateSize": 32 << 20,
-        "remoteHosts": {},
-        "remoteHostsViaDNS": false,
-        "workbenchUrl": "",
-        "workbench2Url": "",
-        "keepWebServiceUrl": "",
-        "gitUrl": "",
-    })
-}
-
-fn record_schema(resource: &Resource) -> Value {
-    let mut properties = Map::new();
-    for attr in resource.public_attrs() {
-        properties.insert(attr.name.into(), attr_schema(attr));
-    }
-    for (name, description) in [("etag", "Object cache version."), ("kind", "Object type.")] {
-        properties.insert(
-            name.into(),
-            json!({"type": "string", "description": description}),
-        );
-    }
-    json!({
-        "id": resource.class,
-        "description": format!("{} record", resource.class),
-        "type": "object",
-        "uuidPrefix": resource.infix,
-        "properties": properties,
-    })
-}
-
-fn attr_schema(attr: &Attr) -> Value {
-    match attr.kind {
-        AttrType::Time => json!({"type": "datetime", "description": attr.human()}),
-        kind => json!({
-            "type": match kind {
-                AttrType::Text | AttrType::Time => "string",
-                AttrType::Int => "integer",
-                AttrType::Float => "float",
-                AttrType::Bool => "boolean",
-                AttrType::Object => "Hash",
-                AttrType::Array => "Array",
-            },
-            "description": attr.human(),
-        }),
-    }
-}
-
-fn list_schema(resource: &Resource) -> Value {
-    json!({
-        "id": format!("{}List", resource.class),
-        "description": format!("A list of {} records", resource.class),
-        "type": "object",
-        "properties": {
-            "kind": {"type": "string", "default": resource.list_kind(), "description": "Object type."},
-            "etag": {"type": "string", "description": "List cache version."},
-            "items": {
-                "type": "array",
-                "description": "The records of this page.",
-                "items": {"$ref": resource.class},
-            },
-        },
-    })
-}
-
-fn resource_methods(resource: &Resource, rules: &Rules) -> Value {
+pub fn resource_methods(resource: &Resource, rules: &Rules) -> Value {
     let table = resource.table;
     let mut methods = Map::new();
     methods.insert(
@@ -301,9 +130,13 @@ fn resource_methods(resource: &Resource, rules: &Rules) -> Value {
         if is_ours(name) && !extended {
             continue;
         }
+        let parameters = match *name {
+            "contents" | "shared" => contents_parameters(resource),
+            _ => vec![("select", select())],
+        };
         methods.insert(
             (*name).into(),
-            method(resource, name, verb, path, &[("select", select())]),
+            method(resource, name, verb, path, &parameters),
         );
     }
     Value::Object(methods)
@@ -338,6 +171,10 @@ fn method(
             "include_trash".into(),
             flag("Show what is in the trash too."),
         );
+    }
+    if resource.table == "collections" && matches!(name, "create" | "update") {
+        let what = "Paths of the collection, and what takes the place of each.";
+        parameters.insert("replace_files".into(), object(what));
     }
     let returns = if name == "list" || name == "accessible" {
         format!("{}List", resource.class)
@@ -384,10 +221,7 @@ fn list_parameters(resource: &Resource) -> Vec<(&'static str, Value)> {
     };
     let mut parameters = vec![
         ("filters", array("Conditions to filter items.")),
-        (
-            "where",
-            json!({"type": "object", "required": false, "description": "Older form of filters.", "location": "query"}),
-        ),
+        ("where", object("Older form of filters.")),
         (
             "order",
             array("Attributes to sort by, each with an optional direction."),
@@ -417,7 +251,7 @@ fn list_parameters(resource: &Resource) -> Vec<(&'static str, Value)> {
     parameters
 }
 
-fn single_get_method(resource: &str, path: &str) -> Value {
+pub fn single_get_method(resource: &str, path: &str) -> Value {
     json!({"methods": {"get": {
         "id": format!("arvados.{resource}.get"),
         "path": path,
@@ -430,6 +264,31 @@ fn single_get_method(resource: &str, path: &str) -> Value {
     }}})
 }
 
+/// Parameters of a listing of several kinds of records.
+fn contents_parameters(resource: &Resource) -> Vec<(&'static str, Value)> {
+    let mut parameters = list_parameters(resource);
+    parameters.extend([
+        (
+            "uuid",
+            text("The project or user whose contents are listed."),
+        ),
+        (
+            "recursive",
+            flag("List the contents of all projects below, too."),
+        ),
+        ("include_trash", flag("Show what is in the trash too.")),
+        (
+            "exclude_home_project",
+            flag("Leave out what the caller owns."),
+        ),
+        (
+            "include",
+            text("Also list the records named by owner_uuid or container_uuid."),
+        ),
+    ]);
+    parameters
+}
+
 fn select() -> Value {
     json!({"type": "array", "required": false,
            "description": "Attributes of the record(s) to return in the response.", "location": "query"})
@@ -438,6 +297,10 @@ fn select() -> Value {
 fn flag(description: &str) -> Value {
     json!({"type": "boolean", "required": false, "default": "false",
            "description": description, "location": "query"})
+}
+
+fn object(description: &str) -> Value {
+    json!({"type": "object", "required": false, "description": description, "location": "query"})
 }
 
 fn text(description: &str) -> Value {

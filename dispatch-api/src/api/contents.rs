@@ -1,0 +1,282 @@
+//! Listings of several kinds of records: what a project or a user's home has
+//! (`/arvados/v1/groups/contents` and `/arvados/v1/groups/UUID/contents`), and the groups that
+//! others share with the caller (`/arvados/v1/groups/shared`).
+//!
+//! One kind comes after the other, and offset and limit count over all of them.
+
+use std::collections::BTreeSet;
+
+use rusqlite::Connection;
+use rusqlite::types::Value as SqlValue;
+use serde_json::{Value, json};
+
+use super::call::{Call, Reply};
+use super::route::Route;
+use super::{collections, render, users};
+use crate::auth::permission;
+use crate::clock;
+use crate::db::filter::Clause;
+use crate::db::list::{self, MAX_PAGE_SIZE, PageQuery};
+use crate::error::{ApiError, Result};
+use crate::record::Record;
+use crate::schema::{COLLECTIONS, CONTAINER_REQUESTS, CONTAINERS, GROUPS, Resource, USERS};
+
+pub const ROUTES: &[Route] = &[
+    Route::new("GET", "groups/contents", |call, _| {
+        contents(call, call.params.text("uuid").as_deref())
+    }),
+    Route::new("GET", "groups/{}/contents", |call, uuid| {
+        contents(call, Some(uuid))
+    }),
+    Route::new("GET", "groups/shared", |call, _| shared(call)),
+];
+
+/// The kinds of records that a project has, in the order of the listing.
+const KINDS: [&Resource; 3] = [&GROUPS, &CONTAINER_REQUESTS, &COLLECTIONS];
+
+/// The projects below one owner, and the owner itself. Placeholder: the owner.
+const BELOW_SQL: &str = "WITH RECURSIVE below(uuid) AS (VALUES (?) UNION \
+    SELECT groups.uuid FROM groups JOIN below ON groups.owner_uuid = below.uuid) \
+    SELECT uuid FROM below";
+
+fn contents(call: &Call, uuid: Option<&str>) -> Result<Reply> {
+    let is_recursive = call.params.flag("recursive");
+    let uuid = uuid.filter(|uuid| !uuid.is_empty()).map(str::to_owned);
+    if let Some(uuid) = &uuid {
+        require_readable_owner(call, uuid)?;
+    }
+    let is_without_home = call.params.flag("exclude_home_project");
+    let owner = |clause: &mut Clause| match &uuid {
+        Some(uuid) => {
+            let owners = if is_recursive { BELOW_SQL } else { "?" };
+            let sql = format!("owner_uuid IN ({owners})");
+            clause.and(sql, [SqlValue::Text(uuid.clone())]);
+        }
+        None if is_without_home => clause.and(
+            "owner_uuid <> ?",
+            [SqlValue::Text(call.caller.user_uuid.clone())],
+        ),
+        None => {}
+    };
+    listing(call, &KINDS, |_, clause| {
+        owner(clause);
+        Ok(())
+    })
+}
+
+/// The groups that the caller reads by a permission, not because of what contains them.
+fn shared(call: &Call) -> Result<Reply> {
+    listing(call, &[&GROUPS], |connection, clause| {
+        let mut readable = Clause::default();
+        permission::restrict_to_readable(connection, &GROUPS, &call.caller, &mut readable)?;
+        let me = SqlValue::Text(call.caller.user_uuid.clone());
+        clause.and("owner_uuid <> ?", [me]);
+        let sql = readable.sql();
+        clause.and(
+            format!("owner_uuid NOT IN (SELECT uuid FROM groups WHERE {sql})"),
+            readable.values,
+        );
+        Ok(())
+    })
+}
+
+/// The owner whose contents are listed must be a user or a group that the caller may read.
+fn require_readable_owner(call: &Call, uuid: &str) -> Result<()> {
+    let resource = match crate::schema::by_uuid(uuid) {
+        Some(resource) if matches!(resource.table, "groups" | "users") => resource,
+        _ => return Err(ApiError::path_not_found()),
+    };
+    call.app.readers.read(|connection| {
+        permission::require_readable(connection, resource, &call.caller, uuid).map(drop)
+    })
+}
+
+/// A page of records of these kinds. `restrict` adds the condition that all of them must meet.
+fn listing(
+    call: &Call,
+    kinds: &[&'static Resource],
+    restrict: impl Fn(&Connection, &mut Clause) -> Result<()>,
+) -> Result<Reply> {
+    let asked = PageQuery::parse(&GROUPS, |name| match name {
+        "select" => Value::Null,
+        _ => call.params.get(name),
+    })?;
+    let (mut left, mut offset) = (asked.limit, asked.offset);
+    let (mut items, mut included) = (Vec::new(), Included::of(call)?);
+    let mut available = 0;
+    let mut refused = Vec::new();
+    call.app.readers.read(|connection| {
+        for resource in kinds.iter().copied() {
+            let mut clause = match conditions(call, resource) {
+                Ok(clause) => clause,
+                // A filter may have a meaning for other kinds only.
+                Err(error) => {
+                    refused.push(error);
+                    continue;
+                }
+            };
+            restrict(connection, &mut clause)?;
+            permission::restrict_to_readable(connection, resource, &call.caller, &mut clause)?;
+            let mut page = PageQuery::parse(resource, |name| match name {
+                "select" => known_attributes(resource, &call.params.get("select")),
+                _ => call.params.get(name),
+            })?;
+            (page.limit, page.offset, page.count) = (left, offset, true);
+            let select = page.select.clone();
+            included.add_to(resource, &mut page);
+            let found = list::fetch_page(connection, resource, &clause, &page)?;
+            let total = found.available.unwrap_or(0);
+            let number = i64::try_from(found.items.len()).unwrap_or(i64::MAX);
+            available += total;
+            // A page that became too large ends here: the next one begins with this kind.
+            let is_cut = number < left.min((total - offset).max(0));
+            left = if is_cut { 0 } else { left - number };
+            offset = (offset - total).max(0);
+            for mut record in found.items {
+                included.note(&record);
+                if resource.table == "collections" {
+                    collections::sign(call, &mut record);
+                }
+                items.push(render::list_item(resource, record, select.as_deref()));
+            }
+        }
+        included.fetch(connection, call)
+    })?;
+    if refused.len() == kinds.len()
+        && let Some(error) = refused.pop()
+    {
+        return Err(error);
+    }
+    let mut body = json!({
+        "kind": "arvados#objectList",
+        "etag": "",
+        "self_link": "",
+        "offset": asked.offset,
+        "limit": asked.limit,
+    });
+    body["items"] = Value::Array(items);
+    if asked.count {
+        body["items_available"] = json!(available);
+    }
+    if let Some(records) = included.records {
+        body["included"] = Value::Array(records);
+    }
+    Ok(body.into())
+}
+
+/// The filters of the request that concern this kind, and what is listed of it at all.
+fn conditions(call: &Call, resource: &'static Resource) -> Result<Clause> {
+    let mut clause = Clause::default();
+    clause.add_filters(resource, &own_filters(resource, call.params.get("filters")))?;
+    match resource.table {
+        "groups" => clause.and("group_class IN ('project', 'filter')", []),
+        "collections" if !call.params.flag("include_trash") => clause.and(
+            "is_trashed = 0 AND (trash_at IS NULL OR trash_at > ?)",
+            [SqlValue::Text(clock::now())],
+        ),
+        _ => {}
+    }
+    Ok(clause)
+}
+
+/// The filters without those that name the table of another kind.
+fn own_filters(resource: &Resource, filters: Value) -> Value {
+    let Value::Array(filters) = filters else {
+        return filters;
+    };
+    let is_of_other = |filter: &Value| {
+        let table = filter[0].as_str().and_then(|name| name.split_once('.'));
+        table.is_some_and(|(table, _)| {
+            table != resource.table && KINDS.iter().any(|kind| kind.table == table)
+        })
+    };
+    let own = filters.into_iter().filter(|filter| !is_of_other(filter));
+    own.collect()
+}
+
+/// The selected attributes that this kind has.
+fn known_attributes(resource: &Resource, select: &Value) -> Value {
+    let Value::Array(names) = select else {
+        return select.clone();
+    };
+    let is_known = |name: &&Value| {
+        let name = name.as_str();
+        name.is_some_and(|name| resource.public_attr(name).is_some())
+    };
+    names.iter().filter(is_known).cloned().collect()
+}
+
+/// Records that listed ones refer to, as `include` asks for them.
+struct Included {
+    attributes: Vec<&'static str>,
+    uuids: BTreeSet<String>,
+    /// `None` if the request asks for none.
+    records: Option<Vec<Value>>,
+}
+
+impl Included {
+    fn of(call: &Call) -> Result<Included> {
+        let names = match call.params.get("include") {
+            Value::Null => Vec::new(),
+            Value::Array(names) => names,
+            name => vec![name],
+        };
+        let attribute = |name: &Value| match name.as_str() {
+            Some("owner_uuid") => Ok("owner_uuid"),
+            Some("container_uuid") => Ok("container_uuid"),
+            _ => Err(ApiError::invalid(format!(
+                "Invalid value for include: {name}; expected owner_uuid or container_uuid"
+            ))),
+        };
+        let attributes: Vec<_> = names.iter().map(attribute).collect::<Result<_>>()?;
+        Ok(Included {
+            records: (!attributes.is_empty()).then(Vec::new),
+            attributes,
+            uuids: BTreeSet::new(),
+        })
+    }
+
+    /// Has the attributes read, whatever is selected.
+    fn add_to(&self, resource: &'static Resource, page: &mut PageQuery) {
+        if let Some(select) = &mut page.select {
+            let attributes = self.attributes.iter();
+            select.extend(attributes.filter_map(|name| resource.public_attr(name)));
+        }
+    }
+
+    fn note(&mut self, record: &Record) {
+        let named = self
+            .attributes
+            .iter()
+            .filter_map(|name| record.some_text(name));
+        self.uuids.extend(named.map(str::to_owned));
+    }
+
+    /// Fetches those of the noted records that the caller may read.
+    fn fetch(&mut self, connection: &Connection, call: &Call) -> Result<()> {
+        let Some(records) = &mut self.records else {
+            return Ok(());
+        };
+        let uuids = SqlValue::Text(json!(self.uuids).to_string());
+        for resource in [&USERS, &GROUPS, &CONTAINERS] {
+            let mut clause = Clause::default();
+            clause.and("uuid IN (SELECT value FROM json_each(?))", [uuids.clone()]);
+            permission::restrict_to_readable(connection, resource, &call.caller, &mut clause)?;
+            let page = PageQuery {
+                select: None,
+                order: Vec::new(),
+                limit: MAX_PAGE_SIZE,
+                offset: 0,
+                count: false,
+                distinct: false,
+            };
+            for mut record in list::fetch_page(connection, resource, &clause, &page)?.items {
+                if resource.table == "users" {
+                    users::hide_private(call, &mut record);
+                }
+                records.push(render::list_item(resource, record, None));
+            }
+        }
+        Ok(())
+    }
+}

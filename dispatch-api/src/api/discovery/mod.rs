@@ -1,0 +1,186 @@
+//! The discovery document, from which the Python SDK builds its client.
+
+mod methods;
+
+use serde_json::{Map, Value, json};
+
+use self::methods::{resource_methods, single_get_method};
+use crate::app::App;
+use crate::blocks::signature::SIGNATURE_TTL;
+use crate::collection::store::TRASH_LIFETIME;
+use crate::db::list::MAX_PAGE_SIZE;
+use crate::emulation::Rules;
+use crate::limits::MAX_BODY_BYTES;
+use crate::schema::{self, Attr, AttrType, KEEP_SERVICES, Resource};
+
+/// The API revision that this server implements.
+const API_REVISION: &str = "20250402";
+
+const GATEWAY_AUTH: &str = "gatewayAuth";
+const PERMANENT_FAILURES: &str = "permanentFailures";
+const BAD_OUTPUT_ENTRIES: &str = "badOutputEntries";
+
+pub fn document(app: &App, host: &str) -> Value {
+    let root = format!("https://{host}/");
+    let resources: Vec<&'static Resource> =
+        schema::ALL.into_iter().chain([&KEEP_SERVICES]).collect();
+    let mut schemas = Map::new();
+    let mut methods = Map::new();
+    for resource in resources {
+        schemas.insert(resource.class.into(), record_schema(resource));
+        schemas.insert(format!("{}List", resource.class), list_schema(resource));
+        methods.insert(
+            resource.table.into(),
+            json!({"methods": resource_methods(resource, app.config.rules)}),
+        );
+    }
+    methods.insert("configs".into(), single_get_method("configs", "config"));
+    methods.insert(
+        "vocabularies".into(),
+        single_get_method("vocabularies", "vocabulary"),
+    );
+    let mut document = api_description(app.config.rules);
+    let of_this_server = json!({
+        "generatedAt": crate::clock::now(),
+        "baseUrl": format!("{root}arvados/v1/"),
+        "rootUrl": root,
+        "uuidPrefix": app.config.cluster_id,
+        "websocketUrl": format!("wss://{host}/websocket"),
+        "auth": {"oauth2": {"scopes": {
+            format!("{root}auth/arvados"): {"description": "View and manage objects"},
+            format!("{root}auth/arvados.readonly"): {"description": "View objects"},
+        }}},
+        "schemas": schemas,
+        "resources": methods,
+    });
+    for part in [limits(), of_this_server] {
+        if let (Some(document), Value::Object(part)) = (document.as_object_mut(), part) {
+            document.extend(part);
+        }
+    }
+    document
+}
+
+fn api_description(rules: &Rules) -> Value {
+    let version = match rules.extensions {
+        true => env!("CARGO_PKG_VERSION"),
+        false => "3.2.1",
+    };
+    let mut about = json!({
+        "kind": "discovery#restDescription",
+        "discoveryVersion": "v1",
+        "id": "arvados:v1",
+        "name": "arvados",
+        "version": "v1",
+        "revision": API_REVISION,
+        "source_version": version,
+        "sourceVersion": version,
+        "packageVersion": version,
+        "title": "Arvados API",
+        "documentationLink": "https://doc.arvados.org/api/index.html",
+        "protocol": "rest",
+        "basePath": "/arvados/v1/",
+        "servicePath": "arvados/v1/",
+        "batchPath": "batch",
+        "parameters": {
+            "alt": {
+                "type": "string",
+                "description": "Data format for the response.",
+                "default": "json",
+                "enum": ["json"],
+                "enumDescriptions": ["Responses with Content-Type of application/json"],
+                "location": "query",
+            },
+            "fields": {
+                "type": "string",
+                "description": "Selector specifying which fields to include in a partial response.",
+                "location": "query",
+            },
+        },
+    });
+    if rules.extensions {
+        about["description"] = json!("The embedded API server of the dispatcher suite");
+        // An executor may choose the secret of its gateway, because its attempt token authenticates
+        // it.
+        about[GATEWAY_AUTH] = json!("attempt-token");
+        // An executor that finds a permanent failure ends the requests of its container.
+        about[PERMANENT_FAILURES] = json!("end-requests");
+        // An executor saves an output without the entries that cannot be saved.
+        about[BAD_OUTPUT_ENTRIES] = json!("leave-out");
+    }
+    about
+}
+
+/// Limits and settings that clients read from this document.
+fn limits() -> Value {
+    json!({
+        "defaultCollectionReplication": 1,
+        "defaultTrashLifetime": TRASH_LIFETIME.as_secs(),
+        "blobSignatureTtl": SIGNATURE_TTL,
+        "maxRequestSize": MAX_BODY_BYTES,
+        "maxItemsPerResponse": MAX_PAGE_SIZE,
+        "dockerImageFormats": ["v2"],
+        "crunchLogUpdatePeriod": 1800,
+        "crunchLogUpdateSize": 32 << 20,
+        "remoteHosts": {},
+        "remoteHostsViaDNS": false,
+        "workbenchUrl": "",
+        "workbench2Url": "",
+        "keepWebServiceUrl": "",
+        "gitUrl": "",
+    })
+}
+
+fn record_schema(resource: &Resource) -> Value {
+    let mut properties = Map::new();
+    for attr in resource.public_attrs() {
+        properties.insert(attr.name.into(), attr_schema(attr));
+    }
+    for (name, description) in [("etag", "Object cache version."), ("kind", "Object type.")] {
+        properties.insert(
+            name.into(),
+            json!({"type": "string", "description": description}),
+        );
+    }
+    json!({
+        "id": resource.class,
+        "description": format!("{} record", resource.class),
+        "type": "object",
+        "uuidPrefix": resource.infix,
+        "properties": properties,
+    })
+}
+
+fn attr_schema(attr: &Attr) -> Value {
+    match attr.kind {
+        AttrType::Time => json!({"type": "datetime", "description": attr.human()}),
+        kind => json!({
+            "type": match kind {
+                AttrType::Text | AttrType::Time => "string",
+                AttrType::Int => "integer",
+                AttrType::Float => "float",
+                AttrType::Bool => "boolean",
+                AttrType::Object => "Hash",
+                AttrType::Array => "Array",
+            },
+            "description": attr.human(),
+        }),
+    }
+}
+
+fn list_schema(resource: &Resource) -> Value {
+    json!({
+        "id": format!("{}List", resource.class),
+        "description": format!("A list of {} records", resource.class),
+        "type": "object",
+        "properties": {
+            "kind": {"type": "string", "default": resource.list_kind(), "description": "Object type."},
+            "etag": {"type": "string", "description": "List cache version."},
+            "items": {
+                "type": "array",
+                "description": "The records of this page.",
+                "items": {"$ref": resource.class},
+            },
+        },
+    })
+}
