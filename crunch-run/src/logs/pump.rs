@@ -100,13 +100,8 @@ fn copy_stream(
             }
         }
     }
-    lines.clear();
-    stamper.finish(write_stamp, &mut lines);
     if result.error.is_none() {
-        match log
-            .write(&lines, write_stamp)
-            .and_then(|()| log.finish(write_stamp))
-        {
+        match log.finish(write_stamp) {
             Ok(dropped) => result.dropped = dropped,
             Err(error) => result.error = Some(error),
         }

@@ -55,10 +55,7 @@ pub async fn run(args: Logs, session: &Session, out: Output) -> Result<(), CliEr
         None => vec!["stdout.txt", "stderr.txt"],
     };
     let mut files = LogFiles::new(session, &wanted).await?;
-    let mut printer = LinePrinter {
-        timestamps: args.timestamps,
-        out,
-    };
+    let mut printer = LinePrinter::new(args.timestamps, out);
     files
         .read(&job, |name, line| printer.print(name, line))
         .await?;
@@ -86,10 +83,12 @@ pub async fn run(args: Logs, session: &Session, out: Output) -> Result<(), CliEr
             Ok(()) = tokio::signal::ctrl_c() => return Err(CliError::Interrupted(name)),
         };
         files.finish(|name, line| printer.print(name, line))?;
+        printer.finish(true)?;
         eprint_note(&format!("dispatch: {}", wait::end_sentence(&ended)));
         return Ok(());
     }
-    files.finish(|name, line| printer.print(name, line))
+    files.finish(|name, line| printer.print(name, line))?;
+    printer.finish(false)
 }
 
 /// Fails with a sentence if the job has no log, or the log has no such file.

@@ -50,10 +50,7 @@ pub async fn run(args: Run, session: &Session, out: Output) -> Result<Exit, CliE
             eprint_note("dispatch: the result of an equal job is reused");
         }
         let mut files = LogFiles::new(session, &["stdout.txt", "stderr.txt"]).await?;
-        let mut printer = LinePrinter {
-            timestamps: false,
-            out,
-        };
+        let mut printer = LinePrinter::new(false, out);
         let mut follower = LogFollower {
             session,
             files: &mut files,
@@ -63,6 +60,7 @@ pub async fn run(args: Run, session: &Session, out: Output) -> Result<Exit, CliE
         let job = follower.until_end(job, &mut watch).await?;
         drop(follower);
         files.finish(|name, line| printer.print(name, line))?;
+        printer.finish(wait::is_noted(&job))?;
         wait::report_end(&job, out)
     };
     tokio::select! {

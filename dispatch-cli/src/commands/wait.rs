@@ -189,6 +189,11 @@ pub fn report_end(job: &Job, out: Output) -> Result<Exit, CliError> {
     Ok(exit)
 }
 
+/// Whether [`report_end`] prints notes on standard error.
+pub fn is_noted(job: &Job) -> bool {
+    job.verdict() != Some(Exit::Ok) || !job.warnings().is_empty()
+}
+
 /// Prints the warnings of the job, such as the entries that are not in its output.
 pub fn eprint_warnings(job: &Job) {
     for warning in job.warnings() {

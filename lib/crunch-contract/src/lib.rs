@@ -11,6 +11,11 @@ pub mod runtime_status;
 /// cannot: crunch-run then ends with [`ExitCode::LeftToDispatcher`].
 pub const LEAVE_TO_DISPATCHER: &str = "--leave-to-dispatcher";
 
+/// Size in bytes of the longest line in stdout.txt and stderr.txt of a log, without its timestamp.
+/// A line of this size goes on in the next one. So a reader has every byte that the container
+/// printed, and knows where its lines end.
+pub const STAMPED_LINE_BYTES: usize = 64 << 10;
+
 mod exit_code;
 mod status_line;
 

@@ -65,13 +65,47 @@ fn it_is_like_running_the_command_here() {
     assert!(stderr.contains("not found in the image"), "{stderr}");
 }
 
+/// Neither what is no text nor a line of any length is changed, in the pipe and in the saved log.
+#[test]
+fn every_byte_that_it_prints_arrives() {
+    let up = Up::start();
+    up.add_image();
+    let full = "x".repeat(64 << 10);
+    let mut printed: Vec<u8> = (0..=255).cycle().take(100_000).collect();
+    printed.extend(format!("\n{full}\n{full}{full}y\ncaf\u{e9}\n\n").into_bytes());
+    for (number, end) in [b"no end".as_slice(), full.as_bytes(), b"an end\n"]
+        .into_iter()
+        .enumerate()
+    {
+        let printed = [&printed, end].concat();
+        let mut child = run(&up, &["--stdin", "-", "--", "sh", "-c", "tee /dev/stderr"])
+            .spawn()
+            .unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(&printed).unwrap();
+        drop(stdin);
+        let output = child.wait_with_output().unwrap();
+        assert!(
+            output.stdout == printed && output.stderr == printed,
+            "{number}"
+        );
+        let logs = up.dispatch(&["logs", &(number + 1).to_string()]);
+        assert!(logs.stdout == printed && logs.stderr == printed, "{number}");
+    }
+    // Each line has its time once, however long it is.
+    let with_times = up.dispatch(&["logs", "-t", "3"]);
+    let times = with_times.stdout.split_inclusive(|byte| *byte == b'\n');
+    let lines = printed.split_inclusive(|byte| *byte == b'\n').count();
+    assert_eq!(times.count(), lines + 1);
+}
+
 /// As with docker and srun, the command begins with the first word that is no flag.
 #[test]
 fn the_command_needs_no_dashes_before_it() {
     let up = Up::start();
     up.add_image();
     let output = run(&up, &["echo", "-n", "--memory", "x"]).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "--memory x\n");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "--memory x");
     let output = run(&up, &["--frob", "echo"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{output:?}");
 }
