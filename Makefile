@@ -183,6 +183,11 @@ install: stripped
 	target/dist/bin/dispatch completions bash >$(bash_completions)/dispatch
 	target/dist/bin/dispatch completions fish >$(fish_completions)/dispatch.fish
 
+.PHONY: uninstall
+uninstall:
+	rm -f $(programs:%=$(DESTDIR)$(prefix)/bin/%) $(programs:%=$(man)/%.1) $(man)/dispatch-*.1
+	rm -f $(bash_completions)/dispatch $(fish_completions)/dispatch.fish
+
 # A crunch-run that needs no library of the node: any Linux of this processor will do. 13 MB, for HTCondor to carry along.
 static_target = $(shell uname -m)-unknown-linux-musl
 .PHONY: static

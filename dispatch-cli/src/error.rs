@@ -245,6 +245,10 @@ fn api_sentence(error: &ApiError) -> String {
             "the server does not accept the token: it is wrong, expired or revoked; set ARVADOS_API_TOKEN to a valid one ({error})"
         ),
         Some(StatusCode::FORBIDDEN) => format!("the token may not do this ({error})"),
+        _ if error.is_untrusted_certificate() => format!(
+            "{}; set SSL_CERT_FILE to a file with the certificate of the server, or of who signed it",
+            with_causes(error)
+        ),
         _ if let ApiError::Connect { host, .. } = error => {
             let of_this_machine = ["127.", "localhost", "[::1]"];
             let advice = match of_this_machine.iter().any(|name| host.starts_with(name)) {

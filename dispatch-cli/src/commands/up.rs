@@ -45,13 +45,13 @@ const NOT_INHERITED: [&str; 5] = [
 /// Start a server and a dispatcher on this machine, and keep them running
 ///
 /// Prints two environment lines for other programs, the same as 'dispatch env', with the file of
-/// the token instead of the token. Other dispatch commands find this server by themselves, and act
-/// as an ordinary user; 'dispatch user' adds more. Ctrl-C, SIGTERM, or the end of the terminal
-/// (unless below nohup) stops both and leaves running containers alone: the next 'dispatch up' with
-/// the same state directory takes them over. The jobs of several people's 'dispatch up' share the
-/// machine: together they get no more CPUs, memory and GPUs than it has, and the job that has
-/// waited longest is next. A second 'dispatch up' on the same state directory ends with exit status
-/// 6.
+/// the token instead of the token. Other dispatch commands find this server by themselves, unless
+/// ARVADOS_API_HOST names another, and act as an ordinary user; 'dispatch user' adds more. Ctrl-C,
+/// SIGTERM, or the end of the terminal (unless below nohup) stops both and leaves running
+/// containers alone: the next 'dispatch up' with the same state directory takes them over. The jobs
+/// of several people's 'dispatch up' share the machine: together they get no more CPUs, memory and
+/// GPUs than it has, and the job that has waited longest is next. A second 'dispatch up' on the
+/// same state directory ends with exit status 6.
 #[derive(Debug, Args)]
 pub struct Up {
     /// Listen address of the server [default: 127.0.0.1 and the port of the last start]
@@ -296,6 +296,7 @@ async fn run_children(
         supervisor.state.path().display(),
         supervisor.state.join("log").display()
     ));
+    start_report::print_other_server(&host);
     Output { json: false }.bytes(lines.as_bytes())?;
     while supervisor.next().await?.is_some() {}
     eprint_note("dispatch: stopping; running containers continue");

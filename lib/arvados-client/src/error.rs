@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 pub use http::StatusCode;
+use rustls::CertificateError;
 
 /// An error response of the server: the request had no effect, except for ambiguous server errors.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -168,6 +169,28 @@ impl Error {
             self.status(),
             Some(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
         )
+    }
+
+    /// Whether no connection was made because no certificate here says that the server's can be
+    /// trusted.
+    pub fn is_untrusted_certificate(&self) -> bool {
+        let Error::Connect { source, .. } = self else {
+            return false;
+        };
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(source);
+        while let Some(error) = cause {
+            if let Some(error) = error.downcast_ref::<rustls::Error>() {
+                let unknown = CertificateError::UnknownIssuer;
+                return *error == rustls::Error::InvalidCertificate(unknown);
+            }
+            // An error of I/O does not name the one in it as its source.
+            let inside = error.downcast_ref::<std::io::Error>();
+            cause = match inside.and_then(std::io::Error::get_ref) {
+                Some(inside) => Some(inside),
+                None => error.source(),
+            };
+        }
+        false
     }
 
     /// 422: the request is invalid, and a retry fails, too.

@@ -45,6 +45,17 @@ pub async fn print_found(state: &StateDir, ready: &Ready) {
     }
 }
 
+/// Says that the environment names another server, which other commands of this shell then use.
+pub fn print_other_server(own: &str) {
+    let named = std::env::var("ARVADOS_API_HOST").unwrap_or_default();
+    if !named.is_empty() && named != own {
+        eprint_note(&format!(
+            "dispatch: ARVADOS_API_HOST is {named} in this environment: other commands go there and \
+             not to this server, until it is unset or set as below"
+        ));
+    }
+}
+
 /// Prints what containers can have together, and what flags ask for more.
 pub async fn print_capacity(state: &StateDir, args: &Up) -> Result<(), CliError> {
     let client = Client::new(state.endpoint()?)?;

@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 
 use suite_tests::STEP_TIMEOUT;
+use suite_tests::program::{Program, binary};
 use suite_tests::stack::wait_for;
 
 use crate::terminal::on_terminal;
@@ -133,4 +134,38 @@ fn two_people_share_the_machine() {
     second.ok(&["wait", "3"]);
     first.wait_until_running("4");
     first.kill("4");
+}
+
+/// The environment of this shell names the server of another person.
+#[test]
+fn who_has_the_address_of_another_server_is_told() {
+    let other = Up::start();
+    assert!(
+        !other.notes().contains("ARVADOS_API_HOST is"),
+        "{}",
+        other.notes()
+    );
+    let mut environment = other.environment();
+    let host = environment[0].1.clone();
+    let dir = tempfile::tempdir().unwrap();
+    let [state, machine] = ["state", "machine"].map(|name| dir.path().join(name));
+    let arguments = ["up", "--state-dir", state.to_str().unwrap()];
+    let variables = [
+        ("ARVADOS_API_HOST", host.as_str()),
+        ("DISPATCH_MACHINE_DIR", machine.to_str().unwrap()),
+    ];
+    let mut own = Program::new("dispatch", &dir.path().join("up"), &arguments, &variables);
+    own.start();
+    let words = format!("ARVADOS_API_HOST is {host} in this environment");
+    wait_for("the note", STEP_TIMEOUT, || {
+        own.log_contains(&words).then_some(())
+    });
+    assert!(own.terminate(STEP_TIMEOUT).success());
+
+    // A person who forgets the certificate is told the variable.
+    environment.retain(|(name, _)| *name != "SSL_CERT_FILE");
+    let mut list = other.command(binary("dispatch"));
+    let list = list.arg("list").envs(environment).output().unwrap();
+    let refusal = String::from_utf8_lossy(&list.stderr);
+    assert!(refusal.contains("set SSL_CERT_FILE to a file"), "{refusal}");
 }
