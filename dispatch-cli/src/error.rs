@@ -103,7 +103,7 @@ pub enum CliError {
     )]
     NoPath { collection: String, path: String },
     #[error(
-        "{0} does not exist on this machine, and is neither a job of yours nor the uuid or portable data hash of a collection"
+        "{0} does not exist on this machine, and is neither the number of a job of yours nor the uuid or portable data hash of a collection"
     )]
     NoFile(PathBuf),
     #[error("collection {collection} is image {image}: remove it with: dispatch image rm {image}")]

@@ -20,20 +20,15 @@ mod route;
 mod tokens;
 mod users;
 
-use http::Method;
-use serde_json::json;
-
 use crate::error::{ApiError, Result};
+use http::Method;
 
 pub use call::{Call, Reply};
-pub use public_config::public_config;
+pub use public_config::{public_config, vocabulary};
 pub use route::Route;
 
 /// Every route below `/arvados/v1`; the first that matches counts.
 pub fn routes() -> impl Iterator<Item = &'static Route> {
-    const VOCABULARY: &[Route] = &[Route::new("GET", "vocabulary", |_, _| {
-        Ok(json!({"strict_tags": false, "tags": {}}).into())
-    })];
     [
         bulk::ROUTES,
         containers::ROUTES,
@@ -47,7 +42,6 @@ pub fn routes() -> impl Iterator<Item = &'static Route> {
         groups::ROUTES,
         logs::ROUTES,
         keep_services::ROUTES,
-        VOCABULARY,
     ]
     .into_iter()
     .flatten()

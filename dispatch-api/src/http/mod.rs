@@ -5,6 +5,7 @@ pub mod body;
 pub mod certificate;
 pub mod connections;
 pub mod container_log;
+pub mod cors;
 pub mod gateway_tunnel;
 pub mod keep_blocks;
 pub mod listener;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Request, State};
+use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use bytes::Bytes;
@@ -21,6 +22,7 @@ use crate::emulation::dialect::{self, Responder};
 use crate::emulation::{Rules, faults};
 use crate::error::{ApiError, Result};
 use crate::http::body::{BufferedBody, UnreadBody};
+use crate::http::cors::cors;
 use crate::http::request_context::{Admission, RequestContext};
 use crate::http::response::{json_response, json_text_response};
 use crate::http::{container_log, gateway_tunnel, keep_blocks, websocket};
@@ -28,9 +30,10 @@ use crate::limits::MAX_BODY_BYTES;
 
 const DISCOVERY_PATH: &str = "/discovery/v1/apis/arvados/v1/rest";
 const CONFIG_PATH: &str = "/arvados/v1/config";
+const VOCABULARY_PATH: &str = "/arvados/v1/vocabulary";
 const METRICS_PATH: &str = "/metrics";
 /// Paths that need no token.
-const PUBLIC_PATHS: [&str; 2] = [DISCOVERY_PATH, CONFIG_PATH];
+const PUBLIC_PATHS: [&str; 3] = [DISCOVERY_PATH, CONFIG_PATH, VOCABULARY_PATH];
 /// Maximum size in bytes of a response that is not counted as memory of its client.
 const MAX_FREE_RESPONSE_BYTES: u64 = 64 << 10;
 
@@ -41,6 +44,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/websocket", get(websocket::open))
         .merge(gateway_routes())
         .fallback(any(handle))
+        .layer(middleware::from_fn(cors))
         .with_state(app)
 }
 
@@ -191,6 +195,7 @@ fn route_buffered(app: &Arc<App>, buffered: &BufferedRequest, body: &Bytes) -> R
             return Ok(response);
         }
         CONFIG_PATH => return Ok(json_response(&api::public_config(app, &host))),
+        VOCABULARY_PATH => return Ok(json_response(&api::vocabulary())),
         faults::FAULT_PATH if rules.faults => {
             let caller = buffered.authenticate(app)?;
             return start_fault(app, &buffered.method, &caller, &params);

@@ -139,7 +139,6 @@ const ROWS: &[(&str, &str, &str)] = &[
     ("GET keep_services", "", "+++++++fff"),
     ("GET keep_services/accessible", "", "++++++++ff"),
     ("GET keep_services/{}", "", "+++++++fff"),
-    ("GET vocabulary", "", "+++++++fff"),
     ("PUT /{}", "block", "++++++++ff"),
     ("GET /metrics", "", "ffff++ffff"),
 ];

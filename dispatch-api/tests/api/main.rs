@@ -4,6 +4,7 @@ mod attempt_tokens;
 mod authorization_matrix;
 mod block_signatures;
 mod blocks;
+mod browser;
 mod bulk;
 mod collections;
 mod container_requests;
