@@ -1,7 +1,8 @@
 //! How a job ended, and whether the container or the site caused it.
 //!
 //! Input: what a scheduler reports of one job. Output: a [`JobExit`], from which the container's
-//! record gets its final state and reason. `docs/evictions.md` has the rules.
+//! record gets its final state and reason. `docs/evictions.md` has the rules. Where results are
+//! left on the node (exit code 77), `act/record_undelivered.rs` keeps the record.
 
 use std::path::PathBuf;
 
