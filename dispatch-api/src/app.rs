@@ -1,6 +1,6 @@
 //! Shared state of the running server: configuration, storage, limits and the stop signal.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -38,6 +38,9 @@ pub struct App {
     /// `host:port` for clients that sent no `Host` header.
     pub address: String,
     pub limits: Limits,
+    /// Held while the files of a collection are replaced. A small request can name large manifests,
+    /// so the memory for them is taken once, not for each request.
+    pub file_replacement: Mutex<()>,
     /// Time that a client may make no progress while it sends or receives a body.
     pub transfer_timeout: Duration,
     pub access_log: Option<AccessLog>,

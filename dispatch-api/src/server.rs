@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -257,6 +257,7 @@ fn open_app(
         blocks: Arc::new(blocks),
         disk_reserve: DiskReserve::open(&state.path),
         events,
+        file_replacement: Mutex::default(),
         faults: Faults::default(),
         tunnels: TunnelRegistry::new(options.max_gateway_tunnels),
         metrics: Metrics::default(),

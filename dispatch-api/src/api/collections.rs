@@ -1,5 +1,7 @@
 //! `/arvados/v1/collections`.
 
+use std::sync::PoisonError;
+
 use arvados_client::manifest::Manifest;
 use serde_json::{Map, Value};
 
@@ -154,6 +156,9 @@ fn replace_files(
             "replace_files: the request has a manifest_text that no source names".into(),
         ));
     }
+    // A panic of another request leaves nothing half done.
+    let turn = call.app.file_replacement.lock();
+    let _turn = turn.unwrap_or_else(PoisonError::into_inner);
     let mut bytes = 0;
     let mut tree = |text: &str| {
         bytes += text.len() as u64;
