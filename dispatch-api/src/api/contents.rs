@@ -14,7 +14,6 @@ use super::call::{Call, Reply};
 use super::route::Route;
 use super::{collections, render, users};
 use crate::auth::permission;
-use crate::clock;
 use crate::db::filter::Clause;
 use crate::db::list::{self, MAX_PAGE_SIZE, PageQuery};
 use crate::error::{ApiError, Result};
@@ -170,10 +169,7 @@ fn conditions(call: &Call, resource: &'static Resource) -> Result<Clause> {
     clause.add_filters(resource, &own_filters(resource, call.params.get("filters")))?;
     match resource.table {
         "groups" => clause.and("group_class IN ('project', 'filter')", []),
-        "collections" if !call.params.flag("include_trash") => clause.and(
-            "is_trashed = 0 AND (trash_at IS NULL OR trash_at > ?)",
-            [SqlValue::Text(clock::now())],
-        ),
+        "collections" if !call.params.flag("include_trash") => clause.and_not_in_trash(),
         _ => {}
     }
     Ok(clause)

@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 use super::call::{Call, Reply};
 use super::render;
 use crate::auth::permission;
-use crate::clock;
 use crate::db::filter::Clause;
 use crate::db::list::{self, PageQuery};
 use crate::error::{ApiError, Result};
@@ -25,10 +24,7 @@ pub fn list(
     clause.add_filters(resource, &params.get("filters"))?;
     clause.add_where(resource, &params.get("where"))?;
     if resource.table == "collections" && !params.flag("include_trash") {
-        clause.and(
-            "is_trashed = 0 AND (trash_at IS NULL OR trash_at > ?)",
-            [SqlValue::Text(clock::now())],
-        );
+        clause.and_not_in_trash();
     }
     // Tokens are listed only to their owner and the system user, not to every administrator.
     if resource.table == "api_client_authorizations"

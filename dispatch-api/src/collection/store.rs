@@ -215,10 +215,7 @@ pub fn find_by_pdh(
         [rusqlite::types::Value::Text(pdh.to_owned())],
     );
     if !include_trash {
-        clause.and(
-            "is_trashed = 0 AND (trash_at IS NULL OR trash_at > ?)",
-            [rusqlite::types::Value::Text(clock::now())],
-        );
+        clause.and_not_in_trash();
     }
     permission::restrict_to_readable(connection, &COLLECTIONS, caller, &mut clause)?;
     let values: Vec<&dyn rusqlite::ToSql> = clause

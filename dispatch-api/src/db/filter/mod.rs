@@ -5,6 +5,7 @@ mod other_forms;
 use rusqlite::types::Value as SqlValue;
 use serde_json::{Value, json};
 
+use crate::clock;
 use crate::error::{ApiError, Result};
 use crate::schema::{self, Attr, AttrType, Resource};
 
@@ -25,6 +26,14 @@ impl Clause {
     pub fn and(&mut self, sql: impl Into<String>, values: impl IntoIterator<Item = SqlValue>) {
         self.parts.push(sql.into());
         self.values.extend(values);
+    }
+
+    /// Leaves out what is in the trash now.
+    pub fn and_not_in_trash(&mut self) {
+        self.and(
+            "is_trashed = 0 AND (trash_at IS NULL OR trash_at > ?)",
+            [SqlValue::Text(clock::now())],
+        );
     }
 
     pub fn sql(&self) -> String {
