@@ -24,7 +24,9 @@ use crate::inputs::arv_mount::ArvMount;
 use crate::inputs::{self, Progress, Sources, Staged};
 use crate::logs::{LogDir, Pump, RunLog, STDERR, STDOUT};
 use container_engine::gpu::GpuAccess;
-use container_engine::{Container, ContainerSpec, Engine, LimitCover, LimitKind, Stdio};
+use container_engine::{
+    Container, ContainerSpec, ContainerUsers, Engine, LimitCover, LimitKind, Stdio,
+};
 use node_cache::BlockCache;
 use node_cache::image::Image;
 
@@ -184,6 +186,19 @@ pub async fn create(from: CreateRequest<'_>) -> Result<CreatedContainer, Failure
     }
     let container =
         container.map_err(|e| Failure::of_engine("the container cannot be created", &e))?;
+    match container.users() {
+        Some(ContainerUsers::Own { root }) => {
+            let sentence = format!("The container's root is user {root} of this node.");
+            from.run_log.write(sentence);
+        }
+        Some(ContainerUsers::OfNode {
+            reason: Some(reason),
+        }) => {
+            let sentence = format!("Note: the container's users are those of this node: {reason}");
+            from.run_log.write(sentence);
+        }
+        Some(ContainerUsers::OfNode { reason: None }) | None => {}
+    }
     let mut missing = unenforced_limits.iter().flat_map(|one| &one.missing);
     let watches_memory = missing.any(|kind| *kind == LimitKind::Memory);
     let unenforced = unenforced_limits

@@ -259,6 +259,7 @@ impl Attempt<'_> {
             oci_runtime: self.settings.oci_runtime.clone(),
             docker_socket: self.settings.docker_socket.clone(),
             delegated_group: self.settings.delegated_group,
+            user_namespace: self.settings.user_namespace,
         })
     }
 

@@ -8,7 +8,7 @@ use arvados_client::{ContainerUuid, Endpoint, Token};
 
 use super::instance_type::Instance;
 use crate::environment;
-use crate::flags::{EngineChoice, Flags, GatewayChoice, MountMethod, Networking};
+use crate::flags::{EngineChoice, Flags, GatewayChoice, MountMethod, Networking, UserNamespaces};
 use crate::gateway::secret::{self, GatewaySecret, TokenFile};
 use crate::logs::SavePolicy;
 use crate::node::broken_node::BrokenNodeHook;
@@ -39,6 +39,7 @@ pub struct Settings {
     pub docker_socket: Option<PathBuf>,
     /// The filter of system calls.
     pub seccomp: Seccomp,
+    pub user_namespace: bool,
     pub cpuset: Option<String>,
     pub gpus: Option<GpuGrant>,
     /// Directories of CDI specifications; later ones take precedence.
@@ -121,6 +122,7 @@ impl Settings {
             delegated_group: flags.delegated_group,
             docker_socket: flags.docker_socket.clone(),
             seccomp: flags.seccomp()?,
+            user_namespace: flags.userns == UserNamespaces::Auto,
             cpuset: flags.cpuset.clone(),
             gpus,
             cdi_dirs: cdi_dirs(&flags.cdi_spec_dir),

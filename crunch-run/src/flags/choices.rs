@@ -37,6 +37,15 @@ impl From<GpuStackFlag> for GpuStack {
     }
 }
 
+/// Whether containers of root get users of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum UserNamespaces {
+    /// If the kernel and the file systems can map users, and the container has no GPU
+    Auto,
+    /// Never
+    Off,
+}
+
 /// Whether live logs are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum GatewayChoice {

@@ -10,7 +10,9 @@ use std::time::Duration;
 use arvados_client::ContainerUuid;
 use clap::{ArgAction, Parser};
 
-pub use self::choices::{EngineChoice, GatewayChoice, GpuStackFlag, MountMethod, Networking};
+pub use self::choices::{
+    EngineChoice, GatewayChoice, GpuStackFlag, MountMethod, Networking, UserNamespaces,
+};
 use container_engine::{ProfileError, Seccomp};
 use node_cache::{Limits, SizeOrPercent};
 
@@ -119,6 +121,11 @@ pub struct Flags {
     /// [default: one like docker's; docker and podman use their own]
     #[arg(long, value_name = "FILE|off")]
     pub seccomp: Option<PathBuf>,
+
+    /// When root's containers of the engines builtin and oci get users that nothing else of the
+    /// node has
+    #[arg(long, value_enum, default_value_t = UserNamespaces::Auto, value_name = "WHEN")]
+    pub userns: UserNamespaces,
 
     /// CPUs that the container may use, like 0,2-3
     #[arg(long, value_name = "LIST")]

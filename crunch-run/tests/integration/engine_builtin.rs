@@ -105,6 +105,7 @@ fn world(name: &str) -> Option<World> {
             program: env!("CARGO_BIN_EXE_crunch-run").into(),
             run_dir: dir.path().join("run"),
             delegated_group: false,
+            user_namespace: false,
         },
     );
     fs::create_dir(dir.path().join("scratch")).unwrap();

@@ -16,7 +16,7 @@ use crate::exit::Exit;
 use crate::gpu::GpuAccess;
 use crate::seccomp::Seccomp;
 use crate::shim::RuntimeProcesses;
-use crate::spec::{Bind, Limits, Network};
+use crate::spec::{Bind, ContainerUsers, Limits, Network};
 
 /// Something that can run containers on this machine.
 pub trait Engine: Send + Sync {
@@ -143,6 +143,11 @@ pub trait Container: Send + Sync {
     /// Which of the container's processes are the runtime's, if any are.
     fn runtime_processes(&self) -> RuntimeProcesses {
         RuntimeProcesses::default()
+    }
+
+    /// Which users of the node its users are, where crunch-run decides that for root.
+    fn users(&self) -> Option<ContainerUsers> {
+        None
     }
 
     /// The control group that accounts the container; readable until `remove`.

@@ -8,11 +8,12 @@ use crate::docker::chown::helper;
 use crate::shim::protocol::{CreateSpec, SHIM_ARGUMENT};
 use crate::shim::runtime::Runtime;
 use crate::shim::sandbox::{CreatedResources, Sandbox};
-use crate::shim::{InitProcess, pid1, server};
+use crate::shim::{InitProcess, pid1, server, user_namespace};
 use crate::{StartError, apptainer, builtin, oci};
 
 /// Runs a helper and exits, if the first argument of this process names one: the shim of a
-/// container, pid 1 of its namespace, or the helper that changes the owner of files.
+/// container, pid 1 of its namespace, the creator of a user namespace, or the helper that changes
+/// the owner of files.
 ///
 /// Call it first in `main`, before any thread exists.
 pub fn run_helper_if_requested() {
@@ -21,6 +22,8 @@ pub fn run_helper_if_requested() {
         server::run(build_init)
     } else if argument.as_deref() == Some(OsStr::new(pid1::PID1_ARGUMENT)) {
         pid1::run()
+    } else if argument.as_deref() == Some(OsStr::new(user_namespace::USER_NAMESPACE_ARGUMENT)) {
+        user_namespace::run()
     } else if argument.as_deref() == Some(OsStr::new(helper::CHOWN_ARGUMENT)) {
         let dir = std::env::args_os().nth(2).unwrap_or_default();
         helper::change_owner(Path::new(&dir))

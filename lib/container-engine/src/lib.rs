@@ -30,5 +30,5 @@ pub use exit::{Exit, ExitStatus};
 pub use helper::run_helper_if_requested;
 pub use kernel::kernel_version;
 pub use seccomp::{ProfileError, Seccomp};
-pub use shim::{ContainerProcesses, RuntimeProcesses, Settings};
-pub use spec::{Bind, GpuGrant, GpuStack, Limits, Network};
+pub use shim::{ContainerProcesses, RuntimeProcesses, Settings, can_map_owners};
+pub use spec::{Bind, ContainerUsers, GpuGrant, GpuStack, Limits, Network};

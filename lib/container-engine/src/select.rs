@@ -61,6 +61,8 @@ pub struct EngineFactory {
     pub docker_socket: Option<PathBuf>,
     /// Whether containers of an ordinary user get control groups in a delegated one.
     pub delegated_group: bool,
+    /// Whether root's containers get users of their own, where that works.
+    pub user_namespace: bool,
 }
 
 impl EngineFactory {
@@ -68,6 +70,7 @@ impl EngineFactory {
         let store = self.store.clone();
         let settings = Settings {
             delegated_group: self.delegated_group,
+            user_namespace: self.user_namespace,
             ..Settings::default()
         };
         Ok(match choice {

@@ -20,6 +20,25 @@ pub enum Network {
     Host,
 }
 
+/// Which users of the node the users of a container are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ContainerUsers {
+    /// Those with the same numbers; `reason` says why, where others were wanted.
+    OfNode { reason: Option<String> },
+    /// Others, in a user namespace of the container's own.
+    Own {
+        /// The user of the node that is the container's root.
+        root: u32,
+    },
+}
+
+impl Default for ContainerUsers {
+    fn default() -> Self {
+        Self::OfNode { reason: None }
+    }
+}
+
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
     /// CPU time per wall time, as a quota.

@@ -189,10 +189,14 @@ async fn collect_findings(flags: &Flags) -> NodeReport {
     };
     let chosen = trials.chosen.clone();
     let profile = flags.seccomp.clone();
+    let files = [cache.clone(), scratch.clone()];
     let parts = [
         part("kernel", blocking(kernel::run)),
         part("cgroups", blocking(cgroups::run)),
-        part("user namespaces", blocking(user_namespaces::run)),
+        part(
+            "user namespaces",
+            blocking(move || user_namespaces::run(&[&files[0], &files[1]])),
+        ),
         part("engines", trials.run()),
         part(
             "seccomp",
@@ -289,6 +293,7 @@ impl Trials {
             oci_runtime: self.oci_runtime,
             docker_socket: self.docker_socket,
             delegated_group: self.delegated_group,
+            user_namespace: false,
         };
         engines::run(self.wanted, engines, &trial_dir.0, &self.chosen).await
     }

@@ -1,7 +1,9 @@
-//! Checks user namespaces, which containers of ordinary users need: whether the kernel allows them,
-//! and which subordinate ids the user has.
+//! Checks user namespaces. Containers of ordinary users need them: whether the kernel allows them,
+//! and which subordinate ids the user has. Root's containers get one where the file systems of
+//! cache and scratch can map owners.
 
 use std::fs;
+use std::path::Path;
 
 use preflight::Finding;
 
@@ -10,7 +12,8 @@ const CHECK_NAME: &str = "user namespaces";
 /// Settings of the system.
 #[derive(Debug, Clone, Default)]
 struct UserNamespaceSupport {
-    is_root: bool,
+    /// For root: whether its containers get one, else why not.
+    root: Option<Result<(), String>>,
     /// Maximum number of user namespaces; `None` if the kernel has none.
     most: Option<u64>,
     /// The sysctl of Debian or Ubuntu that forbids them to ordinary users.
@@ -20,7 +23,8 @@ struct UserNamespaceSupport {
     has_newuidmap: bool,
 }
 
-pub fn run() -> Vec<Finding> {
+/// `dirs`: where containers have their files.
+pub fn run(dirs: &[&Path]) -> Vec<Finding> {
     let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     let forbidden_by = [
         ("kernel.unprivileged_userns_clone", 0),
@@ -34,12 +38,22 @@ pub fn run() -> Vec<Finding> {
     let name = name_of(&text("/etc/passwd"), uid.as_raw()).or_else(|| std::env::var("USER").ok());
     let has_range = |path: &str| has_range(&text(path), uid.as_raw(), name.as_deref());
     vec![evaluate(&UserNamespaceSupport {
-        is_root: uid.is_root(),
+        root: uid.is_root().then(|| {
+            let dirs: Vec<&Path> = dirs.iter().map(|dir| existing(dir)).collect();
+            container_engine::can_map_owners(&dirs)
+        }),
         most: number("/proc/sys/user/max_user_namespaces"),
         forbidden_by,
         has_range: has_range("/etc/subuid") && has_range("/etc/subgid"),
         has_newuidmap: which::which("newuidmap").is_ok() && which::which("newgidmap").is_ok(),
     })]
+}
+
+/// The directory, or the one above it that exists.
+fn existing(dir: &Path) -> &Path {
+    dir.ancestors()
+        .find(|above| above.is_dir())
+        .unwrap_or(Path::new("/"))
 }
 
 fn name_of(passwd: &str, uid: u32) -> Option<String> {
@@ -61,8 +75,16 @@ fn has_range(table: &str, uid: u32, name: Option<&str>) -> bool {
 }
 
 fn evaluate(info: &UserNamespaceSupport) -> Finding {
-    if info.is_root {
-        return Finding::ok(CHECK_NAME, "not needed by root");
+    match &info.root {
+        Some(Ok(())) => {
+            let finding = "root's containers get users of their own (engines builtin and oci)";
+            return Finding::ok(CHECK_NAME, finding);
+        }
+        Some(Err(reason)) => {
+            let finding = format!("root's containers have the users of this node: {reason}");
+            return Finding::ok(CHECK_NAME, finding);
+        }
+        None => {}
     }
     match (info.most, info.forbidden_by) {
         (None | Some(0), _) => {
@@ -107,7 +129,7 @@ mod tests {
     #[test]
     fn what_the_files_of_a_node_mean() {
         let good = UserNamespaceSupport {
-            is_root: false,
+            root: None,
             most: Some(15000),
             forbidden_by: None,
             has_range: true,
@@ -121,9 +143,14 @@ mod tests {
         for (info, level, words) in [
             (good.clone(), Level::Ok, "further users"),
             (
-                with(|f| (f.is_root, f.most) = (true, None)),
+                with(|f| (f.root, f.most) = (Some(Ok(())), None)),
                 Level::Ok,
-                "not needed",
+                "users of their own",
+            ),
+            (
+                with(|f| f.root = Some(Err("/x cannot".to_owned()))),
+                Level::Ok,
+                "the users of this node: /x cannot",
             ),
             (with(|f| f.most = None), Level::Warn, "allows none"),
             (with(|f| f.most = Some(0)), Level::Warn, "allows none"),

@@ -21,6 +21,7 @@ mod records;
 mod services;
 mod streams;
 mod surroundings;
+mod users;
 
 /// What an engine can get wrong, by module: `make test` plays it on four engines.
 macro_rules! core {
@@ -174,6 +175,22 @@ macro_rules! shared {
     };
 }
 
+/// Of the engines that give root's containers users of their own.
+macro_rules! own_users {
+    ($tests:ident) => {
+        $tests! {
+            users: [
+                users_of_root_s_containers_are_nobody_else_on_the_node,
+                the_container_s_root_has_its_rights_on_its_own_files,
+                a_port_below_1024_is_open_on_its_own_network,
+                the_switch_for_users_of_its_own_is_heard,
+                an_image_may_have_files_of_any_user,
+                a_file_system_that_cannot_map_owners_is_named,
+            ];
+        }
+    };
+}
+
 macro_rules! tests {
     ($($module:ident: [$($scenario:ident),+ $(,)?];)+) => {
         $($(
@@ -213,3 +230,18 @@ suite!(docker_as_nobody, DockerAsNobody);
 suite!(runc_as_nobody, RuncAsNobody);
 suite!(podman_as_nobody, PodmanAsNobody);
 suite!(apptainer_as_nobody, ApptainerAsNobody);
+
+mod own_users {
+    macro_rules! engine {
+        ($name:ident, $engine:ident) => {
+            mod $name {
+                const ENGINE: crate::contract::engines::Engine =
+                    crate::contract::engines::Engine::$engine;
+                own_users!(tests);
+            }
+        };
+    }
+    engine!(builtin, Builtin);
+    engine!(crun, Crun);
+    engine!(runc, Runc);
+}

@@ -124,6 +124,7 @@ impl Lab {
                 .map_or_else(|| env!("CARGO_BIN_EXE_crunch-run").into(), PathBuf::from),
             run_dir,
             delegated_group: false,
+            user_namespace: false,
         };
         let engine = engine(store, settings);
         engine

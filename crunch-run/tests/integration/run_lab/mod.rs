@@ -412,7 +412,7 @@ pub fn left_overs(uuid: &ContainerUuid) -> Vec<PathBuf> {
     );
     for dir in dirs {
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-            if entry.file_name().to_string_lossy().starts_with(&prefix) {
+            if entry.file_name().to_string_lossy().contains(&prefix) {
                 found.push(entry.path());
             }
         }

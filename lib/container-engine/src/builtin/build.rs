@@ -23,7 +23,7 @@ use crate::shim::InitProcess;
 use crate::shim::cgroups;
 use crate::shim::executable::foreign_formats;
 use crate::shim::mount_points;
-use crate::shim::oci_spec::{self, SpecInput};
+use crate::shim::oci_spec::{self, SpecInput, SpecUsers};
 use crate::shim::protocol::CreateSpec;
 use crate::shim::sandbox::{CreatedResources, Sandbox};
 
@@ -37,6 +37,8 @@ pub fn build(
         .groups
         .as_ref()
         .ok_or_else(|| cannot_create("its control group", "it needs root"))?;
+    let own_users = sandbox.own_users.as_ref();
+    let namespace = own_users.map(|users| users.namespace.path());
     let oci_spec = oci_spec::build(&SpecInput {
         rootfs: &sandbox.root,
         hostname: &sandbox.hostname,
@@ -58,6 +60,12 @@ pub fn build(
         group_path: Some(&cgroups::path_inside(&spec.cgroup_name)),
         hard_files: getrlimit(Resource::Nofile).maximum.unwrap_or(1 << 20),
         unprivileged: None,
+        own_users: sandbox.own_users.as_ref().map(|users| SpecUsers {
+            map: users.namespace.map,
+            // Given the map alone, libcontainer asks systemd for the control group.
+            namespace: namespace.as_deref(),
+            sysfs: &users.sysfs,
+        }),
     })
     .map_err(|e| cannot_create("its description", e))?;
     let bundle = spec.dir.join("bundle");

@@ -60,6 +60,11 @@ pub struct DeviceNode {
 }
 
 impl GpuAccess {
+    /// Whether the container gets anything of a GPU.
+    pub fn is_any(&self) -> bool {
+        !self.devices.is_empty() || !self.binds.is_empty() || self.hooks.is_some()
+    }
+
     /// Groups that the container's user needs unless it is root.
     pub fn groups(&self) -> BTreeSet<u32> {
         let owners = self.devices.iter().map(|device| device.gid);

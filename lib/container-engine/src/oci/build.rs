@@ -13,7 +13,7 @@ use rustix::process::{Resource, getrlimit};
 use crate::StartError;
 use crate::error::cannot_create;
 use crate::shim::oci_bundle::Bundle;
-use crate::shim::oci_spec::{self, SpecInput, Unprivileged};
+use crate::shim::oci_spec::{self, SpecInput, SpecUsers, Unprivileged};
 use crate::shim::pid1::{LaunchMethod, Pid1Config};
 use crate::shim::pid1_client::Pid1Client;
 use crate::shim::protocol::CreateSpec;
@@ -72,6 +72,11 @@ pub fn build(
         group_path: group_path.as_deref(),
         hard_files: getrlimit(Resource::Nofile).maximum.unwrap_or(1 << 20),
         unprivileged: (!spec.privileged).then_some(Unprivileged { nested }),
+        own_users: sandbox.own_users.as_ref().map(|users| SpecUsers {
+            map: users.namespace.map,
+            namespace: None,
+            sysfs: &users.sysfs,
+        }),
     })
     .map_err(|e| cannot_create("its description", e))?;
     serde_json::to_vec(&oci_spec)

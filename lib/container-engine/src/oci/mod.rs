@@ -1,5 +1,6 @@
 //! The engine of an external OCI runtime (crun, runc), with the image store, shim and specification
-//! of the built-in engine. Root gets control groups, an ordinary user a user namespace.
+//! of the built-in engine. Root gets control groups, and users of the container's own; an ordinary
+//! user gets a user namespace with one user.
 //!
 //! The shim mounts the root file system, in a user namespace of its own where it has to: the kernel
 //! lets every user mount an overlay there, so neither fuse nor a copy is needed. Below it `pid1` is

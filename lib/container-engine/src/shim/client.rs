@@ -21,7 +21,7 @@ use super::read_only_program::ReadOnlyProgram;
 use super::rootfs::WRITABLE_LAYER;
 use super::runtime::{Runtime, RuntimeProcesses};
 use super::{files_in_root, state_file};
-use crate::{Container, EngineError, Exit, StartError, Stdio};
+use crate::{Container, ContainerUsers, EngineError, Exit, StartError, Stdio};
 use cgroup::Cgroup;
 
 /// Timeout of the creation, with images on slow disks.
@@ -39,13 +39,21 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(30);
 /// State of the container, as the shim reported it.
 #[derive(Debug, Clone, Default)]
 struct ShimState {
-    created: Option<(u32, Option<Cgroup>)>,
+    created: Option<CreatedEvent>,
     failed: Option<StartError>,
     started: bool,
     exit: Option<Exit>,
     remove_container: Option<Vec<String>>,
     /// Why the shim is considered gone.
     lost: Option<String>,
+}
+
+/// What the shim said when it had created the container.
+#[derive(Debug, Clone)]
+struct CreatedEvent {
+    pid: u32,
+    group: Option<Cgroup>,
+    users: ContainerUsers,
 }
 
 pub struct ShimContainer {
@@ -207,7 +215,7 @@ impl ShimContainer {
 
     /// Kills and removes the control group of a container whose shim was killed.
     async fn kill_cgroup(&self, state: &ShimState) {
-        if let Some((_, Some(group))) = state.created.clone() {
+        if let Some(group) = state.created.as_ref().and_then(|made| made.group.clone()) {
             let ended = tokio::task::spawn_blocking(move || {
                 group
                     .kill(KILL_TIMEOUT)
@@ -275,7 +283,9 @@ async fn receive_events(reading: OwnedReadHalf, updates: watch::Sender<ShimState
         };
         match event {
             Ok(event) => updates.send_modify(|state| match event {
-                Event::Created { pid, group } => state.created = Some((pid, group)),
+                Event::Created { pid, group, users } => {
+                    state.created = Some(CreatedEvent { pid, group, users });
+                }
                 Event::Failed(error) => state.failed = Some(error),
                 Event::Started => state.started = true,
                 Event::Exited(exit) => state.exit = Some(exit),
@@ -304,7 +314,7 @@ impl Container for ShimContainer {
     }
 
     fn pid(&self) -> Option<u32> {
-        self.state.borrow().created.as_ref().map(|(pid, _)| *pid)
+        self.state.borrow().created.as_ref().map(|made| made.pid)
     }
 
     fn runtime_processes(&self) -> RuntimeProcesses {
@@ -312,7 +322,11 @@ impl Container for ShimContainer {
     }
 
     fn cgroup(&self) -> Option<Cgroup> {
-        self.state.borrow().created.as_ref()?.1.clone()
+        self.state.borrow().created.as_ref()?.group.clone()
+    }
+
+    fn users(&self) -> Option<ContainerUsers> {
+        Some(self.state.borrow().created.as_ref()?.users.clone())
     }
 
     fn writable_layers(&self) -> &[PathBuf] {

@@ -29,6 +29,8 @@ pub struct Settings {
     /// Whether containers of an ordinary user get control groups in a delegated one, if there is
     /// one.
     pub delegated_group: bool,
+    /// Whether root's containers get users of their own, in a user namespace, where that works.
+    pub user_namespace: bool,
 }
 
 /// Independent of TMPDIR, because every attempt of this user on this node must use the same
@@ -47,6 +49,7 @@ impl Default for Settings {
             program: "/proc/self/exe".into(),
             run_dir: default_run_dir(),
             delegated_group: false,
+            user_namespace: false,
         }
     }
 }
@@ -126,6 +129,7 @@ impl<R: ShimRuntime> ShimEngine<R> {
         let dir = spec.scratch.join(format!("container-{attempt}"));
         let spare_dir = self.store.dir().join("work").join(&cgroup_name);
         let state_path = self.settings.run_dir.join(&cgroup_name);
+        let mounts_dir = state_file::mounts_dir(&self.settings.run_dir, &cgroup_name);
         let layout = Layout::of_this_process().map_err(|source| EngineError::Io {
             what: "the control groups of this process cannot be read".to_owned(),
             source,
@@ -151,6 +155,7 @@ impl<R: ShimRuntime> ShimEngine<R> {
             name: spec.name,
             runtime,
             privileged,
+            user_namespace: privileged && self.settings.user_namespace,
             delegated,
             cgroup_name,
             image: image.config.clone(),
@@ -165,6 +170,7 @@ impl<R: ShimRuntime> ShimEngine<R> {
             seccomp: spec.seccomp,
             dir,
             spare_dir,
+            mounts_dir,
             state_file: state_path,
         };
         let program = self.read_only_program(scratch).await?;

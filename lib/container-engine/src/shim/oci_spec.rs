@@ -1,6 +1,7 @@
 //! Builds the OCI runtime specification of a container: Docker's defaults, and the limits that this
 //! node can enforce.
 
+mod id_maps;
 mod mounts;
 
 use std::collections::{HashMap, HashSet};
@@ -9,12 +10,14 @@ use std::path::{Path, PathBuf};
 use libcontainer::oci_spec::OciSpecError;
 use libcontainer::oci_spec::runtime::{
     Capability, LinuxBuilder, LinuxCapabilitiesBuilder, LinuxCpuBuilder, LinuxDeviceBuilder,
-    LinuxDeviceCgroupBuilder, LinuxDeviceType, LinuxIdMappingBuilder, LinuxMemoryBuilder,
-    LinuxNamespaceBuilder, LinuxNamespaceType, LinuxPidsBuilder, LinuxResourcesBuilder,
-    LinuxSeccomp, PosixRlimit, PosixRlimitBuilder, PosixRlimitType, ProcessBuilder, RootBuilder,
-    Spec, SpecBuilder, UserBuilder, get_default_maskedpaths, get_default_readonly_paths,
+    LinuxDeviceCgroupBuilder, LinuxDeviceType, LinuxMemoryBuilder, LinuxNamespaceBuilder,
+    LinuxNamespaceType, LinuxPidsBuilder, LinuxResourcesBuilder, LinuxSeccomp, PosixRlimit,
+    PosixRlimitBuilder, PosixRlimitType, ProcessBuilder, RootBuilder, Spec, SpecBuilder,
+    UserBuilder, get_default_maskedpaths, get_default_readonly_paths,
 };
 
+pub use self::id_maps::SpecUsers;
+use self::id_maps::{id_mappings, id_maps};
 use self::mounts::mounts;
 use super::user::Identity;
 use crate::gpu::{DeviceNode, GpuAccess};
@@ -54,6 +57,8 @@ pub struct SpecInput<'a> {
     pub hard_files: u64,
     /// Set in a user namespace of the shim's own, where less can be mounted.
     pub unprivileged: Option<Unprivileged>,
+    /// Set if the container's users are not those of the node.
+    pub own_users: Option<SpecUsers<'a>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -73,10 +78,17 @@ pub fn build(input: &SpecInput<'_>) -> Result<Spec, OciSpecError> {
     ];
     let nested = input.unprivileged.is_some_and(|u| u.nested);
     // No network namespace: the container shares the shim's, which is private where needed.
+    let has_users = nested || input.own_users.is_some();
     let namespaces = namespaces
         .into_iter()
-        .chain(nested.then_some(LinuxNamespaceType::User))
-        .map(|typ| LinuxNamespaceBuilder::default().typ(typ).build())
+        .chain(has_users.then_some(LinuxNamespaceType::User))
+        .map(|typ| {
+            let namespace = LinuxNamespaceBuilder::default().typ(typ);
+            match input.own_users.and_then(|users| users.namespace) {
+                Some(path) if typ == LinuxNamespaceType::User => namespace.path(path).build(),
+                _ => namespace.build(),
+            }
+        })
         .collect::<Result<Vec<_>, _>>()?;
 
     let mut linux = LinuxBuilder::default()
@@ -88,17 +100,10 @@ pub fn build(input: &SpecInput<'_>) -> Result<Spec, OciSpecError> {
     if let Some(path) = input.group_path {
         linux = linux.cgroups_path(path.to_owned());
     }
-    if nested {
-        let only = |id| {
-            LinuxIdMappingBuilder::default()
-                .container_id(id)
-                .host_id(0u32)
-                .size(1u32)
-                .build()
-        };
+    if let Some([users, groups]) = id_maps(input) {
         linux = linux
-            .uid_mappings(vec![only(input.identity.uid)?])
-            .gid_mappings(vec![only(input.identity.gid)?]);
+            .uid_mappings(id_mappings(users)?)
+            .gid_mappings(id_mappings(groups)?);
     }
     let linux = linux
         .devices(
@@ -394,6 +399,7 @@ mod tests {
                 group_path: Some(Path::new("/c")),
                 hard_files: 1024,
                 unprivileged: None,
+                own_users: None,
             };
             let spec = serde_json::to_value(build(&input).unwrap()).unwrap();
             spec["linux"]["resources"].clone()

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::runtime::Runtime;
 use crate::gpu::GpuAccess;
 use crate::seccomp::Seccomp;
-use crate::{Bind, Exit, Limits, Network, StartError};
+use crate::{Bind, ContainerUsers, Exit, Limits, Network, StartError};
 use node_cache::image::ImageConfig;
 
 /// First argument of the shim. Its command line and environment have nothing else.
@@ -36,6 +36,7 @@ pub enum Event {
         pid: u32,
         /// `None` where this user may not create control groups.
         group: Option<cgroup::Cgroup>,
+        users: ContainerUsers,
     },
     Failed(StartError),
     Started,
@@ -53,6 +54,8 @@ pub struct CreateSpec {
     pub runtime: Runtime,
     /// False: in a user namespace.
     pub privileged: bool,
+    /// The container of a privileged user gets users of its own, where the node can do that.
+    pub user_namespace: bool,
     /// The container gets a control group in one that was delegated to this ordinary user.
     pub delegated: bool,
     /// Name of the control group, unique to the attempt.
@@ -72,6 +75,8 @@ pub struct CreateSpec {
     pub dir: PathBuf,
     /// Directory of the writable layer if the file system of `dir` does not support it.
     pub spare_dir: PathBuf,
+    /// Directory of what is mounted for a container with users of its own.
+    pub mounts_dir: PathBuf,
     /// State file of this container; removed last.
     pub state_file: PathBuf,
 }

@@ -10,6 +10,7 @@ use host_state::file::create_private_dir;
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, mount_remount, unmount};
 
 use super::flatten::flatten;
+use super::mapped_mounts::MappedMounts;
 use crate::StartError;
 
 /// Directory with what the container writes into its root.
@@ -38,27 +39,10 @@ pub fn mount_layers(
     let target = dir.join("rootfs");
     create_private_dir(&target)
         .map_err(|e| failed(format!("{} cannot be made: {e}", target.display())))?;
-    let first = match overlay(layers, dir, &target, privileged) {
-        Ok(()) => {
-            return Ok(RootFs {
-                path: target,
-                elsewhere: None,
-            });
-        }
-        Err(error) => error,
+    let [first, second] = match overlay_in_either(layers, [dir, spare], &target, privileged) {
+        Ok(root) => return Ok(root),
+        Err(errors) => errors,
     };
-    let second = match create_private_dir(spare)
-        .and_then(|()| overlay(layers, spare, &target, privileged))
-    {
-        Ok(()) => {
-            return Ok(RootFs {
-                path: target,
-                elsewhere: Some(spare.to_owned()),
-            });
-        }
-        Err(error) => error,
-    };
-    let _ = fs::remove_dir_all(spare);
     flatten(layers, &target)
         .and_then(|()| match privileged {
             true => without_devices(&target),
@@ -76,6 +60,45 @@ pub fn mount_layers(
         path: target,
         elsewhere: None,
     })
+}
+
+/// Mounts the layers with the owners that they have by `mapped`; there are no copies of such.
+pub fn mount_mapped_layers(
+    mapped: &MappedMounts,
+    dir: &Path,
+    spare: &Path,
+) -> Result<RootFs, String> {
+    let target = mapped.mount_point("rootfs");
+    create_private_dir(&target).map_err(|error| error.to_string())?;
+    let overlaid = overlay_in_either(&mapped.layers, [dir, spare], &target, true);
+    overlaid.map_err(|[first, second]| {
+        format!("overlayfs does not take layers with mapped owners ({first}; {second})")
+    })
+}
+
+/// With the writable layer in the first of two directories that can have it.
+fn overlay_in_either(
+    layers: &[PathBuf],
+    [dir, spare]: [&Path; 2],
+    target: &Path,
+    privileged: bool,
+) -> Result<RootFs, [io::Error; 2]> {
+    let root = |elsewhere| RootFs {
+        path: target.to_owned(),
+        elsewhere,
+    };
+    let first = match overlay(layers, dir, target, privileged) {
+        Ok(()) => return Ok(root(None)),
+        Err(error) => error,
+    };
+    let second = create_private_dir(spare);
+    match second.and_then(|()| overlay(layers, spare, target, privileged)) {
+        Ok(()) => Ok(root(Some(spare.to_owned()))),
+        Err(second) => {
+            let _ = fs::remove_dir_all(spare);
+            Err([first, second])
+        }
+    }
 }
 
 impl RootFs {

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use host_state::file::create_private_dir;
@@ -10,16 +11,21 @@ use libcontainer::network::link::LinkClient;
 use libcontainer::network::wrapper::create_network_client;
 use nix::sched::{CloneFlags, unshare};
 use pathrs::Root;
+use rustix::fs::{FileType, Gid, Uid, fchown, fstat};
 use rustix::mount::{MountPropagationFlags, mount_change};
 
 use super::cgroups::{self, ContainerCgroups};
+use super::id_map::IdMap;
+use super::mapped_mounts::MappedMounts;
 use super::mount_points;
 use super::process_spec;
 use super::protocol::CreateSpec;
 use super::rootfs::{self, RootFs};
+use super::runtime::Runtime;
 use super::user::{self, Identity};
+use super::user_namespace::{OwnerOfNewFiles, UserNamespace};
 use crate::error::cannot_create;
-use crate::{Bind, Network, StartError};
+use crate::{Bind, ContainerUsers, Network, StartError};
 
 /// Everything created so far, so that it can be removed at any point.
 #[derive(Default)]
@@ -28,6 +34,15 @@ pub struct CreatedResources {
     pub rootfs: Option<RootFs>,
     /// Mount point of a tmpfs with the runtime's files.
     pub memory: Option<PathBuf>,
+    pub mapped: Option<MappedMounts>,
+    pub users: ContainerUsers,
+}
+
+/// Users of the container that are not those of the node.
+pub struct OwnUsers {
+    pub namespace: UserNamespace,
+    /// The /sys of the container's network.
+    pub sysfs: PathBuf,
 }
 
 /// Everything the runtime needs to create the container.
@@ -39,6 +54,25 @@ pub struct Sandbox {
     pub environment: Vec<String>,
     pub cwd: String,
     pub binds: Vec<Bind>,
+    pub own_users: Option<OwnUsers>,
+}
+
+impl Sandbox {
+    /// Lets the container's user open its own streams by name, as in /dev/stdout.
+    pub fn give_pipes(&self, stdio: &[OwnedFd]) -> io::Result<()> {
+        let Some(users) = &self.own_users else {
+            return Ok(());
+        };
+        let map = users.namespace.map;
+        let user = map.outside(self.identity.uid).map(Uid::from_raw);
+        let group = map.outside(self.identity.gid).map(Gid::from_raw);
+        for file in stdio {
+            if FileType::from_raw_mode(fstat(file)?.st_mode) == FileType::Fifo {
+                fchown(file, user, group)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 pub fn create(spec: &CreateSpec, created: &mut CreatedResources) -> Result<Sandbox, StartError> {
@@ -64,11 +98,6 @@ pub fn create(spec: &CreateSpec, created: &mut CreatedResources) -> Result<Sandb
     }
     create_private_dir(&spec.dir)
         .map_err(|e| cannot_create(&format!("directory {}", spec.dir.display()), e))?;
-    let root = rootfs::mount_layers(&spec.layers, &spec.dir, &spec.spare_dir, spec.privileged)?;
-    let root = created.rootfs.insert(root).path.clone();
-
-    let mut identity = user::identity(&root, spec.image.user.as_deref())?;
-    identity.groups.extend(spec.gpus.groups());
     let hostname = match spec.network {
         Network::None => spec.name.clone(),
         // Programs look up their own name, which the node's /etc/hosts knows.
@@ -77,6 +106,21 @@ pub fn create(spec: &CreateSpec, created: &mut CreatedResources) -> Result<Sandb
             .to_string_lossy()
             .into_owned(),
     };
+    let mut binds =
+        network_files(spec, &hostname).map_err(|e| cannot_create("its /etc/hosts", e))?;
+    binds.extend(spec.gpus.binds.iter().cloned());
+    binds.extend(spec.binds.iter().cloned());
+    match spec.network {
+        Network::None => private_network().map_err(|e| cannot_create("a network of its own", e))?,
+        Network::Host => {}
+    }
+    let (root, binds, own_users) = mount_files(spec, binds, created)?;
+    let owner = own_users.as_ref().map(|users| users.namespace.map.root());
+    let owner = owner.map(OwnerOfNewFiles::new).transpose();
+    let owner = owner.map_err(|e| cannot_create("the owner of its mount points", e))?;
+
+    let mut identity = user::identity(&root, spec.image.user.as_deref())?;
+    identity.groups.extend(spec.gpus.groups());
     let arguments = process_spec::arguments(&spec.image, &spec.command)?;
     let mut environment = process_spec::environment(
         &spec.image,
@@ -93,15 +137,8 @@ pub fn create(spec: &CreateSpec, created: &mut CreatedResources) -> Result<Sandb
         make_working_directory(&root, &cwd, &spec.binds);
     }
 
-    match spec.network {
-        Network::None => private_network().map_err(|e| cannot_create("a network of its own", e))?,
-        Network::Host => {}
-    }
-    let mut binds =
-        network_files(spec, &hostname).map_err(|e| cannot_create("its /etc/hosts", e))?;
-    binds.extend(spec.gpus.binds.iter().cloned());
-    binds.extend(spec.binds.iter().cloned());
     mount_points::make(&root, &binds)?;
+    drop(owner);
     Ok(Sandbox {
         root,
         identity,
@@ -110,7 +147,72 @@ pub fn create(spec: &CreateSpec, created: &mut CreatedResources) -> Result<Sandb
         environment,
         cwd,
         binds,
+        own_users,
     })
+}
+
+/// Mounts the root file system: with users of the container's own if they are wanted and can be
+/// had.
+fn mount_files(
+    spec: &CreateSpec,
+    binds: Vec<Bind>,
+    created: &mut CreatedResources,
+) -> Result<(PathBuf, Vec<Bind>, Option<OwnUsers>), StartError> {
+    let namespace = match wants_own_users(spec) {
+        Ok(true) => UserNamespace::create(IdMap::choose(fastrand::u32(..)))
+            .map(Some)
+            .map_err(|error| format!("there is no user namespace: {error}")),
+        Ok(false) => Ok(None),
+        Err(reason) => Err(reason.to_owned()),
+    };
+    let made = namespace.and_then(|namespace| match namespace {
+        Some(namespace) => mount_mapped_files(spec, &binds, &namespace)
+            .map(|(root, mapped)| Some((root, mapped, namespace))),
+        None => Ok(None),
+    });
+    let reason = match made {
+        Ok(Some((root, mapped, namespace))) => {
+            created.users = ContainerUsers::Own {
+                root: namespace.map.root(),
+            };
+            let (binds, sysfs) = (mapped.binds.clone(), mapped.sysfs.clone());
+            created.mapped = Some(mapped);
+            let root = created.rootfs.insert(root).path.clone();
+            return Ok((root, binds, Some(OwnUsers { namespace, sysfs })));
+        }
+        Ok(None) => None,
+        Err(reason) => Some(reason),
+    };
+    created.users = ContainerUsers::OfNode { reason };
+    let root = rootfs::mount_layers(&spec.layers, &spec.dir, &spec.spare_dir, spec.privileged)?;
+    let root = created.rootfs.insert(root).path.clone();
+    Ok((root, binds, None))
+}
+
+/// The error says why the container cannot have users of its own.
+fn wants_own_users(spec: &CreateSpec) -> Result<bool, &'static str> {
+    match (&spec.runtime, spec.user_namespace && spec.privileged) {
+        (_, false) | (Runtime::Apptainer(_), _) => Ok(false),
+        (Runtime::Library | Runtime::Oci(_), true) if !spec.gpus.is_any() => Ok(true),
+        // Groups of the node may use them.
+        _ => Err("it has GPUs"),
+    }
+}
+
+fn mount_mapped_files(
+    spec: &CreateSpec,
+    binds: &[Bind],
+    namespace: &UserNamespace,
+) -> Result<(RootFs, MappedMounts), String> {
+    let mapped = MappedMounts::make(&spec.mounts_dir, namespace, &spec.layers, binds)?;
+    match rootfs::mount_mapped_layers(&mapped, &spec.dir, &spec.spare_dir) {
+        Ok(root) => Ok((root, mapped)),
+        Err(reason) => {
+            // What stays mounted ends with this process.
+            let _ = mapped.unmount();
+            Err(reason)
+        }
+    }
 }
 
 /// Enters a user namespace in which this user is root and the only user. It allows mounts, and
@@ -124,9 +226,17 @@ fn user_namespace() -> io::Result<()> {
     fs::write("/proc/self/gid_map", format!("0 {gid} 1"))
 }
 
-/// Enters a network namespace with a working loopback interface.
+/// Enters a network namespace with a working loopback interface. As in Docker's, every user may
+/// listen on any port and send pings: rights of root for that do not hold in a user namespace.
 fn private_network() -> Result<(), Box<dyn std::error::Error>> {
     unshare(CloneFlags::CLONE_NEWNET)?;
+    for (name, value) in [
+        ("ip_unprivileged_port_start", "0"),
+        ("ping_group_range", "0 2147483647"),
+    ] {
+        // A kernel without the setting has stricter rules.
+        let _ = fs::write(Path::new("/proc/sys/net/ipv4").join(name), value);
+    }
     let mut links = LinkClient::new(create_network_client())?;
     let loopback = links.get_by_name("lo")?;
     links.set_up(loopback.header.index)?;

@@ -163,7 +163,8 @@ impl Shim {
                 let pid = init.pid().as_raw_nonzero().get() as u32;
                 self.init = Some(init);
                 let group = self.created.groups.as_ref().map(|g| g.outside.clone());
-                self.send(&Event::Created { pid, group });
+                let users = self.created.users.clone();
+                self.send(&Event::Created { pid, group, users });
             }
             Err(error) => self.send(&Event::Failed(error)),
         }
@@ -172,6 +173,9 @@ impl Shim {
 
     fn build(&mut self, stdio: [OwnedFd; 3]) -> Result<Box<dyn InitProcess>, StartError> {
         let sandbox = sandbox::create(&self.spec, &mut self.created)?;
+        sandbox
+            .give_pipes(&stdio)
+            .map_err(|e| cannot_create("the owner of its streams", e))?;
         let init = (self.build_init)(&self.spec, sandbox, stdio, &mut self.created)?;
         if let Some(groups) = &self.created.groups {
             cgroups::deny_tun(groups).map_err(|e| cannot_create("its list of devices", e))?;
@@ -357,6 +361,12 @@ impl Shim {
         if let Some(rootfs) = &self.created.rootfs {
             if let Err(error) = rootfs.unmount() {
                 problems.push(format!("{} stays mounted: {error}", rootfs.path.display()));
+            }
+            if let Some(mapped) = &self.created.mapped
+                && let Err(error) = mapped.unmount()
+            {
+                let dir = self.spec.mounts_dir.display();
+                problems.push(format!("{dir} stays mounted: {error}"));
             }
             if let Some(dir) = &rootfs.elsewhere {
                 problems.extend(not_removed(dir, remove_tree(dir)));

@@ -90,6 +90,11 @@ pub fn cgroup_name(name: &str, attempt: &str) -> String {
     format!("{}{attempt}", cgroup_name_prefix(name))
 }
 
+/// Directory of what is mounted for a container with users of its own.
+pub fn mounts_dir(run_dir: &Path, cgroup_name: &str) -> PathBuf {
+    run_dir.join(format!("mounts-{cgroup_name}"))
+}
+
 fn cgroup_name_prefix(name: &str) -> String {
     format!("crunch-run-{name}-")
 }
@@ -141,6 +146,8 @@ pub fn remove_leftovers(run_dir: &Path, name: &str) -> io::Result<Vec<String>> {
                 }
             }
         }
+        // The mounts in it ended with the shim.
+        let _ = fs::remove_dir(mounts_dir(run_dir, &file_name.to_string_lossy()));
         // Rarely present, and empty by now.
         let _ = layout
             .named_group(&file_name.to_string_lossy())

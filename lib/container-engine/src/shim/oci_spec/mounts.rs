@@ -38,9 +38,11 @@ pub fn mounts(input: &SpecInput<'_>) -> Result<Vec<Mount>, OciSpecError> {
         terminals.push("gid=5");
     }
     let quiet = ["nosuid", "noexec", "nodev"];
-    let system = match (input.unprivileged, input.network) {
+    let sys = Path::new("/sys");
+    let system = match (input.own_users, input.unprivileged, input.network) {
         // The kernel mounts a new sysfs only for the owner of the network namespace.
-        (Some(_), Network::Host) => bind_mount(Path::new("/sys"), Path::new("/sys"), "ro", &quiet)?,
+        (Some(users), _, _) => bind_mount(users.sysfs, sys, "ro", &quiet)?,
+        (None, Some(_), Network::Host) => bind_mount(sys, sys, "ro", &quiet)?,
         _ => mount("/sys", "sysfs", &["nosuid", "noexec", "nodev", "ro"])?,
     };
 
