@@ -8,7 +8,7 @@ use arvados_client::records::{Container, MountKind};
 
 use super::settings::SiteLimits;
 use crate::inputs::{ContainerPath, Staged};
-use crate::limits::{DiskLimit, LimitExceeded, Measure, Resource, UsageMonitor};
+use crate::limits::{DirectoryLimit, LimitExceeded, Measure, Resource, UsageMonitor};
 
 /// What a container may write in addition to the capacities of its `tmp` mounts, in bytes: caches
 /// and temporary files that few requests account for.
@@ -23,7 +23,7 @@ pub fn usage_limits(
     writable_layers: &[PathBuf],
     staged: &Staged,
 ) -> UsageMonitor {
-    let disk = |dir: &Path, measure, resource, allowed| DiskLimit {
+    let disk = |dir: &Path, measure, resource, allowed| DirectoryLimit {
         dir: dir.to_owned(),
         measure,
         resource,
@@ -77,8 +77,8 @@ pub fn usage_limits(
 }
 
 /// Limit on the output.
-fn output_limit(allowed: Option<u64>, staged: &Staged) -> Option<DiskLimit> {
-    allowed.map(|allowed| DiskLimit {
+fn output_limit(allowed: Option<u64>, staged: &Staged) -> Option<DirectoryLimit> {
+    allowed.map(|allowed| DirectoryLimit {
         dir: staged.output_dir.clone(),
         measure: Measure::Length,
         resource: Resource::OutputBytes,

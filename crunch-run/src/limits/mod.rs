@@ -6,13 +6,13 @@
 //! and `attempt/wait_for_command.rs` stops the container.
 
 mod deleted_files;
-mod disk_limit;
+mod directory_limit;
 mod disk_usage;
 mod usage_limit;
 mod usage_monitor;
 mod watchdog;
 
-pub use disk_limit::{DiskLimit, Measure};
+pub use directory_limit::{DirectoryLimit, Measure};
 pub use disk_usage::{Usage, usage};
 pub use usage_limit::{LimitEvent, LimitExceeded, Resource, UsageLimit};
 pub use usage_monitor::UsageMonitor;

@@ -1,3 +1,5 @@
+//! Finds out whether a container uses more disk, files, memory or CPU time than it may.
+//!
 //! Checks usage limits while the command runs: counters every second, memory that nothing else
 //! limits ten times a second, directories as often as a walk is cheap, and more often while they
 //! grow.
@@ -7,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::deleted_files::measure_deleted;
-use super::disk_limit::DiskLimit;
+use super::directory_limit::DirectoryLimit;
 use super::disk_usage::{Usage, measure};
 use super::{LimitEvent, LimitExceeded, Resource, UsageLimit};
 use crate::stats::UsageSource;
@@ -30,7 +32,7 @@ pub struct UsageMonitor {
     pub memory: Option<u64>,
     /// Whether nothing but this monitor limits memory.
     pub watches_memory: bool,
-    pub disks: Vec<DiskLimit>,
+    pub disks: Vec<DirectoryLimit>,
     /// Directory with all files of the attempt.
     pub scratch: PathBuf,
     /// Directories with the writable layer of the container's own root that are not in scratch.
@@ -70,7 +72,7 @@ impl UsageMonitor {
         if growth.is_some() {
             return growth;
         }
-        let with_others = |disk: &DiskLimit| (disk.clone(), self.others(&disk.dir));
+        let with_others = |disk: &DirectoryLimit| (disk.clone(), self.others(&disk.dir));
         let disks: Vec<_> = self.disks.iter().map(with_others).collect();
         let exceeded = move || {
             disks
@@ -179,7 +181,7 @@ impl UsageMonitor {
         source: Option<UsageSource>,
         warn: &(dyn Fn(String) + Sync),
     ) -> LimitExceeded {
-        let mut limits: Vec<(&DiskLimit, UsageLimit)> = self
+        let mut limits: Vec<(&DirectoryLimit, UsageLimit)> = self
             .disks
             .iter()
             .map(|disk| (disk, UsageLimit::new(disk.resource.clone(), disk.allowed)))
@@ -247,7 +249,7 @@ mod tests {
     #[tokio::test]
     async fn a_directory_that_fills_up_is_warned_of_and_then_over() {
         let dir = tempfile::tempdir().unwrap();
-        let disk = |measure, resource, allowed| DiskLimit {
+        let disk = |measure, resource, allowed| DirectoryLimit {
             dir: dir.path().to_owned(),
             measure,
             resource,
@@ -300,7 +302,7 @@ mod tests {
         assert_eq!(over.resource, Resource::RequestedScratch);
         assert_eq!(over.used, 1200 << 10);
         assert_eq!(allowance.exceeded_at_end().await, Some(over));
-        let of_site = DiskLimit {
+        let of_site = DirectoryLimit {
             dir: allowance.scratch.clone(),
             measure: Measure::Bytes,
             resource: Resource::ScratchBytes,

@@ -1,4 +1,5 @@
-//! `dispatch explain`: prints why a job is pending, or how it ended, in sentences.
+//! `dispatch explain`: prints why a job is pending, or how it ended, in sentences. What a
+//! dispatcher itself prints is in `service/subcommands/explain.rs` of dispatch-core.
 
 use std::time::Duration;
 

@@ -2,8 +2,9 @@
 //! job.
 //!
 //! Input: the container, its attempt token and the [`JobExit`] from the scheduler. Output: a
-//! cancelled record, with the reason, and an [`Outcome`]. If the site took the job away, the
-//! container's requests get one more attempt first; if no other attempt can succeed, they get none.
+//! cancelled record, with the reason, and an [`Outcome`]. Here is decided whether another attempt
+//! follows (`set_retry`). If the site took the job away, the container's requests get one more
+//! attempt first; if no other attempt can succeed, they get none.
 
 use arvados_client::records::ContainerState;
 use arvados_client::{ContainerUuid, TokenUuid};

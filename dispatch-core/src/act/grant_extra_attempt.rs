@@ -1,5 +1,6 @@
 //! Gives the container requests of an evicted container one more attempt each, so that what the
-//! site took away does not count.
+//! site took away, or a node that failed, does not count. `cancel_record.rs` calls it when it
+//! cancels the attempt; `model/exit_cause.rs` tells which ends are of this kind.
 //!
 //! Input: the container, which is still Running, and the token that holds it. Output: raised values
 //! of `container_count_max`. The server makes the next container when this one is cancelled, in the

@@ -1,6 +1,6 @@
-//! Reads the ads that HTCondor's commands print with `-json`, so that one odd attribute costs no
-//! more than itself: admins and pools add and change attributes, and an expression that cannot be
-//! evaluated becomes `null`.
+//! Reads the ads that HTCondor's commands print with `-json`, for dispatch-condor and
+//! dispatch-overseer. One odd attribute costs no more than itself: admins and pools add and change
+//! attributes, and an expression that cannot be evaluated becomes `null`.
 //!
 //! Format: condor_q(1), `-json`. Without an ad, the commands print nothing.
 

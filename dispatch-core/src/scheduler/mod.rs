@@ -2,6 +2,9 @@
 //!
 //! Input: containers to admit, submit, cancel and clean up. Output: job listings, pending reasons,
 //! job exits, and errors that say whether a command may have taken effect.
+//!
+//! A new scheduler is a crate like dispatch-slurm. "Adding a scheduler" in `CONTRIBUTING.md` has
+//! the steps, and all lists that name schedulers.
 
 pub mod attempt_dir;
 pub mod cached_query;

@@ -1,4 +1,4 @@
-//! Tells whether Slurm's commands have answered. Pure.
+//! Tells whether Slurm's commands have answered, for dispatch-slurm and dispatch-overseer. Pure.
 
 use crate::scheduler::command::CommandOutput;
 

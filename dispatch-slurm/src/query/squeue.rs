@@ -1,7 +1,8 @@
 //! Reads `squeue`: all rows of this dispatcher, or an error.
 //!
-//! Input: a listing in [`LISTING_FORMAT`]. Output: [`Row`]s. Formats and states: squeue(1),
-//! sections FORMAT and JOB STATE CODES.
+//! Input: a listing in [`LISTING_FORMAT`], which `scheduler/slurm_answer.rs` of dispatch-core
+//! splits into rows. Output: [`Row`]s. Formats and states: squeue(1), sections FORMAT and JOB STATE
+//! CODES.
 
 use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::model::world::{Job, JobId};

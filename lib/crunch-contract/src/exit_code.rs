@@ -13,6 +13,9 @@
 //! | 79, a signal | the record is cancelled, as after an eviction | `act/cancel_record.rs` |
 //! | 79, no other attempt can succeed | its requests end | `act/permanent_failure.rs` |
 //!
+//! The code reaches the dispatcher by `query/exit_record.rs` of dispatch-slurm and dispatch-condor,
+//! and by `scheduler.rs` of dispatch-local: there 77 becomes `undelivered` of the job's exit.
+//!
 //! After 77, `undelivered/` in crunch-run keeps the results, and `crunch-run resume` delivers them;
 //! dispatch-local does so by itself (`redelivery.rs`).
 

@@ -1,7 +1,8 @@
 //! Reads image archives: docker-archive and OCI layout.
 //!
 //! Input: an archive that may be hostile, read at any position. Output: the configuration and the
-//! layers of one image, and the validated entries of a layer. Nothing is written here.
+//! layers of one image, and the validated entries of a layer. Nothing is written here:
+//! `image/layer/unpacker.rs` of node-cache unpacks them.
 
 mod error;
 mod files;

@@ -1,6 +1,7 @@
-//! Filters of a listing as SQL. Names come from the schema; values are always bound.
+//! Filters of a listing as SQL. Names come from the schema; values are always bound. Filters on
+//! more than one column, such as `any`, are in `several_columns.rs`.
 
-mod other_forms;
+mod several_columns;
 
 use rusqlite::types::Value as SqlValue;
 use serde_json::{Value, json};

@@ -1,4 +1,5 @@
-//! The maps of users and groups, of a user namespace that the runtime makes or enters.
+//! The maps of users and groups in the specification, of a user namespace that the runtime makes or
+//! enters. `shim/id_map.rs` decides which users those are.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Builds a layer's tree from its entries.
+//! Builds a layer's tree from its entries. `free_space.rs` stops an image that would fill the disk.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

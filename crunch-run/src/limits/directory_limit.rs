@@ -10,7 +10,7 @@ use super::{LimitExceeded, Resource, UsageLimit};
 
 /// A directory and one limit on it.
 #[derive(Debug, Clone)]
-pub struct DiskLimit {
+pub struct DirectoryLimit {
     pub dir: PathBuf,
     pub measure: Measure,
     pub resource: Resource,
@@ -35,7 +35,7 @@ impl Measure {
     }
 }
 
-impl DiskLimit {
+impl DirectoryLimit {
     /// Returns an error if the limit is exceeded now. `others` count as part of the directory.
     pub fn exceeded(&self, others: &[PathBuf]) -> Option<LimitExceeded> {
         let used = self.measure.of(usage_with(&self.dir, others));
