@@ -18,7 +18,9 @@ use crate::db::filter::Clause;
 use crate::db::list::{self, MAX_PAGE_SIZE, PageQuery};
 use crate::error::{ApiError, Result};
 use crate::record::Record;
-use crate::schema::{COLLECTIONS, CONTAINER_REQUESTS, CONTAINERS, GROUPS, Resource, USERS};
+use crate::schema::{
+    COLLECTIONS, CONTAINER_REQUESTS, CONTAINERS, GROUPS, Resource, USERS, WORKFLOWS,
+};
 
 pub const ROUTES: &[Route] = &[
     Route::new("GET", "groups/contents", |call, _| {
@@ -31,7 +33,7 @@ pub const ROUTES: &[Route] = &[
 ];
 
 /// The kinds of records that a project has, in the order of the listing.
-const KINDS: [&Resource; 3] = [&GROUPS, &CONTAINER_REQUESTS, &COLLECTIONS];
+const KINDS: [&Resource; 4] = [&GROUPS, &CONTAINER_REQUESTS, &WORKFLOWS, &COLLECTIONS];
 
 /// The projects below one owner, and the owner itself. Placeholder: the owner.
 const BELOW_SQL: &str = "WITH RECURSIVE below(uuid) AS (VALUES (?) UNION \

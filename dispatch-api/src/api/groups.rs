@@ -8,7 +8,7 @@ use crate::db::rows;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
 use crate::record::patch;
-use crate::schema::{COLLECTIONS, CONTAINER_REQUESTS, GROUPS, LINKS};
+use crate::schema::{COLLECTIONS, CONTAINER_REQUESTS, GROUPS, LINKS, WORKFLOWS};
 use crate::store::transaction::Tx;
 use crate::store::unique_name::make_name_unique;
 
@@ -55,7 +55,7 @@ fn update(call: &Call, uuid: &str) -> Result<Record> {
 /// Rejects the deletion of a group that owns records: nobody but an administrator would find them
 /// again.
 fn check_empty(tx: &Tx<'_>, uuid: &str) -> Result<()> {
-    for resource in [&COLLECTIONS, &CONTAINER_REQUESTS, &GROUPS] {
+    for resource in [&COLLECTIONS, &CONTAINER_REQUESTS, &GROUPS, &WORKFLOWS] {
         let owned = rows::find(tx.conn, resource, "owner_uuid = ?1 LIMIT 1", &[&uuid])?;
         if !owned.is_empty() {
             return Err(ApiError::invalid(format!(

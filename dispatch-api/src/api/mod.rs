@@ -7,6 +7,7 @@ mod container_requests;
 mod containers;
 mod contents;
 pub mod discovery;
+pub mod empty_kinds;
 mod garbage;
 mod groups;
 mod keep_services;
@@ -19,6 +20,7 @@ mod resource;
 mod route;
 mod tokens;
 mod users;
+mod workflows;
 
 use crate::error::{ApiError, Result};
 use http::Method;
@@ -37,11 +39,13 @@ pub fn routes() -> impl Iterator<Item = &'static Route> {
         collections::ROUTES,
         tokens::ROUTES,
         users::ROUTES,
+        workflows::ROUTES,
         links::ROUTES,
         contents::ROUTES,
         groups::ROUTES,
         logs::ROUTES,
         keep_services::ROUTES,
+        empty_kinds::ROUTES,
     ]
     .into_iter()
     .flatten()

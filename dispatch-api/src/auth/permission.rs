@@ -23,11 +23,13 @@ const REQUESTED_SQL: &str = "IN (SELECT container_uuid FROM container_requests \
     WHERE container_uuid IS NOT NULL AND (owner_uuid IN (SELECT value FROM json_each(?)) \
     OR uuid IN (SELECT value FROM json_each(?))))";
 
-/// Links on a record that is reached. Placeholders: targets, owners, owners.
+/// Links on a record that is reached. Placeholders: targets, owners, owners, owners.
 const LINKED_SQL: &str = "(head_uuid IN (SELECT value FROM json_each(?)) \
     OR head_uuid IN (SELECT uuid FROM collections \
                      WHERE owner_uuid IN (SELECT value FROM json_each(?))) \
     OR head_uuid IN (SELECT uuid FROM container_requests \
+                     WHERE owner_uuid IN (SELECT value FROM json_each(?))) \
+    OR head_uuid IN (SELECT uuid FROM workflows \
                      WHERE owner_uuid IN (SELECT value FROM json_each(?))))";
 
 /// Limits a listing to the records that the caller may read.
@@ -75,11 +77,13 @@ pub fn restrict_to_readable(
                     me.clone(),
                     manage.targets(),
                     managed.clone(),
+                    managed.clone(),
                     managed,
                     owners.clone(),
                     targets.clone(),
                     me,
                     targets,
+                    owners.clone(),
                     owners.clone(),
                     owners,
                 ],

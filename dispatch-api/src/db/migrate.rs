@@ -9,6 +9,7 @@ use rusqlite::Connection;
 const LAYOUT_MIGRATIONS: &[&str] = &[
     include_str!("0001_first.sql"),
     include_str!("0002_container_tokens.sql"),
+    include_str!("0003_workflows.sql"),
 ];
 
 #[derive(Debug, thiserror::Error)]

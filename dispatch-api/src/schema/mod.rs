@@ -5,15 +5,17 @@ pub mod collections;
 pub mod containers;
 pub mod resource;
 pub mod users;
+pub mod workflows;
 
 pub use attribute::{Attr, AttrType, humanise};
 pub use collections::{COLLECTIONS, KEEP_SERVICES, LINKS, LOGS};
 pub use containers::{CONTAINER_REQUESTS, CONTAINERS};
 pub use resource::Resource;
 pub use users::{GROUPS, TOKENS, USERS};
+pub use workflows::WORKFLOWS;
 
 /// Every resource with a table, in the order of the discovery document.
-pub static ALL: [&Resource; 8] = [
+pub static ALL: [&Resource; 9] = [
     &TOKENS,
     &COLLECTIONS,
     &CONTAINERS,
@@ -22,6 +24,7 @@ pub static ALL: [&Resource; 8] = [
     &LINKS,
     &LOGS,
     &USERS,
+    &WORKFLOWS,
 ];
 
 /// The resource of a uuid, by its infix.

@@ -46,6 +46,22 @@ const ROWS: &[(&str, &str, &str)] = &[
     ("POST collections/{}/trash", "shared", "+-f++++fff"),
     ("POST collections/{}/untrash", "trashed", "+-f++++fff"),
     ("POST collections/collect_garbage", "", "ffff++ffff"),
+    ("GET authorized_keys", "", "+++++++fff"),
+    ("GET computed_permissions", "", "+++++++fff"),
+    ("GET credentials", "", "+++++++fff"),
+    ("GET repositories", "", "+++++++fff"),
+    ("GET user_agreements", "", "+++++++fff"),
+    ("GET user_agreements/signatures", "", "+++++++fff"),
+    ("GET virtual_machines", "", "+++++++fff"),
+    ("GET workflows", "", "+++++++fff"),
+    ("POST workflows", "own", "+++++++fff"),
+    ("POST workflows", "shared", "+ff++++fff"),
+    ("GET workflows/{}", "own", "+---+++fff"),
+    ("GET workflows/{}", "shared", "+-+++++fff"),
+    ("PUT workflows/{}", "own", "+---+++fff"),
+    ("PUT workflows/{}", "shared", "+-f++++fff"),
+    ("DELETE workflows/{}", "own", "+---+++fff"),
+    ("DELETE workflows/{}", "shared", "+-f++++fff"),
     ("GET container_requests", "", "+++++++fff"),
     ("POST container_requests", "own", "+++++++fff"),
     ("POST container_requests", "shared", "+ff++++fff"),
@@ -270,6 +286,7 @@ impl World {
                     {"name": name(), "group_class": "project", "owner_uuid": place}});
                 create(owner, resource, body).await
             }
+            ("workflows", _) => create(owner, resource, json!({"owner_uuid": place})).await,
             ("container_requests", _) => {
                 let draft = json!({"owner_uuid": place, "state": "Uncommitted"});
                 create(owner, resource, request(draft)).await

@@ -112,3 +112,24 @@ async fn the_configuration_has_what_workbench_reads() {
     let vocabulary = fixture.admin.get("vocabulary").await.ok();
     assert_eq!(vocabulary, json!({"strict_tags": false, "tags": {}}));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kinds_that_cannot_exist_here_have_empty_lists() {
+    let fixture = Fixture::new().await;
+    let user = fixture.plain_user("plain").await;
+    let path = "/discovery/v1/apis/arvados/v1/rest";
+    let document = user.send(user.raw(Method::GET, path)).await.ok();
+    for (kind, list) in dispatch_api::api::empty_kinds::LISTS {
+        let params = json!({"filters": [["name", "=", "x"]], "order": ["name"], "limit": 7});
+        let answer = user.list(kind, params).await.ok();
+        assert_eq!(answer["kind"], list);
+        assert_eq!(answer["items"], json!([]));
+        assert_eq!(
+            (&answer["items_available"], &answer["limit"]),
+            (&json!(0), &json!(7))
+        );
+        let methods = document["resources"][kind]["methods"].as_object().unwrap();
+        assert_eq!(methods.keys().collect::<Vec<_>>(), ["list"], "{kind}");
+        user.post(kind, json!({})).await.error_of(404);
+    }
+}

@@ -27,8 +27,8 @@ async fn contents(api: &Api, path: &str, params: Value) -> (Vec<String>, Value) 
     (items.iter().map(name).collect(), answer)
 }
 
-/// A user with a project that has a project, a request and two collections, one of these in the
-/// inner project, and one in the trash.
+/// A user with a project that has a project, a request, a workflow and two collections, one of
+/// these in the inner project, and one in the trash.
 struct Home {
     fixture: Fixture,
     user: Api,
@@ -44,6 +44,9 @@ async fn home() -> Home {
     collection(&user, "flat", Some(&outer)).await;
     let trashed = collection(&user, "trashed", Some(&outer)).await;
     user.delete(&format!("collections/{trashed}")).await.ok();
+    let workflow = json!({"name": "cwl", "owner_uuid": outer});
+    let workflow = json!({ "workflow": workflow });
+    user.post("workflows", workflow).await.ok();
     let attributes = json!({"name": "run", "owner_uuid": outer, "state": "Uncommitted"});
     user.post("container_requests", request(attributes))
         .await
@@ -61,28 +64,28 @@ async fn a_project_has_records_of_every_kind() {
     let path = format!("groups/{outer}/contents");
     let order = |name: &str| json!({"order": [name]});
     let (names, answer) = contents(&user, &path, json!({})).await;
-    assert_eq!(names, ["inner", "run", "flat"]);
-    assert_eq!(answer["items_available"], 3);
+    assert_eq!(names, ["inner", "run", "cwl", "flat"]);
+    assert_eq!(answer["items_available"], 4);
     assert_eq!(answer["kind"], "arvados#objectList");
     let kinds: Vec<&Value> = answer["items"].as_array().unwrap().iter().collect();
     assert_eq!(kinds[1]["kind"], "arvados#containerRequest");
-    assert!(answer.get("included").is_none() && kinds[2].get("manifest_text").is_none());
+    assert!(answer.get("included").is_none() && kinds[3].get("manifest_text").is_none());
 
     let by_uuid = json!({"uuid": outer, "recursive": true, "order": ["name"]});
     let (names, _) = contents(&user, "groups/contents", by_uuid).await;
-    assert_eq!(names, ["inner", "run", "deep", "flat"]);
+    assert_eq!(names, ["inner", "run", "cwl", "deep", "flat"]);
     let with_trash = json!({"include_trash": true, "order": ["name"]});
     let (names, _) = contents(&user, &path, with_trash).await;
-    assert_eq!(names, ["inner", "run", "flat", "trashed"]);
+    assert_eq!(names, ["inner", "run", "cwl", "flat", "trashed"]);
     // The home of a user, and all that the user may read.
     let me = uuid(&user.get("users/current").await.ok());
     let (names, _) = contents(&user, &format!("groups/{me}/contents"), order("name")).await;
     assert_eq!(names, ["outer"]);
     let (names, _) = contents(&user, "groups/contents", order("name")).await;
-    assert_eq!(names, ["inner", "outer", "run", "deep", "flat"]);
+    assert_eq!(names, ["inner", "outer", "run", "cwl", "deep", "flat"]);
     let without = json!({"exclude_home_project": true, "order": ["name"]});
     let (names, _) = contents(&user, "groups/contents", without).await;
-    assert_eq!(names, ["inner", "run", "deep", "flat"]);
+    assert_eq!(names, ["inner", "run", "cwl", "deep", "flat"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -97,7 +100,7 @@ async fn filters_and_selections_concern_the_kinds_that_have_the_attribute() {
         ),
         (
             json!([["collections.name", "=", "none"]]),
-            vec!["inner", "run"],
+            vec!["inner", "run", "cwl"],
         ),
         (json!([["portable_data_hash", "!=", null]]), vec!["flat"]),
         (json!([["any", "ilike", "%FLA%"]]), vec!["flat"]),
@@ -112,7 +115,7 @@ async fn filters_and_selections_concern_the_kinds_that_have_the_attribute() {
     let selected = json!({"select": ["uuid", "state"], "include": "owner_uuid"});
     let (_, answer) = contents(&user, &path, selected).await;
     assert_eq!(answer["items"][1]["state"], "Uncommitted");
-    assert!(answer["items"][2].get("name").is_none(), "{answer}");
+    assert!(answer["items"][3].get("name").is_none(), "{answer}");
     assert_eq!(answer["included"][0]["uuid"], *outer);
     assert_eq!(answer["included"].as_array().unwrap().len(), 1);
     user.list(&path, json!({"include": "name"}))
@@ -124,7 +127,7 @@ async fn filters_and_selections_concern_the_kinds_that_have_the_attribute() {
 async fn pages_go_through_all_kinds_without_a_gap() {
     let Home { user, outer, .. } = home().await;
     let path = format!("groups/{outer}/contents");
-    for size in 1..4 {
+    for size in 1..5 {
         let mut names = Vec::new();
         loop {
             let page = json!({"limit": size, "offset": names.len(), "count": "none"});
@@ -136,10 +139,10 @@ async fn pages_go_through_all_kinds_without_a_gap() {
             }
             names.extend(more);
         }
-        assert_eq!(names, ["inner", "run", "flat"], "{size}");
+        assert_eq!(names, ["inner", "run", "cwl", "flat"], "{size}");
     }
     let (names, answer) = contents(&user, &path, json!({"limit": 0})).await;
-    assert_eq!((names.len(), &answer["items_available"]), (0, &json!(3)));
+    assert_eq!((names.len(), &answer["items_available"]), (0, &json!(4)));
 }
 
 /// A page ends where it becomes too large, and the next one begins there.
@@ -190,7 +193,7 @@ async fn others_see_what_is_shared_with_them() {
                        "tail_uuid": me, "head_uuid": outer});
     user.post("links", json!({ "link": grant })).await.ok();
     let (names, _) = contents(&other, &path, json!({})).await;
-    assert_eq!(names, ["inner", "run", "flat"]);
+    assert_eq!(names, ["inner", "run", "cwl", "flat"]);
     // What is inside of a shared project is not shared by itself.
     let (names, answer) = contents(&other, "groups/shared", json!({"include": "owner_uuid"})).await;
     assert_eq!(names, ["outer"]);

@@ -24,3 +24,4 @@ mod replace_files;
 mod retries;
 mod takeovers;
 mod tokens;
+mod workflows;

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::api::bulk;
 use crate::emulation::Rules;
-use crate::schema::Resource;
+use crate::schema::{GROUPS, Resource};
 
 /// A method beyond list, get, create, update and delete: name, HTTP method, path.
 type ExtraMethod = (&'static str, &'static str, &'static str);
@@ -249,6 +249,24 @@ fn list_parameters(resource: &Resource) -> Vec<(&'static str, Value)> {
         parameters.push(("include_old_versions", flag("Accepted for compatibility.")));
     }
     parameters
+}
+
+/// The only method of a kind of which there are no records here.
+pub fn list_method(table: &str) -> Value {
+    let parameters: Map<String, Value> = list_parameters(&GROUPS)
+        .into_iter()
+        .map(|(name, parameter)| (name.to_owned(), parameter))
+        .collect();
+    json!({"methods": {"list": {
+        "id": format!("arvados.{table}.list"),
+        "path": table,
+        "httpMethod": "GET",
+        "description": format!("List {table}: this server has none."),
+        "parameters": parameters,
+        "parameterOrder": [],
+        "response": {},
+        "scopes": ["https://api.arvados.org/auth/arvados"],
+    }}})
 }
 
 pub fn single_get_method(resource: &str, path: &str) -> Value {

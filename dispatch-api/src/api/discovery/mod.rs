@@ -4,7 +4,8 @@ mod methods;
 
 use serde_json::{Map, Value, json};
 
-use self::methods::{resource_methods, single_get_method};
+use self::methods::{list_method, resource_methods, single_get_method};
+use super::empty_kinds;
 use crate::app::App;
 use crate::blocks::signature::SIGNATURE_TTL;
 use crate::collection::store::TRASH_LIFETIME;
@@ -33,6 +34,9 @@ pub fn document(app: &App, host: &str) -> Value {
             resource.table.into(),
             json!({"methods": resource_methods(resource, app.config.rules)}),
         );
+    }
+    for (table, _) in empty_kinds::LISTS {
+        methods.insert(table.into(), list_method(table));
     }
     methods.insert("configs".into(), single_get_method("configs", "config"));
     methods.insert(

@@ -45,3 +45,10 @@ with output.open("copy.txt") as f:
 log = arvados.collection.CollectionReader(request["log_uuid"], api_client=api)
 names = {item.stream_name() + "/" + item.name for item in log.all_files()} if hasattr(log, "all_files") else set(log)
 assert any("crunch-run.txt" in name for name in names), names
+
+workflow = api.workflows().create(body={"workflow": {
+    "name": "sort", "definition": '{"cwlVersion": "v1.2", "class": "Workflow"}'}}).execute()
+contents = api.groups().contents(uuid=request["owner_uuid"], filters=[
+    ["uuid", "is_a", "arvados#workflow"]]).execute()
+assert [item["uuid"] for item in contents["items"]] == [workflow["uuid"]], contents
+assert api.virtual_machines().list().execute()["items"] == []

@@ -1,0 +1,175 @@
+//! `/arvados/v1/workflows`: definitions in CWL, registered by `arvados-cwl-runner
+//! --create-workflow` and copied by `arv-copy`.
+
+use std::sync::{Mutex, PoisonError};
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::call::{Call, Reply};
+use super::resource;
+use super::route::Route;
+use crate::auth::permission;
+use crate::error::{ApiError, Result};
+use crate::record::Record;
+use crate::record::patch;
+use crate::schema::WORKFLOWS;
+
+pub const ROUTES: &[Route] = &[
+    Route::new("GET", "workflows", |call, _| {
+        resource::list(call, &WORKFLOWS, |_| ())
+    }),
+    Route::new("POST", "workflows", |call, _| show(call, create(call)?)),
+    Route::new("GET", "workflows/{}", |call, uuid| {
+        show(call, resource::get(call, &WORKFLOWS, uuid)?)
+    }),
+    Route::new("PUT", "workflows/{}", |call, uuid| {
+        show(call, update(call, uuid)?)
+    }),
+    Route::new("DELETE", "workflows/{}", |call, uuid| {
+        show(call, delete(call, uuid)?)
+    }),
+];
+
+fn show(call: &Call, workflow: Record) -> Result<Reply> {
+    resource::show(call, &WORKFLOWS, &workflow)
+}
+
+fn create(call: &Call) -> Result<Record> {
+    let attributes = call.params.attributes(&WORKFLOWS)?;
+    let caller = call.caller.clone();
+    let workflow = patch::create(&WORKFLOWS, &attributes, caller.is_admin)?;
+    let mut workflow = with_names_of_definition(&Record::new(), workflow)?;
+    call.app.write(move |tx| {
+        let owner = workflow.some_text("owner_uuid");
+        let owner = owner.unwrap_or(&caller.user_uuid).to_owned();
+        if !permission::may_own(tx.conn, &caller, &owner)? {
+            return Err(ApiError::denied());
+        }
+        workflow.set("owner_uuid", owner);
+        tx.create(&WORKFLOWS, &caller, workflow)
+    })
+}
+
+fn update(call: &Call, uuid: &str) -> Result<Record> {
+    let attributes = call.params.attributes(&WORKFLOWS)?;
+    let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
+    call.app.write(move |tx| {
+        let old = permission::require_readable(tx.conn, &WORKFLOWS, &caller, &uuid)?;
+        permission::require_writable(tx.conn, &caller, &old)?;
+        let new = patch::apply(&WORKFLOWS, &old, &attributes, &[])?;
+        permission::require_owners(tx.conn, &caller, &old, &new)?;
+        let new = with_names_of_definition(&old, new)?;
+        tx.update(&WORKFLOWS, &caller, &old, new)
+    })
+}
+
+fn delete(call: &Call, uuid: &str) -> Result<Record> {
+    let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
+    call.app.write(move |tx| {
+        let old = permission::require_readable(tx.conn, &WORKFLOWS, &caller, &uuid)?;
+        permission::require_writable(tx.conn, &caller, &old)?;
+        tx.delete(&WORKFLOWS, &caller, &old)?;
+        Ok(old)
+    })
+}
+
+/// Maximum size of a definition in YAML that is read. A reader of YAML needs a hundred times the
+/// memory.
+const MAX_YAML_BYTES: usize = 1 << 20;
+
+/// What a definition says of itself.
+#[derive(Debug, Default, Deserialize)]
+struct Names {
+    name: Option<String>,
+    description: Option<String>,
+}
+
+/// Takes name and description from a new definition, unless the record has others.
+fn with_names_of_definition(old: &Record, mut new: Record) -> Result<Record> {
+    let Some(definition) = new.some_text("definition") else {
+        return Ok(new);
+    };
+    if old.some_text("definition") == Some(definition) {
+        return Ok(new);
+    }
+    let names = names_in(definition)?;
+    for (attribute, text) in [("name", names.name), ("description", names.description)] {
+        if let Some(text) = text
+            && new.some_text(attribute).is_none()
+        {
+            new.set(attribute, text);
+        }
+    }
+    Ok(new)
+}
+
+fn names_in(definition: &str) -> Result<Names> {
+    if serde_json::from_str::<IgnoredAny>(definition).is_ok() {
+        return Ok(serde_json::from_str(definition).unwrap_or_default());
+    }
+    if definition.len() > MAX_YAML_BYTES {
+        return Err(ApiError::invalid(format!(
+            "Definition in YAML has {} bytes, and {MAX_YAML_BYTES} are read; give it as JSON",
+            definition.len()
+        )));
+    }
+    // One at a time, so that the memory is taken once.
+    static READING: Mutex<()> = Mutex::new(());
+    let _reading = READING.lock().unwrap_or_else(PoisonError::into_inner);
+    match serde_norway::from_str::<IgnoredAny>(definition) {
+        Ok(_) => Ok(serde_norway::from_str(definition).unwrap_or_default()),
+        Err(error) => Err(ApiError::invalid(format!(
+            "Definition is not valid yaml: {error}"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_definition_names_what_has_no_name() {
+        let of = |name: Option<&str>, definition: &str| {
+            let mut record = Record::new().with("definition", definition);
+            if let Some(name) = name {
+                record.set("name", name);
+            }
+            with_names_of_definition(&Record::new(), record)
+        };
+        for (name, definition, expected) in [
+            (None, "cwlVersion: v1.2\nname: sort\n", Some("sort")),
+            (None, "{\"name\": \"sort\"}", Some("sort")),
+            (Some("mine"), "name: sort", Some("mine")),
+            (None, "name: [1, 2]", None),
+            (None, "- a list", None),
+            (None, "[\"a list\"]", None),
+            (None, "", None),
+        ] {
+            let record = of(name, definition).unwrap();
+            assert_eq!(record.some_text("name"), expected, "{definition}");
+        }
+        for bad in ["{", "a: b: c", "\"unfinished"] {
+            let error = of(None, bad).unwrap_err().to_string();
+            assert!(error.contains("is not valid yaml"), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_large_definition_costs_little_memory() {
+        let large = "x".repeat(MAX_YAML_BYTES);
+        let json = format!("{{\"name\": \"a\", \"x\": \"{large}\"}}");
+        assert_eq!(names_in(&json).unwrap().name.as_deref(), Some("a"));
+        let error = names_in(&format!("name: a\nx: {large}")).unwrap_err();
+        assert!(error.to_string().contains("give it as JSON"), "{error}");
+        // Each alias stands for ten of the one before.
+        let mut bomb = "a0: &a0 x\n".to_owned();
+        for n in 1..12 {
+            let ten = format!("*a{}, ", n - 1).repeat(10);
+            bomb += &format!("a{n}: &a{n} [{ten}]\n");
+        }
+        names_in(&bomb).unwrap();
+        names_in(&"[".repeat(100_000)).unwrap_err();
+    }
+}
