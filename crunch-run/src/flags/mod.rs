@@ -122,8 +122,8 @@ pub struct Flags {
     #[arg(long, value_name = "FILE|off")]
     pub seccomp: Option<PathBuf>,
 
-    /// When root's containers of the engines builtin and oci get users that nothing else of the
-    /// node has
+    /// When root's containers of the engines builtin and oci get users that no person and no
+    /// service of the node has
     #[arg(long, value_enum, default_value_t = UserNamespaces::Auto, value_name = "WHEN")]
     pub userns: UserNamespaces,
 

@@ -278,7 +278,7 @@ impl Layout {
         let host = self.base.join("stdin");
         match content {
             Content::File(bytes) => {
-                write_file(&host, &bytes, 0o400).map_err(|error| failed("stdin", &host, error))?;
+                write_file(&host, &bytes, 0o444).map_err(|error| failed("stdin", &host, error))?;
             }
             Content::Empty => return Err(Problem::NotAFile.of("stdin")),
             Content::Collection(part) => {

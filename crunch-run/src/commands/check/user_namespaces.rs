@@ -77,7 +77,7 @@ fn has_range(table: &str, uid: u32, name: Option<&str>) -> bool {
 fn evaluate(info: &UserNamespaceSupport) -> Finding {
     match &info.root {
         Some(Ok(())) => {
-            let finding = "root's containers get users of their own (engines builtin and oci)";
+            let finding = "root's containers get users of their own (engines builtin and oci), if overlayfs takes mapped layers (Linux 5.19)";
             return Finding::ok(CHECK_NAME, finding);
         }
         Some(Err(reason)) => {

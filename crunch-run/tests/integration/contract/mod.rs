@@ -181,11 +181,15 @@ macro_rules! own_users {
         $tests! {
             users: [
                 users_of_root_s_containers_are_nobody_else_on_the_node,
+                the_node_sees_its_processes_as_those_of_the_mapped_user,
                 the_container_s_root_has_its_rights_on_its_own_files,
+                streams_that_are_files_can_be_opened_by_name,
                 a_port_below_1024_is_open_on_its_own_network,
                 the_switch_for_users_of_its_own_is_heard,
                 an_image_may_have_files_of_any_user,
                 a_file_system_that_cannot_map_owners_is_named,
+                a_part_of_proc_may_be_hidden,
+                scratch_may_be_mounted_with_any_options,
             ];
         }
     };

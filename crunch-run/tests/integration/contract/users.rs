@@ -1,13 +1,18 @@
 //! Users of the node that the users of root's containers are.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
+use std::process::Stdio;
 
-use serde_json::json;
+use serde_json::{Value, json};
+use tokio::process::Command;
 
-use crate::contract::lab::{Ended, Lab};
+use crate::contract::engines::Engine;
+use crate::contract::lab::{Ended, Lab, until_counted, with_go};
 use crate::engine_lab::{archive, busybox_layer};
 use crate::image_lab;
+use crate::run_lab::go_on;
 
 /// The user of the node that the log names as the container's root.
 fn root_in_log(ended: &Ended) -> Option<u32> {
@@ -23,11 +28,36 @@ fn root_in_log(ended: &Ended) -> Option<u32> {
 pub async fn users_of_root_s_containers_are_nobody_else_on_the_node(lab: &Lab) {
     let ended = lab.sh("cat /proc/self/uid_map /proc/self/gid_map").await;
     let root = root_in_log(&ended).unwrap_or_else(|| panic!("{:?}", ended.story()));
-    assert!(root > 2_000_200_000 && root < 1 << 31, "{root}");
+    assert!(root > 2_000_200_000 && root < 0x7FFE_0000, "{root}");
     let maps = ended.stdout();
     let first: Vec<_> = maps[0].split_whitespace().collect();
     assert_eq!(first, ["0", &root.to_string(), "65536"]);
     assert_eq!(maps[..2], maps[2..]);
+}
+
+pub async fn the_node_sees_its_processes_as_those_of_the_mapped_user(lab: &Lab) {
+    let script = "until [ -e /go/on ]; do sleep 0.05; done";
+    let (job, child) = lab
+        .start(&["sh", "-c", script], with_go(json!({})), &[])
+        .await;
+    until_counted(&lab.world, &job, 1).await;
+    let users: BTreeSet<u32> = users_in_groups_of(job.uuid.as_str());
+    go_on(&job);
+    let ended = lab.end(job, child).await;
+    assert_eq!(users, BTreeSet::from([root_in_log(&ended).unwrap()]));
+}
+
+/// The users of all processes in control groups with this name.
+fn users_in_groups_of(name: &str) -> BTreeSet<u32> {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let of_process = |entry: fs::DirEntry| {
+        let groups = fs::read_to_string(entry.path().join("cgroup")).ok()?;
+        let status = fs::read_to_string(entry.path().join("status")).ok()?;
+        let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+        let user = users.split_whitespace().next()?.parse().ok()?;
+        groups.contains(name).then_some(user)
+    };
+    processes.filter_map(of_process).collect()
 }
 
 pub async fn the_container_s_root_has_its_rights_on_its_own_files(lab: &Lab) {
@@ -54,6 +84,30 @@ pub async fn the_container_s_root_has_its_rights_on_its_own_files(lab: &Lab) {
             .iter()
             .any(|(path, text)| path == "id" && text == "0\n")
     );
+}
+
+pub async fn streams_that_are_files_can_be_opened_by_name(lab: &Lab) {
+    let given = lab.world.collection(&[("file", b"given")]).await;
+    let collection = json!({"kind": "collection", "portable_data_hash": given, "path": "file"});
+    let text = json!({"kind": "text", "content": "given"});
+    for stdin in [collection, text] {
+        streams_are_opened(lab, stdin).await;
+    }
+}
+
+async fn streams_are_opened(lab: &Lab, stdin: Value) {
+    let mounts = json!({"mounts": {
+        "/out": {"kind": "tmp", "capacity": 1 << 20},
+        "stdin": stdin,
+        "stdout": {"kind": "file", "path": "/out/stdout"},
+        "stderr": {"kind": "file", "path": "/out/stderr"},
+    }});
+    let script = "cat /dev/stdin >>/dev/stdout; echo error >>/dev/stderr";
+    let ended = lab.sh_with(script, mounts).await;
+    assert_eq!(ended.code(), 0, "{:?}", ended.output);
+    let files = [("stderr", "error\n"), ("stdout", "given")];
+    let files = files.map(|(path, text)| (path.to_owned(), text.to_owned()));
+    assert_eq!(ended.output, files);
 }
 
 pub async fn a_port_below_1024_is_open_on_its_own_network(lab: &Lab) {
@@ -84,6 +138,16 @@ pub async fn an_image_may_have_files_of_any_user(lab: &Lab) {
     });
     let config = json!({"Env": ["PATH=/bin"]});
     let as_user = json!({"Env": ["PATH=/bin"], "User": format!("{large}:{large}")});
+    let too_large = json!({"Env": ["PATH=/bin"], "User": "4000000000"});
+    // runc has no such users.
+    if lab.engine != Engine::Runc {
+        let image = lab.image(too_large).await;
+        let ended = lab
+            .sh_with("id -u", json!({"container_image": image}))
+            .await;
+        assert_eq!(root_in_log(&ended), None);
+        assert_eq!(ended.stdout(), ["4000000000"]);
+    }
     for (config, id) in [(config, "0"), (as_user, "1234567")] {
         let (archive, image) = archive(&[busybox_layer(), layer.clone()], config);
         let image = lab.image_of(&archive, &image).await;
@@ -105,11 +169,59 @@ pub async fn a_file_system_that_cannot_map_owners_is_named(lab: &Lab) {
     let is_named = |line: &&str| {
         line.contains("the container's users are those of this node")
             && line.contains(scratch.path().to_str().unwrap())
-            && line.contains("cannot map owners")
+            && line.contains("cannot be mapped")
     };
     assert!(ended.story().iter().any(is_named), "{:?}", ended.story());
     let here = fs::read_to_string("/proc/self/uid_map").unwrap();
     assert_eq!(ended.stdout()[0], here.lines().next().unwrap());
+}
+
+/// Runs crunch-run after a script that mounts something for it alone.
+async fn root_with_mounts(lab: &Lab, script: &str, command: &str, flags: &[&str]) -> Ended {
+    let given = lab.world.collection(&[("file", b"given")]).await;
+    let mounts = json!({"mounts": {
+        "/out": {"kind": "tmp", "capacity": 1 << 20},
+        "/given": {"kind": "collection", "portable_data_hash": given},
+    }});
+    let job = lab.world.lock(&["sh", "-c", command], mounts).await;
+    let program = lab.program(&job, flags);
+    let program = program.as_std();
+    let mut outer = Command::new("unshare");
+    outer
+        .args(["-m", "sh", "-c", &format!("{script} && exec \"$@\""), "sh"])
+        .arg(program.get_program())
+        .args(program.get_args())
+        .env_clear()
+        .envs(
+            program
+                .get_envs()
+                .filter_map(|(name, value)| Some((name, value?))),
+        )
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    let child = outer.spawn().unwrap();
+    lab.end(job, child).await
+}
+
+/// As in a container, where a new /proc would show what the old one hides.
+pub async fn a_part_of_proc_may_be_hidden(lab: &Lab) {
+    let script = "mount -t tmpfs tmpfs /proc/irq";
+    let ended = root_with_mounts(lab, script, "ls /proc/self/ns/user", &[]).await;
+    assert!(root_in_log(&ended).is_some(), "{:?}", ended.story());
+    assert_eq!(ended.stdout(), ["/proc/self/ns/user"]);
+}
+
+pub async fn scratch_may_be_mounted_with_any_options(lab: &Lab) {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path().display();
+    let script = format!("mount -t tmpfs -o nosuid,noexec,nodev,noatime tmpfs {dir}");
+    let flag = format!("--scratch-dir={dir}");
+    let command = "echo new >/out/file && cat /given/file /out/file";
+    let ended = root_with_mounts(lab, &script, command, &[&flag]).await;
+    assert!(root_in_log(&ended).is_some(), "{:?}", ended.story());
+    assert_eq!(ended.stdout(), ["givennew"]);
 }
 
 /// An overlay: it takes layers with mapped owners, and cannot itself be one.

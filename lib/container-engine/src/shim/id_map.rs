@@ -1,9 +1,10 @@
 //! The users of the node that the users of a container are, if its users are not the node's. Pure.
 //!
-//! Users 0 to 65535 of a container become a range that no other container has, as far as there are
-//! ranges. It lies above what sssd and systemd give to people and containers (systemd.io, "Users,
-//! Groups, UIDs and GIDs on systemd systems"). Higher users, which only owners of files in an image
-//! are, become one range for all containers, above what is a user anywhere.
+//! Users 0 to 65535 of a container become one of 2,245 ranges, chosen at random. They lie above
+//! what sssd and systemd give to people, services and containers, and below systemd's range of
+//! foreign images (systemd.io, "Users, Groups, UIDs and GIDs on systemd systems"). Higher users,
+//! which are mostly owners of files in an image, become one range for all containers, above what is
+//! a user anywhere.
 
 /// Size of a container's range, and of the map of users that every Linux has.
 const SIZE: u32 = 1 << 16;
@@ -11,7 +12,9 @@ const SIZE: u32 = 1 << 16;
 const FIRST: u32 = 30_521 * SIZE;
 /// Where the range of all containers begins, less `SIZE`.
 const SHARED: u32 = 1 << 31;
-const RANGES: u32 = (SHARED - FIRST) / SIZE;
+/// Where systemd's foreign images begin (FOREIGN_UID_BASE).
+const END: u32 = 0x7FFE_0000;
+const RANGES: u32 = (END - FIRST) / SIZE;
 
 /// How users and groups of a container are mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +83,7 @@ mod tests {
         for (random, root) in [
             (0, 2_000_224_256),
             (1, 2_000_289_792),
-            (RANGES - 1, (1 << 31) - SIZE),
+            (RANGES - 1, 2_147_287_040),
             (RANGES, 2_000_224_256),
         ] {
             let map = IdMap::choose(random);
@@ -106,7 +109,8 @@ mod tests {
             let map = IdMap::choose(random);
             if let (Some(first), Some(second)) = (map.outside(one), map.outside(two)) {
                 prop_assert_eq!(one == two, first == second);
-                prop_assert!(first >= FIRST && first != u32::MAX);
+                let is_private = (FIRST..END).contains(&first);
+                prop_assert!(is_private || (SHARED + SIZE..u32::MAX).contains(&first));
             }
         }
     }

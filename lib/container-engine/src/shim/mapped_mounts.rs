@@ -1,6 +1,6 @@
 //! The files of a container whose users are not those of the node: image layers and binds, each by
 //! a mount that maps the owners (mount_setattr(2), MOUNT_ATTR_IDMAP). On the disk the owners stay
-//! what they are in the container.
+//! what they are in the container, except in the writable layer of its root.
 //!
 //! All mounts are in one file system in memory that every user may enter, since in a user namespace
 //! the container's first process may not enter a directory of root's.
@@ -63,7 +63,10 @@ impl MappedMounts {
         }
         make_dir(dir).map_err(text)?;
         let flags = MountFlags::NOSUID | MountFlags::NODEV;
-        mount("tmpfs", dir, "tmpfs", flags, c"mode=711").map_err(|e| text(e.into()))?;
+        if let Err(error) = mount("tmpfs", dir, "tmpfs", flags, c"mode=711") {
+            let _ = fs::remove_dir(dir);
+            return Err(text(error.into()));
+        }
         let mut made = Self {
             dir: dir.to_owned(),
             layers: Vec::new(),
@@ -117,8 +120,12 @@ impl MappedMounts {
                 ..bind.clone()
             });
         }
-        let flags =
-            MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        // In a user namespace the kernel mounts no /proc that would show more than the one before
+        // (mount_namespaces(7)), and in a container parts of that are hidden.
+        mount("proc", "/proc", "proc", flags, None)
+            .map_err(|error| format!("no /proc can be mounted: {error}"))?;
+        let flags = flags | MountFlags::RDONLY;
         make_dir(&self.sysfs)
             .and_then(|()| Ok(mount("sysfs", &self.sysfs, "sysfs", flags, None)?))
             .map_err(|error| format!("no /sys can be mounted: {error}"))
@@ -137,7 +144,7 @@ impl MappedMounts {
 
 fn refused(path: &Path, error: &io::Error) -> String {
     let path = path.display();
-    format!("the file system of {path} cannot map owners ({error})")
+    format!("owners of files in {path} cannot be mapped ({error})")
 }
 
 fn is_readable_file(path: &Path) -> bool {
@@ -156,7 +163,7 @@ fn mount_mapped(
     namespace: Option<&UserNamespace>,
     access: u64,
 ) -> io::Result<()> {
-    let tree = mapped_tree(source, namespace, access)?;
+    let tree = mapped_tree(source, namespace, access, OpenTreeFlags::AT_RECURSIVE)?;
     match fs::metadata(source)?.is_dir() {
         true => make_dir(target)?,
         false => drop(File::create_new(target)?),
@@ -170,21 +177,21 @@ fn mount_mapped(
 pub fn can_map_owners(dirs: &[&Path]) -> Result<(), String> {
     let namespace = UserNamespace::create(IdMap::choose(0)).map_err(|error| error.to_string())?;
     for dir in dirs {
-        mapped_tree(dir, Some(&namespace), 0).map_err(|error| refused(dir, &error))?;
+        mapped_tree(dir, Some(&namespace), 0, OpenTreeFlags::empty())
+            .map_err(|error| refused(dir, &error))?;
     }
     Ok(())
 }
 
-/// A mount of `source` with all mounts in it, at no place yet.
+/// A mount of `source`, at no place yet; with all mounts in it if `depth` says so.
 fn mapped_tree(
     source: &Path,
     namespace: Option<&UserNamespace>,
     access: u64,
+    depth: OpenTreeFlags,
 ) -> io::Result<OwnedFd> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE
-        | OpenTreeFlags::OPEN_TREE_CLOEXEC
-        | OpenTreeFlags::AT_RECURSIVE;
-    let tree = open_tree(CWD, source, flags)?;
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let tree = open_tree(CWD, source, flags | depth)?;
     let (map, userns_fd) = match namespace {
         Some(namespace) => (IDMAP, namespace.as_fd().as_raw_fd() as u64),
         None => (0, 0),

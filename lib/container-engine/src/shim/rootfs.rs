@@ -125,16 +125,7 @@ fn overlay(layers: &[PathBuf], work: &Path, target: &Path, privileged: bool) -> 
     } else {
         layers
     };
-    let mut lower = Vec::with_capacity(layers.len());
-    for (number, layer) in layers.iter().enumerate() {
-        let link = names.join(number.to_string());
-        match symlink(layer, &link) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => lower.push(number.to_string()),
-        }
-    }
-    // The kernel expects the topmost layer first.
-    lower.reverse();
+    let lower = link_layers(layers, &names)?;
 
     // The container's root directory has the owner and mode of the writable layer's.
     if let Some(top) = layers.last() {
@@ -148,6 +139,18 @@ fn overlay(layers: &[PathBuf], work: &Path, target: &Path, privileged: bool) -> 
     let mounted = mount_overlay(&lower.join(":"), target, privileged);
     std::env::set_current_dir(before)?;
     mounted
+}
+
+/// Makes a link to each layer, and returns their names in the order that the kernel expects: the
+/// topmost first. An earlier attempt may have left links to other mounts.
+fn link_layers(layers: &[PathBuf], names: &Path) -> io::Result<Vec<String>> {
+    fs::remove_dir_all(names)?;
+    create_private_dir(names)?;
+    let link = |(number, layer): (usize, &PathBuf)| {
+        let name = number.to_string();
+        symlink(layer, names.join(&name)).map(|()| name)
+    };
+    layers.iter().enumerate().rev().map(link).collect()
 }
 
 fn mount_overlay(lower: &str, target: &Path, privileged: bool) -> io::Result<()> {
@@ -172,4 +175,24 @@ fn without_devices(dir: &Path) -> io::Result<()> {
     mount_bind(dir, dir)?;
     mount_remount(dir, MountFlags::BIND | MountFlags::NODEV, "")?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_attempt_has_its_own_layers() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = dir.path().join("l");
+        create_private_dir(&names).unwrap();
+        for layers in [["/mapped/a", "/mapped/b"], ["/plain/a", "/plain/b"]] {
+            let layers = layers.map(PathBuf::from);
+            assert_eq!(link_layers(&layers, &names).unwrap(), ["1", "0"]);
+            for (number, layer) in layers.iter().enumerate() {
+                let link = names.join(number.to_string());
+                assert_eq!(fs::read_link(link).unwrap(), *layer);
+            }
+        }
+    }
 }

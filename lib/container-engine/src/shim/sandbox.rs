@@ -13,6 +13,7 @@ use nix::sched::{CloneFlags, unshare};
 use pathrs::Root;
 use rustix::fs::{FileType, Gid, Uid, fchown, fstat};
 use rustix::mount::{MountPropagationFlags, mount_change};
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 use super::cgroups::{self, ContainerCgroups};
 use super::id_map::IdMap;
@@ -205,7 +206,29 @@ fn mount_mapped_files(
     namespace: &UserNamespace,
 ) -> Result<(RootFs, MappedMounts), String> {
     let mapped = MappedMounts::make(&spec.mounts_dir, namespace, &spec.layers, binds)?;
-    match rootfs::mount_mapped_layers(&mapped, &spec.dir, &spec.spare_dir) {
+    let root = rootfs::mount_mapped_layers(&mapped, &spec.dir, &spec.spare_dir);
+    let checked = root.and_then(|root| {
+        let user = user::identity(&root.path, spec.image.user.as_deref());
+        // Without a user, the container is refused later.
+        let ids = user.into_iter().flat_map(|user| {
+            let groups = user.groups.into_iter();
+            groups.chain([user.uid, user.gid])
+        });
+        for id in ids {
+            if namespace.map.outside(id).is_none() {
+                let _ = root.unmount();
+                return Err(format!("user or group {id} of its image is too large"));
+            }
+        }
+        // The limit of processes of one user never held for root. The control group limits them.
+        let all = Rlimit {
+            current: None,
+            maximum: None,
+        };
+        let _ = setrlimit(Resource::Nproc, all);
+        Ok(root)
+    });
+    match checked {
         Ok(root) => Ok((root, mapped)),
         Err(reason) => {
             // What stays mounted ends with this process.

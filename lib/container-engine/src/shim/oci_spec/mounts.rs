@@ -4,6 +4,7 @@ use std::path::Path;
 
 use libcontainer::oci_spec::OciSpecError;
 use libcontainer::oci_spec::runtime::{Mount, MountBuilder};
+use rustix::fs::{StatVfsMountFlags, statvfs};
 
 use super::SpecInput;
 use crate::{Bind, Network};
@@ -77,14 +78,31 @@ pub fn mounts(input: &SpecInput<'_>) -> Result<Vec<Mount>, OciSpecError> {
     // Outer mounts come before those inside them.
     binds.sort_by_key(|bind| bind.target.components().count());
     for bind in binds {
-        mounts.push(bind_mount(
-            &bind.host,
-            &bind.target,
-            if bind.writable { "rw" } else { "ro" },
-            &["nodev"],
-        )?);
+        let mut access = if bind.writable { "rw" } else { "ro" };
+        let mut more = vec!["nodev"];
+        if input.own_users.is_some() {
+            let set = statvfs(&bind.host).map_or(StatVfsMountFlags::empty(), |facts| facts.f_flag);
+            if set.contains(StatVfsMountFlags::RDONLY) {
+                access = "ro";
+            }
+            more.extend(options_to_keep(set));
+        }
+        mounts.push(bind_mount(&bind.host, &bind.target, access, &more)?);
     }
     Ok(mounts)
+}
+
+/// Options of a mount that cannot be removed in a user namespace (mount_namespaces(7)). runc asks
+/// for exactly those that it is told.
+fn options_to_keep(set: StatVfsMountFlags) -> impl Iterator<Item = &'static str> {
+    let options = [
+        (StatVfsMountFlags::NOSUID, "nosuid"),
+        (StatVfsMountFlags::NOEXEC, "noexec"),
+    ];
+    let kept = options
+        .into_iter()
+        .filter(move |(flag, _)| set.contains(*flag));
+    kept.map(|(_, option)| option)
 }
 
 /// The container's control group, read-only: many programs read their limits there.
