@@ -112,14 +112,7 @@ fn create(call: &Call) -> Result<Record> {
             ));
         }
         tx.config.rules.check_name(group.text("name"))?;
-        let owner = group
-            .some_text("owner_uuid")
-            .unwrap_or(&caller.user_uuid)
-            .to_owned();
-        if !permission::may_own(tx.conn, &caller, &owner)? {
-            return Err(ApiError::denied());
-        }
-        group.set("owner_uuid", owner);
+        permission::set_owner(tx.conn, &caller, &mut group)?;
         if unique {
             make_name_unique(tx, &GROUPS, &mut group)?;
         }

@@ -47,14 +47,7 @@ fn create(call: &Call) -> Result<Record> {
         if link.some_text("link_class").is_none() {
             return Err(ApiError::invalid("Link class can't be blank"));
         }
-        let owner = link
-            .some_text("owner_uuid")
-            .unwrap_or(&caller.user_uuid)
-            .to_owned();
-        if !permission::may_own(tx.conn, &caller, &owner)? {
-            return Err(ApiError::denied());
-        }
-        link.set("owner_uuid", owner);
+        permission::set_owner(tx.conn, &caller, &mut link)?;
         permission::require_linkable(tx.conn, &caller, &link)?;
         tx.create(&LINKS, &caller, link)
     })

@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde_json::{Map, Value};
 
 use super::call::{Call, Reply};
 use super::resource;
@@ -38,15 +39,10 @@ fn show(call: &Call, workflow: Record) -> Result<Reply> {
 fn create(call: &Call) -> Result<Record> {
     let attributes = call.params.attributes(&WORKFLOWS)?;
     let caller = call.caller.clone();
-    let workflow = patch::create(&WORKFLOWS, &attributes, caller.is_admin)?;
-    let mut workflow = with_names_of_definition(&Record::new(), workflow)?;
+    let mut workflow = patch::create(&WORKFLOWS, &attributes, caller.is_admin)?;
+    names_in(&attributes)?.fill(&mut workflow);
     call.app.write(move |tx| {
-        let owner = workflow.some_text("owner_uuid");
-        let owner = owner.unwrap_or(&caller.user_uuid).to_owned();
-        if !permission::may_own(tx.conn, &caller, &owner)? {
-            return Err(ApiError::denied());
-        }
-        workflow.set("owner_uuid", owner);
+        permission::set_owner(tx.conn, &caller, &mut workflow)?;
         tx.create(&WORKFLOWS, &caller, workflow)
     })
 }
@@ -54,12 +50,14 @@ fn create(call: &Call) -> Result<Record> {
 fn update(call: &Call, uuid: &str) -> Result<Record> {
     let attributes = call.params.attributes(&WORKFLOWS)?;
     let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
+    // Not on the thread that makes all changes, one after the other.
+    let names = names_in(&attributes)?;
     call.app.write(move |tx| {
         let old = permission::require_readable(tx.conn, &WORKFLOWS, &caller, &uuid)?;
         permission::require_writable(tx.conn, &caller, &old)?;
-        let new = patch::apply(&WORKFLOWS, &old, &attributes, &[])?;
+        let mut new = patch::apply(&WORKFLOWS, &old, &attributes, &[])?;
         permission::require_owners(tx.conn, &caller, &old, &new)?;
-        let new = with_names_of_definition(&old, new)?;
+        names.fill(&mut new);
         tx.update(&WORKFLOWS, &caller, &old, new)
     })
 }
@@ -85,26 +83,29 @@ struct Names {
     description: Option<String>,
 }
 
-/// Takes name and description from a new definition, unless the record has others.
-fn with_names_of_definition(old: &Record, mut new: Record) -> Result<Record> {
-    let Some(definition) = new.some_text("definition") else {
-        return Ok(new);
-    };
-    if old.some_text("definition") == Some(definition) {
-        return Ok(new);
-    }
-    let names = names_in(definition)?;
-    for (attribute, text) in [("name", names.name), ("description", names.description)] {
-        if let Some(text) = text
-            && new.some_text(attribute).is_none()
-        {
-            new.set(attribute, text);
+impl Names {
+    /// Gives the record those that it lacks.
+    fn fill(self, record: &mut Record) {
+        for (attribute, text) in [("name", self.name), ("description", self.description)] {
+            if let Some(text) = text
+                && record.some_text(attribute).is_none()
+            {
+                record.set(attribute, text);
+            }
         }
     }
-    Ok(new)
 }
 
-fn names_in(definition: &str) -> Result<Names> {
+/// The names in the definition that a client sent, if it sent one.
+fn names_in(attributes: &Map<String, Value>) -> Result<Names> {
+    let definition = attributes.get("definition").and_then(Value::as_str);
+    match definition.filter(|text| !text.is_empty()) {
+        Some(definition) => names_of(definition),
+        None => Ok(Names::default()),
+    }
+}
+
+fn names_of(definition: &str) -> Result<Names> {
     if serde_json::from_str::<IgnoredAny>(definition).is_ok() {
         return Ok(serde_json::from_str(definition).unwrap_or_default());
     }
@@ -132,11 +133,15 @@ mod tests {
     #[test]
     fn a_definition_names_what_has_no_name() {
         let of = |name: Option<&str>, definition: &str| {
-            let mut record = Record::new().with("definition", definition);
+            let mut record = Record::new();
             if let Some(name) = name {
                 record.set("name", name);
             }
-            with_names_of_definition(&Record::new(), record)
+            let attributes = serde_json::json!({ "definition": definition });
+            names_in(attributes.as_object().unwrap()).map(|names| {
+                names.fill(&mut record);
+                record
+            })
         };
         for (name, definition, expected) in [
             (None, "cwlVersion: v1.2\nname: sort\n", Some("sort")),
@@ -160,8 +165,8 @@ mod tests {
     fn a_large_definition_costs_little_memory() {
         let large = "x".repeat(MAX_YAML_BYTES);
         let json = format!("{{\"name\": \"a\", \"x\": \"{large}\"}}");
-        assert_eq!(names_in(&json).unwrap().name.as_deref(), Some("a"));
-        let error = names_in(&format!("name: a\nx: {large}")).unwrap_err();
+        assert_eq!(names_of(&json).unwrap().name.as_deref(), Some("a"));
+        let error = names_of(&format!("name: a\nx: {large}")).unwrap_err();
         assert!(error.to_string().contains("give it as JSON"), "{error}");
         // Each alias stands for ten of the one before.
         let mut bomb = "a0: &a0 x\n".to_owned();
@@ -169,7 +174,7 @@ mod tests {
             let ten = format!("*a{}, ", n - 1).repeat(10);
             bomb += &format!("a{n}: &a{n} [{ten}]\n");
         }
-        names_in(&bomb).unwrap();
-        names_in(&"[".repeat(100_000)).unwrap_err();
+        names_of(&bomb).unwrap();
+        names_of(&"[".repeat(100_000)).unwrap_err();
     }
 }

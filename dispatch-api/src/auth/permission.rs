@@ -137,11 +137,23 @@ pub fn require_readable(
 }
 
 /// Whether the caller may create records of this owner, and move existing ones to it.
-pub fn may_own(connection: &Connection, caller: &Identity, owner_uuid: &str) -> Result<bool> {
+fn may_own(connection: &Connection, caller: &Identity, owner_uuid: &str) -> Result<bool> {
     if caller.is_admin || owner_uuid == caller.user_uuid {
         return Ok(true);
     }
     Ok(Reach::of(connection, caller, Level::Write)?.has_owner(owner_uuid))
+}
+
+/// Gives a new record the owner that it names, else the caller. Rejects an owner for whom the
+/// caller may not create records.
+pub fn set_owner(connection: &Connection, caller: &Identity, record: &mut Record) -> Result<()> {
+    let owner = record.some_text("owner_uuid");
+    let owner = owner.unwrap_or(&caller.user_uuid).to_owned();
+    if !may_own(connection, caller, &owner)? {
+        return Err(ApiError::denied());
+    }
+    record.set("owner_uuid", owner);
+    Ok(())
 }
 
 fn may(connection: &Connection, caller: &Identity, level: Level, record: &Record) -> Result<bool> {

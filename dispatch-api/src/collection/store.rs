@@ -33,14 +33,7 @@ pub fn create(
 ) -> Result<Record> {
     let caller = &caller.without_attempt_privileges();
     let mut collection = patch::apply(&COLLECTIONS, &Record::new(), attributes, &[])?;
-    let owner = collection
-        .some_text("owner_uuid")
-        .unwrap_or(&caller.user_uuid)
-        .to_owned();
-    if !permission::may_own(tx.conn, caller, &owner)? {
-        return Err(ApiError::denied());
-    }
-    collection.set("owner_uuid", owner);
+    permission::set_owner(tx.conn, caller, &mut collection)?;
     set_content(&mut collection, content);
     normalise_trash(tx, &Record::new(), &mut collection);
     insert(tx, caller, collection, unique_name)

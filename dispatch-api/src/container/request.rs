@@ -52,14 +52,7 @@ pub fn create(tx: &Tx<'_>, caller: &Caller, attributes: &Map<String, Value>) -> 
     if !caller.is_admin {
         request.0.remove("uuid");
     }
-    let owner = request
-        .some_text("owner_uuid")
-        .unwrap_or(&caller.user_uuid)
-        .to_owned();
-    if !permission::may_own(tx.conn, caller, &owner)? {
-        return Err(ApiError::denied());
-    }
-    request.set("owner_uuid", owner);
+    permission::set_owner(tx.conn, caller, &mut request)?;
     set_requesting_container(tx, caller, &mut request)?;
     let wanted = request.text("state").to_owned();
     if !["Uncommitted", "Committed"].contains(&wanted.as_str()) {
