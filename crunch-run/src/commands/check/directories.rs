@@ -41,6 +41,13 @@ struct DirectoryInfo {
     device: u64,
 }
 
+/// The directory, or the one above it that exists.
+pub(super) fn existing(dir: &Path) -> &Path {
+    dir.ancestors()
+        .find(|above| above.is_dir())
+        .unwrap_or(Path::new("/"))
+}
+
 impl DirectoryInfo {
     fn of(path: &Path) -> io::Result<Self> {
         let there = fs::symlink_metadata(path).ok();
@@ -48,10 +55,7 @@ impl DirectoryInfo {
             Some(_) => fs::metadata(path).ok(),
             None => None,
         };
-        let base = path
-            .ancestors()
-            .find(|dir| dir.is_dir())
-            .unwrap_or(Path::new("/"));
+        let base = existing(path);
         let info = fs::metadata(base)?;
         let disk = statvfs(base)?;
         let kind = statfs(base)?.f_type as u32;

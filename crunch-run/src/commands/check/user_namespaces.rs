@@ -7,6 +7,8 @@ use std::path::Path;
 
 use preflight::Finding;
 
+use super::directories::existing;
+
 const CHECK_NAME: &str = "user namespaces";
 
 /// Settings of the system.
@@ -47,13 +49,6 @@ pub fn run(dirs: &[&Path]) -> Vec<Finding> {
         has_range: has_range("/etc/subuid") && has_range("/etc/subgid"),
         has_newuidmap: which::which("newuidmap").is_ok() && which::which("newgidmap").is_ok(),
     })]
-}
-
-/// The directory, or the one above it that exists.
-fn existing(dir: &Path) -> &Path {
-    dir.ancestors()
-        .find(|above| above.is_dir())
-        .unwrap_or(Path::new("/"))
 }
 
 fn name_of(passwd: &str, uid: u32) -> Option<String> {

@@ -60,7 +60,7 @@ pub fn build(
         group_path: Some(&cgroups::path_inside(&spec.cgroup_name)),
         hard_files: getrlimit(Resource::Nofile).maximum.unwrap_or(1 << 20),
         unprivileged: None,
-        own_users: sandbox.own_users.as_ref().map(|users| SpecUsers {
+        own_users: own_users.map(|users| SpecUsers {
             map: users.namespace.map,
             // Given the map alone, libcontainer asks systemd for the control group.
             namespace: namespace.as_deref(),

@@ -11,6 +11,10 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use libc::{
+    AT_EMPTY_PATH, AT_RECURSIVE, MOUNT_ATTR__ATIME, MOUNT_ATTR_IDMAP, MOUNT_ATTR_NODEV,
+    MOUNT_ATTR_RDONLY,
+};
 use libcontainer::syscall::linux::MountAttr;
 use libcontainer::syscall::syscall::create_syscall;
 use rustix::fs::CWD;
@@ -22,12 +26,6 @@ use super::id_map::IdMap;
 use super::user_namespace::UserNamespace;
 use crate::Bind;
 
-const READ_ONLY: u64 = 0x1;
-const NO_DEVICES: u64 = 0x4;
-const IDMAP: u64 = 0x0010_0000;
-/// All settings of access times; none set means `relatime`. The container cannot change them, so
-/// that they are what runtimes set.
-const ACCESS_TIMES: u64 = 0x70;
 const OTHERS_ENTER: u32 = 0o001;
 
 /// Mounted in this mount namespace only.
@@ -91,7 +89,7 @@ impl MappedMounts {
     ) -> Result<(), String> {
         for (number, layer) in layers.iter().enumerate() {
             let target = self.dir.join(format!("layer{number}"));
-            mount_mapped(layer, &target, Some(namespace), READ_ONLY)
+            mount_mapped(layer, &target, Some(namespace), MOUNT_ATTR_RDONLY)
                 .map_err(|error| refused(layer, &error))?;
             self.layers.push(target);
         }
@@ -105,7 +103,7 @@ impl MappedMounts {
         }
         for (number, bind) in binds.iter().enumerate() {
             let target = self.dir.join(format!("bind{number}"));
-            let access = if bind.writable { 0 } else { READ_ONLY };
+            let access = if bind.writable { 0 } else { MOUNT_ATTR_RDONLY };
             let mounted = mount_mapped(&bind.host, &target, Some(namespace), access);
             match mounted {
                 // Whoever its owner is, it can be read.
@@ -193,12 +191,14 @@ fn mapped_tree(
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let tree = open_tree(CWD, source, flags | depth)?;
     let (map, userns_fd) = match namespace {
-        Some(namespace) => (IDMAP, namespace.as_fd().as_raw_fd() as u64),
+        Some(namespace) => (MOUNT_ATTR_IDMAP, namespace.as_fd().as_raw_fd() as u64),
         None => (0, 0),
     };
     let attributes = MountAttr {
-        attr_set: map | access | NO_DEVICES,
-        attr_clr: ACCESS_TIMES,
+        attr_set: map | access | MOUNT_ATTR_NODEV,
+        // None set means `relatime`. The container cannot change them, so they are what runtimes
+        // set.
+        attr_clr: MOUNT_ATTR__ATIME,
         propagation: 0,
         userns_fd,
     };
@@ -206,7 +206,7 @@ fn mapped_tree(
         .mount_setattr(
             tree.as_fd(),
             Path::new(""),
-            (nix::libc::AT_EMPTY_PATH | nix::libc::AT_RECURSIVE) as u32,
+            (AT_EMPTY_PATH | AT_RECURSIVE) as u32,
             &attributes,
             size_of::<MountAttr>(),
         )
