@@ -115,7 +115,12 @@ impl Monitor<'_> {
                 {
                     return MonitorEnd::Ended(Ending::Exited(exit));
                 }
-                let exit = self.stop_container().await;
+                let exit = match &cause {
+                    Cause::Limit(exceeded) if exceeded.resource.kills_at_once() => {
+                        self.stop_within(Duration::ZERO).await
+                    }
+                    _ => self.stop_container().await,
+                };
                 MonitorEnd::Ended(Ending::Stopped { cause, exit })
             }
             StopReason::NotOurs(text) => {
@@ -146,10 +151,15 @@ impl Monitor<'_> {
     }
 
     async fn stop_container(&self) -> Option<Exit> {
+        self.stop_within(self.grace).await
+    }
+
+    /// KILL follows TERM after this time; without it, there is no TERM.
+    async fn stop_within(&self, grace: Duration) -> Option<Exit> {
         self.run_log.write("stopping container");
         fail_point("run.stopping");
         // A second stop request skips the grace period.
-        let gently = self.container.stop(self.grace);
+        let gently = self.container.stop(grace);
         let stopped = tokio::select! {
             stopped = gently => stopped,
             _ = self.signals.stop.second_request() => self.container.stop(Duration::ZERO).await,

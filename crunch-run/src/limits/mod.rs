@@ -10,6 +10,7 @@ mod directory_limit;
 mod disk_usage;
 mod usage_limit;
 mod usage_monitor;
+mod walk_schedule;
 mod watchdog;
 
 pub use directory_limit::{DirectoryLimit, Measure};

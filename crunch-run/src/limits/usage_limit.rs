@@ -27,6 +27,23 @@ pub enum Resource {
     WatchedMemory,
 }
 
+impl Resource {
+    /// Whether a container that uses too much of it is killed at once: with time to end, it could
+    /// take the rest of it from others.
+    pub fn kills_at_once(&self) -> bool {
+        match self {
+            Self::ScratchBytes
+            | Self::RequestedScratch
+            | Self::ScratchFiles
+            | Self::MountBytes(_)
+            | Self::OutputBytes
+            | Self::Memory
+            | Self::WatchedMemory => true,
+            Self::CpuTime => false,
+        }
+    }
+}
+
 /// A limit that was exceeded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitExceeded {
@@ -63,6 +80,16 @@ impl UsageLimit {
         used >= self.allowed / 2
     }
 
+    /// Whether at least 90 % of the limit is used.
+    pub fn is_near(&self, used: u64) -> bool {
+        u128::from(used) * 10 >= u128::from(self.allowed) * 9
+    }
+
+    /// What may be used beside `used`.
+    pub fn left(&self, used: u64) -> u64 {
+        self.allowed.saturating_sub(used)
+    }
+
     /// The error if `used` exceeds the limit.
     pub fn exceeded(&self, used: u64) -> Option<LimitExceeded> {
         let is_exceeded = used > self.allowed && self.resource != Resource::Memory;
@@ -82,8 +109,7 @@ impl UsageLimit {
         if let Some(exceeded) = self.exceeded(used) {
             return Some(LimitEvent::Over(exceeded));
         }
-        let is_near = u128::from(used) * 10 >= u128::from(self.allowed) * 9;
-        if !is_near || std::mem::replace(&mut self.warned, true) {
+        if !self.is_near(used) || std::mem::replace(&mut self.warned, true) {
             return None;
         }
         Some(LimitEvent::Warn(format!(

@@ -1,8 +1,7 @@
 //! Finds out whether a container uses more disk, files, memory or CPU time than it may.
 //!
 //! Checks usage limits while the command runs: counters every second, memory that nothing else
-//! limits ten times a second, directories as often as a walk is cheap, and more often while they
-//! grow.
+//! limits ten times a second, directories as often as `walk_schedule.rs` says.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,18 +10,15 @@ use std::time::{Duration, Instant};
 use super::deleted_files::measure_deleted;
 use super::directory_limit::DirectoryLimit;
 use super::disk_usage::{Usage, measure};
-use super::{LimitEvent, LimitExceeded, Resource, UsageLimit};
+use super::walk_schedule::{Room, WalkSchedule, free_space};
+use super::{LimitEvent, LimitExceeded, Measure, Resource, UsageLimit};
 use crate::stats::UsageSource;
 
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Interval between two walks of directories that grow. A disk takes gigabytes in a second.
-const GROWTH_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval between two measurements of memory that nothing else limits.
 const MEMORY_POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Minimum interval between two walks, as a multiple of the duration of the last walk.
-const WALK_TIME_FACTOR: u32 = 10;
-/// The same beyond half of a limit.
-const NEAR_WALK_TIME_FACTOR: u32 = 2;
+/// Minimum interval between two measurements, as a multiple of the duration of the last one.
+const MEASURING_TIME_FACTOR: u32 = 10;
 
 /// The limits of one container.
 #[derive(Debug, Default)]
@@ -172,7 +168,7 @@ impl UsageMonitor {
                     None => {}
                 }
             }
-            tokio::time::sleep(interval.max(started.elapsed() * WALK_TIME_FACTOR)).await;
+            tokio::time::sleep(interval.max(started.elapsed() * MEASURING_TIME_FACTOR)).await;
         }
     }
 
@@ -190,17 +186,26 @@ impl UsageMonitor {
             .requested_scratch
             .map(|allowed| UsageLimit::new(Resource::RequestedScratch, allowed));
         let at_start = self.at_start.load(Ordering::Relaxed);
-        let mut interval = GROWTH_POLL_INTERVAL;
+        let mut dirs = vec![self.scratch.clone()];
+        dirs.extend(self.layers_outside_scratch.iter().cloned());
+        let mut schedule = WalkSchedule::new();
+        let mut free = free_space(&dirs).await;
+        let mut left = Room::UNLIMITED;
         let mut last = 0;
         loop {
-            tokio::time::sleep(interval).await;
+            schedule.wait(&dirs, &free, left).await;
+            // What is written during the walk may be missed by it.
+            free = free_space(&dirs).await;
             let began = Instant::now();
-            let mut measured = (&self.scratch, self.measure_scratch(source.as_ref()).await);
-            let total = measured.1.bytes;
+            let whole = self.measure_scratch(source.as_ref()).await;
+            let mut measured = (&self.scratch, whole);
+            let total = whole.bytes;
             let mut is_near = false;
+            left = Room::UNLIMITED;
             if let Some(limit) = &mut growth {
                 let used = total.saturating_sub(at_start);
                 is_near |= limit.is_half_used(used);
+                left.bytes = left.bytes.min(limit.left(used));
                 match limit.update(used) {
                     Some(LimitEvent::Over(exceeded)) => return exceeded,
                     Some(LimitEvent::Warn(text)) => warn(text),
@@ -208,15 +213,25 @@ impl UsageMonitor {
                 }
             }
             for (disk, limit) in &mut limits {
+                // A part of scratch takes no more than the whole, so that it is measured only if
+                // that is near the limit.
+                let is_far =
+                    disk.dir.starts_with(&self.scratch) && !limit.is_near(disk.measure.of(whole));
                 // Limits on the same directory are adjacent and share one walk.
-                if *measured.0 != disk.dir {
+                if *measured.0 != disk.dir && !is_far {
                     measured = (
                         &disk.dir,
                         measure(disk.dir.clone(), self.others(&disk.dir)).await,
                     );
                 }
-                let used = disk.measure.of(measured.1);
+                let used = disk.measure.of(if is_far { whole } else { measured.1 });
                 is_near |= limit.is_half_used(used);
+                match disk.measure {
+                    Measure::Bytes => left.bytes = left.bytes.min(limit.left(used)),
+                    Measure::Files => left.files = left.files.min(limit.left(used)),
+                    // A file may be long and take nothing.
+                    Measure::Length => {}
+                }
                 match limit.update(used) {
                     Some(LimitEvent::Over(exceeded)) => return exceeded,
                     Some(LimitEvent::Warn(text)) => warn(text),
@@ -224,15 +239,7 @@ impl UsageMonitor {
                 }
             }
             let grows = total > std::mem::replace(&mut last, total);
-            let factor = match is_near && grows {
-                true => NEAR_WALK_TIME_FACTOR,
-                false => WALK_TIME_FACTOR,
-            };
-            interval = match grows {
-                true => GROWTH_POLL_INTERVAL,
-                false => (interval * 2).min(POLL_INTERVAL),
-            };
-            interval = interval.max(began.elapsed() * factor);
+            schedule.record(began.elapsed(), grows, is_near);
         }
     }
 }
@@ -240,7 +247,6 @@ impl UsageMonitor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::Measure;
     use crate::stats::ProcessTree;
     use cgroup::{Cgroup, Scope};
     use std::fs;
@@ -260,6 +266,7 @@ mod tests {
                 disk(Measure::Files, Resource::ScratchFiles, 1000),
                 disk(Measure::Length, Resource::OutputBytes, 1000),
             ],
+            scratch: dir.path().to_owned(),
             ..UsageMonitor::default()
         };
         fs::write(dir.path().join("x"), vec![1; 950]).unwrap();
