@@ -42,6 +42,7 @@ fn world(running: usize) -> World {
         }
         let known = ObservedContainer {
             owner: None,
+            requested_by: None,
             created_at: None,
             was_locked: false,
             state: match runs {
@@ -83,6 +84,8 @@ fn main() {
         max_pending: 1000,
         start_timeout: None,
         max_supervisors: 50,
+        max_supervisor_ram: None,
+        cancels_impossible_steps: false,
         may_start: true,
     };
     for (what, running) in [

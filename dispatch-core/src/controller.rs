@@ -99,10 +99,11 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
         audit: Option<Audit>,
     ) -> Self {
         // A single-machine scheduler runs no commands, so they need no rate limit. Its size limits
-        // the number of workflow runners.
+        // the workflow runners: their steps need memory, too.
         if let Some(capacity) = scheduler.capacity() {
-            let half = (capacity.total.cpus as usize / 2).max(1);
-            settings.max_supervisors = settings.max_supervisors.min(half);
+            let cpus = (capacity.total.cpus as usize).max(1);
+            settings.max_supervisors = settings.max_supervisors.min(cpus);
+            settings.max_supervisor_ram = Some(capacity.total.ram / 2);
             settings.commands_per_second = 0.0;
         }
         let capabilities = scheduler.capabilities();

@@ -13,6 +13,9 @@
 //! A container that needs more scratch space than the disk would have free without the jobs waits
 //! for somebody to make room. It is no head: no end of a job lets it start.
 //!
+//! The step of a workflow that has no room beside the workflow's runner never starts, because the
+//! runner does not end before.
+//!
 //! So the head's start, by the limits of running jobs, never moves later. A container without a
 //! limit counts as one that never ends.
 
@@ -38,6 +41,8 @@ pub struct Waiting {
     pub container: ContainerUuid,
     /// The container's request, or why no machine can satisfy it.
     pub load: Result<ResourceVector, String>,
+    /// Resources of the workflow runners that do not end before the container does.
+    pub beside: ResourceVector,
     /// Run time limit in seconds.
     pub limit: Option<u64>,
 }
@@ -80,6 +85,11 @@ pub fn admit(
         };
         if !load.fits(&largest) {
             answers.push(Admission::Never(too_large(load, largest)));
+            continue;
+        }
+        let beside = largest.minus(next.beside);
+        if !load.fits(&beside) {
+            answers.push(Admission::Never(too_large_beside(load, beside)));
             continue;
         }
         if !load.fits(&capacity) {
@@ -194,6 +204,23 @@ fn too_large(load: ResourceVector, capacity: ResourceVector) -> String {
         })
         .collect();
     format!("it needs {}", parts.join("; "))
+}
+
+fn too_large_beside(load: ResourceVector, left: ResourceVector) -> String {
+    let parts: Vec<String> = load
+        .short_of(&left)
+        .map(|kind| {
+            format!(
+                "{}, and {} is left",
+                describe(kind, load),
+                kind.format_amount(left.get(kind))
+            )
+        })
+        .collect();
+    format!(
+        "the runner of its workflow waits for it and holds a part of this machine: it needs {} beside the runner",
+        parts.join("; ")
+    )
 }
 
 /// What is said of a container that the disk has no room for now.

@@ -90,7 +90,8 @@ impl ResourceVector {
     }
 
     /// The request of a container; the error is the sentence to show if no machine of this type can
-    /// satisfy it.
+    /// satisfy it. A workflow runner takes no CPU: it sleeps while its steps run, and one of them
+    /// may need all of them.
     pub fn of(needs: &ResourceRequest) -> Result<Self, String> {
         let gpus = u64::from(needs.gpus);
         let (cuda, rocm) = match (gpus, GpuStack::requested(needs)) {
@@ -105,7 +106,10 @@ impl ResourceVector {
             }
         };
         Ok(Self::new(
-            u64::from(needs.cpus),
+            match needs.supervisor {
+                true => 0,
+                false => u64::from(needs.cpus),
+            },
             needs.ram,
             needs.scratch,
             cuda,

@@ -84,11 +84,18 @@ impl Scheduler for Local {
         let of_locked_too = locked
             .iter()
             .fold(of_jobs, |sum, (_, load)| sum.plus(*load));
+        let runners = |candidate: &Candidate| {
+            let jobs = candidate.runners.iter();
+            let jobs = jobs.filter_map(|runner| state.jobs.get(runner)?.record.as_ref());
+            let loads = jobs.map(|record| record.reservation.resources());
+            loads.fold(ResourceVector::default(), ResourceVector::plus)
+        };
         let waiting: Vec<Waiting> = candidates
             .iter()
             .map(|c| Waiting {
                 container: c.container.clone(),
                 load: no_partition(&c.needs).and_then(|()| ResourceVector::of(&c.needs)),
+                beside: runners(c),
                 limit: c.needs.max_run_time,
             })
             .collect();

@@ -371,6 +371,7 @@ fn local_command(
             ))
             // Polling is cheap on the machine of the server, and needed if an event is lost.
             .args(["--poll-interval", "2s"])
+            .arg("--only-dispatcher")
             .arg("--machine-dir")
             .arg(machine_dir())
             .arg("--audit-file")

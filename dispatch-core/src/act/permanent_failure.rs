@@ -1,4 +1,5 @@
-//! Ends the requests of a container that no other attempt can bring further.
+//! Ends the requests of a container that no other attempt can bring further: one that failed for
+//! good, or one that can never start.
 //!
 //! Input: a container whose job is gone. crunch-run wrote to its record that the container cannot
 //! succeed, or the scheduler said that its job reached a limit. Output: requests whose
@@ -16,6 +17,8 @@ use crate::act::{TaskResult, TaskRunner};
 use crate::api::Api;
 use crate::model::attempt_token::AttemptToken;
 use crate::model::container_record::{ContainerSnapshot, ListedRecord};
+use crate::model::decision::Decision;
+use crate::model::outcome::Outcome;
 use crate::scheduler::Scheduler;
 
 /// Whether the record of an attempt that is over says that every other one would fail as well.
@@ -72,6 +75,29 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
                     .await
             }
         })
+    }
+
+    /// Cancels a container that no attempt was made for.
+    pub(super) async fn cancel_queued(
+        &self,
+        container: &ContainerUuid,
+        reason: String,
+    ) -> TaskResult {
+        if let Err(error) = self.forbid_retry(container).await {
+            return TaskResult::api_failed(container, &error);
+        }
+        let error = format!("it can never start: {reason}");
+        let cancelled = json!({"state": "Cancelled", "runtime_status": {"error": error}});
+        match self.api.update(None, container, cancelled).await {
+            Ok(()) => {
+                let ended = Decision::Ended {
+                    container: container.clone(),
+                    how: format!("Cancelled: {error}"),
+                };
+                TaskResult::new(Outcome::QueuedCancelled, vec![ended])
+            }
+            Err(error) => TaskResult::api_failed(container, &error),
+        }
     }
 
     /// Lowers `container_count_max` of the container's requests to the containers they had.

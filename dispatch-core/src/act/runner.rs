@@ -101,6 +101,10 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
                 let container = cancellation.container.clone();
                 (container, self.cancel(cancellation).await)
             }
+            Task::CancelQueued(container, reason) => {
+                let result = self.cancel_queued(&container, reason).await;
+                (container, result)
+            }
             Task::EndAttempt(end) => (end.container.clone(), self.end_attempt(end).await),
             Task::Renew(container, token) => {
                 let result = self.renew(&container, &token).await;

@@ -8,18 +8,17 @@ use arvados_client::api::{Bulk, Each, NameKind, NewLog, NewToken, WantedLock};
 use arvados_client::client::Call;
 use arvados_client::filter::Query;
 use arvados_client::records::{Authorization, Container, ContainerState};
-use arvados_client::{
-    Client, ContainerRequestUuid, ContainerUuid, Error, GroupUuid, Token, TokenUuid,
-};
+use arvados_client::{Client, ContainerRequestUuid, ContainerUuid, Error, Token, TokenUuid};
 use exp_backoff::Backoff;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::listing::{POLL_RETRY_BUDGET, fetch_named, fetch_page, fetch_page_after, parse_row};
-use super::{Api, QueueCursor, RequestAttempts, projects};
+use super::{Api, QueueCursor, RequestAttempts, request_facts};
 use crate::act::crash_log::{self, CrashLogError, OtherLogs};
 use crate::model::container_record::ListedRecord;
+use crate::model::snapshot::RequestFacts;
 use crate::observe::change_feed::{ChangeFeed, changed_container};
 
 /// Columns of queued containers: those that may change.
@@ -115,11 +114,11 @@ impl Api for Client {
         fetch_named(self, uuids, &FULL_COLUMNS).await
     }
 
-    async fn projects(
+    async fn request_facts(
         &self,
         containers: &[ContainerUuid],
-    ) -> Result<BTreeMap<ContainerUuid, Option<GroupUuid>>, Error> {
-        projects::projects(self, containers).await
+    ) -> Result<BTreeMap<ContainerUuid, RequestFacts>, Error> {
+        request_facts::request_facts(self, containers).await
     }
 
     async fn names(

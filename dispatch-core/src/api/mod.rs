@@ -9,19 +9,20 @@ use std::sync::Arc;
 
 use arvados_client::api::{Bulk, Each, NameKind, NewLog, NewToken, WantedLock};
 use arvados_client::records::{Authorization, ContainerState};
-use arvados_client::{ContainerRequestUuid, ContainerUuid, Error, GroupUuid, Token, TokenUuid};
+use arvados_client::{ContainerRequestUuid, ContainerUuid, Error, Token, TokenUuid};
 use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::act::crash_log::{CrashLogError, OtherLogs};
 use crate::model::container_record::ListedRecord;
+use crate::model::snapshot::RequestFacts;
 use crate::observe::change_feed::ChangeFeed;
 
 mod client;
 pub mod error_hint;
 pub(crate) mod listing;
 pub mod log_writer;
-mod projects;
+mod request_facts;
 
 /// A position in the queue: the last container that was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,12 +71,12 @@ pub trait Api: Clone + Send + Sync + 'static {
         uuids: &[ContainerUuid],
     ) -> impl Future<Output = Result<Vec<ListedRecord>, Error>> + Send;
 
-    /// The projects of those of `containers` that have a committed request with a priority above 0.
-    /// None: the request is in a home project.
-    fn projects(
+    /// What the requests of `containers` say of them. One without a committed request with a
+    /// priority above 0 is left out.
+    fn request_facts(
         &self,
         containers: &[ContainerUuid],
-    ) -> impl Future<Output = Result<BTreeMap<ContainerUuid, Option<GroupUuid>>, Error>> + Send;
+    ) -> impl Future<Output = Result<BTreeMap<ContainerUuid, RequestFacts>, Error>> + Send;
 
     /// The names of users or projects, by uuid. One that does not exist is left out.
     fn names(

@@ -21,6 +21,10 @@ pub struct Settings {
     /// Maximum number of workflow runners that wait or run at once. They must leave room for the
     /// containers that they request.
     pub max_supervisors: usize,
+    /// Maximum memory of more than one of them, in bytes.
+    pub max_supervisor_ram: Option<u64>,
+    /// Whether the steps of workflows that can never start are cancelled.
+    pub cancels_impossible_steps: bool,
     /// Delay before a container is tried again after its first failed attempt.
     pub retry_period: Duration,
     /// Maximum number of scheduler commands a second, in addition to one listing an interval; 0
@@ -62,6 +66,8 @@ impl Default for Settings {
             reserve_ram: 64 << 20,
             max_pending: 100,
             max_supervisors: 50,
+            max_supervisor_ram: None,
+            cancels_impossible_steps: false,
             retry_period: Duration::from_secs(2),
             commands_per_second: 50.0,
             asked_by_name: 500,

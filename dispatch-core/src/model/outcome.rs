@@ -48,6 +48,8 @@ pub enum Outcome {
     Released(ContainerState, bool),
     /// The attempt is over, but its cleanup failed. Its token is possibly not revoked yet.
     NotRevoked,
+    /// The container was cancelled before any attempt.
+    QueuedCancelled,
     /// The attempt's token was renewed.
     Renewed(AttemptToken),
     /// The attempt is over and cleaned up.

@@ -56,6 +56,9 @@ pub struct Candidate {
     pub needs: ResourceRequest,
     /// Whether the container was locked before.
     pub was_locked: bool,
+    /// The workflow runners that wait for it and run here: the one that asked for it, the one that
+    /// asked for that one, and so on. They do not end before it does.
+    pub runners: Vec<ContainerUuid>,
 }
 
 /// The way to stop a job.

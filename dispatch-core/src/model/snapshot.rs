@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use arvados_client::ContainerUuid;
+use arvados_client::{ContainerUuid, GroupUuid};
 use jiff::Timestamp;
 
 use crate::model::container_record::{ContainerSnapshot, ListedRecord};
@@ -41,6 +41,17 @@ pub struct Known {
     pub needs: ResourceRequest,
     /// User and project of the container.
     pub owner: KnownOwner,
+    /// The workflow that asked for it.
+    pub requested_by: Option<ContainerUuid>,
+}
+
+/// What the requests of a container say of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RequestFacts {
+    /// The project of the request. None: it is in a home project.
+    pub project: Option<GroupUuid>,
+    /// The container that made a request for it: a workflow runner.
+    pub requested_by: Option<ContainerUuid>,
 }
 
 /// The result of one complete snapshot.
@@ -50,6 +61,8 @@ pub struct ApiSnapshot {
     pub containers: BTreeMap<ContainerUuid, ContainerSnapshot>,
     /// Owners of the containers whose resource requests were read.
     pub owners: BTreeMap<ContainerUuid, KnownOwner>,
+    /// For those of them that a workflow asked for, its container.
+    pub requested_by: BTreeMap<ContainerUuid, ContainerUuid>,
     /// Named containers that do not exist, according to the server.
     pub missing: BTreeSet<ContainerUuid>,
     /// Records that cannot be parsed, with the error. The dispatcher does not touch these

@@ -27,6 +27,8 @@ pub enum Task {
     Unlock(Unlock),
     /// Cancel the record of a container whose executor is gone, and end its attempt.
     Cancel(Cancellation),
+    /// Cancel a container that can never start, for this reason.
+    CancelQueued(ContainerUuid, String),
     /// End an attempt that does not hold the lock any more.
     EndAttempt(AttemptEnd),
     /// Renew the token of an attempt that continues.
@@ -164,6 +166,7 @@ impl Task {
             // The scheduler is asked once more how the job ended.
             Task::Unlock(unlock) => unlock.reason == Reason::JobGone,
             Task::Start(_)
+            | Task::CancelQueued(..)
             | Task::EndAttempt(_)
             | Task::Renew(..)
             | Task::ReportPendingReason(_)
@@ -180,7 +183,7 @@ impl Task {
             Task::Unlock(unlock) => vec![&unlock.container],
             Task::Cancel(cancellation) => vec![&cancellation.container],
             Task::EndAttempt(end) => vec![&end.container],
-            Task::Renew(container, _) => vec![container],
+            Task::CancelQueued(container, _) | Task::Renew(container, _) => vec![container],
             Task::ReportPendingReason(report) => vec![&report.container],
             Task::RevokeOrphan(orphan) => vec![&orphan.container],
         }

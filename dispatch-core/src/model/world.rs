@@ -53,6 +53,8 @@ pub struct ObservedContainer {
     pub needs: ResourceRequest,
     /// User and project of the container, if they are known.
     pub owner: KnownOwner,
+    /// The container of the workflow that asked for it.
+    pub requested_by: Option<ContainerUuid>,
     /// Creation time of the container, by the server's clock.
     pub created_at: Option<Timestamp>,
     /// Whether it was locked before. The server allows few locks.

@@ -94,17 +94,20 @@ async fn fetch_needs(
     let uuids: Vec<ContainerUuid> = unknown.into_iter().map(|(_, uuid)| uuid).collect();
     let mut unread: BTreeSet<ContainerUuid> = rest.into_iter().map(|(_, uuid)| uuid).collect();
     for batch in uuids.chunks(MAX_NAMED_PER_QUERY) {
-        let (unread_batch, mut projects) = tokio::try_join!(
+        let (unread_batch, mut facts) = tokio::try_join!(
             fetch_full_records(api, batch, snapshot),
-            api.projects(batch)
+            api.request_facts(batch)
         )?;
         unread.extend(unread_batch);
         let user = |uuid: &ContainerUuid| snapshot.containers.get(uuid)?.user.clone();
         let owned = batch.iter().map(|uuid| {
-            let project = projects.remove(uuid).flatten();
-            (uuid.clone(), user(uuid), project)
+            let facts = facts.remove(uuid).unwrap_or_default();
+            let owned = (uuid.clone(), user(uuid), facts.project);
+            (owned, facts.requested_by.map(|asked| (uuid.clone(), asked)))
         });
-        let owners = named_owners(api, names, owned.collect()).await?;
+        let (owned, asked): (Vec<_>, Vec<_>) = owned.unzip();
+        snapshot.requested_by.extend(asked.into_iter().flatten());
+        let owners = named_owners(api, names, owned).await?;
         snapshot.owners.extend(owners);
     }
     for uuid in snapshot.malformed.keys() {

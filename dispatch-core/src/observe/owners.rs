@@ -115,8 +115,8 @@ pub async fn named_owners(
 /// The owner of one container.
 pub async fn owner_of(api: &impl Api, container: &Container) -> Result<KnownOwner, Error> {
     let uuid = &container.uuid;
-    let mut projects = api.projects(std::slice::from_ref(uuid)).await?;
-    let project = projects.remove(uuid).flatten();
+    let mut facts = api.request_facts(std::slice::from_ref(uuid)).await?;
+    let project = facts.remove(uuid).and_then(|facts| facts.project);
     let owned = (uuid.clone(), container.runtime_user_uuid.clone(), project);
     let mut owners = named_owners(api, &OwnerNames::default(), vec![owned]).await?;
     Ok(owners.remove(uuid).flatten())

@@ -6,16 +6,19 @@ use arvados_client::records::ContainerState;
 
 use crate::model::resources::Admission;
 use crate::model::scheduling::Candidate;
-use crate::model::world::{ObservedContainer, Phase, World};
+use crate::model::world::{LockHolder, ObservedContainer, Phase, World};
 use crate::plan::{Policy, start_order};
 
 /// Maximum number of queue pages in one poll.
 const MAX_PAGES: u64 = 64;
+/// Maximum depth of workflows that run workflows.
+const MAX_RUNNERS: usize = 20;
 
 /// The containers that may start as soon as there is room, highest priority first. Containers that
 /// must wait for another reason are left out, so that they do not block others.
 pub fn admission_candidates(world: &World, policy: &Policy) -> Vec<Candidate> {
     let queue = start_order::startable(world, policy, |_, _| true);
+    let candidate = |(uuid, known)| candidate(world, uuid, known);
     queue.into_iter().map(candidate).collect()
 }
 
@@ -31,16 +34,34 @@ pub fn in_transit(world: &World) -> Vec<Candidate> {
                 || (locked && matches!(phase, Some(Phase::LockUnknown(_))))
                 || (known.state == ContainerState::Queued && world.in_flight.contains(*uuid))
         })
-        .map(candidate)
+        .map(|(uuid, known)| candidate(world, uuid, known))
         .collect()
 }
 
-fn candidate((uuid, known): (&ContainerUuid, &ObservedContainer)) -> Candidate {
+fn candidate(world: &World, uuid: &ContainerUuid, known: &ObservedContainer) -> Candidate {
     Candidate {
         container: uuid.clone(),
         needs: known.needs.clone(),
         was_locked: known.was_locked,
+        runners: runners_of(world, known),
     }
+}
+
+fn runners_of(world: &World, known: &ObservedContainer) -> Vec<ContainerUuid> {
+    let held = |uuid: &ContainerUuid| {
+        let known = world.containers.get(uuid)?;
+        matches!(known.holder, LockHolder::Ours(_)).then_some(known)
+    };
+    let mut runners = Vec::new();
+    let mut asked = known.requested_by.as_ref();
+    while let Some(uuid) = asked
+        && let Some(runner) = held(uuid)
+        && runners.len() < MAX_RUNNERS
+    {
+        runners.push(uuid.clone());
+        asked = runner.requested_by.as_ref();
+    }
+    runners
 }
 
 /// Number of queue pages that the next poll reads. It doubles while no container seen so far can
@@ -62,12 +83,14 @@ mod tests {
 
     use super::*;
     use crate::model::resources::ResourceRequest;
-    use crate::model::world::{Attempt, LockHolder, MonotonicTime};
+    use crate::model::world::{Attempt, MonotonicTime};
 
     const POLICY: Policy = Policy {
         start_timeout: None,
         max_pending: 100,
         max_supervisors: 1,
+        max_supervisor_ram: None,
+        cancels_impossible_steps: false,
         may_start: true,
     };
 
@@ -89,6 +112,7 @@ mod tests {
         for n in 1..=7u32 {
             let known = ObservedContainer {
                 owner: None,
+                requested_by: None,
                 created_at: None,
                 was_locked: false,
                 state: ContainerState::Queued,

@@ -55,6 +55,11 @@ pub struct Policy {
     pub max_pending: usize,
     /// Maximum number of workflow runners that are Locked or Running at once.
     pub max_supervisors: usize,
+    /// Maximum memory of more than one of them, in bytes.
+    pub max_supervisor_ram: Option<u64>,
+    /// Whether a container is cancelled that a workflow asked for and that can never start. Only
+    /// where no other dispatcher might start it.
+    pub cancels_impossible_steps: bool,
     /// Time after which a job that cannot start by itself is stopped; `None` means never.
     pub start_timeout: Option<Duration>,
     /// Whether new containers may be locked or submitted. False while the circuit breaker is
@@ -76,6 +81,13 @@ pub enum Action {
     RevokeOrphan {
         /// The container.
         container: ContainerUuid,
+    },
+    /// Queued → Cancelled: it can never start, and a workflow waits for it.
+    CancelQueued {
+        /// The container.
+        container: ContainerUuid,
+        /// Why it cannot start.
+        reason: String,
     },
     /// Submits the attempt to the scheduler.
     Submit {
@@ -128,6 +140,7 @@ impl Action {
         match self {
             Action::Start { container, .. }
             | Action::RevokeOrphan { container }
+            | Action::CancelQueued { container, .. }
             | Action::Submit { container, .. }
             | Action::StopJob { container, .. }
             | Action::Unlock { container, .. }
@@ -158,6 +171,7 @@ pub fn plan<'a>(world: &'a World, policy: &'a Policy) -> impl Iterator<Item = Ac
     let started = std::iter::once_with(|| {
         let mut actions = Vec::new();
         start_order::plan_starts(world, policy, &mut actions);
+        start_order::plan_cancelled_steps(world, policy, &mut actions);
         actions
     });
     followed.chain(deleted).chain(started.flatten())
@@ -327,6 +341,6 @@ fn stop_duplicates(view: ContainerView<'_>, attempt: &TokenUuid, actions: &mut V
 }
 
 pub mod admission_candidates;
-mod start_order;
+pub(crate) mod start_order;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -17,6 +17,8 @@ pub(crate) use properties::any_world;
 const POLICY: Policy = Policy {
     max_pending: 10,
     max_supervisors: 5,
+    max_supervisor_ram: None,
+    cancels_impossible_steps: false,
     start_timeout: Some(Duration::from_secs(3)),
     may_start: true,
 };
@@ -53,6 +55,7 @@ fn world(state: ContainerState, holder: LockHolder, priority: i64) -> World {
         uuid(1),
         ObservedContainer {
             owner: None,
+            requested_by: None,
             created_at: None,
             was_locked: false,
             state,
@@ -127,6 +130,7 @@ fn words(world: &World) -> Vec<String> {
         .map(|action| match action {
             Action::Start { .. } => "start".into(),
             Action::RevokeOrphan { .. } => "end left-over token".into(),
+            Action::CancelQueued { .. } => "cancel queued".into(),
             Action::Submit { .. } => "submit".into(),
             Action::StopJob { job, reason, .. } => format!("stop {} {reason:?}", job.0),
             Action::Unlock { reason, .. } => format!("unlock {reason:?}"),

@@ -88,6 +88,8 @@ impl Reconciler {
                 }
                 self.start_cooldown(container, now, TASK_COOLDOWN);
             }
+            // The next poll reads its end.
+            Outcome::QueuedCancelled => drop(self.world.containers.remove(&container)),
             Outcome::Renewed(token) => drop(self.tokens.insert(container, token)),
             Outcome::Reported(text) => self.reports.pending.mark(container, text),
             Outcome::OrphanRevoked(token) => {

@@ -171,6 +171,7 @@ impl Reconciler {
                     modified_at: record.modified_at,
                     needs: needs.clone(),
                     owner: snapshot.owners.get(&uuid).cloned().flatten(),
+                    requested_by: snapshot.requested_by.get(&uuid).cloned(),
                 };
                 Arc::make_mut(&mut self.poll.known_needs).insert(uuid.clone(), known);
             }
@@ -280,6 +281,7 @@ impl Reconciler {
         let end = (record.has_end && record.state.is_final()).then(|| record.end());
         let known = self.poll.known_needs.get(&record.uuid);
         let owner = known.and_then(|known| known.owner.clone());
+        let requested_by = known.and_then(|known| known.requested_by.clone());
         let mut needs = known.map(|known| known.needs.clone()).unwrap_or_default();
         if self.limits.batcher.charges_owners() {
             needs.charged_to.clone_from(&owner);
@@ -292,6 +294,7 @@ impl Reconciler {
             needs: needs.with_reserved_ram(self.settings.reserve_ram),
             end,
             owner,
+            requested_by,
             created_at: record.created_at,
             was_locked: record.locks > 0,
             fit: Admission::Later("the scheduler has not decided on its admission yet".into()),

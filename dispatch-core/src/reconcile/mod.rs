@@ -21,7 +21,7 @@ use crate::model::task::{Task, Unlock};
 use crate::model::world::{
     Attempt, Job, JobListing, LockHolder, MonotonicTime, ObservedContainer, Phase, World,
 };
-use crate::plan::{Policy, admission_candidates};
+use crate::plan::{Policy, admission_candidates, start_order};
 
 pub mod apply_outcome;
 pub mod apply_snapshot;
@@ -192,6 +192,12 @@ impl Reconciler {
                 known.fit = fit;
             }
         }
+        let held = start_order::held_supervisors(&self.world, &self.policy());
+        for (place, container) in held.iter().enumerate() {
+            if let Some(known) = self.world.containers.get_mut(container) {
+                known.fit = Admission::Later(in_workflow_queue(place + 1));
+            }
+        }
         if let Some(fault) = &self.submits.host_fault {
             for known in self.world.containers.values_mut() {
                 if known.fit == Admission::Now {
@@ -217,6 +223,8 @@ impl Reconciler {
         Policy {
             max_pending: self.settings.max_pending,
             max_supervisors: self.settings.max_supervisors,
+            max_supervisor_ram: self.settings.max_supervisor_ram,
+            cancels_impossible_steps: self.settings.cancels_impossible_steps,
             start_timeout: self.settings.start_timeout,
             may_start: self.may_start(self.world.now),
         }
@@ -350,6 +358,13 @@ impl Reconciler {
 }
 
 /// Seconds until `at`, rounded up.
+/// Why a workflow runner is not submitted. The first words are Arvados'.
+fn in_workflow_queue(place: usize) -> String {
+    format!(
+        "Waiting in workflow queue at position {place}: as many workflow runners run as may run at once"
+    )
+}
+
 fn seconds_until(at: MonotonicTime, now: MonotonicTime) -> u128 {
     at.since(now).as_millis().div_ceil(1000)
 }

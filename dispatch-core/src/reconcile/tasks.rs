@@ -137,6 +137,9 @@ impl TaskBuilder<'_> {
             _ if self.is_full() => {}
             Action::Start { container, etag } => self.add_start(container, etag),
             Action::RevokeOrphan { container } => self.add_orphan(&container),
+            Action::CancelQueued { container, reason } => {
+                self.push(Task::CancelQueued(container, reason));
+            }
             Action::Submit { container, attempt } => self.add_submission(container, attempt),
             Action::Unlock {
                 container,

@@ -305,6 +305,7 @@ mod tests {
             container: container.clone(),
             needs,
             was_locked: false,
+            runners: Vec::new(),
         }
     }
 

@@ -12,6 +12,7 @@ fn waits(load: ResourceVector, limit: Option<u64>) -> Waiting {
     Waiting {
         container: ContainerUuid::generate("zzzzz"),
         load: Ok(load),
+        beside: ResourceVector::default(),
         limit,
     }
 }
@@ -24,6 +25,39 @@ fn words(fits: &[Admission]) -> Vec<&'static str> {
             Admission::Never(_) => "never",
         })
         .collect()
+}
+
+/// Rows: what the runner holds, what the step needs, and the answer while the runner runs.
+#[test]
+fn a_step_that_has_no_room_beside_its_runner_never_starts() {
+    let four = ResourceVector::new(4, 4, 4, 0, 0);
+    let ram = |n| ResourceVector::new(0, n, 0, 0, 0);
+    for (runner, step, expected) in [
+        (ram(1), ResourceVector::new(4, 3, 0, 0, 0), "now"),
+        (ram(1), ram(4), "never"),
+        (cpus(1), ResourceVector::new(4, 1, 0, 0, 0), "never"),
+        (ram(1), ram(5), "never"),
+    ] {
+        let running = [Running {
+            load: runner,
+            ends: None,
+        }];
+        let waiting = Waiting {
+            beside: runner,
+            ..waits(step, None)
+        };
+        let answers = admit(four, four, &running, std::slice::from_ref(&waiting), 0);
+        assert_eq!(
+            words(&answers),
+            [expected],
+            "{runner:?} {step:?}: {answers:?}"
+        );
+        // Another one ends some day.
+        let waiting = [waits(step, None)];
+        let other = admit(four, four, &running, &waiting, 0);
+        let fits = expected == "now" || step == ram(5);
+        assert_eq!(words(&other)[0] == expected, fits, "{other:?}");
+    }
 }
 
 #[test]

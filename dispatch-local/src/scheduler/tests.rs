@@ -52,6 +52,7 @@ fn disk_space_that_others_took_is_not_free() {
             ..ResourceRequest::default()
         },
         was_locked: false,
+        runners: Vec::new(),
     };
     // One that has no room is not next: the others, and other dispatchers, need not wait for it.
     let answers = local.admit(&[candidate(taken), candidate(1)], &[]);
@@ -114,6 +115,7 @@ async fn who_finds_its_room_taken_waits_and_says_for_what() {
         container,
         needs,
         was_locked: true,
+        runners: Vec::new(),
     };
     local.admit(&[], std::slice::from_ref(&locked));
     assert_eq!(local.pending_reasons(), reasons);

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use arvados_client::api::{Bulk, Each, NameKind, NewLog, NewToken, WantedLock};
 use arvados_client::records::{Authorization, ContainerState};
-use arvados_client::{ContainerRequestUuid, ContainerUuid, Error, GroupUuid, Token, TokenUuid};
+use arvados_client::{ContainerRequestUuid, ContainerUuid, Error, Token, TokenUuid};
 use dispatch_core::Api;
 use dispatch_core::act::crash_log::{CrashLogError, OtherLogs};
 use dispatch_core::api::{QueueCursor, RequestAttempts};
 use dispatch_core::model::container_record::{ContainerSnapshot, ListedRecord};
 use dispatch_core::model::resources::ResourceRequest;
+use dispatch_core::model::snapshot::RequestFacts;
 use dispatch_core::observe::change_feed::ChangeFeed;
 use jiff::Timestamp;
 use serde_json::Value;
@@ -177,13 +178,15 @@ impl Api for SimApi {
         Ok(rows.into_iter().map(with_resources).collect())
     }
 
-    async fn projects(
+    async fn request_facts(
         &self,
         containers: &[ContainerUuid],
-    ) -> Result<BTreeMap<ContainerUuid, Option<GroupUuid>>, Error> {
+    ) -> Result<BTreeMap<ContainerUuid, RequestFacts>, Error> {
         let containers = containers.to_vec();
-        let projects = containers.into_iter().map(|container| (container, None));
-        self.call("projects", |_| Ok(projects.collect())).await
+        let facts = containers
+            .into_iter()
+            .map(|container| (container, RequestFacts::default()));
+        self.call("request_facts", |_| Ok(facts.collect())).await
     }
 
     async fn names(

@@ -25,9 +25,15 @@ pub fn add(environment: &[(&str, String)], dir: &Path) -> String {
         .status()
         .unwrap();
     assert!(touched.success());
+    add_named(environment, NAME, &dir.join("rootfs"));
+    NAME.to_owned()
+}
+
+/// Adds an image with the files of `root`.
+pub fn add_named(environment: &[(&str, String)], name: &str, root: &Path) {
     let output = Command::new(binary("dispatch"))
-        .args(["image", "add", NAME])
-        .arg(dir.join("rootfs"))
+        .args(["image", "add", name])
+        .arg(root)
         .envs(environment.iter().map(|(k, v)| (k, v)))
         .output()
         .unwrap();
@@ -36,7 +42,6 @@ pub fn add(environment: &[(&str, String)], dir: &Path) -> String {
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    NAME.to_owned()
 }
 
 fn which(program: &str) -> Option<std::path::PathBuf> {

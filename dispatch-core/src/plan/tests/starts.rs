@@ -20,6 +20,7 @@ fn the_highest_priority_starts_first_and_only_as_many_as_may_wait() {
     ] {
         let known = ObservedContainer {
             owner: None,
+            requested_by: None,
             created_at: None,
             was_locked: false,
             state: ContainerState::Queued,
@@ -75,6 +76,7 @@ fn what_blocked_since_takes_no_place_up_to_a_number() {
         for n in 0..in_vain {
             let known = ObservedContainer {
                 owner: None,
+                requested_by: None,
                 created_at: None,
                 was_locked: false,
                 state: ContainerState::Locked,
@@ -153,6 +155,86 @@ fn supervisors_have_their_share() {
         .map(|action| action.container().clone())
         .collect();
     assert_eq!(started, [2, 3, 6, 7].map(uuid));
+    let held = |world: &World, policy: &Policy| start_order::held_supervisors(world, policy);
+    assert_eq!(held(&world, &policy), [4, 5].map(uuid));
+
+    // One that a workflow asked for is never held, and takes no place of another.
+    for n in [2, 5] {
+        let known = world.containers.get_mut(&uuid(n)).unwrap();
+        known.requested_by = Some(uuid(1));
+    }
+    let started: Vec<ContainerUuid> = plan(&world, &policy)
+        .map(|action| action.container().clone())
+        .collect();
+    assert_eq!(started, [2, 3, 4, 5, 6, 7].map(uuid));
+    assert_eq!(held(&world, &policy), []);
+}
+
+/// A workflow would wait for ever. A user reads why a job of their own does not start.
+#[test]
+fn a_step_that_can_never_start_is_cancelled_where_nobody_else_could_start_it() {
+    let never = Admission::Never("too large".into());
+    let later = Admission::Later("busy".into());
+    let alone = Policy {
+        cancels_impossible_steps: true,
+        ..POLICY
+    };
+    for (policy, fit, asked, expected) in [
+        (&alone, &never, true, true),
+        (&alone, &never, false, false),
+        (&alone, &later, true, false),
+        (&POLICY, &never, true, false),
+    ] {
+        let mut world = world(ContainerState::Queued, LockHolder::Nobody, 1);
+        let known = world.containers.get_mut(&uuid(1)).unwrap();
+        known.fit = fit.clone();
+        known.requested_by = asked.then(|| uuid(2));
+        let found: Vec<Action> = plan(&world, policy).collect();
+        let cancelled = Action::CancelQueued {
+            container: uuid(1),
+            reason: "too large".into(),
+        };
+        let expected: Vec<Action> = expected.then_some(cancelled).into_iter().collect();
+        assert_eq!(found, expected, "{policy:?} {fit:?} {asked}");
+        // A record that is about to change is left alone.
+        world.in_flight.insert(uuid(1));
+        assert_eq!(plan(&world, policy).count(), 0);
+    }
+}
+
+/// Where one machine's memory is for all, runners do not take more than their share of it.
+#[test]
+fn supervisors_leave_memory_to_their_steps() {
+    let mut world = world(ContainerState::Queued, LockHolder::Nobody, 9);
+    let first = world.containers.get_mut(&uuid(1)).unwrap();
+    first.needs.supervisor = true;
+    first.needs.ram = 6;
+    for (n, ram) in [(2, 3), (3, 1)] {
+        let mut other = world.containers[&uuid(1)].clone();
+        other.priority = 9 - n as i64;
+        other.needs.ram = ram;
+        world.containers.insert(uuid(n), other);
+    }
+    for (max, started) in [
+        (None, vec![1, 2, 3]),
+        (Some(10), vec![1, 2, 3]),
+        (Some(9), vec![1, 2]),
+        (Some(8), vec![1, 3]),
+        // The first one starts, whatever it needs.
+        (Some(5), vec![1]),
+    ] {
+        let policy = Policy {
+            max_supervisor_ram: max,
+            ..POLICY
+        };
+        let found: Vec<ContainerUuid> = plan(&world, &policy)
+            .map(|action| action.container().clone())
+            .collect();
+        let expected: Vec<ContainerUuid> = started.into_iter().map(uuid).collect();
+        assert_eq!(found, expected, "{max:?}");
+        let held = start_order::held_supervisors(&world, &policy).len();
+        assert_eq!(held, 3 - expected.len(), "{max:?}");
+    }
 }
 
 /// The revocation of an orphaned token takes the place of its container's start. It does not delay
@@ -164,6 +246,7 @@ fn a_left_over_token_takes_the_place_of_its_container() {
     for (n, priority) in [(1, 1), (2, 9), (3, 5)] {
         let known = ObservedContainer {
             owner: None,
+            requested_by: None,
             created_at: None,
             was_locked: false,
             priority,

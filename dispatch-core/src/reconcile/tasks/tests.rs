@@ -37,6 +37,7 @@ fn reconciler(max_batch: usize) -> Reconciler {
 fn known(state: ContainerState, holder: LockHolder, priority: i64) -> ObservedContainer {
     ObservedContainer {
         owner: None,
+        requested_by: None,
         created_at: None,
         was_locked: false,
         state,

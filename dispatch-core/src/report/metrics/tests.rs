@@ -25,6 +25,7 @@ fn container(state: ContainerState, partition: &str, user: &str) -> ObservedCont
             username: Some(user.to_owned()),
             ..Owner::default()
         })),
+        requested_by: None,
         created_at: Some("2026-11-26T00:00:00Z".parse().unwrap()),
         was_locked: false,
         fit: Admission::Now,

@@ -324,6 +324,8 @@ async fn fit<P: DispatcherCommands>(
         },
         // The test of its job follows.
         was_locked: false,
+        // Only the service knows them.
+        runners: Vec::new(),
     };
     let mut fits = scheduler.admit(std::slice::from_ref(&candidate), &[]);
     let refusal = with_timeout(program.refusal(scheduler, &candidate.needs)).await;

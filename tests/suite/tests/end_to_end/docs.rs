@@ -12,7 +12,8 @@ const FOREIGN_FLAGS: &str = "--api-client-authorization --array --begin --bench 
     --container-network-mode --deadline --exclude --exclusive --for-queue --hold --home-dir --init-groups --kill --licenses \
     --mw-master-host --mw-master-port --mw-member-id --mw-resource-file --mw-slave --nice --requeue --wrap --no-requeue \
     --nodes --now --nv --open-mode --output --parsable --regid --reuid --security --shell \
-    --signal --system --test-only --trace --user-group --uuid --wckey";
+    --signal --system --test-only --trace --user-group --uuid --wckey \
+    --create-workflow --local --message --no-copy-deps --no-wait --submit --submit-runner-image";
 
 /// The `module::name`s in backquotes.
 fn named(text: &str) -> BTreeSet<&str> {

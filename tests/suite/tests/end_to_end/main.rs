@@ -10,6 +10,7 @@ mod condor_load;
 mod condor_setup;
 mod condor_waits;
 mod crunchstat;
+mod cwl;
 mod delegated_group;
 mod demand;
 mod docs;

@@ -19,7 +19,7 @@ pub struct Up {
 }
 
 /// A file system of its own at a directory; unmounted when dropped.
-struct SmallDisk(PathBuf);
+pub struct SmallDisk(PathBuf);
 
 impl SmallDisk {
     fn mount(dir: PathBuf, mebibytes: u64) -> Self {
@@ -125,7 +125,7 @@ impl Up {
         Self::start_program(program.run_as(user, binary("dispatch")), dir, None)
     }
 
-    fn start_program(program: Program, dir: TempDir, disk: Option<SmallDisk>) -> Self {
+    pub fn start_program(program: Program, dir: TempDir, disk: Option<SmallDisk>) -> Self {
         let mut up = Self {
             program,
             _disk: disk,
@@ -263,7 +263,7 @@ impl Drop for Up {
     }
 }
 
-fn program(dir: &Path, more: &[&str]) -> Program {
+pub fn program(dir: &Path, more: &[&str]) -> Program {
     let state = dir.join("state");
     let args = [&["up", "--state-dir", state.to_str().unwrap()], more].concat();
     let machine = dir.join("machine");
