@@ -85,7 +85,6 @@ fn main() {
         start_timeout: None,
         max_supervisors: 50,
         max_supervisor_ram: None,
-        cancels_impossible_steps: false,
         may_start: true,
     };
     for (what, running) in [

@@ -47,6 +47,19 @@ pub struct Waiting {
     pub limit: Option<u64>,
 }
 
+impl Waiting {
+    /// Whether it needs more than the machine has beside its runners of what does not change: GPUs
+    /// may be found later.
+    pub fn is_too_large(&self, largest: ResourceVector) -> bool {
+        let is_constant = |kind| !matches!(kind, ResourceKind::Cuda | ResourceKind::Rocm);
+        let load = self.load.as_ref();
+        load.is_ok_and(|load| {
+            let left = largest.minus(self.beside);
+            load.short_of(&left).any(is_constant)
+        })
+    }
+}
+
 /// The latest end of a job that starts at `now` with this run time limit.
 pub fn latest_end(now: u64, limit: Option<u64>) -> Option<u64> {
     limit.map(|limit| {

@@ -33,6 +33,8 @@ pub const NAME: &str = "local";
 #[derive(Debug)]
 pub struct Local {
     pub(crate) shared: Arc<Shared>,
+    /// Whether no other dispatcher takes containers from the server.
+    pub only_dispatcher: bool,
 }
 
 /// State shared by the scheduler's methods and the tasks that they spawn.
@@ -157,6 +159,7 @@ impl Local {
                 state: Mutex::new(state),
                 worker_exited: Notify::new(),
             }),
+            only_dispatcher: false,
         })
     }
 }

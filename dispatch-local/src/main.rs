@@ -67,6 +67,10 @@ struct Flags {
     /// that together they do not use more than it has [default: none, the machine is not shared]
     #[arg(long, value_name = "DIR")]
     machine_dir: Option<PathBuf>,
+    /// No other dispatcher takes containers from this server: what a workflow waits for and can
+    /// never start is cancelled, so that the workflow fails instead of waiting
+    #[arg(long)]
+    only_dispatcher: bool,
     #[command(flatten)]
     file: config::Flag,
     #[command(flatten)]
@@ -128,7 +132,8 @@ fn run(mut flags: Flags, _: ValueSources, config: Option<Arc<Config>>) -> ExitCo
                 .inspect_err(|error| tracing::warn!(path = %dir.display(), %error, "this machine is not shared with other dispatchers: --machine-dir cannot be used"))
                 .ok()
         });
-        let local = Local::new(state_dir, scratch, offer, crunch_run, claims)?;
+        let mut local = Local::new(state_dir, scratch, offer, crunch_run, claims)?;
+        local.only_dispatcher = flags.only_dispatcher;
         Ok((local, label))
     })
 }

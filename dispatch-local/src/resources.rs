@@ -90,8 +90,8 @@ impl ResourceVector {
     }
 
     /// The request of a container; the error is the sentence to show if no machine of this type can
-    /// satisfy it. A workflow runner takes no CPU: it sleeps while its steps run, and one of them
-    /// may need all of them.
+    /// satisfy it. One CPU of a workflow runner is not counted: it sleeps while its steps run, and
+    /// one of them may need all CPUs.
     pub fn of(needs: &ResourceRequest) -> Result<Self, String> {
         let gpus = u64::from(needs.gpus);
         let (cuda, rocm) = match (gpus, GpuStack::requested(needs)) {
@@ -106,10 +106,7 @@ impl ResourceVector {
             }
         };
         Ok(Self::new(
-            match needs.supervisor {
-                true => 0,
-                false => u64::from(needs.cpus),
-            },
+            u64::from(needs.cpus).saturating_sub(needs.supervisor.into()),
             needs.ram,
             needs.scratch,
             cuda,

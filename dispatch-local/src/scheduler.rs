@@ -131,11 +131,19 @@ impl Scheduler for Local {
             want = fairness::want(&head, load, capacity.minus(own));
             head
         });
+        let largest = state.machine.largest();
         drop(state);
         self.shared.say_want(want);
+        let is_step = |at: usize| self.only_dispatcher && !candidates[at].runners.is_empty();
         answers
             .into_iter()
-            .map(|answer| name_others(answer, elsewhere, next != ResourceVector::default()))
+            .enumerate()
+            .map(|(at, answer)| match answer {
+                Admission::Never(why) if is_step(at) && waiting[at].is_too_large(largest) => {
+                    Admission::Impossible(why)
+                }
+                answer => name_others(answer, elsewhere, next != ResourceVector::default()),
+            })
             .collect()
     }
 

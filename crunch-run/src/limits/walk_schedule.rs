@@ -16,6 +16,8 @@ const GROWTH_POLL_INTERVAL: Duration = Duration::from_millis(100);
 const WALK_TIME_FACTOR: u32 = 10;
 /// The same beyond half of a limit.
 const NEAR_WALK_TIME_FACTOR: u32 = 2;
+/// The same where free space falls although the directories did not grow: others write, too.
+const FALL_WALK_TIME_FACTOR: u32 = 4;
 
 /// Bytes and files: what limits leave, or what file systems have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,14 +37,15 @@ impl Room {
 #[derive(Debug)]
 pub struct WalkSchedule {
     interval: Duration,
-    walk_time: Duration,
+    /// Minimum interval if free space falls.
+    fall_interval: Duration,
 }
 
 impl WalkSchedule {
     pub fn new() -> Self {
         Self {
             interval: GROWTH_POLL_INTERVAL,
-            walk_time: Duration::ZERO,
+            fall_interval: Duration::ZERO,
         }
     }
 
@@ -58,7 +61,10 @@ impl WalkSchedule {
             false => WALK_TIME_FACTOR,
         };
         self.interval = interval.max(walk_time * factor);
-        self.walk_time = walk_time;
+        self.fall_interval = match grows {
+            true => walk_time,
+            false => walk_time * FALL_WALK_TIME_FACTOR,
+        };
     }
 
     /// Waits until the next walk. `before` is the free space when the last walk began, `left` what
@@ -78,17 +84,17 @@ impl WalkSchedule {
     }
 
     /// Whether to walk after this time. `has_fallen` says that somebody took the space which the
-    /// limits left: walks then take at most half of the time.
+    /// limits left: walks then take up to half of the time.
     fn is_due(&self, waited: Duration, has_fallen: bool) -> bool {
-        waited >= self.interval || (has_fallen && waited >= self.walk_time)
+        waited >= self.interval || (has_fallen && waited >= self.fall_interval)
     }
 }
 
 /// Whether one of the file systems lost as much as the limits left.
 fn has_fallen(before: &[Room], now: &[Room], left: Room) -> bool {
     before.iter().zip(now).any(|(before, now)| {
-        before.bytes.saturating_sub(now.bytes) >= left.bytes
-            || before.files.saturating_sub(now.files) >= left.files
+        before.bytes.saturating_sub(now.bytes) >= left.bytes.max(1)
+            || before.files.saturating_sub(now.files) >= left.files.max(1)
     })
 }
 
@@ -125,8 +131,10 @@ mod tests {
             (2.0, true, true, 3.9, false, false),
             (2.0, true, true, 4.0, false, true),
             (2.0, false, true, 19.9, false, false),
-            (2.0, false, false, 1.9, true, false),
-            (2.0, false, false, 2.0, true, true),
+            (2.0, true, false, 1.9, true, false),
+            (2.0, true, false, 2.0, true, true),
+            (2.0, false, false, 7.9, true, false),
+            (2.0, false, false, 8.0, true, true),
         ] {
             let mut schedule = WalkSchedule::new();
             schedule.record(seconds(walk), grows, near);
@@ -149,6 +157,8 @@ mod tests {
             (room(100, 100), room(90, 100), room(10, 10), true),
             (room(100, 100), room(100, 90), room(10, 10), true),
             (room(100, 100), room(0, 0), Room::UNLIMITED, false),
+            (room(100, 100), room(100, 100), room(0, 0), false),
+            (room(100, 100), room(99, 100), room(0, 0), true),
             // Somebody deleted files.
             (room(100, 100), room(200, 200), room(1, 1), false),
         ] {
@@ -166,7 +176,7 @@ mod tests {
         let dirs = [dir.path().join("none"), dir.path().to_owned()];
         let schedule = WalkSchedule {
             interval: Duration::from_secs(10_000),
-            walk_time: Duration::ZERO,
+            fall_interval: Duration::ZERO,
         };
         let before = free_space(&dirs).await;
         assert_eq!(before[0], Room { bytes: 0, files: 0 });

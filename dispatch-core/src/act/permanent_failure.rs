@@ -1,11 +1,12 @@
 //! Ends the requests of a container that no other attempt can bring further: one that failed for
 //! good, or one that can never start.
 //!
-//! Input: a container whose job is gone. crunch-run wrote to its record that the container cannot
-//! succeed, or the scheduler said that its job reached a limit. Output: requests whose
-//! `container_count_max` is the number of containers they had, and a cancelled record. A server
-//! makes the next container in the transaction that cancels this one, so the limit comes first.
-//! dispatch-api needs no limit where crunch-run itself cancels the record.
+//! Input: a queued container that can never start, or a container whose job is gone. crunch-run
+//! wrote to its record that the container cannot succeed, or the scheduler said that its job
+//! reached a limit. Output: requests whose `container_count_max` is the number of containers they
+//! had, and a cancelled record. A server makes the next container in the transaction that cancels
+//! this one, so the limit comes first. dispatch-api needs no limit where crunch-run itself cancels
+//! the record.
 
 use arvados_client::records::ContainerState;
 use arvados_client::{ContainerUuid, Error};
@@ -77,26 +78,44 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
         })
     }
 
-    /// Cancels a container that no attempt was made for.
+    /// Cancels a container that no attempt was made for, unless a user waits for it, too.
     pub(super) async fn cancel_queued(
         &self,
         container: &ContainerUuid,
         reason: String,
     ) -> TaskResult {
-        if let Err(error) = self.forbid_retry(container).await {
-            return TaskResult::api_failed(container, &error);
-        }
-        let error = format!("it can never start: {reason}");
-        let cancelled = json!({"state": "Cancelled", "runtime_status": {"error": error}});
-        match self.api.update(None, container, cancelled).await {
-            Ok(()) => {
+        let text = format!("it can never start: {reason}");
+        let cancelled = json!({"state": "Cancelled", "runtime_status": {"error": text}});
+        let cancelling = async {
+            // Requests come and go without a change of the container's record.
+            let mut facts = self
+                .api
+                .request_facts(std::slice::from_ref(container))
+                .await?;
+            let facts = facts.remove(container).unwrap_or_default();
+            if facts.requested_by.is_none() {
+                return Ok(false);
+            }
+            self.forbid_retry(container).await?;
+            self.api.update(None, container, cancelled).await?;
+            Ok::<_, Error>(true)
+        };
+        match cancelling.await {
+            Ok(true) => {
                 let ended = Decision::Ended {
                     container: container.clone(),
-                    how: format!("Cancelled: {error}"),
+                    how: format!("Cancelled: {text}"),
                 };
                 TaskResult::new(Outcome::QueuedCancelled, vec![ended])
             }
-            Err(error) => TaskResult::api_failed(container, &error),
+            Ok(false) => TaskResult::new(Outcome::NotCancelled, vec![]),
+            Err(error) => {
+                let failed = TaskResult::api_failed(container, &error);
+                TaskResult {
+                    outcome: Outcome::NotCancelled,
+                    ..failed
+                }
+            }
         }
     }
 

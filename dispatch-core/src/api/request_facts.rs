@@ -29,7 +29,9 @@ pub(super) async fn request_facts(
         let page = requests(&client, &unread).await?;
         for (container, of_request) in page.iter().filter_map(facts_of) {
             let known = facts.entry(container).or_insert_with(|| of_request.clone());
-            known.requested_by = known.requested_by.take().or(of_request.requested_by);
+            if of_request.requested_by.is_none() {
+                known.requested_by = None;
+            }
         }
         let before = unread.len();
         unread.retain(|uuid| !facts.contains_key(uuid));

@@ -23,8 +23,6 @@ pub struct Settings {
     pub max_supervisors: usize,
     /// Maximum memory of more than one of them, in bytes.
     pub max_supervisor_ram: Option<u64>,
-    /// Whether the steps of workflows that can never start are cancelled.
-    pub cancels_impossible_steps: bool,
     /// Delay before a container is tried again after its first failed attempt.
     pub retry_period: Duration,
     /// Maximum number of scheduler commands a second, in addition to one listing an interval; 0
@@ -67,7 +65,6 @@ impl Default for Settings {
             max_pending: 100,
             max_supervisors: 50,
             max_supervisor_ram: None,
-            cancels_impossible_steps: false,
             retry_period: Duration::from_secs(2),
             commands_per_second: 50.0,
             asked_by_name: 500,

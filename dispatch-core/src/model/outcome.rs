@@ -50,6 +50,8 @@ pub enum Outcome {
     NotRevoked,
     /// The container was cancelled before any attempt.
     QueuedCancelled,
+    /// The container is not to be cancelled now: a user waits for it, or the server refused it.
+    NotCancelled,
     /// The attempt's token was renewed.
     Renewed(AttemptToken),
     /// The attempt is over and cleaned up.

@@ -59,6 +59,19 @@ pub enum Admission {
     /// The container can never start with this scheduler as it is. The text tells the user why.
     /// Another dispatcher may run it.
     Never(String),
+    /// The container can never start, and no other dispatcher may run it. The text tells the user
+    /// why. It is cancelled if nobody but a workflow waits for it.
+    Impossible(String),
+}
+
+impl Admission {
+    /// Why the container can never start here.
+    pub fn never(&self) -> Option<&str> {
+        match self {
+            Self::Now | Self::Later(_) => None,
+            Self::Never(why) | Self::Impossible(why) => Some(why),
+        }
+    }
 }
 
 /// An amount of each resource of a machine.

@@ -41,7 +41,7 @@ pub struct Known {
     pub needs: ResourceRequest,
     /// User and project of the container.
     pub owner: KnownOwner,
-    /// The workflow that asked for it.
+    /// The workflow that asked for it, if nobody else did.
     pub requested_by: Option<ContainerUuid>,
 }
 
@@ -50,7 +50,7 @@ pub struct Known {
 pub struct RequestFacts {
     /// The project of the request. None: it is in a home project.
     pub project: Option<GroupUuid>,
-    /// The container that made a request for it: a workflow runner.
+    /// The container that made the request: a workflow runner. None if a user made one, too.
     pub requested_by: Option<ContainerUuid>,
 }
 

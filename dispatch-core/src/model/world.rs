@@ -53,7 +53,7 @@ pub struct ObservedContainer {
     pub needs: ResourceRequest,
     /// User and project of the container, if they are known.
     pub owner: KnownOwner,
-    /// The container of the workflow that asked for it.
+    /// The container of the workflow that asked for it, if nobody else did.
     pub requested_by: Option<ContainerUuid>,
     /// Creation time of the container, by the server's clock.
     pub created_at: Option<Timestamp>,

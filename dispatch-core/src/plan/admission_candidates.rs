@@ -6,13 +6,11 @@ use arvados_client::records::ContainerState;
 
 use crate::model::resources::Admission;
 use crate::model::scheduling::Candidate;
-use crate::model::world::{LockHolder, ObservedContainer, Phase, World};
-use crate::plan::{Policy, start_order};
+use crate::model::world::{ObservedContainer, Phase, World};
+use crate::plan::{Policy, start_order, workflow_runners};
 
 /// Maximum number of queue pages in one poll.
 const MAX_PAGES: u64 = 64;
-/// Maximum depth of workflows that run workflows.
-const MAX_RUNNERS: usize = 20;
 
 /// The containers that may start as soon as there is room, highest priority first. Containers that
 /// must wait for another reason are left out, so that they do not block others.
@@ -43,31 +41,14 @@ fn candidate(world: &World, uuid: &ContainerUuid, known: &ObservedContainer) -> 
         container: uuid.clone(),
         needs: known.needs.clone(),
         was_locked: known.was_locked,
-        runners: runners_of(world, known),
+        runners: workflow_runners::runners_of(world, known),
     }
-}
-
-fn runners_of(world: &World, known: &ObservedContainer) -> Vec<ContainerUuid> {
-    let held = |uuid: &ContainerUuid| {
-        let known = world.containers.get(uuid)?;
-        matches!(known.holder, LockHolder::Ours(_)).then_some(known)
-    };
-    let mut runners = Vec::new();
-    let mut asked = known.requested_by.as_ref();
-    while let Some(uuid) = asked
-        && let Some(runner) = held(uuid)
-        && runners.len() < MAX_RUNNERS
-    {
-        runners.push(uuid.clone());
-        asked = runner.requested_by.as_ref();
-    }
-    runners
 }
 
 /// Number of queue pages that the next poll reads. It doubles while no container seen so far can
 /// ever run here, because those containers would hide the rest of the queue.
 pub fn pages(now: u64, more_queued: bool, fits: &[Admission]) -> u64 {
-    let hopeless = fits.iter().all(|fit| matches!(fit, Admission::Never(_)));
+    let hopeless = fits.iter().all(|fit| fit.never().is_some());
     match (hopeless, more_queued) {
         (true, true) => (now * 2).min(MAX_PAGES),
         (true, false) => now,
@@ -83,14 +64,13 @@ mod tests {
 
     use super::*;
     use crate::model::resources::ResourceRequest;
-    use crate::model::world::{Attempt, MonotonicTime};
+    use crate::model::world::{Attempt, LockHolder, MonotonicTime};
 
     const POLICY: Policy = Policy {
         start_timeout: None,
         max_pending: 100,
         max_supervisors: 1,
         max_supervisor_ram: None,
-        cancels_impossible_steps: false,
         may_start: true,
     };
 

@@ -2,7 +2,7 @@
 //!
 //! | container | lock | this dispatcher's attempt | job | priority > 0 | priority 0 |
 //! |---|---|---|---|---|---|
-//! | Queued | none | none | absent | start, highest priority first, as far as admitted | wait |
+//! | Queued | none | none | absent | start, highest priority first, as far as admitted; cancel what a workflow waits for and is impossible | wait |
 //! | Queued | none | any, with an orphaned token of an earlier attempt | absent | revoke that token instead of the start | revoke it when there is time |
 //! | Queued | none | lock requested, answer lost | absent | start again with the same token | end the attempt after two minutes |
 //! | Queued | none | over, or its revocation not confirmed | absent, unknown | end the attempt | the same |
@@ -53,13 +53,11 @@ pub const MAX_REQUEST_DELAY: Duration = Duration::from_secs(120);
 pub struct Policy {
     /// Maximum number of containers that are Locked (submitted and not running) at once.
     pub max_pending: usize,
-    /// Maximum number of workflow runners that are Locked or Running at once.
+    /// Maximum number of workflow runners of users that are Locked or Running at once.
     pub max_supervisors: usize,
-    /// Maximum memory of more than one of them, in bytes.
+    /// Maximum memory of more than one of them, in bytes; half of it for the runners that they ask
+    /// for, and so on.
     pub max_supervisor_ram: Option<u64>,
-    /// Whether a container is cancelled that a workflow asked for and that can never start. Only
-    /// where no other dispatcher might start it.
-    pub cancels_impossible_steps: bool,
     /// Time after which a job that cannot start by itself is stopped; `None` means never.
     pub start_timeout: Option<Duration>,
     /// Whether new containers may be locked or submitted. False while the circuit breaker is
@@ -171,7 +169,7 @@ pub fn plan<'a>(world: &'a World, policy: &'a Policy) -> impl Iterator<Item = Ac
     let started = std::iter::once_with(|| {
         let mut actions = Vec::new();
         start_order::plan_starts(world, policy, &mut actions);
-        start_order::plan_cancelled_steps(world, policy, &mut actions);
+        start_order::plan_cancelled_steps(world, &mut actions);
         actions
     });
     followed.chain(deleted).chain(started.flatten())
@@ -344,3 +342,4 @@ pub mod admission_candidates;
 pub(crate) mod start_order;
 #[cfg(test)]
 pub(crate) mod tests;
+mod workflow_runners;

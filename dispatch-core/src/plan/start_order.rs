@@ -1,13 +1,12 @@
-//! Which containers start first, and how many: by priority, up to the limits of the [`Policy`].
-//!
-//! Workflow runners are limited, because the containers that they ask for need room, too. A runner
-//! that another workflow asked for is not: that workflow waits for it, and holds its own place.
+//! Which containers start first, and how many: by priority, up to the limits of the [`Policy`] and
+//! of `workflow_runners.rs`.
 
 use std::cmp::Reverse;
 
 use arvados_client::ContainerUuid;
 use arvados_client::records::ContainerState;
 
+use super::workflow_runners::RunnerPlaces;
 use super::{Action, Policy};
 use crate::model::container_view::ContainerView;
 use crate::model::job_presence::JobPresence;
@@ -49,11 +48,8 @@ pub fn plan_starts(world: &World, policy: &Policy, actions: &mut Vec<Action>) {
     );
 }
 
-/// Cancels what workflows wait for and can never start, if nobody else might start it.
-pub fn plan_cancelled_steps(world: &World, policy: &Policy, actions: &mut Vec<Action>) {
-    if !policy.cancels_impossible_steps {
-        return;
-    }
+/// Cancels what workflows wait for and nobody can start.
+pub fn plan_cancelled_steps(world: &World, actions: &mut Vec<Action>) {
     let steps = waiting(world, |known, view| {
         known.holder == LockHolder::Nobody
             && known.requested_by.is_some()
@@ -61,7 +57,7 @@ pub fn plan_cancelled_steps(world: &World, policy: &Policy, actions: &mut Vec<Ac
             && view.job_presence() == JobPresence::Absent
     });
     actions.extend(steps.into_iter().filter_map(|(uuid, known)| {
-        let Admission::Never(reason) = &known.fit else {
+        let Admission::Impossible(reason) = &known.fit else {
             return None;
         };
         Some(Action::CancelQueued {
@@ -94,17 +90,17 @@ pub fn startable<'a>(
     also: impl Fn(&ObservedContainer, ContainerView<'_>) -> bool,
 ) -> Vec<(&'a ContainerUuid, &'a ObservedContainer)> {
     let mut queue = waiting(world, also);
-    let mut supervisors = Supervisors::begun(world);
-    queue.retain(|(_, known)| !is_limited(known) || supervisors.take_place(known, policy));
+    let mut places = RunnerPlaces::new(world, policy);
+    queue.retain(|(_, known)| places.take(known));
     queue
 }
 
 /// The workflow runners that wait until others have ended, in the order in which they start.
 pub fn held_supervisors(world: &World, policy: &Policy) -> Vec<ContainerUuid> {
-    let mut supervisors = Supervisors::begun(world);
-    let queue = waiting(world, |known, _| is_limited(known)).into_iter();
+    let mut places = RunnerPlaces::new(world, policy);
+    let queue = waiting(world, |known, _| known.needs.supervisor).into_iter();
     queue
-        .filter(|(_, known)| !supervisors.take_place(known, policy))
+        .filter(|(_, known)| !places.take(known))
         .map(|(uuid, _)| uuid.clone())
         .collect()
 }
@@ -132,47 +128,4 @@ fn waiting(
     // The sort is stable, so containers of equal priority stay in the order of their uuids.
     queue.sort_by_key(|(_, known)| Reverse(known.priority));
     queue
-}
-
-/// The limited workflow runners that are submitted or run, or are about to be locked.
-struct Supervisors {
-    count: usize,
-    /// Their memory in bytes.
-    ram: u64,
-}
-
-impl Supervisors {
-    fn begun(world: &World) -> Self {
-        let begun = world.containers.iter().filter(|(uuid, known)| {
-            is_limited(known)
-                && match known.holder {
-                    LockHolder::Ours(_) => true,
-                    // The lock is being requested.
-                    _ => known.state == ContainerState::Queued && world.in_flight.contains(*uuid),
-                }
-        });
-        begun.fold(Self { count: 0, ram: 0 }, |sum, (_, known)| Self {
-            count: sum.count + 1,
-            ram: sum.ram.saturating_add(known.needs.ram),
-        })
-    }
-
-    /// Takes a place for one more, if there is one. The first may have as much memory as it needs.
-    fn take_place(&mut self, known: &ObservedContainer, policy: &Policy) -> bool {
-        let ram = self.ram.saturating_add(known.needs.ram);
-        let has_room = policy.max_supervisor_ram.is_none_or(|max| ram <= max);
-        let may = self.count < policy.max_supervisors && (has_room || self.count == 0);
-        if may {
-            *self = Self {
-                count: self.count + 1,
-                ram,
-            };
-        }
-        may
-    }
-}
-
-/// Whether it is a workflow runner that nobody but a user asked for.
-fn is_limited(known: &ObservedContainer) -> bool {
-    known.needs.supervisor && known.requested_by.is_none()
 }

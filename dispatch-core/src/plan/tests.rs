@@ -18,7 +18,6 @@ const POLICY: Policy = Policy {
     max_pending: 10,
     max_supervisors: 5,
     max_supervisor_ram: None,
-    cancels_impossible_steps: false,
     start_timeout: Some(Duration::from_secs(3)),
     may_start: true,
 };

@@ -14,6 +14,8 @@ use crate::reconcile::{Reconciler, seconds_until};
 
 /// Time for which a container gets no new task after a failed one.
 const TASK_COOLDOWN: Duration = Duration::from_secs(2);
+/// The same after one that was to cancel it before any attempt.
+const CANCEL_COOLDOWN: Duration = Duration::from_secs(60);
 
 impl Reconciler {
     /// Applies the outcome of a task. Returns the decision that the outcome leads to.
@@ -90,6 +92,7 @@ impl Reconciler {
             }
             // The next poll reads its end.
             Outcome::QueuedCancelled => drop(self.world.containers.remove(&container)),
+            Outcome::NotCancelled => self.start_cooldown(container, now, CANCEL_COOLDOWN),
             Outcome::Renewed(token) => drop(self.tokens.insert(container, token)),
             Outcome::Reported(text) => self.reports.pending.mark(container, text),
             Outcome::OrphanRevoked(token) => {

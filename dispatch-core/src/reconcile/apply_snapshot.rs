@@ -159,6 +159,13 @@ impl Reconciler {
             let is_kept = is_unrequested || snapshot.missing.contains(uuid);
             self.poll.acted_since.contains(uuid) || (is_kept && !deleted.contains(uuid))
         };
+        // It takes no place from others until the scheduler is asked again.
+        let never_fits = |(uuid, known): (&ContainerUuid, &ObservedContainer)| {
+            known.fit.never()?;
+            Some((uuid.clone(), known.fit.clone()))
+        };
+        let mut never: BTreeMap<ContainerUuid, Admission> =
+            old.iter().filter_map(never_fits).collect();
         let mut containers: BTreeMap<ContainerUuid, ObservedContainer> = old
             .into_iter()
             .filter(|(uuid, known)| kept(uuid, known))
@@ -177,7 +184,9 @@ impl Reconciler {
             }
             if is_relevant && !self.poll.acted_since.contains(&uuid) {
                 self.adopt_lock_holder(now, &record);
-                containers.insert(uuid, self.observed(record));
+                let mut known = self.observed(record);
+                known.fit = never.remove(&uuid).unwrap_or(known.fit);
+                containers.insert(uuid, known);
             }
         }
         self.world.containers = containers;

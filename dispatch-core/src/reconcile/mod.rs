@@ -179,7 +179,7 @@ impl Reconciler {
                 Admission::Later(reason) if self.limits.batcher.defers_rejected_jobs() => {
                     self.reports.record_deferred(container, reason)
                 }
-                Admission::Later(_) => None,
+                Admission::Later(_) | Admission::Impossible(_) => None,
                 Admission::Never(reason) => self.reports.record_not_run(
                     container.clone(),
                     format!(
@@ -224,7 +224,6 @@ impl Reconciler {
             max_pending: self.settings.max_pending,
             max_supervisors: self.settings.max_supervisors,
             max_supervisor_ram: self.settings.max_supervisor_ram,
-            cancels_impossible_steps: self.settings.cancels_impossible_steps,
             start_timeout: self.settings.start_timeout,
             may_start: self.may_start(self.world.now),
         }
@@ -330,7 +329,7 @@ impl Reconciler {
         let can_start = |(uuid, known): (&ContainerUuid, &ObservedContainer)| {
             known.state == ContainerState::Queued
                 && known.priority > 0
-                && !matches!(known.fit, Admission::Never(_))
+                && known.fit.never().is_none()
                 && !self.world.retry_at.contains_key(uuid)
         };
         let queue = &self.poll.queue;
@@ -357,14 +356,14 @@ impl Reconciler {
     }
 }
 
-/// Seconds until `at`, rounded up.
 /// Why a workflow runner is not submitted. The first words are Arvados'.
 fn in_workflow_queue(place: usize) -> String {
     format!(
-        "Waiting in workflow queue at position {place}: as many workflow runners run as may run at once"
+        "Waiting in workflow queue at position {place}: other workflow runners run, or are to run before it"
     )
 }
 
+/// Seconds until `at`, rounded up.
 fn seconds_until(at: MonotonicTime, now: MonotonicTime) -> u128 {
     at.since(now).as_millis().div_ceil(1000)
 }

@@ -149,7 +149,9 @@ impl Health {
             let ours = matches!(known.holder, LockHolder::Ours(_));
             let is_queued = known.state == ContainerState::Queued;
             let waits = match &known.fit {
-                Admission::Later(why) | Admission::Never(why) if is_queued => {
+                Admission::Later(why) | Admission::Never(why) | Admission::Impossible(why)
+                    if is_queued =>
+                {
                     Some(why.as_str().into())
                 }
                 _ => world.pending.get(uuid).map(|waits| waits.text.clone()),
@@ -162,7 +164,7 @@ impl Health {
                 priority: known.priority,
                 ours,
                 waits,
-                never_fits: is_queued && matches!(known.fit, Admission::Never(_)),
+                never_fits: is_queued && known.fit.never().is_some(),
                 owner: known.owner.clone(),
                 created_at: known.created_at,
                 partitions: known.needs.partitions.clone(),

@@ -94,14 +94,10 @@ pub struct Flags {
     /// has had this many containers
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub max_evictions: u32,
-    /// Maximum number of workflow runners that are pending or running at once. Choose it so that
-    /// room is left for the containers that they request
+    /// Maximum number of workflow runners of users that are pending or running at once. Choose it
+    /// so that room is left for the containers that they request, other runners among them
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub max_supervisors: usize,
-    /// No other dispatcher takes containers from this server: what a workflow waits for and can
-    /// never start is cancelled, so that the workflow fails instead of waiting
-    #[arg(long)]
-    pub only_dispatcher: bool,
     /// Initial delay before a container is tried again after a failed attempt; doubles with each
     /// failure
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = units::parse_duration)]
@@ -305,7 +301,6 @@ where
     };
     let settings = Settings {
         max_supervisors: flags.max_supervisors,
-        cancels_impossible_steps: flags.only_dispatcher,
         retry_period: flags.min_retry_period,
         commands_per_second: flags.scheduler_rate,
         token_mode,

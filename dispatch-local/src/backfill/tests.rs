@@ -23,6 +23,7 @@ fn words(fits: &[Admission]) -> Vec<&'static str> {
             Admission::Now => "now",
             Admission::Later(_) => "later",
             Admission::Never(_) => "never",
+            Admission::Impossible(_) => "impossible",
         })
         .collect()
 }
@@ -52,12 +53,27 @@ fn a_step_that_has_no_room_beside_its_runner_never_starts() {
             [expected],
             "{runner:?} {step:?}: {answers:?}"
         );
+        let is_too_large = waiting.is_too_large(four);
+        assert_eq!(is_too_large, expected == "never");
         // Another one ends some day.
         let waiting = [waits(step, None)];
         let other = admit(four, four, &running, &waiting, 0);
         let fits = expected == "now" || step == ram(5);
         assert_eq!(words(&other)[0] == expected, fits, "{other:?}");
     }
+}
+
+#[test]
+fn a_gpu_may_be_found_later() {
+    let machine = ResourceVector::new(4, 4, 4, 0, 0);
+    let gpu = waits(ResourceVector::new(1, 1, 0, 1, 0), None);
+    assert_eq!(
+        words(&admit(machine, machine, &[], std::slice::from_ref(&gpu), 0)),
+        ["never"]
+    );
+    assert!(!gpu.is_too_large(machine));
+    let both = waits(ResourceVector::new(5, 1, 0, 1, 0), None);
+    assert!(both.is_too_large(machine));
 }
 
 #[test]

@@ -173,68 +173,94 @@ fn supervisors_have_their_share() {
 /// A workflow would wait for ever. A user reads why a job of their own does not start.
 #[test]
 fn a_step_that_can_never_start_is_cancelled_where_nobody_else_could_start_it() {
+    let impossible = Admission::Impossible("too large".into());
     let never = Admission::Never("too large".into());
-    let later = Admission::Later("busy".into());
-    let alone = Policy {
-        cancels_impossible_steps: true,
-        ..POLICY
-    };
-    for (policy, fit, asked, expected) in [
-        (&alone, &never, true, true),
-        (&alone, &never, false, false),
-        (&alone, &later, true, false),
-        (&POLICY, &never, true, false),
+    for (fit, asked, expected) in [
+        (&impossible, true, true),
+        (&impossible, false, false),
+        (&never, true, false),
+        (&Admission::Later("busy".into()), true, false),
     ] {
         let mut world = world(ContainerState::Queued, LockHolder::Nobody, 1);
         let known = world.containers.get_mut(&uuid(1)).unwrap();
         known.fit = fit.clone();
         known.requested_by = asked.then(|| uuid(2));
-        let found: Vec<Action> = plan(&world, policy).collect();
+        let found: Vec<Action> = plan(&world, &POLICY).collect();
         let cancelled = Action::CancelQueued {
             container: uuid(1),
             reason: "too large".into(),
         };
         let expected: Vec<Action> = expected.then_some(cancelled).into_iter().collect();
-        assert_eq!(found, expected, "{policy:?} {fit:?} {asked}");
+        assert_eq!(found, expected, "{fit:?} {asked}");
         // A record that is about to change is left alone.
         world.in_flight.insert(uuid(1));
-        assert_eq!(plan(&world, policy).count(), 0);
+        assert_eq!(plan(&world, &POLICY).count(), 0);
     }
 }
 
-/// Where one machine's memory is for all, runners do not take more than their share of it.
+/// Where one machine's memory is for all, runners leave room for their steps.
 #[test]
 fn supervisors_leave_memory_to_their_steps() {
-    let mut world = world(ContainerState::Queued, LockHolder::Nobody, 9);
-    let first = world.containers.get_mut(&uuid(1)).unwrap();
-    first.needs.supervisor = true;
-    first.needs.ram = 6;
-    for (n, ram) in [(2, 3), (3, 1)] {
-        let mut other = world.containers[&uuid(1)].clone();
-        other.priority = 9 - n as i64;
-        other.needs.ram = ram;
-        world.containers.insert(uuid(n), other);
-    }
-    for (max, started) in [
-        (None, vec![1, 2, 3]),
-        (Some(10), vec![1, 2, 3]),
-        (Some(9), vec![1, 2]),
-        (Some(8), vec![1, 3]),
-        // The first one starts, whatever it needs.
-        (Some(5), vec![1]),
-    ] {
+    let runner = |priority: i64, ram| {
+        let mut world = world(ContainerState::Queued, LockHolder::Nobody, priority);
+        let mut known = world.containers.remove(&uuid(1)).unwrap();
+        known.needs.supervisor = true;
+        known.needs.ram = ram;
+        known
+    };
+    let base = world(ContainerState::Running, ours(), 1);
+    let started = |containers: &[(usize, &ObservedContainer)], max| {
+        let mut world = base.clone();
+        let all = containers
+            .iter()
+            .map(|(n, known)| (uuid(*n), (*known).clone()));
+        world.containers.extend(all);
         let policy = Policy {
             max_supervisor_ram: max,
             ..POLICY
         };
+        let held = start_order::held_supervisors(&world, &policy).len();
         let found: Vec<ContainerUuid> = plan(&world, &policy)
+            .filter(|action| matches!(action, Action::Start { .. }))
             .map(|action| action.container().clone())
             .collect();
-        let expected: Vec<ContainerUuid> = started.into_iter().map(uuid).collect();
-        assert_eq!(found, expected, "{max:?}");
-        let held = start_order::held_supervisors(&world, &policy).len();
-        assert_eq!(held, 3 - expected.len(), "{max:?}");
+        let impossible = |(_, known): &&(usize, &ObservedContainer)| known.fit != Admission::Now;
+        let impossible = containers.iter().filter(impossible).count();
+        assert_eq!(found.len() + held + impossible, containers.len());
+        found
+    };
+    let (first, second, third) = (runner(9, 6), runner(8, 3), runner(7, 1));
+    let of_users = [(2, &first), (3, &second), (4, &third)];
+    for (max, expected) in [
+        (None, vec![2, 3, 4]),
+        (Some(10), vec![2, 3, 4]),
+        (Some(9), vec![2, 3]),
+        (Some(8), vec![2, 4]),
+        // One starts, whatever it needs.
+        (Some(5), vec![2]),
+    ] {
+        let expected: Vec<ContainerUuid> = expected.into_iter().map(uuid).collect();
+        assert_eq!(started(&of_users, max), expected, "{max:?}");
     }
+    // One that can never start takes no place.
+    let mut large = first.clone();
+    large.fit = Admission::Never("too large".into());
+    let found = started(&[(2, &large), (3, &second), (4, &third)], Some(5));
+    assert_eq!(found, [3, 4].map(uuid));
+
+    // Those that one workflow asks for share half as much, and one of them always starts.
+    let nested = |ram| ObservedContainer {
+        requested_by: Some(uuid(1)),
+        ..runner(5, ram)
+    };
+    let (small, large) = (nested(2), nested(9));
+    let many = [(5, &small), (6, &small), (7, &small)];
+    assert_eq!(started(&many, Some(9)), [5, 6].map(uuid));
+    assert_eq!(started(&many, None), [5, 6, 7].map(uuid));
+    assert_eq!(started(&[(5, &large), (6, &small)], Some(9)), [uuid(5)]);
+    // A depth is not held up by another one.
+    let found = started(&[(2, &first), (5, &small)], Some(5));
+    assert_eq!(found, [2, 5].map(uuid));
 }
 
 /// The revocation of an orphaned token takes the place of its container's start. It does not delay

@@ -140,7 +140,7 @@ fn why(facts: &ExplainInput) -> String {
     };
     let job = jobs.iter().find(|job| !job.ended);
     let is_next = match container.state {
-        State::Queued => container.priority > 0 && !matches!(facts.fit, Admission::Never(_)),
+        State::Queued => container.priority > 0 && facts.fit.never().is_none(),
         State::Locked => facts.held_by_us,
         _ => false,
     };
@@ -170,7 +170,7 @@ fn why(facts: &ExplainInput) -> String {
             job.id.0
         ),
         (State::Queued, _, None) => match &facts.fit {
-            Admission::Never(why) => format!("this dispatcher cannot run it: {why}"),
+            Admission::Never(why) | Admission::Impossible(why) => format!("this dispatcher cannot run it: {why}"),
             Admission::Later(why) => format!("the dispatcher does not submit it yet: {why}"),
             Admission::Now => {
                 let again = match container.lock_count {

@@ -380,6 +380,6 @@ async fn submit_blocker<P: DispatcherCommands>(
     }
     Ok(match fit(program, scheduler, &container, owner).await {
         Admission::Now => None,
-        Admission::Later(why) | Admission::Never(why) => Some(why),
+        Admission::Later(why) | Admission::Never(why) | Admission::Impossible(why) => Some(why),
     })
 }

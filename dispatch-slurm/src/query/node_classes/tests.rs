@@ -17,7 +17,7 @@ fn never(needs: &ResourceRequest, requested: GrantedKinds) -> Option<String> {
     match NodeClasses::parse(SINFO).unwrap().fit(needs, requested) {
         Admission::Now => None,
         Admission::Never(why) => Some(why),
-        Admission::Later(why) => panic!("{why}"),
+        Admission::Later(why) | Admission::Impossible(why) => panic!("{why}"),
     }
 }
 
