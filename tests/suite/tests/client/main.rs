@@ -11,3 +11,4 @@ mod fixture;
 mod listing;
 mod scripted;
 mod snapshot;
+mod workflows;

@@ -36,6 +36,8 @@ pub struct Scripted {
     pub waiting: Arc<Mutex<Option<PendingReason>>>,
     /// The priorities of the last reorder.
     pub wanted: Arc<Mutex<Vec<DesiredPriority>>>,
+    /// The admission of what a workflow that runs here waits for.
+    pub of_steps: Arc<Mutex<Admission>>,
     /// Number of listings.
     listings: Arc<AtomicUsize>,
 }
@@ -49,6 +51,7 @@ impl Scripted {
             ending: Arc::default(),
             waiting: Arc::default(),
             wanted: Arc::default(),
+            of_steps: Arc::new(Mutex::new(Admission::Now)),
             listings: Arc::default(),
         }
     }
@@ -105,7 +108,12 @@ impl Scheduler for Scripted {
     }
 
     fn admit(&self, candidates: &[Candidate], _: &[Candidate]) -> Vec<Admission> {
-        candidates.iter().map(|_| Admission::Now).collect()
+        let of_steps = self.of_steps.lock().unwrap().clone();
+        let admission = |candidate: &Candidate| match candidate.runners.is_empty() {
+            true => Admission::Now,
+            false => of_steps.clone(),
+        };
+        candidates.iter().map(admission).collect()
     }
 
     async fn list_jobs(&self) -> Result<Vec<Job>, SchedulerError> {
