@@ -176,9 +176,9 @@ sbom: deps $(CYCLONEDX)
 install: stripped
 	install -d $(DESTDIR)$(prefix)/bin $(man)
 	install -m 755 $(programs:%=target/dist/bin/%) $(DESTDIR)$(prefix)/bin
-	for program in $(filter-out dispatch-api crunch-run,$(programs)); do \
-	  target/dist/bin/$$program man --dir=$(man) || exit 1; done
-	for program in dispatch-api crunch-run; do target/dist/bin/$$program man >$(man)/$$program.1 || exit 1; done
+	for program in $(filter-out crunch-run,$(programs)); do \
+	  target/dist/bin/$$program man --dir $(man) || exit 1; done
+	target/dist/bin/crunch-run man >$(man)/crunch-run.1
 	install -d $(bash_completions) $(fish_completions)
 	target/dist/bin/dispatch completions bash >$(bash_completions)/dispatch
 	target/dist/bin/dispatch completions fish >$(fish_completions)/dispatch.fish

@@ -1,5 +1,5 @@
-//! Periodic deletion: moves expired collections to the trash, deletes trashed ones, and prunes log
-//! entries, tokens and expiry overrides.
+//! Periodic deletion: moves expired collections and projects to the trash, deletes trashed ones,
+//! and prunes log entries, tokens and expiry overrides.
 //!
 //! One call handles one small batch, so that other writes wait only briefly.
 
@@ -10,6 +10,7 @@ use crate::clock;
 use crate::db::rows;
 use crate::error::Result;
 use crate::garbage;
+use crate::project;
 use crate::schema::COLLECTIONS;
 use crate::store::transaction::Tx;
 
@@ -34,6 +35,8 @@ pub fn run_batch(tx: &Tx<'_>) -> Result<BatchResult> {
     let mut handled = 0;
     handled += trash_expired(tx)?;
     handled += delete_expired(tx)?;
+    handled += project::trash_expired(tx, BATCH_ROWS)?;
+    handled += project::delete_expired(tx, BATCH_ROWS)?;
     handled += prune(
         tx,
         "DELETE FROM logs WHERE id IN (SELECT id FROM logs WHERE created_at < ?1 ORDER BY id LIMIT ?2)",

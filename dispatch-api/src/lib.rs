@@ -11,6 +11,7 @@
 pub mod api;
 pub mod app;
 pub mod auth;
+pub mod backup;
 pub mod blocks;
 mod bootstrap;
 mod clock;
@@ -31,6 +32,7 @@ pub mod metrics;
 mod open_files;
 pub mod options;
 mod periodic_tasks;
+mod project;
 pub mod record;
 mod request_log;
 pub mod schema;
@@ -41,4 +43,7 @@ pub mod store;
 
 pub use emulation::Emulate;
 pub use options::{LogFormat, Options};
-pub use server::{EX_CONFIG, Server, StartError};
+pub use server::{Server, StartError};
+
+/// Exit status for errors that a person must correct (sysexits `EX_CONFIG`).
+pub const EX_CONFIG: u8 = 78;

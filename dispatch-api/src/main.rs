@@ -1,20 +1,24 @@
 //! `dispatch-api`: parses flags, starts the server, prints the ready line, waits for a signal,
-//! stops.
+//! stops. Or runs a command: `backup`, `restore`, `fsck`.
 
+use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
+use dispatch_api::backup::command;
 use dispatch_api::{EX_CONFIG, LogFormat, Options, Server};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
-    if std::env::args_os().skip(1).eq(["man"]) {
-        let page = clap_mangen::Man::new(Options::command());
-        return match page.render(&mut std::io::stdout().lock()) {
+    if let Some(written) = write_manual() {
+        return match written {
             Ok(()) => ExitCode::SUCCESS,
-            Err(_) => ExitCode::FAILURE,
+            Err(problem) => {
+                eprintln!("dispatch-api: cannot write the manual page: {problem}");
+                ExitCode::FAILURE
+            }
         };
     }
     let options = match Options::try_parse() {
@@ -28,6 +32,9 @@ fn main() -> ExitCode {
         }
     };
     start_logging(options.log_format);
+    if let Some(subcommand) = &options.maintenance {
+        return command::run(&options.state_dir, subcommand);
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -39,6 +46,22 @@ fn main() -> ExitCode {
         }
     };
     runtime.block_on(run(&options))
+}
+
+/// Prints the manual page for `man`, and writes all pages for `man --dir DIR`; `None` for anything
+/// else.
+fn write_manual() -> Option<std::io::Result<()>> {
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    match words.as_slice() {
+        [man] if man == "man" => {
+            Some(clap_mangen::Man::new(Options::command()).render(&mut std::io::stdout().lock()))
+        }
+        [man, flag, dir] if man == "man" && flag == "--dir" => Some(
+            std::fs::create_dir_all(dir)
+                .and_then(|()| clap_mangen::generate_to(Options::command(), dir)),
+        ),
+        _ => None,
+    }
 }
 
 async fn run(options: &Options) -> ExitCode {

@@ -7,15 +7,21 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 
+use crate::backup::command::Maintenance;
 use crate::emulation::Emulate;
 use crate::limits::MAX_BODY_BYTES;
 
 /// The embedded Arvados API server: container queue, collections and Keep blocks in one process.
 ///
-/// Prints one JSON line when it is ready. Exit status: 0 after SIGTERM or SIGINT, 78 for an error
-/// in the command line or the state directory, 1 for any other failure.
+/// Without a command it serves. Prints one JSON line when it is ready. Exit status: 0 after SIGTERM
+/// or SIGINT, 78 for an error in the command line or the state directory, 1 for any other failure.
 #[derive(Clone, Debug, Parser)]
-#[command(version, after_help = "`dispatch-api man` prints the manual page.")]
+#[command(
+    version,
+    disable_help_subcommand = true,
+    after_help = "`dispatch-api man` prints the manual page. `dispatch-api man --dir DIR` \
+                        writes it and those of the commands to DIR."
+)]
 pub struct Options {
     /// Directory of the database, the blocks, the certificate and the tokens
     #[arg(long, value_name = "DIR")]
@@ -90,6 +96,9 @@ pub struct Options {
     /// Format of the log on standard error
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
+
+    #[command(subcommand)]
+    pub maintenance: Option<Maintenance>,
 }
 
 /// Minimum of --max-request-memory: two blocks.

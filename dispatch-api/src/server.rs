@@ -12,6 +12,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
+use crate::EX_CONFIG;
 use crate::app::App;
 use crate::auth::attempt_token::{AttemptKey, AttemptTokenVerifier};
 use crate::blocks::signature::BlockSigner;
@@ -67,9 +68,6 @@ pub enum StartError {
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
 }
-
-/// Exit status for errors that a person must correct (sysexits `EX_CONFIG`).
-pub const EX_CONFIG: u8 = 78;
 
 impl StartError {
     pub fn exit_code(&self) -> u8 {

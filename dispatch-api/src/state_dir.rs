@@ -20,6 +20,12 @@ pub enum StateError {
         "{path} is damaged: {why}; restore it from a backup, or start with an empty --state-dir"
     )]
     Damaged { path: String, why: String },
+    #[error(
+        "{0} is a backup; `dispatch-api --state-dir NEW restore {0}` makes a state directory of it"
+    )]
+    IsBackup(String),
+    #[error("the restore into {0} has not ended; run it again")]
+    UnfinishedRestore(String),
     #[error("the cluster id {0:?} is not 5 characters out of a-z and 0-9")]
     BadClusterId(String),
     #[error(
@@ -31,6 +37,11 @@ pub enum StateError {
         requested: String,
     },
 }
+
+/// File that makes a directory a backup; see `backup`.
+pub const BACKUP_FILE: &str = "backup.json";
+/// File that a directory has until a backup is restored into it as a whole.
+pub const RESTORE_FILE: &str = "unfinished-restore";
 
 /// Ids and keys that the server generates at its first start.
 #[derive(Clone, Serialize, Deserialize)]
@@ -64,6 +75,17 @@ impl StateDir {
             .canonicalize()
             .map_err(|source| io_error(path, source))?;
         let lock = lock(&path)?;
+        for (file, refusal) in [
+            (
+                BACKUP_FILE,
+                StateError::IsBackup as fn(String) -> StateError,
+            ),
+            (RESTORE_FILE, StateError::UnfinishedRestore),
+        ] {
+            if path.join(file).exists() {
+                return Err(refusal(path.display().to_string()));
+            }
+        }
         let identity = load_or_create(&path, cluster_id)?;
         fail_points::fail_point("api.start.state-made");
         Ok(StateDir {
@@ -132,9 +154,9 @@ fn load_or_create(
     cluster_id: Option<&str>,
 ) -> Result<ServerIdentity, StateError> {
     let path = directory.join("server.json");
-    let text = match fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(missing) if missing.kind() == io::ErrorKind::NotFound => {
+    let identity = match read_identity(&path) {
+        Ok(identity) => identity,
+        Err(StateError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
             let identity = ServerIdentity {
                 cluster_id: cluster_id.unwrap_or("local").to_owned(),
                 port: 0,
@@ -145,13 +167,8 @@ fn load_or_create(
             save(directory, &identity)?;
             return Ok(identity);
         }
-        Err(source) => return Err(io_error(&path, source)),
+        Err(error) => return Err(error),
     };
-    let identity: ServerIdentity =
-        serde_json::from_str(&text).map_err(|problem| StateError::Damaged {
-            path: path.display().to_string(),
-            why: problem.to_string(),
-        })?;
     match cluster_id {
         Some(requested) if requested != identity.cluster_id => Err(StateError::ClusterMismatch {
             path: directory.display().to_string(),
@@ -160,6 +177,14 @@ fn load_or_create(
         }),
         _ => Ok(identity),
     }
+}
+
+pub fn read_identity(path: &Path) -> Result<ServerIdentity, StateError> {
+    let text = fs::read_to_string(path).map_err(|source| io_error(path, source))?;
+    serde_json::from_str(&text).map_err(|problem| StateError::Damaged {
+        path: path.display().to_string(),
+        why: problem.to_string(),
+    })
 }
 
 fn save(directory: &Path, identity: &ServerIdentity) -> Result<(), StateError> {

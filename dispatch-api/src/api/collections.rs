@@ -15,6 +15,7 @@ use crate::collection::content::ManifestContent;
 use crate::collection::replace_files::{Replacements, Sources};
 use crate::collection::store;
 use crate::container::image::is_pdh;
+use crate::db::trash;
 use crate::error::{ApiError, Result};
 use crate::limits::MAX_BODY_BYTES;
 use crate::record::Record;
@@ -54,7 +55,18 @@ fn untrash(call: &Call, uuid: &str) -> Result<Reply> {
     show(call, back)
 }
 
+/// Rejects what Arvados does and this server does not: nobody must believe that it was done.
+fn reject_replace_segments(call: &Call) -> Result<()> {
+    match call.params.get("replace_segments") {
+        Value::Null => Ok(()),
+        _ => Err(ApiError::invalid(
+            "replace_segments is not supported by this server; send the whole manifest_text",
+        )),
+    }
+}
+
 fn create(call: &Call) -> Result<Reply> {
+    reject_replace_segments(call)?;
     let mut attributes = call.params.attributes(&COLLECTIONS)?;
     let replacements = Replacements::parse(&call.params.get("replace_files"))?;
     // Until the collection is committed.
@@ -73,6 +85,7 @@ fn create(call: &Call) -> Result<Reply> {
 }
 
 fn update(call: &Call, uuid: &str) -> Result<Reply> {
+    reject_replace_segments(call)?;
     let mut attributes = call.params.attributes(&COLLECTIONS)?;
     let replacements = Replacements::parse(&call.params.get("replace_files"))?;
     let hold = call.app.blocks.hold();
@@ -82,7 +95,7 @@ fn update(call: &Call, uuid: &str) -> Result<Reply> {
         return show(call, updated.ok_or(ApiError::Busy)?);
     };
     for _ in 0..MAX_UPDATE_ROUNDS {
-        let old = readable(call, uuid)?;
+        let old = resource::get(call, &COLLECTIONS, uuid)?;
         let content = replace_files(call, &replacements, given.as_ref(), Some(&old), &hold)?;
         let based_on = replacements.use_current().then_some(&old);
         if let Some(updated) = write_update(call, uuid, &attributes, Some(content), based_on)? {
@@ -198,18 +211,7 @@ fn replace_files(
 }
 
 fn by_uuid(call: &Call, uuid: &str) -> Result<Reply> {
-    show(call, readable(call, uuid)?)
-}
-
-/// The collection, if the caller may read it, and in the trash only if that is asked for.
-fn readable(call: &Call, uuid: &str) -> Result<Record> {
-    let record = call.app.readers.read(|connection| {
-        permission::require_readable(connection, &COLLECTIONS, &call.caller, uuid)
-    })?;
-    if store::is_in_trash(&record, &clock::now()) && !call.params.flag("include_trash") {
-        return Err(ApiError::path_not_found());
-    }
-    Ok(record)
+    show(call, resource::get(call, &COLLECTIONS, uuid)?)
 }
 
 fn readable_by_pdh(call: &Call, pdh: &str, include_trash: bool) -> Result<Record> {
@@ -249,7 +251,7 @@ fn show(call: &Call, mut record: Record) -> Result<Reply> {
 
 /// Signs the manifest for the caller's token. Manifests of trashed collections stay unsigned.
 pub(super) fn sign(call: &Call, record: &mut Record) {
-    if store::is_in_trash(record, &clock::now()) {
+    if trash::is_trashed(record, &clock::now()) {
         return;
     }
     let Some(text) = record.some_text("manifest_text") else {

@@ -12,11 +12,12 @@ use serde_json::{Value, json};
 
 use super::call::{Call, Reply};
 use super::route::Route;
-use super::{collections, render, users};
+use super::{collections, render, resource, users};
 use crate::auth::permission;
 use crate::db::filter::Clause;
 use crate::db::list::{self, MAX_PAGE_SIZE, PageQuery};
 use crate::error::{ApiError, Result};
+use crate::project::BELOW_SQL;
 use crate::record::Record;
 use crate::schema::{
     COLLECTIONS, CONTAINER_REQUESTS, CONTAINERS, GROUPS, Resource, USERS, WORKFLOWS,
@@ -34,11 +35,6 @@ pub const ROUTES: &[Route] = &[
 
 /// The kinds of records that a project has, in the order of the listing.
 const KINDS: [&Resource; 4] = [&GROUPS, &CONTAINER_REQUESTS, &WORKFLOWS, &COLLECTIONS];
-
-/// The projects below one owner, and the owner itself. Placeholder: the owner.
-const BELOW_SQL: &str = "WITH RECURSIVE below(uuid) AS (VALUES (?) UNION \
-    SELECT groups.uuid FROM groups JOIN below ON groups.owner_uuid = below.uuid) \
-    SELECT uuid FROM below";
 
 fn contents(call: &Call, uuid: Option<&str>) -> Result<Reply> {
     let is_recursive = call.params.flag("recursive");
@@ -87,9 +83,7 @@ fn require_readable_owner(call: &Call, uuid: &str) -> Result<()> {
         Some(resource) if matches!(resource.table, "groups" | "users") => resource,
         _ => return Err(ApiError::path_not_found()),
     };
-    call.app.readers.read(|connection| {
-        permission::require_readable(connection, resource, &call.caller, uuid).map(drop)
-    })
+    resource::get(call, resource, uuid).map(drop)
 }
 
 /// A page of records of these kinds. `restrict` adds the condition that all of them must meet.
@@ -169,10 +163,11 @@ fn listing(
 fn conditions(call: &Call, resource: &'static Resource) -> Result<Clause> {
     let mut clause = Clause::default();
     clause.add_filters(resource, &own_filters(resource, call.params.get("filters")))?;
-    match resource.table {
-        "groups" => clause.and("group_class IN ('project', 'filter')", []),
-        "collections" if !call.params.flag("include_trash") => clause.and_not_in_trash(),
-        _ => {}
+    if resource.table == "groups" {
+        clause.and("group_class IN ('project', 'filter')", []);
+    }
+    if !call.params.flag("include_trash") {
+        clause.and_not_in_trash(resource);
     }
     Ok(clause)
 }

@@ -5,10 +5,12 @@ use super::resource;
 use super::route::Route;
 use crate::auth::permission;
 use crate::db::rows;
+use crate::db::trash;
 use crate::error::{ApiError, Result};
+use crate::project;
 use crate::record::Record;
 use crate::record::patch;
-use crate::schema::{COLLECTIONS, CONTAINER_REQUESTS, GROUPS, LINKS, WORKFLOWS};
+use crate::schema::{COLLECTIONS, CONTAINER_REQUESTS, GROUPS, WORKFLOWS};
 use crate::store::transaction::Tx;
 use crate::store::unique_name::make_name_unique;
 
@@ -26,6 +28,8 @@ pub const ROUTES: &[Route] = &[
     Route::new("DELETE", "groups/{}", |call, uuid| {
         show(call, delete(call, uuid)?)
     }),
+    Route::new("POST", "groups/{}/trash", move_to_trash),
+    Route::new("POST", "groups/{}/untrash", untrash),
 ];
 
 fn show(call: &Call, group: Record) -> Result<Reply> {
@@ -45,11 +49,30 @@ fn update(call: &Call, uuid: &str) -> Result<Record> {
             return Err(ApiError::invalid("Group class cannot be changed"));
         }
         check_no_loop(tx, &new)?;
+        if TRASH_ATTRIBUTES
+            .iter()
+            .any(|name| old.get(name) != new.get(name))
+        {
+            permission::require_manageable(tx.conn, &caller, &old)?;
+        }
+        normalise_trash(&tx.now, &old, &mut new)?;
         if unique {
             make_name_unique(tx, &GROUPS, &mut new)?;
         }
         tx.update(&GROUPS, &caller, &old, new)
     })
+}
+
+/// Attributes that only who manages a project may change.
+const TRASH_ATTRIBUTES: [&str; 3] = ["is_trashed", "trash_at", "delete_at"];
+
+/// Makes the attributes of the trash consistent, and rejects them for groups without a trash.
+fn normalise_trash(now: &str, old: &Record, new: &mut Record) -> Result<()> {
+    trash::normalise(now, old, new);
+    match new.some_text("trash_at").is_some() && new.text("group_class") != "project" {
+        true => Err(ApiError::invalid("Only a project can be in the trash")),
+        false => Ok(()),
+    }
 }
 
 /// Rejects the deletion of a group that owns records: nobody but an administrator would find them
@@ -79,25 +102,36 @@ fn check_no_loop(tx: &Tx<'_>, group: &Record) -> Result<()> {
     }
 }
 
+/// Moves a project to the trash. A group of another class is deleted at once, if it is empty.
 fn delete(call: &Call, uuid: &str) -> Result<Record> {
     let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
     call.app.write(move |tx| {
         let old = permission::require_readable(tx.conn, &GROUPS, &caller, &uuid)?;
+        if old.text("group_class") == "project" {
+            return project::trash(tx, &caller, &uuid);
+        }
         permission::require_manageable(tx.conn, &caller, &old)?;
         check_empty(tx, &uuid)?;
-        // What is shared through a group is shared no more without it.
-        let links = rows::find(
-            tx.conn,
-            &LINKS,
-            "head_uuid = ?1 OR tail_uuid = ?1",
-            &[&uuid],
-        )?;
-        for link in links {
-            tx.delete(&LINKS, &caller, &link)?;
-        }
-        tx.delete(&GROUPS, &caller, &old)?;
+        project::delete(tx, &caller, &old)?;
         Ok(old)
     })
+}
+
+fn move_to_trash(call: &Call, uuid: &str) -> Result<Reply> {
+    let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
+    let trashed = call
+        .app
+        .write(move |tx| project::trash(tx, &caller, &uuid))?;
+    show(call, trashed)
+}
+
+fn untrash(call: &Call, uuid: &str) -> Result<Reply> {
+    let unique = call.params.flag("ensure_unique_name");
+    let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
+    let back = call
+        .app
+        .write(move |tx| project::untrash(tx, &caller, &uuid, unique))?;
+    show(call, back)
 }
 
 fn create(call: &Call) -> Result<Record> {
@@ -113,6 +147,7 @@ fn create(call: &Call) -> Result<Record> {
         }
         tx.config.rules.check_name(group.text("name"))?;
         permission::set_owner(tx.conn, &caller, &mut group)?;
+        normalise_trash(&tx.now, &Record::new(), &mut group)?;
         if unique {
             make_name_unique(tx, &GROUPS, &mut group)?;
         }

@@ -1,5 +1,7 @@
 //! `/arvados/v1/links`: image names and permissions.
 
+use rusqlite::types::Value as SqlValue;
+
 use super::call::{Call, Reply};
 use super::resource;
 use super::route::Route;
@@ -7,7 +9,7 @@ use crate::auth::permission;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
 use crate::record::patch;
-use crate::schema::LINKS;
+use crate::schema::{self, LINKS};
 
 pub const ROUTES: &[Route] = &[
     Route::new("GET", "links", |call, _| {
@@ -23,7 +25,20 @@ pub const ROUTES: &[Route] = &[
     Route::new("DELETE", "links/{}", |call, uuid| {
         show(call, delete(call, uuid)?)
     }),
+    Route::new("GET", "permissions/{}", permissions),
 ];
+
+/// The permission links on a record, for who may manage it.
+fn permissions(call: &Call, uuid: &str) -> Result<Reply> {
+    let resource = schema::by_uuid(uuid).ok_or_else(ApiError::path_not_found)?;
+    resource::list_where(call, &LINKS, |connection, clause| {
+        let record = permission::require_readable(connection, resource, &call.caller, uuid)?;
+        permission::require_manageable(connection, &call.caller, &record)?;
+        let head = SqlValue::Text(uuid.to_owned());
+        clause.and("link_class = 'permission' AND head_uuid = ?", [head]);
+        Ok(())
+    })
+}
 
 fn show(call: &Call, link: Record) -> Result<Reply> {
     resource::show(call, &LINKS, &link)

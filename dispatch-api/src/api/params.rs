@@ -25,7 +25,7 @@ const JSON_PARAMETERS: [&str; 11] = [
 ];
 
 /// Parameters that are never attributes of a record.
-const RESERVED_PARAMETERS: [&str; 19] = [
+const RESERVED_PARAMETERS: [&str; 20] = [
     "filters",
     "order",
     "select",
@@ -38,6 +38,7 @@ const RESERVED_PARAMETERS: [&str; 19] = [
     "include_old_versions",
     "ensure_unique_name",
     "replace_files",
+    "replace_segments",
     "api_token",
     "_method",
     "reader_tokens",

@@ -65,7 +65,6 @@ fn all_attributes(
         "users" => user_extras(&record),
         // As in Arvados, always present although the value is never shown.
         "container_requests" => vec![("runtime_token", json!(""))],
-        "groups" => vec![("is_trashed", json!(false))],
         _ => vec![],
     };
     let etag = record.etag();

@@ -1,13 +1,16 @@
 //! Requests that every resource has: list, get, and the response with one record.
 
+use rusqlite::Connection;
 use rusqlite::types::Value as SqlValue;
 use serde_json::{Value, json};
 
 use super::call::{Call, Reply};
 use super::render;
 use crate::auth::permission;
+use crate::clock;
 use crate::db::filter::Clause;
 use crate::db::list::{self, PageQuery};
+use crate::db::trash::{self, IN_PROJECTS};
 use crate::error::{ApiError, Result};
 use crate::record::Record;
 use crate::schema::{Attr, Resource};
@@ -19,24 +22,43 @@ pub fn list(
     finish: impl Fn(&mut Record),
 ) -> Result<Reply> {
     let params = &call.params;
+    page(call, resource, finish, |connection, clause| {
+        if !params.flag("include_trash") {
+            clause.and_not_in_trash(resource);
+        }
+        // Tokens are listed only to their owner and the system user, not to every administrator.
+        if resource.table == "api_client_authorizations"
+            && call.caller.user_uuid != call.app.config.system_user()
+        {
+            let me = SqlValue::Text(call.caller.user_uuid.clone());
+            clause.and("owner_uuid = ?", [me]);
+        }
+        permission::restrict_to_readable(connection, resource, &call.caller, clause)
+    })
+}
+
+/// A list of the records that meet a condition of the route. It says who may read them.
+pub fn list_where(
+    call: &Call,
+    resource: &'static Resource,
+    restrict: impl Fn(&Connection, &mut Clause) -> Result<()>,
+) -> Result<Reply> {
+    page(call, resource, |_| (), restrict)
+}
+
+fn page(
+    call: &Call,
+    resource: &'static Resource,
+    finish: impl Fn(&mut Record),
+    restrict: impl Fn(&Connection, &mut Clause) -> Result<()>,
+) -> Result<Reply> {
+    let params = &call.params;
     let page = PageQuery::parse(resource, |name| params.get(name))?;
     let mut clause = Clause::default();
     clause.add_filters(resource, &params.get("filters"))?;
     clause.add_where(resource, &params.get("where"))?;
-    if resource.table == "collections" && !params.flag("include_trash") {
-        clause.and_not_in_trash();
-    }
-    // Tokens are listed only to their owner and the system user, not to every administrator.
-    if resource.table == "api_client_authorizations"
-        && call.caller.user_uuid != call.app.config.system_user()
-    {
-        clause.and(
-            "owner_uuid = ?",
-            [SqlValue::Text(call.caller.user_uuid.clone())],
-        );
-    }
     let found = call.app.readers.read(|connection| {
-        permission::restrict_to_readable(connection, resource, &call.caller, &mut clause)?;
+        restrict(connection, &mut clause)?;
         list::fetch_page(connection, resource, &clause, &page)
     })?;
     let items: Vec<Value> = found
@@ -62,11 +84,17 @@ pub fn list(
     Ok(body.into())
 }
 
-/// `GET /arvados/v1/RESOURCE/UUID`.
+/// `GET /arvados/v1/RESOURCE/UUID`: the record, if the caller may read it, and in the trash only if
+/// that is asked for.
 pub fn get(call: &Call, resource: &'static Resource, uuid: &str) -> Result<Record> {
-    call.app
-        .readers
-        .read(|connection| permission::require_readable(connection, resource, &call.caller, uuid))
+    let with_trash = call.params.flag("include_trash") || !IN_PROJECTS.contains(&resource.table);
+    call.app.readers.read(|connection| {
+        let found = permission::require_readable(connection, resource, &call.caller, uuid)?;
+        match !with_trash && trash::is_in_trash(connection, &found, &clock::now())? {
+            true => Err(ApiError::path_not_found()),
+            false => Ok(found),
+        }
+    })
 }
 
 /// The response with one record, limited to the selected attributes.

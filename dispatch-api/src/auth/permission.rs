@@ -5,8 +5,10 @@ use rusqlite::types::Value as SqlValue;
 
 use super::identity::Identity;
 use super::reach::{Level, Reach};
+use crate::clock;
 use crate::db::filter::Clause;
 use crate::db::rows;
+use crate::db::trash;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
 use crate::schema::{self, Resource};
@@ -152,8 +154,20 @@ pub fn set_owner(connection: &Connection, caller: &Identity, record: &mut Record
     if !may_own(connection, caller, &owner)? {
         return Err(ApiError::denied());
     }
+    reject_trash(connection, &owner)?;
     record.set("owner_uuid", owner);
     Ok(())
+}
+
+/// Rejects a project in the trash as an owner: nobody would see what is put there, and it would be
+/// deleted with the project.
+fn reject_trash(connection: &Connection, owner: &str) -> Result<()> {
+    match trash::is_owner_in_trash(connection, owner, &clock::now())? {
+        true => Err(ApiError::invalid(format!(
+            "Owner uuid {owner} is a project in the trash"
+        ))),
+        false => Ok(()),
+    }
 }
 
 fn may(connection: &Connection, caller: &Identity, level: Level, record: &Record) -> Result<bool> {
@@ -215,7 +229,7 @@ pub fn require_owners(
             return Err(ApiError::denied());
         }
     }
-    Ok(())
+    reject_trash(connection, new.text("owner_uuid"))
 }
 
 /// Rejects a caller who may not create, change or delete this link. A permission link needs

@@ -3,6 +3,7 @@
 pub mod signature;
 pub mod store;
 pub mod sweep;
+pub mod verify;
 
 /// The only storage class; all blocks have it.
 pub const STORAGE_CLASS: &str = "default";

@@ -28,15 +28,21 @@ pub struct BlockStore {
 }
 
 impl BlockStore {
-    pub fn open(root: PathBuf) -> io::Result<Self> {
-        let store = BlockStore {
+    /// The store of a directory that another process may use: only for reading.
+    pub fn for_reading(root: PathBuf) -> Self {
+        BlockStore {
             corrupt_dir: root.join("corrupt"),
             incoming_dir: root.join("incoming"),
             root,
             removal: RwLock::default(),
             sweep: Mutex::default(),
             named: Mutex::default(),
-        };
+        }
+    }
+
+    /// The store of this process alone.
+    pub fn open(root: PathBuf) -> io::Result<Self> {
+        let store = Self::for_reading(root);
         fs::create_dir_all(&store.corrupt_dir)?;
         fs::create_dir_all(&store.incoming_dir)?;
         // Partial files of a killed server.
@@ -46,7 +52,7 @@ impl BlockStore {
         Ok(store)
     }
 
-    pub(super) fn root(&self) -> &Path {
+    pub fn root(&self) -> &Path {
         &self.root
     }
 
@@ -141,13 +147,13 @@ impl BlockStore {
             Err(source) => return Err(store_error(path, source)),
         };
         let (found, size) = digest(&mut file).map_err(|source| store_error(path, source))?;
-        if found == name {
+        if found.to_string() == name {
             return Ok(Some(size));
         }
         let aside = self
             .corrupt_dir
             .join(format!("{name}.{:08x}", fastrand::u32(..)));
-        error!(block = name, found, moved_to = %aside.display(),
+        error!(block = name, %found, moved_to = %aside.display(),
                "a block on disk does not match its hash: it was damaged after it was stored");
         if let Err(failed) = fs::rename(path, &aside) {
             warn!(block = name, error = %failed, "cannot move the damaged block to the corrupt directory");
@@ -156,14 +162,14 @@ impl BlockStore {
     }
 }
 
-fn digest(file: &mut File) -> io::Result<(String, u64)> {
+pub(super) fn digest(file: &mut File) -> io::Result<(BlockHash, u64)> {
     let mut hasher = Md5::new();
     let mut piece = vec![0u8; READ_BUFFER_BYTES];
     let mut size = 0;
     loop {
         let count = file.read(&mut piece)?;
         if count == 0 {
-            return Ok((data_encoding::HEXLOWER.encode(&hasher.finalize()), size));
+            return Ok((BlockHash::from_digest(hasher), size));
         }
         hasher.update(&piece[..count]);
         size += count as u64;

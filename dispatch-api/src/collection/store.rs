@@ -1,27 +1,18 @@
 //! Creates, updates and finds collections inside a transaction.
 
-use std::time::Duration;
-
 use rusqlite::Connection;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::content::ManifestContent;
 use crate::auth::{Caller, permission};
-use crate::clock;
 use crate::db::rows;
+use crate::db::trash;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
 use crate::record::patch;
 use crate::schema::COLLECTIONS;
 use crate::store::transaction::Tx;
 use crate::store::unique_name::make_name_unique;
-
-/// Time that a collection stays in the trash: two weeks.
-pub const TRASH_LIFETIME: Duration = Duration::from_secs(14 * 24 * 3600);
-
-pub fn is_in_trash(collection: &Record, now: &str) -> bool {
-    collection.bool("is_trashed") || collection.some_text("trash_at").is_some_and(|at| at <= now)
-}
 
 /// Creates a collection from a client's attributes and content.
 pub fn create(
@@ -35,7 +26,7 @@ pub fn create(
     let mut collection = patch::apply(&COLLECTIONS, &Record::new(), attributes, &[])?;
     permission::set_owner(tx.conn, caller, &mut collection)?;
     set_content(&mut collection, content);
-    normalise_trash(tx, &Record::new(), &mut collection);
+    trash::normalise(&tx.now, &Record::new(), &mut collection);
     insert(tx, caller, collection, unique_name)
 }
 
@@ -80,7 +71,7 @@ pub fn update(
     options: UpdateOptions<'_>,
 ) -> Result<Record> {
     let old = permission::require_readable(tx.conn, &COLLECTIONS, caller, uuid)?;
-    if is_in_trash(&old, &tx.now) && !options.include_trash {
+    if trash::is_in_trash(tx.conn, &old, &tx.now)? && !options.include_trash {
         return Err(ApiError::path_not_found());
     }
     permission::require_writable(tx.conn, caller, &old)?;
@@ -94,7 +85,7 @@ pub fn update(
         Some(content) => set_content(&mut new, content),
         None => restore_derived(&old, &mut new),
     }
-    normalise_trash(tx, &old, &mut new);
+    trash::normalise(&tx.now, &old, &mut new);
     if options.unique_name {
         make_name_unique(tx, &COLLECTIONS, &mut new)?;
     }
@@ -123,19 +114,14 @@ pub fn replace_content(
 pub fn trash(tx: &Tx<'_>, caller: &Caller, uuid: &str) -> Result<Record> {
     let old = permission::require_readable(tx.conn, &COLLECTIONS, caller, uuid)?;
     permission::require_writable(tx.conn, caller, &old)?;
-    let mut new = old.clone().with("is_trashed", true);
-    normalise_trash(tx, &old, &mut new);
+    let new = trash::trashed(&old, &tx.now);
     tx.update(&COLLECTIONS, caller, &old, new)
 }
 
 pub fn untrash(tx: &Tx<'_>, caller: &Caller, uuid: &str, unique_name: bool) -> Result<Record> {
     let old = permission::require_readable(tx.conn, &COLLECTIONS, caller, uuid)?;
     permission::require_writable(tx.conn, caller, &old)?;
-    let mut new = old
-        .clone()
-        .with("is_trashed", false)
-        .with("trash_at", Value::Null)
-        .with("delete_at", Value::Null);
+    let mut new = trash::restored(&old);
     if unique_name {
         make_name_unique(tx, &COLLECTIONS, &mut new)?;
     }
@@ -165,36 +151,6 @@ fn restore_derived(old: &Record, new: &mut Record) {
     }
 }
 
-/// Makes `is_trashed`, `trash_at` and `delete_at` consistent, whichever of them was given.
-fn normalise_trash(tx: &Tx<'_>, old: &Record, new: &mut Record) {
-    let changed = |name: &str| old.get(name) != new.get(name);
-    let now = tx.now.as_str();
-    if new.bool("is_trashed") && new.some_text("trash_at").is_none_or(|at| at > now) {
-        new.set("trash_at", now);
-    } else if changed("is_trashed") && !new.bool("is_trashed") && !changed("trash_at") {
-        new.set("trash_at", Value::Null)
-            .set("delete_at", Value::Null);
-    }
-    match new.some_text("trash_at").map(str::to_owned) {
-        None => {
-            new.set("is_trashed", false).set("delete_at", Value::Null);
-        }
-        Some(at) => {
-            let trashed = at.as_str() <= now;
-            new.set("is_trashed", trashed);
-            if new
-                .some_text("delete_at")
-                .is_none_or(|delete| delete < at.as_str())
-            {
-                let delete = clock::parse(&at)
-                    .and_then(|at| at.checked_add(TRASH_LIFETIME).ok())
-                    .map(clock::stamp);
-                new.set("delete_at", json!(delete));
-            }
-        }
-    }
-}
-
 /// A collection with this content that the caller may read.
 pub fn find_by_pdh(
     connection: &Connection,
@@ -208,7 +164,7 @@ pub fn find_by_pdh(
         [rusqlite::types::Value::Text(pdh.to_owned())],
     );
     if !include_trash {
-        clause.and_not_in_trash();
+        clause.and_not_in_trash(&COLLECTIONS);
     }
     permission::restrict_to_readable(connection, &COLLECTIONS, caller, &mut clause)?;
     let values: Vec<&dyn rusqlite::ToSql> = clause

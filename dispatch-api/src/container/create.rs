@@ -6,6 +6,7 @@ use crate::auth::{Caller, permission};
 use crate::collection::store;
 use crate::container::{constraints, image, mounts, reuse};
 use crate::db::rows;
+use crate::db::trash;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
 use crate::schema::{COLLECTIONS, CONTAINERS, TOKENS};
@@ -181,11 +182,12 @@ fn resolve_collection(
     uuid: &str,
     expected: Option<&str>,
 ) -> Result<String> {
-    let collection = permission::find_readable(tx.conn, &COLLECTIONS, caller, uuid)?
-        .filter(|collection| !store::is_in_trash(collection, &tx.now))
-        .ok_or_else(|| {
-            ApiError::invalid(format!("cannot mount collection \"{uuid}\": not found"))
-        })?;
+    let not_found = || ApiError::invalid(format!("cannot mount collection \"{uuid}\": not found"));
+    let collection =
+        permission::find_readable(tx.conn, &COLLECTIONS, caller, uuid)?.ok_or_else(not_found)?;
+    if trash::is_in_trash(tx.conn, &collection, &tx.now)? {
+        return Err(not_found());
+    }
     let pdh = collection.text("portable_data_hash");
     match expected {
         Some(expected) if expected != pdh => Err(ApiError::invalid(format!(

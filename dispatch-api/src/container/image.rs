@@ -3,6 +3,7 @@
 use crate::auth::{Caller, permission};
 use crate::collection::store;
 use crate::db::rows;
+use crate::db::trash;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
 use crate::schema::{COLLECTIONS, LINKS, USERS};
@@ -72,10 +73,12 @@ fn pdh_of_link(tx: &Tx<'_>, caller: &Caller, link: &Record) -> Result<Option<Str
     if is_pdh(head) {
         return Ok(store::find_by_pdh(tx.conn, caller, head, false)?.map(|_| head.to_owned()));
     }
-    let found = permission::find_readable(tx.conn, &COLLECTIONS, caller, head)?;
-    Ok(found
-        .filter(|collection| !store::is_in_trash(collection, &tx.now))
-        .map(|collection| collection.text("portable_data_hash").to_owned()))
+    match permission::find_readable(tx.conn, &COLLECTIONS, caller, head)? {
+        Some(found) if !trash::is_in_trash(tx.conn, &found, &tx.now)? => {
+            Ok(Some(found.text("portable_data_hash").to_owned()))
+        }
+        _ => Ok(None),
+    }
 }
 
 pub fn is_pdh(text: &str) -> bool {

@@ -10,6 +10,7 @@ const LAYOUT_MIGRATIONS: &[&str] = &[
     include_str!("0001_first.sql"),
     include_str!("0002_container_tokens.sql"),
     include_str!("0003_workflows.sql"),
+    include_str!("0004_trash_of_projects.sql"),
 ];
 
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +30,8 @@ pub enum MigrateError {
     },
 }
 
-pub fn upgrade(connection: &mut Connection, path: &Path) -> Result<(), MigrateError> {
+/// The number of applied layouts. Fails for the database of a newer program.
+pub fn check_layout(connection: &Connection, path: &Path) -> Result<i64, MigrateError> {
     let found: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     let known = LAYOUT_MIGRATIONS.len() as i64;
     if found > known {
@@ -39,6 +41,11 @@ pub fn upgrade(connection: &mut Connection, path: &Path) -> Result<(), MigrateEr
             known,
         });
     }
+    Ok(found)
+}
+
+pub fn upgrade(connection: &mut Connection, path: &Path) -> Result<(), MigrateError> {
+    let found = check_layout(connection, path)?;
     for (layout, version) in LAYOUT_MIGRATIONS.iter().zip(1i64..).skip(found as usize) {
         let step = connection.transaction()?;
         step.execute_batch(layout)?;

@@ -5,13 +5,18 @@ pub mod list;
 mod migrate;
 pub mod readers;
 pub mod rows;
+pub mod trash;
 
 use std::path::Path;
+use std::time::Duration;
 
 use host_state::file;
 use rusqlite::Connection;
 
-pub use migrate::MigrateError;
+pub use migrate::{MigrateError, check_layout};
+
+/// Time that a connection waits for another process's lock.
+pub const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Opens the write connection, and creates or upgrades the database.
 pub fn open(path: &Path) -> Result<Connection, MigrateError> {
@@ -41,7 +46,7 @@ fn make_private(path: &Path) -> std::io::Result<()> {
 
 /// Settings of every connection. As in Arvados, `like` is case-sensitive.
 fn tune(connection: &Connection) -> rusqlite::Result<()> {
-    connection.busy_timeout(std::time::Duration::from_secs(10))?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.pragma_update(None, "case_sensitive_like", true)?;
     connection.pragma_update(None, "cache_size", -16_384)?;
     connection.set_prepared_statement_cache_capacity(256);

@@ -37,6 +37,8 @@ const AUTHORITY_FILE: &str = "authority.pem";
 const TRUSTED_FILE: &str = "certificate.pem";
 /// File with the key and the certificate of the server.
 const SERVER_FILE: &str = "server.pem";
+/// All of them.
+pub const FILES: &[&str] = &[AUTHORITY_FILE, TRUSTED_FILE, SERVER_FILE];
 /// The server's certificate is valid from the day that it was this time ago.
 const MAX_CLOCK_DIFFERENCE: SignedDuration = SignedDuration::from_hours(1);
 /// Validity of the server's certificate; some clients refuse more than 398 days.

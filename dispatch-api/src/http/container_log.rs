@@ -14,8 +14,8 @@ use crate::api::params::{self, Params};
 use crate::app::{self, App};
 use crate::auth::permission;
 use crate::clock;
-use crate::collection::store;
 use crate::db::rows;
+use crate::db::trash;
 use crate::error::{ApiError, Result};
 use crate::gateway::proxy::{self, ProxyRequest};
 use crate::gateway::saved_log::{self, ALLOWED_METHODS, SavedLog};
@@ -218,7 +218,7 @@ fn find(app: &App, log_request: &LogRequest) -> Result<LogSource> {
         Ok((current, log))
     })?;
     let log = log
-        .filter(|log| !store::is_in_trash(log, &clock::now()))
+        .filter(|log| !trash::is_trashed(log, &clock::now()))
         .unwrap_or_default();
     Ok(LogSource {
         tunnel: current.and_then(|container| tunnel_of(app, &container)),

@@ -69,6 +69,9 @@ pub static GROUPS: Resource = Resource {
         Attr::text("description").null(),
         Attr::text("group_class"),
         Attr::object("properties").queryable(),
+        Attr::bool("is_trashed"),
+        Attr::time("trash_at").null(),
+        Attr::time("delete_at").null(),
         Attr::int("row_version").hidden(),
     ],
 };

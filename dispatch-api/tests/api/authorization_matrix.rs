@@ -129,6 +129,8 @@ const ROWS: &[(&str, &str, &str)] = &[
     ("GET links/{}", "grant to the reader", "+-+-+++fff"),
     ("PUT links/{}", "grant to the reader", "+-f-+++fff"),
     ("DELETE links/{}", "grant to the reader", "+-f-+++fff"),
+    ("GET permissions/{}", "own", "+---+++fff"),
+    ("GET permissions/{}", "shared", "+-ff+++fff"),
     ("GET groups", "", "+++++++fff"),
     ("POST groups", "own", "+++++++fff"),
     ("POST groups", "shared", "+ff++++fff"),
@@ -138,6 +140,10 @@ const ROWS: &[(&str, &str, &str)] = &[
     ("PUT groups/{}", "shared", "+-f++++fff"),
     ("DELETE groups/{}", "own", "+---+++fff"),
     ("DELETE groups/{}", "shared", "+-ff+++fff"),
+    ("POST groups/{}/trash", "own", "+---+++fff"),
+    ("POST groups/{}/trash", "shared", "+-ff+++fff"),
+    ("POST groups/{}/untrash", "own", "+---+++fff"),
+    ("POST groups/{}/untrash", "shared", "+-ff+++fff"),
     ("GET groups/contents", "", "+++++++fff"),
     ("GET groups/{}/contents", "own", "+---+++fff"),
     ("GET groups/{}/contents", "shared", "+-+++++fff"),
@@ -281,10 +287,10 @@ impl World {
                 let body = json!({"owner_uuid": place, "is_trashed": is_trashed});
                 create(owner, resource, body).await
             }
-            ("groups", _) => {
+            ("groups" | "permissions", _) => {
                 let body = json!({"group":
                     {"name": name(), "group_class": "project", "owner_uuid": place}});
-                create(owner, resource, body).await
+                create(owner, "groups", body).await
             }
             ("workflows", _) => create(owner, resource, json!({"owner_uuid": place})).await,
             ("container_requests", _) => {

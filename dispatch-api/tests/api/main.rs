@@ -2,6 +2,8 @@
 
 mod attempt_tokens;
 mod authorization_matrix;
+mod backup;
+mod backup_kills;
 mod block_signatures;
 mod blocks;
 mod browser;
@@ -11,6 +13,7 @@ mod container_requests;
 mod container_tokens;
 mod containers;
 mod contents;
+mod discovery;
 mod emulation;
 mod events;
 mod fixture;
@@ -19,7 +22,9 @@ mod garbage;
 mod garbage_beside_jobs;
 mod gateway;
 mod listing;
+mod old_states;
 mod processes;
+mod project_trash;
 mod replace_files;
 mod retries;
 mod takeovers;

@@ -142,3 +142,18 @@ async fn no_change_is_lost_to_another_at_the_same_time() {
     let collection = user.get(&path).await.ok();
     assert_eq!(collection["file_count"], 9, "{collection}");
 }
+
+/// Arvados has it since 3.2, and nobody must believe that it was done.
+#[tokio::test(flavor = "multi_thread")]
+async fn replace_segments_is_refused() {
+    let fixture = Fixture::new().await;
+    let user = fixture.plain_user("plain").await;
+    let collection = with_foo(&user).await;
+    let path = path_of(&collection);
+    let segments = json!({"replace_segments": {"a+1 0 1": "b+1 0 1"}});
+    user.put(&path, segments.clone()).await.error_of(422);
+    user.post("collections", segments).await.error_of(422);
+    let query = format!("{path}?replace_segments=%7B%7D");
+    user.put(&query, json!({})).await.error_of(422);
+    assert_eq!(user.get(&path).await.ok()["portable_data_hash"], PDH);
+}

@@ -62,13 +62,13 @@ async fn what_no_workflow_can_have_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_project_with_a_workflow_is_not_empty() {
+async fn a_role_with_a_workflow_is_not_empty() {
     let fixture = Fixture::new().await;
     let user = fixture.plain_user("plain").await;
-    let group = json!({"group": {"name": "project", "group_class": "project"}});
-    let project = user.post("groups", group).await.ok()["uuid"].clone();
-    register(&user, json!({ "owner_uuid": project })).await;
-    let path = format!("groups/{}", project.as_str().unwrap());
+    let group = json!({"group": {"name": "role", "group_class": "role"}});
+    let role = user.post("groups", group).await.ok()["uuid"].clone();
+    register(&user, json!({ "owner_uuid": role })).await;
+    let path = format!("groups/{}", role.as_str().unwrap());
     let refused = user.delete(&path).await.error_of(422);
     assert!(refused.contains("workflows"), "{refused}");
 }

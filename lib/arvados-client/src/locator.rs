@@ -21,7 +21,7 @@ impl BlockHash {
     }
 
     /// The hash from a finished digest.
-    pub(crate) fn from_digest(digest: Md5) -> Self {
+    pub fn from_digest(digest: Md5) -> Self {
         Self(digest.finalize().into())
     }
 

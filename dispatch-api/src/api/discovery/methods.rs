@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::api::bulk;
+use crate::db::trash::IN_PROJECTS;
 use crate::emulation::Rules;
 use crate::schema::{GROUPS, Resource};
 
@@ -46,7 +47,10 @@ const USER_EXTRAS: &[ExtraMethod] = &[
 const GROUP_EXTRAS: &[ExtraMethod] = &[
     ("contents", "GET", "groups/contents"),
     ("shared", "GET", "groups/shared"),
+    ("trash", "POST", "groups/{uuid}/trash"),
+    ("untrash", "POST", "groups/{uuid}/untrash"),
 ];
+const LINK_EXTRAS: &[ExtraMethod] = &[("get_permissions", "GET", "permissions/{uuid}")];
 const KEEP_EXTRAS: &[ExtraMethod] = &[("accessible", "GET", "keep_services/accessible")];
 
 fn extras(resource: &Resource) -> &'static [ExtraMethod] {
@@ -57,6 +61,7 @@ fn extras(resource: &Resource) -> &'static [ExtraMethod] {
         "api_client_authorizations" => TOKEN_EXTRAS,
         "logs" => LOG_EXTRAS,
         "groups" => GROUP_EXTRAS,
+        "links" => LINK_EXTRAS,
         "users" => USER_EXTRAS,
         "keep_services" => KEEP_EXTRAS,
         _ => &[],
@@ -132,6 +137,7 @@ pub fn resource_methods(resource: &Resource, rules: &Rules) -> Value {
         }
         let parameters = match *name {
             "contents" | "shared" => contents_parameters(resource),
+            "get_permissions" => list_parameters(resource),
             _ => vec![("select", select())],
         };
         methods.insert(
@@ -139,7 +145,18 @@ pub fn resource_methods(resource: &Resource, rules: &Rules) -> Value {
             method(resource, name, verb, path, &parameters),
         );
     }
+    methods.retain(|_, method| has_route(method));
     Value::Object(methods)
+}
+
+/// Whether the server answers this method. No kind of record has all of the usual ones.
+fn has_route(method: &Value) -> bool {
+    let path = method["path"]
+        .as_str()
+        .unwrap_or("")
+        .replace("{uuid}", "{}");
+    let mut routes = super::super::routes();
+    routes.any(|route| method["httpMethod"] == route.method && path == route.path)
 }
 
 fn method(
@@ -166,7 +183,7 @@ fn method(
     for (name, parameter) in more {
         parameters.insert((*name).into(), parameter.clone());
     }
-    if resource.table == "collections" && matches!(name, "get" | "list") {
+    if IN_PROJECTS.contains(&resource.table) && matches!(name, "get" | "list") {
         parameters.insert(
             "include_trash".into(),
             flag("Show what is in the trash too."),
@@ -176,7 +193,7 @@ fn method(
         let what = "Paths of the collection, and what takes the place of each.";
         parameters.insert("replace_files".into(), object(what));
     }
-    let returns = if name == "list" || name == "accessible" {
+    let returns = if matches!(name, "list" | "accessible" | "get_permissions") {
         format!("{}List", resource.class)
     } else {
         resource.class.to_owned()

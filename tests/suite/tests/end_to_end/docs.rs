@@ -122,8 +122,7 @@ fn manual(program: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
     let mut command = Command::new(binary(program));
     command.arg("man");
-    let has_pages_of_commands = !["crunch-run", "dispatch-api"].contains(&program);
-    if has_pages_of_commands {
+    if program != "crunch-run" {
         command.arg("--dir").arg(dir.path());
     }
     let output = command.output().unwrap();

@@ -3,11 +3,14 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::path::Path;
+use std::process::Command;
 
 use suite_tests::STEP_TIMEOUT;
+use suite_tests::program::binary;
 use suite_tests::stack::wait_for;
 
-use crate::up::Up;
+use crate::up::{SmallDisk, Up};
 
 #[test]
 fn results_wait_for_room_and_everyone_says_so() {
@@ -103,6 +106,38 @@ fn results_wait_for_room_and_everyone_says_so() {
         !String::from_utf8_lossy(&listed.stderr).contains(&told),
         "{listed:?}"
     );
+}
+
+#[test]
+fn a_backup_that_finds_no_room_leaves_the_one_before() {
+    let up = Up::start();
+    let disk = up.dir.path().join("disk");
+    let _disk = SmallDisk::mount(disk.clone(), 8);
+    let target = disk.join("backup");
+    let run = |state: &Path, words: &[&str]| {
+        let mut command = Command::new(binary("dispatch-api"));
+        let command = command.arg("--state-dir").arg(state).args(words);
+        let output = command.output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        (output.status.code(), said)
+    };
+    let state = up.dir.path().join("state/api");
+    let backup = ["backup", target.to_str().unwrap()];
+    let put = |name: &str, bytes: usize| {
+        let path = up.dir.path().join(name);
+        let content: Vec<u8> = (0..bytes).map(|_| fastrand::u8(..)).collect();
+        std::fs::write(&path, content).unwrap();
+        up.ok(&["put", path.to_str().unwrap()]);
+    };
+    put("small", 100_000);
+    assert_eq!(run(&state, &backup).0, Some(0));
+    put("large", 20_000_000);
+    let (code, said) = run(&state, &backup);
+    assert!(code == Some(1) && said.contains("is full"), "{said}");
+    assert_eq!(run(&target, &["fsck"]).0, Some(0));
+    // What the failed one copied is used by the next one, and does not disturb a restore.
+    let restored = up.dir.path().join("restored");
+    assert_eq!(run(&restored, &["restore", backup[1]]).0, Some(0));
 }
 
 /// Nobody could make room without it.

@@ -236,11 +236,17 @@ async fn a_server_that_is_killed_in_its_first_start_comes_up() {
 /// there; the attack on removal kills dispatch-local at it: `security::deletion`. At the second, a
 /// dispatcher has done nothing yet. No container runs at the others: the tests of `dispatch-api`
 /// kill it there.
-const POINTS_WITHOUT_ROUND: [&str; 4] = [
+const POINTS_WITHOUT_ROUND: [&str; 10] = [
     "trash.removing",
     "dispatcher.started",
     "api.garbage.marked",
     "api.garbage.removed",
+    "api.backup.database-copied",
+    "api.backup.before-rename",
+    "api.backup.after-rename",
+    "api.restore.begun",
+    "api.restore.files-copied",
+    "api.restore.before-end",
 ];
 
 /// Every fail point must be part of a round.

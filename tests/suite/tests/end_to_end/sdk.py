@@ -52,3 +52,11 @@ contents = api.groups().contents(uuid=request["owner_uuid"], filters=[
     ["uuid", "is_a", "arvados#workflow"]]).execute()
 assert [item["uuid"] for item in contents["items"]] == [workflow["uuid"]], contents
 assert api.virtual_machines().list().execute()["items"] == []
+
+project = api.groups().create(body={"group": {"name": "p", "group_class": "project"}}).execute()
+api.workflows().update(uuid=workflow["uuid"], body={"workflow": {"owner_uuid": project["uuid"]}}).execute()
+api.groups().trash(uuid=project["uuid"]).execute()
+assert api.workflows().list(filters=[["uuid", "=", workflow["uuid"]]]).execute()["items"] == []
+api.groups().untrash(uuid=project["uuid"]).execute()
+assert api.workflows().get(uuid=workflow["uuid"]).execute()["name"] == "sort"
+assert api.links().get_permissions(uuid=project["uuid"]).execute()["items"] == []

@@ -22,7 +22,7 @@ pub struct Up {
 pub struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    fn mount(dir: PathBuf, mebibytes: u64) -> Self {
+    pub fn mount(dir: PathBuf, mebibytes: u64) -> Self {
         std::fs::create_dir(&dir).unwrap();
         let size = format!("size={mebibytes}m");
         let mounted = Command::new("mount")

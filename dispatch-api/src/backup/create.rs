@@ -1,0 +1,162 @@
+//! `backup`: copies what has changed since the last backup into it.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::path::Path;
+
+use arvados_client::keep::BlockHash;
+use fail_points::fail_point;
+use host_state::file;
+use serde::Serialize;
+
+use super::copy_blocks::{self, Damage};
+use super::error::{BackupError, Result};
+use super::files::{BACKUP_FILE, BackupNote, Files};
+use super::snapshot::{self, DamageReport};
+use crate::blocks::store::BlockStore;
+use crate::clock;
+use crate::state_dir::ServerIdentity;
+
+/// Maximum number of times that the database is copied because blocks of the last copy have been
+/// deleted meanwhile.
+const MAX_COPIES: usize = 5;
+
+#[derive(Debug, Serialize)]
+pub struct BackupReport {
+    /// Blocks of the backup that are good.
+    pub blocks: u64,
+    /// Those of them that were copied now.
+    pub copied_blocks: u64,
+    pub copied_bytes: u64,
+    /// Blocks that only an earlier backup named.
+    pub removed_blocks: u64,
+    /// What could not be copied, because it is damaged in the state directory.
+    #[serde(flatten)]
+    pub damage: DamageReport,
+}
+
+/// Copies the state directory `state` into the backup `target`, which is created if needed.
+pub fn create(state: &Path, target: &Path) -> Result<BackupReport> {
+    let state = Files::open(state)?;
+    let server = state.identity()?;
+    let target = open_target(&state, target)?;
+    check_target(&target, &server)?;
+    let _lock = target.lock()?;
+    let mut note = BackupNote {
+        cluster_id: server.cluster_id,
+        finished_at: None,
+    };
+    if !target.has(BACKUP_FILE) {
+        target.write_note(&note)?;
+    }
+    let copied = copy_database_and_blocks(&state, &target)?;
+    target.copy_private_files(&state)?;
+    fail_point("api.backup.before-rename");
+    let database = target.database();
+    fs::rename(next_database(&target), &database).map_err(BackupError::io(&database))?;
+    target.sync()?;
+    fail_point("api.backup.after-rename");
+    note.finished_at = Some(clock::now());
+    target.write_note(&note)?;
+    target.sync()?;
+    let removed_blocks = remove_unnamed(&copied.store, &copied.blocks)?;
+    Ok(BackupReport {
+        blocks: (copied.blocks.len() - copied.damage.bad_blocks.len()) as u64,
+        copied_blocks: copied.copied_blocks,
+        copied_bytes: copied.copied_bytes,
+        removed_blocks,
+        damage: copied.damage,
+    })
+}
+
+fn open_target(state: &Files, target: &Path) -> Result<Files> {
+    // Before the directory is created, so that nothing is left of a wrong path.
+    let above = target
+        .ancestors()
+        .find_map(|path| match path.as_os_str().is_empty() {
+            true => Path::new(".").canonicalize().ok(),
+            false => path.canonicalize().ok(),
+        });
+    if above.is_some_and(|above| above.starts_with(&state.dir)) {
+        return Err(BackupError::Inside {
+            inner: target.to_owned(),
+            outer: state.dir.clone(),
+        });
+    }
+    Files::create(target)
+}
+
+/// Rejects a directory with something else, and the backup of another server.
+fn check_target(target: &Files, server: &ServerIdentity) -> Result<()> {
+    if !target.has(BACKUP_FILE) && !target.is_empty()? {
+        return Err(BackupError::NoBackup(target.dir.clone()));
+    }
+    match target.belongs_to(server)? {
+        true => Ok(()),
+        false => Err(BackupError::OtherServer(target.dir.clone())),
+    }
+}
+
+/// The copy of the database that becomes the backup's.
+fn next_database(target: &Files) -> std::path::PathBuf {
+    target.dir.join("state.db.next")
+}
+
+struct CopiedState {
+    store: BlockStore,
+    /// The blocks that the copy of the database names.
+    blocks: HashSet<BlockHash>,
+    copied_blocks: u64,
+    copied_bytes: u64,
+    damage: DamageReport,
+}
+
+/// Copies the database, and then the blocks that it names.
+///
+/// A block can be deleted in between, with the last collection that has it. So with a block
+/// missing, the database is copied anew: one that is missing again is lost.
+fn copy_database_and_blocks(state: &Files, target: &Files) -> Result<CopiedState> {
+    let from = BlockStore::for_reading(state.blocks());
+    let path = target.blocks();
+    let store = BlockStore::open(path.clone()).map_err(BackupError::io(&path))?;
+    let database = next_database(target);
+    let (mut copied_blocks, mut copied_bytes) = (0, 0);
+    let mut before: HashMap<BlockHash, Damage> = HashMap::new();
+    for _ in 0..MAX_COPIES {
+        snapshot::copy(&state.database(), &database)?;
+        fail_point("api.backup.database-copied");
+        let connection = snapshot::open(&database)?;
+        let blocks = snapshot::blocks(&connection).map_err(BackupError::database(&database))?;
+        let copied = copy_blocks::copy(&from, &store, &blocks)?;
+        copied_blocks += copied.blocks;
+        copied_bytes += copied.bytes;
+        if copied.bad.keys().all(|block| before.contains_key(block)) {
+            let damage = snapshot::damage(&connection, &copied.bad);
+            let damage = damage.map_err(BackupError::database(&database))?;
+            return Ok(CopiedState {
+                store,
+                blocks,
+                copied_blocks,
+                copied_bytes,
+                damage,
+            });
+        }
+        before = copied.bad;
+    }
+    file::ignore_missing(fs::remove_file(&database)).map_err(BackupError::io(&database))?;
+    Err(BackupError::BlocksVanish)
+}
+
+/// Removes the blocks that the backup's database does not name.
+fn remove_unnamed(store: &BlockStore, named: &HashSet<BlockHash>) -> Result<u64> {
+    let mut removed = 0;
+    let done = store.for_each(|block| {
+        if !named.contains(&block.hash) {
+            store.remove(block.hash)?;
+            removed += 1;
+        }
+        Ok(())
+    });
+    done.map_err(BackupError::blocks(store.root()))?;
+    Ok(removed)
+}

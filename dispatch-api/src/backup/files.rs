@@ -1,0 +1,169 @@
+//! The files of a state directory and of a backup, and their copies.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use host_state::file::{self, Durability};
+use host_state::lock;
+use serde::{Deserialize, Serialize};
+
+use super::error::{BackupError, Result};
+use crate::http::authority;
+use crate::state_dir::{self, ServerIdentity};
+
+/// What makes a directory a backup.
+pub use crate::state_dir::{BACKUP_FILE, RESTORE_FILE};
+
+const DATABASE: &str = "state.db";
+const IDENTITY: &str = "server.json";
+const TOKENS: &str = "tokens";
+
+/// Files from before [`BACKUP_FILE`] or [`RESTORE_FILE`] is there.
+const FIRST_FILES: [&str; 3] = ["lock", "backup.new", "unfinished-restore.new"];
+
+/// The content of `backup.json`.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct BackupNote {
+    pub cluster_id: String,
+    /// When the last backup ended; `None` before the first end.
+    pub finished_at: Option<String>,
+}
+
+/// A state directory or a backup.
+pub struct Files {
+    pub dir: PathBuf,
+}
+
+impl Files {
+    /// A directory that is there.
+    pub fn open(dir: &Path) -> Result<Self> {
+        let dir = dir.canonicalize().map_err(BackupError::io(dir))?;
+        Ok(Self { dir })
+    }
+
+    /// Creates the directory if it is missing.
+    pub fn create(dir: &Path) -> Result<Self> {
+        file::create_private_dir(dir).map_err(BackupError::io(dir))?;
+        Self::open(dir)
+    }
+
+    pub fn database(&self) -> PathBuf {
+        self.dir.join(DATABASE)
+    }
+
+    pub fn blocks(&self) -> PathBuf {
+        self.dir.join("blocks")
+    }
+
+    /// Locks the directory against servers, backups and restores. One on a medium that cannot be
+    /// written needs no lock.
+    pub fn lock(&self) -> Result<Option<File>> {
+        let path = self.dir.join("lock");
+        match lock::try_exclusive(&path) {
+            Ok(Some(lock)) => Ok(Some(lock)),
+            Ok(None) => Err(BackupError::InUse(self.dir.clone())),
+            Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => Ok(None),
+            Err(error) => Err(BackupError::io(&path)(error)),
+        }
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.dir.join(name).exists()
+    }
+
+    /// Whether there is nothing but perhaps what a killed backup or restore began with.
+    pub fn is_empty(&self) -> Result<bool> {
+        let entries = fs::read_dir(&self.dir).map_err(BackupError::io(&self.dir))?;
+        for entry in entries {
+            let entry = entry.map_err(BackupError::io(&self.dir))?;
+            let name = entry.file_name();
+            if !FIRST_FILES.iter().any(|first| name == *first) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The identity of the server. Fails unless the database is there, too.
+    pub fn identity(&self) -> Result<ServerIdentity> {
+        for file in [IDENTITY, DATABASE] {
+            if !self.has(file) {
+                let path = self.dir.clone();
+                return Err(BackupError::NoState { path, file });
+            }
+        }
+        self.read_identity()
+    }
+
+    /// Whether the private files here, if there are any, are those of this server.
+    pub fn belongs_to(&self, server: &ServerIdentity) -> Result<bool> {
+        if !self.has(IDENTITY) {
+            return Ok(true);
+        }
+        let found = self.read_identity()?;
+        Ok(found.cluster_id == server.cluster_id
+            && found.blob_signing_key == server.blob_signing_key
+            && found.attempt_key == server.attempt_key)
+    }
+
+    fn read_identity(&self) -> Result<ServerIdentity> {
+        Ok(state_dir::read_identity(&self.dir.join(IDENTITY))?)
+    }
+
+    pub fn write_note(&self, note: &BackupNote) -> Result<()> {
+        let text = serde_json::to_string_pretty(note).unwrap_or_default();
+        self.write(BACKUP_FILE, text.as_bytes())
+    }
+
+    /// Replaces a file with one that only its owner can read.
+    pub fn write(&self, name: &str, content: &[u8]) -> Result<()> {
+        let path = self.dir.join(name);
+        file::replace(&path, content, Durability::Power).map_err(BackupError::io(&path))
+    }
+
+    /// Copies the keys, certificates and tokens of the server from `from`.
+    pub fn copy_private_files(&self, from: &Files) -> Result<()> {
+        let tokens = self.dir.join(TOKENS);
+        file::create_private_dir(&tokens).map_err(BackupError::io(&tokens))?;
+        let mut names: Vec<String> = [IDENTITY]
+            .iter()
+            .chain(authority::FILES)
+            .map(|name| (*name).to_owned())
+            .collect();
+        let from_tokens = from.dir.join(TOKENS);
+        match fs::read_dir(&from_tokens) {
+            Ok(entries) => {
+                for entry in entries {
+                    let entry = entry.map_err(BackupError::io(&from_tokens))?;
+                    names.push(format!("{TOKENS}/{}", entry.file_name().to_string_lossy()));
+                }
+            }
+            // A server makes them anew from its database.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(BackupError::io(&from_tokens)(error)),
+        }
+        for name in names {
+            let path = from.dir.join(&name);
+            match fs::read(&path) {
+                Ok(content) => self.write(&name, &content)?,
+                // A server with --tls-cert has no certificates of its own.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(BackupError::io(&path)(error)),
+            }
+        }
+        sync_dir(&tokens)?;
+        self.sync()
+    }
+
+    /// Makes renames and removals in this directory survive a power failure.
+    pub fn sync(&self) -> Result<()> {
+        sync_dir(&self.dir)
+    }
+}
+
+fn sync_dir(dir: &Path) -> Result<()> {
+    File::open(dir)
+        .and_then(|dir| dir.sync_all())
+        .map_err(BackupError::io(dir))
+}

@@ -1,0 +1,87 @@
+//! The trash: what is in it, by its own time or by that of a project around it, and for how long.
+
+use std::time::Duration;
+
+use rusqlite::Connection;
+use serde_json::{Value, json};
+
+use crate::clock;
+use crate::error::Result;
+use crate::record::Record;
+
+/// Time that a collection or a project stays in the trash: two weeks.
+pub const TRASH_LIFETIME: Duration = Duration::from_secs(14 * 24 * 3600);
+
+/// Tables whose records can be in projects, and so in the trash with them.
+pub const IN_PROJECTS: [&str; 4] = ["collections", "container_requests", "groups", "workflows"];
+
+/// The projects in the trash, and those in them. Placeholder: the time now.
+pub const TRASHED_SQL: &str = "WITH RECURSIVE trashed(uuid) AS ( \
+    SELECT uuid FROM groups WHERE trash_at <= ? UNION \
+    SELECT groups.uuid FROM groups JOIN trashed ON groups.owner_uuid = trashed.uuid) \
+    SELECT uuid FROM trashed";
+
+/// Whether one of the projects around is in the trash. Placeholders: the owner, the time now.
+const AROUND_SQL: &str = "WITH RECURSIVE around(uuid) AS (VALUES (?1) UNION \
+    SELECT groups.owner_uuid FROM groups JOIN around ON groups.uuid = around.uuid) \
+    SELECT 1 FROM groups JOIN around ON groups.uuid = around.uuid WHERE trash_at <= ?2";
+
+/// Whether the record itself is in the trash at `now`.
+pub fn is_trashed(record: &Record, now: &str) -> bool {
+    record.bool("is_trashed") || record.some_text("trash_at").is_some_and(|at| at <= now)
+}
+
+/// Whether the record is in the trash at `now`, by itself or with a project around it.
+pub fn is_in_trash(connection: &Connection, record: &Record, now: &str) -> Result<bool> {
+    Ok(is_trashed(record, now) || is_owner_in_trash(connection, record.text("owner_uuid"), now)?)
+}
+
+/// Whether a project, or one around it, is in the trash at `now`; false for a user.
+pub fn is_owner_in_trash(connection: &Connection, owner: &str, now: &str) -> Result<bool> {
+    let mut around = connection.prepare_cached(AROUND_SQL)?;
+    Ok(around.exists((owner, now))?)
+}
+
+/// The record in the trash since `now`, or since it was put there.
+pub fn trashed(old: &Record, now: &str) -> Record {
+    let mut new = old.clone().with("is_trashed", true);
+    normalise(now, old, &mut new);
+    new
+}
+
+/// The record taken out of the trash.
+pub fn restored(old: &Record) -> Record {
+    old.clone()
+        .with("is_trashed", false)
+        .with("trash_at", Value::Null)
+        .with("delete_at", Value::Null)
+}
+
+/// Makes `is_trashed`, `trash_at` and `delete_at` consistent, whichever of them was given.
+pub fn normalise(now: &str, old: &Record, new: &mut Record) {
+    let changed = |name: &str| old.get(name) != new.get(name);
+    if new.bool("is_trashed") && new.some_text("trash_at").is_none_or(|at| at > now) {
+        new.set("trash_at", now);
+    } else if changed("is_trashed") && !new.bool("is_trashed") && !changed("trash_at") {
+        new.set("trash_at", Value::Null)
+            .set("delete_at", Value::Null);
+    }
+    match new.some_text("trash_at").map(str::to_owned) {
+        None => {
+            new.set("is_trashed", false).set("delete_at", Value::Null);
+        }
+        Some(at) => {
+            let trashed = at.as_str() <= now;
+            new.set("is_trashed", trashed);
+            if new
+                .some_text("delete_at")
+                .is_none_or(|delete| delete < at.as_str())
+            {
+                let delete = clock::parse(&at)
+                    .and_then(|at| at.checked_add(TRASH_LIFETIME).ok())
+                    .map(clock::stamp);
+                new.set("delete_at", json!(delete));
+            }
+        }
+    }
+}

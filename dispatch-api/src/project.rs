@@ -1,0 +1,200 @@
+//! Projects in the trash: they take all that is in them along, and are deleted with it.
+
+use crate::auth::{Caller, Identity, permission};
+use crate::container::request;
+use crate::db::rows;
+use crate::db::trash;
+use crate::error::{ApiError, Result};
+use crate::garbage;
+use crate::record::Record;
+use crate::schema::{COLLECTIONS, CONTAINER_REQUESTS, GROUPS, LINKS, WORKFLOWS};
+use crate::store::transaction::Tx;
+use crate::store::unique_name::make_name_unique;
+use rusqlite::Connection;
+
+/// The projects below one owner, and the owner itself. Placeholder: the owner.
+pub const BELOW_SQL: &str = "WITH RECURSIVE below(uuid) AS (VALUES (?) UNION \
+    SELECT groups.uuid FROM groups JOIN below ON groups.owner_uuid = below.uuid) \
+    SELECT uuid FROM below";
+
+/// A project that the caller may manage; other groups have no trash.
+fn manageable(tx: &Tx<'_>, caller: &Caller, uuid: &str) -> Result<Record> {
+    let group = permission::require_readable(tx.conn, &GROUPS, caller, uuid)?;
+    permission::require_manageable(tx.conn, caller, &group)?;
+    match group.text("group_class") {
+        "project" => Ok(group),
+        class => Err(ApiError::invalid(format!(
+            "a group of class {class} cannot be in the trash, only a project can"
+        ))),
+    }
+}
+
+/// Moves a project to the trash with all that is in it; expiry deletes it two weeks later.
+pub fn trash(tx: &Tx<'_>, caller: &Caller, uuid: &str) -> Result<Record> {
+    let old = manageable(tx, caller, uuid)?;
+    let new = trash::trashed(&old, &tx.now);
+    tx.update(&GROUPS, caller, &old, new)
+}
+
+pub fn untrash(tx: &Tx<'_>, caller: &Caller, uuid: &str, unique_name: bool) -> Result<Record> {
+    let old = manageable(tx, caller, uuid)?;
+    let mut new = trash::restored(&old);
+    if unique_name {
+        make_name_unique(tx, &GROUPS, &mut new)?;
+    }
+    tx.update(&GROUPS, caller, &old, new)
+}
+
+/// Deletes a group for good. What is shared through it is shared no more without it.
+pub fn delete(tx: &Tx<'_>, caller: &Caller, group: &Record) -> Result<()> {
+    let uuid = group.uuid();
+    for link in rows::find(
+        tx.conn,
+        &LINKS,
+        "head_uuid = ?1 OR tail_uuid = ?1",
+        &[&uuid],
+    )? {
+        tx.delete(&LINKS, caller, &link)?;
+    }
+    tx.delete(&GROUPS, caller, group)
+}
+
+/// Moves projects to the trash whose time has come. Returns how many.
+pub fn trash_expired(tx: &Tx<'_>, limit: i64) -> Result<usize> {
+    let system = Identity::system(tx.config.system_user());
+    let due = "trash_at <= ?1 AND is_trashed = 0 LIMIT ?2";
+    let due = rows::find(tx.conn, &GROUPS, due, &[&tx.now, &limit])?;
+    for project in &due {
+        let trashed = project.clone().with("is_trashed", true);
+        tx.update_derived(&GROUPS, &system, project, &trashed)?;
+    }
+    Ok(due.len())
+}
+
+/// Deletes part of what is in the projects whose time in the trash has ended, and then these
+/// projects. Returns the number of deleted records, at most about `limit`.
+///
+/// A collection that an unfinished container names stays until that has ended, with its project.
+pub fn delete_expired(tx: &Tx<'_>, limit: i64) -> Result<usize> {
+    let due = "trash_at IS NOT NULL AND delete_at <= ?1 LIMIT ?2";
+    let due = rows::find(tx.conn, &GROUPS, due, &[&tx.now, &limit])?;
+    let mut deleted = 0;
+    for project in due {
+        deleted += delete_contents(tx, project.uuid(), limit)?;
+        if deleted as i64 >= limit {
+            break;
+        }
+    }
+    Ok(deleted)
+}
+
+fn delete_contents(tx: &Tx<'_>, project: &str, limit: i64) -> Result<usize> {
+    let system = Identity::system(tx.config.system_user());
+    let owned = format!("owner_uuid IN ({BELOW_SQL}) LIMIT ?");
+    let requests = rows::find(tx.conn, &CONTAINER_REQUESTS, &owned, &[&project, &limit])?;
+    for request in &requests {
+        // Its container ends, if nobody else asks for it.
+        request::delete(tx, &system, request.uuid())?;
+    }
+    let workflows = rows::find(tx.conn, &WORKFLOWS, &owned, &[&project, &limit])?;
+    for workflow in &workflows {
+        tx.delete(&WORKFLOWS, &system, workflow)?;
+    }
+    let in_use = garbage::content_in_use(tx.conn)?;
+    let unused = format!(
+        "owner_uuid IN ({BELOW_SQL}) \
+         AND portable_data_hash NOT IN (SELECT value FROM json_each(?)) LIMIT ?"
+    );
+    let collections = rows::find(tx.conn, &COLLECTIONS, &unused, &[&project, &in_use, &limit])?;
+    for collection in &collections {
+        tx.delete(&COLLECTIONS, &system, collection)?;
+    }
+    let deleted = requests.len() + workflows.len() + collections.len();
+    if deleted > 0 || has_collections(tx.conn, project)? {
+        return Ok(deleted);
+    }
+    let below = format!("uuid IN ({BELOW_SQL})");
+    let groups = rows::find(tx.conn, &GROUPS, &below, &[&project])?;
+    for group in &groups {
+        delete(tx, &system, group)?;
+    }
+    Ok(groups.len())
+}
+
+fn has_collections(connection: &Connection, project: &str) -> Result<bool> {
+    let sql = format!("SELECT 1 FROM collections WHERE owner_uuid IN ({BELOW_SQL})");
+    Ok(connection.prepare_cached(&sql)?.exists([project])?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+    use crate::schema::Resource;
+    use crate::store::cluster_config::ClusterConfig;
+
+    #[test]
+    fn a_project_is_deleted_with_all_that_is_in_it_and_nothing_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let connection = crate::db::open(&directory.path().join("state.db")).unwrap();
+        let config = ClusterConfig::for_tests();
+        let tx = Tx::new(&connection, &config);
+        let system = Identity::system(config.system_user());
+        let create = |resource: &'static Resource, owner: &str, name: &str| {
+            let record = Record::new().with("owner_uuid", owner).with("name", name);
+            let record = match resource.table {
+                "collections" => record
+                    .with("portable_data_hash", name)
+                    .with("current_version_uuid", name),
+                _ => record,
+            };
+            tx.create(resource, &system, record).unwrap()
+        };
+        let me = config.system_user();
+        let [gone, other] = ["gone", "other"].map(|name| create(&GROUPS, &me, name));
+        let inner = create(&GROUPS, gone.uuid(), "inner");
+        for project in [&gone, &inner, &other] {
+            create(
+                &COLLECTIONS,
+                project.uuid(),
+                &format!("of {}", project.uuid()),
+            );
+            create(&WORKFLOWS, project.uuid(), "workflow");
+            create(&CONTAINER_REQUESTS, project.uuid(), "request");
+        }
+        let link = Record::new()
+            .with("tail_uuid", me.as_str())
+            .with("head_uuid", inner.uuid())
+            .with("link_class", "permission");
+        tx.create(&LINKS, &system, link).unwrap();
+        let trashed = trash(&tx, &system, gone.uuid()).unwrap();
+        assert_eq!(delete_expired(&tx, 100).unwrap(), 0, "it was just trashed");
+
+        let ended = trashed.clone().with("delete_at", clock::before(TEST_AGE));
+        tx.update_derived(&GROUPS, &system, &trashed, &ended)
+            .unwrap();
+        // In parts, as the periodic task does.
+        let mut parts = 0;
+        while delete_expired(&tx, 1).unwrap() > 0 {
+            parts += 1;
+        }
+        assert!(parts > 1, "{parts}");
+        let left = |resource: &Resource| {
+            let found = rows::find(&connection, resource, "1", &[]).unwrap();
+            let names = found
+                .iter()
+                .map(|record| record.text("owner_uuid").to_owned());
+            names.collect::<Vec<_>>()
+        };
+        for resource in [&COLLECTIONS, &WORKFLOWS, &CONTAINER_REQUESTS] {
+            assert_eq!(left(resource), [other.uuid()], "{}", resource.table);
+        }
+        assert!(left(&LINKS).is_empty());
+        assert!(tx.fetch(&GROUPS, other.uuid()).unwrap().is_some());
+        for group in [gone, inner] {
+            assert!(tx.fetch(&GROUPS, group.uuid()).unwrap().is_none());
+        }
+    }
+
+    const TEST_AGE: std::time::Duration = std::time::Duration::from_secs(60);
+}
