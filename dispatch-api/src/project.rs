@@ -1,6 +1,7 @@
 //! Projects in the trash: they take all that is in them along, and are deleted with it.
 
 use crate::auth::{Caller, Identity, permission};
+use crate::clock;
 use crate::container::request;
 use crate::db::rows;
 use crate::db::trash;
@@ -10,12 +11,19 @@ use crate::record::Record;
 use crate::schema::{COLLECTIONS, CONTAINER_REQUESTS, GROUPS, LINKS, WORKFLOWS};
 use crate::store::transaction::Tx;
 use crate::store::unique_name::make_name_unique;
-use rusqlite::Connection;
+use std::time::Duration;
+
+use rusqlite::{Connection, ToSql};
 
 /// The projects below one owner, and the owner itself. Placeholder: the owner.
 pub const BELOW_SQL: &str = "WITH RECURSIVE below(uuid) AS (VALUES (?) UNION \
     SELECT groups.uuid FROM groups JOIN below ON groups.owner_uuid = below.uuid) \
     SELECT uuid FROM below";
+
+/// Time until a project is looked at again whose collections are in use.
+const IN_USE_DELAY: Duration = Duration::from_secs(3600);
+/// Size in bytes of the records that one batch reads.
+const MAX_BATCH_BYTES: usize = 16 << 20;
 
 /// A project that the caller may manage; other groups have no trash.
 fn manageable(tx: &Tx<'_>, caller: &Caller, uuid: &str) -> Result<Record> {
@@ -38,6 +46,14 @@ pub fn trash(tx: &Tx<'_>, caller: &Caller, uuid: &str) -> Result<Record> {
 
 pub fn untrash(tx: &Tx<'_>, caller: &Caller, uuid: &str, unique_name: bool) -> Result<Record> {
     let old = manageable(tx, caller, uuid)?;
+    if old
+        .some_text("delete_at")
+        .is_some_and(|at| at <= tx.now.as_str())
+    {
+        return Err(ApiError::invalid(
+            "the time of the project in the trash has ended; it is being deleted",
+        ));
+    }
     let mut new = trash::restored(&old);
     if unique_name {
         make_name_unique(tx, &GROUPS, &mut new)?;
@@ -71,41 +87,46 @@ pub fn trash_expired(tx: &Tx<'_>, limit: i64) -> Result<usize> {
     Ok(due.len())
 }
 
-/// Deletes part of what is in the projects whose time in the trash has ended, and then these
-/// projects. Returns the number of deleted records, at most about `limit`.
+/// Deletes part of what is in one of the projects whose time in the trash has ended, or the project
+/// if nothing is in it. Returns the number of deleted records, at most about `limit`.
 ///
 /// A collection that an unfinished container names stays until that has ended, with its project.
 pub fn delete_expired(tx: &Tx<'_>, limit: i64) -> Result<usize> {
-    let due = "trash_at IS NOT NULL AND delete_at <= ?1 LIMIT ?2";
-    let due = rows::find(tx.conn, &GROUPS, due, &[&tx.now, &limit])?;
-    let mut deleted = 0;
-    for project in due {
-        deleted += delete_contents(tx, project.uuid(), limit)?;
-        if deleted as i64 >= limit {
-            break;
-        }
+    let due = "trash_at IS NOT NULL AND delete_at <= ?1 ORDER BY delete_at LIMIT 1";
+    let Some(project) = rows::find(tx.conn, &GROUPS, due, &[&tx.now])?.pop() else {
+        return Ok(0);
+    };
+    let deleted = delete_contents(tx, project.uuid(), limit)?;
+    if deleted > 0 {
+        return Ok(deleted);
     }
-    Ok(deleted)
+    // Later, so that others have their turn.
+    let later = project
+        .clone()
+        .with("delete_at", clock::after(IN_USE_DELAY));
+    let system = Identity::system(tx.config.system_user());
+    tx.update_derived(&GROUPS, &system, &project, &later)?;
+    Ok(1)
 }
 
 fn delete_contents(tx: &Tx<'_>, project: &str, limit: i64) -> Result<usize> {
     let system = Identity::system(tx.config.system_user());
-    let owned = format!("owner_uuid IN ({BELOW_SQL}) LIMIT ?");
-    let requests = rows::find(tx.conn, &CONTAINER_REQUESTS, &owned, &[&project, &limit])?;
+    let find = |resource, condition: &str, params: &[&dyn ToSql]| {
+        let clause = format!("owner_uuid IN ({BELOW_SQL}) {condition} LIMIT ?");
+        rows::find_up_to(tx.conn, resource, &clause, params, MAX_BATCH_BYTES)
+    };
+    let requests = find(&CONTAINER_REQUESTS, "", &[&project, &limit])?;
     for request in &requests {
         // Its container ends, if nobody else asks for it.
         request::delete(tx, &system, request.uuid())?;
     }
-    let workflows = rows::find(tx.conn, &WORKFLOWS, &owned, &[&project, &limit])?;
+    let workflows = find(&WORKFLOWS, "", &[&project, &limit])?;
     for workflow in &workflows {
         tx.delete(&WORKFLOWS, &system, workflow)?;
     }
     let in_use = garbage::content_in_use(tx.conn)?;
-    let unused = format!(
-        "owner_uuid IN ({BELOW_SQL}) \
-         AND portable_data_hash NOT IN (SELECT value FROM json_each(?)) LIMIT ?"
-    );
-    let collections = rows::find(tx.conn, &COLLECTIONS, &unused, &[&project, &in_use, &limit])?;
+    let unused = "AND portable_data_hash NOT IN (SELECT value FROM json_each(?))";
+    let collections = find(&COLLECTIONS, unused, &[&project, &in_use, &limit])?;
     for collection in &collections {
         tx.delete(&COLLECTIONS, &system, collection)?;
     }
@@ -113,8 +134,12 @@ fn delete_contents(tx: &Tx<'_>, project: &str, limit: i64) -> Result<usize> {
     if deleted > 0 || has_collections(tx.conn, project)? {
         return Ok(deleted);
     }
-    let below = format!("uuid IN ({BELOW_SQL})");
-    let groups = rows::find(tx.conn, &GROUPS, &below, &[&project])?;
+    // From the inside out, so that the rest stays below the project.
+    let innermost = format!(
+        "uuid IN ({BELOW_SQL}) \
+         AND NOT EXISTS (SELECT 1 FROM groups AS inner WHERE inner.owner_uuid = groups.uuid) LIMIT ?"
+    );
+    let groups = rows::find(tx.conn, &GROUPS, &innermost, &[&project, &limit])?;
     for group in &groups {
         delete(tx, &system, group)?;
     }
@@ -129,8 +154,7 @@ fn has_collections(connection: &Connection, project: &str) -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock;
-    use crate::schema::Resource;
+    use crate::schema::{CONTAINERS, Resource};
     use crate::store::cluster_config::ClusterConfig;
 
     #[test]
@@ -170,9 +194,30 @@ mod tests {
         let trashed = trash(&tx, &system, gone.uuid()).unwrap();
         assert_eq!(delete_expired(&tx, 100).unwrap(), 0, "it was just trashed");
 
-        let ended = trashed.clone().with("delete_at", clock::before(TEST_AGE));
-        tx.update_derived(&GROUPS, &system, &trashed, &ended)
+        let end = |project: &Record| {
+            let old = tx.fetch(&GROUPS, project.uuid()).unwrap().unwrap();
+            let ended = old.clone().with("delete_at", clock::before(TEST_AGE));
+            tx.update_derived(&GROUPS, &system, &old, &ended).unwrap();
+        };
+        end(&trashed);
+        untrash(&tx, &system, gone.uuid(), false).unwrap_err();
+        // A container that runs reads one of its collections.
+        let container = Record::new()
+            .with("state", "Running")
+            .with("container_image", format!("of {}", inner.uuid()));
+        let container = tx.create(&CONTAINERS, &system, container).unwrap();
+        for _ in 0..100 {
+            delete_expired(&tx, 1).unwrap();
+        }
+        for group in [&gone, &inner] {
+            assert!(tx.fetch(&GROUPS, group.uuid()).unwrap().is_some());
+        }
+        let later = delete_expired(&tx, 1).unwrap();
+        assert_eq!(later, 0, "it is looked at again in an hour");
+        let done = container.clone().with("state", "Complete");
+        tx.update_derived(&CONTAINERS, &system, &container, &done)
             .unwrap();
+        end(&gone);
         // In parts, as the periodic task does.
         let mut parts = 0;
         while delete_expired(&tx, 1).unwrap() > 0 {

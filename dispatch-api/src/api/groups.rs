@@ -1,9 +1,12 @@
 //! `/arvados/v1/groups`: projects.
 
+use std::time::Duration;
+
 use super::call::{Call, Reply};
 use super::resource;
 use super::route::Route;
-use crate::auth::permission;
+use crate::auth::{Caller, permission};
+use crate::clock;
 use crate::db::rows;
 use crate::db::trash;
 use crate::error::{ApiError, Result};
@@ -55,7 +58,7 @@ fn update(call: &Call, uuid: &str) -> Result<Record> {
         {
             permission::require_manageable(tx.conn, &caller, &old)?;
         }
-        normalise_trash(&tx.now, &old, &mut new)?;
+        normalise_trash(&caller, &tx.now, &old, &mut new)?;
         if unique {
             make_name_unique(tx, &GROUPS, &mut new)?;
         }
@@ -66,9 +69,21 @@ fn update(call: &Call, uuid: &str) -> Result<Record> {
 /// Attributes that only who manages a project may change.
 const TRASH_ATTRIBUTES: [&str; 3] = ["is_trashed", "trash_at", "delete_at"];
 
+/// Time by which a client's clock may be behind.
+const TRASH_TOLERANCE: Duration = Duration::from_secs(3600);
+
 /// Makes the attributes of the trash consistent, and rejects them for groups without a trash.
-fn normalise_trash(now: &str, old: &Record, new: &mut Record) -> Result<()> {
+/// Nobody but an administrator shortens the time there, because others may have records in it.
+fn normalise_trash(caller: &Caller, now: &str, old: &Record, new: &mut Record) -> Result<()> {
     trash::normalise(now, old, new);
+    let earliest = clock::after(trash::TRASH_LIFETIME - TRASH_TOLERANCE);
+    let changes = old.get("delete_at") != new.get("delete_at");
+    let delete_at = new.some_text("delete_at");
+    if changes && !caller.is_admin && delete_at.is_some_and(|at| at < earliest.as_str()) {
+        return Err(ApiError::invalid(
+            "Delete at must be at least two weeks from now",
+        ));
+    }
     match new.some_text("trash_at").is_some() && new.text("group_class") != "project" {
         true => Err(ApiError::invalid("Only a project can be in the trash")),
         false => Ok(()),
@@ -147,7 +162,7 @@ fn create(call: &Call) -> Result<Record> {
         }
         tx.config.rules.check_name(group.text("name"))?;
         permission::set_owner(tx.conn, &caller, &mut group)?;
-        normalise_trash(&tx.now, &Record::new(), &mut group)?;
+        normalise_trash(&caller, &tx.now, &Record::new(), &mut group)?;
         if unique {
             make_name_unique(tx, &GROUPS, &mut group)?;
         }

@@ -21,12 +21,13 @@ pub enum Maintenance {
     ///
     /// The database is copied as of one moment, and each block that it names is in the backup. Only
     /// blocks that the backup does not have are copied. A kill leaves the backup before or the new
-    /// one. DIR has all tokens and keys: protect it as the state directory.
+    /// one. It has all tokens and keys: protect it as the state directory.
     ///
     /// Exit status: 0 for a whole backup, 1 if something is damaged or the backup failed, 78 for a
     /// wrong directory. What is damaged is left out; the rest is saved.
     Backup {
         /// The backup: a new or empty directory, or an earlier backup of this server
+        #[arg(value_name = "BACKUP")]
         dir: PathBuf,
         #[command(flatten)]
         format: Format,
@@ -37,6 +38,7 @@ pub enum Maintenance {
     /// directory; after a kill, run it again. Exit status as for backup.
     Restore {
         /// The backup
+        #[arg(value_name = "BACKUP")]
         dir: PathBuf,
         #[command(flatten)]
         format: Format,

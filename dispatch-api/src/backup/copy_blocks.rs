@@ -61,7 +61,10 @@ pub fn copy(from: &BlockStore, to: &BlockStore, blocks: &HashSet<BlockHash>) -> 
     let mut copied = Copied::default();
     for &hash in blocks {
         let failed = || BackupError::blocks(to.root());
-        if to.size(hash).map_err(failed())?.is_some() {
+        // One that was cut off is copied again.
+        let whole = from.look_up(hash);
+        let is_there = |size| !matches!(whole, Ok(Verified::Whole(other)) if other != size);
+        if to.size(hash).map_err(failed())?.is_some_and(is_there) {
             continue;
         }
         let found = from.read_verified(hash);

@@ -21,6 +21,9 @@ use crate::state_dir::ServerIdentity;
 /// deleted meanwhile.
 const MAX_COPIES: usize = 5;
 
+/// The last database whose manifests are all whole, if those of the newest are not.
+const WHOLE_DATABASE: &str = "state.db.whole";
+
 #[derive(Debug, Serialize)]
 pub struct BackupReport {
     /// Blocks of the backup that are good.
@@ -39,9 +42,15 @@ pub struct BackupReport {
 pub fn create(state: &Path, target: &Path) -> Result<BackupReport> {
     let state = Files::open(state)?;
     let server = state.identity()?;
+    if state.has(BACKUP_FILE) {
+        return Err(BackupError::IsBackup(state.dir));
+    }
     let target = open_target(&state, target)?;
+    // Before the lock, which would leave a file in a wrong directory, and again with it.
     check_target(&target, &server)?;
     let _lock = target.lock()?;
+    check_target(&target, &server)?;
+    target.make_private()?;
     let mut note = BackupNote {
         cluster_id: server.cluster_id,
         finished_at: None,
@@ -52,14 +61,21 @@ pub fn create(state: &Path, target: &Path) -> Result<BackupReport> {
     let copied = copy_database_and_blocks(&state, &target)?;
     target.copy_private_files(&state)?;
     fail_point("api.backup.before-rename");
+    target.sync_all()?;
     let database = target.database();
+    let is_rotten = copied.damage.has_bad_manifests();
+    keep_whole_database(&target, is_rotten)?;
     fs::rename(next_database(&target), &database).map_err(BackupError::io(&database))?;
     target.sync()?;
     fail_point("api.backup.after-rename");
     note.finished_at = Some(clock::now());
     target.write_note(&note)?;
     target.sync()?;
-    let removed_blocks = remove_unnamed(&copied.store, &copied.blocks)?;
+    let removed_blocks = match copied.damage.is_empty() {
+        true => remove_unnamed(&copied.store, &copied.blocks)?,
+        // An earlier database may name what is damaged in this one.
+        false => 0,
+    };
     Ok(BackupReport {
         blocks: (copied.blocks.len() - copied.damage.bad_blocks.len()) as u64,
         copied_blocks: copied.copied_blocks,
@@ -97,6 +113,18 @@ fn check_target(target: &Files, server: &ServerIdentity) -> Result<()> {
     }
 }
 
+/// Before a database with manifests that are not what their hashes say takes its place, keeps the
+/// last one without beside it; removes that when it is not needed any more.
+fn keep_whole_database(target: &Files, next_is_rotten: bool) -> Result<()> {
+    let whole = target.dir.join(WHOLE_DATABASE);
+    let done = match next_is_rotten {
+        true if whole.exists() || !target.database().exists() => Ok(()),
+        true => fs::hard_link(target.database(), &whole),
+        false => file::ignore_missing(fs::remove_file(&whole)),
+    };
+    done.map_err(BackupError::io(&whole))
+}
+
 /// The copy of the database that becomes the backup's.
 fn next_database(target: &Files) -> std::path::PathBuf {
     target.dir.join("state.db.next")
@@ -126,6 +154,8 @@ fn copy_database_and_blocks(state: &Files, target: &Files) -> Result<CopiedState
         snapshot::copy(&state.database(), &database)?;
         fail_point("api.backup.database-copied");
         let connection = snapshot::open(&database)?;
+        // The copy has the errors of the original.
+        snapshot::require_integrity(&connection, &state.database())?;
         let blocks = snapshot::blocks(&connection).map_err(BackupError::database(&database))?;
         let copied = copy_blocks::copy(&from, &store, &blocks)?;
         copied_blocks += copied.blocks;

@@ -22,6 +22,8 @@ pub enum BackupError {
          new directory"
     )]
     OtherServer(PathBuf),
+    #[error("{0} is a backup; copy it as files, or name the state directory of the server")]
+    IsBackup(PathBuf),
     #[error("{0} has no finished backup")]
     Unfinished(PathBuf),
     #[error("{0} is not empty; restore into a new directory, and keep this one until you are sure")]
@@ -39,6 +41,11 @@ pub enum BackupError {
     DiskFull(PathBuf),
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: io::Error },
+    #[error(
+        "the database {path} is damaged: {problem}. Nothing was changed; \
+         `dispatch-api fsck` lists all that is wrong"
+    )]
+    Damaged { path: PathBuf, problem: String },
     #[error("cannot read the database {path}: {source}")]
     Database {
         path: PathBuf,
@@ -85,10 +92,11 @@ impl BackupError {
             self,
             Self::NoState { .. }
                 | Self::NoBackup(_)
+                | Self::IsBackup(_)
                 | Self::OtherServer(_)
                 | Self::Unfinished(_)
                 | Self::NotEmpty(_)
-                | Self::InUse(_)
+                | Self::State(_)
                 | Self::Inside { .. }
                 | Self::Layout(_)
         )

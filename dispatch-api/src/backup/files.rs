@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use host_state::file::{self, Durability};
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{BackupError, Result};
 use crate::http::authority;
-use crate::state_dir::{self, ServerIdentity};
+use crate::state_dir::{self, ServerIdentity, StateError};
 
 /// What makes a directory a backup.
 pub use crate::state_dir::{BACKUP_FILE, RESTORE_FILE};
@@ -46,6 +47,12 @@ impl Files {
     pub fn create(dir: &Path) -> Result<Self> {
         file::create_private_dir(dir).map_err(BackupError::io(dir))?;
         Self::open(dir)
+    }
+
+    /// Takes every right from other users.
+    pub fn make_private(&self) -> Result<()> {
+        let mode = fs::Permissions::from_mode(0o700);
+        fs::set_permissions(&self.dir, mode).map_err(BackupError::io(&self.dir))
     }
 
     pub fn database(&self) -> PathBuf {
@@ -85,8 +92,12 @@ impl Files {
         Ok(true)
     }
 
-    /// The identity of the server. Fails unless the database is there, too.
+    /// The identity of the server. Fails unless the database is there, too, and whole.
     pub fn identity(&self) -> Result<ServerIdentity> {
+        if self.has(RESTORE_FILE) {
+            let path = self.dir.display().to_string();
+            return Err(StateError::UnfinishedRestore(path).into());
+        }
         for file in [IDENTITY, DATABASE] {
             if !self.has(file) {
                 let path = self.dir.clone();
@@ -136,6 +147,9 @@ impl Files {
             Ok(entries) => {
                 for entry in entries {
                     let entry = entry.map_err(BackupError::io(&from_tokens))?;
+                    if !entry.path().is_file() {
+                        continue;
+                    }
                     names.push(format!("{TOKENS}/{}", entry.file_name().to_string_lossy()));
                 }
             }
@@ -159,6 +173,13 @@ impl Files {
     /// Makes renames and removals in this directory survive a power failure.
     pub fn sync(&self) -> Result<()> {
         sync_dir(&self.dir)
+    }
+
+    /// Makes all that was written to this file system survive a power failure: also what a killed
+    /// backup or restore wrote, and the directories that were created above.
+    pub fn sync_all(&self) -> Result<()> {
+        let synced = File::open(&self.dir).and_then(|dir| Ok(rustix::fs::syncfs(&dir)?));
+        synced.map_err(BackupError::io(&self.dir))
     }
 }
 

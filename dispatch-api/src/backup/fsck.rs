@@ -4,13 +4,12 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, ErrorCode};
 use serde::Serialize;
 use tracing::info;
 
 use super::copy_blocks::Damage;
 use super::error::{BackupError, Result};
-use super::files::Files;
+use super::files::{BACKUP_FILE, Files};
 use super::snapshot::{self, DamageReport};
 use crate::blocks::store::BlockStore;
 use crate::blocks::verify::Verified;
@@ -50,10 +49,15 @@ impl FsckReport {
 pub fn fsck(dir: &Path, depth: Depth) -> Result<FsckReport> {
     let files = Files::open(dir)?;
     files.identity()?;
+    // A backup that is made meanwhile removes blocks.
+    let _lock = match files.has(BACKUP_FILE) {
+        true => files.lock()?,
+        false => None,
+    };
     let path = files.database();
     let failed = BackupError::database;
     let connection = snapshot::open(&path)?;
-    let database_errors = integrity(&connection).map_err(failed(&path))?;
+    let database_errors = snapshot::integrity(&connection).map_err(failed(&path))?;
     if !database_errors.is_empty() {
         // What it says of blocks may be wrong.
         return Ok(FsckReport {
@@ -84,6 +88,8 @@ pub fn fsck(dir: &Path, depth: Depth) -> Result<FsckReport> {
         }
         bad.extend(Damage::of(found).map(|damage| (hash, damage)));
     }
+    // What is there by now was removed and stored again meanwhile.
+    bad.retain(|&hash, _| !matches!(store.verify(hash), Ok(Verified::Whole(_))));
     // Of the database as it is now: what was deleted meanwhile is not damaged.
     let damage = snapshot::damage(&connection, &bad).map_err(failed(&path))?;
     let count = "SELECT count(*) FROM collections";
@@ -97,24 +103,4 @@ pub fn fsck(dir: &Path, depth: Depth) -> Result<FsckReport> {
         database_errors,
         damage,
     })
-}
-
-/// What is wrong with the database, at most 100 lines.
-fn integrity(connection: &Connection) -> rusqlite::Result<Vec<String>> {
-    let mut statement = connection.prepare("PRAGMA integrity_check(100)")?;
-    let lines = statement.query_map([], |row| row.get::<_, String>(0))?;
-    let mut found: Vec<String> = Vec::new();
-    for line in lines {
-        match line {
-            Ok(line) if line == "ok" => {}
-            Ok(line) => found.push(line),
-            // Too damaged to go on.
-            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt) => {
-                found.push(error.to_string());
-                break;
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(found)
 }

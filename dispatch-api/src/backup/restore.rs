@@ -44,11 +44,16 @@ pub fn restore(backup: &Path, state: &Path) -> Result<RestoreReport> {
         return Err(BackupError::NotEmpty(state.dir));
     }
     let _lock = state.lock()?;
+    if !continues && !state.is_empty()? {
+        return Err(BackupError::NotEmpty(state.dir));
+    }
+    state.make_private()?;
     state.write(RESTORE_FILE, b"")?;
     state.sync()?;
     fail_point("api.restore.begun");
     let report = copy_state(&backup, &state)?;
     let note = state.dir.join(RESTORE_FILE);
+    state.sync_all()?;
     fail_point("api.restore.before-end");
     fs::remove_file(&note).map_err(BackupError::io(&note))?;
     state.sync()?;
@@ -58,6 +63,7 @@ pub fn restore(backup: &Path, state: &Path) -> Result<RestoreReport> {
 fn copy_state(backup: &Files, state: &Files) -> Result<RestoreReport> {
     let database = backup.database();
     let connection = snapshot::open(&database)?;
+    snapshot::require_integrity(&connection, &database)?;
     let blocks = snapshot::blocks(&connection).map_err(BackupError::database(&database))?;
     let from = BlockStore::for_reading(backup.blocks());
     let path = state.blocks();

@@ -95,6 +95,12 @@ pub struct DamageReport {
 }
 
 impl DamageReport {
+    /// Whether the database itself says something else than it did.
+    pub fn has_bad_manifests(&self) -> bool {
+        let mut collections = self.damaged_collections.iter();
+        collections.any(|collection| collection.bad_manifest)
+    }
+
     pub fn is_empty(&self) -> bool {
         self.bad_blocks.is_empty() && self.damaged_collections.is_empty()
     }
@@ -138,4 +144,36 @@ pub fn damage(
         .collect();
     report.bad_blocks.sort_unstable_by_key(|block| block.hash);
     Ok(report)
+}
+
+/// What is wrong with the database, at most 100 lines.
+pub fn integrity(connection: &Connection) -> rusqlite::Result<Vec<String>> {
+    let mut statement = connection.prepare("PRAGMA integrity_check(100)")?;
+    let lines = statement.query_map([], |row| row.get::<_, String>(0))?;
+    let mut found: Vec<String> = Vec::new();
+    for line in lines {
+        match line {
+            Ok(line) if line == "ok" => {}
+            Ok(line) => found.push(line),
+            // Too damaged to go on.
+            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt) => {
+                found.push(error.to_string());
+                break;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
+/// Fails if something is wrong with the database.
+pub fn require_integrity(connection: &Connection, path: &Path) -> Result<()> {
+    let mut found = integrity(connection).map_err(BackupError::database(path))?;
+    match found.is_empty() {
+        true => Ok(()),
+        false => Err(BackupError::Damaged {
+            path: path.to_owned(),
+            problem: found.swap_remove(0),
+        }),
+    }
 }

@@ -1,10 +1,12 @@
 //! Creates, updates and finds collections inside a transaction.
 
 use rusqlite::Connection;
+use rusqlite::types::Value as SqlValue;
 use serde_json::{Map, Value};
 
 use super::content::ManifestContent;
 use crate::auth::{Caller, permission};
+use crate::clock;
 use crate::db::rows;
 use crate::db::trash;
 use crate::error::{ApiError, Result};
@@ -159,12 +161,14 @@ pub fn find_by_pdh(
     include_trash: bool,
 ) -> Result<Option<Record>> {
     let mut clause = crate::db::filter::Clause::default();
-    clause.and(
-        "portable_data_hash = ?",
-        [rusqlite::types::Value::Text(pdh.to_owned())],
-    );
+    clause.and("portable_data_hash = ?", [SqlValue::Text(pdh.to_owned())]);
     if !include_trash {
-        clause.and_not_in_trash(&COLLECTIONS);
+        let now = SqlValue::Text(clock::now());
+        clause.and(
+            "is_trashed = 0 AND (trash_at IS NULL OR trash_at > ?)",
+            [now.clone()],
+        );
+        clause.and(trash::COLLECTION_NOT_IN_TRASH_SQL, [now]);
     }
     permission::restrict_to_readable(connection, &COLLECTIONS, caller, &mut clause)?;
     let values: Vec<&dyn rusqlite::ToSql> = clause

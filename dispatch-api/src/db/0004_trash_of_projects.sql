@@ -7,3 +7,4 @@ DROP INDEX groups_name;
 CREATE UNIQUE INDEX groups_name ON groups (owner_uuid, name) WHERE name <> '' AND is_trashed = 0;
 CREATE INDEX groups_trash ON groups (trash_at) WHERE trash_at IS NOT NULL;
 CREATE INDEX groups_owner ON groups (owner_uuid);
+CREATE INDEX collections_owner ON collections (owner_uuid);

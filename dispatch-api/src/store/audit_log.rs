@@ -11,7 +11,7 @@ use crate::record::Record;
 use crate::schema::{LOGS, Resource};
 use crate::store::cluster_config::ClusterConfig;
 
-const AUDITED: [&str; 3] = ["containers", "container_requests", "collections"];
+const AUDITED: [&str; 4] = ["containers", "container_requests", "collections", "groups"];
 
 /// Size in bytes above which properties contain only the attributes that events carry.
 const MAX_PROPERTIES_BYTES: usize = 32 * 1024;

@@ -157,8 +157,13 @@ async fn damage_is_told_with_the_collections_that_it_hurts_and_the_rest_is_saved
     backup::create(&state, &target).unwrap();
     assert!(check(&target).is_sound());
     // And one that rots in the backup is found there.
-    std::fs::write(&stored(&target)[&name("whole")], "rot").unwrap();
+    std::fs::write(&stored(&target)[&name("whole")], "rotte").unwrap();
     assert_eq!(check(&target).damage.damaged_collections.len(), 2);
+    // One that was cut off is copied again.
+    put(&fixture.admin, "whole").await;
+    std::fs::write(&stored(&target)[&name("whole")], "wh").unwrap();
+    assert_eq!(backup::create(&state, &target).unwrap().copied_blocks, 1);
+    assert!(check(&target).is_sound());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -176,14 +181,48 @@ async fn a_manifest_that_is_not_what_its_hash_says_is_found() {
     assert!(found[0].bad_manifest);
 }
 
+/// A manifest that rots so that it names other blocks takes nothing of the good backup with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rotten_manifest_costs_no_block_and_no_database_of_the_backup() {
+    let fixture = Fixture::new().await;
+    let (state, target) = (state_of(&fixture), backup_of(&fixture));
+    let locator = put(&fixture.admin, "data").await;
+    save(&fixture.admin, &[locator]).await;
+    backup::create(&state, &target).unwrap();
+    let whole = target.join("state.db.whole");
+    let connection = rusqlite::Connection::open(state.join("state.db")).unwrap();
+    let swap = |from: &str, to: &str| {
+        let rot = "UPDATE collections SET manifest_text = replace(manifest_text, ?1, ?2)";
+        connection.execute(rot, [from, to]).unwrap();
+    };
+    swap(&name("data"), &name("other"));
+    for _ in 0..2 {
+        let made = backup::create(&state, &target).unwrap();
+        assert!(made.damage.has_bad_manifests());
+        assert!(stored(&target).contains_key(&name("data")));
+        let kept = rusqlite::Connection::open(&whole).unwrap();
+        let text: String = kept
+            .query_row("SELECT manifest_text FROM collections", [], |row| {
+                row.get(0)
+            })
+            .unwrap();
+        assert!(text.contains(&name("data")), "{text}");
+    }
+    swap(&name("other"), &name("data"));
+    assert!(backup::create(&state, &target).unwrap().damage.is_empty());
+    assert!(!whole.exists());
+}
+
 /// A database with a page that is not what it was: found, and not saved over a good one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_database_is_found_and_the_backup_before_stays() {
     let fixture = Fixture::new().await;
     let (state, target) = (state_of(&fixture), backup_of(&fixture));
+    let mut uuid = String::new();
     for number in 0..50 {
         let locator = put(&fixture.admin, &format!("data {number}")).await;
-        save(&fixture.admin, &[locator]).await;
+        let saved = save(&fixture.admin, &[locator]).await;
+        uuid = saved["uuid"].as_str().unwrap().to_owned();
     }
     backup::create(&state, &target).unwrap();
     let Fixture {
@@ -203,7 +242,8 @@ async fn a_damaged_database_is_found_and_the_backup_before_stays() {
         .query_row("PRAGMA page_size", [], |row| row.get(0))
         .unwrap();
     drop(connection);
-    let mut bytes = std::fs::read(&database).unwrap();
+    let sound = std::fs::read(&database).unwrap();
+    let mut bytes = sound.clone();
     let [page, size] = [page, size].map(|number| usize::try_from(number).unwrap());
     bytes[(page - 1) * size..page * size].fill(0x5a);
     std::fs::write(&database, bytes).unwrap();
@@ -214,7 +254,30 @@ async fn a_damaged_database_is_found_and_the_backup_before_stays() {
     assert!(matches!(refused, BackupError::Database { .. }), "{refused}");
     assert!(check(&target).is_sound());
     assert_eq!(check(&target).collections, 50);
-    drop(directory);
+
+    // One byte of an index, which SQLite copies as it is.
+    std::fs::write(&database, &sound).unwrap();
+    let uuid = uuid.as_bytes();
+    let places: Vec<usize> = sound
+        .windows(uuid.len())
+        .enumerate()
+        .filter_map(|(place, window)| (window == uuid).then_some(place))
+        .collect();
+    let rotten = places.into_iter().any(|place| {
+        let mut bytes = sound.clone();
+        bytes[place + uuid.len() - 1] ^= 1;
+        std::fs::write(&database, bytes).unwrap();
+        let refused = backup::create(&state, &target);
+        matches!(refused, Err(BackupError::Damaged { .. }))
+    });
+    assert!(rotten);
+    assert!(check(&target).is_sound());
+    // And a backup whose database rots is not restored.
+    let copy = target.join("state.db");
+    std::fs::copy(&database, &copy).unwrap();
+    let restored = directory.path().join("restored");
+    let refused = backup::restore(&target, &restored).unwrap_err();
+    assert!(matches!(refused, BackupError::Damaged { .. }), "{refused}");
 }
 
 /// While clients save and delete and garbage is removed, each backup is whole.
@@ -281,6 +344,8 @@ async fn wrong_directories_are_refused_and_nothing_is_left_in_them() {
         assert!(matches!(refused, BackupError::NoState { .. }), "{refused}");
     }
     assert!(!dir.join("new").exists());
+    let refused = create(&target, &dir.join("new"));
+    assert!(matches!(refused, BackupError::IsBackup(_)), "{refused}");
     for (from, to, code) in [
         (&strange, &dir.join("new"), "NoBackup"),
         (&state, &dir.join("new"), "NoBackup"),
@@ -295,6 +360,16 @@ async fn wrong_directories_are_refused_and_nothing_is_left_in_them() {
     let left: Vec<_> = std::fs::read_dir(&strange).unwrap().collect();
     assert_eq!(left.len(), 1, "{left:?}");
 
+    // One at a time.
+    let lock = std::fs::File::open(target.join("lock")).unwrap();
+    lock.lock().unwrap();
+    for refused in [
+        create(&state, &target),
+        backup::fsck(&target, Depth::Presence).unwrap_err(),
+    ] {
+        assert!(matches!(refused, BackupError::InUse(_)), "{refused}");
+    }
+    drop(lock);
     // No server starts on a backup.
     let refused = Server::start(&Options::new(target)).await.err().unwrap();
     assert!(matches!(refused, StartError::State(_)), "{refused}");

@@ -89,19 +89,24 @@ async fn document(fixture: &Fixture) -> BTreeMap<String, BTreeMap<String, String
         .collect()
 }
 
+/// Routes that have no method, as in Arvados, or that only this server has.
+const WITHOUT_METHOD: [&str; 3] = [
+    "GET groups/{}/contents",
+    "GET user_agreements/signatures",
+    "POST collections/collect_garbage",
+];
+
 #[tokio::test(flavor = "multi_thread")]
-async fn every_method_of_the_document_has_a_route() {
-    for fixture in [Fixture::new().await, Fixture::as_arvados().await] {
-        let routes: BTreeSet<String> = dispatch_api::api::routes()
-            .map(|route| format!("{} {}", route.method, route.path))
-            .chain(["GET config".to_owned(), "GET vocabulary".to_owned()])
-            .collect();
-        for (resource, methods) in document(&fixture).await {
-            for (name, route) in methods {
-                assert!(routes.contains(&route), "{resource}.{name}: {route}");
-            }
-        }
-    }
+async fn every_route_has_a_method_in_the_document_and_every_method_a_route() {
+    let fixture = Fixture::new().await;
+    let routes: BTreeSet<String> = dispatch_api::api::routes()
+        .map(|route| format!("{} {}", route.method, route.path))
+        .chain(["GET config".to_owned(), "GET vocabulary".to_owned()])
+        .collect();
+    let methods = document(&fixture).await.into_values().flatten();
+    let mut methods: BTreeSet<String> = methods.map(|(_, route)| route).collect();
+    methods.extend(WITHOUT_METHOD.map(str::to_owned));
+    assert_eq!(methods, routes);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -199,6 +199,10 @@ async fn who_may_only_write_does_not_put_a_project_into_the_trash() {
     writer.put(&outer, update).await.error_of(403);
     let update = json!({"group": {"description": "mine"}});
     writer.put(&outer, update).await.ok();
+    // Who manages it does not shorten the time of what others have in it.
+    let now =
+        json!({"group": {"trash_at": "2020-01-01T00:00:00Z", "delete_at": "2020-01-01T00:00:00Z"}});
+    world.alice.put(&outer, now).await.error_of(422);
     // A role has no trash.
     let role = json!({"group": {"name": "r", "group_class": "role"}});
     let role = world.fixture.admin.post("groups", role).await.ok();

@@ -153,6 +153,7 @@ async fn earlier(
     let query = Query::new()
         .filter("container_uuid", "=", container)
         .select(&["uuid", "log_uuid"])
+        .include_trash()
         .limit(1);
     let requests = client
         .page::<ContainerRequest>("container_requests", &query)
@@ -160,8 +161,19 @@ async fn earlier(
     let Some(log) = requests.items.into_iter().find_map(|one| one.log_uuid) else {
         return Ok(None);
     };
-    let shown = client.collection(log.as_str()).await?;
-    let own = container_streams(&shown.manifest_text, container);
+    let query = Query::new()
+        .filter("uuid", "=", &log)
+        .select(&["uuid", "manifest_text"])
+        .include_trash()
+        .limit(1);
+    let shown = client
+        .page::<serde_json::Value>("collections", &query)
+        .await?;
+    let text = shown
+        .items
+        .first()
+        .and_then(|log| log["manifest_text"].as_str());
+    let own = container_streams(text.unwrap_or_default(), container);
     Ok(Some(Manifest::parse(&own)?))
 }
 

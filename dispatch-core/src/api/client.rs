@@ -270,6 +270,8 @@ impl Api for Client {
             .filter("container_uuid", "=", container)
             .filter("state", "=", "Committed")
             .filter("priority", ">", 0)
+            // What runs for a project in the trash goes on.
+            .include_trash()
             .select(&["uuid", "container_count", "container_count_max"]);
         let client = self.with_retry_budget(POLL_RETRY_BUDGET);
         let requests: Vec<RequestRow> = client

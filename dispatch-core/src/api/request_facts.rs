@@ -57,6 +57,8 @@ async fn requests(client: &Client, containers: &[ContainerUuid]) -> Result<Vec<V
             "owner_uuid",
             "requesting_container_uuid",
         ])
+        // Jobs of a project in the trash go on, as its jobs.
+        .include_trash()
         .limit(PAGE_SIZE);
     let page = client.page::<Value>("container_requests", &query).await?;
     Ok(page.items)

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use arvados_client::client::Call;
 use arvados_client::records::{ContainerState, RequestState};
 use arvados_client::{Client, ContainerRequestUuid, ContainerUuid};
 use dispatch_core::model::resources::Admission;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::dispatcher::{dispatch, record_when, wait_until};
 use crate::fixture::Fixture;
@@ -45,22 +46,44 @@ async fn an_impossible_step_is_cancelled_unless_a_user_waits_for_it() {
 
     let (alone, step) = request(&fixture, &workflow, "alone").await;
     let (_, shared) = request(&fixture, &workflow, "shared").await;
+    // Its project is in the trash by the time that it is cancelled.
+    let (hidden, hidden_step) = request(&fixture, &workflow, "hidden").await;
+    let project = json!({"group": {"name": "gone", "group_class": "project"}});
+    let project: Value = fixture
+        .user
+        .send(Call::post("groups", project))
+        .await
+        .unwrap();
+    let project = project["uuid"].as_str().unwrap();
+    let path = format!("container_requests/{hidden}");
+    let owner = json!({"container_request": {"owner_uuid": project}});
+    let _: Value = fixture.user.send(Call::put(path, owner)).await.unwrap();
+    let trash = async |verb: &str| {
+        let call = Call::post(format!("groups/{project}/{verb}"), json!({}));
+        let _: Value = fixture.user.send(call).await.unwrap();
+    };
+    trash("trash").await;
     scheduler.wait_for_listings(5).await;
     let (_, same) = request(&fixture, &fixture.user, "shared").await;
     assert_eq!(same, shared, "one container for both");
 
     *scheduler.of_steps.lock().unwrap() = Admission::Impossible("too large".into());
-    let record = record_when(&fixture, &step, |record| record.state.is_final()).await;
-    assert_eq!(record.state, ContainerState::Cancelled);
-    let error = record.runtime_status.error.unwrap_or_default();
-    assert_eq!(error, "it can never start: too large");
-    let ended = fixture.user.container_request(&alone).await.unwrap();
-    assert_eq!(ended.state, RequestState::Final);
-    assert_eq!(
-        ended.container_uuid,
-        Some(step),
-        "another container was made"
-    );
+    for (request, step) in [(alone, step), (hidden.clone(), hidden_step)] {
+        let record = record_when(&fixture, &step, |record| record.state.is_final()).await;
+        assert_eq!(record.state, ContainerState::Cancelled);
+        let error = record.runtime_status.error.unwrap_or_default();
+        assert_eq!(error, "it can never start: too large");
+        if request == hidden {
+            trash("untrash").await;
+        }
+        let ended = fixture.user.container_request(&request).await.unwrap();
+        assert_eq!(ended.state, RequestState::Final);
+        assert_eq!(
+            ended.container_uuid,
+            Some(step),
+            "another container was made"
+        );
+    }
     scheduler.wait_for_listings(5).await;
     let record = fixture.dispatch.container(&shared).await.unwrap();
     assert_eq!(record.state, ContainerState::Queued);
