@@ -11,6 +11,8 @@ mod condor_setup;
 mod condor_waits;
 mod crunchstat;
 mod cwl;
+mod cwl_on_schedulers;
+mod cwl_runner;
 mod delegated_group;
 mod demand;
 mod docs;
