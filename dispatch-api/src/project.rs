@@ -1,5 +1,9 @@
 //! Projects in the trash: they take all that is in them along, and are deleted with it.
 
+use std::time::Duration;
+
+use rusqlite::{Connection, ToSql};
+
 use crate::auth::{Caller, Identity, permission};
 use crate::clock;
 use crate::container::request;
@@ -11,10 +15,6 @@ use crate::record::Record;
 use crate::schema::{COLLECTIONS, CONTAINER_REQUESTS, GROUPS, LINKS, WORKFLOWS};
 use crate::store::transaction::Tx;
 use crate::store::unique_name::make_name_unique;
-use std::time::Duration;
-
-use rusqlite::{Connection, ToSql};
-
 /// The projects below one owner, and the owner itself. Placeholder: the owner.
 pub const BELOW_SQL: &str = "WITH RECURSIVE below(uuid) AS (VALUES (?) UNION \
     SELECT groups.uuid FROM groups JOIN below ON groups.owner_uuid = below.uuid) \

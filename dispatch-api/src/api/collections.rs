@@ -249,9 +249,17 @@ fn show(call: &Call, mut record: Record) -> Result<Reply> {
     resource::show(call, &COLLECTIONS, &record)
 }
 
+/// Whether a project around it is in the trash, which is shown only if that is asked for.
+fn is_in_trashed_project(call: &Call, record: &Record, now: &str) -> bool {
+    let owner = record.text("owner_uuid");
+    let read = |connection: &_| trash::is_owner_in_trash(connection, owner, now);
+    call.params.flag("include_trash") && call.app.readers.read(read).unwrap_or(true)
+}
+
 /// Signs the manifest for the caller's token. Manifests of trashed collections stay unsigned.
 pub(super) fn sign(call: &Call, record: &mut Record) {
-    if trash::is_trashed(record, &clock::now()) {
+    let now = clock::now();
+    if trash::is_trashed(record, &now) || is_in_trashed_project(call, record, &now) {
         return;
     }
     let Some(text) = record.some_text("manifest_text") else {

@@ -48,6 +48,10 @@ fn update(call: &Call, uuid: &str) -> Result<Record> {
         permission::require_writable(tx.conn, &caller, &old)?;
         let mut new = patch::apply(&GROUPS, &old, &attributes, &[])?;
         permission::require_owners(tx.conn, &caller, &old, &new)?;
+        if old.get("owner_uuid") != new.get("owner_uuid") {
+            // Its new owner manages it.
+            permission::require_manageable(tx.conn, &caller, &old)?;
+        }
         if old.get("group_class") != new.get("group_class") {
             return Err(ApiError::invalid("Group class cannot be changed"));
         }
@@ -75,14 +79,21 @@ const TRASH_TOLERANCE: Duration = Duration::from_secs(3600);
 /// Makes the attributes of the trash consistent, and rejects them for groups without a trash.
 /// Nobody but an administrator shortens the time there, because others may have records in it.
 fn normalise_trash(caller: &Caller, now: &str, old: &Record, new: &mut Record) -> Result<()> {
+    let changes = |new: &Record| old.get("delete_at") != new.get("delete_at");
+    let is_given = changes(new);
     trash::normalise(now, old, new);
     let earliest = clock::after(trash::TRASH_LIFETIME - TRASH_TOLERANCE);
-    let changes = old.get("delete_at") != new.get("delete_at");
-    let delete_at = new.some_text("delete_at");
-    if changes && !caller.is_admin && delete_at.is_some_and(|at| at < earliest.as_str()) {
-        return Err(ApiError::invalid(
-            "Delete at must be at least two weeks from now",
-        ));
+    let is_early = new
+        .some_text("delete_at")
+        .is_some_and(|at| at < earliest.as_str());
+    match (caller.is_admin, is_early && changes(new), is_given) {
+        (true, _, _) | (_, false, _) => {}
+        (false, true, false) => drop(new.set("delete_at", clock::after(trash::TRASH_LIFETIME))),
+        (false, true, true) => {
+            return Err(ApiError::invalid(
+                "Delete at must be at least two weeks from now",
+            ));
+        }
     }
     match new.some_text("trash_at").is_some() && new.text("group_class") != "project" {
         true => Err(ApiError::invalid("Only a project can be in the trash")),

@@ -64,17 +64,23 @@ pub fn create(state: &Path, target: &Path) -> Result<BackupReport> {
     target.sync_all()?;
     let database = target.database();
     let is_rotten = copied.damage.has_bad_manifests();
-    keep_whole_database(&target, is_rotten)?;
+    let whole = target.dir.join(WHOLE_DATABASE);
+    if is_rotten && !whole.exists() && database.exists() {
+        fs::hard_link(&database, &whole).map_err(BackupError::io(&whole))?;
+    }
     fs::rename(next_database(&target), &database).map_err(BackupError::io(&database))?;
     target.sync()?;
     fail_point("api.backup.after-rename");
     note.finished_at = Some(clock::now());
     target.write_note(&note)?;
     target.sync()?;
-    let removed_blocks = match copied.damage.is_empty() {
-        true => remove_unnamed(&copied.store, &copied.blocks)?,
-        // An earlier database may name what is damaged in this one.
-        false => 0,
+    let removed_blocks = match is_rotten {
+        // The last whole database may name others.
+        true => 0,
+        false => {
+            file::ignore_missing(fs::remove_file(&whole)).map_err(BackupError::io(&whole))?;
+            remove_unnamed(&copied.store, &copied.blocks)?
+        }
     };
     Ok(BackupReport {
         blocks: (copied.blocks.len() - copied.damage.bad_blocks.len()) as u64,
@@ -111,18 +117,6 @@ fn check_target(target: &Files, server: &ServerIdentity) -> Result<()> {
         true => Ok(()),
         false => Err(BackupError::OtherServer(target.dir.clone())),
     }
-}
-
-/// Before a database with manifests that are not what their hashes say takes its place, keeps the
-/// last one without beside it; removes that when it is not needed any more.
-fn keep_whole_database(target: &Files, next_is_rotten: bool) -> Result<()> {
-    let whole = target.dir.join(WHOLE_DATABASE);
-    let done = match next_is_rotten {
-        true if whole.exists() || !target.database().exists() => Ok(()),
-        true => fs::hard_link(target.database(), &whole),
-        false => file::ignore_missing(fs::remove_file(&whole)),
-    };
-    done.map_err(BackupError::io(&whole))
 }
 
 /// The copy of the database that becomes the backup's.

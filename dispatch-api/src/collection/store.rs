@@ -162,24 +162,26 @@ pub fn find_by_pdh(
 ) -> Result<Option<Record>> {
     let mut clause = crate::db::filter::Clause::default();
     clause.and("portable_data_hash = ?", [SqlValue::Text(pdh.to_owned())]);
+    let now = SqlValue::Text(clock::now());
     if !include_trash {
-        let now = SqlValue::Text(clock::now());
         clause.and(
             "is_trashed = 0 AND (trash_at IS NULL OR trash_at > ?)",
             [now.clone()],
         );
-        clause.and(trash::COLLECTION_NOT_IN_TRASH_SQL, [now]);
+        clause.and(trash::COLLECTION_NOT_IN_TRASH_SQL, [now.clone()]);
     }
     permission::restrict_to_readable(connection, &COLLECTIONS, caller, &mut clause)?;
+    let sql = format!(
+        "{} ORDER BY is_trashed, NOT {}, modified_at DESC LIMIT 1",
+        clause.sql(),
+        trash::COLLECTION_NOT_IN_TRASH_SQL
+    );
+    clause.values.push(now);
     let values: Vec<&dyn rusqlite::ToSql> = clause
         .values
         .iter()
         .map(|value| value as &dyn rusqlite::ToSql)
         .collect();
-    let sql = format!(
-        "{} ORDER BY is_trashed, modified_at DESC LIMIT 1",
-        clause.sql()
-    );
     Ok(rows::find(connection, &COLLECTIONS, &sql, &values)?.pop())
 }
 

@@ -198,7 +198,7 @@ fn columns_to_fetch(resource: &'static Resource, page: &PageQuery) -> Vec<&'stat
         false => &["uuid", "row_version"],
     };
     let for_signing: &[&str] = match attrs.iter().any(|attr| attr.name == "manifest_text") {
-        true => &["is_trashed", "trash_at"],
+        true => &["is_trashed", "trash_at", "owner_uuid"],
         false => &[],
     };
     for needed in for_etag.iter().chain(for_signing).copied() {

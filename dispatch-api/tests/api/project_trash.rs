@@ -199,6 +199,14 @@ async fn who_may_only_write_does_not_put_a_project_into_the_trash() {
     writer.put(&outer, update).await.error_of(403);
     let update = json!({"group": {"description": "mine"}});
     writer.put(&outer, update).await.ok();
+    // Nor does one take a project out of it, and manage it then.
+    let mine = json!({"group": {"owner_uuid": me["uuid"]}});
+    let inner = path("groups", &world.inner);
+    writer.put(&inner, mine).await.error_of(403);
+    // A time in the past is now.
+    let past = json!({"group": {"trash_at": "2020-01-01T00:00:00Z"}});
+    let trashed = world.alice.put(&inner, past).await.ok();
+    assert!(trashed["delete_at"].as_str() > trashed["modified_at"].as_str());
     // Who manages it does not shorten the time of what others have in it.
     let now =
         json!({"group": {"trash_at": "2020-01-01T00:00:00Z", "delete_at": "2020-01-01T00:00:00Z"}});
@@ -222,6 +230,18 @@ async fn garbage_collection_leaves_what_may_come_back() {
     let alice = &world.alice;
     let outer = path("groups", &world.outer);
     alice.delete(&outer).await.ok();
+    // Its manifest is shown and not signed, so that nobody counts on its blocks.
+    let shown = path("collections", world.collection()) + "?include_trash=true";
+    let filter = json!([["uuid", "=", world.collection()["uuid"]]]);
+    let listed = json!({"filters": filter, "include_trash": true, "select": ["manifest_text"]});
+    let listed = alice.list("collections", listed).await.ok();
+    for shown in [alice.get(&shown).await.ok(), listed["items"][0].clone()] {
+        let manifest = shown["manifest_text"].as_str().unwrap();
+        assert!(
+            manifest.contains("+4 ") && !manifest.contains("+A"),
+            "{shown}"
+        );
+    }
     crate::garbage::collect(&world.fixture, 0, true, false).await;
     alice
         .post(&format!("{outer}/untrash"), json!({}))
