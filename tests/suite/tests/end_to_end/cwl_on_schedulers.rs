@@ -2,13 +2,12 @@
 //! what runs on one runs on the others.
 
 use std::ffi::OsString;
-use std::process::Child;
 
 use serde_json::{Value, json};
 use suite_tests::stack::environment;
 
 use crate::backend::{Backend, on_every_backend};
-use crate::cwl_runner::{CwlUser, ended};
+use crate::cwl_runner::{CwlUser, Runner, ended};
 
 /// How a workflow is started: its runner is this process, or a job.
 const LOCAL: &str = "--local";
@@ -63,7 +62,7 @@ async fn the_dozen(backend: Backend) {
     }
     let user = CwlUser::new(&dir, environment(&stack.ready));
     user.add_runner_image();
-    let start = |flag: &str, workflow: &str, inputs: &Value| -> Child {
+    let start = |flag: &str, workflow: &str, inputs: &Value| -> Runner {
         let name = format!("{workflow}{flag}");
         let inputs = user.inputs(&name, inputs).into_os_string();
         // Each by jobs of its own.

@@ -65,17 +65,15 @@ impl CwlUser {
     }
 
     /// Starts the runner.
-    pub fn start(&self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Child {
-        self.command("arvados-cwl-runner")
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap()
+    pub fn start(&self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Runner {
+        let mut command = self.command("arvados-cwl-runner");
+        let command = command.args(arguments);
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Runner(Some(command.spawn().unwrap()))
     }
 
     /// The text of the output `text` of a workflow that has succeeded.
-    pub fn text(&self, runner: Child) -> String {
+    pub fn text(&self, runner: Runner) -> String {
         let (output, said) = ended(runner);
         assert!(output.status.success(), "{said}");
         let found: Value = serde_json::from_slice(&output.stdout).expect(&said);
@@ -86,9 +84,22 @@ impl CwlUser {
     }
 }
 
+/// A runner; it is killed if the test ends before it.
+pub struct Runner(Option<Child>);
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+}
+
 /// What the runner printed at its end.
-pub fn ended(runner: Child) -> (Output, String) {
-    let output = runner.wait_with_output().unwrap();
+pub fn ended(mut runner: Runner) -> (Output, String) {
+    let child = runner.0.take().unwrap();
+    let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     (output, said)
 }
