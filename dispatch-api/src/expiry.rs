@@ -16,8 +16,6 @@ use crate::store::transaction::Tx;
 
 /// Maximum number of rows that one batch handles per kind of record.
 const BATCH_ROWS: i64 = 200;
-/// Size in bytes of the collections that one batch reads.
-const MAX_BATCH_BYTES: usize = 16 << 20;
 /// Age and number up to which log entries are kept.
 const LOG_RETENTION: Duration = Duration::from_secs(14 * 24 * 3600);
 const MAX_LOGS: i64 = 200_000;
@@ -87,7 +85,7 @@ fn delete_expired(tx: &Tx<'_>) -> Result<usize> {
         &COLLECTIONS,
         "delete_at <= ?1 AND portable_data_hash NOT IN (SELECT value FROM json_each(?2)) LIMIT ?3",
         &[&tx.now, &in_use, &BATCH_ROWS],
-        MAX_BATCH_BYTES,
+        project::MAX_BATCH_BYTES,
     )?;
     for collection in &due {
         tx.delete(&COLLECTIONS, &system, collection)?;

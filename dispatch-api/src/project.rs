@@ -22,8 +22,8 @@ pub const BELOW_SQL: &str = "WITH RECURSIVE below(uuid) AS (VALUES (?) UNION \
 
 /// Time until a project is looked at again whose collections are in use.
 const IN_USE_DELAY: Duration = Duration::from_secs(3600);
-/// Size in bytes of the records that one batch reads.
-const MAX_BATCH_BYTES: usize = 16 << 20;
+/// Size in bytes of the records that one batch of deletions reads.
+pub const MAX_BATCH_BYTES: usize = 16 << 20;
 
 /// A project that the caller may manage; other groups have no trash.
 fn manageable(tx: &Tx<'_>, caller: &Caller, uuid: &str) -> Result<Record> {

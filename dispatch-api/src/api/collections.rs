@@ -256,15 +256,16 @@ fn is_in_trashed_project(call: &Call, record: &Record, now: &str) -> bool {
     call.params.flag("include_trash") && call.app.readers.read(read).unwrap_or(true)
 }
 
-/// Signs the manifest for the caller's token. Manifests of trashed collections stay unsigned.
+/// Signs the manifest for the caller's token. Manifests of trashed collections stay unsigned. The
+/// caller must not hold a connection of the readers.
 pub(super) fn sign(call: &Call, record: &mut Record) {
+    let Some(text) = record.some_text("manifest_text") else {
+        return;
+    };
     let now = clock::now();
     if trash::is_trashed(record, &now) || is_in_trashed_project(call, record, &now) {
         return;
     }
-    let Some(text) = record.some_text("manifest_text") else {
-        return;
-    };
     let signer = &call.app.config.block_signer;
     let signed = signer.sign(text, &call.caller.presented_token);
     record.set("manifest_text", signed);

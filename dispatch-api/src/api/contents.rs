@@ -97,7 +97,7 @@ fn listing(
         _ => call.params.get(name),
     })?;
     let (mut left, mut offset) = (asked.limit, asked.offset);
-    let (mut items, mut included) = (Vec::new(), Included::of(call)?);
+    let (mut listed, mut included) = (Vec::new(), Included::of(call)?);
     let mut available = 0;
     let mut refused = Vec::new();
     call.app.readers.read(|connection| {
@@ -127,13 +127,10 @@ fn listing(
             let is_cut = number < left.min((total - offset).max(0));
             left = if is_cut { 0 } else { left - number };
             offset = (offset - total).max(0);
-            for mut record in found.items {
-                included.note(&record);
-                if resource.table == "collections" {
-                    collections::sign(call, &mut record);
-                }
-                items.push(render::list_item(resource, record, select.as_deref()));
+            for record in &found.items {
+                included.note(record);
             }
+            listed.push((resource, found.items, select));
         }
         included.fetch(connection, call)
     })?;
@@ -141,6 +138,16 @@ fn listing(
         && let Some(error) = refused.pop()
     {
         return Err(error);
+    }
+    // Signing reads, too: with a connection held, all requests could wait for another one.
+    let mut items = Vec::new();
+    for (resource, records, select) in listed {
+        for mut record in records {
+            if resource.table == "collections" {
+                collections::sign(call, &mut record);
+            }
+            items.push(render::list_item(resource, record, select.as_deref()));
+        }
     }
     let mut body = json!({
         "kind": "arvados#objectList",

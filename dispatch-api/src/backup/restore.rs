@@ -5,7 +5,6 @@ use std::io;
 use std::path::Path;
 
 use fail_points::fail_point;
-use host_state::file;
 use serde::Serialize;
 
 use super::copy_blocks;
@@ -83,10 +82,8 @@ fn copy_state(backup: &Files, state: &Files) -> Result<RestoreReport> {
     })
 }
 
+/// With the mode of the backup's file, which only its owner can read.
 fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
-    file::ignore_missing(fs::remove_file(to))?;
-    file::make_private(to)?;
-    let mut copy = fs::OpenOptions::new().write(true).open(to)?;
-    io::copy(&mut fs::File::open(from)?, &mut copy)?;
-    copy.sync_all()
+    fs::copy(from, to)?;
+    fs::File::open(to)?.sync_all()
 }

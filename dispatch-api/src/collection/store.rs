@@ -164,10 +164,7 @@ pub fn find_by_pdh(
     clause.and("portable_data_hash = ?", [SqlValue::Text(pdh.to_owned())]);
     let now = SqlValue::Text(clock::now());
     if !include_trash {
-        clause.and(
-            "is_trashed = 0 AND (trash_at IS NULL OR trash_at > ?)",
-            [now.clone()],
-        );
+        clause.and(trash::NOT_TRASHED_SQL, [now.clone()]);
         clause.and(trash::COLLECTION_NOT_IN_TRASH_SQL, [now.clone()]);
     }
     permission::restrict_to_readable(connection, &COLLECTIONS, caller, &mut clause)?;

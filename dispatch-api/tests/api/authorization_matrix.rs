@@ -166,18 +166,14 @@ const ROWS: &[(&str, &str, &str)] = &[
 ];
 
 /// Routes in rows that other parts of the server have.
-const OTHER_ROUTES: [&str; 3] = [
-    "OPTIONS container_requests/{}/log",
-    "PUT /{}",
-    "GET /metrics",
-];
+const OTHER_ROUTES: &str = "OPTIONS container_requests/{}/log, PUT /{}, GET /metrics";
 
 #[test]
 fn every_route_has_a_row() {
     let routes =
         dispatch_api::api::routes().map(|route| format!("{} {}", route.method, route.path));
     let mut routes: BTreeSet<String> = routes.collect();
-    routes.extend(OTHER_ROUTES.map(str::to_owned));
+    routes.extend(OTHER_ROUTES.split(", ").map(str::to_owned));
     let rows: BTreeSet<String> = ROWS.iter().map(|(route, ..)| (*route).to_owned()).collect();
     assert_eq!(rows, routes);
 }

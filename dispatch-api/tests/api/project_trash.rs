@@ -4,7 +4,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::fixture::{Api, Fixture, request};
+use crate::fixture::{Api, Fixture, STEP_TIMEOUT, request};
 use crate::garbage::put;
 
 async fn project(api: &Api, name: &str, owner: Option<&Value>) -> Value {
@@ -255,4 +255,33 @@ async fn garbage_collection_leaves_what_may_come_back() {
     let block = format!("/{}", manifest.split(' ').nth(1).unwrap());
     let block = alice.raw(Method::GET, &block).send().await.unwrap();
     assert_eq!(block.text().await.unwrap(), "data");
+}
+
+/// Many listings of the trash at once, each of which asks where its collections are.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_listings_of_the_trash_are_answered() {
+    let world = World::new().await;
+    let contents = path("groups", &world.inner) + "/contents";
+    for number in 0..20 {
+        let more = json!({"name": number.to_string(), "owner_uuid": world.inner["uuid"]});
+        world.alice.post("collections", more).await.ok();
+    }
+    world.alice.delete(&path("groups", &world.outer)).await.ok();
+    let listings = (0..40).map(|_| {
+        let (api, contents) = (world.fixture.admin.clone(), contents.clone());
+        tokio::spawn(async move {
+            for _ in 0..5 {
+                assert_eq!(
+                    count(&api, &contents, json!({"include_trash": true})).await,
+                    23
+                );
+            }
+        })
+    });
+    for listing in listings.collect::<Vec<_>>() {
+        tokio::time::timeout(STEP_TIMEOUT, listing)
+            .await
+            .expect("the server does not answer any more")
+            .unwrap();
+    }
 }

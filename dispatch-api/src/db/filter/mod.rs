@@ -6,7 +6,7 @@ mod several_columns;
 use rusqlite::types::Value as SqlValue;
 use serde_json::{Value, json};
 
-use super::trash::{IN_PROJECTS, TRASHED_SQL};
+use super::trash::{IN_PROJECTS, NOT_TRASHED_SQL, TRASHED_SQL};
 use crate::clock;
 use crate::error::{ApiError, Result};
 use crate::schema::{self, Attr, AttrType, Resource};
@@ -34,8 +34,7 @@ impl Clause {
     pub fn and_not_in_trash(&mut self, resource: &Resource) {
         let now = SqlValue::Text(clock::now());
         if resource.attr("trash_at").is_some() {
-            let sql = "is_trashed = 0 AND (trash_at IS NULL OR trash_at > ?)";
-            self.and(sql, [now.clone()]);
+            self.and(NOT_TRASHED_SQL, [now.clone()]);
         }
         if IN_PROJECTS.contains(&resource.table) {
             self.and(format!("owner_uuid NOT IN ({TRASHED_SQL})"), [now]);

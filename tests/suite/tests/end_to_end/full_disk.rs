@@ -135,6 +135,14 @@ fn a_backup_that_finds_no_room_leaves_the_one_before() {
     let (code, said) = run(&state, &backup);
     assert!(code == Some(1) && said.contains("is full"), "{said}");
     assert_eq!(run(&target, &["fsck"]).0, Some(0));
+    let roomy = up.dir.path().join("roomy");
+    let roomy = ["backup", roomy.to_str().unwrap()];
+    assert_eq!(run(&state, &roomy).0, Some(0));
+    let small = disk.join("restored");
+    let (code, said) = run(&small, &["restore", roomy[1]]);
+    assert!(code == Some(1) && said.contains("is full"), "{said}");
+    // No server starts there.
+    assert_eq!(run(&small, &["--listen", "127.0.0.2:0"]).0, Some(78));
     // What the failed one copied is used by the next one, and does not disturb a restore.
     let restored = up.dir.path().join("restored");
     assert_eq!(run(&restored, &["restore", backup[1]]).0, Some(0));
