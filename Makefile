@@ -85,8 +85,14 @@ test-cgroup-v2: deps deps-labs
 	$(build_programs)
 	$(in_virtual_machine) --test end_to_end -- --ignored --test-threads 1 delegated_group::
 	$(in_virtual_machine) --test integration -- --test-threads 2 engine_
-	$(in_virtual_machine) --test integration -- --test-threads 2 --skip docker --skip podman \
+	$(in_virtual_machine) --test integration -- --include-ignored --test-threads 2 --skip docker --skip podman \
 		only_documented_attempts a_site_s_profile a_container_cannot_change
+
+# The conformance tests of CWL v1.2; docs/cwl.md says what to bring: make conformance SUITE=DIR IMAGES=DIR
+.PHONY: conformance
+conformance: deps deps-labs
+	$(build_programs)
+	tests/labs/cwl-conformance "$(SUITE)" "$(IMAGES)" $(CWLTEST_FLAGS)
 
 # The units of contrib/ as they are, under a systemd of their own: as root, where systemd is installed.
 .PHONY: test-units

@@ -127,6 +127,11 @@ async fn run_rm(args: Rm, session: &Session, out: Output) -> Result<(), CliError
 async fn run_add(args: Add, session: &Session, out: Output) -> Result<(), CliError> {
     let client = &session.client;
     let (given, path) = args.name_and_path()?;
+    let written = given.as_ref().and_then(|name| {
+        let text = args.name_or_path.as_str();
+        let is_written = |long: &String| long == text || long.strip_suffix(":latest") == Some(text);
+        name.spellings().into_iter().skip(1).find(is_written)
+    });
     let name = given.clone();
     let looking = tokio::task::spawn_blocking({
         let path = path.clone();
@@ -156,7 +161,11 @@ async fn run_add(args: Add, session: &Session, out: Output) -> Result<(), CliErr
         }
     };
     for name in &names {
-        store::tag(client, name, &collection).await?;
+        store::tag(client, &name.to_string(), &collection).await?;
+    }
+    // Another client may look for what was written, not for the short form.
+    if let Some(written) = written {
+        store::tag(client, &written, &collection).await?;
     }
     if args.all_users {
         share::with_all_users(client, &collection).await?;

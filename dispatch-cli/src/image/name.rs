@@ -51,6 +51,20 @@ impl FromStr for ImageName {
     }
 }
 
+impl ImageName {
+    /// All names that mean this one: other clients look an image up by what its user wrote.
+    pub fn spellings(&self) -> Vec<String> {
+        let hubs = DOCKER_HUB.iter().flat_map(|hub| {
+            let official = format!("{hub}{OFFICIAL}{self}");
+            [format!("{hub}{self}"), official]
+        });
+        std::iter::once(self.to_string())
+            .chain(hubs)
+            .filter(|name| name.parse().is_ok_and(|parsed: Self| parsed == *self))
+            .collect()
+    }
+}
+
 /// The repository without what Docker leaves out.
 fn short(repository: &str) -> &str {
     let of_hub = DOCKER_HUB
@@ -71,6 +85,19 @@ impl fmt::Display for ImageName {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_on_docker_hub_has_other_spellings_and_no_other_name_has() {
+        let name: ImageName = "busybox:1".parse().unwrap();
+        let spellings = name.spellings();
+        assert_eq!(spellings[0], "busybox:1");
+        for long in ["docker.io/busybox:1", "docker.io/library/busybox:1"] {
+            assert!(spellings.iter().any(|one| one == long), "{spellings:?}");
+        }
+        let of_library: ImageName = "library/busybox:1".parse().unwrap();
+        let spellings = of_library.spellings();
+        assert!(!spellings.contains(&"docker.io/library/busybox:1".to_owned()));
+    }
 
     #[test]
     fn names_have_a_repository_and_a_tag() {

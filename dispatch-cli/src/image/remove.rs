@@ -1,6 +1,8 @@
 //! Removes the name of an image, and the image with its last name; and names it again when it is
 //! taken out of the trash.
 
+use std::collections::BTreeSet;
+
 use arvados_client::Client;
 use arvados_client::client::Call;
 use arvados_client::filter::Query;
@@ -34,10 +36,11 @@ pub async fn remove(client: &Client, name: &ImageName) -> Result<Removed, CliErr
             .await
     };
     let text = name.to_string();
+    let spellings = name.spellings();
     let named = Query::new().filter("link_class", "=", NAME_LINK_CLASS);
     let own = links(
         named
-            .filter("name", "=", &text)
+            .filter("name", "in", &spellings)
             .filter("owner_uuid", "=", &user),
     )
     .await?;
@@ -49,27 +52,30 @@ pub async fn remove(client: &Client, name: &ImageName) -> Result<Removed, CliErr
         });
     }
     let mut removed = Removed::Name;
-    for link in &own {
+    let heads: BTreeSet<&str> = own.iter().map(|link| link.head_uuid.as_str()).collect();
+    for head in heads {
         let of_image = |class| {
             Query::new()
                 .filter("link_class", "=", class)
-                .filter("head_uuid", "=", &link.head_uuid)
+                .filter("head_uuid", "=", head)
         };
         let all_names = links(of_image(NAME_LINK_CLASS)).await?;
         if all_names
             .iter()
-            .all(|other| other.name == text && is_of(other, &user))
+            .all(|other| spellings.contains(&other.name) && is_of(other, &user))
         {
-            check_unused(client, &link.head_uuid, name).await?;
-            remember_name(client, &link.head_uuid, &text).await?;
+            check_unused(client, head, name).await?;
+            remember_name(client, head, &text).await?;
             for hash in links(of_image(HASH_LINK_CLASS).filter("owner_uuid", "=", &user)).await? {
                 delete(client, &format!("links/{}", hash.uuid)).await?;
             }
-            delete(client, &format!("collections/{}", link.head_uuid)).await?;
+            delete(client, &format!("collections/{head}")).await?;
             removed = Removed::Image;
         }
         // The name last: if this is interrupted, the image is still there to be removed again.
-        delete(client, &format!("links/{}", link.uuid)).await?;
+        for link in own.iter().filter(|link| link.head_uuid == head) {
+            delete(client, &format!("links/{}", link.uuid)).await?;
+        }
     }
     Ok(removed)
 }
@@ -132,7 +138,7 @@ pub async fn name_again(client: &Client, uuid: &str) -> Result<Option<Restored>,
         return Ok(Some(Restored::NameTaken(name)));
     }
     store::link_by_hash(client, hash, &collection).await?;
-    store::tag(client, &name, &collection).await?;
+    store::tag(client, &name.to_string(), &collection).await?;
     Ok(Some(Restored::Named(name)))
 }
 

@@ -129,12 +129,8 @@ pub async fn link_by_hash(
 }
 
 /// Names the image in `collection`. An image that had the name before loses it.
-pub async fn tag(
-    client: &Client,
-    name: &ImageName,
-    collection: &Collection,
-) -> Result<(), CliError> {
-    link(client, NAME_LINK_CLASS, &name.to_string(), collection).await
+pub async fn tag(client: &Client, name: &str, collection: &Collection) -> Result<(), CliError> {
+    link(client, NAME_LINK_CLASS, name, collection).await
 }
 
 async fn link(
@@ -198,21 +194,23 @@ fn newest_of_each(
     };
     let known: BTreeMap<&str, &Collection> =
         collections.iter().map(|c| (c.uuid.as_str(), c)).collect();
-    let mut newest: BTreeMap<&str, &Link> = BTreeMap::new();
+    let mut newest: BTreeMap<String, &Link> = BTreeMap::new();
     // A link to a deleted collection is ignored.
     for link in names
         .iter()
         .filter(|l| known.contains_key(l.head_uuid.as_str()))
     {
-        let entry = newest.entry(link.name.as_str()).or_insert(link);
+        let short = link.name.parse::<ImageName>();
+        let name = short.map_or_else(|_| link.name.clone(), |name| name.to_string());
+        let entry = newest.entry(name).or_insert(link);
         if stamp(link) > stamp(entry) {
             *entry = link;
         }
     }
     let mut listed: Vec<ListedImage> = newest
-        .into_values()
-        .map(|link| {
-            let (name, tag) = link.name.rsplit_once(':').unwrap_or((&link.name, ""));
+        .into_iter()
+        .map(|(name, link)| {
+            let (name, tag) = name.rsplit_once(':').unwrap_or((&name, ""));
             let collection = known.get(link.head_uuid.as_str());
             ListedImage {
                 name: name.to_owned(),
@@ -346,6 +344,7 @@ mod tests {
             link(2, "tool:1", "c2", "2026-01-02"),
             link(3, "tool:1", "gone", "2026-01-03"),
             link(4, "host:1/tool:2", "c1", "2026-01-04"),
+            link(1, "docker.io/tool:1", "c1", "2026-01-01"),
             owned("another", 5, "tool:1", "c1", "9999-01-01"),
         ];
         let ids = BTreeMap::from([("c1", "sha256:1"), ("c2", "sha256:2")]);

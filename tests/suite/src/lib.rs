@@ -60,12 +60,31 @@ fn find_sources(dir: &std::path::Path, found: &mut Vec<PathBuf>) {
 
 /// The directory of Arvados' Python clients; they are installed once per target directory.
 pub fn python_clients() -> PathBuf {
-    let script = workspace().join("tests/labs/python-clients");
-    let output = Command::new(script).output().expect("bash");
+    printed_by("python-clients", &[])
+}
+
+/// The directory of Snakemake, likewise.
+pub fn snakemake() -> PathBuf {
+    printed_by("python-clients", &["snakemake"])
+}
+
+/// The root directory of an image in which a Python package runs, and the version of the package.
+/// The package is among Arvados' clients, or in the environment that is named.
+pub fn python_image(package: &str, environment: Option<&str>) -> (PathBuf, String) {
+    let arguments: Vec<&str> = std::iter::once(package).chain(environment).collect();
+    let root = printed_by("python-image", &arguments);
+    let version = std::fs::read_to_string(root.with_file_name("version")).expect("a version");
+    (root, version.trim_end().to_owned())
+}
+
+/// The path that a script of `tests/labs/` prints.
+fn printed_by(script: &str, arguments: &[&str]) -> PathBuf {
+    let script = workspace().join("tests/labs").join(script);
+    let output = Command::new(script).args(arguments).output().expect("bash");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
-    let dir = String::from_utf8(output.stdout).expect("a path in UTF-8");
-    dir.trim_end().into()
+    let path = String::from_utf8(output.stdout).expect("a path in UTF-8");
+    path.trim_end().into()
 }
 
 /// Skips a test that cannot run here because of `reason`: says so in one line on stderr, which

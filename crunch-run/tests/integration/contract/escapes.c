@@ -131,12 +131,40 @@ static int open_by_handle(void) {
 }
 
 /* Limits. */
+/* Calls `try_in` with directories of control groups until it succeeds: the root that the container
+   sees, and the process's own group of this controller (/proc/self/cgroup) with all above it. */
+static int in_each_group(const char *controller, int (*try_in)(const char *, const char *), const char *file) {
+    char line[1024], root[64], path[1200];
+    if (try_in("/sys/fs/cgroup", file)) return 1;
+    FILE *groups = fopen("/proc/self/cgroup", "r");
+    while (groups && fgets(line, sizeof line, groups)) {
+        char *names = strchr(line, ':') + 1, *group = strchr(names, ':');
+        *group++ = 0;
+        group[strcspn(group, "\n")] = 0;
+        int is_version_2 = !*names;
+        if (!is_version_2 && !strstr(names, controller)) continue;
+        snprintf(root, sizeof root, "/sys/fs/cgroup%s%s", is_version_2 ? "" : "/", is_version_2 ? "" : controller);
+        for (;;) {
+            snprintf(path, sizeof path, "%s%s", root, group);
+            if (try_in(path, file)) return 1;
+            char *last = strrchr(group, '/');
+            if (!last) break;
+            *last = 0;
+        }
+    }
+    return 0;
+}
+/* Writes what the file has, so that nothing changes. */
+static int can_rewrite(const char *dir, const char *name) {
+    char path[1300], value[64];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0) return 0;
+    ssize_t length = read(file, value, sizeof value);
+    return length > 0 && pwrite(file, value, length, 0) == length;
+}
 static int lift_directly(const char *controller, const char *old, const char *new) {
-    char path[128];
-    snprintf(path, sizeof path, "/sys/fs/cgroup/%s/%s", controller, old);
-    if (can_write(path, "-1") || can_write(path, "max")) return 1;
-    snprintf(path, sizeof path, "/sys/fs/cgroup/%s", new);
-    return can_write(path, "max");
+    return in_each_group(controller, can_rewrite, old) || in_each_group(controller, can_rewrite, new);
 }
 static int lift_by_mount(const char *controller, const char *old, const char *new) {
     char path[128];
@@ -153,8 +181,23 @@ static int lift_memory_by_mount(void) { return lift_by_mount("memory", "memory.m
 static int lift_pids_by_mount(void) { return lift_by_mount("pids", "pids.max", "pids.max"); }
 static int lift_cpu_by_mount(void) { return lift_by_mount("cpu", "cpu.cfs_quota_us", "cpu.max"); }
 static int lift_devices_by_mount(void) { return lift_by_mount("devices", "devices.allow", "cgroup.procs"); }
+static int can_enter(const char *dir, const char *name) {
+    char path[1300];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    return can_write(path, "0");
+}
+/* A new group in this one; the process returns to a group above it, so that nothing is left. */
+static int can_enter_new(const char *dir, const char *name) {
+    char group[1300];
+    snprintf(group, sizeof group, "%s/escapes", dir);
+    if (mkdir(group, 0755)) return 0;
+    int is_done = can_enter(group, name);
+    in_each_group("memory", can_enter, name);
+    rmdir(group);
+    return is_done;
+}
 static int leave_cgroup(void) {
-    return can_write("/sys/fs/cgroup/memory/cgroup.procs", "0") || can_write("/sys/fs/cgroup/cgroup.procs", "0");
+    return in_each_group("memory", can_enter_new, "cgroup.procs") || in_each_group("memory", can_enter, "cgroup.procs");
 }
 static int release_agent(void) {
     return can_open("/sys/fs/cgroup/memory/release_agent", O_WRONLY) || can_open("/sys/fs/cgroup/memory/notify_on_release", O_WRONLY);
@@ -411,6 +454,11 @@ static const struct { const char *name, *tries; int (*attempt)(void); } ATTEMPTS
 };
 
 int main(void) {
+    /* As root on a node it would unmount /proc, set the clock, and so on: what it tries succeeds. */
+    if (access("/bin/escapes", X_OK)) {
+        fputs("escapes runs in a container, as /bin/escapes\n", stderr);
+        return 2;
+    }
     setvbuf(stdout, 0, _IOLBF, 0);
     mkdir(TMP, 0755);
     for (size_t i = 0; i < sizeof ATTEMPTS / sizeof *ATTEMPTS; i++) {

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use serde_json::json;
 
 use crate::contract::engines::Engine;
-use crate::contract::lab::Lab;
+use crate::contract::lab::{Ended, Lab};
 use crate::engine_lab::{archive, busybox_layer};
 use crate::run_lab::finish;
 
@@ -40,11 +40,21 @@ struct Attempt {
 }
 
 pub async fn only_documented_attempts_at_an_escape_succeed(lab: &Lab) {
-    let program = compiled("escapes", &["-static", "-O1"]);
-    let image = image(lab, &[("bin/escapes", program)]).await;
+    let image = image_of_attempts(lab).await;
     let ended = lab
         .run(&["/bin/escapes"], json!({"container_image": image}))
         .await;
+    compare(lab, &ended);
+}
+
+/// An image with the program of the attempts, which is /bin/escapes.
+pub async fn image_of_attempts(lab: &Lab) -> String {
+    let program = compiled("escapes", &["-static", "-O1"]);
+    image(lab, &[("bin/escapes", program)]).await
+}
+
+/// Compares what that program printed with the document.
+pub fn compare(lab: &Lab, ended: &Ended) {
     let attempts: Vec<Attempt> = ended.stdout().into_iter().map(attempt).collect();
     let (needs, escapes): (Vec<_>, Vec<_>) = attempts
         .into_iter()
@@ -135,7 +145,7 @@ pub async fn a_container_cannot_change_the_program_that_started_it(lab: &Lab) {
 fn compiled(name: &str, options: &[&str]) -> Vec<u8> {
     let source = Path::new(SOURCES).join(name).with_extension("c");
     let file =
-        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{:016x}", fastrand::u64(..)));
     let mut compiler = Command::new("cc");
     let status = compiler
         .args(options)

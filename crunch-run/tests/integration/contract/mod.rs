@@ -6,6 +6,7 @@
 
 mod command;
 pub mod daemons;
+mod delegated_group;
 mod ends;
 mod engines;
 mod escapes;

@@ -8,7 +8,7 @@ use tokio::process::Command;
 
 use crate::run_lab::{Job, World};
 
-const NOBODY: u32 = 65534;
+pub const NOBODY: u32 = 65534;
 
 /// Uses a cache of its own, because root's is not readable for others.
 pub fn program(world: &World, job: &Job) -> Command {

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 use suite_tests::image::add_named;
-use suite_tests::{python_clients, workspace};
+use suite_tests::{python_clients, python_image};
 
 /// A user of a server who runs workflows, and the directory of this user.
 pub struct CwlUser {
@@ -39,13 +39,8 @@ impl CwlUser {
 
     /// Stores the image in which runners run.
     pub fn add_runner_image(&self) {
-        let made = Command::new(workspace().join("tests/labs/cwl-runner-image"))
-            .output()
-            .unwrap();
-        assert!(made.status.success(), "{made:?}");
-        let root = PathBuf::from(String::from_utf8(made.stdout).unwrap().trim_end());
-        let version = std::fs::read_to_string(root.with_file_name("version")).unwrap();
-        let name = format!("arvados/jobs:{}", version.trim_end());
+        let (root, version) = python_image("arvados-cwl-runner", None);
+        let name = format!("arvados/jobs:{version}");
         add_named(&self.environment, &name, &root);
     }
 

@@ -13,7 +13,9 @@ const FOREIGN_FLAGS: &str = "--api-client-authorization --array --begin --bench 
     --mw-master-host --mw-master-port --mw-member-id --mw-resource-file --mw-slave --nice --requeue --wrap --no-requeue \
     --nodes --now --nv --open-mode --output --parsable --regid --reuid --security --shell \
     --signal --system --test-only --trace --user-group --uuid --wckey \
-    --create-workflow --local --message --no-copy-deps --no-wait --submit --submit-runner-image";
+    --create-workflow --local --message --no-copy-deps --no-wait --submit --submit-runner-image \
+    --cluster-generic-cancel-cmd --cluster-generic-status-cmd --cluster-generic-submit-cmd --executor --jobs \
+    --shared-fs-usage";
 
 /// The `module::name`s in backquotes.
 fn named(text: &str) -> BTreeSet<&str> {

@@ -42,6 +42,7 @@ mod slurm_load;
 mod slurm_procedures;
 mod slurm_refused;
 mod slurm_setup;
+mod snakemake;
 mod terminal;
 mod up;
 mod up_ordinary_user;

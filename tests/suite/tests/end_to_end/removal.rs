@@ -141,3 +141,30 @@ fn what_is_removed_frees_its_space_and_what_is_needed_stays() {
         .unwrap();
     assert_eq!(refused.status.code(), Some(4), "{refused:?}");
 }
+
+/// Clients look an image up by exactly what a workflow names.
+#[test]
+fn an_image_has_the_long_name_that_was_given_and_goes_with_the_short_one() {
+    let up = Up::start();
+    up.add_image();
+    let root = up.dir.path().join("rootfs");
+    let long = "docker.io/busybox:test";
+    up.ok(&["image", "add", long, root.to_str().unwrap()]);
+    up.ok(&["submit", "--wait", "--image", long, "--", "true"]);
+    let shown: serde_json::Value = serde_json::from_str(&up.ok(&["show", "1", "--json"])).unwrap();
+    assert_eq!(shown["request"]["container_image"], long, "{shown}");
+
+    let listed: serde_json::Value =
+        serde_json::from_str(&up.ok(&["image", "list", "--json"])).unwrap();
+    let names: Vec<_> = listed
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|i| &i["name"])
+        .collect();
+    assert_eq!(names, ["busybox"]);
+    let removed: serde_json::Value =
+        serde_json::from_str(&up.ok(&["image", "rm", "busybox:test", "--json"])).unwrap();
+    assert_eq!(removed["image_removed"], true);
+    assert_eq!(up.ok(&["image", "list", "--json"]).trim(), "[]");
+}
