@@ -14,7 +14,7 @@ pub enum OutputError {
     )]
     Dangling { link: String, target: String },
     #[error(
-        "output link {link} leads to {target}, which is neither in the output nor in a mount; copy the file into the output instead"
+        "output link {link} leads to {target}, which is neither in the output nor in an input; copy the file into the output instead"
     )]
     Outside { link: String, target: String },
     #[error(

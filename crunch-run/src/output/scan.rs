@@ -88,7 +88,7 @@ struct Walker<'a> {
     fs: &'a ContainerFs,
     view: &'a MountTable,
     globs: &'a Globs,
-    /// Mounts whose content is no output with upstream's crunch-run, even if a link leads there.
+    /// `tmp` mounts that are no part of the output, as the container's own /tmp.
     scratch: &'a [ContainerPath],
     bad_entries: BadEntries,
     plan: OutputPlan,
@@ -322,29 +322,19 @@ impl Walker<'_> {
         }
     }
 
-    /// What a link in the output takes from scratch space is saved, and the log says so.
-    fn check_scratch(
-        &mut self,
-        link: &ContainerPath,
-        end: &ContainerPath,
-    ) -> Result<(), OutputError> {
+    /// A link in the output must not lead to scratch space, which is no output.
+    fn check_scratch(&self, link: &ContainerPath, end: &ContainerPath) -> Result<(), OutputError> {
         let is_scratch = |path| {
             let mount = self.view.enclosing(path);
             mount.is_some_and(|(target, _)| self.scratch.contains(&target))
         };
-        if is_scratch(link) || !is_scratch(end) {
-            return Ok(());
+        match is_scratch(end) && !is_scratch(link) {
+            true => Err(OutputError::Outside {
+                link: link.to_string(),
+                target: end.to_string(),
+            }),
+            false => Ok(()),
         }
-        let (link, target) = (link.to_string(), end.to_string());
-        if self.bad_entries == BadEntries::Refuse {
-            return Err(OutputError::Outside { link, target });
-        }
-        if self.plan.remarks.len() < MAX_REMARKS {
-            self.plan.remarks.push(format!(
-                "output link {link} leads to {target}, which is not in the output; what is there is saved"
-            ));
-        }
-        Ok(())
     }
 
     fn splice(&mut self, dest: &str, tree: &Arc<FileTree>, inner: String) {
