@@ -13,6 +13,7 @@ use crate::blocks::sweep::Hold;
 use crate::clock;
 use crate::collection::content::ManifestContent;
 use crate::collection::replace_files::{Replacements, Sources};
+use crate::collection::replace_segments::Repacking;
 use crate::collection::store;
 use crate::container::image::is_pdh;
 use crate::db::trash;
@@ -55,27 +56,76 @@ fn untrash(call: &Call, uuid: &str) -> Result<Reply> {
     show(call, back)
 }
 
-/// Rejects what Arvados does and this server does not: nobody must believe that it was done.
-fn reject_replace_segments(call: &Call) -> Result<()> {
-    match call.params.get("replace_segments") {
-        Value::Null => Ok(()),
-        _ => Err(ApiError::invalid(
-            "replace_segments is not supported by this server; send the whole manifest_text",
-        )),
+/// What a request changes in the files of a collection, besides a whole manifest.
+struct ContentChanges {
+    replacements: Option<Replacements>,
+    repacking: Option<Repacking>,
+}
+
+impl ContentChanges {
+    fn of(call: &Call) -> Result<Self> {
+        let parameter = |name| call.params.get(name);
+        let changes = Self {
+            replacements: Replacements::parse(&parameter("replace_files"))?,
+            repacking: Repacking::parse(&parameter("replace_segments"))?,
+        };
+        if let Some(repacking) = &changes.repacking
+            && !call.caller.without_attempt_privileges().is_admin
+        {
+            let new_blocks = repacking.manifest_of_new_blocks();
+            let signer = &call.app.config.block_signer;
+            signer.check(&new_blocks, &call.caller.presented_token)?;
+        }
+        Ok(changes)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.replacements.is_none() && self.repacking.is_none()
+    }
+
+    /// Whether the result depends on what the collection contains now.
+    fn use_current(&self, given: Option<&ManifestContent>) -> bool {
+        match &self.replacements {
+            Some(replacements) => replacements.use_current(),
+            None => given.is_none(),
+        }
+    }
+
+    /// The content after these changes: first the files, then the blocks.
+    fn apply(
+        &self,
+        call: &Call,
+        given: Option<&ManifestContent>,
+        old: Option<&Record>,
+        hold: &Hold<'_>,
+    ) -> Result<ManifestContent> {
+        let content = match (&self.replacements, given, old) {
+            (Some(replacements), ..) => replace_files(call, replacements, given, old, hold)?,
+            (None, Some(given), _) => given.clone(),
+            (None, None, Some(old)) => ManifestContent::of_stored(old),
+            (None, None, None) => ManifestContent::parse("")?,
+        };
+        let Some(repacking) = &self.repacking else {
+            return Ok(content);
+        };
+        // One at a time, as `replace_files`: a parsed manifest may be large.
+        let turn = call.app.file_replacement.lock();
+        let _turn = turn.unwrap_or_else(PoisonError::into_inner);
+        let manifest = Manifest::parse(&content.text)
+            .map_err(|problem| ApiError::BadRecord(problem.to_string()))?;
+        let content = ManifestContent::parse(&repacking.apply(&manifest)?.to_string())?;
+        refer_to_blocks(call, &content, hold)?;
+        Ok(content)
     }
 }
 
 fn create(call: &Call) -> Result<Reply> {
-    reject_replace_segments(call)?;
     let mut attributes = call.params.attributes(&COLLECTIONS)?;
-    let replacements = Replacements::parse(&call.params.get("replace_files"))?;
+    let changes = ContentChanges::of(call)?;
     // Until the collection is committed.
     let hold = call.app.blocks.hold();
     let given = take_content(call, &mut attributes, &hold)?;
-    let content = match replacements {
-        Some(replacements) => replace_files(call, &replacements, given.as_ref(), None, &hold)?,
-        None => given.map_or_else(|| ManifestContent::parse(""), Ok)?,
-    };
+    let content = changes.apply(call, given.as_ref(), None, &hold)?;
     let unique = call.params.flag("ensure_unique_name");
     let caller = call.caller.clone();
     let created = call
@@ -85,19 +135,18 @@ fn create(call: &Call) -> Result<Reply> {
 }
 
 fn update(call: &Call, uuid: &str) -> Result<Reply> {
-    reject_replace_segments(call)?;
     let mut attributes = call.params.attributes(&COLLECTIONS)?;
-    let replacements = Replacements::parse(&call.params.get("replace_files"))?;
+    let changes = ContentChanges::of(call)?;
     let hold = call.app.blocks.hold();
     let given = take_content(call, &mut attributes, &hold)?;
-    let Some(replacements) = replacements else {
+    if changes.is_empty() {
         let updated = write_update(call, uuid, &attributes, given, None)?;
         return show(call, updated.ok_or(ApiError::Busy)?);
-    };
+    }
     for _ in 0..MAX_UPDATE_ROUNDS {
         let old = resource::get(call, &COLLECTIONS, uuid)?;
-        let content = replace_files(call, &replacements, given.as_ref(), Some(&old), &hold)?;
-        let based_on = replacements.use_current().then_some(&old);
+        let content = changes.apply(call, given.as_ref(), Some(&old), &hold)?;
+        let based_on = changes.use_current(given.as_ref()).then_some(&old);
         if let Some(updated) = write_update(call, uuid, &attributes, Some(content), based_on)? {
             return show(call, updated);
         }

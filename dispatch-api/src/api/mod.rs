@@ -14,6 +14,7 @@ mod keep_services;
 mod links;
 mod logs;
 pub mod params;
+mod provenance;
 mod public_config;
 pub mod render;
 mod resource;
@@ -37,6 +38,7 @@ pub fn routes() -> impl Iterator<Item = &'static Route> {
         container_requests::ROUTES,
         garbage::ROUTES,
         collections::ROUTES,
+        provenance::ROUTES,
         tokens::ROUTES,
         users::ROUTES,
         workflows::ROUTES,

@@ -151,7 +151,8 @@ impl Params {
                 .map(|(name, value)| (name.clone(), value.clone()))
                 .collect(),
         };
-        if self.form {
+        // As in Arvados. A client may send a record back as it got it: arv-copy does.
+        if self.form || wrapped.is_none() {
             attributes.remove("etag");
             attributes.remove("kind");
         }

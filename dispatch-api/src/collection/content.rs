@@ -14,7 +14,7 @@ use crate::schema::COLLECTIONS;
 const MAX_DEPTH: usize = 1024;
 
 /// The stored part of a manifest.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ManifestContent {
     pub text: String,
     pub pdh: String,

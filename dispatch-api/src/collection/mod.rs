@@ -2,4 +2,5 @@
 
 pub mod content;
 pub mod replace_files;
+pub mod replace_segments;
 pub mod store;

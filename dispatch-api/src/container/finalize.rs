@@ -54,7 +54,7 @@ pub fn finalize_request(tx: &Tx<'_>, system: &Caller, request: &Record) -> Resul
             done.set("cumulative_cost", cost::cumulative(request, &container));
         }
     }
-    let done = tx.update(&CONTAINER_REQUESTS, system, request, done)?;
+    let done = tx.update_by_server(&CONTAINER_REQUESTS, system, request, done)?;
     cost::add_to_parent(tx, system, &done)?;
     Ok(done)
 }
@@ -110,7 +110,7 @@ fn output_collection(
 fn cancel_children(tx: &Tx<'_>, system: &Caller, container_uuid: &str) -> Result<()> {
     for child in request_logs::committed(tx, "requesting_container_uuid", container_uuid)? {
         let cancelled = child.clone().with("priority", 0);
-        let child = tx.update(&CONTAINER_REQUESTS, system, &child, cancelled)?;
+        let child = tx.update_by_server(&CONTAINER_REQUESTS, system, &child, cancelled)?;
         let Some(uuid) = child.some_text("container_uuid") else {
             continue;
         };

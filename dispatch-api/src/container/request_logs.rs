@@ -27,7 +27,7 @@ pub fn update(tx: &Tx<'_>, container: &Record) -> Result<()> {
     for request in committed(tx, "container_uuid", container.uuid())? {
         if let Some(log) = save(tx, &system, &request, container)? {
             let updated = request.clone().with("log_uuid", log);
-            tx.update(&CONTAINER_REQUESTS, &system, &request, updated)?;
+            tx.update_by_server(&CONTAINER_REQUESTS, &system, &request, updated)?;
         }
     }
     Ok(())

@@ -56,7 +56,7 @@ pub fn with_new_container(
             .with("container_uuid", next.uuid())
             .with("container_count", request.int("container_count") + 1)
             .with("cumulative_cost", cost::cumulative(request, cancelled));
-        tx.update(&CONTAINER_REQUESTS, system, request, retried_request)?;
+        tx.update_by_server(&CONTAINER_REQUESTS, system, request, retried_request)?;
     }
     priority::refresh(tx, next.uuid())
 }

@@ -10,8 +10,10 @@ pub mod trash;
 use std::path::Path;
 use std::time::Duration;
 
+use arvados_client::manifest::file_paths;
 use host_state::file;
 use rusqlite::Connection;
+use rusqlite::functions::FunctionFlags;
 
 pub use migrate::{MigrateError, check_layout};
 
@@ -50,5 +52,19 @@ fn tune(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "case_sensitive_like", true)?;
     connection.pragma_update(None, "cache_size", -16_384)?;
     connection.set_prepared_statement_cache_capacity(256);
-    Ok(())
+    add_file_names(connection)
+}
+
+/// The SQL function `file_names(manifest_text)`, for a filter: a line for each path.
+fn add_file_names(connection: &Connection) -> rusqlite::Result<()> {
+    let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
+    connection.create_scalar_function("file_names", 1, flags, |call| {
+        let text = call.get_raw(0).as_str().unwrap_or_default();
+        let mut paths = String::new();
+        for path in file_paths(text) {
+            paths.push_str(&path);
+            paths.push('\n');
+        }
+        Ok(paths)
+    })
 }

@@ -114,10 +114,25 @@ impl<'a> Tx<'a> {
         if old.changed_attributes(&new).is_empty() {
             return Ok(old.clone());
         }
-        new.set("modified_at", self.now.as_str());
         new.set("modified_by_user_uuid", caller.user_uuid.as_str());
+        self.update_by_server(resource, caller, old, new)
+    }
+
+    /// Like `update`, for what the server adds to a user's record: the last user who changed it
+    /// stays, as in Arvados, whose clients show this user as its author.
+    pub fn update_by_server(
+        &self,
+        resource: &'static Resource,
+        system: &Caller,
+        old: &Record,
+        mut new: Record,
+    ) -> Result<Record> {
+        if old.changed_attributes(&new).is_empty() {
+            return Ok(old.clone());
+        }
+        new.set("modified_at", self.now.as_str());
         let new = rows::update(self.conn, resource, old, &new)?;
-        self.record_change(resource, caller, "update", Some(old), Some(&new))?;
+        self.record_change(resource, system, "update", Some(old), Some(&new))?;
         Ok(new)
     }
 

@@ -160,6 +160,12 @@ async fn results_become_collections_of_the_requester() {
     let done = fixture.admin.get(&path).await.ok();
     assert_eq!(done["state"], "Final");
     assert_eq!(done["log_uuid"], early["log_uuid"]);
+    // Clients show this as who has submitted it.
+    assert_eq!(
+        done["modified_by_user_uuid"],
+        created["modified_by_user_uuid"]
+    );
+    assert_ne!(done["modified_by_user_uuid"], "local-tpzed-000000000000000");
     let output = format!("collections/{}", done["output_uuid"].as_str().unwrap());
     let output = fixture.admin.get(&output).await.ok();
     assert_eq!(output["name"], "result");

@@ -276,3 +276,53 @@ async fn the_configuration_has_every_key_that_clients_read() {
         assert!(config.pointer(key).is_some(), "{key} is not in {config}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn collections_are_found_by_the_paths_of_their_files() {
+    let fixture = Fixture::new().await;
+    let block = "acbd18db4cc2f85cedef654fccc4a4d8+3";
+    for (name, text) in [
+        ("reads", format!("./run\\0401 {block} 0:3:sample1.fastq\n")),
+        ("other", format!(". {block} 0:3:notes.txt\n")),
+    ] {
+        let collection = json!({"name": name, "manifest_text": text});
+        let body = json!({"collection": collection});
+        fixture.admin.post("collections", body).await.ok();
+    }
+    let plain = fixture.plain_user("plain").await;
+    for (operator, pattern, found) in [
+        ("like", "%sample1.fastq%", 1),
+        ("like", "%SAMPLE1%", 0),
+        ("ilike", "%SAMPLE1%", 1),
+        ("ilike", "%run 1/sample%", 1),
+        ("like", "%acbd18%", 0),
+        ("like", "%", 2),
+    ] {
+        let filters = json!({"filters": [["file_names", operator, pattern]]});
+        let listed = fixture
+            .admin
+            .list("collections", filters.clone())
+            .await
+            .ok();
+        let items = listed["items"].as_array().unwrap();
+        assert_eq!(items.len(), found, "{operator} {pattern}: {listed}");
+        assert!(items.iter().all(|item| item.get("file_names").is_none()));
+        // A filter shows nothing that the caller may not read.
+        let listed = plain.list("collections", filters).await.ok();
+        assert_eq!(listed["items"], json!([]));
+    }
+    for bad in [
+        json!(["file_names", "=", "x"]),
+        json!(["file_names", "like", 7]),
+    ] {
+        let filters = json!({"filters": [bad]});
+        fixture
+            .admin
+            .list("collections", filters)
+            .await
+            .error_of(422);
+    }
+    let requests = json!({"filters": [["file_names", "like", "%"]]});
+    let listed = fixture.admin.list("container_requests", requests).await;
+    listed.error_of(422);
+}

@@ -1,4 +1,5 @@
-//! `replace_files`: files of a collection are moved, copied and removed by the server.
+//! `replace_files`: files of a collection are moved, copied and removed by the server; and
+//! `replace_segments`: the same files get other blocks.
 
 use serde_json::{Value, json};
 
@@ -143,17 +144,58 @@ async fn no_change_is_lost_to_another_at_the_same_time() {
     assert_eq!(collection["file_count"], 9, "{collection}");
 }
 
-/// Arvados has it since 3.2, and nobody must believe that it was done.
+/// Stores a block, and returns its signed locator.
+async fn stored(api: &Api, text: &'static str) -> String {
+    let hash = arvados_client::locator::BlockHash::of(text.as_bytes());
+    let put = api.raw(reqwest::Method::PUT, &format!("/{hash}"));
+    let locator = api.send(put.body(text)).await.ok();
+    locator.as_str().unwrap().trim().to_owned()
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn replace_segments_is_refused() {
-    let fixture = Fixture::new().await;
-    let user = fixture.plain_user("plain").await;
-    let collection = with_foo(&user).await;
-    let path = path_of(&collection);
-    let segments = json!({"replace_segments": {"a+1 0 1": "b+1 0 1"}});
-    user.put(&path, segments.clone()).await.error_of(422);
-    user.post("collections", segments).await.error_of(422);
-    let query = format!("{path}?replace_segments=%7B%7D");
-    user.put(&query, json!({})).await.error_of(422);
-    assert_eq!(user.get(&path).await.ok()["portable_data_hash"], PDH);
+async fn segments_of_blocks_are_replaced() {
+    for fixture in [Fixture::new().await, Fixture::as_arvados().await] {
+        let user = fixture.plain_user("plain").await;
+        let (small, other) = (stored(&user, "fo").await, stored(&user, "oba").await);
+        let large = stored(&user, "fooba").await;
+        let manifest_of = |text: &str| json!({"manifest_text": text});
+        let old = format!(". {small} {other} 0:2:one 2:3:two\n");
+        let segments = json!({
+            format!("{small} 0 2"): format!("{large} 0 2"),
+            format!("{other} 0 3"): format!("{large} 2 3"),
+        });
+        let hash = &large[..32];
+        let expected = format!(". {hash}+5 0:2:one 2:3:two\n");
+
+        // With the manifest in the same request, and on what is there.
+        let both = json!({"collection": manifest_of(&old), "replace_segments": segments});
+        let created = user.post("collections", both).await.ok();
+        assert_eq!(manifest(&created), expected);
+        let stored = json!({"collection": manifest_of(&old)});
+        let path = path_of(&user.post("collections", stored).await.ok());
+        let repack = json!({"replace_segments": segments});
+        assert_eq!(
+            manifest(&user.put(&path, repack.clone()).await.ok()),
+            expected
+        );
+        // Again there is nothing to do. After other replacements it meets their result.
+        assert_eq!(manifest(&user.put(&path, repack).await.ok()), expected);
+        let files = json!({"collection": manifest_of(&old), "replace_segments": segments,
+                           "replace_files": {"/d": "manifest_text/", "/one": "", "/two": ""}});
+        let placed = user.put(&path, files).await.ok();
+        assert_eq!(manifest(&placed), expected.replacen('.', "./d", 1));
+
+        // Nobody gets at the block of another user, who may have written it later.
+        let stranger = fixture.plain_user("stranger").await;
+        let own = path_of(&with_foo(&stranger).await);
+        let steal = |locator: &str| json!({"replace_segments": {format!("{FOO}+3 0 3"): format!("{locator} 1 3")}});
+        stranger.put(&own, steal(&large)).await.error_of(403);
+        let unsigned = format!("{hash}+5");
+        stranger.put(&own, steal(&unsigned)).await.error_of(403);
+        assert_eq!(stranger.get(&own).await.ok()["portable_data_hash"], PDH);
+
+        let bad = json!({"replace_segments": {"a+1 0 1": "b+1 0 1"}});
+        stranger.put(&own, bad.clone()).await.error_of(400);
+        stranger.post("collections", bad).await.error_of(400);
+    }
 }

@@ -47,6 +47,10 @@ async fn a_cancelled_container_is_tried_again_until_the_limit() {
         (&json!("Final"), &json!(3))
     );
     assert_eq!(done["container_uuid"], seen[2].as_str());
+    assert_eq!(
+        done["modified_by_user_uuid"],
+        request["modified_by_user_uuid"]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,9 +2,10 @@
 //! container request. The source of their rules is the section "filters" of Arvados' API
 //! documentation.
 
+use rusqlite::types::Value as SqlValue;
 use serde_json::Value;
 
-use super::Clause;
+use super::{Clause, ESCAPE};
 use crate::error::{ApiError, Result};
 use crate::schema::{Attr, AttrType, CONTAINERS, Resource};
 
@@ -25,6 +26,12 @@ impl Clause {
         }
         if attribute == "any" {
             self.any_column(resource, operator, operand)?;
+            return Ok(true);
+        }
+        if matches!(attribute, "file_names" | "collections.file_names")
+            && resource.table == "collections"
+        {
+            self.file_names(operator, operand)?;
             return Ok(true);
         }
         let compared = attribute.strip_prefix('(');
@@ -62,6 +69,25 @@ impl Clause {
             either.column(resource, attr, operator, operand)?;
         }
         self.and(format!("({})", either.parts.join(" OR ")), either.values);
+        Ok(())
+    }
+
+    /// A pattern that the list of all paths in a collection must match.
+    fn file_names(&mut self, operator: &str, operand: &Value) -> Result<()> {
+        let sql = match operator {
+            "like" => format!("file_names(manifest_text) LIKE ? {ESCAPE}"),
+            "ilike" => format!("lower(file_names(manifest_text)) LIKE lower(?) {ESCAPE}"),
+            _ => {
+                return Err(ApiError::invalid(format!(
+                    "Invalid operator '{operator}' for 'file_names' in filter; \
+                     it takes like and ilike"
+                )));
+            }
+        };
+        let pattern = operand.as_str().ok_or_else(|| {
+            ApiError::invalid("Invalid operand type for filters on 'file_names': it must be text")
+        })?;
+        self.and(sql, [SqlValue::Text(pattern.to_owned())]);
         Ok(())
     }
 

@@ -15,6 +15,7 @@
 mod builder;
 mod error;
 mod escape;
+mod file_paths;
 mod parse;
 mod path;
 mod pdh;
@@ -29,6 +30,7 @@ use crate::locator::Locator;
 
 pub use builder::ManifestBuilder;
 pub use error::{ManifestError, Problem};
+pub use file_paths::file_paths;
 pub use pdh::{portable_data_hash, portable_text};
 pub use tree::{DirEntry, Entry, EntryKind, Extent, FileEntry, FileTree};
 

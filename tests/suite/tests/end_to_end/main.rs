@@ -1,6 +1,7 @@
 //! The suite from a user's view: real programs and real containers on one machine. Needs root and
 //! busybox-static.
 
+mod arv_copy;
 mod backend;
 mod bad_input;
 mod batch;
