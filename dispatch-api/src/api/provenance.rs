@@ -6,6 +6,7 @@
 //! over others.
 
 use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
@@ -33,6 +34,8 @@ const MAX_TIME: Duration = Duration::from_secs(10);
 /// The content of every collection without files. That it is an input tells nothing.
 const EMPTY_PDH: &str = "d41d8cd98f00b204e9800998ecf8427e+0";
 
+static TURN: Mutex<()> = Mutex::new(());
+
 pub const ROUTES: &[Route] = &[
     Route::new("GET", "collections/{}/provenance", |call, name| {
         search(call, name, Direction::ToInputs)
@@ -53,6 +56,8 @@ fn search(call: &Call, name: &str, direction: Direction) -> Result<Reply> {
     if !is_pdh(name) {
         resource::get(call, &COLLECTIONS, name)?;
     }
+    // One at a time: all others that read from the database must not wait for several.
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     call.app.readers.read(|connection| {
         let mut search = Search {
             call,
@@ -60,20 +65,15 @@ fn search(call: &Call, name: &str, direction: Direction) -> Result<Reply> {
             direction,
             found: Map::new(),
             seen: BTreeSet::new(),
-            waiting: vec![name.to_owned()],
+            waiting: Vec::new(),
         };
+        search.wait_for(name);
         while let Some(name) = search.waiting.pop() {
             let is_large = search.found.len() + search.waiting.len() > MAX_RECORDS;
             if is_large || begun.elapsed() > MAX_TIME {
-                return Err(ApiError::invalid(format!(
-                    "More than {MAX_RECORDS} records are connected with this collection, or it \
-                     takes more than {} s to find them; ask for a collection between them",
-                    MAX_TIME.as_secs()
-                )));
+                return Err(too_large());
             }
-            if search.seen.insert(name.clone()) {
-                search.visit(&name)?;
-            }
+            search.visit(&name)?;
         }
         match is_pdh(name) && search.found.is_empty() {
             true => Err(ApiError::path_not_found()),
@@ -82,12 +82,21 @@ fn search(call: &Call, name: &str, direction: Direction) -> Result<Reply> {
     })
 }
 
+fn too_large() -> ApiError {
+    ApiError::invalid(format!(
+        "{MAX_RECORDS} records or more are connected with this collection, or it takes more than \
+         {} s to find them; ask for a collection between them",
+        MAX_TIME.as_secs()
+    ))
+}
+
 struct Search<'a> {
     call: &'a Call,
     connection: &'a Connection,
     direction: Direction,
     /// Records by the name that led to them: a uuid or a portable data hash.
     found: Map<String, Value>,
+    /// All names that were or are waiting.
     seen: BTreeSet<String>,
     waiting: Vec<String>,
 }
@@ -184,6 +193,9 @@ impl Search<'_> {
         let mut page = PageQuery::parse(resource, |_| Value::Null)?;
         (page.limit, page.count, page.select) = (MAX_PAGE_SIZE, false, Some(select));
         let mut found = list::fetch_page(self.connection, resource, &clause, &page)?.items;
+        if found.len() >= MAX_RECORDS {
+            return Err(too_large());
+        }
         found.retain(|record| {
             let path = format!("/arvados/v1/{}/{}", resource.table, record.uuid());
             caller.may_request("GET", &path)
@@ -192,7 +204,7 @@ impl Search<'_> {
     }
 
     fn wait_for(&mut self, name: &str) {
-        if !name.is_empty() && !self.seen.contains(name) {
+        if !name.is_empty() && self.seen.insert(name.to_owned()) {
             self.waiting.push(name.to_owned());
         }
     }

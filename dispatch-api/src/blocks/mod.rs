@@ -1,6 +1,5 @@
 //! Keep blocks: content-addressed files on disk, and how they are named in paths.
 
-mod durability;
 pub mod signature;
 pub mod store;
 pub mod sweep;

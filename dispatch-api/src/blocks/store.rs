@@ -13,7 +13,6 @@ use fail_points::fail_point;
 use md5::{Digest, Md5};
 use tracing::{error, warn};
 
-use super::durability::Unsynced;
 use crate::error::{ApiError, Result};
 
 const READ_BUFFER_BYTES: usize = 1 << 20;
@@ -26,7 +25,6 @@ pub struct BlockStore {
     pub(super) removal: RwLock<()>,
     pub(super) sweep: Mutex<()>,
     pub(super) named: Mutex<Option<HashSet<BlockHash>>>,
-    pub(super) unsynced: Unsynced,
 }
 
 impl BlockStore {
@@ -39,7 +37,6 @@ impl BlockStore {
             removal: RwLock::default(),
             sweep: Mutex::default(),
             named: Mutex::default(),
-            unsynced: Unsynced::default(),
         }
     }
 
@@ -63,8 +60,7 @@ impl BlockStore {
         self.root.join(&hash[..3]).join(hash)
     }
 
-    /// Stores a block; `durability.rs` says when it is on the disk. The caller has checked its
-    /// size; `hash` must be the hash of `data`.
+    /// Stores a block. The caller has checked its size; `hash` must be the hash of `data`.
     pub fn put(&self, hash: BlockHash, data: &[u8]) -> Result<()> {
         let name = hash.to_string();
         let path = self.path(&name);
@@ -74,10 +70,7 @@ impl BlockStore {
         let temporary = self
             .incoming_dir
             .join(format!("{name}.{:016x}", fastrand::u64(..)));
-        let note = || self.unsynced.note(hash, &self.root);
-        let written = note()
-            .and_then(|()| self.write(&temporary, &path, data))
-            .and_then(|()| note());
+        let written = self.write(&temporary, &path, data);
         if written.is_err() {
             // Best effort: the next start removes the rest.
             let _ = fs::remove_file(&temporary);
@@ -103,10 +96,12 @@ impl BlockStore {
             .mode(0o600)
             .open(temporary)?;
         file.write_all(data)?;
+        file.sync_all()?;
         fail_point("api.block.before-rename");
         let shard = path.parent().unwrap_or(&self.root);
         if !shard.is_dir() {
             fs::create_dir_all(shard)?;
+            File::open(&self.root)?.sync_all()?;
         }
         {
             let _hold = self.hold();
@@ -115,14 +110,8 @@ impl BlockStore {
             fs::rename(temporary, path)?;
         }
         fail_point("api.block.after-rename");
-        Ok(())
-    }
-
-    /// Writes these blocks to the disk, as far as they may not be there.
-    pub(super) fn make_durable(&self, hashes: impl Iterator<Item = BlockHash>) -> Result<()> {
-        let path = |hash: &BlockHash| self.path(&hash.to_string());
-        let written = self.unsynced.write(hashes, &self.root, path);
-        written.map_err(|(path, source)| store_error(&path, source))
+        // The name is durable only after the directory is synced too.
+        File::open(shard)?.sync_all()
     }
 
     /// The size of a block, `None` if missing.
@@ -200,7 +189,6 @@ pub(super) fn store_error(path: &Path, source: io::Error) -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::blocks::durability::MAX_SINGLE;
 
     fn store() -> (tempfile::TempDir, BlockStore) {
         let directory = tempfile::tempdir().unwrap();
@@ -239,41 +227,5 @@ mod tests {
         fs::write(store.incoming_dir.join("half"), b"x").unwrap();
         let again = BlockStore::open(directory.path().join("blocks")).unwrap();
         assert_eq!(fs::read_dir(&again.incoming_dir).unwrap().count(), 0);
-    }
-
-    fn put(store: &BlockStore, number: usize) -> BlockHash {
-        let data = number.to_string().into_bytes();
-        let hash = BlockHash::of(&data);
-        store.put(hash, &data).unwrap();
-        hash
-    }
-
-    #[test]
-    fn a_commit_writes_its_own_blocks_and_many_write_all() {
-        let (_directory, store) = store();
-        let few: Vec<BlockHash> = (0..3).map(|n| put(&store, n)).collect();
-        // A block that is there already is not noted again.
-        put(&store, 0);
-        assert_eq!(store.unsynced.len(), 3);
-        store.make_durable(few[..2].iter().copied()).unwrap();
-        assert_eq!(store.unsynced.len(), 1);
-        let many: Vec<BlockHash> = (10..=10 + MAX_SINGLE).map(|n| put(&store, n)).collect();
-        store.make_durable(many.iter().copied()).unwrap();
-        assert_eq!(store.unsynced.len(), 0);
-        for hash in few.into_iter().chain(many) {
-            assert!(store.open_checked(hash).unwrap().is_some());
-        }
-    }
-
-    #[test]
-    fn a_block_without_a_file_is_written_when_it_has_one() {
-        let (_directory, store) = store();
-        let hash = BlockHash::of(b"later");
-        store.unsynced.note(hash, &store.root).unwrap();
-        store.make_durable(std::iter::once(hash)).unwrap();
-        assert_eq!(store.unsynced.len(), 1);
-        store.put(hash, b"later").unwrap();
-        store.make_durable(std::iter::once(hash)).unwrap();
-        assert_eq!(store.unsynced.len(), 0);
     }
 }

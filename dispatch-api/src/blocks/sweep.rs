@@ -54,9 +54,8 @@ impl BlockStore {
         self.named.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes the blocks of a manifest, which are not removed then, and writes them to the disk.
-    /// With `must_exist`, fails if one is not stored. The caller has the hold until the manifest is
-    /// committed.
+    /// Notes the blocks of a manifest, which are not removed then. With `must_exist`, fails if one
+    /// is not stored. The caller has the hold until the manifest is committed.
     pub fn refer_to(&self, manifest: &str, must_exist: bool, _: &Hold<'_>) -> Result<()> {
         let nothing = BlockHash::of(b"");
         for locator in signature::locators(manifest) {
@@ -70,7 +69,7 @@ impl BlockStore {
         if let Some(named) = &mut *self.named() {
             named.extend(signature::locators(manifest).map(|locator| locator.hash));
         }
-        self.make_durable(signature::locators(manifest).map(|locator| locator.hash))
+        Ok(())
     }
 
     /// Passes all blocks to `each`.

@@ -38,7 +38,9 @@ impl Repacking {
                     "{old:?} and its replacement have different lengths"
                 )));
             }
-            by_old.insert(segment(&old_extent), new_extent);
+            if by_old.insert(segment(&old_extent), new_extent).is_some() {
+                return Err(refused(format!("{old:?} is there twice")));
+            }
         }
         Ok(Some(Repacking { by_old }))
     }
@@ -169,6 +171,7 @@ mod tests {
             json!({FIRST: format!("{BOTH} 0")}),
             json!({FIRST: format!("{BOTH} 18446744073709551615 2")}),
             json!({FIRST: 7}),
+            json!({FIRST: format!("{BOTH} 0 2"), "c4103f122d27677c9db144cae1394a66+2+A0@1 0 2": FIRST}),
         ] {
             let error = Repacking::parse(&bad).unwrap_err();
             assert!(matches!(error, ApiError::BadRequest(_)), "{bad} {error:?}");

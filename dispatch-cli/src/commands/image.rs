@@ -162,6 +162,10 @@ async fn run_add(args: Add, session: &Session, out: Output) -> Result<(), CliErr
     };
     for name in &names {
         store::tag(client, &name.to_string(), &collection).await?;
+        // A long form that is there means the same image.
+        for long in store::long_names(client, name).await? {
+            store::tag(client, &long, &collection).await?;
+        }
     }
     // Another client may look for what was written, not for the short form.
     if let Some(written) = written {

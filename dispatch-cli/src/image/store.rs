@@ -1,6 +1,6 @@
 //! Images on the server: each is a collection with one archive, named by links.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
 use arvados_client::Client;
@@ -131,6 +131,20 @@ pub async fn link_by_hash(
 /// Names the image in `collection`. An image that had the name before loses it.
 pub async fn tag(client: &Client, name: &str, collection: &Collection) -> Result<(), CliError> {
     link(client, NAME_LINK_CLASS, name, collection).await
+}
+
+/// The long spellings of a name under which this user has an image already.
+pub async fn long_names(client: &Client, name: &ImageName) -> Result<Vec<String>, CliError> {
+    let user = client.current_user().await?.uuid.to_string();
+    let query = Query::new()
+        .filter("link_class", "=", NAME_LINK_CLASS)
+        .filter("name", "in", &name.spellings()[1..])
+        .filter("owner_uuid", "=", &user);
+    let links = client
+        .all::<Link>("links", query, |l| l.uuid.as_str())
+        .await?;
+    let names: BTreeSet<String> = links.into_iter().map(|link| link.name).collect();
+    Ok(names.into_iter().collect())
 }
 
 async fn link(

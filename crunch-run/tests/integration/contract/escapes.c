@@ -152,6 +152,7 @@ static int in_each_group(const char *controller, int (*try_in)(const char *, con
             *last = 0;
         }
     }
+    if (groups) fclose(groups);
     return 0;
 }
 /* Writes what the file has, so that nothing changes. */

@@ -19,6 +19,10 @@ pub fn file_paths(text: &str) -> impl Iterator<Item = String> {
         words.filter_map(move |word| {
             let (_, rest) = word.split_once(':')?;
             let (_, name) = rest.split_once(':')?;
+            // It marks an empty directory.
+            if name == "." || name == "\\056" {
+                return None;
+            }
             let separator = if dir.is_empty() { "" } else { "/" };
             let path = format!("{dir}{separator}{name}");
             unescape(&path).ok().map(|path| path.into_owned())
@@ -33,13 +37,14 @@ mod tests {
     #[test]
     fn a_path_is_found_whatever_the_text_is() {
         let block = "acbd18db4cc2f85cedef654fccc4a4d8+3";
-        let rows: [(String, &[&str]); 5] = [
+        let rows: [(String, &[&str]); 6] = [
             (
                 format!(". {block} 0:3:a\n./b/c {block} 0:1:d 1:2:e/f\n"),
                 &["a", "b/c/d", "b/c/e/f"],
             ),
             (format!(". {block} 0:3:a\\072b\n"), &["a:b"]),
             (format!(". {block} 0:3:bad\\9 0:0:good"), &["good"]),
+            (format!("./empty {block} 0:0:\\056\n"), &[]),
             (String::new(), &[]),
             ("no manifest: at all 1:2".to_owned(), &[]),
         ];

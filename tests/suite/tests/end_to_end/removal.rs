@@ -163,6 +163,11 @@ fn an_image_has_the_long_name_that_was_given_and_goes_with_the_short_one() {
         .map(|i| &i["name"])
         .collect();
     assert_eq!(names, ["busybox"]);
+    // The long name follows the short one.
+    std::fs::write(root.join("more"), "more").unwrap();
+    up.ok(&["image", "add", "busybox:test", root.to_str().unwrap()]);
+    let newest = ["submit", "--wait", "--image", long, "--", "cat", "/more"];
+    up.ok(&newest);
     let removed: serde_json::Value =
         serde_json::from_str(&up.ok(&["image", "rm", "busybox:test", "--json"])).unwrap();
     assert_eq!(removed["image_removed"], true);

@@ -18,6 +18,10 @@ rule failing:
     log: "logs/failing.log"
     shell: "echo no such luck > {log}; exit 3"
 
+rule folder:
+    output: directory("made/folder")
+    shell: "mkdir -p {output}; echo inside > {output}/file"
+
 rule endless:
     output: "never.txt"
     shell: "sleep 100000"
@@ -94,4 +98,9 @@ fn snakemake_runs_its_rules_as_jobs_and_cancels_them() {
         let ended = jobs(&up).iter().all(|job| job["finished_at"].is_string());
         ended.then_some(())
     });
+
+    let ran = snakemake(&up, &dir, "made/folder").output().unwrap();
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{said}");
+    assert_eq!(read("made/folder/file"), "inside\n");
 }
