@@ -6,7 +6,7 @@
 //! over others.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::TryLockError;
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
@@ -34,8 +34,6 @@ const MAX_TIME: Duration = Duration::from_secs(10);
 /// The content of every collection without files. That it is an input tells nothing.
 const EMPTY_PDH: &str = "d41d8cd98f00b204e9800998ecf8427e+0";
 
-static TURN: Mutex<()> = Mutex::new(());
-
 pub const ROUTES: &[Route] = &[
     Route::new("GET", "collections/{}/provenance", |call, name| {
         search(call, name, Direction::ToInputs)
@@ -52,12 +50,17 @@ enum Direction {
 }
 
 fn search(call: &Call, name: &str, direction: Direction) -> Result<Reply> {
-    let begun = Instant::now();
     if !is_pdh(name) {
         resource::get(call, &COLLECTIONS, name)?;
     }
-    // One at a time: all others that read from the database must not wait for several.
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    // One at a time, and no other waits: they would keep threads and connections from all other
+    // requests. The client tries again.
+    let _turn = match call.app.provenance_search.try_lock() {
+        Ok(turn) => turn,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        Err(TryLockError::WouldBlock) => return Err(ApiError::Busy),
+    };
+    let begun = Instant::now();
     call.app.readers.read(|connection| {
         let mut search = Search {
             call,

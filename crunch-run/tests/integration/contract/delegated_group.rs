@@ -12,7 +12,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
 
 use crate::contract::engines::Engine;
-use crate::contract::lab::Lab;
+use crate::contract::lab::{Lab, started_by};
 use crate::contract::{escapes, nobody};
 use crate::run_lab::{World, file};
 
@@ -58,25 +58,13 @@ impl DelegatedGroup {
 
     /// Starts crunch-run in it.
     async fn start(&self, program: &Command) -> Child {
-        let program = program.as_std();
-        let mut shell = Command::new("/bin/sh");
+        let script = "read -r _; exec \"$@\"";
+        let mut shell = started_by(&["/bin/sh", "-c", script, "sh"], program);
         shell
-            .args(["-c", "read -r _; exec \"$@\"", "sh"])
-            .arg(program.get_program())
-            .args(program.get_args())
-            .env_clear()
-            .envs(
-                program
-                    .get_envs()
-                    .filter_map(|(name, value)| Some((name, value?))),
-            )
             .uid(nobody::NOBODY)
             .gid(nobody::NOBODY)
             .current_dir("/")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true);
+            .stdin(Stdio::piped());
         let mut child = shell.spawn().unwrap();
         let pid = Pid::from_raw(child.id().unwrap() as i32).unwrap();
         self.of_program.enter(pid).unwrap();

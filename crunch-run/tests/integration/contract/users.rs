@@ -3,13 +3,11 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
-use std::process::Stdio;
 
 use serde_json::{Value, json};
-use tokio::process::Command;
 
 use crate::contract::engines::Engine;
-use crate::contract::lab::{Ended, Lab, until_counted, with_go};
+use crate::contract::lab::{Ended, Lab, started_by, until_counted, with_go};
 use crate::engine_lab::{archive, busybox_layer};
 use crate::image_lab;
 use crate::run_lab::go_on;
@@ -185,22 +183,8 @@ async fn root_with_mounts(lab: &Lab, script: &str, command: &str, flags: &[&str]
     }});
     let job = lab.world.lock(&["sh", "-c", command], mounts).await;
     let program = lab.program(&job, flags);
-    let program = program.as_std();
-    let mut outer = Command::new("unshare");
-    outer
-        .args(["-m", "sh", "-c", &format!("{script} && exec \"$@\""), "sh"])
-        .arg(program.get_program())
-        .args(program.get_args())
-        .env_clear()
-        .envs(
-            program
-                .get_envs()
-                .filter_map(|(name, value)| Some((name, value?))),
-        )
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true);
+    let script = format!("{script} && exec \"$@\"");
+    let mut outer = started_by(&["unshare", "-m", "sh", "-c", &script, "sh"], &program);
     let child = outer.spawn().unwrap();
     lab.end(job, child).await
 }
