@@ -1,5 +1,6 @@
 //! Keep blocks: content-addressed files on disk, and how they are named in paths.
 
+pub mod incoming;
 pub mod signature;
 pub mod store;
 pub mod sweep;

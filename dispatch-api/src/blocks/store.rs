@@ -1,9 +1,8 @@
 //! Blocks on disk as `blocks/abc/abc…`, written atomically and verified at every read.
 
 use std::collections::HashSet;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, RwLock};
 use std::time::SystemTime;
@@ -13,6 +12,7 @@ use fail_points::fail_point;
 use md5::{Digest, Md5};
 use tracing::{error, warn};
 
+use super::incoming::IncomingBlock;
 use crate::error::{ApiError, Result};
 
 const READ_BUFFER_BYTES: usize = 1 << 20;
@@ -60,25 +60,49 @@ impl BlockStore {
         self.root.join(&hash[..3]).join(hash)
     }
 
-    /// Stores a block. The caller has checked its size; `hash` must be the hash of `data`.
+    /// Stores a block. `hash` must be the hash of `data`.
     pub fn put(&self, hash: BlockHash, data: &[u8]) -> Result<()> {
-        let name = hash.to_string();
-        let path = self.path(&name);
-        if self.verified_size(&name, &path)? == Some(data.len() as u64) && self.renew(&path)? {
+        if self.renew_whole(hash, data.len() as u64)? {
             return Ok(());
         }
-        let temporary = self
-            .incoming_dir
-            .join(format!("{name}.{:016x}", fastrand::u64(..)));
-        let written = self.write(&temporary, &path, data);
-        if written.is_err() {
-            // Best effort: the next start removes the rest.
-            let _ = fs::remove_file(&temporary);
-        }
-        written.map_err(|source| store_error(&path, source))
+        let mut block = self.receive()?;
+        self.append(&mut block, data)?;
+        self.publish(block, hash)
     }
 
-    /// Makes a block as new as one just stored. False if it has been removed meanwhile.
+    /// Begins a block whose content is not known yet.
+    pub fn receive(&self) -> Result<IncomingBlock> {
+        IncomingBlock::create(&self.incoming_dir)
+            .map_err(|source| store_error(&self.incoming_dir, source))
+    }
+
+    pub fn append(&self, block: &mut IncomingBlock, data: &[u8]) -> Result<()> {
+        let appended = block.append(data);
+        appended.map_err(|source| store_error(&self.incoming_dir, source))
+    }
+
+    /// Stores a block that has been received. `hash` must be the hash of its content.
+    pub fn store(&self, block: IncomingBlock, hash: BlockHash) -> Result<()> {
+        match self.renew_whole(hash, block.size())? {
+            true => Ok(()),
+            false => self.publish(block, hash),
+        }
+    }
+
+    /// Makes a block as new as one just stored. False if it is not stored or damaged.
+    fn renew_whole(&self, hash: BlockHash, size: u64) -> Result<bool> {
+        let name = hash.to_string();
+        let path = self.path(&name);
+        Ok(self.verified_size(&name, &path)? == Some(size) && self.renew(&path)?)
+    }
+
+    fn publish(&self, block: IncomingBlock, hash: BlockHash) -> Result<()> {
+        let path = self.path(&hash.to_string());
+        let published = self.move_in(block, &path);
+        published.map_err(|source| store_error(&path, source))
+    }
+
+    /// Gives a block the present time. False if it has been removed meanwhile.
     fn renew(&self, path: &Path) -> Result<bool> {
         let _hold = self.hold();
         let renewed = File::open(path).and_then(|file| file.set_modified(SystemTime::now()));
@@ -89,14 +113,8 @@ impl BlockStore {
         }
     }
 
-    fn write(&self, temporary: &Path, path: &Path, data: &[u8]) -> io::Result<()> {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(temporary)?;
-        file.write_all(data)?;
-        file.sync_all()?;
+    fn move_in(&self, block: IncomingBlock, path: &Path) -> io::Result<()> {
+        block.sync()?;
         fail_point("api.block.before-rename");
         let shard = path.parent().unwrap_or(&self.root);
         if !shard.is_dir() {
@@ -105,9 +123,7 @@ impl BlockStore {
         }
         {
             let _hold = self.hold();
-            // A long write may have begun long ago.
-            file.set_modified(SystemTime::now())?;
-            fs::rename(temporary, path)?;
+            block.move_to(path)?;
         }
         fail_point("api.block.after-rename");
         // The name is durable only after the directory is synced too.
@@ -218,6 +234,31 @@ mod tests {
         assert!(store.open_checked(hash).unwrap().is_none());
         assert_eq!(fs::read_dir(&store.corrupt_dir).unwrap().count(), 1);
         store.put(hash, b"foo").unwrap();
+        assert!(store.open_checked(hash).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_block_that_is_received_in_pieces_is_stored_or_leaves_nothing() {
+        let (_directory, store) = store();
+        let hash = BlockHash::of(b"foobar");
+        let received = || {
+            let mut block = store.receive().unwrap();
+            for piece in [b"foo", b"bar"] {
+                store.append(&mut block, piece).unwrap();
+            }
+            block
+        };
+        let waiting = || fs::read_dir(&store.incoming_dir).unwrap().count();
+        drop(received());
+        assert_eq!((waiting(), store.size(hash).unwrap()), (0, None));
+        // The second time, it is stored already.
+        for _ in 0..2 {
+            store.store(received(), hash).unwrap();
+            assert_eq!((waiting(), store.size(hash).unwrap()), (0, Some(6)));
+        }
+        assert!(store.open_checked(hash).unwrap().is_some());
+        fs::write(store.path(&hash.to_string()), b"fooxxx").unwrap();
+        store.store(received(), hash).unwrap();
         assert!(store.open_checked(hash).unwrap().is_some());
     }
 

@@ -35,7 +35,6 @@ pub struct UnreadBody {
     /// The bytes read so far.
     read: BytesMut,
     rest: BodyDataStream,
-    /// The announced size; `None` for a body of unknown size.
     announced: Option<u64>,
     is_complete: bool,
     /// Whether the client sends the body only when asked to.
@@ -163,11 +162,7 @@ impl UnreadBody {
             self.read.reserve(usize::try_from(missing).unwrap_or(0));
         }
         while !self.is_complete {
-            let began = Instant::now();
-            let bytes = tokio::time::timeout(budget.left(), self.read_chunk())
-                .await
-                .map_err(|_| ApiError::SlowBody)??;
-            budget.record(began.elapsed(), bytes);
+            self.read_chunk_within(&mut budget).await?;
             if self.read.len() as u64 > limit {
                 return Err(ApiError::TooLarge { limit });
             }
@@ -175,7 +170,33 @@ impl UnreadBody {
         Ok(())
     }
 
+    /// The announced size in bytes; `None` for a body of unknown size.
+    pub fn announced(&self) -> Option<u64> {
+        self.announced
+    }
+
+    /// The next bytes of the body: at least so many, or all that are left. Empty after the last.
+    pub async fn read_piece(&mut self, bytes: usize, budget: &mut WaitBudget) -> Result<Bytes> {
+        // Room for one chunk more.
+        self.read.reserve(2 * bytes);
+        while !self.is_complete && self.read.len() < bytes {
+            self.read_chunk_within(budget).await?;
+        }
+        Ok(self.read.split().freeze())
+    }
+
+    async fn read_chunk_within(&mut self, budget: &mut WaitBudget) -> Result<()> {
+        let began = Instant::now();
+        let bytes = tokio::time::timeout(budget.left(), self.read_chunk())
+            .await
+            .map_err(|_| ApiError::SlowBody)??;
+        budget.record(began.elapsed(), bytes);
+        Ok(())
+    }
+
     async fn read_chunk(&mut self) -> Result<usize> {
+        // Whoever reads asks for it.
+        self.waits_for_continue = false;
         match self.rest.next().await {
             None => {
                 self.is_complete = true;

@@ -1,12 +1,14 @@
-//! The Keep protocol: `PUT /HASH`, `GET` and `HEAD /LOCATOR`.
+//! The Keep protocol: `PUT /HASH`, `GET` and `HEAD /LOCATOR`. `block_upload.rs` has the `PUT` of
+//! large blocks.
 
-use arvados_client::keep::{BlockHash, Locator, MAX_BLOCK_SIZE};
+use arvados_client::keep::{BlockHash, Locator};
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
-use http::{Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 use tokio_util::io::ReaderStream;
 
+use crate::api::params::{self, Params};
 use crate::app::App;
 use crate::auth::scope;
 use crate::blocks::STORAGE_CLASS;
@@ -15,44 +17,72 @@ use crate::error::{ApiError, Result};
 
 const STREAM_CHUNK_BYTES: usize = 128 << 10;
 
-/// Stores a block and returns its locator, signed for the caller's token.
-pub fn put_block(
-    app: &App,
-    name: &str,
-    token: &str,
-    classes: &str,
-    data: &Bytes,
-) -> Result<Response> {
-    let hash = BlockHash::parse(name.split('+').next().unwrap_or_default())
-        .map_err(|problem| ApiError::BadRequest(problem.to_string()))?;
-    if data.len() > MAX_BLOCK_SIZE {
-        return Err(ApiError::TooLarge {
-            limit: MAX_BLOCK_SIZE as u64,
-        });
+/// What the head of a request says about the block that it stores.
+pub struct BlockPut {
+    name: String,
+    token: String,
+    classes: String,
+}
+
+impl BlockPut {
+    pub fn of(name: &str, headers: &HeaderMap) -> Self {
+        let classes = headers.get("x-keep-storage-classes");
+        BlockPut {
+            name: name.to_owned(),
+            token: params::token(headers, &Params::default()).unwrap_or_default(),
+            classes: classes
+                .and_then(|names| names.to_str().ok())
+                .unwrap_or("")
+                .to_owned(),
+        }
     }
-    let rules = app.config.rules;
-    if rules.blocks_guarded && !scope::may_save_collections(&app.authenticate(token)?.scopes) {
-        return Err(ApiError::OutOfScope);
+
+    /// The hash of the block, if the caller may store it.
+    pub fn check(&self, app: &App) -> Result<BlockHash> {
+        let hash = BlockHash::parse(self.name.split('+').next().unwrap_or_default())
+            .map_err(|problem| ApiError::BadRequest(problem.to_string()))?;
+        let rules = app.config.rules;
+        if rules.blocks_guarded
+            && !scope::may_save_collections(&app.authenticate(&self.token)?.scopes)
+        {
+            return Err(ApiError::OutOfScope);
+        }
+        rules.check_block_classes(&self.classes)?;
+        Ok(hash)
     }
-    rules.check_block_classes(classes)?;
-    let found = BlockHash::of(data);
-    if found != hash {
-        return Err(ApiError::BadRequest(format!(
-            "checksum mismatch: the data has hash {found}, not {hash}"
-        )));
+
+    /// The response with the locator, signed for the caller's token.
+    pub fn stored(&self, app: &App, hash: BlockHash, size: u64) -> Response {
+        let locator = Locator::new(hash, size);
+        let locator = app.config.block_signer.sign_locator(&locator, &self.token);
+        reply(StatusCode::OK)
+            .header("x-keep-replicas-stored", "1")
+            .header(
+                "x-keep-storage-classes-confirmed",
+                format!("{STORAGE_CLASS}=1"),
+            )
+            .header("content-type", "text/plain")
+            .body(Body::from(format!("{locator}\n")))
+            .unwrap_or_default()
     }
+}
+
+/// Rejects content with another hash.
+pub fn check_hash(found: BlockHash, named: BlockHash) -> Result<()> {
+    match found == named {
+        true => Ok(()),
+        false => Err(ApiError::BadRequest(format!(
+            "checksum mismatch: the data has hash {found}, not {named}"
+        ))),
+    }
+}
+
+/// Stores a block whose content is in memory.
+pub fn put_block(app: &App, put: &BlockPut, data: &Bytes) -> Result<Response> {
+    let hash = put.check(app)?;
+    check_hash(BlockHash::of(data), hash)?;
     app.blocks.put(hash, data)?;
-    let locator = Locator::new(hash, data.len() as u64);
-    let locator = app.config.block_signer.sign_locator(&locator, token);
-    Ok(reply(StatusCode::OK)
-        .header("x-keep-replicas-stored", "1")
-        .header(
-            "x-keep-storage-classes-confirmed",
-            format!("{STORAGE_CLASS}=1"),
-        )
-        .header("content-type", "text/plain")
-        .body(Body::from(format!("{locator}\n")))
-        .unwrap_or_default())
+    Ok(put.stored(app, hash, data.len() as u64))
 }
 
 /// A block that the caller may read; without file for HEAD.

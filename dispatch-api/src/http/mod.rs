@@ -1,6 +1,7 @@
 //! HTTP: the TLS listener, routes, and handlers that stream (blocks, logs, tunnels, websockets).
 
 pub mod authority;
+pub mod block_upload;
 pub mod body;
 pub mod certificate;
 pub mod connections;

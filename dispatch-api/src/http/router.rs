@@ -23,9 +23,10 @@ use crate::emulation::{Rules, faults};
 use crate::error::{ApiError, Result};
 use crate::http::body::{BufferedBody, UnreadBody};
 use crate::http::cors::cors;
+use crate::http::keep_blocks::BlockPut;
 use crate::http::request_context::{Admission, RequestContext};
 use crate::http::response::{json_response, json_text_response};
-use crate::http::{container_log, gateway_tunnel, keep_blocks, websocket};
+use crate::http::{block_upload, container_log, gateway_tunnel, keep_blocks, websocket};
 use crate::limits::MAX_BODY_BYTES;
 
 const DISCOVERY_PATH: &str = "/discovery/v1/apis/arvados/v1/rest";
@@ -88,6 +89,15 @@ async fn handle_buffered(
             return Err(problem);
         }
     };
+    if let Some(name) = block_name(&path)
+        && parts.method == Method::PUT
+        && body
+            .announced()
+            .is_none_or(|bytes| bytes > block_upload::PIECE_BYTES as u64)
+    {
+        let put = BlockPut::of(name, &parts.headers);
+        return block_upload::put_block(app, &admission.share, put, body).await;
+    }
     let body = match is_public {
         true => {
             body.discard();
@@ -284,14 +294,10 @@ fn handle_block(
     name: &str,
     body: &Bytes,
 ) -> Result<Response> {
-    let token = params::token(&buffered.headers, &Params::default()).unwrap_or_default();
     match buffered.method {
-        Method::PUT => {
-            let classes = buffered.headers.get("x-keep-storage-classes");
-            let classes = classes.and_then(|names| names.to_str().ok()).unwrap_or("");
-            keep_blocks::put_block(app, name, &token, classes, body)
-        }
+        Method::PUT => keep_blocks::put_block(app, &BlockPut::of(name, &buffered.headers), body),
         Method::GET | Method::HEAD => {
+            let token = params::token(&buffered.headers, &Params::default()).unwrap_or_default();
             let block = keep_blocks::open_block(app, &buffered.method, name, &token)?;
             Ok(keep_blocks::stream_block(block))
         }

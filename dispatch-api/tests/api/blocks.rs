@@ -1,8 +1,12 @@
 //! The Keep protocol: storing and reading blocks.
 
-use reqwest::Method;
+use std::time::{Duration, Instant};
 
-use crate::fixture::Fixture;
+use futures_util::{StreamExt, stream};
+use reqwest::Method;
+use serde_json::json;
+
+use crate::fixture::{Fixture, STEP_TIMEOUT};
 
 const HASH: &str = "/acbd18db4cc2f85cedef654fccc4a4d8";
 
@@ -61,6 +65,82 @@ async fn what_does_not_match_its_hash_is_refused() {
     fixture.admin.send(put).await.error_of(413);
 }
 
+/// The number of files of blocks that are being received.
+fn incoming(fixture: &Fixture) -> usize {
+    let dir = fixture.directory.path().join("state/blocks/incoming");
+    std::fs::read_dir(dir).unwrap().count()
+}
+
+/// A body that never ends: pieces of 1 MiB, and then nothing.
+fn unfinished(pieces: usize) -> reqwest::Body {
+    let piece = || Ok::<_, std::io::Error>(vec![7_u8; 1 << 20]);
+    let pieces = stream::iter(std::iter::repeat_with(piece).take(pieces));
+    reqwest::Body::wrap_stream(pieces.chain(stream::pending()))
+}
+
+async fn wait_for_incoming(fixture: &Fixture, number: usize) {
+    let until = Instant::now() + STEP_TIMEOUT;
+    while incoming(fixture) != number {
+        assert!(Instant::now() < until, "{} files", incoming(fixture));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_blocks_that_are_not_stored_leave_nothing() {
+    let fixture = Fixture::new().await;
+    let api = &fixture.admin;
+    let data = vec![7_u8; 3 << 20];
+    let hash = arvados_client::keep::BlockHash::of(&data);
+    let put = api.raw(Method::PUT, HASH).body(data.clone());
+    let text = api.send(put).await.error_of(400);
+    assert!(text.contains("checksum mismatch"), "{text}");
+    assert_eq!(incoming(&fixture), 0);
+
+    // Without Content-Length, so that its size is known only when it has come.
+    let pieces = stream::iter((0..65).map(|_| Ok::<_, std::io::Error>(vec![7_u8; 1 << 20])));
+    let put = api.raw(Method::PUT, HASH);
+    let put = put.body(reqwest::Body::wrap_stream(pieces));
+    api.send(put).await.error_of(413);
+    assert_eq!(incoming(&fixture), 0);
+
+    let cut_off = api.raw(Method::PUT, &format!("/{hash}"));
+    let cut_off = tokio::spawn(cut_off.body(unfinished(2)).send());
+    wait_for_incoming(&fixture, 1).await;
+    cut_off.abort();
+    wait_for_incoming(&fixture, 0).await;
+    // Twice: the second time it is there.
+    for _ in 0..2 {
+        let put = api.raw(Method::PUT, &format!("/{hash}")).body(data.clone());
+        api.send(put).await.ok();
+        assert_eq!(incoming(&fixture), 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_is_revoked_during_an_upload_stores_nothing() {
+    let fixture = Fixture::new().await;
+    let caller = fixture.token(json!({})).await;
+    let (sender, receiver) = tokio::sync::mpsc::channel::<std::io::Result<Vec<u8>>>(1);
+    let hash = arvados_client::keep::BlockHash::of(&vec![7_u8; 2 << 20]);
+    let body = stream::unfold(receiver, async |mut pieces| {
+        Some((pieces.recv().await?, pieces))
+    });
+    let put = caller.raw(Method::PUT, &format!("/{hash}"));
+    let put = put.body(reqwest::Body::wrap_stream(Box::pin(body)));
+    let sending = tokio::spawn(put.send());
+    sender.send(Ok(vec![7; 1 << 20])).await.unwrap();
+    wait_for_incoming(&fixture, 1).await;
+    let uuid = caller.token.split('/').nth(1).unwrap();
+    let path = format!("api_client_authorizations/{uuid}");
+    fixture.admin.delete(&path).await.ok();
+    sender.send(Ok(vec![7; 1 << 20])).await.unwrap();
+    drop(sender);
+    let answer = sending.await.unwrap().unwrap();
+    assert_eq!(answer.status().as_u16(), 401);
+    wait_for_incoming(&fixture, 0).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn reading_needs_a_signature_for_exactly_this_token() {
     let fixture = Fixture::new().await;
@@ -69,7 +149,7 @@ async fn reading_needs_a_signature_for_exactly_this_token() {
     let locator = api.send(put).await.ok();
     let signed = format!("/{}", locator.as_str().unwrap().trim());
     let bare = api.with_token(api.token.rsplit('/').next().unwrap());
-    let other = fixture.token(serde_json::json!({})).await;
+    let other = fixture.token(json!({})).await;
     for (caller, path) in [
         (api, format!("{HASH}+3")),
         (api, signed.replace("+A", "+A0")),

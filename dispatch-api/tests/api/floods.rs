@@ -137,6 +137,32 @@ async fn stalled_uploads_of_a_user_do_not_delay_his_small_requests() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn stalled_uploads_of_blocks_leave_room_for_another() {
+    let fixture = fixture().await;
+    let token = &fixture.admin.token;
+    let mut held = Vec::new();
+    for _ in 0..6 {
+        let mut stream = connect(&fixture).await;
+        let head = format!(
+            "PUT /acbd18db4cc2f85cedef654fccc4a4d8 HTTP/1.1\r\nHost: x\r\n\
+             Authorization: Bearer {token}\r\nContent-Length: {}\r\n\r\nx",
+            64 << 20
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        held.push(stream);
+    }
+    let data = vec![7_u8; 20 << 20];
+    let hash = arvados_client::keep::BlockHash::of(&data);
+    let api = new_client(&fixture);
+    let put = api.raw(Method::PUT, &format!("/{hash}")).body(data);
+    // In memory they would take half of it, so that this one waits for them, 30 s at least.
+    let stored = tokio::time::timeout(Duration::from_secs(25), api.send(put)).await;
+    assert_eq!(stored.expect("an answer").status, 200);
+    drop(held);
+    fixture.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_trickling_body_gets_408() {
     let fixture = fixture_with(|options| options.transfer_timeout = TRANSFER_TIMEOUT).await;
     let mut stream = begin(&fixture, &fixture.admin.token, 1 << 20, b"{").await;

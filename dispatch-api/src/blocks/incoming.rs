@@ -1,0 +1,66 @@
+//! A block that is being received: a file that becomes a block of the store, or is removed.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+pub struct IncomingBlock {
+    file: File,
+    path: PathBuf,
+    size: u64,
+    is_moved: bool,
+}
+
+impl IncomingBlock {
+    /// An empty one, with a file in this directory.
+    pub(super) fn create(dir: &Path) -> io::Result<Self> {
+        let path = dir.join(format!("{:016x}", fastrand::u64(..)));
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)?;
+        Ok(IncomingBlock {
+            file,
+            path,
+            size: 0,
+            is_moved: false,
+        })
+    }
+
+    pub(super) fn append(&mut self, data: &[u8]) -> io::Result<()> {
+        self.file.write_all(data)?;
+        self.size += data.len() as u64;
+        Ok(())
+    }
+
+    /// The number of bytes received so far.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Waits until the content is on the disk.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        self.file.sync_all()
+    }
+
+    /// Gives the file its name in the store, and the time at which the block was stored.
+    pub(super) fn move_to(mut self, path: &Path) -> io::Result<()> {
+        // It may have been received for a long time.
+        self.file.set_modified(SystemTime::now())?;
+        fs::rename(&self.path, path)?;
+        self.is_moved = true;
+        Ok(())
+    }
+}
+
+impl Drop for IncomingBlock {
+    fn drop(&mut self) {
+        if !self.is_moved {
+            // Best effort: the next start removes the rest.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
