@@ -57,7 +57,9 @@ fn ensure_user(tx: &Tx<'_>, name: &str) -> Result<Record> {
         .with("owner_uuid", tx.config.system_user())
         .with("username", name)
         .with("email", format!("{name}@localhost"))
-        .with("first_name", name)
+        // Workbench asks a user without both names for them.
+        .with("first_name", "Local")
+        .with("last_name", name)
         .with("is_active", true)
         .with("is_admin", name != "user");
     if name == "root" {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::call::{Call, Reply};
 use super::route::Route;
-use super::{collections, render, resource, users};
+use super::{collections, computed, render, resource, users};
 use crate::auth::permission;
 use crate::db::filter::Clause;
 use crate::db::list::{self, MAX_PAGE_SIZE, PageQuery};
@@ -119,7 +119,15 @@ fn listing(
             (page.limit, page.offset, page.count) = (left, offset, true);
             let select = page.select.clone();
             included.add_to(resource, &mut page);
-            let found = list::fetch_page(connection, resource, &clause, &page)?;
+            let mut found = list::fetch_page(connection, resource, &clause, &page)?;
+            let selected = select.as_deref();
+            computed::add(
+                connection,
+                &call.caller,
+                resource,
+                selected,
+                &mut found.items,
+            )?;
             let total = found.available.unwrap_or(0);
             let number = i64::try_from(found.items.len()).unwrap_or(i64::MAX);
             available += total;
@@ -201,7 +209,7 @@ fn known_attributes(resource: &Resource, select: &Value) -> Value {
     };
     let is_known = |name: &&Value| {
         let name = name.as_str();
-        name.is_some_and(|name| resource.public_attr(name).is_some())
+        name.is_some_and(|name| resource.selectable_attr(name).is_some())
     };
     names.iter().filter(is_known).cloned().collect()
 }
@@ -270,7 +278,9 @@ impl Included {
                 count: false,
                 distinct: false,
             };
-            for mut record in list::fetch_page(connection, resource, &clause, &page)?.items {
+            let mut found = list::fetch_page(connection, resource, &clause, &page)?.items;
+            computed::add(connection, &call.caller, resource, None, &mut found)?;
+            for mut record in found {
                 if resource.table == "users" {
                     users::hide_private(call, &mut record);
                 }

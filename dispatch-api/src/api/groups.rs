@@ -42,15 +42,15 @@ fn show(call: &Call, group: Record) -> Result<Reply> {
 fn update(call: &Call, uuid: &str) -> Result<Record> {
     let attributes = call.params.attributes(&GROUPS)?;
     let unique = call.params.flag("ensure_unique_name");
-    let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
-    call.app.write(move |tx| {
-        let old = permission::require_readable(tx.conn, &GROUPS, &caller, &uuid)?;
-        permission::require_writable(tx.conn, &caller, &old)?;
+    let uuid = uuid.to_owned();
+    resource::write(call, &GROUPS, move |tx, caller| {
+        let old = permission::require_readable(tx.conn, &GROUPS, caller, &uuid)?;
+        permission::require_writable(tx.conn, caller, &old)?;
         let mut new = patch::apply(&GROUPS, &old, &attributes, &[])?;
-        permission::require_owners(tx.conn, &caller, &old, &new)?;
+        permission::require_owners(tx.conn, caller, &old, &new)?;
         if old.get("owner_uuid") != new.get("owner_uuid") {
             // Its new owner manages it.
-            permission::require_manageable(tx.conn, &caller, &old)?;
+            permission::require_manageable(tx.conn, caller, &old)?;
         }
         if old.get("group_class") != new.get("group_class") {
             return Err(ApiError::invalid("Group class cannot be changed"));
@@ -60,13 +60,13 @@ fn update(call: &Call, uuid: &str) -> Result<Record> {
             .iter()
             .any(|name| old.get(name) != new.get(name))
         {
-            permission::require_manageable(tx.conn, &caller, &old)?;
+            permission::require_manageable(tx.conn, caller, &old)?;
         }
-        normalise_trash(&caller, &tx.now, &old, &mut new)?;
+        normalise_trash(caller, &tx.now, &old, &mut new)?;
         if unique {
             make_name_unique(tx, &GROUPS, &mut new)?;
         }
-        tx.update(&GROUPS, &caller, &old, new)
+        tx.update(&GROUPS, caller, &old, new)
     })
 }
 
@@ -130,41 +130,36 @@ fn check_no_loop(tx: &Tx<'_>, group: &Record) -> Result<()> {
 
 /// Moves a project to the trash. A group of another class is deleted at once, if it is empty.
 fn delete(call: &Call, uuid: &str) -> Result<Record> {
-    let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
-    call.app.write(move |tx| {
-        let old = permission::require_readable(tx.conn, &GROUPS, &caller, &uuid)?;
+    let uuid = uuid.to_owned();
+    resource::write(call, &GROUPS, move |tx, caller| {
+        let old = permission::require_readable(tx.conn, &GROUPS, caller, &uuid)?;
         if old.text("group_class") == "project" {
-            return project::trash(tx, &caller, &uuid);
+            return project::trash(tx, caller, &uuid);
         }
-        permission::require_manageable(tx.conn, &caller, &old)?;
+        permission::require_manageable(tx.conn, caller, &old)?;
         check_empty(tx, &uuid)?;
-        project::delete(tx, &caller, &old)?;
+        project::delete(tx, caller, &old)?;
         Ok(old)
     })
 }
 
 fn move_to_trash(call: &Call, uuid: &str) -> Result<Reply> {
-    let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
-    let trashed = call
-        .app
-        .write(move |tx| project::trash(tx, &caller, &uuid))?;
-    show(call, trashed)
+    let uuid = uuid.to_owned();
+    let trash = move |tx: &Tx<'_>, caller: &Caller| project::trash(tx, caller, &uuid);
+    show(call, resource::write(call, &GROUPS, trash)?)
 }
 
 fn untrash(call: &Call, uuid: &str) -> Result<Reply> {
     let unique = call.params.flag("ensure_unique_name");
-    let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
-    let back = call
-        .app
-        .write(move |tx| project::untrash(tx, &caller, &uuid, unique))?;
-    show(call, back)
+    let uuid = uuid.to_owned();
+    let untrash = move |tx: &Tx<'_>, caller: &Caller| project::untrash(tx, caller, &uuid, unique);
+    show(call, resource::write(call, &GROUPS, untrash)?)
 }
 
 fn create(call: &Call) -> Result<Record> {
     let attributes = call.params.attributes(&GROUPS)?;
     let unique = call.params.flag("ensure_unique_name");
-    let caller = call.caller.clone();
-    call.app.write(move |tx| {
+    resource::write(call, &GROUPS, move |tx, caller| {
         let mut group = patch::create(&GROUPS, &attributes, caller.is_admin)?;
         if !matches!(group.text("group_class"), "project" | "filter" | "role") {
             return Err(ApiError::invalid(
@@ -172,11 +167,11 @@ fn create(call: &Call) -> Result<Record> {
             ));
         }
         tx.config.rules.check_name(group.text("name"))?;
-        permission::set_owner(tx.conn, &caller, &mut group)?;
-        normalise_trash(&caller, &tx.now, &Record::new(), &mut group)?;
+        permission::set_owner(tx.conn, caller, &mut group)?;
+        normalise_trash(caller, &tx.now, &Record::new(), &mut group)?;
         if unique {
             make_name_unique(tx, &GROUPS, &mut group)?;
         }
-        tx.create(&GROUPS, &caller, group)
+        tx.create(&GROUPS, caller, group)
     })
 }

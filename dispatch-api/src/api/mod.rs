@@ -3,6 +3,7 @@
 pub mod bulk;
 mod call;
 mod collections;
+mod computed;
 mod container_requests;
 mod containers;
 mod contents;

@@ -155,6 +155,9 @@ impl Params {
         if self.form || wrapped.is_none() {
             attributes.remove("etag");
             attributes.remove("kind");
+            for attr in resource.computed {
+                attributes.remove(attr.name);
+            }
         }
         Ok(attributes)
     }

@@ -24,7 +24,7 @@ use crate::db::filter::Clause;
 use crate::db::list::{self, MAX_PAGE_SIZE, PageQuery};
 use crate::error::{ApiError, Result};
 use crate::record::Record;
-use crate::schema::{self, Attr, COLLECTIONS, CONTAINER_REQUESTS, CONTAINERS, Resource};
+use crate::schema::{self, Attr, COLLECTIONS, CONTAINER_REQUESTS, CONTAINERS, LINKS, Resource};
 
 /// Maximum number of records of an answer.
 const MAX_RECORDS: usize = 1000;
@@ -125,6 +125,7 @@ impl Search<'_> {
         let Some(record) = self.records(resource, "uuid = ?1", name, select)?.pop() else {
             return Ok(());
         };
+        self.visit_linked(name)?;
         let follows_inputs = self.direction == Direction::ToInputs;
         match resource.table {
             "collections" if follows_inputs => {
@@ -150,6 +151,23 @@ impl Search<'_> {
             _ => self.wait_for(record.text("output_uuid")),
         }
         self.add(name, resource, record);
+        Ok(())
+    }
+
+    /// Visits what links of the class `provenance` connect with a record. A program made the head of
+    /// such a link from its tail.
+    fn visit_linked(&mut self, uuid: &str) -> Result<()> {
+        let (near, far) = match self.direction {
+            Direction::ToInputs => ("head_uuid", "tail_uuid"),
+            Direction::ToOutputs => ("tail_uuid", "head_uuid"),
+        };
+        let sql = format!("link_class = 'provenance' AND {near} = ?1");
+        let select = LINKS.public_attrs().collect();
+        for link in self.records(&LINKS, &sql, uuid, select)? {
+            self.wait_for(link.text(far));
+            let uuid = link.uuid().to_owned();
+            self.add(&uuid, &LINKS, link);
+        }
         Ok(())
     }
 

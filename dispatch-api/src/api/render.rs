@@ -61,32 +61,14 @@ fn all_attributes(
     record: Record,
     show: impl Fn(&Attr) -> bool,
 ) -> Map<String, Value> {
-    let described = match resource.table {
-        "users" => user_extras(&record),
-        // As in Arvados, always present although the value is never shown.
-        "container_requests" => vec![("runtime_token", json!(""))],
-        _ => vec![],
-    };
     let etag = record.etag();
-    let mut body = take_attributes(record, resource.public_attrs().filter(|attr| show(attr)));
+    let attributes = resource.public_attrs().chain(resource.computed);
+    let mut body = take_attributes(record, attributes.filter(|attr| show(attr)));
     body.insert("kind".into(), json!(resource.kind));
     body.insert("etag".into(), json!(etag));
-    for (name, value) in described {
-        body.insert(name.into(), value);
+    if resource.table == "container_requests" {
+        // As in Arvados, always present although the value is never shown.
+        body.insert("runtime_token".into(), json!(""));
     }
     body
-}
-
-fn user_extras(record: &Record) -> Vec<(&'static str, Value)> {
-    let name = format!("{} {}", record.text("first_name"), record.text("last_name"));
-    vec![
-        ("full_name", json!(name.trim())),
-        ("is_invited", json!(true)),
-        ("can_write", json!(true)),
-        ("can_manage", json!(true)),
-        (
-            "writable_by",
-            json!([record.uuid(), record.text("owner_uuid")]),
-        ),
-    ]
 }

@@ -5,8 +5,8 @@ use rusqlite::types::Value as SqlValue;
 use serde_json::{Value, json};
 
 use super::call::{Call, Reply};
-use super::render;
-use crate::auth::permission;
+use super::{computed, render};
+use crate::auth::{Caller, permission};
 use crate::clock;
 use crate::db::filter::Clause;
 use crate::db::list::{self, PageQuery};
@@ -14,6 +14,7 @@ use crate::db::trash::{self, IN_PROJECTS};
 use crate::error::{ApiError, Result};
 use crate::record::Record;
 use crate::schema::{Attr, Resource};
+use crate::store::transaction::Tx;
 
 /// `GET /arvados/v1/RESOURCE`.
 pub fn list(
@@ -59,7 +60,10 @@ fn page(
     clause.add_where(resource, &params.get("where"))?;
     let found = call.app.readers.read(|connection| {
         restrict(connection, &mut clause)?;
-        list::fetch_page(connection, resource, &clause, &page)
+        let mut found = list::fetch_page(connection, resource, &clause, &page)?;
+        let select = page.select.as_deref();
+        computed::add(connection, &call.caller, resource, select, &mut found.items)?;
+        Ok(found)
     })?;
     let items: Vec<Value> = found
         .items
@@ -92,8 +96,21 @@ pub fn get(call: &Call, resource: &'static Resource, uuid: &str) -> Result<Recor
         let found = permission::require_readable(connection, resource, &call.caller, uuid)?;
         match !with_trash && trash::is_in_trash(connection, &found, &clock::now())? {
             true => Err(ApiError::path_not_found()),
-            false => Ok(found),
+            false => computed::with(connection, &call.caller, resource, found),
         }
+    })
+}
+
+/// Changes a record, and returns it with its computed attributes.
+pub fn write(
+    call: &Call,
+    resource: &'static Resource,
+    change: impl FnOnce(&Tx<'_>, &Caller) -> Result<Record> + Send + 'static,
+) -> Result<Record> {
+    let caller = call.caller.clone();
+    call.app.write(move |tx| {
+        let changed = change(tx, &caller)?;
+        computed::with(tx.conn, &caller, resource, changed)
     })
 }
 
@@ -111,7 +128,11 @@ fn select(call: &Call, resource: &'static Resource) -> Result<Option<Vec<&'stati
     };
     let known: Vec<Value> = names
         .iter()
-        .filter(|name| resource.public_attr(name.as_str().unwrap_or("")).is_some())
+        .filter(|name| {
+            resource
+                .selectable_attr(name.as_str().unwrap_or(""))
+                .is_some()
+        })
         .cloned()
         .collect();
     if known.is_empty() && !names.is_empty() {

@@ -49,19 +49,18 @@ fn create(call: &Call) -> Result<Record> {
         return Err(ApiError::denied());
     }
     let attributes = call.params.attributes(&USERS)?;
-    let caller = call.caller.clone();
-    call.app.write(move |tx| {
+    resource::write(call, &USERS, move |tx, caller| {
         let user = patch::apply(&USERS, &Record::new(), &attributes, &[])?
             .with("owner_uuid", tx.config.system_user());
-        tx.create(&USERS, &caller, user)
+        tx.create(&USERS, caller, user)
     })
 }
 
 fn update(call: &Call, uuid: &str) -> Result<Record> {
     let attributes = call.params.attributes(&USERS)?;
-    let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
-    call.app.write(move |tx| {
-        let old = crate::auth::permission::require_readable(tx.conn, &USERS, &caller, &uuid)?;
+    let uuid = uuid.to_owned();
+    resource::write(call, &USERS, move |tx, caller| {
+        let old = crate::auth::permission::require_readable(tx.conn, &USERS, caller, &uuid)?;
         let new = patch::apply(&USERS, &old, &attributes, &[])?;
         let own = ["prefs", "first_name", "last_name"];
         let only_own = old.uuid() == caller.user_uuid
@@ -74,8 +73,8 @@ fn update(call: &Call, uuid: &str) -> Result<Record> {
         }
         let revoked = |name: &str| old.bool(name) && !new.bool(name);
         if revoked("is_active") || revoked("is_admin") {
-            revocation::revoke_user_tokens(tx, &caller, &uuid)?;
+            revocation::revoke_user_tokens(tx, caller, &uuid)?;
         }
-        tx.update(&USERS, &caller, &old, new)
+        tx.update(&USERS, caller, &old, new)
     })
 }

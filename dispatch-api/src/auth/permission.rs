@@ -174,8 +174,22 @@ fn may(connection: &Connection, caller: &Identity, level: Level, record: &Record
     if caller.is_admin {
         return Ok(true);
     }
-    let reach = Reach::of(connection, caller, level)?;
-    Ok(reach.has_owner(record.text("owner_uuid")) || reach.has_target(record.uuid()))
+    Ok(Reach::of(connection, caller, level)?.has_record(record))
+}
+
+/// For each of these records, whether the caller may change it, and whether it may manage it.
+pub fn rights(
+    connection: &Connection,
+    caller: &Identity,
+    records: &[Record],
+) -> Result<Vec<(bool, bool)>> {
+    if caller.is_admin {
+        return Ok(vec![(true, true); records.len()]);
+    }
+    let write = Reach::of(connection, caller, Level::Write)?;
+    let manage = Reach::of(connection, caller, Level::Manage)?;
+    let of = |record| (write.has_record(record), manage.has_record(record));
+    Ok(records.iter().map(of).collect())
 }
 
 /// The owners above a record with this owner: its groups from the inside out, and last the user.

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::identity::Identity;
 use crate::error::Result;
+use crate::record::Record;
 
 /// Levels of permission; each includes the lower ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,9 +70,10 @@ impl Reach {
         self.owners.iter().any(|uuid| uuid == owner_uuid)
     }
 
-    /// Whether this record is reached itself.
-    pub fn has_target(&self, uuid: &str) -> bool {
-        self.targets.iter().any(|target| target == uuid)
+    /// Whether this record is reached, itself or by its owner.
+    pub fn has_record(&self, record: &Record) -> bool {
+        self.has_owner(record.text("owner_uuid"))
+            || self.targets.iter().any(|target| target == record.uuid())
     }
 
     /// The targets as a JSON array to bind.

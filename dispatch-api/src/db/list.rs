@@ -37,8 +37,22 @@ pub struct ListResult {
 
 impl PageQuery {
     pub fn parse(resource: &'static Resource, param: impl Fn(&str) -> Value) -> Result<PageQuery> {
+        let distinct = matches!(&param("distinct"), Value::Bool(true))
+            || param("distinct") == "true"
+            || param("distinct") == 1;
+        let select = parse_select(resource, &param("select"))?;
+        let computed = select
+            .iter()
+            .flatten()
+            .find(|attr| resource.is_computed(attr));
+        if let (true, Some(attr)) = (distinct, computed) {
+            return Err(ApiError::invalid(format!(
+                "distinct cannot be used with {}, which is not stored",
+                attr.name
+            )));
+        }
         Ok(PageQuery {
-            select: parse_select(resource, &param("select"))?,
+            select,
             order: parse_order(resource, &param("order")),
             limit: parse_count("limit", &param("limit"), DEFAULT_PAGE_SIZE)?.min(MAX_PAGE_SIZE),
             offset: parse_count("offset", &param("offset"), 0)?,
@@ -52,9 +66,7 @@ impl PageQuery {
                     )));
                 }
             },
-            distinct: matches!(&param("distinct"), Value::Bool(true))
-                || param("distinct") == "true"
-                || param("distinct") == 1,
+            distinct,
         })
     }
 }
@@ -89,7 +101,7 @@ pub fn parse_select(
     let mut attrs: Vec<&'static Attr> = Vec::new();
     for name in names {
         let name = name.as_str().unwrap_or_default();
-        match resource.public_attr(name) {
+        match resource.selectable_attr(name) {
             Some(attr) if !attrs.iter().any(|known| known.name == name) => attrs.push(attr),
             Some(_) => {}
             None if matches!(name, "kind" | "etag" | "href") => {}
@@ -186,8 +198,8 @@ pub fn fetch_page(
     Ok(ListResult { items, available })
 }
 
-/// The columns to read: the selection, else all public attributes; what the etag needs; and what
-/// tells whether a manifest is signed, which one in the trash is not.
+/// The columns to read: the selection, else all public attributes; what the etag and computed
+/// attributes need; and what tells whether a manifest is signed, which one in the trash is not.
 fn columns_to_fetch(resource: &'static Resource, page: &PageQuery) -> Vec<&'static Attr> {
     let mut attrs: Vec<&'static Attr> = match &page.select {
         Some(selected) => selected.clone(),
@@ -201,7 +213,14 @@ fn columns_to_fetch(resource: &'static Resource, page: &PageQuery) -> Vec<&'stat
         true => &["is_trashed", "trash_at", "owner_uuid"],
         false => &[],
     };
-    for needed in for_etag.iter().chain(for_signing).copied() {
+    let stored = attrs.len();
+    attrs.retain(|attr| !resource.is_computed(attr));
+    let for_computed: &[&str] = match attrs.len() < stored {
+        true => &["owner_uuid", "first_name", "last_name"],
+        false => &[],
+    };
+    let needed = for_etag.iter().chain(for_signing).chain(for_computed);
+    for needed in needed.copied() {
         if let Some(attr) = resource.attr(needed)
             && !attrs.iter().any(|known| known.name == needed)
         {

@@ -37,6 +37,7 @@ pub static COLLECTIONS: Resource = Resource {
         Attr::time("delete_at").null(),
         Attr::int("row_version").hidden(),
     ],
+    computed: &[],
 };
 
 pub static LINKS: Resource = Resource {
@@ -58,6 +59,7 @@ pub static LINKS: Resource = Resource {
         Attr::object("properties").queryable(),
         Attr::int("row_version").hidden(),
     ],
+    computed: &[],
 };
 
 pub static LOGS: Resource = Resource {
@@ -82,6 +84,7 @@ pub static LOGS: Resource = Resource {
         Attr::object("properties").queryable(),
         Attr::int("row_version").hidden(),
     ],
+    computed: &[],
 };
 
 /// Not a table: this server is the only service.
@@ -100,4 +103,5 @@ pub static KEEP_SERVICES: Resource = Resource {
         Attr::text("service_type"),
         Attr::bool("read_only"),
     ],
+    computed: &[],
 };

@@ -51,6 +51,7 @@ pub static CONTAINERS: Resource = Resource {
         Attr::text("reuse_key").hidden(),
         Attr::int("row_version").hidden(),
     ],
+    computed: &[],
 };
 
 pub static CONTAINER_REQUESTS: Resource = Resource {
@@ -99,4 +100,5 @@ pub static CONTAINER_REQUESTS: Resource = Resource {
         Attr::object("secret_mounts").hidden(),
         Attr::int("row_version").hidden(),
     ],
+    computed: &[],
 };

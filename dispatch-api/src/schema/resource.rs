@@ -16,6 +16,8 @@ pub struct Resource {
     /// The middle part of its uuids.
     pub infix: &'static str,
     pub attrs: &'static [Attr],
+    /// Attributes that are not stored, but computed when a record is shown (`api/computed.rs`).
+    pub computed: &'static [Attr],
 }
 
 impl Resource {
@@ -26,6 +28,16 @@ impl Resource {
     /// An attribute that is not hidden.
     pub fn public_attr(&self, name: &str) -> Option<&'static Attr> {
         self.attr(name).filter(|attr| !attr.hidden)
+    }
+
+    /// An attribute that clients may select.
+    pub fn selectable_attr(&self, name: &str) -> Option<&'static Attr> {
+        let computed = || self.computed.iter().find(|attr| attr.name == name);
+        self.public_attr(name).or_else(computed)
+    }
+
+    pub fn is_computed(&self, attr: &Attr) -> bool {
+        self.computed.iter().any(|other| other.name == attr.name)
     }
 
     /// An attribute that clients may filter and order by.

@@ -25,6 +25,13 @@ pub static USERS: Resource = Resource {
         Attr::object("prefs").secret(),
         Attr::int("row_version").hidden(),
     ],
+    computed: &[
+        Attr::text("full_name"),
+        Attr::bool("is_invited"),
+        Attr::bool("can_write"),
+        Attr::bool("can_manage"),
+        Attr::array("writable_by"),
+    ],
 };
 
 pub static TOKENS: Resource = Resource {
@@ -51,6 +58,7 @@ pub static TOKENS: Resource = Resource {
         Attr::text("container_of").null().hidden(),
         Attr::int("row_version").hidden(),
     ],
+    computed: &[],
 };
 
 pub static GROUPS: Resource = Resource {
@@ -73,5 +81,10 @@ pub static GROUPS: Resource = Resource {
         Attr::time("trash_at").null(),
         Attr::time("delete_at").null(),
         Attr::int("row_version").hidden(),
+    ],
+    computed: &[
+        Attr::bool("can_write"),
+        Attr::bool("can_manage"),
+        Attr::text("frozen_by_uuid").null(),
     ],
 };

@@ -21,4 +21,5 @@ pub static WORKFLOWS: Resource = Resource {
         Attr::text("definition").null(),
         Attr::int("row_version").hidden(),
     ],
+    computed: &[],
 };

@@ -9,6 +9,7 @@ mod blocks;
 mod browser;
 mod bulk;
 mod collections;
+mod computed;
 mod container_requests;
 mod container_tokens;
 mod containers;

@@ -87,6 +87,30 @@ async fn inputs_and_outputs_are_followed_over_any_number_of_steps() {
     let expected = [&*raw_pdh, one, &clean_pdh, two, &report_pdh];
     assert_eq!(names(&used), expected.into());
 
+    // What a program other than a container made of it.
+    let copy = collection(&fixture.admin, "copy").await;
+    let link = json!({"link_class": "provenance", "name": "made",
+                      "tail_uuid": raw["uuid"], "head_uuid": copy["uuid"]});
+    let link = fixture.admin.post("links", json!({ "link": link }));
+    let (link, copy_pdh) = (link.await.ok(), pdh(&copy));
+    let (link, copy) = (
+        link["uuid"].as_str().unwrap(),
+        copy["uuid"].as_str().unwrap(),
+    );
+    let from = get(format!("collections/{copy}/provenance")).await;
+    assert_eq!(names(&from), [copy, link, uuid].into());
+    let used = get(format!("collections/{uuid}/used_by")).await;
+    let expected = [
+        &*raw_pdh,
+        link,
+        &copy_pdh,
+        one,
+        &clean_pdh,
+        two,
+        &report_pdh,
+    ];
+    assert_eq!(names(&used), expected.into());
+
     let nothing = fixture
         .admin
         .get("collections/d41d8cd98f00b204e9800998ecf8427e+9/used_by");

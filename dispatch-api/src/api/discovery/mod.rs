@@ -137,7 +137,7 @@ fn limits() -> Value {
 
 fn record_schema(resource: &Resource) -> Value {
     let mut properties = Map::new();
-    for attr in resource.public_attrs() {
+    for attr in resource.public_attrs().chain(resource.computed) {
         properties.insert(attr.name.into(), attr_schema(attr));
     }
     for (name, description) in [("etag", "Object cache version."), ("kind", "Object type.")] {
