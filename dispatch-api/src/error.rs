@@ -36,6 +36,8 @@ pub enum ApiError {
     TooManyRequests(String),
     #[error("the server is busy with other requests; try again in a second")]
     Busy,
+    #[error("the search took too long and was ended; use more or narrower filters")]
+    SlowQuery,
     #[error("{0}")]
     Gateway(String),
     #[error("insufficient storage")]
@@ -94,7 +96,7 @@ impl ApiError {
             }
             ApiError::TooManyRequests(_) => StatusCode::TOO_MANY_REQUESTS,
             ApiError::SlowBody => StatusCode::REQUEST_TIMEOUT,
-            ApiError::Busy | ApiError::Stopping | ApiError::Gateway(_) => {
+            ApiError::Busy | ApiError::Stopping | ApiError::SlowQuery | ApiError::Gateway(_) => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             ApiError::DiskFull | ApiError::NoVolume => StatusCode::INSUFFICIENT_STORAGE,
@@ -129,6 +131,7 @@ impl From<rusqlite::Error> for ApiError {
     fn from(error: rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
             Some(rusqlite::ErrorCode::DiskFull) => ApiError::DiskFull,
+            Some(rusqlite::ErrorCode::OperationInterrupted) => ApiError::SlowQuery,
             _ => ApiError::Database(error),
         }
     }

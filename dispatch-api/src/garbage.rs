@@ -78,7 +78,7 @@ pub fn collect(app: &App, request: Request) -> Result<Report> {
             deleted => report.collections = deleted?,
         }
     }
-    let (used, before) = app.readers.read(|connection| {
+    let (used, before) = app.readers.read_everything(|connection| {
         let going = match request.empty_trash && request.dry_run {
             true => in_old_trash(connection, request.older_than, i64::MAX)?,
             false => Vec::new(),

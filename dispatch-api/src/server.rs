@@ -18,7 +18,7 @@ use crate::auth::attempt_token::{AttemptKey, AttemptTokenVerifier};
 use crate::blocks::signature::BlockSigner;
 use crate::blocks::store::BlockStore;
 use crate::bootstrap;
-use crate::db::readers::Readers;
+use crate::db::readers::{QUERY_TIMEOUT, Readers};
 use crate::db::{self, MigrateError};
 use crate::disk_reserve::DiskReserve;
 use crate::emulation::faults::Faults;
@@ -231,9 +231,10 @@ fn open_app(
             source,
         })?;
     let attempt_tokens = Arc::new(AttemptTokenVerifier::load(attempt_key, &connection)?);
-    let readers = Readers::open(&database, READER_CONNECTIONS).map_err(MigrateError::from)?;
-    let token_readers =
-        Readers::open(&database, TOKEN_READER_CONNECTIONS).map_err(MigrateError::from)?;
+    let readers =
+        Readers::open(&database, READER_CONNECTIONS, QUERY_TIMEOUT).map_err(MigrateError::from)?;
+    let token_readers = Readers::open(&database, TOKEN_READER_CONNECTIONS, QUERY_TIMEOUT)
+        .map_err(MigrateError::from)?;
     let access_log = options.access_log.as_deref().map(AccessLog::open);
     let access_log = access_log.transpose().map_err(StartError::AccessLog)?;
     let events = Arc::new(EventFeed::default());

@@ -181,7 +181,7 @@ fn error_response(app: &App, problem: &ApiError, context: &RequestContext) -> Re
     let status = problem.status();
     let is_overload = matches!(
         problem,
-        ApiError::Busy | ApiError::Stopping | ApiError::Gateway(_)
+        ApiError::Busy | ApiError::Stopping | ApiError::SlowQuery | ApiError::Gateway(_)
     );
     if status.is_server_error() && !is_overload {
         error!(request = context.id, method = %context.method, path = redact(&context.path),
