@@ -15,6 +15,7 @@ use crate::collection;
 use crate::error::CliError;
 use crate::image::store;
 use crate::job::JobState;
+use crate::job_numbers;
 use crate::jobs;
 use crate::session::Session;
 use crate::state_dir;
@@ -56,7 +57,7 @@ pub fn trashed_collection_uuids() -> ArgValueCandidates {
 
 async fn newest_jobs(client: &Client) -> Result<Vec<Offer>, CliError> {
     let user = client.current_user().await?.uuid.to_string();
-    let query = jobs::submitted_by(Query::new(), &user);
+    let query = job_numbers::submitted_by(Query::new(), &user);
     let (newest, _) = jobs::newest(client, query, MAX_OFFERED).await?;
     let words = newest.iter().map(|job| {
         let name = &job.request.name;

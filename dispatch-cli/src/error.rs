@@ -7,7 +7,7 @@ use arvados_client::endpoint::EndpointError;
 use arvados_client::error::{StatusCode, with_causes};
 use arvados_client::keep::KeepError;
 use arvados_client::manifest::ManifestError;
-use arvados_client::{ContainerUuid, Error as ApiError, TokenUuid};
+use arvados_client::{ContainerRequestUuid, ContainerUuid, Error as ApiError, TokenUuid};
 
 use crate::exit::Exit;
 use crate::image::ImageError;
@@ -90,6 +90,14 @@ pub enum CliError {
     FormerContainer { uuid: ContainerUuid, end: String },
     #[error("{number} is the number of several jobs ({uuids}); use the uuid")]
     AmbiguousJob { number: u64, uuids: String },
+    #[error(
+        "{number} was the number of several jobs, because a program has copied a job with its properties; {kept_by} keeps it, {copies}; nothing was done: give the command again"
+    )]
+    CopiedJob {
+        number: u64,
+        kept_by: ContainerRequestUuid,
+        copies: String,
+    },
     #[error(
         "no image {name:?} is stored on this server{others}; add it with 'dispatch image add {name} FILE', or see 'dispatch image list'"
     )]

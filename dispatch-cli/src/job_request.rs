@@ -15,8 +15,8 @@ use crate::input_mount;
 use crate::input_spec::{self, InputSpec, InputSpecError, Source};
 use crate::job::{Job, number_of};
 use crate::job_flags::JobFlags;
+use crate::job_numbers;
 use crate::job_output;
-use crate::jobs;
 use crate::printer::{Output, eprint_note};
 use crate::session::Session;
 use crate::supervise::engine_check;
@@ -111,11 +111,11 @@ pub async fn commit_numbered(
     image: &str,
 ) -> Result<Job, CliError> {
     let user = client.current_user().await?.uuid.to_string();
-    let number = jobs::next_number(client, &user).await?;
-    attributes["properties"] = jobs::number_properties(&user, number);
+    let number = job_numbers::next_number(client, &user).await?;
+    attributes["properties"] = job_numbers::number_properties(&user, number);
     let request = commit(client, attributes, image).await?;
     let number = match number_of(&request, &user) {
-        Some(number) => match jobs::resolve_number_conflict(client, &user, &request).await {
+        Some(number) => match job_numbers::resolve_number_conflict(client, &user, &request).await {
             Ok(number) => number,
             // The job is in the queue, which must be printed whatever happens to its number.
             Err(failure) => {

@@ -1,4 +1,4 @@
-//! Finds jobs on the server and assigns their numbers.
+//! Finds jobs on the server, and changes them.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -10,16 +10,12 @@ use arvados_client::{Client, ContainerRequestUuid, ContainerUuid};
 use serde_json::{Map, Value, json};
 
 use crate::error::CliError;
-use crate::job::{
-    ID_PROPERTY, Job, JobState, REMOVED_PROPERTY, USER_PROPERTY, is_removed, number_of,
-};
+use crate::job::{Job, JobState, REMOVED_PROPERTY, is_removed, number_of};
 use crate::job_id::JobId;
+use crate::job_numbers::{self, BY_NUMBER, REQUESTS, submitted_by};
 use crate::printer::eprint_note;
 use crate::text::strip_control;
 
-const BY_NUMBER: &str = "properties.dispatch_id";
-const BY_USER: &str = "properties.dispatch_user";
-const REQUESTS: &str = "container_requests";
 /// Maximum number of uuids in one filter.
 const MAX_FILTERED: usize = 1000;
 
@@ -68,15 +64,13 @@ pub async fn find(client: &Client, id: &JobId) -> Result<Job, CliError> {
             }
         }
         JobId::Number(number) => {
-            let requests = requests_with_number(client, &user, *number).await?;
+            let requests = job_numbers::requests_with_number(client, &user, *number).await?;
             let mut requests = requests.into_iter().filter(|request| !is_removed(request));
             let first = requests.next().ok_or(()).map_err(missing)?;
-            let others: Vec<String> = requests.map(|r| r.uuid.to_string()).collect();
+            let others: Vec<_> = requests.collect();
             if !others.is_empty() {
-                return Err(CliError::AmbiguousJob {
-                    number: *number,
-                    uuids: format!("{}, {}", first.uuid, others.join(", ")),
-                });
+                let given = job_numbers::separate(client, &user, *number, &first, &others);
+                return Err(given.await?);
             }
             first
         }
@@ -209,13 +203,6 @@ pub async fn in_range(client: &Client, first: u64, last: u64) -> Result<Vec<Job>
     Ok(found)
 }
 
-/// Restricts a query to what this user submitted with `dispatch submit`.
-pub fn submitted_by(query: Query, user: &str) -> Query {
-    query
-        .filter(BY_USER, "=", user)
-        .filter("owner_uuid", "=", user)
-}
-
 /// The user's jobs that match, the oldest first.
 pub async fn own(client: &Client, query: Query) -> Result<Vec<Job>, CliError> {
     let user = client.current_user().await?.uuid.to_string();
@@ -325,80 +312,4 @@ pub async fn newest(
     let containers = containers_of(client, &page.items).await?;
     let jobs = join(page.items, &containers, user.uuid.as_str());
     Ok((jobs, available))
-}
-
-/// The requests of this user with this number, oldest first.
-async fn requests_with_number(
-    client: &Client,
-    user: &str,
-    number: u64,
-) -> Result<Vec<ContainerRequest>, CliError> {
-    let query = submitted_by(Query::new(), user)
-        .filter(BY_NUMBER, "=", number)
-        .order("created_at asc")
-        .order("uuid asc");
-    Ok(client
-        .page::<ContainerRequest>(REQUESTS, &query)
-        .await?
-        .items)
-}
-
-/// One more than the largest number among the user's newest jobs.
-pub async fn next_number(client: &Client, user: &str) -> Result<u64, CliError> {
-    let query = submitted_by(Query::new(), user)
-        .order("created_at desc")
-        .select(&["uuid", "properties"])
-        .limit(50);
-    let page = client.page::<ContainerRequest>(REQUESTS, &query).await?;
-    let largest = page.items.iter().filter_map(|r| number_of(r, user)).max();
-    Ok(largest.unwrap_or(0) + 1)
-}
-
-/// The properties that hold a job number.
-pub fn number_properties(user: &str, number: u64) -> Value {
-    json!({ID_PROPERTY: number, USER_PROPERTY: user})
-}
-
-/// Makes the number of a new request unique: two submits at the same time choose the same number.
-///
-/// In the first round the oldest request keeps the number and the others choose another. A request
-/// that has changed its number never keeps one that another request has too, because that request
-/// may have checked earlier and finished. So a finished request never loses its number. The others
-/// choose at random from a growing range until each is alone.
-pub async fn resolve_number_conflict(
-    client: &Client,
-    user: &str,
-    request: &ContainerRequest,
-) -> Result<Option<u64>, CliError> {
-    const MAX_ROUNDS: u32 = 12;
-    let mut number = number_of(request, user);
-    for round in 0..MAX_ROUNDS {
-        let Some(mine) = number else { return Ok(None) };
-        let rivals = requests_with_number(client, user, mine).await?;
-        let position = rivals.iter().position(|r| r.uuid == request.uuid);
-        if rivals.len() < 2 || (round == 0 && position == Some(0)) {
-            return Ok(number);
-        }
-        let ahead = match round {
-            // Each request moves ahead by its position among those with the same number.
-            0 => position.unwrap_or(1) as u64 - 1,
-            _ => fastrand::u64(..rivals.len() as u64 * u64::from(round)),
-        };
-        let next = next_number(client, user).await? + ahead;
-        number = renumber(client, user, request, number_properties(user, next)).await?;
-    }
-    // No number is better than one that names two jobs.
-    renumber(client, user, request, json!({})).await
-}
-
-async fn renumber(
-    client: &Client,
-    user: &str,
-    request: &ContainerRequest,
-    properties: Value,
-) -> Result<Option<u64>, CliError> {
-    let changed = client
-        .update_container_request(&request.uuid, json!({"properties": properties}))
-        .await?;
-    Ok(number_of(&changed, user))
 }

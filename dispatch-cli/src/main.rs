@@ -21,6 +21,7 @@ mod input_spec;
 mod job;
 mod job_flags;
 mod job_id;
+mod job_numbers;
 mod job_output;
 mod job_request;
 mod jobs;

@@ -11,6 +11,7 @@ use crate::delete::delete;
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::job::{Job, JobState, REMOVED_PROPERTY};
+use crate::job_numbers;
 use crate::jobs;
 use crate::printer::{Output, eprint_note};
 use crate::selection::{Scope, Selection};
@@ -33,7 +34,7 @@ pub async fn run(args: Rm, session: &Session, out: Output) -> Result<Exit, CliEr
     let jobs = args.selection.find(client, Scope::Any).await?;
     let open = jobs::open(client).await?;
     let user = client.current_user().await?;
-    let last_number = jobs::next_number(client, user.uuid.as_str()).await? - 1;
+    let last_number = job_numbers::next_number(client, user.uuid.as_str()).await? - 1;
     let mut exit = Exit::Ok;
     let mut left_alone = 0;
     let mut removed = 0;

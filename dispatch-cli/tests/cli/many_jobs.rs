@@ -1,7 +1,8 @@
 //! What is said of many jobs at once, and of jobs that were stopped or submitted once more.
 
+use arvados_client::client::Call;
 use http::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::fixture::{Fixture, run};
 
@@ -232,4 +233,58 @@ async fn a_job_that_is_being_started_is_not_held() {
     let uuid = job.uuid.parse().unwrap();
     let request = fixture.user.container_request(&uuid).await.unwrap();
     assert_eq!(request.priority, 500);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_another_program_made_of_a_job_gets_a_number_of_its_own() {
+    let fixture = Fixture::with_image().await;
+    let job = fixture.submit("a").await;
+    fixture.run(&["hold", "1"]).await.ok();
+    let shown = fixture.run(&["--json", "show", "1"]).await.json();
+    // As Workbench runs a process again.
+    let mut copy = json!({"name": "Copy of a", "state": "Committed", "priority": 500});
+    for name in [
+        "command",
+        "container_image",
+        "environment",
+        "mounts",
+        "output_path",
+        "runtime_constraints",
+        "properties",
+    ] {
+        copy[name] = shown["request"][name].clone();
+    }
+    copy["properties"]["study"] = json!("moths");
+    copy["properties"]["dispatch_retried_as"] = json!("its own");
+    let made = Call::post("container_requests", json!({ "container_request": copy }));
+    let made: Value = fixture.user.send(made).await.unwrap();
+    let copied = made["uuid"].as_str().unwrap();
+
+    let several = "1 is the number of several jobs";
+    let young = fixture.run(&["kill", "1"]).await;
+    young.says(1, &[several, &job.uuid, copied, "use the uuid"]);
+    let database = fixture.path("server/state.db");
+    let database = rusqlite::Connection::open(database).unwrap();
+    database.busy_timeout(suite_tests::STEP_TIMEOUT).unwrap();
+    let minute = "UPDATE container_requests SET created_at = \
+                  strftime('%Y-%m-%dT%H:%M:%f000000Z', created_at, ?1)";
+    assert_eq!(database.execute(minute, ["-61 seconds"]).unwrap(), 2);
+    let kept = format!("{} keeps it", job.uuid);
+    let given = format!("{copied} has the number 2 now");
+    let killed = fixture.run(&["kill", "1"]).await;
+    killed.says(1, &[&kept, &given, "nothing was done"]);
+    for (number, uuid) in [("1", &*job.uuid), ("2", copied)] {
+        let shown = fixture.run(&["--json", "show", number]).await.json();
+        assert_eq!(shown["request"]["uuid"], uuid);
+        let properties = &shown["request"]["properties"];
+        let of = |kept: Value, copy: Value| if uuid == copied { copy } else { kept };
+        for (name, expected) in [
+            ("study", of(Value::Null, json!("moths"))),
+            ("dispatch_retried_as", of(Value::Null, json!("its own"))),
+            ("dispatch_held_priority", of(json!(500), Value::Null)),
+            ("dispatch_killed", Value::Null),
+        ] {
+            assert_eq!(properties[name], expected, "{name} of {number}");
+        }
+    }
 }
