@@ -2,14 +2,22 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::num::NonZeroU64;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+
+use rustix::fs::Advice;
+
+/// Number of bytes after which they are written to the disk, while others arrive.
+const WRITE_OUT_BYTES: u64 = 8 << 20;
 
 pub struct IncomingBlock {
     file: File,
     path: PathBuf,
     size: u64,
+    /// Number of bytes that the kernel was asked to write to the disk.
+    begun: u64,
     is_moved: bool,
 }
 
@@ -26,6 +34,7 @@ impl IncomingBlock {
             file,
             path,
             size: 0,
+            begun: 0,
             is_moved: false,
         })
     }
@@ -33,6 +42,12 @@ impl IncomingBlock {
     pub(super) fn append(&mut self, data: &[u8]) -> io::Result<()> {
         self.file.write_all(data)?;
         self.size += data.len() as u64;
+        if self.size - self.begun >= WRITE_OUT_BYTES {
+            // The kernel begins to write these pages, so that little is left for the end.
+            let length = NonZeroU64::new(self.size - self.begun);
+            let _ = rustix::fs::fadvise(&self.file, self.begun, length, Advice::DontNeed);
+            self.begun = self.size;
+        }
         Ok(())
     }
 
