@@ -154,8 +154,8 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Visits what links of the class `provenance` connect with a record. A program made the head of
-    /// such a link from its tail.
+    /// Visits what links of the class `provenance` connect with a record. A program made the head
+    /// of such a link from its tail.
     fn visit_linked(&mut self, uuid: &str) -> Result<()> {
         let (near, far) = match self.direction {
             Direction::ToInputs => ("head_uuid", "tail_uuid"),
