@@ -91,4 +91,7 @@ async fn the_first_users_have_both_names() {
     let me = fixture.admin.get("users/current").await.ok();
     let names = ["first_name", "last_name", "full_name"].map(|name| me[name].as_str().unwrap());
     assert_eq!(names, ["Local", "dispatch", "Local dispatch"]);
+    let params = json!({"filters": [["uuid", "=", me["uuid"]]], "select": ["full_name"]});
+    let listed = fixture.admin.list("users", params).await.ok();
+    assert_eq!(listed["items"][0]["full_name"], "Local dispatch");
 }

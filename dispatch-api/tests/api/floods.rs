@@ -74,6 +74,11 @@ fn new_client(fixture: &Fixture) -> Api {
     Api::of(&fixture.server.ready(), "user")
 }
 
+/// The same for the user of `fixture.admin`.
+fn client_of_the_same_user(fixture: &Fixture) -> Api {
+    Api::of(&fixture.server.ready(), "dispatch")
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_connections_give_way_to_new_clients() {
     let fixture = fixture().await;
@@ -127,7 +132,7 @@ async fn stalled_uploads_of_a_user_do_not_delay_his_small_requests() {
     for _ in 0..6 {
         held.push(begin(&fixture, &fixture.admin.token, 64 << 20, b"{").await);
     }
-    let created = new_client(&fixture);
+    let created = client_of_the_same_user(&fixture);
     let created = created.post("collections", json!({"collection": {}}));
     // Without a free small body, it waits for the stalled ones until they end after 30 s.
     let created = tokio::time::timeout(Duration::from_secs(25), created).await;
@@ -153,9 +158,9 @@ async fn stalled_uploads_of_blocks_leave_room_for_another() {
     }
     let data = vec![7_u8; 20 << 20];
     let hash = arvados_client::keep::BlockHash::of(&data);
-    let api = new_client(&fixture);
+    let api = client_of_the_same_user(&fixture);
     let put = api.raw(Method::PUT, &format!("/{hash}")).body(data);
-    // In memory they would take half of it, so that this one waits for them, 30 s at least.
+    // In memory one of them takes the share of the user, so that this one waits for 30 s.
     let stored = tokio::time::timeout(Duration::from_secs(25), api.send(put)).await;
     assert_eq!(stored.expect("an answer").status, 200);
     drop(held);
