@@ -2,13 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::fixture::{Api, Fixture};
-
-async fn project(api: &Api, name: &str, owner: Option<&str>) -> String {
-    let group = json!({"name": name, "group_class": "project", "owner_uuid": owner});
-    let made = api.post("groups", json!({ "group": group })).await.ok();
-    made["uuid"].as_str().unwrap().to_owned()
-}
+use crate::contents::project;
+use crate::fixture::Fixture;
 
 fn rights(record: &Value) -> [&Value; 2] {
     [&record["can_write"], &record["can_manage"]]

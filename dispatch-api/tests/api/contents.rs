@@ -8,7 +8,7 @@ fn uuid(record: &Value) -> String {
     record["uuid"].as_str().unwrap().to_owned()
 }
 
-async fn project(api: &Api, name: &str, owner: Option<&str>) -> String {
+pub async fn project(api: &Api, name: &str, owner: Option<&str>) -> String {
     let group = json!({"name": name, "group_class": "project", "owner_uuid": owner});
     uuid(&api.post("groups", json!({ "group": group })).await.ok())
 }
