@@ -145,6 +145,11 @@ async fn no_secret_is_in_htcondor_or_in_a_process() {
         shown.contains(container.as_str()).then_some(shown)
     });
     assert!(history.contains("SITE_MARK"), "{history}");
+    // HTCondor may write the history before it deletes the job's directory, which has the token.
+    wait_for("the end of its directory", STEP_TIMEOUT, || {
+        let is_there = |file: &std::path::PathBuf| file.exists();
+        (!job_files.iter().any(is_there)).then_some(())
+    });
     for file in files(&pool) {
         let content = std::fs::read(&file).unwrap_or_default();
         // A next attempt may have begun, with a token of its own.
