@@ -2,8 +2,8 @@
 //! why.
 
 use std::fs;
-use std::process::Stdio;
 
+use crate::run_lab::wrapper::started_by;
 use crate::run_lab::{Job, World, can_run, file, finish, go_on, left_overs, lines, signal};
 use arvados_client::records::{Container, ContainerState};
 use rustix::process::Signal;
@@ -315,21 +315,17 @@ async fn a_root_that_is_written_outside_of_scratch_is_limited() {
         fs::create_dir(upper.path().join(name)).unwrap();
     }
     let mount = "mount -t overlay overlay -o lowerdir=$0,upperdir=$1/upper,workdir=$1/work $0 && shift && exec \"$@\"";
-    let program = world.program(&job, &[]);
-    let program = program.as_std();
-    let variables = program.get_envs();
-    let mut wrapped = tokio::process::Command::new("unshare");
-    wrapped
-        .args(["--mount", "sh", "-c", mount])
-        .args([&job.dir, upper.path()])
-        .arg(program.get_program())
-        .args(program.get_args())
-        .env_clear()
-        .envs(variables.filter_map(|(name, value)| Some((name, value?))))
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true);
+    let upper = upper.path().to_str().unwrap();
+    let outer = [
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        mount,
+        job.dir.to_str().unwrap(),
+        upper,
+    ];
+    let mut wrapped = started_by(&outer, &world.program(&job, &[]));
     let (record, result) = ended(&world, &job, wrapped.spawn().unwrap()).await;
     let words = "its own root included";
     is_stopped(&job, &record, &result, "scratch_bytes", words);

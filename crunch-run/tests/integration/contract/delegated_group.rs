@@ -12,8 +12,9 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
 
 use crate::contract::engines::Engine;
-use crate::contract::lab::{Lab, started_by};
+use crate::contract::lab::Lab;
 use crate::contract::{escapes, nobody};
+use crate::run_lab::wrapper::started_by;
 use crate::run_lab::{World, file};
 
 /// A group without processes that belongs to the user, as systemd delegates it, and one below it

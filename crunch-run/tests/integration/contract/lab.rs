@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::ops::AsyncFn;
-use std::process::Stdio;
 
 use arvados_client::records::{Container, ContainerState};
 use serde_json::{Value, json};
@@ -38,24 +37,6 @@ pub async fn play(engine: Engine, name: &str, scenario: impl AsyncFn(&Lab)) {
     }
     let world = World::new().await;
     scenario(&Lab { engine, world }).await;
-}
-
-/// The same program, started by another one: `wrapper` runs the arguments that come after its own.
-pub fn started_by(wrapper: &[&str], program: &Command) -> Command {
-    let program = program.as_std();
-    let variables = program.get_envs();
-    let mut outer = Command::new(wrapper[0]);
-    outer
-        .args(&wrapper[1..])
-        .arg(program.get_program())
-        .args(program.get_args())
-        .env_clear()
-        .envs(variables.filter_map(|(name, value)| Some((name, value?))))
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true);
-    outer
 }
 
 /// Adds a mount at /go, for a command that waits for `/go/on`.

@@ -7,10 +7,11 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use crate::contract::engines::Engine;
-use crate::contract::lab::{Ended, Lab, started_by, until_counted, with_go};
+use crate::contract::lab::{Ended, Lab, until_counted, with_go};
 use crate::engine_lab::{archive, busybox_layer};
 use crate::image_lab;
 use crate::run_lab::go_on;
+use crate::run_lab::wrapper::started_by;
 
 /// The user of the node that the log names as the container's root.
 fn root_in_log(ended: &Ended) -> Option<u32> {

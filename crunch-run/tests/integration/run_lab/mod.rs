@@ -7,6 +7,7 @@
 mod files;
 pub mod script;
 pub mod server;
+pub mod wrapper;
 
 #[allow(unused_imports, reason = "benchmarks read no files of a collection")]
 pub use files::{file, lines};
