@@ -58,7 +58,7 @@ pub struct Options {
 
     /// Maximum memory for the bodies of requests and large responses; one user may have half of it
     ///
-    /// At least 128MiB, so that one user can store a block of 64 MiB.
+    /// At least 128MiB, so that one user can save a collection with a manifest of 64 MiB.
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_request_memory)]
     pub max_request_memory: u64,
 
@@ -101,7 +101,7 @@ pub struct Options {
     pub maintenance: Option<Maintenance>,
 }
 
-/// Minimum of --max-request-memory: two blocks.
+/// Minimum of --max-request-memory: two bodies of the maximum size.
 const MIN_REQUEST_MEMORY: u64 = 2 * MAX_BODY_BYTES;
 
 fn parse_request_memory(text: &str) -> Result<u64, String> {

@@ -1,4 +1,5 @@
-//! Reads request bodies into memory, within limits of size, rate and total memory.
+//! Reads request bodies into memory, whole or in pieces, within limits of size, rate and total
+//! memory.
 //!
 //! Before the token of a request is checked, only [`MAX_ANONYMOUS_BYTES`] of its body are read, and
 //! only where the token may be in the body. A body that is rejected is read and discarded for a
