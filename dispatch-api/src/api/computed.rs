@@ -8,7 +8,7 @@ use crate::auth::Identity;
 use crate::auth::permission;
 use crate::error::Result;
 use crate::record::Record;
-use crate::schema::{Attr, Resource, USERS};
+use crate::schema::{self, Attr, LINKS, Resource, USERS};
 
 /// The record with all of them.
 pub fn with(
@@ -36,6 +36,14 @@ pub fn add(
         select.is_none_or(|selected| selected.iter().any(|other| other.name == attr.name))
     };
     if !resource.computed.iter().any(is_selected) {
+        return Ok(());
+    }
+    if resource.table == LINKS.table {
+        for link in records {
+            let kind_of = |end: &str| schema::by_uuid(link.text(end)).map(|end| end.kind);
+            let (head, tail) = (kind_of("head_uuid"), kind_of("tail_uuid"));
+            link.set("head_kind", head).set("tail_kind", tail);
+        }
         return Ok(());
     }
     let rights = permission::rights(connection, caller, records)?;

@@ -1,6 +1,7 @@
 //! `/arvados/v1/links`: image names and permissions.
 
 use rusqlite::types::Value as SqlValue;
+use serde_json::{Map, Value};
 
 use super::call::{Call, Reply};
 use super::resource;
@@ -45,38 +46,54 @@ fn show(call: &Call, link: Record) -> Result<Reply> {
 }
 
 fn delete(call: &Call, uuid: &str) -> Result<Record> {
-    let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
-    call.app.write(move |tx| {
-        let old = permission::require_readable(tx.conn, &LINKS, &caller, &uuid)?;
-        permission::require_linkable(tx.conn, &caller, &old)?;
-        tx.delete(&LINKS, &caller, &old)?;
+    let uuid = uuid.to_owned();
+    resource::write(call, &LINKS, move |tx, caller| {
+        let old = permission::require_readable(tx.conn, &LINKS, caller, &uuid)?;
+        permission::require_linkable(tx.conn, caller, &old)?;
+        tx.delete(&LINKS, caller, &old)?;
         Ok(old)
     })
 }
 
 fn create(call: &Call) -> Result<Record> {
-    let attributes = call.params.attributes(&LINKS)?;
-    let caller = call.caller.clone();
-    call.app.write(move |tx| {
+    let mut attributes = call.params.attributes(&LINKS)?;
+    take_kind(&mut attributes, "head_kind", "head_uuid")?;
+    take_kind(&mut attributes, "tail_kind", "tail_uuid")?;
+    resource::write(call, &LINKS, move |tx, caller| {
         let mut link = patch::create(&LINKS, &attributes, caller.is_admin)?;
         if link.some_text("link_class").is_none() {
             return Err(ApiError::invalid("Link class can't be blank"));
         }
-        permission::set_owner(tx.conn, &caller, &mut link)?;
-        permission::require_linkable(tx.conn, &caller, &link)?;
-        tx.create(&LINKS, &caller, link)
+        permission::set_owner(tx.conn, caller, &mut link)?;
+        permission::require_linkable(tx.conn, caller, &link)?;
+        tx.create(&LINKS, caller, link)
     })
+}
+
+/// Takes out the kind that a client says one end has. As in Arvados, it must be the right one.
+fn take_kind(attributes: &mut Map<String, Value>, kind: &str, end: &str) -> Result<()> {
+    let Some(said) = attributes.remove(kind).filter(|said| !said.is_null()) else {
+        return Ok(());
+    };
+    let uuid = attributes.get(end).and_then(Value::as_str);
+    let resource = uuid.and_then(schema::by_uuid);
+    match resource.map(|resource| resource.kind) {
+        actual if actual == said.as_str() => Ok(()),
+        _ => Err(ApiError::invalid(format!(
+            "{kind} {said} is not the kind of {end}"
+        ))),
+    }
 }
 
 fn update(call: &Call, uuid: &str) -> Result<Record> {
     let attributes = call.params.attributes(&LINKS)?;
-    let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
-    call.app.write(move |tx| {
-        let old = permission::require_readable(tx.conn, &LINKS, &caller, &uuid)?;
-        permission::require_linkable(tx.conn, &caller, &old)?;
+    let uuid = uuid.to_owned();
+    resource::write(call, &LINKS, move |tx, caller| {
+        let old = permission::require_readable(tx.conn, &LINKS, caller, &uuid)?;
+        permission::require_linkable(tx.conn, caller, &old)?;
         let new = patch::apply(&LINKS, &old, &attributes, &[])?;
-        permission::require_owners(tx.conn, &caller, &old, &new)?;
-        permission::require_linkable(tx.conn, &caller, &new)?;
-        tx.update(&LINKS, &caller, &old, new)
+        permission::require_owners(tx.conn, caller, &old, &new)?;
+        permission::require_linkable(tx.conn, caller, &new)?;
+        tx.update(&LINKS, caller, &old, new)
     })
 }

@@ -216,7 +216,13 @@ fn columns_to_fetch(resource: &'static Resource, page: &PageQuery) -> Vec<&'stat
     let stored = attrs.len();
     attrs.retain(|attr| !resource.is_computed(attr));
     let for_computed: &[&str] = match attrs.len() < stored {
-        true => &["owner_uuid", "first_name", "last_name"],
+        true => &[
+            "owner_uuid",
+            "first_name",
+            "last_name",
+            "head_uuid",
+            "tail_uuid",
+        ],
         false => &[],
     };
     let needed = for_etag.iter().chain(for_signing).chain(for_computed);

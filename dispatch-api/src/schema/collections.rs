@@ -59,7 +59,10 @@ pub static LINKS: Resource = Resource {
         Attr::object("properties").queryable(),
         Attr::int("row_version").hidden(),
     ],
-    computed: &[],
+    computed: &[
+        Attr::text("head_kind").null(),
+        Attr::text("tail_kind").null(),
+    ],
 };
 
 pub static LOGS: Resource = Resource {

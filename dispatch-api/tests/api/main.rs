@@ -22,6 +22,7 @@ mod floods;
 mod garbage;
 mod garbage_beside_jobs;
 mod gateway;
+mod links;
 mod listing;
 mod old_states;
 mod processes;

@@ -1,13 +1,13 @@
-//! Filters on more than one column of a record: `any`, `(a < b)`, and `container.NAME` of a
-//! container request. The source of their rules is the section "filters" of Arvados' API
-//! documentation.
+//! Filters on what is not one column of a record: `any`, `(a < b)`, `container.NAME` of a container
+//! request, and the kinds of the ends of a link. The source of their rules is the section "filters"
+//! of Arvados' API documentation.
 
 use rusqlite::types::Value as SqlValue;
 use serde_json::Value;
 
 use super::{Clause, ESCAPE};
 use crate::error::{ApiError, Result};
-use crate::schema::{Attr, AttrType, CONTAINERS, Resource};
+use crate::schema::{Attr, AttrType, CONTAINERS, LINKS, Resource};
 
 impl Clause {
     /// Adds a filter of one of these forms; false if it has none of them.
@@ -32,6 +32,12 @@ impl Clause {
             && resource.table == "collections"
         {
             self.file_names(operator, operand)?;
+            return Ok(true);
+        }
+        if let Some(end) = end_of_link(resource, attribute)
+            && matches!(operator, "=" | "in")
+        {
+            self.is_a(end, operand)?;
             return Ok(true);
         }
         let compared = attribute.strip_prefix('(');
@@ -138,6 +144,16 @@ impl Clause {
         };
         self.and(sql, of_container.values);
         Ok(())
+    }
+}
+
+/// The column with the uuid whose kind this attribute of a link is.
+fn end_of_link(resource: &Resource, attribute: &str) -> Option<&'static str> {
+    match attribute.strip_prefix("links.").unwrap_or(attribute) {
+        _ if resource.table != LINKS.table => None,
+        "head_kind" => Some("head_uuid"),
+        "tail_kind" => Some("tail_uuid"),
+        _ => None,
     }
 }
 

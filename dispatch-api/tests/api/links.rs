@@ -1,0 +1,74 @@
+//! The kinds of the two ends of a link, which Workbench shows and filters by.
+
+use serde_json::{Value, json};
+
+use crate::contents::project;
+use crate::fixture::Fixture;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn links_tell_the_kinds_of_their_ends_and_are_found_by_them() {
+    let fixture = Fixture::new().await;
+    let api = fixture.plain_user("plain").await;
+    let me = api.get("users/current").await.ok()["uuid"].clone();
+    let starred = json!(project(&api, "starred", None).await);
+    let make = async |link: Value| api.post("links", json!({ "link": link })).await;
+    let star = json!({"link_class": "star", "name": "starred", "tail_uuid": me,
+                      "head_uuid": starred, "tail_kind": "arvados#user"});
+    let star = make(star).await.ok();
+    let tag = json!({"link_class": "tag", "name": "red", "head_uuid": me,
+                     "head_kind": "arvados#user"});
+    let tag = make(tag).await.ok();
+    for (link, ends) in [
+        (&star, json!(["arvados#group", "arvados#user"])),
+        (&tag, json!(["arvados#user", null])),
+    ] {
+        let uuid = link["uuid"].as_str().unwrap();
+        let shown = api.get(&format!("links/{uuid}")).await.ok();
+        let selected = json!({"filters": [["uuid", "=", uuid]],
+                              "select": ["head_kind", "tail_kind"]});
+        let listed = api.list("links", selected).await.ok();
+        for seen in [link, &shown, &listed["items"][0]] {
+            assert_eq!(
+                json!([seen["head_kind"], seen["tail_kind"]]),
+                ends,
+                "{seen}"
+            );
+        }
+    }
+    for (params, expected) in [
+        (
+            json!({"filters": [["tail_kind", "=", "arvados#user"]]}),
+            &star,
+        ),
+        (
+            json!({"filters": [["links.head_kind", "=", "arvados#user"]]}),
+            &tag,
+        ),
+        (
+            json!({"filters": [["head_kind", "=", ["arvados#user"]]]}),
+            &tag,
+        ),
+        (json!({"where": {"head_kind": "arvados#group"}}), &star),
+        (
+            json!({"where": {"head_kind": ["arvados#group", "arvados#log"]}}),
+            &star,
+        ),
+    ] {
+        let found = api.list("links", params.clone()).await.ok();
+        let found: Vec<_> = found["items"].as_array().unwrap().iter().collect();
+        assert_eq!(found.len(), 1, "{params}");
+        assert_eq!(found[0]["uuid"], expected["uuid"], "{params}");
+    }
+    let wrong = json!({"link_class": "tag", "head_uuid": me, "head_kind": "arvados#group"});
+    let refusal = make(wrong).await.error_of(422);
+    assert!(refusal.contains("head_kind"), "{refusal}");
+    for filter in [
+        json!(["tail_kind", "like", "arvados#user"]),
+        json!(["tail_kind", "=", "arvados#nothing"]),
+    ] {
+        let params = json!({"filters": [filter]});
+        api.list("links", params).await.error_of(422);
+    }
+    let other = json!({"filters": [["tail_kind", "=", "arvados#user"]]});
+    api.list("groups", other).await.error_of(422);
+}
