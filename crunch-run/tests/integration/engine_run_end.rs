@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::engine_lab::{Lab, exec, shell};
+use crate::engine_lab::{Lab, exec, shell, unique_name};
 use crate::shim_scenarios;
 use cgroup::Cgroup;
 use container_engine::{Container, EngineError, ExitStatus};
@@ -236,7 +236,8 @@ fn attempt(in_dir: &Path, name: &str) -> Attempt {
 #[tokio::test]
 async fn when_crunch_run_is_killed_its_container_vanishes() {
     let dir = tempfile::tempdir().unwrap();
-    let mut attempt = attempt(dir.path(), "zzzzz-dz642-killedalonekill");
+    let name = unique_name();
+    let mut attempt = attempt(dir.path(), &name);
     let keeper_mounts = format!("/proc/{}/mountinfo", attempt.keeper);
     assert!(
         fs::read_to_string(&keeper_mounts)
@@ -255,16 +256,14 @@ async fn when_crunch_run_is_killed_its_container_vanishes() {
     // The only mount namespace with the container's mounts ended with the shim.
     assert!(!fs::read_to_string(&keeper_mounts).is_ok_and(|m| !m.is_empty()));
     assert_eq!(entries(&attempt.dir.join("run")), 0);
-    assert_eq!(
-        entries(&attempt.dir.join("scratch/zzzzz-dz642-killedalonekill")),
-        0
-    );
+    assert_eq!(entries(&attempt.dir.join("scratch").join(&name)), 0);
 }
 
 #[tokio::test]
 async fn what_is_left_when_both_are_killed_is_found_by_the_container_s_name() {
     let dir = tempfile::tempdir().unwrap();
-    let mut attempt = attempt(dir.path(), "zzzzz-dz642-killedkilledkil");
+    let name = unique_name();
+    let mut attempt = attempt(dir.path(), &name);
     // The keeper first stopped, then killed, so that it cannot tidy up.
     kill_process(Pid::from_raw(attempt.keeper as i32).unwrap(), Signal::STOP).unwrap();
     attempt.process.kill().unwrap();
@@ -283,34 +282,22 @@ async fn what_is_left_when_both_are_killed_is_found_by_the_container_s_name() {
         .await
         .unwrap();
     assert!(other.removed.is_empty(), "{other:?}");
-    let recovered = lab
-        .engine
-        .recover("zzzzz-dz642-killedkilledkil")
-        .await
-        .unwrap();
+    let recovered = lab.engine.recover(&name).await.unwrap();
     assert_eq!(recovered.removed.len(), 2, "{recovered:?}");
     assert!(!attempt.group.exists());
     assert_eq!(entries(&attempt.dir.join("run")), 0);
-    let again = lab
-        .engine
-        .recover("zzzzz-dz642-killedkilledkil")
-        .await
-        .unwrap();
+    let again = lab.engine.recover(&name).await.unwrap();
     assert!(again.removed.is_empty());
 }
 
 #[tokio::test]
 async fn a_running_left_over_is_killed_by_recovery() {
     let lab = Lab::new();
-    let mut request = shell("sleep 1000");
-    request.name = "zzzzz-dz642-leftoverleftove".into();
+    let request = shell("sleep 1000");
+    let name = request.name.clone();
     let (container, _, _) = lab.create(request).await.unwrap();
     container.start().await.unwrap();
-    let recovered = lab
-        .engine
-        .recover("zzzzz-dz642-leftoverleftove")
-        .await
-        .unwrap();
+    let recovered = lab.engine.recover(&name).await.unwrap();
     assert!(
         recovered
             .removed

@@ -1,5 +1,6 @@
 //! Scenarios of engines that run a container below a shim: the same for each of them.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -20,15 +21,17 @@ pub fn entries(dir: &Path) -> usize {
         .count()
 }
 
-/// Checks that no container has left files or mounts in the lab's directory.
+/// Checks that no container has left files or mounts in the lab's directory, and that its user can
+/// empty the trash: the kernel closes the work directory of an overlay to its owner.
 pub fn assert_clean(lab: &Lab) {
-    let left: Vec<_> = std::fs::read_dir(lab.dir.path().join("scratch"))
-        .unwrap()
-        .flatten()
-        .flat_map(|scratch| std::fs::read_dir(scratch.path()).unwrap().flatten())
-        .filter(|entry| !trash::is_trash(&entry.file_name().to_string_lossy()))
-        .map(|entry| entry.path())
-        .collect();
+    let mut left = Vec::new();
+    for scratch in std::fs::read_dir(lab.dir.path().join("scratch")).unwrap() {
+        let scratch = scratch.unwrap().path();
+        let emptied = trash::empty(&scratch, &mut || ControlFlow::Continue(()));
+        assert!(emptied.unwrap().is_continue(), "{scratch:?}");
+        let entries = std::fs::read_dir(&scratch).unwrap().flatten();
+        left.extend(entries.map(|entry| entry.path()));
+    }
     assert!(left.is_empty(), "{left:?}");
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
     assert!(!mounts.contains(lab.dir.path().to_str().unwrap()));
@@ -239,8 +242,8 @@ pub async fn a_container_whose_keeper_is_killed_is_killed_too_and_recovered(
     lab: &Lab,
     shim_of: impl Fn(u32) -> u32,
 ) {
-    let mut request = shell("setsid sleep 600 & sleep 600");
-    request.name = "zzzzz-dz642-recoverrecover0".into();
+    let request = shell("setsid sleep 600 & sleep 600");
+    let name = request.name.clone();
     let (container, ..) = lab.create(request).await.unwrap();
     container.start().await.unwrap();
     let pid = container.pid().unwrap();
@@ -248,24 +251,16 @@ pub async fn a_container_whose_keeper_is_killed_is_killed_too_and_recovered(
     let error = container.wait().await.unwrap_err();
     assert!(matches!(error, EngineError::ShimLost { .. }), "{error}");
     until("its end", || !is_running(pid)).await;
-    let found = lab
-        .engine
-        .recover("zzzzz-dz642-recoverrecover0")
-        .await
-        .unwrap();
+    let found = lab.engine.recover(&name).await.unwrap();
     assert!(!found.removed.is_empty());
     assert_clean(lab);
-    let again = lab
-        .engine
-        .recover("zzzzz-dz642-recoverrecover0")
-        .await
-        .unwrap();
+    let again = lab.engine.recover(&name).await.unwrap();
     assert_eq!(again.removed, Vec::<String>::new());
 }
 
 pub async fn what_still_runs_of_an_earlier_attempt_is_ended_by_recover(lab: &Lab) {
-    let mut request = shell("setsid sleep 600 & sleep 600");
-    request.name = "zzzzz-dz642-stillrunning000".into();
+    let request = shell("setsid sleep 600 & sleep 600");
+    let name = request.name.clone();
     let (container, ..) = lab.create(request).await.unwrap();
     container.start().await.unwrap();
     let pid = container.pid().unwrap();
@@ -275,11 +270,7 @@ pub async fn what_still_runs_of_an_earlier_attempt_is_ended_by_recover(lab: &Lab
         .await
         .unwrap();
     assert!(others.removed.is_empty() && is_running(pid));
-    let found = lab
-        .engine
-        .recover("zzzzz-dz642-stillrunning000")
-        .await
-        .unwrap();
+    let found = lab.engine.recover(&name).await.unwrap();
     assert!(!found.removed.is_empty());
     // The kernel may reap its children yet.
     until("its end", || !is_running(pid)).await;

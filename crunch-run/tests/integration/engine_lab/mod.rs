@@ -55,8 +55,13 @@ pub struct Request {
     pub name: String,
 }
 
-pub fn exec(command: &[&str]) -> Request {
+/// A name that no other test uses: control groups and runtimes know a container by its name alone.
+pub fn unique_name() -> String {
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    format!("zzzzz-dz642-t{:07}{number:07}", std::process::id())
+}
+
+pub fn exec(command: &[&str]) -> Request {
     Request {
         command: command.iter().map(|s| (*s).to_owned()).collect(),
         cwd: None,
@@ -65,7 +70,7 @@ pub fn exec(command: &[&str]) -> Request {
         network: Network::None,
         limits: Limits::default(),
         gpus: None,
-        name: format!("zzzzz-dz642-t{:07}{number:07}", std::process::id()),
+        name: unique_name(),
     }
 }
 
