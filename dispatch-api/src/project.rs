@@ -46,19 +46,23 @@ pub fn trash(tx: &Tx<'_>, caller: &Caller, uuid: &str) -> Result<Record> {
 
 pub fn untrash(tx: &Tx<'_>, caller: &Caller, uuid: &str, unique_name: bool) -> Result<Record> {
     let old = manageable(tx, caller, uuid)?;
-    if old
-        .some_text("delete_at")
-        .is_some_and(|at| at <= tx.now.as_str())
-    {
-        return Err(ApiError::invalid(
-            "the time of the project in the trash has ended; it is being deleted",
-        ));
-    }
+    trash::require_trashed(&old, &tx.now)?;
+    check_time_left(&old, &tx.now)?;
     let mut new = trash::restored(&old);
     if unique_name {
         make_name_unique(tx, &GROUPS, &mut new)?;
     }
     tx.update(&GROUPS, caller, &old, new)
+}
+
+/// Rejects to bring back a project that is being deleted with what is in it.
+pub fn check_time_left(project: &Record, now: &str) -> Result<()> {
+    match project.some_text("delete_at").is_some_and(|at| at <= now) {
+        true => Err(ApiError::invalid(
+            "the time of the project in the trash has ended; it is being deleted",
+        )),
+        false => Ok(()),
+    }
 }
 
 /// Deletes a group for good. What is shared through it is shared no more without it.

@@ -1,12 +1,9 @@
 //! `/arvados/v1/groups`: projects.
 
-use std::time::Duration;
-
 use super::call::{Call, Reply};
 use super::resource;
 use super::route::Route;
 use crate::auth::{Caller, permission};
-use crate::clock;
 use crate::db::rows;
 use crate::db::trash;
 use crate::error::{ApiError, Result};
@@ -73,27 +70,16 @@ fn update(call: &Call, uuid: &str) -> Result<Record> {
 /// Attributes that only who manages a project may change.
 const TRASH_ATTRIBUTES: [&str; 3] = ["is_trashed", "trash_at", "delete_at"];
 
-/// Time by which a client's clock may be behind.
-const TRASH_TOLERANCE: Duration = Duration::from_secs(3600);
-
 /// Makes the attributes of the trash consistent, and rejects them for groups without a trash.
 /// Nobody but an administrator shortens the time there, because others may have records in it.
 fn normalise_trash(caller: &Caller, now: &str, old: &Record, new: &mut Record) -> Result<()> {
-    let changes = |new: &Record| old.get("delete_at") != new.get("delete_at");
-    let is_given = changes(new);
-    trash::normalise(now, old, new);
-    let earliest = clock::after(trash::TRASH_LIFETIME - TRASH_TOLERANCE);
-    let is_early = new
-        .some_text("delete_at")
-        .is_some_and(|at| at < earliest.as_str());
-    match (caller.is_admin, is_early && changes(new), is_given) {
-        (true, _, _) | (_, false, _) => {}
-        (false, true, false) => drop(new.set("delete_at", clock::after(trash::TRASH_LIFETIME))),
-        (false, true, true) => {
-            return Err(ApiError::invalid(
-                "Delete at must be at least two weeks from now",
-            ));
-        }
+    if trash::normalise_request(caller.is_admin, now, old, new) {
+        return Err(ApiError::invalid(
+            "Delete at must be at least two weeks from now",
+        ));
+    }
+    if !trash::is_trashed(new, now) {
+        project::check_time_left(old, now)?;
     }
     match new.some_text("trash_at").is_some() && new.text("group_class") != "project" {
         true => Err(ApiError::invalid("Only a project can be in the trash")),

@@ -64,10 +64,23 @@ fn create(call: &Call) -> Result<Record> {
         if link.some_text("link_class").is_none() {
             return Err(ApiError::invalid("Link class can't be blank"));
         }
+        check_name(&link)?;
         permission::set_owner(tx.conn, caller, &mut link)?;
         permission::require_linkable(tx.conn, caller, &link)?;
         tx.create(&LINKS, caller, link)
     })
+}
+
+/// Rejects a permission that would permit nothing.
+fn check_name(link: &Record) -> Result<()> {
+    const PERMISSIONS: [&str; 4] = ["can_read", "can_write", "can_manage", "can_login"];
+    match link.text("link_class") == "permission" && !PERMISSIONS.contains(&link.text("name")) {
+        true => Err(ApiError::invalid(format!(
+            "Name is invalid permission, must be one of {}",
+            PERMISSIONS.join(", ")
+        ))),
+        false => Ok(()),
+    }
 }
 
 /// Takes out the kind that a client says one end has. As in Arvados, it must be the right one.
@@ -92,6 +105,7 @@ fn update(call: &Call, uuid: &str) -> Result<Record> {
         let old = permission::require_readable(tx.conn, &LINKS, caller, &uuid)?;
         permission::require_linkable(tx.conn, caller, &old)?;
         let new = patch::apply(&LINKS, &old, &attributes, &[])?;
+        check_name(&new)?;
         permission::require_owners(tx.conn, caller, &old, &new)?;
         permission::require_linkable(tx.conn, caller, &new)?;
         tx.update(&LINKS, caller, &old, new)

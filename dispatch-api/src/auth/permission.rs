@@ -25,6 +25,9 @@ const REQUESTED_SQL: &str = "IN (SELECT container_uuid FROM container_requests \
     WHERE container_uuid IS NOT NULL AND (owner_uuid IN (SELECT value FROM json_each(?)) \
     OR uuid IN (SELECT value FROM json_each(?))))";
 
+/// The links that say of which image a collection is.
+const IMAGE_LINK_SQL: &str = "link_class LIKE 'docker\\_image\\_%' ESCAPE '\\'";
+
 /// Links on a record that is reached. Placeholders: targets, owners, owners, owners.
 const LINKED_SQL: &str = "(head_uuid IN (SELECT value FROM json_each(?)) \
     OR head_uuid IN (SELECT uuid FROM collections \
@@ -71,7 +74,8 @@ pub fn restrict_to_readable(
                 format!(
                     "CASE link_class WHEN 'permission' \
                      THEN owner_uuid = ? OR head_uuid = ? OR tail_uuid = ? OR {LINKED_SQL} \
-                     ELSE {REACHED_SQL} OR tail_uuid = ? OR {LINKED_SQL} END"
+                     ELSE {REACHED_SQL} OR tail_uuid = ? \
+                     OR ({IMAGE_LINK_SQL} AND {LINKED_SQL}) END"
                 ),
                 [
                     me.clone(),

@@ -28,7 +28,7 @@ pub fn create(
     let mut collection = patch::apply(&COLLECTIONS, &Record::new(), attributes, &[])?;
     permission::set_owner(tx.conn, caller, &mut collection)?;
     set_content(&mut collection, content);
-    trash::normalise(&tx.now, &Record::new(), &mut collection);
+    normalise_trash(tx, caller, &Record::new(), &mut collection)?;
     insert(tx, caller, collection, unique_name)
 }
 
@@ -87,7 +87,7 @@ pub fn update(
         Some(content) => set_content(&mut new, content),
         None => restore_derived(&old, &mut new),
     }
-    trash::normalise(&tx.now, &old, &mut new);
+    normalise_trash(tx, caller, &old, &mut new)?;
     if options.unique_name {
         make_name_unique(tx, &COLLECTIONS, &mut new)?;
     }
@@ -123,11 +123,24 @@ pub fn trash(tx: &Tx<'_>, caller: &Caller, uuid: &str) -> Result<Record> {
 pub fn untrash(tx: &Tx<'_>, caller: &Caller, uuid: &str, unique_name: bool) -> Result<Record> {
     let old = permission::require_readable(tx.conn, &COLLECTIONS, caller, uuid)?;
     permission::require_writable(tx.conn, caller, &old)?;
+    trash::require_trashed(&old, &tx.now)?;
     let mut new = trash::restored(&old);
     if unique_name {
         make_name_unique(tx, &COLLECTIONS, &mut new)?;
     }
     tx.update(&COLLECTIONS, caller, &old, new)
+}
+
+/// Makes the attributes of the trash consistent. As in Arvados, a time of deletion that is too
+/// early becomes the earliest one that is allowed.
+fn normalise_trash(tx: &Tx<'_>, caller: &Caller, old: &Record, new: &mut Record) -> Result<()> {
+    let is_deleted = |record: &Record| record.some_text("delete_at").is_some();
+    let is_given = old.get("delete_at") != new.get("delete_at") && is_deleted(new);
+    trash::normalise_request(caller.is_admin, &tx.now, old, new);
+    match is_given && !is_deleted(new) {
+        true => Err(ApiError::invalid("Delete at needs a trash at")),
+        false => Ok(()),
+    }
 }
 
 fn set_content(collection: &mut Record, content: ManifestContent) {

@@ -6,11 +6,14 @@ use rusqlite::Connection;
 use serde_json::{Value, json};
 
 use crate::clock;
-use crate::error::Result;
+use crate::error::{ApiError, Result};
 use crate::record::Record;
 
 /// Time that a collection or a project stays in the trash: two weeks.
 pub const TRASH_LIFETIME: Duration = Duration::from_secs(14 * 24 * 3600);
+
+/// Time by which a client's clock may be behind.
+const TRASH_TOLERANCE: Duration = Duration::from_secs(3600);
 
 /// Tables whose records can be in projects, and so in the trash with them.
 pub const IN_PROJECTS: [&str; 4] = ["collections", "container_requests", "groups", "workflows"];
@@ -71,6 +74,16 @@ pub fn trashed(old: &Record, now: &str) -> Record {
     new
 }
 
+/// Rejects a record that is not in the trash by itself.
+pub fn require_trashed(record: &Record, now: &str) -> Result<()> {
+    match is_trashed(record, now) {
+        true => Ok(()),
+        false => Err(ApiError::invalid(
+            "Item is not trashed, cannot untrash; a project around it may be in the trash",
+        )),
+    }
+}
+
 /// The record taken out of the trash.
 pub fn restored(old: &Record) -> Record {
     old.clone()
@@ -79,10 +92,30 @@ pub fn restored(old: &Record) -> Record {
         .with("delete_at", Value::Null)
 }
 
+/// Makes them consistent in a change that a client asks for. Only an administrator may have a
+/// record deleted earlier than two weeks from now; for others that becomes the time. Returns
+/// whether such a client gave an earlier one.
+pub fn normalise_request(is_admin: bool, now: &str, old: &Record, new: &mut Record) -> bool {
+    let changes = |new: &Record| old.get("delete_at") != new.get("delete_at");
+    let is_given = changes(new);
+    normalise(now, old, new);
+    let earliest = clock::after(TRASH_LIFETIME - TRASH_TOLERANCE);
+    let is_early = new
+        .some_text("delete_at")
+        .is_some_and(|at| at < earliest.as_str());
+    if is_admin || !is_early || !changes(new) {
+        return false;
+    }
+    new.set("delete_at", clock::after(TRASH_LIFETIME));
+    is_given
+}
+
 /// Makes `is_trashed`, `trash_at` and `delete_at` consistent, whichever of them was given.
 pub fn normalise(now: &str, old: &Record, new: &mut Record) {
     let changed = |name: &str| old.get(name) != new.get(name);
-    if new.bool("is_trashed") && new.some_text("trash_at").is_none_or(|at| at > now) {
+    if changed("trash_at") && !changed("is_trashed") {
+        // It alone decides, below.
+    } else if new.bool("is_trashed") && new.some_text("trash_at").is_none_or(|at| at > now) {
         new.set("trash_at", now);
     } else if changed("is_trashed") && !new.bool("is_trashed") && !changed("trash_at") {
         new.set("trash_at", Value::Null)

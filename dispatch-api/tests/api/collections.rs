@@ -248,3 +248,57 @@ async fn no_user_takes_the_uuid_of_a_deleted_project_or_chooses_one() {
         assert_ne!(made["uuid"], chosen, "{resource}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_but_an_administrator_has_a_collection_deleted_before_two_weeks() {
+    let fixture = Fixture::new().await;
+    let user = fixture.plain_user("plain").await;
+    let day = |days: i64| {
+        let at = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(24 * days);
+        at.to_string()
+    };
+    let is_after = |record: &Value, days: i64| record["delete_at"].as_str() > Some(&*day(days));
+    for early in [
+        json!({"trash_at": "2020-01-01T00:00:00Z"}),
+        json!({"trash_at": "2020-01-01T00:00:00Z", "delete_at": "2020-01-02T00:00:00Z"}),
+        json!({"is_trashed": true, "delete_at": day(1)}),
+        json!({"trash_at": day(3), "delete_at": day(3)}),
+    ] {
+        let made = user
+            .post("collections", collection(early.clone()))
+            .await
+            .ok();
+        assert!(is_after(&made, 13), "{early}: {made}");
+        let kept = user.post("collections", collection(json!({}))).await.ok();
+        let path = format!("collections/{}", kept["uuid"].as_str().unwrap());
+        let changed = user.put(&path, json!({"collection": early})).await.ok();
+        assert!(is_after(&changed, 13), "{early}: {changed}");
+    }
+    let later = json!({"trash_at": day(3), "delete_at": day(30)});
+    let made = user.post("collections", collection(later)).await.ok();
+    assert!(is_after(&made, 29), "{made}");
+    let early = json!({"is_trashed": true, "delete_at": day(1)});
+    let made = fixture.admin.post("collections", collection(early)).await;
+    assert!(!is_after(&made.ok(), 2));
+    let alone = collection(json!({"delete_at": day(30)}));
+    user.post("collections", alone).await.error_of(422);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collection_comes_back_when_it_has_no_time_in_the_trash() {
+    let fixture = Fixture::new().await;
+    let made = collection(json!({"is_trashed": true}));
+    let made = fixture.admin.post("collections", made).await.ok();
+    let path = format!("collections/{}", made["uuid"].as_str().unwrap());
+    let restore = json!({"collection": {"trash_at": null}, "include_trash": true});
+    let back = fixture.admin.put(&path, restore).await.ok();
+    assert_eq!(
+        [&back["is_trashed"], &back["delete_at"]],
+        [&json!(false), &Value::Null]
+    );
+    fixture.admin.get(&path).await.ok();
+    let untrash = format!("{path}/untrash");
+    let again = fixture.admin.post(&untrash, json!({})).await;
+    let refusal = again.error_of(422);
+    assert!(refusal.contains("not trashed"), "{refusal}");
+}

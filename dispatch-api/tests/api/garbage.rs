@@ -357,7 +357,9 @@ impl Model {
                     let to_trash = matches!(step, Step::Trash(_));
                     if let Some((path, _, is_trashed)) = self.collections.get_mut(index) {
                         let verb = if to_trash { "trash" } else { "untrash" };
-                        alice.post(&format!("{path}/{verb}"), json!({})).await.ok();
+                        let moved = alice.post(&format!("{path}/{verb}"), json!({})).await;
+                        let is_refused = !to_trash && !*is_trashed;
+                        assert_eq!(moved.status, if is_refused { 422 } else { 200 });
                         *is_trashed = to_trash;
                     }
                 }

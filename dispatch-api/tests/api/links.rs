@@ -72,3 +72,55 @@ async fn links_tell_the_kinds_of_their_ends_and_are_found_by_them() {
     let other = json!({"filters": [["tail_kind", "=", "arvados#user"]]});
     api.list("groups", other).await.error_of(422);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_permission_has_one_of_four_names() {
+    let fixture = Fixture::new().await;
+    let api = fixture.plain_user("plain").await;
+    let me = api.get("users/current").await.ok()["uuid"].clone();
+    let shared = project(&api, "p", None).await;
+    let grant = |name: &str| {
+        json!({"link": {"link_class": "permission", "name": name,
+                        "tail_uuid": me, "head_uuid": shared}})
+    };
+    let refusal = api.post("links", grant("can_bogus")).await.error_of(422);
+    assert!(refusal.contains("can_manage"), "{refusal}");
+    let link = api.post("links", grant("can_read")).await.ok();
+    let path = format!("links/{}", link["uuid"].as_str().unwrap());
+    let renamed = json!({"link": {"name": "can_do"}});
+    api.put(&path, renamed).await.error_of(422);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_users_note_about_a_record_is_their_own() {
+    let fixture = Fixture::new().await;
+    let (one, two) = (
+        fixture.plain_user("one").await,
+        fixture.plain_user("two").await,
+    );
+    let guest = two.get("users/current").await.ok()["uuid"].clone();
+    let outer = project(&one, "outer", None).await;
+    let inner = project(&one, "inner", Some(&outer)).await;
+    let grant = json!({"link": {"link_class": "permission", "name": "can_read",
+                                "tail_uuid": guest, "head_uuid": outer}});
+    one.post("links", grant).await.ok();
+    for (author, reader) in [(&one, &two), (&two, &one)] {
+        for (class, is_shown) in [
+            ("star", false),
+            ("tag", false),
+            ("dockerXimageX", false),
+            ("docker_image_hash", true),
+        ] {
+            let note = json!({"link": {"link_class": class, "name": "x", "head_uuid": inner,
+                                       "properties": {"about": "mine"}}});
+            let note = author.post("links", note).await.ok();
+            let path = format!("links/{}", note["uuid"].as_str().unwrap());
+            author.get(&path).await.ok();
+            let expected = if is_shown { 200 } else { 404 };
+            assert_eq!(reader.get(&path).await.status, expected, "{class}");
+            let filters = json!({"filters": [["uuid", "=", note["uuid"]]]});
+            let listed = reader.list("links", filters).await.ok();
+            assert_eq!(listed["items_available"], u64::from(is_shown), "{class}");
+        }
+    }
+}

@@ -137,6 +137,12 @@ async fn what_is_in_it_goes_and_comes_back_with_the_project() {
     let past = json!({"group": {"trash_at": "2020-01-01T00:00:00Z"}});
     assert_eq!(alice.put(&inner, past).await.ok()["is_trashed"], true);
     world.check(false).await;
+    let out = json!({"group": {"trash_at": null}});
+    assert_eq!(alice.put(&inner, out).await.ok()["is_trashed"], false);
+    world.check(true).await;
+    let untrash = format!("{inner}/untrash");
+    let refusal = alice.post(&untrash, json!({})).await.error_of(422);
+    assert!(refusal.contains("not trashed"), "{refusal}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -210,12 +216,19 @@ async fn who_may_only_write_does_not_put_a_project_into_the_trash() {
     // Who manages it does not shorten the time of what others have in it.
     let now =
         json!({"group": {"trash_at": "2020-01-01T00:00:00Z", "delete_at": "2020-01-01T00:00:00Z"}});
-    world.alice.put(&outer, now).await.error_of(422);
+    world.alice.put(&outer, now.clone()).await.error_of(422);
+    // One whose time has ended does not come back in part.
+    let admin = &world.fixture.admin;
+    admin.put(&inner, now).await.ok();
+    for change in [json!({"trash_at": null}), json!({"is_trashed": false})] {
+        let refusal = admin.put(&inner, json!({"group": change})).await;
+        let refusal = refusal.error_of(422);
+        assert!(refusal.contains("being deleted"), "{refusal}");
+    }
     // A role has no trash.
     let role = json!({"group": {"name": "r", "group_class": "role"}});
     let role = world.fixture.admin.post("groups", role).await.ok();
     let role = path("groups", &role);
-    let admin = &world.fixture.admin;
     let refused = admin.post(&format!("{role}/trash"), json!({})).await;
     assert!(refused.error_of(422).contains("only a project"));
     admin.delete(&role).await.ok();
