@@ -255,7 +255,9 @@ async fn restore(args: &Restore, session: &Session, out: Output) -> Result<(), C
             Err(error) if error.is_not_found() => {
                 return Err(CliError::NoCollection(uuid.clone()));
             }
-            restored => restored.map(drop)?,
+            // If the answer to an earlier attempt was lost, the collection is back already.
+            Err(error) if exists(session, uuid).await.is_err() => return Err(error.into()),
+            _ => {}
         }
         report(uuid, "restored", out)?;
         match name_again(&session.client, uuid).await? {

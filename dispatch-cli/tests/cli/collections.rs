@@ -1,6 +1,8 @@
 //! Collections are listed, removed, and restored from the trash.
 
+use http::{Method, StatusCode};
 use serde_json::{Value, json};
+use suite_tests::proxy::{Effect, Fault, Rule};
 
 use crate::fixture::Fixture;
 
@@ -75,4 +77,26 @@ async fn what_was_put_or_made_can_be_listed_removed_and_restored() {
         .run(&["collection", "restore", "local-4zz18-000000000000000"])
         .await;
     none.says(3, &["not a collection that exists"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_restored_although_the_answer_was_lost_is_no_failure() {
+    let fixture = Fixture::new().await;
+    let created = fixture.user.create_collection(json!({"manifest_text": ""}));
+    let uuid = created.await.unwrap().uuid.to_string();
+    let (proxy, command) = fixture.proxy();
+    for (number, lost) in [
+        (1, Fault::Cut(Effect::Done)),
+        (2, Fault::Answer(StatusCode::BAD_GATEWAY, Effect::Done)),
+    ] {
+        fixture.run(&["collection", "rm", &uuid]).await.ok();
+        proxy.faults([Rule::next(1, Method::POST, "collections/*/untrash", lost)]);
+        let restored = crate::fixture::run(command(&["collection", "restore", &uuid])).await;
+        assert_eq!(restored.code, 0, "{restored:?}");
+        assert!(
+            restored.err.contains("1 collection restored"),
+            "{restored:?}"
+        );
+        assert_eq!(proxy.fault_count(), number);
+    }
 }
