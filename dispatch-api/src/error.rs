@@ -1,10 +1,8 @@
 //! Errors of a request: their HTTP status and the messages that clients get.
 
-use http::StatusCode;
+use std::fmt;
 
-/// The Rails class name that clients of this API see in a denied request.
-const DENIED_MESSAGE: &str =
-    "#<ArvadosModel::PermissionDeniedError: ArvadosModel::PermissionDeniedError>";
+use http::StatusCode;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
@@ -73,8 +71,9 @@ impl ApiError {
         ApiError::Invalid(vec![text.into()])
     }
 
-    pub fn denied() -> Self {
-        ApiError::Denied(DENIED_MESSAGE.to_owned())
+    /// Status 403, with the Rails class name that clients of Arvados know and what is needed.
+    pub fn denied(reason: impl fmt::Display) -> Self {
+        ApiError::Denied(format!("#<ArvadosModel::PermissionDeniedError: {reason}>"))
     }
 
     pub fn path_not_found() -> Self {

@@ -72,7 +72,9 @@ pub(super) fn lock_reply(container: &Record) -> Reply {
 
 fn create(call: &Call) -> Result<Reply> {
     if !call.caller.is_admin {
-        return Err(ApiError::denied());
+        return Err(ApiError::denied(
+            "only an administrator may create containers",
+        ));
     }
     let attributes = call.params.attributes(&CONTAINERS)?;
     let caller = call.caller.clone();
@@ -145,7 +147,9 @@ fn delete(call: &Call, uuid: &str) -> Result<Reply> {
     let deleted = call.app.write(move |tx| {
         let old = permission::require_readable(tx.conn, &CONTAINERS, &caller, &uuid)?;
         if !caller.is_admin {
-            return Err(ApiError::denied());
+            return Err(ApiError::denied(
+                "only an administrator may delete containers",
+            ));
         }
         tx.delete(&CONTAINERS, &caller, &old)?;
         if let Some(auth) = old.some_text("auth_uuid") {

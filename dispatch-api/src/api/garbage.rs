@@ -23,7 +23,9 @@ const MAX_AGE: u64 = 10 * 365 * 24 * 3600;
 /// given.
 fn collect(call: &Call) -> Result<Reply> {
     if !call.caller.without_attempt_privileges().is_admin {
-        return Err(ApiError::denied());
+        return Err(ApiError::denied(
+            "only an administrator may collect garbage",
+        ));
     }
     let params = &call.params;
     let older_than = params.get("older_than").as_u64();

@@ -115,7 +115,9 @@ pub(super) fn create(
         .to_owned();
     let is_for_root = tx.config.rules.tokens_guarded && owner == tx.config.system_user();
     if owner != caller.user_uuid && (!caller.is_admin || is_for_root) {
-        return Err(ApiError::denied());
+        return Err(ApiError::denied(format!(
+            "you may not create a token of {owner}"
+        )));
     }
     let user = tx
         .fetch(&USERS, &owner)?

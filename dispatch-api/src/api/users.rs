@@ -46,7 +46,7 @@ pub(super) fn hide_private(call: &Call, user: &mut Record) {
 
 fn create(call: &Call) -> Result<Record> {
     if !call.caller.is_admin {
-        return Err(ApiError::denied());
+        return Err(ApiError::denied("only an administrator may create users"));
     }
     let attributes = call.params.attributes(&USERS)?;
     resource::write(call, &USERS, move |tx, caller| {
@@ -69,7 +69,10 @@ fn update(call: &Call, uuid: &str) -> Result<Record> {
                 .iter()
                 .all(|name| own.contains(name));
         if !caller.is_admin && !only_own {
-            return Err(ApiError::denied());
+            return Err(ApiError::denied(
+                "a user may change its own prefs, first_name and last_name; \
+                 the rest is for an administrator",
+            ));
         }
         let revoked = |name: &str| old.bool(name) && !new.bool(name);
         if revoked("is_active") || revoked("is_admin") {

@@ -156,11 +156,16 @@ pub fn set_owner(connection: &Connection, caller: &Identity, record: &mut Record
     let owner = record.some_text("owner_uuid");
     let owner = owner.unwrap_or(&caller.user_uuid).to_owned();
     if !may_own(connection, caller, &owner)? {
-        return Err(ApiError::denied());
+        return Err(lacks("can_write", &owner));
     }
     reject_trash(connection, &owner)?;
     record.set("owner_uuid", owner);
     Ok(())
+}
+
+/// The caller has not this permission on this record or owner.
+fn lacks(permission: &str, uuid: &str) -> ApiError {
+    ApiError::denied(format!("you need {permission} on {uuid}"))
 }
 
 /// Rejects a project in the trash as an owner: nobody would see what is put there, and it would be
@@ -220,7 +225,7 @@ pub fn require_manageable(
 ) -> Result<()> {
     match may(connection, caller, Level::Manage, record)? {
         true => Ok(()),
-        false => Err(ApiError::denied()),
+        false => Err(lacks("can_manage", record.uuid())),
     }
 }
 
@@ -228,7 +233,7 @@ pub fn require_manageable(
 pub fn require_writable(connection: &Connection, caller: &Identity, record: &Record) -> Result<()> {
     match may(connection, caller, Level::Write, record)? {
         true => Ok(()),
-        false => Err(ApiError::denied()),
+        false => Err(lacks("can_write", record.uuid())),
     }
 }
 
@@ -243,8 +248,9 @@ pub fn require_owners(
         return Ok(());
     }
     for record in [old, new] {
-        if !may_own(connection, caller, record.text("owner_uuid"))? {
-            return Err(ApiError::denied());
+        let owner = record.text("owner_uuid");
+        if !may_own(connection, caller, owner)? {
+            return Err(lacks("can_write", owner));
         }
     }
     reject_trash(connection, new.text("owner_uuid"))
@@ -257,16 +263,13 @@ pub fn require_linkable(connection: &Connection, caller: &Identity, link: &Recor
         return require_writable(connection, caller, link);
     }
     let uuid = link.text("head_uuid");
-    let resource = schema::by_uuid(uuid).ok_or_else(ApiError::denied)?;
+    let resource = schema::by_uuid(uuid).ok_or_else(|| lacks("can_manage", uuid))?;
     let is_own = link.text("owner_uuid") == caller.user_uuid && !link.uuid().is_empty();
     if is_own && rows::fetch(connection, resource, uuid)?.is_none() {
         return Ok(());
     }
     let head = require_readable(connection, resource, caller, uuid)?;
-    match may(connection, caller, Level::Manage, &head)? {
-        true => Ok(()),
-        false => Err(ApiError::denied()),
-    }
+    require_manageable(connection, caller, &head)
 }
 
 /// Rejects a log entry about an object that the caller may not read, and one with a server's event
@@ -282,7 +285,7 @@ pub fn require_loggable(connection: &Connection, caller: &Identity, entry: &Reco
         Some(resource) => find_readable(connection, resource, caller, uuid)?,
         None => None,
     };
-    let object = object.ok_or_else(ApiError::denied)?;
+    let object = object.ok_or_else(|| lacks("can_read", uuid))?;
     match SERVER_EVENTS.contains(&entry.text("event_type")) {
         true => require_writable(connection, caller, &object),
         false => Ok(()),

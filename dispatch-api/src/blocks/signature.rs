@@ -41,8 +41,8 @@ impl BlockSigner {
             // The empty block contains no data to protect. Only its hash identifies it: the size
             // hint can be anything.
             if locator.hash != nothing && !self.is_valid(&locator, token, now) {
-                return Err(ApiError::Denied(format!(
-                    "#<ArvadosModel::PermissionDeniedError: block {} is not signed for this token>",
+                return Err(ApiError::denied(format!(
+                    "block {} is not signed for this token",
                     locator.stripped()
                 )));
             }

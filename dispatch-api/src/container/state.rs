@@ -73,11 +73,20 @@ pub const TRANSITIONS: [(State, State); 8] = [
 pub fn check_transition(actor: Actor, from: State, to: State) -> Result<()> {
     let known = from == to || TRANSITIONS.contains(&(from, to));
     match actor {
-        Actor::User => return Err(ApiError::denied()),
-        // The container's own token may only change a running container.
-        Actor::Container if from != Running => return Err(ApiError::denied()),
+        Actor::User => {
+            return Err(ApiError::denied(
+                "a container is changed by its dispatcher and by itself only",
+            ));
+        }
+        Actor::Container if from != Running => {
+            return Err(ApiError::denied(
+                "the token of a container changes it only while it is Running",
+            ));
+        }
         Actor::GuardedContainer if (from, to) != (Running, Running) => {
-            return Err(ApiError::denied());
+            return Err(ApiError::denied(
+                "the token of a container does not change its state",
+            ));
         }
         _ => {}
     }
@@ -89,9 +98,7 @@ pub fn check_transition(actor: Actor, from: State, to: State) -> Result<()> {
         )));
     }
     if (from, to) == (Locked, Queued) && actor != Actor::LockHolder {
-        return Err(ApiError::Denied(
-            "#<ArvadosModel::PermissionDeniedError: locked by a different token>".into(),
-        ));
+        return Err(ApiError::denied("locked by a different token"));
     }
     Ok(())
 }

@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn the_controller_quotes_the_server_behind_it_and_not_itself() {
         let path = "/arvados/v1/collections";
-        let quoted = error_body(Responder::Controller, &ApiError::denied(), path, "req-1");
+        let quoted = error_body(Responder::Controller, &ApiError::denied("x"), path, "req-1");
         assert!(
             quoted.starts_with(
                 r#"{"errors":["//railsapi.internal/arvados/v1/collections: 403 Forbidden: #\u003c"#

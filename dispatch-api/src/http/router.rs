@@ -240,7 +240,7 @@ fn route_buffered(app: &Arc<App>, buffered: &BufferedRequest, body: &Bytes) -> R
 /// Starts a fault of an emulated server for an administrator.
 fn start_fault(app: &App, method: &Method, caller: &Caller, params: &Params) -> Result<Response> {
     if method != Method::POST || !caller.is_admin {
-        return Err(ApiError::denied());
+        return Err(ApiError::denied("only an administrator may start a fault"));
     }
     let started = app
         .faults
@@ -328,7 +328,7 @@ async fn render_metrics(
     let admission = context.admit(app, token).await?;
     let is_permitted = |caller: Caller| caller.is_admin && caller.may_request("GET", METRICS_PATH);
     if !admission.caller.is_some_and(is_permitted) {
-        return Err(ApiError::denied());
+        return Err(ApiError::denied("metrics are for an administrator"));
     }
     let render = |app: &Arc<App>| app.metrics.render(&app.readers, app.tunnels.count());
     let text = app::run_blocking(app, &admission.share, render).await?;

@@ -242,7 +242,7 @@ mod tests {
         let (writer, thread) = writer(directory.path(), 10_000);
         let refused: Result<()> = writer.write(|tx| {
             tx.conn.execute("DELETE FROM links", [])?;
-            Err(ApiError::denied())
+            Err(ApiError::denied("as a test"))
         });
         assert!(matches!(refused, Err(ApiError::Denied(_))));
         add(&writer, "kept".into()).unwrap();
