@@ -305,9 +305,21 @@ fn is_in_trashed_project(call: &Call, record: &Record, now: &str) -> bool {
     call.params.flag("include_trash") && call.app.readers.read(read).unwrap_or(true)
 }
 
-/// Signs the manifest for the caller's token. Manifests of trashed collections stay unsigned. The
-/// caller must not hold a connection of the readers.
+/// Signs the manifest for the caller's token, and keeps the unsigned one for who selects it.
+/// Manifests of trashed collections stay unsigned. The caller must not hold a connection of the
+/// readers.
 pub(super) fn sign(call: &Call, record: &mut Record) {
+    let select = call.params.get("select");
+    let is_selected = |name: &str| {
+        select
+            .as_array()
+            .is_some_and(|all| all.contains(&name.into()))
+    };
+    let unsigned = match is_selected("unsigned_manifest_text") {
+        true => record.text("manifest_text").to_owned(),
+        false => String::new(),
+    };
+    record.set("unsigned_manifest_text", unsigned);
     let Some(text) = record.some_text("manifest_text") else {
         return;
     };

@@ -96,6 +96,7 @@ fn listing(
         "select" => Value::Null,
         _ => call.params.get(name),
     })?;
+    check_names(call)?;
     let (mut left, mut offset) = (asked.limit, asked.offset);
     let (mut listed, mut included) = (Vec::new(), Included::of(call)?);
     let mut available = 0;
@@ -172,6 +173,32 @@ fn listing(
         body["included"] = Value::Array(records);
     }
     Ok(body.into())
+}
+
+/// Rejects a selected attribute that no kind has, and a filter on `TABLE.ATTRIBUTE` without a
+/// meaning for this kind. Without a table, it may have a meaning for other kinds.
+fn check_names(call: &Call) -> Result<()> {
+    let select = call.params.get("select");
+    for name in select.as_array().into_iter().flatten() {
+        let one = json!([name]);
+        // Those of included records, too.
+        let mut kinds = KINDS.into_iter().chain([&USERS, &CONTAINERS]);
+        if !kinds.any(|kind| list::parse_select(kind, &one).is_ok()) {
+            return Err(ApiError::invalid(format!("Invalid attribute(s): {one}")));
+        }
+    }
+    let filters = call.params.get("filters");
+    for filter in filters.as_array().into_iter().flatten() {
+        let name = filter[0].as_str().unwrap_or_default();
+        let is_meant = |kind: &&Resource| name.split('.').next() == Some(kind.table);
+        if let Some(kind) = KINDS
+            .into_iter()
+            .find(|kind| name.contains('.') && is_meant(kind))
+        {
+            Clause::default().add_filters(kind, &json!([filter]))?;
+        }
+    }
+    Ok(())
 }
 
 /// The filters of the request that concern this kind, and what is listed of it at all.

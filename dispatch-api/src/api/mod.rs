@@ -66,7 +66,8 @@ fn frees_space(route: &Route, call: &Call) -> bool {
 
 /// Routes a request to its handler. `path` is the part after `/arvados/v1/`.
 pub fn route(call: &Call, method: &Method, path: &str) -> Result<Reply> {
-    let segments: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    let path = path.strip_suffix('/').unwrap_or(path);
+    let segments: Vec<&str> = path.split('/').collect();
     let verb = match *method {
         Method::HEAD => "GET",
         // PUT and PATCH differ only for scopes.

@@ -151,8 +151,11 @@ impl Params {
                 .map(|(name, value)| (name.clone(), value.clone()))
                 .collect(),
         };
-        // As in Arvados. A client may send a record back as it got it: arv-copy does.
-        if self.form || wrapped.is_none() {
+        // A client may send a record back as it got it, as in Arvados: arv-copy does.
+        let is_whole = ["etag", "kind"]
+            .iter()
+            .any(|name| attributes.contains_key(*name));
+        if self.form || wrapped.is_none() || is_whole {
             attributes.remove("etag");
             attributes.remove("kind");
             for attr in resource.computed {

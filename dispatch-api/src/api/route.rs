@@ -36,7 +36,7 @@ impl Route {
         let mut parameter = "";
         for (wanted, given) in self.path.split('/').zip(segments) {
             match wanted {
-                "{}" => parameter = given,
+                "{}" if !given.is_empty() => parameter = given,
                 _ if wanted == *given => {}
                 _ => return None,
             }
@@ -58,6 +58,7 @@ mod tests {
         );
         assert_eq!(route.matches("GET", &["containers", "u", "lock"]), None);
         assert_eq!(route.matches("POST", &["containers", "u"]), None);
+        assert_eq!(route.matches("POST", &["containers", "", "lock"]), None);
         assert_eq!(route.matches("POST", &["containers", "u", "unlock"]), None);
     }
 }

@@ -27,6 +27,7 @@ pub fn create(
     let caller = &caller.without_attempt_privileges();
     let mut collection = patch::apply(&COLLECTIONS, &Record::new(), attributes, &[])?;
     permission::set_owner(tx.conn, caller, &mut collection)?;
+    check_hash("", &collection, &content.pdh)?;
     set_content(&mut collection, content);
     normalise_trash(tx, caller, &Record::new(), &mut collection)?;
     insert(tx, caller, collection, unique_name)
@@ -83,6 +84,9 @@ pub fn update(
     if old.get("name") != new.get("name") {
         tx.config.rules.check_name(new.text("name"))?;
     }
+    let old_hash = old.text("portable_data_hash");
+    let new_hash = content.as_ref().map_or(old_hash, |content| &content.pdh);
+    check_hash(old_hash, &new, new_hash)?;
     match content {
         Some(content) => set_content(&mut new, content),
         None => restore_derived(&old, &mut new),
@@ -140,6 +144,19 @@ fn normalise_trash(tx: &Tx<'_>, caller: &Caller, old: &Record, new: &mut Record)
     match is_given && !is_deleted(new) {
         true => Err(ApiError::invalid("Delete at needs a trash at")),
         false => Ok(()),
+    }
+}
+
+/// Rejects a hash that a client sent and that the content has not. As in Arvados, the size in it
+/// is not compared, and `old` may be sent back with another content.
+fn check_hash(old: &str, sent: &Record, computed: &str) -> Result<()> {
+    let sent = sent.text("portable_data_hash");
+    let hash_of = |pdh| str::split(pdh, '+').next();
+    match sent.is_empty() || sent == old || hash_of(sent) == hash_of(computed) {
+        true => Ok(()),
+        false => Err(ApiError::invalid(format!(
+            "Portable data hash '{sent}' does not match computed hash '{computed}'"
+        ))),
     }
 }
 

@@ -209,8 +209,11 @@ fn columns_to_fetch(resource: &'static Resource, page: &PageQuery) -> Vec<&'stat
         true => &[],
         false => &["uuid", "row_version"],
     };
-    let for_signing: &[&str] = match attrs.iter().any(|attr| attr.name == "manifest_text") {
-        true => &["is_trashed", "trash_at", "owner_uuid"],
+    let for_signing: &[&str] = match attrs
+        .iter()
+        .any(|attr| attr.name.ends_with("manifest_text"))
+    {
+        true => &["manifest_text", "is_trashed", "trash_at", "owner_uuid"],
         false => &[],
     };
     let stored = attrs.len();

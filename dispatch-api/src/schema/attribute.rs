@@ -24,8 +24,9 @@ pub struct Attr {
     pub nullable: bool,
     /// Whether clients can never see, select, filter or write it.
     pub hidden: bool,
-    /// Whether clients cannot filter or order by it, which would reveal it bit by bit.
-    pub secret: bool,
+    /// Whether clients cannot filter or order by it: that would reveal it bit by bit, or find
+    /// nothing, because it is not stored.
+    pub unsearchable: bool,
     /// Whether filters on sub-properties (`properties.key`) and `contains` are permitted.
     pub queryable: bool,
     /// Whether lists omit it unless selected, because it may be large.
@@ -39,7 +40,7 @@ impl Attr {
             kind,
             nullable: false,
             hidden: false,
-            secret: false,
+            unsearchable: false,
             queryable: false,
             bulky: false,
         }
@@ -83,8 +84,8 @@ impl Attr {
         self
     }
 
-    pub const fn secret(mut self) -> Self {
-        self.secret = true;
+    pub const fn unsearchable(mut self) -> Self {
+        self.unsearchable = true;
         self
     }
 

@@ -20,7 +20,7 @@ pub static COLLECTIONS: Resource = Resource {
         Attr::object("properties").queryable(),
         Attr::text("portable_data_hash"),
         Attr::text("manifest_text").bulky(),
-        Attr::text("unsigned_manifest_text").bulky(),
+        Attr::text("unsigned_manifest_text").bulky().unsearchable(),
         Attr::int("file_count"),
         Attr::int("file_size_total"),
         Attr::int("replication_desired").null(),

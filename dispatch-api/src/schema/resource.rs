@@ -42,7 +42,7 @@ impl Resource {
 
     /// An attribute that clients may filter and order by.
     pub fn searchable_attr(&self, name: &str) -> Option<&'static Attr> {
-        self.public_attr(name).filter(|attr| !attr.secret)
+        self.public_attr(name).filter(|attr| !attr.unsearchable)
     }
 
     pub fn public_attrs(&self) -> impl Iterator<Item = &'static Attr> {

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use crate::fixture::Fixture;
 
 const FOO: &str = ". acbd18db4cc2f85cedef654fccc4a4d8+3 0:3:foo.txt\n";
+const EMPTY: &str = "d41d8cd98f00b204e9800998ecf8427e+0";
 const FOO_PDH: &str = "83367e8913dcec0bf3fc25ed5a27eacb+49";
 
 fn collection(attributes: Value) -> Value {
@@ -14,13 +15,9 @@ fn collection(attributes: Value) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn content_is_hashed_counted_and_signed_for_the_reader() {
     let fixture = Fixture::new().await;
-    let created =
-        collection(json!({"name": "foo", "manifest_text": FOO, "portable_data_hash": "wrong"}));
+    let created = collection(json!({"name": "foo", "manifest_text": FOO}));
     let created = fixture.admin.post("collections", created).await.ok();
-    assert_eq!(
-        created["portable_data_hash"], FOO_PDH,
-        "a wrong hash is corrected"
-    );
+    assert_eq!(created["portable_data_hash"], FOO_PDH);
     assert_eq!(
         (&created["file_count"], &created["file_size_total"]),
         (&json!(1), &json!(3))
@@ -211,7 +208,8 @@ async fn a_collection_is_its_owners() {
     two.post("links", grant.clone()).await.error_of(404);
     one.post("links", grant).await.ok();
     two.get(&path).await.ok();
-    two.put(&path, json!({"name": "mine"})).await.error_of(403);
+    let refusal = two.put(&path, json!({"name": "mine"})).await.error_of(403);
+    assert!(refusal.contains("you need can_write on"), "{refusal}");
     one.put(&path, json!({"name": "ours"})).await.ok();
 }
 
@@ -301,4 +299,68 @@ async fn a_collection_comes_back_when_it_has_no_time_in_the_trash() {
     let again = fixture.admin.post(&untrash, json!({})).await;
     let refusal = again.error_of(422);
     assert!(refusal.contains("not trashed"), "{refusal}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_content_hash_that_is_sent_along_must_be_that_of_the_content() {
+    let fixture = Fixture::new().await;
+    let user = fixture.plain_user("plain").await;
+    let other = "0123456789abcdef0123456789abcdef+9";
+    let with = |hash: &str| collection(json!({"portable_data_hash": hash}));
+    for hash in [other, "nonsense"] {
+        let text = user.post("collections", with(hash)).await.error_of(422);
+        assert!(text.contains(hash) && text.contains(EMPTY), "{text}");
+    }
+    // The size of the text is not compared, as in Arvados.
+    let hash = EMPTY.split('+').next().unwrap();
+    for right in ["", EMPTY, hash, &format!("{hash}+7")] {
+        let made = user.post("collections", with(right)).await.ok();
+        assert_eq!(made["portable_data_hash"], EMPTY, "{right}");
+    }
+    let made = fixture
+        .admin
+        .post("collections", collection(json!({"manifest_text": FOO})));
+    let made = made.await.ok();
+    let path = format!("collections/{}", made["uuid"].as_str().unwrap());
+    let change = |attributes: Value| fixture.admin.put(&path, collection(attributes));
+    let text = change(json!({"portable_data_hash": other}))
+        .await
+        .error_of(422);
+    assert!(text.contains("does not match computed hash"), "{text}");
+    let wrong = json!({"manifest_text": "", "portable_data_hash": other});
+    change(wrong).await.error_of(422);
+    // One who sends a record back with another manifest does not mean the old hash.
+    let sent_back = json!({"manifest_text": "", "portable_data_hash": made["portable_data_hash"]});
+    let changed = change(sent_back).await.ok();
+    assert_eq!(changed["portable_data_hash"], EMPTY);
+    let right = json!({"manifest_text": FOO, "portable_data_hash": made["portable_data_hash"]});
+    let changed = change(right).await.ok();
+    assert_eq!(changed["portable_data_hash"], made["portable_data_hash"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_unsigned_manifest_is_shown_to_who_selects_it() {
+    let fixture = Fixture::new().await;
+    let made = fixture
+        .admin
+        .post("collections", collection(json!({"manifest_text": FOO})));
+    let path = format!("collections/{}", made.await.ok()["uuid"].as_str().unwrap());
+    let selected = json!({"select": ["unsigned_manifest_text"]});
+    let listed = fixture
+        .admin
+        .list("collections", selected.clone())
+        .await
+        .ok();
+    assert_eq!(listed["items"][0]["unsigned_manifest_text"], FOO);
+    assert!(listed["items"][0].get("manifest_text").is_none());
+    let shown = fixture.admin.list(&path, selected).await.ok();
+    assert_eq!(shown, json!({"unsigned_manifest_text": FOO}));
+    let shown = fixture.admin.get(&path).await.ok();
+    assert_eq!(shown["unsigned_manifest_text"], "");
+    let filter = json!({"filters": [["unsigned_manifest_text", "like", "%foo%"]]});
+    fixture
+        .admin
+        .list("collections", filter)
+        .await
+        .error_of(422);
 }

@@ -75,7 +75,10 @@ async fn computed_attributes_are_selected_and_never_stored_or_searched() {
     // As the record came.
     let mut record = api.get(&path).await.ok();
     record["name"] = json!("new");
-    assert_eq!(api.put(&path, record).await.ok()["can_write"], true);
+    let wrapped = json!({ "group": record });
+    for sent in [record, wrapped] {
+        assert_eq!(api.put(&path, sent).await.ok()["can_write"], true);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -324,8 +324,8 @@ async fn refusals_read_as_those_of_the_real_server() {
             "State cannot change from Queued to Running",
         ),
         (
-            json!({"etag": "x"}),
-            "unknown attribute 'etag' for Container.",
+            json!({"nonsense": "x"}),
+            "unknown attribute 'nonsense' for Container.",
         ),
         (
             json!({"exit_code": 1}),

@@ -112,6 +112,20 @@ async fn filters_and_selections_concern_the_kinds_that_have_the_attribute() {
     let nowhere = json!({"filters": [["nothing", "=", 1]]});
     let text = user.list(&path, nowhere).await.error_of(422);
     assert!(text.contains("nothing"), "{text}");
+    for mistake in [
+        json!({"filters": [["collections.bogus", "=", 1]]}),
+        json!({"filters": [["bogus.name", "=", 1]]}),
+        json!({"select": ["bogus"]}),
+        json!({"select": ["uuid", "bogus"]}),
+        json!({"select": "uuid"}),
+    ] {
+        for path in [&path, "groups/contents", "groups/shared"] {
+            let answer = user.list(path, mistake.clone()).await;
+            assert_eq!(answer.status, 422, "{path} {mistake}: {}", answer.body);
+        }
+    }
+    let listed = json!({"select": ["kind", "etag", "state"]});
+    user.list(&path, listed).await.ok();
     let selected = json!({"select": ["uuid", "state"], "include": "owner_uuid"});
     let (_, answer) = contents(&user, &path, selected).await;
     assert_eq!(answer["items"][1]["state"], "Uncommitted");

@@ -67,7 +67,8 @@ async fn links_tell_the_kinds_of_their_ends_and_are_found_by_them() {
         json!(["tail_kind", "=", "arvados#nothing"]),
     ] {
         let params = json!({"filters": [filter]});
-        api.list("links", params).await.error_of(422);
+        let refusal = api.list("links", params).await.error_of(422);
+        assert!(refusal.contains("tail_kind"), "{refusal}");
     }
     let other = json!({"filters": [["tail_kind", "=", "arvados#user"]]});
     api.list("groups", other).await.error_of(422);

@@ -84,6 +84,9 @@ async fn nonsense_is_refused_as_the_real_server_does() {
     for (params, status) in [
         (json!({"filters": [["x", "=", 1]]}), 422),
         (json!({"filters": "nonsense"}), 400),
+        (json!({"where": "nonsense"}), 400),
+        (json!({"where": [1]}), 400),
+        (json!({"where": ""}), 200),
         (json!({"count": "maybe"}), 422),
         (json!({"limit": -1}), 422),
         (json!({"select": ["x"]}), 422),
@@ -97,7 +100,11 @@ async fn nonsense_is_refused_as_the_real_server_does() {
         .list("containers", json!({"order": "x desc"}))
         .await
         .ok();
-    fixture.admin.get("nonsense").await.error_of(404);
+    // An empty uuid does not mean all records.
+    for nowhere in ["nonsense", "groups//contents", "/containers"] {
+        fixture.admin.get(nowhere).await.error_of(404);
+    }
+    fixture.admin.get("containers/").await.ok();
     let text = fixture
         .admin
         .get("containers/local-dz642-aaaaaaaaaaaaaaa")

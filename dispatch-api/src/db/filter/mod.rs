@@ -1,7 +1,7 @@
 //! Filters of a listing as SQL. Names come from the schema; values are always bound. Filters on
-//! more than one column, such as `any`, are in `several_columns.rs`.
+//! what is no column, such as `any`, are in `non_column.rs`.
 
-mod several_columns;
+mod non_column;
 
 use rusqlite::types::Value as SqlValue;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::trash::{IN_PROJECTS, NOT_TRASHED_SQL, TRASHED_SQL};
 use crate::clock;
 use crate::error::{ApiError, Result};
-use crate::schema::{self, Attr, AttrType, Resource};
+use crate::schema::{Attr, AttrType, Resource};
 
 /// Maximum number of filters of a listing. SQLite permits 1,000 nested expressions.
 const MAX_FILTERS: usize = 500;
@@ -75,8 +75,14 @@ impl Clause {
 
     /// Adds `where={"attr": value or [values]}`, the older form of equality filters.
     pub fn add_where(&mut self, resource: &Resource, conditions: &Value) -> Result<()> {
-        let Some(conditions) = conditions.as_object() else {
-            return Ok(());
+        let conditions = match conditions {
+            Value::Null => return Ok(()),
+            Value::Object(conditions) => conditions,
+            _ => {
+                return Err(ApiError::BadRequest(
+                    "where must be an object of attributes and their values".into(),
+                ));
+            }
         };
         self.check_number(conditions.len())?;
         for (attribute, operand) in conditions {
@@ -103,7 +109,7 @@ impl Clause {
         operator: &str,
         operand: &Value,
     ) -> Result<()> {
-        if self.add_other_form(resource, attribute, operator, operand)? {
+        if self.add_non_column(resource, attribute, operator, operand)? {
             return Ok(());
         }
         let unknown = || ApiError::invalid(format!("Invalid attribute '{attribute}' in filter"));
@@ -157,7 +163,7 @@ impl Clause {
                 format!("lower({name}) LIKE lower(?) {ESCAPE}"),
                 [pattern(attr, operator, operand)?],
             ),
-            "is_a" if name.ends_with("uuid") => self.is_a(name, operand)?,
+            "is_a" if name.ends_with("uuid") => self.is_a(name, name, operand)?,
             "exists" if attr.queryable => {
                 let key = operand
                     .as_str()
@@ -210,33 +216,6 @@ impl Clause {
             }
         };
         self.and(sql, [SqlValue::Text(Value::Array(values).to_string())]);
-        Ok(())
-    }
-
-    fn is_a(&mut self, name: &str, operand: &Value) -> Result<()> {
-        let kinds: Vec<&str> = match operand {
-            Value::String(kind) => vec![kind.as_str()],
-            Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).collect(),
-            _ => Vec::new(),
-        };
-        let infixes: Vec<&str> = kinds
-            .iter()
-            .filter_map(|kind| {
-                schema::ALL
-                    .into_iter()
-                    .find(|resource| resource.kind.eq_ignore_ascii_case(kind))
-                    .map(|resource| resource.infix)
-            })
-            .collect();
-        if infixes.is_empty() {
-            return Err(ApiError::invalid(format!(
-                "Invalid operand for 'is_a' operator on '{name}': {operand}"
-            )));
-        }
-        self.and(
-            format!("substr({name}, 7, 5) IN (SELECT value FROM json_each(?))"),
-            [SqlValue::Text(json!(infixes).to_string())],
-        );
         Ok(())
     }
 

@@ -1,17 +1,17 @@
 //! Filters on what is not one column of a record: `any`, `(a < b)`, `container.NAME` of a container
-//! request, and the kinds of the ends of a link. The source of their rules is the section "filters"
-//! of Arvados' API documentation.
+//! request, and the kind of record that a uuid names. The source of their rules is the section
+//! "filters" of Arvados' API documentation.
 
 use rusqlite::types::Value as SqlValue;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Clause, ESCAPE};
 use crate::error::{ApiError, Result};
-use crate::schema::{Attr, AttrType, CONTAINERS, LINKS, Resource};
+use crate::schema::{self, Attr, AttrType, CONTAINERS, LINKS, Resource};
 
 impl Clause {
-    /// Adds a filter of one of these forms; false if it has none of them.
-    pub(super) fn add_other_form(
+    /// Adds a filter of one of these forms; false if it is none of them.
+    pub(super) fn add_non_column(
         &mut self,
         resource: &Resource,
         attribute: &str,
@@ -37,7 +37,7 @@ impl Clause {
         if let Some(end) = end_of_link(resource, attribute)
             && matches!(operator, "=" | "in")
         {
-            self.is_a(end, operand)?;
+            self.is_a(end, attribute, operand)?;
             return Ok(true);
         }
         let compared = attribute.strip_prefix('(');
@@ -64,7 +64,7 @@ impl Clause {
             )));
         }
         let is_meant = |attr: &&Attr| match attr.kind {
-            _ if attr.secret || attr.bulky => false,
+            _ if attr.unsearchable || attr.bulky => false,
             AttrType::Text => true,
             // Their text is searched, as Arvados does.
             AttrType::Object | AttrType::Array => is_pattern,
@@ -126,6 +126,36 @@ impl Clause {
         }
     }
 
+    /// The uuid in column `name` is of this kind, or of one of these. `attribute` is the name in
+    /// the request.
+    pub(super) fn is_a(&mut self, name: &str, attribute: &str, operand: &Value) -> Result<()> {
+        let kinds: Vec<&str> = match operand {
+            Value::String(kind) => vec![kind.as_str()],
+            Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).collect(),
+            _ => Vec::new(),
+        };
+        let infixes: Vec<&str> = kinds
+            .iter()
+            .filter_map(|kind| {
+                schema::ALL
+                    .into_iter()
+                    .find(|resource| resource.kind.eq_ignore_ascii_case(kind))
+                    .map(|resource| resource.infix)
+            })
+            .collect();
+        if infixes.is_empty() {
+            return Err(ApiError::invalid(format!(
+                "Invalid operand for filter on '{attribute}': {operand} is no kind of record, \
+                 such as arvados#collection"
+            )));
+        }
+        self.and(
+            format!("substr({name}, 7, 5) IN (SELECT value FROM json_each(?))"),
+            [SqlValue::Text(json!(infixes).to_string())],
+        );
+        Ok(())
+    }
+
     /// A filter on the container of a request. A request without one has no value to compare.
     fn of_container(&mut self, name: &str, operator: &str, operand: &Value) -> Result<()> {
         let mut of_container = Clause::default();
@@ -159,8 +189,6 @@ fn end_of_link(resource: &Resource, attribute: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::schema::{CONTAINER_REQUESTS, GROUPS};
 
