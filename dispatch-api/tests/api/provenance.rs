@@ -1,7 +1,11 @@
 //! What a collection was made from, and what was made from it.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
+use http::Method;
 use serde_json::{Value, json};
 
 use crate::fixture::{Api, Fixture, submit};
@@ -148,4 +152,39 @@ async fn nobody_sees_or_follows_what_they_may_not_read() {
     let used = format!("collections/{}/used_by", raw["uuid"].as_str().unwrap());
     assert_eq!(names(&scoped.get(&used).await.ok()), [pdh].into());
     assert!(names(&fixture.admin.get(&used).await.ok()).len() > 1);
+}
+
+/// Two searches at once, after at most this many of each client.
+const MAX_SEARCHES: usize = 300;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_search_is_told_to_come_again() {
+    let fixture = Fixture::new().await;
+    let raw = collection(&fixture.admin, "raw").await;
+    let path = format!("collections/{}/used_by", raw["uuid"].as_str().unwrap());
+    let refused = Arc::new(AtomicBool::new(false));
+    let clients = (0..8).map(|_| {
+        let (api, path, refused) = (fixture.admin.clone(), path.clone(), refused.clone());
+        tokio::spawn(async move {
+            for _ in 0..MAX_SEARCHES {
+                if refused.load(Relaxed) {
+                    break;
+                }
+                let request = api.raw(Method::GET, &format!("/arvados/v1/{path}"));
+                let response = request.send().await.unwrap();
+                match response.status().as_u16() {
+                    503 => {
+                        assert_eq!(response.headers()["retry-after"], "1");
+                        refused.store(true, Relaxed);
+                    }
+                    status => assert_eq!(status, 200),
+                }
+            }
+        })
+    });
+    for client in clients.collect::<Vec<_>>() {
+        client.await.unwrap();
+    }
+    assert!(refused.load(Relaxed), "no two searches went on at once");
+    fixture.admin.get(&path).await.ok();
 }
