@@ -1,16 +1,21 @@
 //! `/arvados/v1/links`: image names and permissions.
 
 use rusqlite::types::Value as SqlValue;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::call::{Call, Reply};
 use super::resource;
 use super::route::Route;
-use crate::auth::permission;
+use crate::auth::{Caller, permission};
+use crate::db::rows;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
 use crate::record::patch;
 use crate::schema::{self, LINKS};
+use crate::store::transaction::Tx;
+
+/// What a permission link permits on a record, each with what is before it.
+const LEVELS: [&str; 3] = ["can_read", "can_write", "can_manage"];
 
 pub const ROUTES: &[Route] = &[
     Route::new("GET", "links", |call, _| {
@@ -50,6 +55,7 @@ fn delete(call: &Call, uuid: &str) -> Result<Record> {
     resource::write(call, &LINKS, move |tx, caller| {
         let old = permission::require_readable(tx.conn, &LINKS, caller, &uuid)?;
         permission::require_linkable(tx.conn, caller, &old)?;
+        delete_overlapping(tx, caller, &old)?;
         tx.delete(&LINKS, caller, &old)?;
         Ok(old)
     })
@@ -67,17 +73,19 @@ fn create(call: &Call) -> Result<Record> {
         check_name(&link)?;
         permission::set_owner(tx.conn, caller, &mut link)?;
         permission::require_linkable(tx.conn, caller, &link)?;
+        strengthen(tx, &mut link)?;
         tx.create(&LINKS, caller, link)
     })
 }
 
 /// Rejects a permission that would permit nothing.
 fn check_name(link: &Record) -> Result<()> {
-    const PERMISSIONS: [&str; 4] = ["can_read", "can_write", "can_manage", "can_login"];
-    match link.text("link_class") == "permission" && !PERMISSIONS.contains(&link.text("name")) {
+    let name = link.text("name");
+    let is_known = LEVELS.contains(&name) || name == "can_login";
+    match link.text("link_class") == "permission" && !is_known {
         true => Err(ApiError::invalid(format!(
-            "Name is invalid permission, must be one of {}",
-            PERMISSIONS.join(", ")
+            "Name is invalid permission, must be one of {}, can_login",
+            LEVELS.join(", ")
         ))),
         false => Ok(()),
     }
@@ -104,10 +112,52 @@ fn update(call: &Call, uuid: &str) -> Result<Record> {
     resource::write(call, &LINKS, move |tx, caller| {
         let old = permission::require_readable(tx.conn, &LINKS, caller, &uuid)?;
         permission::require_linkable(tx.conn, caller, &old)?;
-        let new = patch::apply(&LINKS, &old, &attributes, &[])?;
+        let mut new = patch::apply(&LINKS, &old, &attributes, &[])?;
         check_name(&new)?;
         permission::require_owners(tx.conn, caller, &old, &new)?;
         permission::require_linkable(tx.conn, caller, &new)?;
+        strengthen(tx, &mut new)?;
+        delete_overlapping(tx, caller, &new)?;
         tx.update(&LINKS, caller, &old, new)
     })
+}
+
+/// The other links that permit the same user or group something on the same record.
+fn overlapping(tx: &Tx<'_>, link: &Record) -> Result<Vec<Record>> {
+    if link.text("link_class") != "permission" || !LEVELS.contains(&link.text("name")) {
+        return Ok(Vec::new());
+    }
+    let same = "link_class = 'permission' AND head_uuid = ? AND tail_uuid = ? AND uuid <> ? \
+                AND name IN (SELECT value FROM json_each(?))";
+    let levels = json!(LEVELS).to_string();
+    let [head, tail] = ["head_uuid", "tail_uuid"].map(|end| link.text(end));
+    rows::find(
+        tx.conn,
+        &LINKS,
+        same,
+        &[&head, &tail, &link.uuid(), &levels],
+    )
+}
+
+/// As in Arvados, no link permits less than another one with the same ends: each shows what is
+/// permitted.
+fn strengthen(tx: &Tx<'_>, link: &mut Record) -> Result<()> {
+    let others = overlapping(tx, link)?;
+    let names = others.iter().map(|other| other.text("name"));
+    let level = |name: &str| LEVELS.iter().position(|level| *level == name);
+    if let Some(strongest) = names.max_by_key(|name| level(name))
+        && level(strongest) > level(link.text("name"))
+    {
+        let strongest = strongest.to_owned();
+        link.set("name", strongest);
+    }
+    Ok(())
+}
+
+/// As in Arvados, so that nothing is permitted any more when a permission is deleted.
+fn delete_overlapping(tx: &Tx<'_>, caller: &Caller, link: &Record) -> Result<()> {
+    for other in overlapping(tx, link)? {
+        tx.delete(&LINKS, caller, &other)?;
+    }
+    Ok(())
 }

@@ -125,3 +125,58 @@ async fn what_users_note_about_a_record_is_their_own() {
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_permission_that_was_given_twice_is_taken_away_at_once() {
+    let fixture = Fixture::new().await;
+    let owner = fixture.plain_user("owner").await;
+    let guest = fixture.plain_user("guest").await;
+    let me = guest.get("users/current").await.ok()["uuid"].clone();
+    let uuid = project(&owner, "shared", None).await;
+    let path = format!("groups/{uuid}");
+    let give = async |name: &str| {
+        let link = json!({"link_class": "permission", "name": name, "tail_uuid": me,
+                          "head_uuid": uuid});
+        let given = owner.post("links", json!({ "link": link })).await.ok();
+        let own = format!("links/{}", given["uuid"].as_str().unwrap());
+        (own, given["name"].clone())
+    };
+    let may = async || {
+        let seen = guest.get(&path).await;
+        (seen.status, seen.body["can_write"] == true)
+    };
+    let (first, _) = give("can_write").await;
+    // A weaker one shows what is permitted.
+    let (second, name) = give("can_read").await;
+    assert_eq!(name, "can_write");
+    // Other permissions stay: those of another user, and on another record.
+    let other = json!({"link_class": "permission", "name": "can_read", "head_uuid": uuid,
+                       "tail_uuid": fixture.admin.get("users/current").await.ok()["uuid"]});
+    let other = owner.post("links", json!({ "link": other })).await.ok();
+    owner.delete(&first).await.ok();
+    owner.get(&second).await.error_of(404);
+    assert_eq!(may().await, (404, false));
+
+    let (first, _) = give("can_read").await;
+    let (second, name) = give("can_manage").await;
+    assert_eq!((name, may().await), (json!("can_manage"), (200, true)));
+    let less = json!({"link": {"name": "can_read"}});
+    // While there are two, the stronger one counts.
+    let changed = owner.put(&second, less.clone()).await.ok();
+    assert_eq!(changed["name"], "can_read");
+    owner.get(&first).await.error_of(404);
+    assert_eq!(may().await, (200, false));
+    let (first, _) = give("can_write").await;
+    assert_eq!(owner.put(&second, less).await.ok()["name"], "can_write");
+    owner.get(&first).await.error_of(404);
+    owner.delete(&second).await.ok();
+
+    give("can_read").await;
+    give("can_manage").await;
+    let (third, name) = give("can_read").await;
+    assert_eq!(name, "can_manage");
+    owner.delete(&third).await.ok();
+    assert_eq!(may().await, (404, false));
+    let other = format!("links/{}", other["uuid"].as_str().unwrap());
+    owner.get(&other).await.ok();
+}
