@@ -310,16 +310,15 @@ fn is_in_trashed_project(call: &Call, record: &Record, now: &str) -> bool {
 /// readers.
 pub(super) fn sign(call: &Call, record: &mut Record) {
     let select = call.params.get("select");
-    let is_selected = |name: &str| {
-        select
-            .as_array()
-            .is_some_and(|all| all.contains(&name.into()))
-    };
+    let is_selected = |name: &str| Some(select.as_array()?.contains(&name.into()));
     let unsigned = match is_selected("unsigned_manifest_text") {
-        true => record.text("manifest_text").to_owned(),
-        false => String::new(),
+        Some(true) => record.text("manifest_text").to_owned(),
+        _ => String::new(),
     };
     record.set("unsigned_manifest_text", unsigned);
+    if is_selected("manifest_text") == Some(false) {
+        return;
+    }
     let Some(text) = record.some_text("manifest_text") else {
         return;
     };

@@ -107,6 +107,21 @@ async fn every_route_has_a_method_in_the_document_and_every_method_a_route() {
     let mut methods: BTreeSet<String> = methods.map(|(_, route)| route).collect();
     methods.extend(WITHOUT_METHOD.map(str::to_owned));
     assert_eq!(methods, routes);
+    let page = page();
+    let before_table = page
+        .split("\n## Records")
+        .nth(1)
+        .and_then(|rest| rest.split("\n|").next());
+    for (_, path) in WITHOUT_METHOD
+        .iter()
+        .filter_map(|route| route.split_once(' '))
+    {
+        let is_named = before_table.is_some_and(|text| text.contains(&format!("`{path}`")));
+        assert!(
+            is_named,
+            "docs/api.md does not say that {path} has no method"
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
