@@ -249,7 +249,12 @@ fn replace_files(
             return Err(ApiError::OutOfScope);
         }
         if !sources.collections.contains_key(pdh) {
-            let found = readable_by_pdh(call, pdh, false)?;
+            let found = readable_by_pdh(call, pdh, false).map_err(|problem| match problem {
+                ApiError::NotFound(_) => ApiError::NotFound(format!(
+                    "replace_files: collection {pdh} does not exist, or you may not read it"
+                )),
+                other => other,
+            })?;
             let files = tree(found.text("manifest_text"))?;
             sources.collections.insert(pdh.to_owned(), files);
         }

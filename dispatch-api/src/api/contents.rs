@@ -43,37 +43,41 @@ fn contents(call: &Call, uuid: Option<&str>) -> Result<Reply> {
         require_readable_owner(call, uuid)?;
     }
     let is_without_home = call.params.flag("exclude_home_project");
-    let owner = |clause: &mut Clause| match &uuid {
+    if is_without_home && uuid.is_some() {
+        return Err(ApiError::invalid(
+            "Cannot use 'exclude_home_project' with a parent object",
+        ));
+    }
+    listing(call, &KINDS, |connection, clause| match &uuid {
         Some(uuid) => {
             let owners = if is_recursive { BELOW_SQL } else { "?" };
             let sql = format!("owner_uuid IN ({owners})");
             clause.and(sql, [SqlValue::Text(uuid.clone())]);
+            Ok(())
         }
-        None if is_without_home => clause.and(
-            "owner_uuid <> ?",
-            [SqlValue::Text(call.caller.user_uuid.clone())],
-        ),
-        None => {}
-    };
-    listing(call, &KINDS, |_, clause| {
-        owner(clause);
-        Ok(())
+        None if is_without_home => exclude_home(connection, call, clause),
+        None => Ok(()),
     })
+}
+
+/// Leaves out what the caller has at home, and what is in a project that it may read.
+fn exclude_home(connection: &Connection, call: &Call, clause: &mut Clause) -> Result<()> {
+    let mut readable = Clause::default();
+    permission::restrict_to_readable(connection, &GROUPS, &call.caller, &mut readable)?;
+    let me = SqlValue::Text(call.caller.user_uuid.clone());
+    clause.and("owner_uuid <> ?", [me]);
+    let projects = format!(
+        "SELECT uuid FROM groups WHERE group_class = 'project' AND {}",
+        readable.sql()
+    );
+    clause.and(format!("owner_uuid NOT IN ({projects})"), readable.values);
+    Ok(())
 }
 
 /// The groups that the caller reads by a permission, not because of what contains them.
 fn shared(call: &Call) -> Result<Reply> {
     listing(call, &[&GROUPS], |connection, clause| {
-        let mut readable = Clause::default();
-        permission::restrict_to_readable(connection, &GROUPS, &call.caller, &mut readable)?;
-        let me = SqlValue::Text(call.caller.user_uuid.clone());
-        clause.and("owner_uuid <> ?", [me]);
-        let sql = readable.sql();
-        clause.and(
-            format!("owner_uuid NOT IN (SELECT uuid FROM groups WHERE {sql})"),
-            readable.values,
-        );
-        Ok(())
+        exclude_home(connection, call, clause)
     })
 }
 
@@ -205,6 +209,7 @@ fn check_names(call: &Call) -> Result<()> {
 fn conditions(call: &Call, resource: &'static Resource) -> Result<Clause> {
     let mut clause = Clause::default();
     clause.add_filters(resource, &own_filters(resource, call.params.get("filters")))?;
+    clause.add_where(resource, &call.params.get("where"))?;
     if resource.table == "groups" {
         clause.and("group_class IN ('project', 'filter')", []);
     }

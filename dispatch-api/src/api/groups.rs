@@ -52,6 +52,9 @@ fn update(call: &Call, uuid: &str) -> Result<Record> {
         if old.get("group_class") != new.get("group_class") {
             return Err(ApiError::invalid("Group class cannot be changed"));
         }
+        if old.get("name") != new.get("name") {
+            tx.config.rules.check_name(new.text("name"))?;
+        }
         check_no_loop(tx, &new)?;
         if TRASH_ATTRIBUTES
             .iter()
@@ -73,7 +76,7 @@ const TRASH_ATTRIBUTES: [&str; 3] = ["is_trashed", "trash_at", "delete_at"];
 /// Makes the attributes of the trash consistent, and rejects them for groups without a trash.
 /// Nobody but an administrator shortens the time there, because others may have records in it.
 fn normalise_trash(caller: &Caller, now: &str, old: &Record, new: &mut Record) -> Result<()> {
-    if trash::normalise_request(caller.is_admin, now, old, new) {
+    if trash::normalise_request(caller.is_admin, now, old, new)? {
         return Err(ApiError::invalid(
             "Delete at must be at least two weeks from now",
         ));
@@ -147,9 +150,10 @@ fn create(call: &Call) -> Result<Record> {
     let unique = call.params.flag("ensure_unique_name");
     resource::write(call, &GROUPS, move |tx, caller| {
         let mut group = patch::create(&GROUPS, &attributes, caller.is_admin)?;
-        if !matches!(group.text("group_class"), "project" | "filter" | "role") {
+        if !matches!(group.text("group_class"), "project" | "role") {
             return Err(ApiError::invalid(
-                "Group class must be project, filter or role",
+                "Group class must be project or role; groups that show what a filter finds \
+                 (filter) are not built",
             ));
         }
         tx.config.rules.check_name(group.text("name"))?;

@@ -1,21 +1,18 @@
 //! `/arvados/v1/links`: image names and permissions.
 
 use rusqlite::types::Value as SqlValue;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::call::{Call, Reply};
+use super::permission_link;
 use super::resource;
 use super::route::Route;
 use crate::auth::{Caller, permission};
-use crate::db::rows;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
 use crate::record::patch;
 use crate::schema::{self, LINKS};
 use crate::store::transaction::Tx;
-
-/// What a permission link permits on a record, each with what is before it.
-const LEVELS: [&str; 3] = ["can_read", "can_write", "can_manage"];
 
 pub const ROUTES: &[Route] = &[
     Route::new("GET", "links", |call, _| {
@@ -55,7 +52,7 @@ fn delete(call: &Call, uuid: &str) -> Result<Record> {
     resource::write(call, &LINKS, move |tx, caller| {
         let old = permission::require_readable(tx.conn, &LINKS, caller, &uuid)?;
         permission::require_linkable(tx.conn, caller, &old)?;
-        delete_overlapping(tx, caller, &old)?;
+        permission_link::delete_overlapping(tx, caller, &old)?;
         tx.delete(&LINKS, caller, &old)?;
         Ok(old)
     })
@@ -70,25 +67,33 @@ fn create(call: &Call) -> Result<Record> {
         if link.some_text("link_class").is_none() {
             return Err(ApiError::invalid("Link class can't be blank"));
         }
-        check_name(&link)?;
+        permission_link::check(tx, &link)?;
         permission::set_owner(tx.conn, caller, &mut link)?;
         permission::require_linkable(tx.conn, caller, &link)?;
-        strengthen(tx, &mut link)?;
-        tx.create(&LINKS, caller, link)
+        check_ends(tx, caller, &Record::new(), &link)?;
+        match permission_link::join_existing(tx, caller, &link)? {
+            Some(existing) => Ok(existing),
+            None => tx.create(&LINKS, caller, link),
+        }
     })
 }
 
-/// Rejects a permission that would permit nothing.
-fn check_name(link: &Record) -> Result<()> {
-    let name = link.text("name");
-    let is_known = LEVELS.contains(&name) || name == "can_login";
-    match link.text("link_class") == "permission" && !is_known {
-        true => Err(ApiError::invalid(format!(
-            "Name is invalid permission, must be one of {}, can_login",
-            LEVELS.join(", ")
-        ))),
-        false => Ok(()),
+/// Rejects an end that is new and names no record that the caller may read. Who gets a permission
+/// need not be readable.
+fn check_ends(tx: &Tx<'_>, caller: &Caller, old: &Record, new: &Record) -> Result<()> {
+    let ends = match new.text("link_class") {
+        permission_link::CLASS => &["head_uuid"][..],
+        _ => &["head_uuid", "tail_uuid"],
+    };
+    for end in ends.iter().filter(|end| old.get(end) != new.get(end)) {
+        let uuid = new.text(end);
+        if let Some(resource) = schema::by_uuid(uuid)
+            && permission::find_readable(tx.conn, resource, caller, uuid)?.is_none()
+        {
+            return Err(ApiError::invalid(format!("{end} '{uuid}' not found")));
+        }
     }
+    Ok(())
 }
 
 /// Takes out the kind that a client says one end has. As in Arvados, it must be the right one.
@@ -113,51 +118,12 @@ fn update(call: &Call, uuid: &str) -> Result<Record> {
         let old = permission::require_readable(tx.conn, &LINKS, caller, &uuid)?;
         permission::require_linkable(tx.conn, caller, &old)?;
         let mut new = patch::apply(&LINKS, &old, &attributes, &[])?;
-        check_name(&new)?;
+        permission_link::check_change(&old, &new)?;
         permission::require_owners(tx.conn, caller, &old, &new)?;
         permission::require_linkable(tx.conn, caller, &new)?;
-        strengthen(tx, &mut new)?;
-        delete_overlapping(tx, caller, &new)?;
+        check_ends(tx, caller, &old, &new)?;
+        permission_link::strengthen(tx, &mut new)?;
+        permission_link::delete_overlapping(tx, caller, &new)?;
         tx.update(&LINKS, caller, &old, new)
     })
-}
-
-/// The other links that permit the same user or group something on the same record.
-fn overlapping(tx: &Tx<'_>, link: &Record) -> Result<Vec<Record>> {
-    if link.text("link_class") != "permission" || !LEVELS.contains(&link.text("name")) {
-        return Ok(Vec::new());
-    }
-    let same = "link_class = 'permission' AND head_uuid = ? AND tail_uuid = ? AND uuid <> ? \
-                AND name IN (SELECT value FROM json_each(?))";
-    let levels = json!(LEVELS).to_string();
-    let [head, tail] = ["head_uuid", "tail_uuid"].map(|end| link.text(end));
-    rows::find(
-        tx.conn,
-        &LINKS,
-        same,
-        &[&head, &tail, &link.uuid(), &levels],
-    )
-}
-
-/// As in Arvados, no link permits less than another one with the same ends: each shows what is
-/// permitted.
-fn strengthen(tx: &Tx<'_>, link: &mut Record) -> Result<()> {
-    let others = overlapping(tx, link)?;
-    let names = others.iter().map(|other| other.text("name"));
-    let level = |name: &str| LEVELS.iter().position(|level| *level == name);
-    if let Some(strongest) = names.max_by_key(|name| level(name))
-        && level(strongest) > level(link.text("name"))
-    {
-        let strongest = strongest.to_owned();
-        link.set("name", strongest);
-    }
-    Ok(())
-}
-
-/// As in Arvados, so that nothing is permitted any more when a permission is deleted.
-fn delete_overlapping(tx: &Tx<'_>, caller: &Caller, link: &Record) -> Result<()> {
-    for other in overlapping(tx, link)? {
-        tx.delete(&LINKS, caller, &other)?;
-    }
-    Ok(())
 }

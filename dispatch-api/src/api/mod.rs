@@ -15,6 +15,7 @@ mod keep_services;
 mod links;
 mod logs;
 pub mod params;
+mod permission_link;
 mod provenance;
 mod public_config;
 pub mod render;
@@ -25,6 +26,7 @@ mod users;
 mod workflows;
 
 use crate::error::{ApiError, Result};
+use crate::schema;
 use http::Method;
 
 pub use call::{Call, Reply};
@@ -78,6 +80,14 @@ pub fn route(call: &Call, method: &Method, path: &str) -> Result<Reply> {
     let found = routes()
         .filter(|route| extensions || !route.is_extension())
         .find_map(|route| Some((route, route.matches(verb, &segments)?)));
+    if verb != "GET"
+        && let Some(resource) = schema::ALL
+            .into_iter()
+            .find(|kind| segments[0] == kind.table)
+    {
+        // A write that is refused for its answer must not have been carried out.
+        resource::select(call, resource)?;
+    }
     match found {
         Some((route, parameter)) => match (route.handler)(call, parameter) {
             Err(ApiError::DiskFull) if frees_space(route, call) => {

@@ -170,6 +170,10 @@ impl Params {
         self.body
             .iter()
             .filter_map(|(name, value)| {
+                // `name=x`, or `collection[name]=x`, as Rails has it.
+                let wrapped = name.strip_prefix(resource.singular);
+                let wrapped = wrapped.and_then(|rest| rest.strip_prefix('[')?.strip_suffix(']'));
+                let name = wrapped.unwrap_or(name);
                 let attr = resource.attr(name)?;
                 let text = value.as_str().unwrap_or("");
                 let value = match attr.kind {
@@ -178,7 +182,7 @@ impl Params {
                     }
                     _ => value.clone(),
                 };
-                Some((name.clone(), value))
+                Some((name.to_owned(), value))
             })
             .collect()
     }
@@ -285,6 +289,19 @@ mod tests {
             assert_eq!(Value::Object(attributes), expected, "{body}");
             assert_eq!(params.get("select"), json!(["uuid"]));
         }
+    }
+
+    #[test]
+    fn a_form_has_attributes_with_and_without_the_name_of_the_record() {
+        let params = parse(
+            FORM,
+            "",
+            "container%5Bstate%5D=Running&exit_code=1&user[x]=2",
+        )
+        .unwrap();
+        let attributes = params.attributes(&CONTAINERS).unwrap();
+        let expected = json!({"state": "Running", "exit_code": "1"});
+        assert_eq!(Value::Object(attributes), expected);
     }
 
     #[test]

@@ -121,7 +121,7 @@ pub fn show(call: &Call, resource: &'static Resource, record: &Record) -> Result
 }
 
 /// The selection for one record. Unknown attributes are ignored unless no other is selected.
-fn select(call: &Call, resource: &'static Resource) -> Result<Option<Vec<&'static Attr>>> {
+pub fn select(call: &Call, resource: &'static Resource) -> Result<Option<Vec<&'static Attr>>> {
     let given = call.params.get("select");
     let Some(names) = given.as_array() else {
         return list::parse_select(resource, &given);

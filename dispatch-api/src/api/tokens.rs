@@ -107,6 +107,12 @@ pub(super) fn create(
     attributes: &Map<String, Value>,
     remote: &str,
 ) -> Result<Record> {
+    if attributes
+        .get("api_token")
+        .is_some_and(|secret| !secret.is_null())
+    {
+        return Err(ApiError::invalid("Api token cannot be chosen"));
+    }
     let blank = Record::new().with("scopes", json!(["all"]));
     let mut token = patch::apply(&TOKENS, &blank, attributes, &[])?;
     let owner = token
@@ -180,10 +186,22 @@ fn check_reach(
 ) -> Result<()> {
     let is_within =
         owner == caller.user_uuid && scopes.iter().all(|scope| caller.scopes.contains(scope));
-    match (caller.has_all_scopes() || is_within) && ends_in_time(caller, expires_at) {
-        true => Ok(()),
-        false => Err(ApiError::OutOfScope),
+    if !caller.has_all_scopes() && !is_within {
+        return Err(ApiError::denied(
+            "this token makes tokens of its own user with its own scopes only",
+        ));
     }
+    match ends_in_time(caller, expires_at) {
+        true => Ok(()),
+        false => Err(outlives(caller)),
+    }
+}
+
+fn outlives(caller: &Caller) -> ApiError {
+    let end = caller.expires_at.as_deref().unwrap_or_default();
+    ApiError::denied(format!(
+        "a token needs an expires_at, at most {end}, the end of this one"
+    ))
 }
 
 fn scopes_of(token: &Record) -> Result<Vec<String>> {
@@ -205,12 +223,16 @@ fn update(
         return Err(ApiError::OutOfScope);
     }
     let old = permission::require_readable(tx.conn, &TOKENS, caller, uuid)?;
-    let new = patch::apply(&TOKENS, &old, attributes, &[])?;
+    let mut new = patch::apply(&TOKENS, &old, attributes, &[])?;
+    if new.some_text("api_token").is_none() {
+        // As the record was shown.
+        new.set("api_token", old.get("api_token").clone());
+    }
     scopes_of(&new)?;
     let is_longer = old.get("expires_at") != new.get("expires_at")
         && !ends_in_time(caller, new.some_text("expires_at"));
     if tx.config.rules.tokens_guarded && is_longer {
-        return Err(ApiError::OutOfScope);
+        return Err(outlives(caller));
     }
     let signed = old.some_text("attempt_of").is_some();
     let refused: Vec<String> = old

@@ -25,8 +25,10 @@ const REQUESTED_SQL: &str = "IN (SELECT container_uuid FROM container_requests \
     WHERE container_uuid IS NOT NULL AND (owner_uuid IN (SELECT value FROM json_each(?)) \
     OR uuid IN (SELECT value FROM json_each(?))))";
 
-/// The links that say of which image a collection is.
-const IMAGE_LINK_SQL: &str = "link_class LIKE 'docker\\_image\\_%' ESCAPE '\\'";
+/// The links with which an administrator says which image a collection is. Those of others would
+/// name images for clients that take the newest of a name.
+const IMAGE_LINK_SQL: &str = "link_class LIKE 'docker\\_image\\_%' ESCAPE '\\' \
+    AND modified_by_user_uuid IN (SELECT uuid FROM users WHERE is_admin)";
 
 /// Links on a record that is reached. Placeholders: targets, owners, owners, owners.
 const LINKED_SQL: &str = "(head_uuid IN (SELECT value FROM json_each(?)) \
@@ -263,7 +265,9 @@ pub fn require_linkable(connection: &Connection, caller: &Identity, link: &Recor
         return require_writable(connection, caller, link);
     }
     let uuid = link.text("head_uuid");
-    let resource = schema::by_uuid(uuid).ok_or_else(|| lacks("can_manage", uuid))?;
+    let resource = schema::by_uuid(uuid).ok_or_else(|| {
+        ApiError::invalid(format!("Head uuid '{uuid}' of a permission is no record"))
+    })?;
     let is_own = link.text("owner_uuid") == caller.user_uuid && !link.uuid().is_empty();
     if is_own && rows::fetch(connection, resource, uuid)?.is_none() {
         return Ok(());

@@ -26,10 +26,12 @@ pub fn create(
 ) -> Result<Record> {
     let caller = &caller.without_attempt_privileges();
     let mut collection = patch::apply(&COLLECTIONS, &Record::new(), attributes, &[])?;
+    // There is one version only. As in Arvados, what a client says of it has no effect here.
+    collection.0.remove("version");
     permission::set_owner(tx.conn, caller, &mut collection)?;
     check_hash("", &collection, &content.pdh)?;
     set_content(&mut collection, content);
-    normalise_trash(tx, caller, &Record::new(), &mut collection)?;
+    trash::normalise_request(caller.is_admin, &tx.now, &Record::new(), &mut collection)?;
     insert(tx, caller, collection, unique_name)
 }
 
@@ -81,6 +83,11 @@ pub fn update(
     patch::check_etag(&old, options.if_match)?;
     let mut new = patch::apply(&COLLECTIONS, &old, attributes, &[])?;
     permission::require_owners(tx.conn, caller, &old, &new)?;
+    for name in ["version", "current_version_uuid"] {
+        if old.get(name) != new.get(name) {
+            return Err(ApiError::invalid(format!("{name} cannot be updated")));
+        }
+    }
     if old.get("name") != new.get("name") {
         tx.config.rules.check_name(new.text("name"))?;
     }
@@ -91,7 +98,8 @@ pub fn update(
         Some(content) => set_content(&mut new, content),
         None => restore_derived(&old, &mut new),
     }
-    normalise_trash(tx, caller, &old, &mut new)?;
+    // As in Arvados, a time of deletion that is too early becomes the earliest one.
+    trash::normalise_request(caller.is_admin, &tx.now, &old, &mut new)?;
     if options.unique_name {
         make_name_unique(tx, &COLLECTIONS, &mut new)?;
     }
@@ -135,18 +143,6 @@ pub fn untrash(tx: &Tx<'_>, caller: &Caller, uuid: &str, unique_name: bool) -> R
     tx.update(&COLLECTIONS, caller, &old, new)
 }
 
-/// Makes the attributes of the trash consistent. As in Arvados, a time of deletion that is too
-/// early becomes the earliest one that is allowed.
-fn normalise_trash(tx: &Tx<'_>, caller: &Caller, old: &Record, new: &mut Record) -> Result<()> {
-    let is_deleted = |record: &Record| record.some_text("delete_at").is_some();
-    let is_given = old.get("delete_at") != new.get("delete_at") && is_deleted(new);
-    trash::normalise_request(caller.is_admin, &tx.now, old, new);
-    match is_given && !is_deleted(new) {
-        true => Err(ApiError::invalid("Delete at needs a trash at")),
-        false => Ok(()),
-    }
-}
-
 /// Rejects a hash that a client sent and that the content has not. As in Arvados, the size in it
 /// is not compared, and `old` may be sent back with another content.
 fn check_hash(old: &str, sent: &Record, computed: &str) -> Result<()> {
@@ -171,12 +167,11 @@ fn set_content(collection: &mut Record, content: ManifestContent) {
 
 /// Restores the attributes that only a manifest determines.
 fn restore_derived(old: &Record, new: &mut Record) {
-    const DERIVED_ATTRIBUTES: [&str; 5] = [
+    const DERIVED_ATTRIBUTES: [&str; 4] = [
         "portable_data_hash",
         "unsigned_manifest_text",
         "file_count",
         "file_size_total",
-        "version",
     ];
     for name in DERIVED_ATTRIBUTES {
         new.set(name, old.get(name).clone());

@@ -41,6 +41,9 @@ impl PageQuery {
             || param("distinct") == "true"
             || param("distinct") == 1;
         let select = parse_select(resource, &param("select"))?;
+        if distinct && select.as_ref().is_some_and(Vec::is_empty) {
+            return Err(ApiError::invalid("distinct needs an attribute in select"));
+        }
         let computed = select
             .iter()
             .flatten()

@@ -94,20 +94,30 @@ pub fn restored(old: &Record) -> Record {
 
 /// Makes them consistent in a change that a client asks for. Only an administrator may have a
 /// record deleted earlier than two weeks from now; for others that becomes the time. Returns
-/// whether such a client gave an earlier one.
-pub fn normalise_request(is_admin: bool, now: &str, old: &Record, new: &mut Record) -> bool {
+/// whether such a client gave an earlier one. Rejects a time of deletion alone.
+pub fn normalise_request(
+    is_admin: bool,
+    now: &str,
+    old: &Record,
+    new: &mut Record,
+) -> Result<bool> {
     let changes = |new: &Record| old.get("delete_at") != new.get("delete_at");
+    let is_deleted = |new: &Record| new.some_text("delete_at").is_some();
     let is_given = changes(new);
+    let is_time_given = is_given && is_deleted(new);
     normalise(now, old, new);
+    if is_time_given && !is_deleted(new) {
+        return Err(ApiError::invalid("Delete at needs a trash at"));
+    }
     let earliest = clock::after(TRASH_LIFETIME - TRASH_TOLERANCE);
     let is_early = new
         .some_text("delete_at")
         .is_some_and(|at| at < earliest.as_str());
     if is_admin || !is_early || !changes(new) {
-        return false;
+        return Ok(false);
     }
     new.set("delete_at", clock::after(TRASH_LIFETIME));
-    is_given
+    Ok(is_given)
 }
 
 /// Makes `is_trashed`, `trash_at` and `delete_at` consistent, whichever of them was given.

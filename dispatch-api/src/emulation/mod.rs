@@ -134,6 +134,11 @@ pub static ARVADOS_3: Rules = Rules {
 impl Rules {
     /// Rejects a name that cannot be a directory name.
     pub fn check_name(&self, name: &str) -> Result<()> {
+        if matches!(name, "." | "..") || name.contains('\0') {
+            return Err(ApiError::invalid(
+                "Name cannot be '.' or '..', or have a zero byte",
+            ));
+        }
         if self.slash_in_names || !name.contains('/') {
             return Ok(());
         }

@@ -16,6 +16,21 @@ pub enum AttrType {
     Array,
 }
 
+impl AttrType {
+    /// What a value must be, as the end of a sentence.
+    fn description(self) -> &'static str {
+        match self {
+            AttrType::Text => "text",
+            AttrType::Int => "a whole number",
+            AttrType::Float => "a number",
+            AttrType::Bool => "true or false",
+            AttrType::Time => "a time such as 2026-01-01T00:00:00Z",
+            AttrType::Object => "an object",
+            AttrType::Array => "an array",
+        }
+    }
+}
+
 /// One attribute of a resource and one column of its table.
 #[derive(Clone, Copy, Debug)]
 pub struct Attr {
@@ -105,8 +120,9 @@ impl Attr {
         let invalid = || {
             let kind = json_type(given);
             ApiError::invalid(format!(
-                "{} has an invalid value: it is {kind}",
-                self.human()
+                "{} has an invalid value: it is {kind}, and must be {}",
+                self.human(),
+                self.kind.description()
             ))
         };
         if given.is_null() {

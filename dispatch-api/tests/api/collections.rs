@@ -364,3 +364,54 @@ async fn the_unsigned_manifest_is_shown_to_who_selects_it() {
         .await
         .error_of(422);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collection_has_one_version() {
+    let fixture = Fixture::new().await;
+    let other = collection(json!({"version": 5, "current_version_uuid": "x", "name": "one"}));
+    let made = fixture.admin.post("collections", other).await.ok();
+    let seen = [&made["version"], &made["current_version_uuid"]];
+    assert_eq!(seen, [&json!(1), &made["uuid"]]);
+    let path = format!("collections/{}", made["uuid"].as_str().unwrap());
+    for change in [json!({"version": 2}), json!({"current_version_uuid": "x"})] {
+        let text = fixture
+            .admin
+            .put(&path, collection(change))
+            .await
+            .error_of(422);
+        assert!(text.contains("cannot be updated"), "{text}");
+    }
+    let same = json!({"version": 1, "current_version_uuid": made["uuid"], "name": "two"});
+    fixture.admin.put(&path, collection(same)).await.ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_name_of_a_directory_and_no_time_is_refused() {
+    let fixture = Fixture::new().await;
+    for name in [".", "..", "a\0b"] {
+        let named = collection(json!({ "name": name }));
+        let text = fixture.admin.post("collections", named).await.error_of(422);
+        assert!(text.contains("Name cannot be"), "{text}");
+        let named = json!({"name": name, "group_class": "project"});
+        fixture
+            .admin
+            .post("groups", json!({ "group": named }))
+            .await
+            .error_of(422);
+    }
+    let uuid = crate::contents::project(&fixture.admin, "p", None).await;
+    let path = format!("groups/{uuid}");
+    let change = |group: Value| fixture.admin.put(&path, json!({ "group": group }));
+    change(json!({"name": ".."})).await.error_of(422);
+    let text = change(json!({"trash_at": "soon"})).await.error_of(422);
+    assert!(
+        text.contains("it is text, and must be a time such as"),
+        "{text}"
+    );
+    let alone = json!({"delete_at": "2099-01-01T00:00:00Z"});
+    let text = change(alone).await.error_of(422);
+    assert!(text.contains("needs a trash at"), "{text}");
+    let filter = json!({"group": {"name": "f", "group_class": "filter"}});
+    let text = fixture.admin.post("groups", filter).await.error_of(422);
+    assert!(text.contains("not built"), "{text}");
+}

@@ -85,7 +85,9 @@ async fn a_project_has_records_of_every_kind() {
     assert_eq!(names, ["inner", "outer", "run", "cwl", "deep", "flat"]);
     let without = json!({"exclude_home_project": true, "order": ["name"]});
     let (names, _) = contents(&user, "groups/contents", without).await;
-    assert_eq!(names, ["inner", "run", "cwl", "deep", "flat"]);
+    assert!(names.is_empty(), "{names:?}");
+    let both = json!({"exclude_home_project": true, "uuid": outer});
+    user.list("groups/contents", both).await.error_of(422);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -109,12 +111,22 @@ async fn filters_and_selections_concern_the_kinds_that_have_the_attribute() {
         let (names, _) = contents(&user, &path, json!({"filters": filters})).await;
         assert_eq!(names, expected, "{filters}");
     }
+    for (conditions, expected) in [
+        (json!({"name": ["flat", "cwl"]}), vec!["cwl", "flat"]),
+        (json!({"state": "Uncommitted"}), vec!["run"]),
+        (json!({"any": ["contains", "FLA"]}), vec!["flat"]),
+        (json!({"name": ["contains", "la"]}), vec!["flat"]),
+    ] {
+        let (names, _) = contents(&user, &path, json!({ "where": conditions })).await;
+        assert_eq!(names, expected, "{conditions}");
+    }
     let nowhere = json!({"filters": [["nothing", "=", 1]]});
     let text = user.list(&path, nowhere).await.error_of(422);
     assert!(text.contains("nothing"), "{text}");
     for mistake in [
         json!({"filters": [["collections.bogus", "=", 1]]}),
         json!({"filters": [["bogus.name", "=", 1]]}),
+        json!({"where": {"bogus": 1}}),
         json!({"select": ["bogus"]}),
         json!({"select": ["uuid", "bogus"]}),
         json!({"select": "uuid"}),
@@ -213,6 +225,16 @@ async fn others_see_what_is_shared_with_them() {
     assert_eq!(names, ["outer"]);
     // The owner is named only to those who may read that user.
     assert_eq!(answer["included"], json!([]));
+    let without_home = json!({"exclude_home_project": true});
+    let (names, _) = contents(&other, "groups/contents", without_home).await;
+    assert_eq!(names, ["outer"]);
+    // What is shared by itself is found, although its project is not.
+    let grant = json!({"link_class": "permission", "name": "can_read", "tail_uuid": me,
+                       "head_uuid": collection(&user, "alone", None).await});
+    user.post("links", json!({ "link": grant })).await.ok();
+    let without_home = json!({"exclude_home_project": true});
+    let (names, _) = contents(&other, "groups/contents", without_home).await;
+    assert_eq!(names, ["outer", "alone"]);
     let (names, _) = contents(&user, "groups/shared", json!({})).await;
     assert!(names.is_empty());
 }

@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::contents::project;
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, request};
+use crate::garbage::state_of;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn links_tell_the_kinds_of_their_ends_and_are_found_by_them() {
@@ -105,12 +106,14 @@ async fn what_users_note_about_a_record_is_their_own() {
     let grant = json!({"link": {"link_class": "permission", "name": "can_read",
                                 "tail_uuid": guest, "head_uuid": outer}});
     one.post("links", grant).await.ok();
-    for (author, reader) in [(&one, &two), (&two, &one)] {
+    let admin = &fixture.admin;
+    for (author, reader) in [(&one, &two), (&two, &one), (admin, &two)] {
+        let is_admin = author.token == admin.token;
         for (class, is_shown) in [
             ("star", false),
             ("tag", false),
             ("dockerXimageX", false),
-            ("docker_image_hash", true),
+            ("docker_image_hash", is_admin),
         ] {
             let note = json!({"link": {"link_class": class, "name": "x", "head_uuid": inner,
                                        "properties": {"about": "mine"}}});
@@ -126,57 +129,155 @@ async fn what_users_note_about_a_record_is_their_own() {
     }
 }
 
+/// A permission of an earlier release, which had several between two ends.
+fn copy_link(fixture: &Fixture, link: &str, copy: &str, name: &str) {
+    let database = state_of(fixture).join("state.db");
+    let columns = "owner_uuid, created_at, modified_at, link_class, head_uuid, tail_uuid";
+    let sql = format!(
+        "INSERT INTO links (uuid, name, {columns}) SELECT ?, ?, {columns} FROM links WHERE uuid = ?"
+    );
+    let connection = rusqlite::Connection::open(database).unwrap();
+    let number = connection.execute(&sql, [copy, name, link]).unwrap();
+    assert_eq!(number, 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn a_permission_that_was_given_twice_is_taken_away_at_once() {
+async fn a_permission_that_was_given_twice_is_one_and_is_taken_away_at_once() {
+    const COPY: &str = "local-o0j2j-000000000000001";
     let fixture = Fixture::new().await;
     let owner = fixture.plain_user("owner").await;
     let guest = fixture.plain_user("guest").await;
     let me = guest.get("users/current").await.ok()["uuid"].clone();
     let uuid = project(&owner, "shared", None).await;
     let path = format!("groups/{uuid}");
-    let give = async |name: &str| {
-        let link = json!({"link_class": "permission", "name": name, "tail_uuid": me,
+    let give = async |tail: &Value, name: &str| {
+        let link = json!({"link_class": "permission", "name": name, "tail_uuid": tail,
                           "head_uuid": uuid});
         let given = owner.post("links", json!({ "link": link })).await.ok();
-        let own = format!("links/{}", given["uuid"].as_str().unwrap());
-        (own, given["name"].clone())
+        let uuid = given["uuid"].as_str().unwrap().to_owned();
+        (uuid, given["name"].clone())
     };
     let may = async || {
         let seen = guest.get(&path).await;
         (seen.status, seen.body["can_write"] == true)
     };
-    let (first, _) = give("can_write").await;
-    // A weaker one shows what is permitted.
-    let (second, name) = give("can_read").await;
-    assert_eq!(name, "can_write");
-    // Other permissions stay: those of another user, and on another record.
-    let other = json!({"link_class": "permission", "name": "can_read", "head_uuid": uuid,
-                       "tail_uuid": fixture.admin.get("users/current").await.ok()["uuid"]});
-    let other = owner.post("links", json!({ "link": other })).await.ok();
-    owner.delete(&first).await.ok();
-    owner.get(&second).await.error_of(404);
-    assert_eq!(may().await, (404, false));
-
-    let (first, _) = give("can_read").await;
-    let (second, name) = give("can_manage").await;
-    assert_eq!((name, may().await), (json!("can_manage"), (200, true)));
+    let admin = fixture.admin.get("users/current").await.ok();
+    let (other, _) = give(&admin["uuid"], "can_read").await;
+    let (link, _) = give(&me, "can_read").await;
+    let own = format!("links/{link}");
+    for (more, expected) in [("can_write", "can_write"), ("can_read", "can_write")] {
+        assert_eq!(give(&me, more).await, (link.clone(), json!(expected)));
+    }
+    assert_eq!(may().await, (200, true));
     let less = json!({"link": {"name": "can_read"}});
-    // While there are two, the stronger one counts.
-    let changed = owner.put(&second, less.clone()).await.ok();
-    assert_eq!(changed["name"], "can_read");
-    owner.get(&first).await.error_of(404);
+    owner.put(&own, less.clone()).await.ok();
     assert_eq!(may().await, (200, false));
-    let (first, _) = give("can_write").await;
-    assert_eq!(owner.put(&second, less).await.ok()["name"], "can_write");
-    owner.get(&first).await.error_of(404);
-    owner.delete(&second).await.ok();
 
-    give("can_read").await;
-    give("can_manage").await;
-    let (third, name) = give("can_read").await;
-    assert_eq!(name, "can_manage");
-    owner.delete(&third).await.ok();
+    // Of two, the stronger one counts, and the other one goes.
+    copy_link(&fixture, &link, COPY, "can_manage");
+    assert_eq!(
+        give(&me, "can_write").await,
+        (COPY.to_owned(), json!("can_manage"))
+    );
+    owner.get(&own).await.error_of(404);
+    let own = format!("links/{COPY}");
+    owner.put(&own, less.clone()).await.ok();
+    copy_link(&fixture, COPY, &link, "can_write");
+    assert_eq!(owner.put(&own, less).await.ok()["name"], "can_write");
+    owner.get(&format!("links/{link}")).await.error_of(404);
+
+    copy_link(&fixture, COPY, &link, "can_read");
+    owner.delete(&own).await.ok();
     assert_eq!(may().await, (404, false));
-    let other = format!("links/{}", other["uuid"].as_str().unwrap());
-    owner.get(&other).await.ok();
+    owner.get(&format!("links/{other}")).await.ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_permission_is_given_to_somebody_and_changes_its_level_only() {
+    let fixture = Fixture::new().await;
+    let owner = fixture.plain_user("owner").await;
+    let me = owner.get("users/current").await.ok()["uuid"].clone();
+    let role = json!({"group": {"name": "team", "group_class": "role"}});
+    let role = fixture.admin.post("groups", role).await.ok()["uuid"].clone();
+    let uuid = project(&owner, "shared", None).await;
+    let second = project(&owner, "second", None).await;
+    let give = async |tail: Value, head: &str| {
+        let link = json!({"link_class": "permission", "name": "can_read", "tail_uuid": tail,
+                          "head_uuid": head});
+        owner.post("links", json!({ "link": link })).await
+    };
+    for (tail, head, words) in [
+        (json!(null), &*uuid, "must be a user or role"),
+        (
+            json!("local-tpzed-111111111111111"),
+            &uuid,
+            "does not exist",
+        ),
+        (
+            json!("local-j7d0g-111111111111111"),
+            &uuid,
+            "does not exist",
+        ),
+        (
+            json!("local-4zz18-111111111111111"),
+            &uuid,
+            "must be a user or role",
+        ),
+        (json!(second), &uuid, "group_class project"),
+        (me.clone(), "", "Head uuid '' of a permission is no record"),
+    ] {
+        let text = give(tail.clone(), head).await.error_of(422);
+        assert!(text.contains(words), "{tail} {text}");
+    }
+    let link = give(role, &uuid).await.ok();
+    let path = format!("links/{}", link["uuid"].as_str().unwrap());
+    for change in [
+        json!({"tail_uuid": me}),
+        json!({"head_uuid": second}),
+        json!({"link_class": "tag"}),
+    ] {
+        let text = owner
+            .put(&path, json!({ "link": change }))
+            .await
+            .error_of(422);
+        assert!(
+            text.contains("Can only alter permission link level"),
+            "{text}"
+        );
+    }
+    let level = json!({"link": {"name": "can_write", "properties": {"why": "x"}}});
+    assert_eq!(owner.put(&path, level).await.ok()["name"], "can_write");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_note_is_about_something_that_its_author_may_read() {
+    let fixture = Fixture::new().await;
+    let (one, two) = (
+        fixture.plain_user("one").await,
+        fixture.plain_user("two").await,
+    );
+    let hidden = project(&one, "hidden", None).await;
+    let own = project(&two, "own", None).await;
+    let tag = |head: &str| json!({"link": {"link_class": "tag", "name": "x", "head_uuid": head}});
+    for head in [&hidden, "local-4zz18-111111111111111"] {
+        let text = two.post("links", tag(head)).await.error_of(422);
+        assert!(
+            text.contains(&format!("head_uuid '{head}' not found")),
+            "{text}"
+        );
+    }
+    let made = two.post("links", tag(&own)).await.ok();
+    let path = format!("links/{}", made["uuid"].as_str().unwrap());
+    two.put(&path, tag(&hidden)).await.error_of(422);
+    let tail = json!({"link": {"tail_uuid": hidden}});
+    two.put(&path, tail).await.error_of(422);
+    // What is gone meanwhile is no hindrance for another change.
+    let run = request(json!({"state": "Uncommitted"}));
+    let run = two.post("container_requests", run).await.ok();
+    let run = run["uuid"].as_str().unwrap();
+    let made = two.post("links", tag(run)).await.ok();
+    two.delete(&format!("container_requests/{run}")).await.ok();
+    let path = format!("links/{}", made["uuid"].as_str().unwrap());
+    let renamed = json!({"link": {"name": "y"}});
+    two.put(&path, renamed).await.ok();
 }

@@ -1,8 +1,9 @@
 //! Lists: filters, order, pages, selections.
 
+use http::Method;
 use serde_json::{Value, json};
 
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, request};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dispatchers_questions_are_answered() {
@@ -90,6 +91,8 @@ async fn nonsense_is_refused_as_the_real_server_does() {
         (json!({"count": "maybe"}), 422),
         (json!({"limit": -1}), 422),
         (json!({"select": ["x"]}), 422),
+        (json!({"select": ["kind"], "distinct": true}), 422),
+        (json!({"select": [], "distinct": true}), 422),
         (json!({"filters": [["properties.a\"b", "=", 1]]}), 422),
     ] {
         let answer = fixture.admin.list("containers", params.clone()).await;
@@ -332,4 +335,33 @@ async fn collections_are_found_by_the_paths_of_their_files() {
     let requests = json!({"filters": [["file_names", "like", "%"]]});
     let listed = fixture.admin.list("container_requests", requests).await;
     listed.error_of(422);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_with_an_unknown_selection_is_not_carried_out() {
+    let fixture = Fixture::new().await;
+    fixture.image().await;
+    let kept = fixture.submit(json!({})).await;
+    let own = format!("container_requests/{}", kept["uuid"].as_str().unwrap());
+    let requests = async || {
+        let listed = fixture
+            .admin
+            .list("container_requests", json!({}))
+            .await
+            .ok();
+        listed["items"].clone()
+    };
+    let before = requests().await;
+    for (method, path) in [
+        (Method::POST, "container_requests"),
+        (Method::PUT, &own),
+        (Method::DELETE, &own),
+    ] {
+        let path = format!("/arvados/v1/{path}?select=%5B%22bogus%22%5D");
+        let sent = fixture.admin.raw(method, &path);
+        let sent = sent.json(&request(json!({"name": "other"})));
+        let text = fixture.admin.send(sent).await.error_of(422);
+        assert!(text.contains("bogus"), "{text}");
+        assert_eq!(requests().await, before);
+    }
 }

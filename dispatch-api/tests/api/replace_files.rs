@@ -96,7 +96,7 @@ async fn what_is_refused_changes_nothing() {
             json!({"/x": "d41d8cd98f00b204e9800998ecf8427f+0/"}),
             json!({}),
             404,
-            "not found",
+            "collection d41d8cd98f00b204e9800998ecf8427f+0 does not exist",
         ),
     ] {
         let change = json!({"collection": more, "replace_files": replace});

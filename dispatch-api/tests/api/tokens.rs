@@ -1,6 +1,6 @@
 //! Tokens: authentication, scopes and expiry.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::containers::attempt;
 use crate::fixture::{Fixture, v2};
@@ -222,4 +222,41 @@ async fn the_tokens_of_a_disabled_user_end_at_once_and_only_this_server_says_why
         }
         bob.get("collections").await.ok();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_is_sent_back_as_it_was_shown_and_its_secret_is_not_chosen() {
+    let fixture = Fixture::new().await;
+    let user = fixture.plain_user("plain").await;
+    let own = user.get("api_client_authorizations/current").await.ok();
+    let path = format!(
+        "api_client_authorizations/{}",
+        own["uuid"].as_str().unwrap()
+    );
+    let mut shown = user.get(&path).await.ok();
+    assert_eq!(shown["api_token"], json!(null));
+    shown["expires_at"] = json!("2099-01-01T00:00:00Z");
+    let sent = json!({ "api_client_authorization": shown });
+    let changed = user.put(&path, sent.clone()).await.ok();
+    assert_eq!(changed["expires_at"], "2099-01-01T00:00:00.000000000Z");
+    user.get("users/current").await.ok();
+
+    let make = async |attributes: Value| {
+        let body = json!({ "api_client_authorization": attributes });
+        user.post("api_client_authorizations", body).await
+    };
+    let chosen = make(json!({"api_token": "x".repeat(50)}))
+        .await
+        .error_of(422);
+    assert!(chosen.contains("cannot be chosen"), "{chosen}");
+    let longer = make(json!({})).await.error_of(403);
+    assert!(longer.contains("at most 2099-01-01"), "{longer}");
+    let until = json!({"expires_at": "2098-01-01T00:00:00Z", "scopes": ["GET /"]});
+    let scoped = make(until).await.ok();
+    let scoped = user.with_token(&v2(&scoped));
+    let all = json!({"api_client_authorization": {"scopes": ["all"]}});
+    scoped
+        .post("api_client_authorizations", all)
+        .await
+        .error_of(403);
 }

@@ -73,7 +73,8 @@ impl Clause {
         Ok(())
     }
 
-    /// Adds `where={"attr": value or [values]}`, the older form of equality filters.
+    /// Adds `where={"attr": value or [values]}`, the older form of equality filters, or
+    /// `where={"attr": ["contains", text]}`.
     pub fn add_where(&mut self, resource: &Resource, conditions: &Value) -> Result<()> {
         let conditions = match conditions {
             Value::Null => return Ok(()),
@@ -86,8 +87,16 @@ impl Clause {
         };
         self.check_number(conditions.len())?;
         for (attribute, operand) in conditions {
-            let operator = if operand.is_array() { "in" } else { "=" };
-            self.add_one(resource, attribute, operator, operand)?;
+            let (operator, operand) = match operand.as_array().map(Vec::as_slice) {
+                Some([form, word]) if form == "contains" => {
+                    let word = word.as_str().unwrap_or_default();
+                    let operator = if attribute == "any" { "ilike" } else { "like" };
+                    (operator, json!(format!("%{word}%")))
+                }
+                Some(_) => ("in", operand.clone()),
+                None => ("=", operand.clone()),
+            };
+            self.add_one(resource, attribute, operator, &operand)?;
         }
         Ok(())
     }
