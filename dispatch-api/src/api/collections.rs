@@ -28,7 +28,8 @@ const MAX_UPDATE_ROUNDS: usize = 10;
 
 pub const ROUTES: &[Route] = &[
     Route::new("GET", "collections", |call, _| {
-        resource::list(call, &COLLECTIONS, |record| sign(call, record))
+        let manifests = Manifests::of(call);
+        resource::list(call, &COLLECTIONS, |record| manifests.sign(call, record))
     }),
     Route::new("POST", "collections", |call, _| create(call)),
     Route::new("GET", "collections/{}", |call, name| match is_pdh(name) {
@@ -299,7 +300,7 @@ fn by_pdh(call: &Call, pdh: &str) -> Result<Reply> {
 }
 
 fn show(call: &Call, mut record: Record) -> Result<Reply> {
-    sign(call, &mut record);
+    Manifests::of(call).sign(call, &mut record);
     resource::show(call, &COLLECTIONS, &record)
 }
 
@@ -310,28 +311,41 @@ fn is_in_trashed_project(call: &Call, record: &Record, now: &str) -> bool {
     call.params.flag("include_trash") && call.app.readers.read(read).unwrap_or(true)
 }
 
-/// Signs the manifest for the caller's token, and keeps the unsigned one for who selects it.
-/// Manifests of trashed collections stay unsigned. The caller must not hold a connection of the
-/// readers.
-pub(super) fn sign(call: &Call, record: &mut Record) {
-    let select = call.params.get("select");
-    let is_selected = |name: &str| Some(select.as_array()?.contains(&name.into()));
-    let unsigned = match is_selected("unsigned_manifest_text") {
-        Some(true) => record.text("manifest_text").to_owned(),
-        _ => String::new(),
-    };
-    record.set("unsigned_manifest_text", unsigned);
-    if is_selected("manifest_text") == Some(false) {
-        return;
+/// Which manifests a request asks for.
+pub(super) struct Manifests {
+    is_signed: bool,
+    is_unsigned: bool,
+}
+
+impl Manifests {
+    /// From the selection, which may be long: once for all records of a list.
+    pub(super) fn of(call: &Call) -> Manifests {
+        let select = call.params.get("select");
+        let is_selected = |name: &str| Some(select.as_array()?.contains(&name.into()));
+        Manifests {
+            is_signed: is_selected("manifest_text") != Some(false),
+            is_unsigned: is_selected("unsigned_manifest_text") == Some(true),
+        }
     }
-    let Some(text) = record.some_text("manifest_text") else {
-        return;
-    };
-    let now = clock::now();
-    if trash::is_trashed(record, &now) || is_in_trashed_project(call, record, &now) {
-        return;
+
+    /// Signs the manifest for the caller's token, and keeps the unsigned one if it is selected.
+    /// Manifests of trashed collections stay unsigned. The caller must not hold a connection of the
+    /// readers.
+    pub(super) fn sign(&self, call: &Call, record: &mut Record) {
+        let unsigned = match self.is_unsigned {
+            true => record.text("manifest_text").to_owned(),
+            false => String::new(),
+        };
+        record.set("unsigned_manifest_text", unsigned);
+        let Some(text) = record.some_text("manifest_text").filter(|_| self.is_signed) else {
+            return;
+        };
+        let now = clock::now();
+        if trash::is_trashed(record, &now) || is_in_trashed_project(call, record, &now) {
+            return;
+        }
+        let signer = &call.app.config.block_signer;
+        let signed = signer.sign(text, &call.caller.presented_token);
+        record.set("manifest_text", signed);
     }
-    let signer = &call.app.config.block_signer;
-    let signed = signer.sign(text, &call.caller.presented_token);
-    record.set("manifest_text", signed);
 }

@@ -11,8 +11,9 @@ use rusqlite::types::Value as SqlValue;
 use serde_json::{Value, json};
 
 use super::call::{Call, Reply};
+use super::collections::Manifests;
 use super::route::Route;
-use super::{collections, computed, render, resource, users};
+use super::{computed, render, resource, users};
 use crate::auth::permission;
 use crate::db::filter::Clause;
 use crate::db::list::{self, MAX_PAGE_SIZE, PageQuery};
@@ -153,11 +154,11 @@ fn listing(
         return Err(error);
     }
     // Signing reads, too: with a connection held, all requests could wait for another one.
-    let mut items = Vec::new();
+    let (mut items, manifests) = (Vec::new(), Manifests::of(call));
     for (resource, records, select) in listed {
         for mut record in records {
             if resource.table == "collections" {
-                collections::sign(call, &mut record);
+                manifests.sign(call, &mut record);
             }
             items.push(render::list_item(resource, record, select.as_deref()));
         }
