@@ -242,9 +242,13 @@ async fn exists(session: &Session, uuid: &str) -> Result<(), CliError> {
 
 async fn restore(args: &Restore, session: &Session, out: Output) -> Result<(), CliError> {
     for uuid in &args.uuids {
-        if exists(session, uuid).await.is_ok() {
-            eprint_note(&format!("{uuid} is not in the trash"));
-            continue;
+        match exists(session, uuid).await {
+            Err(CliError::NoCollection(_)) => {}
+            found => {
+                found?;
+                eprint_note(&format!("{uuid} is not in the trash"));
+                continue;
+            }
         }
         // Another collection may have got its name meanwhile.
         let call = Call::post(

@@ -99,4 +99,12 @@ async fn what_is_restored_although_the_answer_was_lost_is_no_failure() {
         );
         assert_eq!(proxy.fault_count(), number);
     }
+    // Nothing is asked of a server that cannot even say whether the collection is there.
+    let asked = proxy.seen().len();
+    let unknown = Fault::Answer(StatusCode::FORBIDDEN, Effect::None);
+    proxy.faults([Rule::every(Method::GET, "collections/*", unknown)]);
+    let restored = crate::fixture::run(command(&["collection", "restore", &uuid])).await;
+    assert_ne!(restored.code, 0, "{restored:?}");
+    assert_eq!(proxy.count(Method::POST, "collections/*/untrash"), 2);
+    assert!(proxy.seen().len() > asked);
 }
