@@ -192,10 +192,7 @@ async fn a_project_can_get_a_name_that_is_free() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collection_is_its_owners() {
     let fixture = Fixture::new().await;
-    let (one, two) = (
-        fixture.plain_user("one").await,
-        fixture.plain_user("two").await,
-    );
+    let [one, two] = fixture.plain_users(["one", "two"]).await;
     let project = json!({"group": {"name": "shared", "group_class": "project"}});
     let project = one.post("groups", project).await.ok();
     let created = collection(json!({"name": "c", "owner_uuid": project["uuid"]}));
@@ -216,10 +213,7 @@ async fn a_collection_is_its_owners() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_user_takes_the_uuid_of_a_deleted_project_or_chooses_one() {
     let fixture = Fixture::new().await;
-    let (one, two) = (
-        fixture.plain_user("one").await,
-        fixture.plain_user("two").await,
-    );
+    let [one, two] = fixture.plain_users(["one", "two"]).await;
     let project = json!({"group": {"name": "gone", "group_class": "project"}});
     let project = one.post("groups", project).await.ok()["uuid"].clone();
     let path = format!("groups/{}", project.as_str().unwrap());

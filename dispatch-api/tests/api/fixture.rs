@@ -127,6 +127,11 @@ impl Fixture {
         self.token(json!({"owner_uuid": user["uuid"]})).await
     }
 
+    /// Two of them.
+    pub async fn plain_users(&self, [one, two]: [&str; 2]) -> [Api; 2] {
+        [self.plain_user(one).await, self.plain_user(two).await]
+    }
+
     /// Another token of the administrator, with these attributes.
     pub async fn token(&self, attributes: Value) -> Api {
         let body = json!({"api_client_authorization": attributes});

@@ -96,10 +96,7 @@ async fn a_permission_has_one_of_four_names() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_users_note_about_a_record_is_their_own() {
     let fixture = Fixture::new().await;
-    let (one, two) = (
-        fixture.plain_user("one").await,
-        fixture.plain_user("two").await,
-    );
+    let [one, two] = fixture.plain_users(["one", "two"]).await;
     let guest = two.get("users/current").await.ok()["uuid"].clone();
     let outer = project(&one, "outer", None).await;
     let inner = project(&one, "inner", Some(&outer)).await;
@@ -252,10 +249,7 @@ async fn a_permission_is_given_to_somebody_and_changes_its_level_only() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_note_is_about_something_that_its_author_may_read() {
     let fixture = Fixture::new().await;
-    let (one, two) = (
-        fixture.plain_user("one").await,
-        fixture.plain_user("two").await,
-    );
+    let [one, two] = fixture.plain_users(["one", "two"]).await;
     let hidden = project(&one, "hidden", None).await;
     let own = project(&two, "own", None).await;
     let tag = |head: &str| json!({"link": {"link_class": "tag", "name": "x", "head_uuid": head}});

@@ -71,10 +71,7 @@ async fn files_are_renamed_copied_and_removed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_refused_changes_nothing() {
     let fixture = Fixture::new().await;
-    let (one, two) = (
-        fixture.plain_user("one").await,
-        fixture.plain_user("two").await,
-    );
+    let [one, two] = fixture.plain_users(["one", "two"]).await;
     let path = path_of(&with_foo(&one).await);
     let given = one.get(&path).await.ok()["manifest_text"].clone();
     for (replace, more, status, words) in [

@@ -31,10 +31,7 @@ async fn a_user_gives_no_image_its_name_for_others() {
     let shared = json!({"link": {"link_class": "permission", "name": "can_read",
         "tail_uuid": EVERYBODY, "head_uuid": image_of(&fixture, &pdh).await}});
     fixture.admin.post("links", shared).await.ok();
-    let (attacker, victim) = (
-        fixture.plain_user("attacker").await,
-        fixture.plain_user("victim").await,
-    );
+    let [attacker, victim] = fixture.plain_users(["attacker", "victim"]).await;
     let other = own_file(&attacker).await;
     let open = json!({"link": {"link_class": "permission", "name": "can_read",
         "tail_uuid": EVERYBODY, "head_uuid": other["uuid"]}});
@@ -63,10 +60,7 @@ async fn a_user_gives_no_image_its_name_for_others() {
 async fn a_shared_project_gives_no_image_its_name() {
     let fixture = Fixture::new().await;
     let pdh = fixture.image().await;
-    let (attacker, victim) = (
-        fixture.plain_user("attacker").await,
-        fixture.plain_user("victim").await,
-    );
+    let [attacker, victim] = fixture.plain_users(["attacker", "victim"]).await;
     let other = own_file(&attacker).await;
     let link = async |api: &Api, link: Value| api.post("links", json!({"link": link})).await.ok();
     let grant = |tail: &Value, head: &Value, name: &str| json!({"link_class": "permission", "name": name, "tail_uuid": tail, "head_uuid": head});
@@ -109,10 +103,7 @@ async fn a_container_that_acts_for_another_user_is_not_joined() {
     let shared = json!({"link": {"link_class": "permission", "name": "can_read",
         "tail_uuid": EVERYBODY, "head_uuid": image_of(&fixture, &pdh).await}});
     fixture.admin.post("links", shared).await.ok();
-    let (one, two) = (
-        fixture.plain_user("one").await,
-        fixture.plain_user("two").await,
-    );
+    let [one, two] = fixture.plain_users(["one", "two"]).await;
     for (api_access, is_joined) in [(false, true), (true, false)] {
         let work = json!({"runtime_constraints": {"vcpus": 1, "ram": 1 << 20, "API": api_access},
                           "container_image": "busybox"});
@@ -375,10 +366,7 @@ async fn a_group_keeps_its_class_and_is_not_lost_in_itself() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_share_ends_with_its_group() {
     let fixture = Fixture::new().await;
-    let (ana, bob) = (
-        fixture.plain_user("ana").await,
-        fixture.plain_user("bob").await,
-    );
+    let [ana, bob] = fixture.plain_users(["ana", "bob"]).await;
     let me = bob.get("users/current").await.ok();
     let group = async |name: &str, class: &str| {
         let group = json!({"group": {"name": name, "group_class": class}});

@@ -171,10 +171,7 @@ async fn attempt_tokens_end_with_their_owners_rights() {
 #[tokio::test(flavor = "multi_thread")]
 async fn users_make_tokens_for_themselves_only() {
     let fixture = Fixture::new().await;
-    let (one, two) = (
-        fixture.plain_user("one").await,
-        fixture.plain_user("two").await,
-    );
+    let [one, two] = fixture.plain_users(["one", "two"]).await;
     one.post("api_client_authorizations", json!({})).await.ok();
     let victim = two.get("users/current").await.ok();
     let stolen = json!({"api_client_authorization": {"owner_uuid": victim["uuid"]}});
