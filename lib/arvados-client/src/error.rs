@@ -60,6 +60,17 @@ fn through(proxy: Option<&str>) -> String {
     }
 }
 
+/// Why a listing may be incomplete.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ListFault {
+    /// A page has a record that this filter of its query excludes.
+    #[error("a record does not match the filter {0}")]
+    FilterIgnored(String),
+    /// A page has only records of earlier pages.
+    #[error("a page repeats an earlier one")]
+    PageRepeated,
+}
+
 /// Error of a call.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -100,6 +111,18 @@ pub enum Error {
         call: String,
         /// Error of the decoder.
         source: serde_json::Error,
+    },
+    /// The server did not answer the query of a listing. The listing may be incomplete.
+    #[error(
+        "the API server at {host} lists {resource} wrongly ({fault}); the list may be incomplete and is not used"
+    )]
+    IncompleteList {
+        /// Host and port.
+        host: String,
+        /// Resource of the listing.
+        resource: String,
+        /// What is wrong.
+        fault: ListFault,
     },
     /// The host or token is missing or unusable.
     #[error(transparent)]

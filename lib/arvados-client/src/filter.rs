@@ -1,5 +1,7 @@
 //! Parameters of a listing: filters, order, attributes, page size.
 
+use std::cmp::Ordering;
+
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -72,6 +74,17 @@ impl Query {
         self
     }
 
+    /// A filter of the query that excludes one of these records, as text: the server ignored it.
+    /// Only filters on the listed attributes are compared, and only where both values are numbers
+    /// or both are text. The order of texts is known for uuids only.
+    pub fn ignored_filter(&self, records: &[Value]) -> Option<String> {
+        let ignored = |filter: &&Value| {
+            let excludes = |record: &Value| excludes(filter, record) == Some(true);
+            records.iter().any(excludes)
+        };
+        self.filters.iter().find(ignored).map(Value::to_string)
+    }
+
     /// The parameters as `key=value` pairs, with values in JSON.
     pub(crate) fn pairs(&self) -> Vec<(&'static str, String)> {
         let mut pairs = vec![(
@@ -97,5 +110,72 @@ impl Query {
             pairs.push(("include_trash", "true".to_owned()));
         }
         pairs
+    }
+}
+
+/// Whether a filter excludes a record. None: that is not known.
+fn excludes(filter: &Value, record: &Value) -> Option<bool> {
+    let [attribute, operator, operand] = filter.as_array()?.as_slice() else {
+        return None;
+    };
+    let attribute = attribute.as_str()?;
+    let value = record.get(attribute)?;
+    let order = |operand: &Value| -> Option<Ordering> {
+        match (value, operand) {
+            (Value::Number(value), Value::Number(operand)) => {
+                value.as_i64()?.partial_cmp(&operand.as_i64()?)
+            }
+            // A time has several texts.
+            (Value::String(_), Value::String(_)) if attribute.ends_with("_at") => None,
+            (Value::String(value), Value::String(operand)) => Some(value.cmp(operand)),
+            _ => None,
+        }
+    };
+    let has_order = value.is_number() || attribute == "uuid";
+    match operator.as_str()? {
+        "=" => order(operand).map(Ordering::is_ne),
+        ">" if has_order => order(operand).map(Ordering::is_le),
+        "<" if has_order => order(operand).map(Ordering::is_ge),
+        "in" => {
+            let orders: Option<Vec<Ordering>> = operand.as_array()?.iter().map(order).collect();
+            orders.map(|orders| orders.into_iter().all(Ordering::is_ne))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_that_a_filter_excludes_is_noticed() {
+        let record = json!({
+            "uuid": "zzzzz-dz642-2", "state": "Queued", "priority": 7, "name": null,
+            "modified_at": "2026-11-28T10:00:00.000000000Z",
+        });
+        #[rustfmt::skip]
+        let rows = [
+            ("uuid", ">", json!("zzzzz-dz642-1"), false), ("uuid", ">", json!("zzzzz-dz642-2"), true),
+            ("uuid", "<", json!("zzzzz-dz642-3"), false), ("uuid", "<", json!("zzzzz-dz642-2"), true),
+            ("uuid", "in", json!(["zzzzz-dz642-1", "zzzzz-dz642-2"]), false), ("uuid", "in", json!([]), true),
+            ("uuid", "in", json!(["zzzzz-dz642-1"]), true), ("state", "=", json!("Queued"), false),
+            ("state", "=", json!("Locked"), true), ("priority", ">", json!(0), false),
+            ("priority", ">", json!(7), true), ("priority", "<", json!(7), true), ("priority", "=", json!(8), true),
+            // Not compared: texts without an order, other operators, other types, what is not listed.
+            ("state", ">", json!("Z"), false), ("name", "=", json!("x"), false), ("state", "like", json!("x"), false),
+            ("priority", "=", json!("8"), false), ("modified_at", "=", json!("2026-11-28T10:00:00Z"), false),
+            ("modified_at", ">", json!("2026-11-29T10:00:00Z"), false), ("owner_uuid", "=", json!("x"), false),
+            ("state", "in", json!(["Locked", null]), false),
+        ];
+        for (attribute, operator, operand, is_ignored) in rows {
+            let query = Query::new().filter(attribute, operator, &operand);
+            let found = query.ignored_filter(std::slice::from_ref(&record));
+            assert_eq!(
+                found.is_some(),
+                is_ignored,
+                "{attribute} {operator} {operand}"
+            );
+        }
     }
 }

@@ -38,6 +38,7 @@ pub fn may_retry(idempotency: Idempotency, error: &Error) -> bool {
             _ => false,
         },
         Error::Undecodable { .. }
+        | Error::IncompleteList { .. }
         | Error::Endpoint(_)
         | Error::Tls(_)
         | Error::Events { .. }

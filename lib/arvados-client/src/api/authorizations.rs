@@ -1,13 +1,19 @@
 //! Calls for API tokens.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::client::{Call, Client};
-use crate::error::Error;
+use crate::error::{Error, ListFault};
 use crate::filter::Query;
 use crate::ids::{TokenUuid, UserUuid};
+use crate::paging::PAGE_SIZE;
 use crate::records::Authorization;
+
+/// The resource of tokens.
+const TOKENS: &str = "api_client_authorizations";
 
 /// A token to create.
 #[derive(Debug, Clone)]
@@ -39,8 +45,7 @@ impl Client {
     /// Creates a token for the same user.
     pub async fn create_token(&self, new: &NewToken) -> Result<Authorization, Error> {
         let body = json!({"api_client_authorization": {"scopes": new.scopes, "expires_at": new.expires_at.to_string()}});
-        self.send(Call::post("api_client_authorizations", body))
-            .await
+        self.send(Call::post(TOKENS, body)).await
     }
 
     /// Creates a token for a user.
@@ -53,25 +58,55 @@ impl Client {
             token["expires_at"] = json!(expires_at.to_string());
         }
         let body = json!({"api_client_authorization": token});
-        self.send(Call::post("api_client_authorizations", body))
-            .await
+        self.send(Call::post(TOKENS, body)).await
     }
 
-    /// Lists the tokens of the user, without their secrets.
+    /// Lists the tokens that this client may see, newest first and without their secrets. `skip`
+    /// are those to leave out, the newest ones. The page may be shorter than the rest of the list;
+    /// an empty page is the end. A real Arvados ignores filters here, so pages are counted by
+    /// records: a token that is made meanwhile shows another one twice, and a token that is revoked
+    /// meanwhile hides one.
+    pub async fn newest_tokens(&self, skip: u64, limit: u64) -> Result<Vec<Authorization>, Error> {
+        let query = Query::new()
+            .select(&["uuid", "owner_uuid", "scopes", "created_at", "expires_at"])
+            .order("created_at desc")
+            .order("uuid desc")
+            .offset(skip)
+            .limit(limit);
+        Ok(self.page(TOKENS, &query).await?.items)
+    }
+
+    /// Lists all tokens that this client may see, without their secrets.
     pub async fn tokens(&self) -> Result<Vec<Authorization>, Error> {
-        let query =
-            Query::new().select(&["uuid", "owner_uuid", "scopes", "created_at", "expires_at"]);
-        self.all(
-            "api_client_authorizations",
-            query,
-            |token: &Authorization| token.uuid.as_str(),
-        )
-        .await
+        let mut tokens: BTreeMap<TokenUuid, Authorization> = BTreeMap::new();
+        let mut skip = 0;
+        loop {
+            let page = self.newest_tokens(skip, PAGE_SIZE).await?;
+            if page.is_empty() {
+                return Ok(tokens.into_values().collect());
+            }
+            skip += page.len() as u64;
+            let before = tokens.len();
+            tokens.extend(page.into_iter().map(|token| (token.uuid.clone(), token)));
+            if tokens.len() == before {
+                return Err(self.incomplete(TOKENS, ListFault::PageRepeated));
+            }
+        }
+    }
+
+    /// Reads a token. None: there is none with this uuid that this client may see. The secret is in
+    /// it if the server shows it to this client.
+    pub async fn token(&self, uuid: &TokenUuid) -> Result<Option<Authorization>, Error> {
+        let read = self.send(Call::get(format!("{TOKENS}/{uuid}"))).await;
+        match read {
+            Err(error) if error.is_not_found() => Ok(None),
+            other => other.map(Some),
+        }
     }
 
     /// Revokes a token that must exist.
     pub async fn revoke_token(&self, uuid: &TokenUuid) -> Result<(), Error> {
-        let path = format!("api_client_authorizations/{uuid}");
+        let path = format!("{TOKENS}/{uuid}");
         self.send::<Value>(Call::delete(path)).await.map(drop)
     }
 
@@ -86,7 +121,7 @@ impl Client {
     /// Changes the expiry of a token.
     pub async fn renew_token(&self, uuid: &TokenUuid, expires_at: Timestamp) -> Result<(), Error> {
         let body = json!({"api_client_authorization": {"expires_at": expires_at.to_string()}});
-        self.send::<Value>(Call::put(format!("api_client_authorizations/{uuid}"), body))
+        self.send::<Value>(Call::put(format!("{TOKENS}/{uuid}"), body))
             .await
             .map(drop)
     }

@@ -5,4 +5,5 @@ mod container_logs;
 mod https;
 mod keep_client;
 mod keep_files;
+mod listing;
 mod refusals;
