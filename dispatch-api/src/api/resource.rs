@@ -13,7 +13,7 @@ use crate::db::list::{self, PageQuery};
 use crate::db::trash::{self, IN_PROJECTS};
 use crate::error::{ApiError, Result};
 use crate::record::Record;
-use crate::schema::{Attr, Resource};
+use crate::schema::{Attr, Resource, TOKENS};
 use crate::store::transaction::Tx;
 
 /// `GET /arvados/v1/RESOURCE`.
@@ -28,8 +28,7 @@ pub fn list(
             clause.and_not_in_trash(resource);
         }
         // Tokens are listed only to their owner and the system user, not to every administrator.
-        if resource.table == "api_client_authorizations"
-            && call.caller.user_uuid != call.app.config.system_user()
+        if resource.table == TOKENS.table && call.caller.user_uuid != call.app.config.system_user()
         {
             let me = SqlValue::Text(call.caller.user_uuid.clone());
             clause.and("owner_uuid = ?", [me]);
@@ -56,7 +55,11 @@ fn page(
     let params = &call.params;
     let page = PageQuery::parse(resource, |name| params.get(name))?;
     let mut clause = Clause::default();
-    clause.add_filters(resource, &params.get("filters"))?;
+    let filters = match resource.table == TOKENS.table {
+        true => call.app.config.rules.token_filters(params.get("filters")),
+        false => params.get("filters"),
+    };
+    clause.add_filters(resource, &filters)?;
     clause.add_where(resource, &params.get("where"))?;
     let found = call.app.readers.read(|connection| {
         restrict(connection, &mut clause)?;

@@ -1,5 +1,6 @@
 //! `/arvados/v1/api_client_authorizations`.
 
+use rusqlite::Connection;
 use serde_json::{Map, Value, json};
 
 use fail_points::fail_point;
@@ -14,12 +15,13 @@ use crate::error::{ApiError, Result};
 use crate::record::Record;
 use crate::record::patch;
 use crate::schema::{TOKENS, USERS};
+use crate::store::cluster_config::ClusterConfig;
 use crate::store::revocation;
 use crate::store::transaction::Tx;
 
 pub const ROUTES: &[Route] = &[
     Route::new("GET", "api_client_authorizations", |call, _| {
-        resource::list(call, &TOKENS, |token| hide_listed(call, token))
+        resource::list(call, &TOKENS, |token| hide_secret(call, token))
     }),
     Route::new("POST", "api_client_authorizations", |call, _| {
         create_one(call)
@@ -28,7 +30,10 @@ pub const ROUTES: &[Route] = &[
         resource::show(call, &TOKENS, &current(call)?)
     }),
     Route::new("GET", "api_client_authorizations/{}", |call, uuid| {
-        show(call, resource::get(call, &TOKENS, uuid)?)
+        let find = |connection: &_| find(connection, &call.app.config, &call.caller, uuid);
+        let mut token = call.app.readers.read(find)?;
+        hide_secret(call, &mut token);
+        resource::show(call, &TOKENS, &token)
     }),
     Route::new("PUT", "api_client_authorizations/{}", |call, uuid| {
         let attributes = call.params.attributes(&TOKENS)?;
@@ -51,6 +56,22 @@ fn show(call: &Call, mut token: Record) -> Result<Reply> {
     resource::show(call, &TOKENS, &token)
 }
 
+/// A token that the caller may read and change.
+fn find(
+    connection: &Connection,
+    config: &ClusterConfig,
+    caller: &Caller,
+    uuid: &str,
+) -> Result<Record> {
+    let token = permission::require_readable(connection, &TOKENS, caller, uuid)?;
+    let is_root = caller.user_uuid == config.system_user();
+    let is_own = is_root || token.text("owner_uuid") == caller.user_uuid;
+    match is_own || config.rules.tokens_of_others {
+        true => Ok(token),
+        false => Err(ApiError::path_not_found()),
+    }
+}
+
 /// Creates a token; only this reply has its secret.
 fn create_one(call: &Call) -> Result<Reply> {
     let attributes = call.params.attributes(&TOKENS)?;
@@ -67,7 +88,7 @@ fn create_one(call: &Call) -> Result<Reply> {
 fn delete(call: &Call, uuid: &str) -> Result<Record> {
     let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
     let deleted = call.app.write(move |tx| {
-        let old = permission::require_readable(tx.conn, &TOKENS, &caller, &uuid)?;
+        let old = find(tx.conn, tx.config, &caller, &uuid)?;
         if old.some_text("attempt_of").is_some() {
             revocation::set_expiry_override(tx, &old, Some(tx.now.clone()))?;
         }
@@ -79,9 +100,10 @@ fn delete(call: &Call, uuid: &str) -> Result<Record> {
     Ok(deleted)
 }
 
-/// Hides the secret of a listed token. A dispatcher finds its attempt tokens again in a list, so
-/// their secrets are shown to their owner; a token with all scopes could create them anyway.
-fn hide_listed(call: &Call, token: &mut Record) {
+/// Hides the secret of a token that is read. A dispatcher reads its attempt tokens again after a
+/// restart, so their secrets are shown to their owner; a token with all scopes could create them
+/// anyway.
+fn hide_secret(call: &Call, token: &mut Record) {
     let caller = &call.caller;
     let is_own_attempt = attempt_token::is_signed(token.text("api_token"))
         && token.text("owner_uuid") == caller.user_uuid
@@ -222,7 +244,7 @@ fn update(
     if tx.config.rules.tokens_guarded && !caller.has_all_scopes() {
         return Err(ApiError::OutOfScope);
     }
-    let old = permission::require_readable(tx.conn, &TOKENS, caller, uuid)?;
+    let old = find(tx.conn, tx.config, caller, uuid)?;
     let mut new = patch::apply(&TOKENS, &old, attributes, &[])?;
     if new.some_text("api_token").is_none() {
         // As the record was shown.

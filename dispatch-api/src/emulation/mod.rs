@@ -7,6 +7,7 @@ pub mod faults;
 
 use clap::ValueEnum;
 use md5::{Digest, Md5};
+use serde_json::Value;
 
 use crate::blocks::STORAGE_CLASS;
 use crate::error::{ApiError, Result};
@@ -51,6 +52,10 @@ pub struct Rules {
     /// Whether secrets of tokens are shown only once, tokens of containers have fewer rights than
     /// their user, and a token cannot create one that may do more than itself.
     pub tokens_guarded: bool,
+    /// Whether administrators may read and change the tokens of others by uuid, and lists of tokens
+    /// have filters. Otherwise only the system user may, and only some filters count
+    /// ([`Rules::token_filters`]).
+    pub tokens_of_others: bool,
     /// Whether a log entry needs permission for its object, and a container is reused only by
     /// those who may read its inputs.
     pub references_guarded: bool,
@@ -84,6 +89,7 @@ pub static DISPATCH_API: Rules = Rules {
     storage_classes_checked: true,
     blocks_guarded: true,
     tokens_guarded: true,
+    tokens_of_others: true,
     references_guarded: true,
     websocket_needs_token: true,
     event_attributes: &[
@@ -112,6 +118,7 @@ pub static ARVADOS_3: Rules = Rules {
     storage_classes_checked: false,
     blocks_guarded: false,
     tokens_guarded: false,
+    tokens_of_others: false,
     references_guarded: false,
     websocket_needs_token: false,
     event_attributes: &[
@@ -145,6 +152,21 @@ impl Rules {
         Err(ApiError::invalid("Name cannot contain a '/' character"))
     }
 
+    /// Those of the filters on a list of tokens that count. Arvados ignores all but the equality of
+    /// a uuid, a secret or scopes, also `uuid >`, by which a client asks for the next page.
+    pub fn token_filters(&self, filters: Value) -> Value {
+        let counts = |filter: &Value| {
+            let attribute = filter[0].as_str().unwrap_or_default();
+            filter[1] == "=" && matches!(attribute, "uuid" | "api_token" | "scopes")
+        };
+        match filters {
+            Value::Array(list) if !self.tokens_of_others => {
+                list.into_iter().filter(counts).collect()
+            }
+            filters => filters,
+        }
+    }
+
     /// The uuid of the only Keep service. Arvados makes it one character too long in its default
     /// configuration.
     pub fn keep_service_uuid(&self, cluster_id: &str) -> String {
@@ -172,7 +194,22 @@ impl Rules {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn a_list_of_tokens_has_few_filters_there() {
+        let filters = json!([
+            ["uuid", ">", "x"],
+            ["uuid", "=", "y"],
+            ["owner_uuid", "=", "z"],
+            7
+        ]);
+        let counted = ARVADOS_3.token_filters(filters.clone());
+        assert_eq!(counted, json!([["uuid", "=", "y"]]));
+        assert_eq!(DISPATCH_API.token_filters(filters.clone()), filters);
+    }
 
     #[test]
     fn a_block_is_refused_where_no_wanted_class_is_there() {
