@@ -1,6 +1,7 @@
 //! HTCondor as a [`Scheduler`]: each method of the trait, by the methods of [`Condor`].
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -128,6 +129,10 @@ impl Scheduler for Condor {
 
     async fn job_exit(&self, container: &ContainerUuid, attempt: &TokenUuid) -> JobExit {
         self.query_exit(container, attempt).await
+    }
+
+    fn state_dir(&self) -> Option<&Path> {
+        Some(self.state_dir.path())
     }
 
     async fn cleanup(&self, container: &ContainerUuid) -> Result<(), StillInUse> {

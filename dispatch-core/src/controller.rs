@@ -8,6 +8,7 @@
 
 mod running_tasks;
 pub mod snapshots;
+mod token_reads;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -38,6 +39,7 @@ use crate::scheduler::{Scheduler, SchedulerError};
 
 use running_tasks::RunningTasks;
 use snapshots::{ApiReply, ListingReply, RefusalLog, SchedulerSnapshot};
+use token_reads::TokenReads;
 
 /// Time limit for unlocking unsubmitted containers at shutdown.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -67,6 +69,8 @@ pub struct Controller<A, S> {
     started: Instant,
     /// Schedule of the scans for orphaned attempt tokens.
     token_scans: TokenScans,
+    /// The reads of tokens under way.
+    token_reads: TokenReads,
     /// Whether a job may have ended since the last job listing started.
     job_exit_signaled: Arc<AtomicBool>,
     /// Start time of the last poll.
@@ -121,6 +125,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
             refusal_log: RefusalLog::default(),
             owner_names: Arc::default(),
             token_scans: TokenScans::new(settings.poll_interval),
+            token_reads: None,
             poll_schedule: PollSchedule::new(settings.poll_interval, settings.min_poll_interval),
             runner: TaskRunner {
                 api,
@@ -195,6 +200,12 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
                     next_poll = Instant::now() + self.next_poll_in(woken);
                     next_decision = Instant::now();
                 }
+                Some(read) = ready(&mut self.token_reads) => {
+                    self.token_reads = None;
+                    if read.is_ok_and(|reply| self.on_token_reply(reply)) {
+                        next_poll = next_poll.min(self.earliest_poll());
+                    }
+                }
                 Some(listed) = ready(&mut self.late_listing) => {
                     self.late_listing = None;
                     if let Ok(listed) = listed {
@@ -248,6 +259,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
                 .take()
                 .map(|listing| listing.abort_handle()),
             self.upkeep.take().map(|upkeep| upkeep.abort_handle()),
+            self.token_reads.take().map(|reads| reads.abort_handle()),
         ] {
             handle.iter().for_each(|handle| handle.abort());
         }

@@ -259,6 +259,10 @@ impl Scheduler for Local {
         }
     }
 
+    fn state_dir(&self) -> Option<&Path> {
+        Some(self.shared.state_dir.path())
+    }
+
     async fn cleanup(&self, container: &ContainerUuid) -> Result<(), StillInUse> {
         let dir = self.shared.job_dir(container);
         let deadline = Instant::now() + CLEANUP_TIMEOUT;

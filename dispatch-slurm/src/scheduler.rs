@@ -4,6 +4,7 @@
 //! `submit`, `query` and `control`.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -190,6 +191,10 @@ impl Scheduler for Slurm {
 
     async fn job_exit(&self, container: &ContainerUuid, attempt: &TokenUuid) -> JobExit {
         self.fetch_job_exit(container, attempt).await
+    }
+
+    fn state_dir(&self) -> Option<&Path> {
+        Some(self.state_dir.path())
     }
 
     async fn cleanup(&self, container: &ContainerUuid) -> Result<(), StillInUse> {

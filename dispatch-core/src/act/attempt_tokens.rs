@@ -4,6 +4,7 @@
 //! that mint, renew, disable and revoke them. dispatch-api revokes them by itself, too, when the
 //! container is unlocked or ends (`store/revocation.rs`).
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -61,7 +62,7 @@ pub struct AttemptTokens<A> {
     label: String,
     margin: SignedDuration,
     mode: TokenMode,
-    /// The dispatch token with its UUID, in shared mode. Set by the first [`Self::recover`].
+    /// The dispatch token with its UUID, in shared mode. Set by [`Self::read_dispatch_token`].
     dispatch_token: Arc<OnceLock<AttemptToken>>,
     /// Measures how long the server has been refusing to mint tokens. None: it has not minted any
     /// yet.
@@ -191,31 +192,80 @@ impl<A: Api> AttemptTokens<A> {
         ended
     }
 
-    /// All attempts of this instance whose tokens the server still has. Expired tokens are
-    /// included, since containers that they hold must still be reported. With a shared token: all
-    /// containers it holds.
-    pub async fn recover(&self) -> Result<Vec<(ContainerUuid, AttemptToken)>, Error> {
-        if let TokenMode::Shared(token) = &self.mode {
+    /// Reads the dispatch token, if it is shared: containers are locked with its UUID.
+    pub async fn read_dispatch_token(&self) -> Result<(), Error> {
+        if let (TokenMode::Shared(token), None) = (&self.mode, self.dispatch_token.get()) {
             let own = AttemptToken {
                 uuid: self.api.own_token().await?.uuid,
                 token: token.clone(),
                 expires_at: None,
             };
-            let held = self.api.locked_by(&own.uuid).await?;
-            let _ = self.dispatch_token.set(own.clone());
-            return Ok(held.into_iter().map(|uuid| (uuid, own.clone())).collect());
+            let _ = self.dispatch_token.set(own);
         }
-        let tokens = self.api.tokens().await?.into_iter();
-        let ours = tokens.filter(|token| scopes::is_labelled(&token.scopes, &self.label));
-        Ok(ours
-            .filter_map(|token| {
-                Some((
-                    scopes::attempt_container(&token.scopes)?,
-                    attempt_token(&token)?,
-                ))
-            })
-            .collect())
+        Ok(())
     }
+
+    /// Lists the attempts of this instance by the tokens that the server has, newest first, down to
+    /// those created before `since`. Expired tokens are included: a container that one of them
+    /// holds must still be reported. With a shared token: the containers that it holds.
+    ///
+    /// Nothing follows from the absence of a token: a server lists only what it likes to.
+    pub async fn list(&self, since: Option<Timestamp>) -> Result<TokenList, Error> {
+        let mut list = TokenList::default();
+        if let Some(own) = self.dispatch_token.get() {
+            let held = self.api.locked_by(&own.uuid).await?.into_iter();
+            list.ours = held.map(|uuid| (uuid, own.uuid.clone())).collect();
+            list.is_complete = true;
+            return Ok(list);
+        }
+        let mut seen: BTreeSet<TokenUuid> = BTreeSet::new();
+        let mut skip = 0;
+        loop {
+            let page = self.api.newest_tokens(skip).await?;
+            skip += page.len() as u64;
+            let (before, is_end) = (seen.len(), page.is_empty());
+            let newest = page.iter().filter_map(|token| token.created_at).max();
+            for token in page {
+                let is_ours = scopes::is_labelled(&token.scopes, &self.label);
+                let container = scopes::attempt_container(&token.scopes).filter(|_| is_ours);
+                if seen.insert(token.uuid.clone()) {
+                    list.newest = list.newest.max(token.created_at);
+                    list.ours.extend(container.map(|uuid| (uuid, token.uuid)));
+                }
+            }
+            let is_old = since.is_some_and(|since| newest.is_some_and(|newest| newest < since));
+            list.is_complete = is_end || is_old;
+            // A page without a new token repeats an earlier one, and the next would do the same.
+            if list.is_complete || seen.len() == before {
+                return Ok(list);
+            }
+        }
+    }
+
+    /// Reads the token of an attempt. None: only the server knows it, and does not show it to the
+    /// dispatch token.
+    pub async fn read(&self, token: &TokenUuid) -> Result<Option<AttemptToken>, Error> {
+        match self.dispatch_token.get() {
+            Some(own) => Ok(Some(own.clone()).filter(|own| own.uuid == *token)),
+            None => Ok(self
+                .api
+                .token(token)
+                .await?
+                .as_ref()
+                .and_then(attempt_token)),
+        }
+    }
+}
+
+/// Attempts of this instance, as the server's list of tokens shows them.
+#[derive(Debug, Default)]
+pub struct TokenList {
+    /// Container and token of each attempt.
+    pub ours: Vec<(ContainerUuid, TokenUuid)>,
+    /// Creation time of the newest token, also of another program.
+    pub newest: Option<Timestamp>,
+    /// Whether the server listed every token. False: its pages repeat.
+    pub is_complete: bool,
 }
 
 fn attempt_token(token: &Authorization) -> Option<AttemptToken> {

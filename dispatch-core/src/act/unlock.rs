@@ -113,7 +113,7 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             was_listed,
         } = unlock;
         let Some(token) = token.filter(|t| t.uuid == attempt) else {
-            return TaskResult::new(Outcome::Failed, vec![]);
+            return self.end_without_token(container, &attempt).await;
         };
         let mut failed_node = None;
         let mut job = None;
@@ -175,6 +175,18 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             Err(HolderError::Unreadable(why)) => TaskResult::failed(&container, why),
             Err(HolderError::Api(error)) => TaskResult::api_failed(&container, &error),
         }
+    }
+
+    /// Ends an attempt that only its token can unlock, when no program here has that token: an
+    /// earlier dispatch token of another user made it.
+    async fn end_without_token(&self, container: ContainerUuid, attempt: &TokenUuid) -> TaskResult {
+        let exit = self.scheduler.job_exit(&container, attempt).await;
+        if let Some(why) = defer_reason(&exit, false) {
+            return exit_unknown(&container, &exit, why);
+        }
+        let reason = "its job is gone, and the dispatch token cannot see the token that holds the lock, so the container could not go back to the queue";
+        self.cancel_after_expiry(container, attempt, reason.to_owned())
+            .await
     }
 
     /// Cleans up an attempt that lost its lock. An earlier request took effect although its answer

@@ -69,6 +69,9 @@ const CHANGES_PAGE_SIZE: u64 = 1000;
 /// Maximum number of pages of changes. Beyond it, a full listing is cheaper.
 const MAX_CHANGE_PAGES: usize = 20;
 
+/// Maximum number of tokens in a page. A busy Arvados takes a second for them.
+const TOKENS_PAGE_SIZE: u64 = 500;
+
 /// The attempts of a container request. One number that no program could mean must not keep the
 /// container of another request from its end.
 #[derive(Debug, Serialize, Deserialize)]
@@ -222,15 +225,14 @@ impl Api for Client {
         self.delete_token(token).await
     }
 
-    async fn tokens(&self) -> Result<Vec<Authorization>, Error> {
+    async fn newest_tokens(&self, skip: u64) -> Result<Vec<Authorization>, Error> {
         let client = self.with_retry_budget(POLL_RETRY_BUDGET);
-        client
-            .all(
-                "api_client_authorizations",
-                Query::new(),
-                |t: &Authorization| t.uuid.as_str(),
-            )
-            .await
+        Client::newest_tokens(&client, skip, TOKENS_PAGE_SIZE).await
+    }
+
+    async fn token(&self, token: &TokenUuid) -> Result<Option<Authorization>, Error> {
+        let client = self.with_retry_budget(POLL_RETRY_BUDGET);
+        Client::token(&client, token).await
     }
 
     async fn locked_by(&self, holder: &TokenUuid) -> Result<Vec<ContainerUuid>, Error> {

@@ -132,8 +132,19 @@ pub trait Api: Clone + Send + Sync + 'static {
     /// Revokes a token. A token that does not exist is a success.
     fn revoke(&self, token: &TokenUuid) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// All tokens of the dispatcher's user.
-    fn tokens(&self) -> impl Future<Output = Result<Vec<Authorization>, Error>> + Send;
+    /// A page of the tokens of the dispatcher's user, newest first and without secrets, after the
+    /// `skip` newest. An empty page is the end. A server may also list tokens of others.
+    fn newest_tokens(
+        &self,
+        skip: u64,
+    ) -> impl Future<Output = Result<Vec<Authorization>, Error>> + Send;
+
+    /// A token with its secret. None: the dispatch token cannot see a token with this UUID. That
+    /// does not prove that there is none.
+    fn token(
+        &self,
+        token: &TokenUuid,
+    ) -> impl Future<Output = Result<Option<Authorization>, Error>> + Send;
 
     /// All Locked or Running containers whose lock `holder` has.
     fn locked_by(

@@ -1,22 +1,22 @@
 //! Polls as the control loop starts and applies them: scheduler first, then API server.
 //!
-//! Input: attempt tokens, the job listing and the API snapshot. Output: updates of the reconciler,
+//! Input: what the server can do, the job listing and the API snapshot. Output: updates of the reconciler,
 //! the poll schedule and the health status.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use arvados_client::Error;
 use arvados_client::api::Bulk;
 use arvados_client::retry::RefusalTimer;
-use arvados_client::{ContainerUuid, Error};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use crate::act::TaskRunner;
 use crate::api::Api;
 use crate::api::error_hint::WithHint;
 use crate::api::log_writer::ApiLog;
 use crate::controller::Controller;
-use crate::model::attempt_token::AttemptToken;
 use crate::model::snapshot::ApiSnapshot;
 use crate::model::world::{Job, MonotonicTime};
 use crate::observe::api_snapshot::fetch_snapshot;
@@ -36,25 +36,30 @@ pub(crate) type ListingReply = (MonotonicTime, Result<Vec<Job>, SchedulerError>)
 /// The first half of a poll. Jobs are listed before records are read. So when a job is missing from
 /// the listing, the record already has everything the job wrote.
 pub(crate) struct SchedulerSnapshot {
-    token_scan: Option<Result<TokenScan, Error>>,
-    /// The server's limits for bulk calls, if they were fetched.
-    bulk: Option<Bulk>,
-    /// Whether the user of the dispatch token is an administrator, if that was fetched.
-    admin: Option<bool>,
+    /// What the server can do, if that was due.
+    server: Option<Result<ServerFacts, Error>>,
     /// The job listing, if one was due and finished in time.
     listing: Option<ListingReply>,
     /// The job listing that is still running.
     late_listing: Option<JoinHandle<ListingReply>>,
 }
 
-/// The result of a token scan.
-struct TokenScan {
-    /// The tokens of this dispatcher that the server has.
-    tokens: Vec<(ContainerUuid, AttemptToken)>,
-    /// Duration of the scan.
-    took: Duration,
-    /// Whether it also read what the server can do.
-    server_read: bool,
+/// What the server can do for the dispatch token.
+struct ServerFacts {
+    /// Whether the user of the dispatch token is an administrator.
+    is_admin: bool,
+    /// The server's limits for bulk calls, if they were fetched.
+    bulk: Option<Bulk>,
+}
+
+impl ServerFacts {
+    async fn read<A: Api, S: Scheduler>(runner: &TaskRunner<A, S>) -> Result<Self, Error> {
+        runner.attempts.read_dispatch_token().await?;
+        Ok(Self {
+            is_admin: runner.api.can_read_all().await?,
+            bulk: runner.api.bulk().await.ok(),
+        })
+    }
 }
 
 /// The second half of a poll: the API snapshot, and the scheduler's upkeep beside it.
@@ -88,28 +93,20 @@ impl RefusalLog {
 }
 
 impl<A: Api, S: Scheduler> Controller<A, S> {
-    /// Starts a poll: a token scan if one is due, and a job listing if one is due.
+    /// Starts a poll: reads what the server can do and lists the jobs, each if it is due.
     pub(crate) fn observe(&mut self) -> JoinHandle<SchedulerSnapshot> {
         self.poll_began = Instant::now();
         let list = self.should_list();
-        let scan_due = self.token_scans.is_due(self.poll_began);
         let server_read_due = self.token_scans.is_server_read_due(self.poll_began);
+        if self.token_scans.is_server_known() {
+            self.start_token_reads();
+        }
         let (runner, started) = (self.runner.clone(), self.started);
         tokio::spawn(async move {
-            let (mut token_scan, mut bulk, mut admin) = (None, None, None);
-            if scan_due {
-                let began = Instant::now();
-                let scan = runner.attempts.recover().await.map(|tokens| TokenScan {
-                    tokens,
-                    took: began.elapsed(),
-                    server_read: server_read_due,
-                });
-                if scan.is_ok() && server_read_due {
-                    bulk = runner.api.bulk().await.ok();
-                    admin = runner.api.can_read_all().await.ok();
-                }
-                token_scan = Some(scan);
-            }
+            let server = match server_read_due {
+                true => Some(ServerFacts::read(&runner).await),
+                false => None,
+            };
             let (mut listing, mut late_listing) = (None, None);
             if list {
                 let began = MonotonicTime(started.elapsed());
@@ -126,9 +123,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
                 host.check(suspects).await;
             }
             SchedulerSnapshot {
-                token_scan,
-                bulk,
-                admin,
+                server,
                 listing,
                 late_listing,
             }
@@ -152,57 +147,50 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
     }
 
     /// Applies the first half of a poll and starts the second half, the API snapshot. None before
-    /// the tokens of an earlier run are recovered: their locks must not be taken for another
-    /// dispatcher's.
+    /// the server has told what the dispatch token may do.
     pub(crate) fn on_scheduler_snapshot(
         &mut self,
         snapshot: SchedulerSnapshot,
         changes: &ChangeFeed,
         api_log: &ApiLog,
     ) -> Option<JoinHandle<ApiReply>> {
-        let is_first = !self.token_scans.has_succeeded();
-        match snapshot.token_scan {
-            // Only the first token scan makes this fatal. A dispatcher that has worked must go on
+        let is_first = !self.token_scans.is_server_known();
+        match snapshot.server {
+            // Only the first read makes this fatal. A dispatcher that has worked must go on
             // following its jobs.
-            Some(Ok(_)) if snapshot.admin == Some(false) && is_first => {
+            Some(Ok(facts)) if !facts.is_admin && is_first => {
                 self.no_admin = true;
                 return None;
             }
-            Some(Ok(scan)) => {
-                self.token_scans
-                    .succeeded(Instant::now(), scan.took, scan.server_read);
-                if is_first {
-                    let tokens = scan.tokens.len();
-                    tracing::info!(tokens, "found attempt tokens of an earlier run");
+            Some(Ok(facts)) => {
+                self.token_scans.server_read(Instant::now());
+                if let Some(bulk) = facts.bulk {
+                    self.reconciler.set_lock_batch_size(bulk.starts);
+                    api_log.set_batch_size(bulk.logs);
                 }
-                self.reconciler
-                    .apply_recovered_tokens(self.now(), scan.tokens);
+                if is_first {
+                    self.start_token_reads();
+                }
             }
-            Some(Err(error)) => {
-                self.token_scans.failed(Instant::now());
+            Some(Err(error)) if is_first => {
                 let is_refused = error.is_denied();
                 let error = self.with_hint(&error);
-                match is_first {
-                    true if is_refused => self.refusal_log.log(&error),
-                    true => {
-                        tracing::warn!(%error, event = "token_scan_failed", "could not list the attempt tokens of an earlier run; starting no jobs before this succeeds")
-                    }
+                match is_refused {
+                    true => self.refusal_log.log(&error),
                     false => {
-                        tracing::warn!(%error, event = "token_scan_failed", "could not list orphaned attempt tokens; a later poll tries again")
+                        tracing::warn!(%error, event = "server_unknown", "the API server has not said what the dispatch token may do; starting no jobs before it does")
                     }
                 }
             }
+            // The next call tells of the same trouble.
+            Some(Err(_)) => self.token_scans.server_read(Instant::now()),
             None => {}
-        }
-        if let Some(bulk) = snapshot.bulk {
-            self.reconciler.set_lock_batch_size(bulk.starts);
-            api_log.set_batch_size(bulk.logs);
         }
         self.late_listing = snapshot.late_listing.or(self.late_listing.take());
         if let Some(listed) = snapshot.listing {
             self.on_listing(listed);
         }
-        if !self.token_scans.has_succeeded() {
+        if !self.token_scans.is_server_known() {
             return None;
         }
         let request = self.reconciler.next_request(self.now(), changes.drain());
@@ -313,12 +301,12 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
 
     /// Records a failed API call in the health status and the poll schedule. Returns the error with
     /// a hint for administrators.
-    fn with_hint<'a>(&mut self, error: &'a Error) -> WithHint<'a> {
+    pub(crate) fn with_hint<'a>(&mut self, error: &'a Error) -> WithHint<'a> {
         let is_over = self
             .refused
             .record_failure(error, Instant::now().into_std());
-        // A refusal before the first successful token scan counts as persistent at once.
-        let is_persistent = is_over || !self.token_scans.has_succeeded();
+        // A refusal before the server was known counts as persistent at once.
+        let is_persistent = is_over || !self.token_scans.is_server_known();
         let with_hint = WithHint {
             error,
             is_persistent,

@@ -34,7 +34,7 @@ pub enum LockHolder {
     Nobody,
     /// An attempt token that this dispatcher minted, now or before a restart.
     Ours(TokenUuid),
-    /// Another dispatcher. This dispatcher must not act on its containers.
+    /// A token that is not known as one of this dispatcher. It must not act on the container.
     Other,
 }
 
@@ -196,6 +196,9 @@ pub struct World {
     /// Containers with an orphaned token of an earlier attempt, and the time it became known. The
     /// server may still accept that token.
     pub orphan_since: BTreeMap<ContainerUuid, MonotonicTime>,
+    /// Whether all tokens of earlier runs of this dispatcher were listed and read once. Before that,
+    /// a token of an earlier attempt at a container may be valid and unknown.
+    pub tokens_known: bool,
     /// Containers that must not be locked again before this time, after a failure.
     pub retry_at: BTreeMap<ContainerUuid, MonotonicTime>,
     /// Containers with an action under way. The plan gives them no other action.

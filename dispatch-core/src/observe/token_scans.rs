@@ -1,14 +1,17 @@
 //! Schedules the scans for attempt tokens, and the reads of what the server can do. Pure: callers
 //! pass the time.
 //!
-//! Input: poll interval, time and duration of each scan. Output: whether one is due.
+//! Input: poll interval, time and duration of each scan. Output: whether one is due, and how far
+//! back it reads.
 //!
 //! A scan finds orphaned tokens. A mint request whose answer was lost makes one, or a person does.
 //! The server accepts them. So a later attempt at the same container is not safe from them before a
-//! scan has shown them.
+//! scan has shown them. The first scan reads the whole list, later ones only the newest tokens: a
+//! server may have many thousands, most of them of other programs.
 
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
 /// Number of polls from one scan to the next, if the list of tokens is short.
@@ -18,14 +21,22 @@ const MIN_INTERVAL_IN_SCANS: u32 = 100;
 /// Maximum interval between two scans, and the interval between reads of what the server can do.
 const MAX_INTERVAL: Duration = Duration::from_secs(600);
 
+/// Interval between two scans of the whole list, which find what the others missed: a token that is
+/// revoked during a scan hides another one.
+const FULL_INTERVAL: Duration = Duration::from_secs(6 * 3600);
+/// Time by which a scan overlaps the one before. A token may be committed after a newer one.
+const OVERLAP: SignedDuration = SignedDuration::from_mins(10);
+
 /// Schedule of the token scans of one process.
 #[derive(Debug)]
 pub struct TokenScans {
     poll_interval: Duration,
-    /// Whether a scan has succeeded.
-    has_succeeded: bool,
     /// End of the last scan, successful or not.
     last: Option<Instant>,
+    /// End of the last scan of the whole list.
+    last_full: Option<Instant>,
+    /// Creation time of the newest token in the last complete scan, by the server's clock.
+    newest: Option<Timestamp>,
     /// Duration of the last successful scan.
     took: Duration,
     /// Time of the last read of what the server can do.
@@ -37,51 +48,78 @@ impl TokenScans {
     pub fn new(poll_interval: Duration) -> Self {
         Self {
             poll_interval,
-            has_succeeded: false,
             last: None,
+            last_full: None,
+            newest: None,
             took: Duration::ZERO,
             last_server_read: None,
         }
     }
 
-    /// Whether a scan has succeeded.
-    pub fn has_succeeded(&self) -> bool {
-        self.has_succeeded
+    /// Whether a scan has ended, successful or not.
+    pub fn has_begun(&self) -> bool {
+        self.last.is_some()
     }
 
-    /// Whether a poll that starts now scans. Each poll does before the first success. After that, a
-    /// failed scan is repeated no sooner than another: a job listing waits for the scan, also while
-    /// the server is away.
+    /// Whether the whole list was read once.
+    pub fn has_succeeded(&self) -> bool {
+        self.last_full.is_some()
+    }
+
+    /// Whether a scan is due.
     pub fn is_due(&self, now: Instant) -> bool {
         let interval = (self.poll_interval * POLLS_PER_SCAN)
             .max(self.took.saturating_mul(MIN_INTERVAL_IN_SCANS))
             .min(MAX_INTERVAL);
-        let is_over = self
-            .last
-            .is_none_or(|at| now.duration_since(at) >= interval);
-        !self.has_succeeded || is_over
+        self.last
+            .is_none_or(|at| now.duration_since(at) >= interval)
     }
 
-    /// Whether a scan that starts now also reads what the server can do: its limits for bulk calls,
-    /// and whether the user of the dispatch token is an administrator.
+    /// Creation time of the oldest tokens that a scan which starts now reads. None: all tokens.
+    pub fn since(&self, now: Instant) -> Option<Timestamp> {
+        let is_recent = |at: Instant| now.duration_since(at) < FULL_INTERVAL;
+        self.last_full.filter(|at| is_recent(*at))?;
+        self.newest?.checked_sub(OVERLAP).ok()
+    }
+
+    /// Records a complete scan and its duration. `since` is what it read, and `newest` the creation
+    /// time of the newest token that it found.
+    pub fn succeeded(
+        &mut self,
+        now: Instant,
+        took: Duration,
+        since: Option<Timestamp>,
+        newest: Option<Timestamp>,
+    ) {
+        self.last = Some(now);
+        self.took = took;
+        self.newest = self.newest.max(newest);
+        if since.is_none() {
+            self.last_full = Some(now);
+        }
+    }
+
+    /// Records a scan that failed or was incomplete.
+    pub fn failed(&mut self, now: Instant) {
+        self.last = Some(now);
+    }
+
+    /// Whether the server has told once what it can do.
+    pub fn is_server_known(&self) -> bool {
+        self.last_server_read.is_some()
+    }
+
+    /// Whether a poll that starts now reads what the server can do: its limits for bulk calls, and
+    /// whether the user of the dispatch token is an administrator. Each poll does before the first
+    /// success.
     pub fn is_server_read_due(&self, now: Instant) -> bool {
         let last = self.last_server_read;
         last.is_none_or(|at| now.duration_since(at) >= MAX_INTERVAL)
     }
 
-    /// Records a successful scan, its duration, and whether it also read what the server can do.
-    pub fn succeeded(&mut self, now: Instant, took: Duration, server_read: bool) {
-        self.has_succeeded = true;
-        self.last = Some(now);
-        self.took = took;
-        if server_read {
-            self.last_server_read = Some(now);
-        }
-    }
-
-    /// Records a failed scan.
-    pub fn failed(&mut self, now: Instant) {
-        self.last = Some(now);
+    /// Records that the server told what it can do, or that it did once and a later read failed.
+    pub fn server_read(&mut self, now: Instant) {
+        self.last_server_read = Some(now);
     }
 }
 
@@ -100,9 +138,8 @@ mod tests {
         ] {
             let mut scans = TokenScans::new(Duration::from_secs(poll));
             let now = Instant::now();
-            assert!(scans.is_due(now) && !scans.has_succeeded());
-            scans.succeeded(now, Duration::from_secs_f64(took), false);
-            assert!(scans.has_succeeded());
+            assert!(scans.is_due(now));
+            scans.succeeded(now, Duration::from_secs_f64(took), None, None);
             let due_after = |seconds| scans.is_due(now + Duration::from_secs_f64(seconds));
             assert!(due_after(interval), "{poll} {took}");
             assert!(!due_after(interval - 0.001), "{poll} {took}");
@@ -110,17 +147,35 @@ mod tests {
     }
 
     #[test]
-    fn polls_go_on_without_scans_that_fail() {
+    fn a_scan_that_failed_is_repeated_no_sooner_than_another() {
         let mut scans = TokenScans::new(Duration::from_secs(10));
         let now = Instant::now();
         let at = |seconds| now + Duration::from_secs(seconds);
         scans.failed(now);
-        assert!(scans.is_due(now) && !scans.has_succeeded());
-        scans.succeeded(at(10), Duration::ZERO, true);
-        scans.failed(at(40));
-        assert!(scans.has_succeeded());
-        assert!(!scans.is_due(at(69)));
-        assert!(scans.is_due(at(70)));
+        assert!(!scans.is_due(at(29)) && scans.is_due(at(30)));
+    }
+
+    #[test]
+    fn only_a_complete_scan_lets_the_next_ones_read_the_newest_tokens() {
+        let mut scans = TokenScans::new(Duration::from_secs(10));
+        let now = Instant::now();
+        let after = |hours: u64| now + Duration::from_secs(hours * 3600);
+        let time = |text: &str| Some(text.parse::<Timestamp>().unwrap());
+        assert_eq!(scans.since(now), None);
+        scans.failed(now);
+        assert_eq!(scans.since(now), None);
+        scans.succeeded(now, Duration::ZERO, None, time("2026-11-28T12:00:00Z"));
+        assert_eq!(scans.since(now), time("2026-11-28T11:50:00Z"));
+        // A token that was revoked does not turn the time back.
+        let since = scans.since(now);
+        scans.succeeded(
+            after(5),
+            Duration::ZERO,
+            since,
+            time("2026-11-28T11:55:00Z"),
+        );
+        assert_eq!(scans.since(after(5)), since);
+        assert_eq!(scans.since(after(6)), None);
     }
 
     #[test]
@@ -128,10 +183,9 @@ mod tests {
         let mut scans = TokenScans::new(Duration::from_secs(10));
         let now = Instant::now();
         let at = |seconds| now + Duration::from_secs(seconds);
-        assert!(scans.is_server_read_due(now));
-        scans.succeeded(now, Duration::ZERO, true);
-        scans.succeeded(at(30), Duration::ZERO, false);
-        assert!(!scans.is_server_read_due(at(599)));
+        assert!(scans.is_server_read_due(now) && !scans.is_server_known());
+        scans.server_read(now);
+        assert!(!scans.is_server_read_due(at(599)) && scans.is_server_known());
         assert!(scans.is_server_read_due(at(600)));
     }
 }

@@ -15,7 +15,8 @@
 //! | Running | ours | any | present | wait | stop the job |
 //! | Running | ours | any | absent | cancel the record, with the scheduler's verdict | the same |
 //! | Running | ours | its results are on its node | absent | wait for their delivery; cancel when the time for it is over | cancel |
-//! | Locked, Running | other | any | present | stop the job: its attempt lost the lock | the same |
+//! | Locked, Running | other | any | present, of another attempt than the holder | stop the job: its attempt lost the lock | the same |
+//! | Locked, Running | other | any | present, of an unknown attempt | wait: it may be the holder | the same |
 //! | Locked, Running | other | lock requested, answer lost | absent, unknown | end the attempt after two minutes | the same |
 //! | Locked, Running | other | any other | absent, unknown | end the attempt | the same |
 //! | final, deleted | – | any | present | stop the job | the same |
@@ -33,7 +34,12 @@
 //!
 //! A second job of a container is stopped wherever the first is kept. A container with an action
 //! under way gets no other action. So a container with an orphaned token is locked only after the
-//! server has confirmed that it rejects that token.
+//! server has confirmed that it rejects that token. A container that was locked before is locked
+//! only after the tokens of earlier runs were listed and read once.
+//!
+//! A job whose attempt is the holder of the lock makes that attempt this dispatcher's, also if its
+//! token is not known (`reconcile/apply_snapshot.rs`). So no job is stopped because a list of tokens
+//! lacks one: a server may list only a part of them, or none to another user.
 
 use std::time::Duration;
 
@@ -162,7 +168,8 @@ pub fn plan<'a>(world: &'a World, policy: &'a Policy) -> impl Iterator<Item = Ac
         let mut actions = Vec::new();
         let view = ContainerView::of(world, uuid);
         if !view.in_flight && !world.containers.contains_key(uuid) {
-            plan_not_ours(view, Reason::ContainerDeleted, None, &mut actions);
+            stop_jobs(view, Reason::ContainerDeleted, &mut actions);
+            end_attempt(view, None, &mut actions);
         }
         actions
     });
@@ -186,15 +193,17 @@ fn plan_container(
     match (&known.state, &known.holder) {
         (ContainerState::Unknown(_), _) => {}
         (ContainerState::Complete | ContainerState::Cancelled, _) => {
-            plan_not_ours(view, Reason::ContainerFinal, Some(&known.state), actions)
+            stop_jobs(view, Reason::ContainerFinal, actions);
+            end_attempt(view, Some(&known.state), actions)
         }
         // The token must stay valid. If the lost request takes effect after all, only that token
         // can use the lock or release it.
         (_, LockHolder::Other | LockHolder::Nobody) if may_still_be_locked(now, known, view) => {
-            stop_jobs(view, Reason::LockLost, actions)
+            stop_jobs_without_lock(known, view, actions)
         }
         (ContainerState::Queued, _) | (_, LockHolder::Other | LockHolder::Nobody) => {
-            plan_not_ours(view, Reason::LockLost, None, actions)
+            stop_jobs_without_lock(known, view, actions);
+            end_attempt(view, None, actions)
         }
         (_, LockHolder::Ours(attempt)) => plan_held(now, policy, known, view, attempt, actions),
     }
@@ -282,17 +291,10 @@ fn may_still_be_locked(
     })
 }
 
-/// Stops the jobs of a container that this dispatcher does not hold, then ends its attempt. `ended`
+/// Ends the attempt at a container that this dispatcher does not hold, after its last job. `ended`
 /// is the final state of the container, if it has one.
-fn plan_not_ours(
-    view: ContainerView<'_>,
-    reason: Reason,
-    ended: Option<&ContainerState>,
-    actions: &mut Vec<Action>,
-) {
-    let before = actions.len();
-    stop_jobs(view, reason, actions);
-    if actions.len() == before
+fn end_attempt(view: ContainerView<'_>, ended: Option<&ContainerState>, actions: &mut Vec<Action>) {
+    if view.live().next().is_none()
         && let Some(attempt) = view.attempt
         // A submission is under way. Its job must still be found and stopped.
         && attempt.phase != Phase::Submitting
@@ -307,6 +309,22 @@ fn plan_not_ours(
                 .cloned(),
         });
     }
+}
+
+/// Stops the jobs whose attempts certainly do not hold the lock. A job that does not show its
+/// attempt may be the holder's, unless nobody holds the lock.
+fn stop_jobs_without_lock(
+    known: &ObservedContainer,
+    view: ContainerView<'_>,
+    actions: &mut Vec<Action>,
+) {
+    let is_free = known.state == ContainerState::Queued;
+    let lost = view.live().filter(|job| is_free || job.attempt.is_some());
+    actions.extend(lost.map(|job| Action::StopJob {
+        container: view.uuid.clone(),
+        job: job.id.clone(),
+        reason: Reason::LockLost,
+    }));
 }
 
 fn stop_jobs(view: ContainerView<'_>, reason: Reason, actions: &mut Vec<Action>) {

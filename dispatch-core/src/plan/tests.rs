@@ -44,6 +44,14 @@ fn job(n: usize, attempt: usize) -> Job {
     }
 }
 
+fn job_of_unknown_attempt(n: usize) -> Job {
+    Job {
+        id: JobId(format!("{n}.x")),
+        attempt: None,
+        ..job(n, 0)
+    }
+}
+
 /// One container, two empty listings that began at 8 and 9 seconds, now 10.
 fn world(state: ContainerState, holder: LockHolder, priority: i64) -> World {
     let mut world = World {

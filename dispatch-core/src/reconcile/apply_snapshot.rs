@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use arvados_client::ContainerUuid;
 use arvados_client::records::ContainerState;
+use arvados_client::{ContainerUuid, TokenUuid};
 
 use crate::model::attempt_token::AttemptToken;
 use crate::model::container_record::ContainerSnapshot;
@@ -196,6 +196,9 @@ impl Reconciler {
                 .retain(|uuid, _| known.contains_key(uuid) || followed.contains(uuid));
         }
         self.record_healthy_nodes(now);
+        for container in &deleted {
+            self.tokens.take_left_over(container);
+        }
         self.world.deleted = deleted;
         self.world
             .deleted
@@ -248,15 +251,36 @@ impl Reconciler {
             || listing.is_some_and(|listing| listing.has(container))
     }
 
-    /// If an orphaned token holds the lock of its container, makes it the container's attempt
-    /// again.
+    /// Makes the holder of the lock the container's attempt again, if it is one of this dispatcher:
+    /// an orphaned token, or the attempt that a job or a job directory of this dispatcher names. The
+    /// token of the latter need not be known.
     fn adopt_lock_holder(&mut self, now: MonotonicTime, record: &ContainerSnapshot) {
+        let container = &record.uuid;
+        let left_over = self.tokens.take_left_over(container);
         let Some(holder) = &record.locked_by else {
             return;
         };
-        match self.tokens.orphan(&record.uuid, holder).cloned() {
-            Some(token) => self.adopt_token(&record.uuid, token, now),
-            None => self.tokens.record_late_lock(&record.uuid, holder),
+        let attempt = self.world.attempts.get(container);
+        let is_attempt = attempt.is_some_and(|attempt| attempt.token == *holder);
+        let is_of_job = {
+            let listings = [&self.world.listing, &self.world.previous];
+            let mut jobs = listings
+                .into_iter()
+                .flatten()
+                .flat_map(|one| one.of(container));
+            jobs.any(|job| job.attempt.as_ref() == Some(holder))
+        };
+        match self.tokens.orphan(container, holder).cloned() {
+            Some(token) => self.adopt_token(container, token, now),
+            None if self.tokens.is_disabled(container, holder) => {
+                self.tokens.record_late_lock(container, holder);
+            }
+            None if (is_of_job || left_over.as_ref() == Some(holder)) && !is_attempt => {
+                let known = self.tokens.remove(container);
+                self.adopt_attempt(container, holder.clone(), known, now);
+                self.read_later(container.clone(), holder.clone());
+            }
+            None => {}
         }
     }
 
@@ -268,12 +292,25 @@ impl Reconciler {
         now: MonotonicTime,
     ) {
         self.remove_orphan(container, &token.uuid);
+        let attempt = token.uuid.clone();
+        let other = self.tokens.insert(container.clone(), token);
+        self.adopt_attempt(container, attempt, other, now);
+    }
+
+    /// Makes `attempt` that of the container. `other` is the token of its attempt until now.
+    fn adopt_attempt(
+        &mut self,
+        container: &ContainerUuid,
+        attempt: TokenUuid,
+        other: Option<AttemptToken>,
+        now: MonotonicTime,
+    ) {
         let attempt = Attempt {
-            token: token.uuid.clone(),
+            token: attempt,
             phase: Phase::Adopted(now),
         };
         self.world.attempts.insert(container.clone(), attempt);
-        if let Some(other) = self.tokens.insert(container.clone(), token) {
+        if let Some(other) = other {
             self.add_orphan(container.clone(), other, now);
         }
     }

@@ -119,23 +119,6 @@ impl Reconciler {
         excluded.map(str::to_owned).collect()
     }
 
-    /// Adds tokens of this dispatcher found on the server. The next poll shows which of them hold
-    /// locks.
-    pub fn apply_recovered_tokens(
-        &mut self,
-        now: MonotonicTime,
-        recovered: Vec<(ContainerUuid, AttemptToken)>,
-    ) {
-        for (container, token) in recovered {
-            let is_known = self.tokens.matching(&container, &token.uuid).is_some()
-                || self.tokens.is_disabled(&container, &token.uuid);
-            // A token that is being minted now is not an orphan.
-            if !is_known && !self.world.in_flight.contains(&container) {
-                self.add_orphan(container, token, now);
-            }
-        }
-    }
-
     /// Applies a complete listing whose query was sent at `began`.
     pub fn apply_listing(&mut self, began: MonotonicTime, jobs: Vec<Job>) {
         self.limits.command_rate.charge(began);

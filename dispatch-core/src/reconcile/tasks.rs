@@ -120,7 +120,7 @@ impl Reconciler {
 impl TaskBuilder<'_> {
     /// Adds the task of an action, if the budget and the rate limit allow it now.
     fn add(&mut self, action: Action) {
-        if self.claimed.contains(action.container()) {
+        if self.claimed.contains(action.container()) || self.waits_for_token(&action) {
             return;
         }
         match action {
@@ -198,6 +198,16 @@ impl TaskBuilder<'_> {
 
     fn observed(&self, container: &ContainerUuid) -> Option<&ObservedContainer> {
         self.world.containers.get(container)
+    }
+
+    /// Whether the action needs a token that is about to be read.
+    fn waits_for_token(&self, action: &Action) -> bool {
+        match action {
+            Action::Unlock { attempt, .. } | Action::Cancel { attempt, .. } => {
+                self.tokens.is_unread(attempt)
+            }
+            _ => false,
+        }
     }
 
     fn is_full(&self) -> bool {

@@ -1,7 +1,9 @@
 //! The attempt tokens that the dispatcher knows, and the tasks that renew and revoke them.
 //!
 //! A token is in one of three places: with its attempt, among the orphans, or among the disabled
-//! ones.
+//! ones. After a restart, attempts are known before their tokens: by the job that names the holder
+//! of the lock, or by the server's list of tokens, which has no secrets. Each such token is read by
+//! its UUID.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,6 +29,14 @@ pub(crate) struct TokenStore {
     /// Disabled orphaned tokens and the time of disabling. They do not block new attempts. A lock
     /// requested earlier with one may still be granted. Then the token is enabled again.
     disabled: BTreeMap<ContainerUuid, Vec<(AttemptToken, MonotonicTime)>>,
+    /// Attempts of earlier runs that have a job directory, until their records are read.
+    left_over: BTreeMap<ContainerUuid, TokenUuid>,
+    /// Whether the server's list of tokens was read once.
+    is_listed: bool,
+    /// Tokens of an earlier run to read by UUID.
+    unread: BTreeMap<TokenUuid, ContainerUuid>,
+    /// Attempts whose tokens the dispatch token cannot see.
+    unreadable: BTreeMap<ContainerUuid, TokenUuid>,
     /// Disabled tokens that were granted the lock all the same. They are enabled again to unlock.
     locked_late: BTreeSet<TokenUuid>,
 }
@@ -60,14 +70,34 @@ impl TokenStore {
         self.attempts.remove(container)
     }
 
-    /// Whether the container has an orphaned or disabled token.
-    pub(crate) fn has_leftovers(&self, container: &ContainerUuid) -> bool {
-        self.orphans.contains_key(container) || self.disabled.contains_key(container)
+    /// Whether the secret of this token of the container is known.
+    fn has(&self, container: &ContainerUuid, token: &TokenUuid) -> bool {
+        self.matching(container, token).is_some()
+            || self.orphan(container, token).is_some()
+            || self.is_disabled(container, token)
     }
 
-    /// The containers with an orphaned or disabled token.
+    /// Whether the token of this attempt is not known yet, but may be soon.
+    pub(crate) fn is_unread(&self, attempt: &TokenUuid) -> bool {
+        self.unread.contains_key(attempt)
+    }
+
+    /// Whether the container has an orphaned or disabled token, or a directory of an earlier run.
+    pub(crate) fn has_leftovers(&self, container: &ContainerUuid) -> bool {
+        self.orphans.contains_key(container)
+            || self.disabled.contains_key(container)
+            || self.left_over.contains_key(container)
+    }
+
+    /// The containers for which [`Self::has_leftovers`] holds.
     pub(crate) fn containers_with_leftovers(&self) -> impl Iterator<Item = &ContainerUuid> {
-        self.orphans.keys().chain(self.disabled.keys())
+        let tokens = self.orphans.keys().chain(self.disabled.keys());
+        tokens.chain(self.left_over.keys())
+    }
+
+    /// Takes the attempt whose directory the container has from an earlier run.
+    pub(crate) fn take_left_over(&mut self, container: &ContainerUuid) -> Option<TokenUuid> {
+        self.left_over.remove(container)
     }
 
     /// The orphaned token of the container with this UUID.
@@ -180,6 +210,95 @@ impl TokenStore {
 }
 
 impl Reconciler {
+    /// Adds attempts of an earlier run that the server's list of tokens shows. `is_complete`: the
+    /// list has all of them.
+    pub fn apply_token_list(&mut self, ours: Vec<(ContainerUuid, TokenUuid)>, is_complete: bool) {
+        for (container, token) in ours {
+            self.read_later(container, token);
+        }
+        self.tokens.is_listed |= is_complete;
+        self.check_tokens_known();
+    }
+
+    /// Adds attempts of earlier runs that have a job directory. The next poll reads the records of
+    /// their containers.
+    pub fn apply_left_over(&mut self, attempts: Vec<(ContainerUuid, TokenUuid)>) {
+        let known = &self.world.attempts;
+        let left_over = attempts
+            .into_iter()
+            .filter(|(container, _)| !known.contains_key(container));
+        self.tokens.left_over.extend(left_over);
+    }
+
+    /// Notes when each token of earlier runs is known: listed once, and read.
+    fn check_tokens_known(&mut self) {
+        self.world.tokens_known |= self.tokens.is_listed && self.tokens.unread.is_empty();
+    }
+
+    /// Has the token of an attempt read by its UUID, unless it is known.
+    pub(super) fn read_later(&mut self, container: ContainerUuid, token: TokenUuid) {
+        let tokens = &mut self.tokens;
+        let is_unreadable = tokens.unreadable.get(&container) == Some(&token);
+        if !is_unreadable && !tokens.has(&container, &token) {
+            tokens.unread.insert(token, container);
+        }
+    }
+
+    /// At most `max` tokens to read now. A token of a container with a task under way may be the
+    /// one that the task is minting.
+    pub fn tokens_to_read(&mut self, max: usize) -> Vec<(ContainerUuid, TokenUuid)> {
+        let attempts = &self.world.attempts;
+        let is_current = |container: &ContainerUuid, token: &TokenUuid| {
+            attempts
+                .get(container)
+                .is_some_and(|attempt| attempt.token == *token)
+        };
+        self.tokens
+            .unreadable
+            .retain(|container, token| is_current(container, token));
+        let mut unread = std::mem::take(&mut self.tokens.unread);
+        unread.retain(|token, container| !self.tokens.has(container, token));
+        self.tokens.unread = unread;
+        self.check_tokens_known();
+        let is_idle = |(_, container): &(&TokenUuid, &ContainerUuid)| {
+            !self.world.in_flight.contains(*container)
+        };
+        let unread = self.tokens.unread.iter().filter(is_idle).take(max);
+        unread
+            .map(|(token, container)| (container.clone(), token.clone()))
+            .collect()
+    }
+
+    /// Applies a token that was read by its UUID, or that the dispatch token cannot see it. Returns
+    /// whether an attempt goes on without its token.
+    pub fn apply_read_token(
+        &mut self,
+        now: MonotonicTime,
+        container: ContainerUuid,
+        token: TokenUuid,
+        read: Option<AttemptToken>,
+    ) -> bool {
+        if self.world.in_flight.contains(&container) {
+            return false;
+        }
+        self.tokens.unread.remove(&token);
+        self.check_tokens_known();
+        let attempt = self.world.attempts.get(&container);
+        let is_current = attempt.is_some_and(|attempt| attempt.token == token);
+        match read {
+            Some(_) if self.tokens.has(&container, &token) => {}
+            Some(read) if is_current => drop(self.tokens.insert(container, read)),
+            // The next poll shows whether it holds the lock.
+            Some(read) => self.add_orphan(container, read, now),
+            None if is_current => {
+                self.tokens.unreadable.insert(container, token);
+                return true;
+            }
+            None => {}
+        }
+        false
+    }
+
     /// Adds a token that is not known to hold a lock.
     pub(super) fn add_orphan(
         &mut self,

@@ -3,13 +3,13 @@
 //! Input: credentials for crunch-run, and the output log that the job writes. Output: the token
 //! file, and the end of the job's output with its last status line.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use arvados_client::{ContainerUuid, TokenUuid};
+use arvados_client::{ContainerUuid, Token, TokenUuid};
 use crunch_contract::{StatusLine, job_dir, split_output};
 use fail_points::fail_point;
 
@@ -17,6 +17,8 @@ use crate::scheduler::credentials::Credentials;
 
 /// Number of bytes read from the end of the job's output.
 const OUTPUT_TAIL_BYTES: u64 = 2000;
+/// File with the UUID of the attempt's token. It stays when crunch-run removes the token.
+const ATTEMPT_FILE: &str = "attempt";
 /// Timeout of one operation on the directory.
 const FILE_SYSTEM_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -51,6 +53,26 @@ impl AttemptDir {
         }
     }
 
+    /// The containers with a directory in the state directory `home`, and their attempts.
+    pub async fn all(home: &Path) -> Vec<(ContainerUuid, TokenUuid)> {
+        let dir = Self {
+            path: home.to_owned(),
+        };
+        let read = dir.with_timeout(|dir| {
+            let entries = fs::read_dir(&dir.path)?.filter_map(|entry| {
+                let entry = entry.ok()?;
+                let container = ContainerUuid::parse(entry.file_name().to_str()?).ok()?;
+                let attempt = fs::read_to_string(entry.path().join(ATTEMPT_FILE)).ok()?;
+                Some((container, TokenUuid::parse(&attempt).ok()?))
+            });
+            Ok(entries.collect())
+        });
+        read.await.unwrap_or_else(|error| {
+            tracing::warn!(directory = %home.display(), %error, "could not read the directories of earlier jobs");
+            Vec::new()
+        })
+    }
+
     /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
@@ -65,6 +87,21 @@ impl AttemptDir {
     /// find it.
     pub fn token_file_of(&self, attempt: &TokenUuid) -> PathBuf {
         self.path.join(job_dir::token_file_for(attempt.as_str()))
+    }
+
+    /// The token of `attempt`, if its job has not read it yet. crunch-run removes the file then.
+    pub async fn token_of(&self, attempt: TokenUuid) -> Option<Token> {
+        let read = self.with_timeout(move |dir| {
+            let files = [dir.token_file_of(&attempt), dir.token_file()];
+            let tokens = files.iter().filter_map(|file| {
+                let content = fs::read_to_string(file).ok()?;
+                content.lines().next().map(Token::new)
+            });
+            Ok(tokens
+                .into_iter()
+                .find(|token| token.uuid().as_ref() == Some(&attempt)))
+        });
+        read.await.ok().flatten()
     }
 
     /// Path of crunch-run's output log.
@@ -92,6 +129,9 @@ impl AttemptDir {
         // only then.
         let file = self.new_file(name, credentials.file_content().expose().as_bytes())?;
         nix::unistd::close(file)?;
+        if let Some(attempt) = credentials.token.uuid() {
+            nix::unistd::close(self.new_file(ATTEMPT_FILE, attempt.as_str().as_bytes())?)?;
+        }
         fail_point("dispatcher.token-written");
         Ok(())
     }
@@ -186,10 +226,7 @@ impl AttemptDir {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::os::unix::fs::PermissionsExt;
-
-    use arvados_client::Token;
 
     use super::*;
 
@@ -209,6 +246,32 @@ mod tests {
         dir.create(&token("second")).unwrap();
         assert_eq!(fs::read_to_string(dir.token_file()).unwrap(), "second");
         assert_eq!(dir.output_tail(), OutputTail::default());
+    }
+
+    #[tokio::test]
+    async fn a_token_is_read_back_only_as_that_of_its_attempt() {
+        let home = tempfile::tempdir().unwrap();
+        let container = ContainerUuid::generate("zzzzz");
+        let dir = AttemptDir::of(home.path(), &container);
+        let [attempt, other] = [(); 2].map(|()| TokenUuid::generate("zzzzz"));
+        assert!(dir.token_of(attempt.clone()).await.is_none());
+        let credentials = Credentials {
+            token: Token::v2(&attempt, "sesame"),
+            gateway_secret: Some(Token::new("gateway")),
+        };
+        for shared in [false, true] {
+            match shared {
+                true => dir.create(&credentials).unwrap(),
+                false => dir.create_for(&attempt, &credentials).unwrap(),
+            }
+            assert_eq!(
+                AttemptDir::all(home.path()).await,
+                [(container.clone(), attempt.clone())]
+            );
+            let read = dir.token_of(attempt.clone()).await.unwrap();
+            assert_eq!(read.expose(), credentials.token.expose());
+            assert!(dir.token_of(other.clone()).await.is_none());
+        }
     }
 
     #[tokio::test]

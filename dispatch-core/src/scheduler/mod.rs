@@ -24,12 +24,14 @@ pub mod template;
 pub mod test_submission;
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::path::Path;
 
 use arvados_client::{ContainerUuid, TokenUuid};
 
 use crate::model::owner::KnownOwner;
 use crate::model::resources::{Admission, Capacity, ResourceRequest};
 use crate::model::world::{Job, JobId};
+use crate::scheduler::attempt_dir::AttemptDir;
 use crate::scheduler::credentials::Credentials;
 use crate::scheduler::submit_host::SubmitHost;
 
@@ -250,6 +252,23 @@ pub trait Scheduler: Send + Sync + 'static {
         &self,
         container: &ContainerUuid,
     ) -> impl Future<Output = Result<(), StillInUse>> + Send;
+
+    /// The state directory with the job directories, where the dispatcher makes them.
+    fn state_dir(&self) -> Option<&Path> {
+        None
+    }
+
+    /// The attempts that have a job directory. After a restart, they are those of earlier runs.
+    fn attempts_with_directory(
+        &self,
+    ) -> impl Future<Output = Vec<(ContainerUuid, TokenUuid)>> + Send {
+        async {
+            match self.state_dir() {
+                Some(home) => AttemptDir::all(home).await,
+                None => Vec::new(),
+            }
+        }
+    }
 
     /// Reorders pending jobs by the priorities of their containers, where the last listing shows a
     /// wrong order. Called after each poll, never concurrently. The next call retries what failed.

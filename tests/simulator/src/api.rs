@@ -1,6 +1,7 @@
 //! The simulated API server as a dispatcher sees it: calls are refused, delayed, or lose their
 //! answers.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -22,6 +23,9 @@ use crate::call_fate::{CallFate, draw_fate};
 use crate::faults::SeededBug;
 use crate::server::{Caller, api_error, authorization};
 use crate::state::{Record, SharedWorld, SimWorld};
+
+/// Maximum number of tokens in a page.
+const TOKENS_PAGE_SIZE: usize = 50;
 
 /// The server, as one dispatcher or one executor asks it.
 #[derive(Debug, Clone)]
@@ -105,7 +109,7 @@ fn row(uuid: &ContainerUuid, record: &Record) -> ListedRecord {
         priority: record.priority,
         locked_by: record.locked_by.clone(),
         modified_at: Some(record.modified_at),
-        locks: 0,
+        locks: record.lock_count,
         log: None,
         status: None,
         exit_code: None,
@@ -154,9 +158,9 @@ impl Api for SimApi {
         after: Option<&QueueCursor>,
         limit: u64,
     ) -> Result<Vec<ListedRecord>, Error> {
-        let after = after.map(|p| (std::cmp::Reverse(p.priority), p.uuid.clone()));
+        let after = after.map(|p| (Reverse(p.priority), p.uuid.clone()));
         self.call("queue", move |world| {
-            let is_after = |entry: &&(std::cmp::Reverse<i64>, ContainerUuid)| {
+            let is_after = |entry: &&(Reverse<i64>, ContainerUuid)| {
                 after.as_ref().is_none_or(|after| *entry > after)
             };
             let entries = world.queue.iter().filter(is_after);
@@ -284,12 +288,13 @@ impl Api for SimApi {
         if end <= self.now() && self.skips_revocation() {
             return Ok(());
         }
+        let user = self.user;
         self.call("renew", move |world| match world.tokens.get_mut(&token) {
-            Some(known) => {
+            Some(known) if known.user == user => {
                 known.expires_at = end;
                 Ok(())
             }
-            None => Err(api_error(404, "no such token")),
+            _ => Err(api_error(404, "no such token")),
         })
         .await
     }
@@ -299,21 +304,52 @@ impl Api for SimApi {
         if self.skips_revocation() {
             return Ok(());
         }
+        let user = self.user;
         self.call("revoke", move |world| {
-            world.tokens.remove(&token);
-            world.record_event(|| format!("{token} ended"));
+            if world
+                .tokens
+                .get(&token)
+                .is_some_and(|known| known.user == user)
+            {
+                world.tokens.remove(&token);
+                world.record_event(|| format!("{token} ended"));
+            }
             Ok(())
         })
         .await
     }
 
-    async fn tokens(&self) -> Result<Vec<Authorization>, Error> {
+    async fn newest_tokens(&self, skip: u64) -> Result<Vec<Authorization>, Error> {
         let user = self.user;
         self.call("tokens", move |world| {
-            let ours = world.tokens.iter().filter(|(_, token)| token.user == user);
-            Ok(ours
-                .map(|(uuid, token)| authorization(uuid, token))
+            let lists_all = world.faults.lists_all_tokens;
+            let listed = world.tokens.iter();
+            let mut listed: Vec<_> = listed
+                .filter(|(_, token)| lists_all || token.user == user)
+                .collect();
+            listed.sort_by_key(|(uuid, token)| (Reverse(token.created_at), *uuid));
+            let skip = match world.faults.first_page_again {
+                true => 0,
+                false => skip as usize,
+            };
+            let page = listed.into_iter().skip(skip).take(TOKENS_PAGE_SIZE);
+            let without_secret = |token: Authorization| Authorization {
+                api_token: None,
+                ..token
+            };
+            Ok(page
+                .map(|(uuid, token)| without_secret(authorization(uuid, token)))
                 .collect())
+        })
+        .await
+    }
+
+    async fn token(&self, token: &TokenUuid) -> Result<Option<Authorization>, Error> {
+        let (user, token) = (self.user, token.clone());
+        self.call("token", move |world| {
+            let known = world.tokens.get(&token);
+            let visible = known.filter(|known| known.user == user);
+            Ok(visible.map(|known| authorization(&token, known)))
         })
         .await
     }

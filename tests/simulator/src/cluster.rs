@@ -21,7 +21,7 @@ use crate::executor::execute;
 use crate::faults::SeededBug;
 use crate::state::{self, JobPhase, SharedWorld, SimWorld};
 
-const SCHEDULER_NAME: &str = "simulated";
+pub const SCHEDULER_NAME: &str = "simulated";
 const HOST_FAULT: &str = "the simulated disk is full";
 /// Maximum time for which an ended job stays listed.
 const ENDED_JOB_RETENTION: Duration = Duration::from_secs(30);
@@ -119,6 +119,8 @@ impl Cluster {
                     detail: HOST_FAULT.to_owned(),
                 });
             }
+            let directory = (self.label, order.container.clone());
+            world.directories.insert(directory, order.attempt.clone());
             world.tally.commands += 1;
             let faults = world.faults.clone();
             let manner = if world.draw(faults.submit_refused) {
@@ -187,6 +189,7 @@ impl Cluster {
         let over = {
             let mut world = self.world.get();
             world.record_event(|| format!("job {id} is to end: {urgency:?}"));
+            world.check_stop(id);
             let Some(job) = world.jobs.get_mut(&id) else {
                 return Ok(());
             };
@@ -269,10 +272,14 @@ fn listing(world: &mut SimWorld, label: usize) -> Vec<Job> {
     let gone = |job: &state::Job| matches!(job.phase, JobPhase::Ended(until) if until < now);
     world.jobs.retain(|_, job| !gone(job));
     let ours = world.jobs.iter().filter(|(_, job)| job.label == label);
+    let is_confused = world.seeded_bug == Some(SeededBug::Holder);
     let shown = ours.map(|(id, job)| Job {
         id: JobId(id.to_string()),
         container: job.container.clone(),
-        attempt: Some(job.attempt.clone()),
+        attempt: Some(match is_confused {
+            true => TokenUuid::generate("sim00"),
+            false => job.attempt.clone(),
+        }),
         ended: matches!(job.phase, JobPhase::Ended(_)),
         node: None,
     });
@@ -412,7 +419,17 @@ impl Scheduler for Cluster {
         }
     }
 
-    async fn cleanup(&self, _: &ContainerUuid) -> Result<(), StillInUse> {
+    async fn attempts_with_directory(&self) -> Vec<(ContainerUuid, TokenUuid)> {
+        let world = self.world.get();
+        let directories = world.directories.iter();
+        let ours = directories.filter(|((label, _), _)| *label == self.label);
+        ours.map(|((_, container), attempt)| (container.clone(), attempt.clone()))
+            .collect()
+    }
+
+    async fn cleanup(&self, container: &ContainerUuid) -> Result<(), StillInUse> {
+        let directory = (self.label, container.clone());
+        self.world.get().directories.remove(&directory);
         Ok(())
     }
 

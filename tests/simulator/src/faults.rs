@@ -18,6 +18,8 @@ pub enum SeededBug {
     Stop,
     /// A token of an earlier attempt is not revoked before the container is locked again.
     OrphanToken,
+    /// The scheduler shows another attempt for each job than the one that it runs.
+    Holder,
 }
 
 /// Probability of each fault for one call, where no other unit is given.
@@ -68,6 +70,13 @@ pub struct Faults {
     pub refusals: f64,
     /// A bulk call is refused although the server announced it, as after a downgrade.
     pub no_bulk: f64,
+    /// A dispatcher that is killed starts again with the dispatch token of another user. The server
+    /// shows it no token of the former one.
+    pub other_user: f64,
+    /// The server ignores the filters of lists of tokens, and shows those of other users too.
+    pub lists_all_tokens: bool,
+    /// Each page of a list of tokens is the first one again.
+    pub first_page_again: bool,
 }
 
 /// Maximum delay until the server has carried out or dropped a request.
@@ -104,6 +113,9 @@ impl Faults {
             outages: probability(0.2),
             refusals: probability(0.5),
             no_bulk: probability(0.5),
+            other_user: probability(0.5),
+            lists_all_tokens: probability(1.0) > 0.3,
+            first_page_again: probability(1.0) > 0.3,
         }
     }
 }

@@ -121,6 +121,7 @@ fn spawn_dispatcher(
     api_event: &Arc<Notify>,
     job_event: &Arc<Notify>,
 ) -> JoinHandle<()> {
+    world.get().users.insert(label, user);
     let api = SimApi::new(world.clone(), user, api_event.clone());
     let cluster = Cluster::new(world.clone(), label, job_event.clone());
     let settings = Settings {
@@ -224,6 +225,7 @@ fn add_container(shared: &SharedWorld, n: usize, work: Duration) {
         log: None,
         work,
         started: 0,
+        was_held: false,
     };
     world.containers.insert(uuid(n), record);
     world.change(&uuid(n), |_| {});
@@ -264,6 +266,13 @@ async fn inject_faults(shared: &SharedWorld, dispatchers: &mut [Dispatcher], set
         };
         dispatchers[which].kill();
         sleep(time).await;
+        let other_user = shared.get().draw(faults.other_user);
+        if other_user {
+            let mut world = shared.get();
+            dispatchers[which].user = world.rng.usize(0..3);
+            let user = dispatchers[which].user;
+            world.record_event(|| format!("dispatcher {which} has a token of user {user}"));
+        }
         dispatchers[which].restart(shared, settings);
     }
     if shared.get().draw(each(faults.kills)) {
@@ -336,7 +345,7 @@ fn is_settled(shared: &SharedWorld) -> bool {
     let world = shared.get();
     let over = |record: &Record| {
         let on_hold = record.state == ContainerState::Queued && record.priority == 0;
-        record.state.is_final() || on_hold
+        record.state.is_final() || on_hold || world.is_hidden_lock(record)
     };
     let ended = |job: &crate::state::Job| matches!(job.phase, JobPhase::Ended(_));
     world.containers.values().all(over) && world.jobs.values().all(ended)
@@ -360,6 +369,8 @@ fn check_end_state(shared: &SharedWorld, settings: &Settings, dispatchers: usize
                 found.push(format!("{uuid} was Cancelled without an error"));
             }
             ContainerState::Cancelled => {}
+            // Only the former user's token can unlock it.
+            ContainerState::Locked if world.is_hidden_lock(record) => {}
             ref other => found.push(format!(
                 "{uuid} is still {other} with priority {}",
                 record.priority
@@ -371,7 +382,11 @@ fn check_end_state(shared: &SharedWorld, settings: &Settings, dispatchers: usize
             found.push(format!("job {id} of {} has not ended", job.container));
         }
     }
-    for (uuid, token) in &world.tokens {
+    let visible = world
+        .tokens
+        .iter()
+        .filter(|(_, token)| !world.is_hidden(token));
+    for (uuid, token) in visible {
         found.push(format!(
             "token {uuid} of {:?} is still there",
             token.container

@@ -71,6 +71,7 @@ impl SimWorld {
             user,
             scopes: scopes.to_vec(),
             container: scopes::attempt_container(scopes),
+            created_at: self.now(),
             expires_at: end,
             jobs: 0,
             has_locked: false,
@@ -156,7 +157,8 @@ impl SimWorld {
         let record = &self.containers[uuid];
         let holder = record.locked_by.as_ref().and_then(|t| self.tokens.get(t));
         let now = self.now();
-        if record.priority > 0 && holder.is_some_and(|token| token.expires_at > now) {
+        let can_unlock = |token: &TokenRecord| token.expires_at > now && !self.is_hidden(token);
+        if record.priority > 0 && holder.is_some_and(can_unlock) {
             self.violation(format!(
                 "{uuid} was cancelled although it could go back to the queue"
             ));
@@ -195,7 +197,14 @@ impl SimWorld {
         if to == Some(Cancelled) && !by_executor {
             self.check_no_healthy_job(who, uuid, "cancelled");
         }
+        // Only the state may be written then, without a reason.
+        let holder = self.containers[uuid].locked_by.as_ref();
+        let is_hidden = holder.and_then(|token| self.tokens.get(token));
+        let is_hidden = is_hidden.is_some_and(|token| self.is_hidden(token));
         self.change(uuid, |record| {
+            if to == Some(Cancelled) && is_hidden && !holds {
+                record.error = Some("its dispatcher cannot see the token of its attempt".into());
+            }
             if let Some(to) = to {
                 record.state = to;
             }
@@ -220,6 +229,6 @@ pub fn authorization(uuid: &TokenUuid, record: &TokenRecord) -> Authorization {
         api_token: Some(Token::new("simulated")),
         scopes: record.scopes.clone(),
         expires_at: Some(record.expires_at),
-        created_at: None,
+        created_at: Some(record.created_at),
     }
 }

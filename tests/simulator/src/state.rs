@@ -7,13 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arvados_client::records::ContainerState;
-use arvados_client::{ContainerUuid, TokenUuid};
+use arvados_client::{ContainerUuid, TokenUuid, scopes};
 use fastrand::Rng;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use crate::cluster::SCHEDULER_NAME;
 use crate::faults::{Faults, SeededBug};
 
 /// Maximum number of recorded violations; the first one is the important one.
@@ -37,6 +38,8 @@ pub struct Record {
     pub work: Duration,
     /// Number of starts of its command. More than one is a violation.
     pub started: u32,
+    /// Whether its priority was ever 0.
+    pub was_held: bool,
 }
 
 /// A token. The dispatchers' own are in [`SimWorld::users`].
@@ -45,6 +48,7 @@ pub struct TokenRecord {
     pub user: usize,
     pub scopes: Vec<String>,
     pub container: Option<ContainerUuid>,
+    pub created_at: Timestamp,
     pub expires_at: Timestamp,
     pub jobs: u32,
     /// Whether a container was ever locked with it.
@@ -108,8 +112,12 @@ pub struct SimWorld {
     pub queue: BTreeSet<(Reverse<i64>, ContainerUuid)>,
     pub deleted: BTreeSet<ContainerUuid>,
     pub tokens: BTreeMap<TokenUuid, TokenRecord>,
+    /// Index of the user whose dispatch token each dispatcher has, by the dispatcher's label.
+    pub users: BTreeMap<usize, usize>,
     pub made_tokens: u64,
     pub jobs: BTreeMap<u64, Job>,
+    /// Attempts that have a job directory, by the dispatcher's label and the container.
+    pub directories: BTreeMap<(usize, ContainerUuid), TokenUuid>,
     pub made_jobs: u64,
     pub active: usize,
     pub slots: usize,
@@ -154,8 +162,10 @@ impl SimWorld {
             queue: BTreeSet::new(),
             deleted: BTreeSet::new(),
             tokens: BTreeMap::new(),
+            users: BTreeMap::new(),
             made_tokens: 0,
             jobs: BTreeMap::new(),
+            directories: BTreeMap::new(),
             made_jobs: 0,
             active: 0,
             slots: 1,
@@ -229,6 +239,7 @@ impl SimWorld {
         if record.state != before || record.priority == was {
             record.modified_at = now;
         }
+        record.was_held |= record.priority <= 0;
         let (after, priority) = (record.state.clone(), record.priority);
         self.queue.remove(&entry);
         if after == ContainerState::Queued && priority > 0 {
@@ -242,6 +253,47 @@ impl SimWorld {
         }
     }
 
+    /// Whether a dispatcher made the token with the dispatch token of another user than its present
+    /// one. The server does not show it to the dispatcher.
+    pub fn is_hidden(&self, token: &TokenRecord) -> bool {
+        let mut dispatchers = self.users.iter();
+        let maker = dispatchers.find(|(label, _)| {
+            scopes::is_labelled(&token.scopes, &format!("{SCHEDULER_NAME}-d{label}"))
+        });
+        maker.is_some_and(|(_, user)| *user != token.user)
+    }
+
+    /// Whether the lock of the container is held by a token that its dispatcher cannot see, and no
+    /// job names the token.
+    pub fn is_hidden_lock(&self, record: &Record) -> bool {
+        let Some(holder) = &record.locked_by else {
+            return false;
+        };
+        let is_hidden = self
+            .tokens
+            .get(holder)
+            .is_some_and(|token| self.is_hidden(token));
+        is_hidden && !self.jobs.values().any(|job| job.attempt == *holder)
+    }
+
+    /// A job whose attempt holds the lock must not be stopped while the container is to run.
+    pub fn check_stop(&mut self, id: u64) {
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
+        let (container, attempt) = (job.container.clone(), job.attempt.clone());
+        let is_only = self.healthy_jobs(&attempt).count() == 1;
+        let holds = self
+            .containers
+            .get(&container)
+            .is_some_and(|record| record.locked_by.as_ref() == Some(&attempt) && !record.was_held);
+        if is_only && holds && !self.jobs[&id].stopped {
+            self.violation(format!(
+                "job {id} was stopped although its attempt holds the lock"
+            ));
+        }
+    }
+
     /// No token of an earlier attempt may be valid once the container is locked again.
     pub fn check_no_other_token(&mut self, uuid: &ContainerUuid, token: &TokenUuid) {
         let now = self.now();
@@ -250,7 +302,8 @@ impl SimWorld {
         };
         let is_other = |(name, known): &(&TokenUuid, &TokenRecord)| {
             // The label is one of the scopes.
-            *name != token && known.has_locked && known.scopes == scopes && known.expires_at > now
+            let is_same = known.scopes == scopes && !self.is_hidden(known);
+            *name != token && known.has_locked && is_same && known.expires_at > now
         };
         let other = self
             .tokens

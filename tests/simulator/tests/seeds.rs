@@ -88,6 +88,7 @@ fn broken_rules_are_noticed() {
         (SeededBug::Resubmit, "was submitted 2 times"),
         (SeededBug::Unlock, "could go back to the queue"),
         (SeededBug::Stop, "was cancelled twice"),
+        (SeededBug::Holder, "although its attempt holds the lock"),
         (
             SeededBug::OrphanToken,
             "of an earlier attempt was still valid",

@@ -288,6 +288,22 @@ fn every_row_of_the_table() {
             &["stop 1.1 LockLost"],
         ),
         (
+            "another token holds it, and the job does not show its attempt",
+            with_job(
+                with_attempt(world(Running, LockHolder::Other, 1), submitted),
+                job_of_unknown_attempt(1),
+            ),
+            &[],
+        ),
+        (
+            "nobody holds it, and the job does not show its attempt",
+            with_job(
+                world(Queued, LockHolder::Nobody, 1),
+                job_of_unknown_attempt(1),
+            ),
+            &["stop 1.x LockLost"],
+        ),
+        (
             "complete, job there",
             with_job(
                 with_attempt(world(Complete, LockHolder::Nobody, 1), submitted),

@@ -11,6 +11,7 @@ use crate::model::scheduling::Capabilities;
 use crate::model::world::{Attempt, Job, JobId, JobListing, LockHolder, ObservedContainer, Phase};
 use crate::reconcile::task_limits::{COMMAND_BURST, MAX_CONCURRENT_TASKS, RESERVED_API_SLOTS};
 
+mod adoption;
 mod polls;
 mod stops;
 

@@ -38,10 +38,9 @@ pub(super) async fn explain_input<P: DispatcherCommands>(
     let scheduler = program.scheduler(home, label.clone());
     let record = fetch(program, &client, &scheduler, asked).await?;
     let uuid = &record.uuid;
-    let (jobs, host_fault, tokens, last_words, owner) = join!(
+    let (jobs, host_fault, last_words, owner) = join!(
         list_jobs(&scheduler),
         host_fault(&scheduler),
-        client.tokens(),
         last_log_entries(&client, uuid),
         owner_of(&client, &record)
     );
@@ -54,7 +53,6 @@ pub(super) async fn explain_input<P: DispatcherCommands>(
         jobs.retain(|job| job.container == *uuid);
         jobs
     });
-    let tokens = tokens?;
     // The record is read after the listing, as the service does.
     let container = client.container(uuid).await?;
     let holder = container.locked_by_uuid.clone();
@@ -63,11 +61,23 @@ pub(super) async fn explain_input<P: DispatcherCommands>(
         TokenModeName::PerAttempt => None,
     };
     let minter = format!("{}-{label}", scheduler.name());
-    let ours = holder.filter(|holder| {
-        let attempt = tokens.iter().find(|token| token.uuid == *holder);
-        own.as_ref() == Some(holder)
-            || attempt.is_some_and(|token| scopes::is_labelled(&token.scopes, &minter))
-    });
+    let is_ours = match &holder {
+        None => false,
+        Some(holder) if own.as_ref() == Some(holder) => true,
+        Some(holder)
+            if jobs
+                .iter()
+                .flatten()
+                .any(|job| job.attempt.as_ref() == Some(holder)) =>
+        {
+            true
+        }
+        Some(holder) => {
+            let token = Client::token(&client, holder).await?;
+            token.is_some_and(|token| scopes::is_labelled(&token.scopes, &minter))
+        }
+    };
+    let ours = holder.filter(|_| is_ours);
     let ended = async {
         match (&ours, &jobs) {
             (Some(attempt), Ok(jobs)) if jobs.is_empty() => {

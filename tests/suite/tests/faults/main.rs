@@ -15,3 +15,4 @@ mod states;
 mod stop;
 mod submit;
 mod submit_host;
+mod tokens;

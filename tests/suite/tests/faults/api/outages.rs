@@ -55,7 +55,7 @@ async fn a_server_that_is_away_at_the_start_is_told_of() {
     options.api_down = true;
     options.flags = vec!["--health-listen", "127.0.0.1:0"];
     let fixture = options.up().await;
-    fixture.wait_for_event("token_scan_failed").await;
+    fixture.wait_for_event("server_unknown").await;
     let log = fixture.stack.dispatcher.log_text();
     let address = log
         .split(r#"event="health_listening" address="#)

@@ -1,0 +1,192 @@
+//! Tests of what a restarted dispatcher takes for its own, with a list of tokens that shows all, some
+//! or none of them.
+
+use arvados_client::records::Container;
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::model::snapshot::{ApiSnapshot, PendingChanges};
+
+const CONTAINER: &str = "zzzzz-dz642-000000000000001";
+
+fn token(n: u32) -> TokenUuid {
+    TokenUuid::parse(&format!("zzzzz-gj3su-{n:015}")).unwrap()
+}
+
+fn with_secret(uuid: TokenUuid) -> AttemptToken {
+    AttemptToken {
+        uuid,
+        token: Token::new("secret"),
+        expires_at: None,
+    }
+}
+
+fn container() -> ContainerUuid {
+    ContainerUuid::parse(CONTAINER).unwrap()
+}
+
+fn after(seconds: u64) -> MonotonicTime {
+    MonotonicTime(START.0 + Duration::from_secs(seconds))
+}
+
+/// A reconciler after a restart: it has listed these jobs of the container once.
+fn restarted(attempts: &[Option<TokenUuid>]) -> Reconciler {
+    let mut reconciler = reconciler(500);
+    list(&mut reconciler, after(1), attempts);
+    reconciler
+}
+
+/// Applies a listing with a job of each attempt.
+fn list(reconciler: &mut Reconciler, began: MonotonicTime, attempts: &[Option<TokenUuid>]) {
+    let jobs = attempts.iter().enumerate().map(|(n, attempt)| Job {
+        id: JobId(n.to_string()),
+        attempt: attempt.clone(),
+        ..job_of(&container())
+    });
+    reconciler.apply_listing(began, jobs.collect());
+}
+
+/// Polls the API, which shows the container in `state`, locked with `holder`.
+fn poll(reconciler: &mut Reconciler, now: MonotonicTime, state: &str, holder: Option<&TokenUuid>) {
+    reconciler.next_request(now, PendingChanges::default());
+    let record = json!({"uuid": CONTAINER, "state": state, "priority": 1, "locked_by_uuid": holder, "lock_count": 1});
+    let record: Container = serde_json::from_value(record).unwrap();
+    let snapshot = ApiSnapshot {
+        containers: [(container(), record.into())].into(),
+        ..ApiSnapshot::default()
+    };
+    reconciler.apply_snapshot(now, snapshot);
+}
+
+fn stopped(tasks: &[Task]) -> Vec<usize> {
+    let stops = tasks.iter().filter_map(|task| match task {
+        Task::Stop(stops, _) => Some(stops.iter().map(|stop| stop.job.0.parse().unwrap())),
+        _ => None,
+    });
+    stops.flatten().collect()
+}
+
+/// The attempts of up to four jobs: unknown, the holder of the lock, or another one.
+fn attempts() -> impl Strategy<Value = Vec<Option<TokenUuid>>> {
+    let attempt = prop_oneof![
+        Just(None),
+        Just(Some(token(1))),
+        (2..4_u32).prop_map(|n| Some(token(n)))
+    ];
+    prop::collection::vec(attempt, 0..4)
+}
+
+proptest! {
+    /// Whatever part of the tokens the server lists or shows, no job is stopped that may hold the
+    /// lock.
+    #[test]
+    fn a_job_is_stopped_only_if_another_attempt_certainly_holds_the_lock(
+        attempts in attempts(),
+        state in prop_oneof![Just("Locked"), Just("Running")],
+        listed in prop::collection::vec(1..4_u32, 0..4),
+        is_complete: bool,
+        shown in prop::collection::vec(any::<bool>(), 4),
+    ) {
+        let mut reconciler = restarted(&attempts);
+        let ours = listed.into_iter().map(|n| (container(), token(n))).collect();
+        reconciler.apply_token_list(ours, is_complete);
+        poll(&mut reconciler, after(2), state, Some(&token(1)));
+        for (container, uuid) in reconciler.tokens_to_read(10) {
+            let is_shown = shown[uuid.as_str().as_bytes()[26] as usize % 4];
+            let read = is_shown.then(|| with_secret(uuid.clone()));
+            reconciler.apply_read_token(after(3), container, uuid, read);
+        }
+        poll(&mut reconciler, after(4), state, Some(&token(1)));
+        let stopped = stopped(&decide(&mut reconciler, after(5)));
+        // Of several jobs that may be the holder's, one is kept, and one that names it before others.
+        let kept = |attempt: &Option<TokenUuid>| {
+            let alike = (0..attempts.len()).filter(|n| attempts[*n] == *attempt);
+            alike.filter(|n| !stopped.contains(n)).count()
+        };
+        let names_holder = attempts.contains(&Some(token(1)));
+        if names_holder {
+            prop_assert!(kept(&Some(token(1))) > 0);
+        } else if attempts.contains(&None) {
+            prop_assert!(kept(&None) > 0);
+        }
+    }
+}
+
+#[test]
+fn an_attempt_without_its_token_waits_for_it_or_for_the_answer_that_it_cannot_be_seen() {
+    for (read, unlocks_with) in [(Some(()), Some(token(1))), (None, None)] {
+        let mut reconciler = restarted(&[Some(token(1))]);
+        poll(&mut reconciler, after(2), "Locked", Some(&token(1)));
+        list(&mut reconciler, after(3), &[]);
+        list(&mut reconciler, after(4), &[]);
+        poll(&mut reconciler, after(5), "Locked", Some(&token(1)));
+        assert!(decide(&mut reconciler, after(6)).is_empty());
+        assert_eq!(reconciler.tokens_to_read(10), [(container(), token(1))]);
+        let read = read.map(|()| with_secret(token(1)));
+        let goes_on_without = reconciler.apply_read_token(after(7), container(), token(1), read);
+        assert_eq!(goes_on_without, unlocks_with.is_none());
+        assert!(reconciler.tokens_to_read(10).is_empty());
+        let tasks = decide(&mut reconciler, after(8));
+        let [Task::Unlock(unlock)] = tasks.as_slice() else {
+            panic!("{tasks:?}");
+        };
+        assert_eq!(unlock.attempt, token(1));
+        let by = unlock.token.as_ref().map(|token| token.uuid.clone());
+        assert_eq!(by, unlocks_with);
+    }
+}
+
+/// The job ended while no dispatcher ran, and the server shows no token.
+#[test]
+fn a_job_directory_names_the_attempt_of_a_job_that_is_gone() {
+    for (in_directory, is_ours) in [(token(1), true), (token(2), false)] {
+        let mut reconciler = restarted(&[]);
+        reconciler.apply_left_over(vec![(container(), in_directory)]);
+        let request = reconciler.next_request(after(2), PendingChanges::default());
+        assert!(request.named.contains(&container()));
+        poll(&mut reconciler, after(3), "Running", Some(&token(1)));
+        assert_eq!(
+            reconciler.world.attempts.contains_key(&container()),
+            is_ours
+        );
+        let again = reconciler.next_request(after(4), PendingChanges::default());
+        assert_eq!(again.named.contains(&container()), is_ours);
+    }
+}
+
+#[test]
+fn a_container_that_was_locked_before_starts_after_the_tokens_of_earlier_runs_are_known() {
+    let mut reconciler = reconciler(500);
+    poll(&mut reconciler, after(1), "Queued", None);
+    let starts = |reconciler: &mut Reconciler| {
+        for known in reconciler.world.containers.values_mut() {
+            known.fit = Admission::Now;
+        }
+        let tasks = decide(reconciler, after(2));
+        tasks.iter().any(|task| matches!(task, Task::Start(_)))
+    };
+    assert!(!starts(&mut reconciler));
+    // The server's list may lack a token.
+    reconciler.apply_token_list(Vec::new(), false);
+    assert!(!starts(&mut reconciler));
+    let other = ContainerUuid::generate("zzzzz");
+    reconciler.apply_token_list(vec![(other.clone(), token(1))], true);
+    assert!(!starts(&mut reconciler), "a token is listed and not read");
+    reconciler.apply_read_token(after(2), other, token(1), None);
+    assert!(starts(&mut reconciler));
+}
+
+#[test]
+fn a_token_that_is_known_or_being_minted_is_not_read() {
+    let mut reconciler = reconciler(500);
+    let held = locked(&mut reconciler, 1);
+    let attempt = reconciler.world.attempts[&held].token.clone();
+    let minting = ContainerUuid::generate("zzzzz");
+    reconciler.world.in_flight.insert(minting.clone());
+    let ours = vec![(held, attempt), (minting.clone(), token(1))];
+    reconciler.apply_token_list(ours, true);
+    assert!(reconciler.tokens_to_read(10).is_empty());
+    reconciler.world.in_flight.clear();
+    assert_eq!(reconciler.tokens_to_read(10), [(minting, token(1))]);
+}
