@@ -55,10 +55,12 @@ fn page(
     let params = &call.params;
     let page = PageQuery::parse(resource, |name| params.get(name))?;
     let mut clause = Clause::default();
-    let filters = match resource.table == TOKENS.table {
-        true => call.app.config.rules.token_filters(params.get("filters")),
-        false => params.get("filters"),
-    };
+    let mut filters = params.get("filters");
+    if resource.table == TOKENS.table {
+        let rules = call.app.config.rules;
+        rules.check_token_select(&params.get("select"))?;
+        filters = rules.token_filters(filters);
+    }
     clause.add_filters(resource, &filters)?;
     clause.add_where(resource, &params.get("where"))?;
     let found = call.app.readers.read(|connection| {

@@ -167,6 +167,15 @@ impl Rules {
         }
     }
 
+    /// Refuses to select the user of tokens, which is no column of Arvados.
+    pub fn check_token_select(&self, select: &Value) -> Result<()> {
+        let names = select.as_array().into_iter().flatten();
+        match !self.tokens_of_others && names.into_iter().any(|name| name == "owner_uuid") {
+            true => Err(ApiError::invalid(r#"Invalid attribute(s): ["owner_uuid"]"#)),
+            false => Ok(()),
+        }
+    }
+
     /// The uuid of the only Keep service. Arvados makes it one character too long in its default
     /// configuration.
     pub fn keep_service_uuid(&self, cluster_id: &str) -> String {
@@ -199,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_of_tokens_has_few_filters_there() {
+    fn a_list_of_tokens_has_few_filters_and_no_users_there() {
         let filters = json!([
             ["uuid", ">", "x"],
             ["uuid", "=", "y"],
@@ -209,6 +218,11 @@ mod tests {
         let counted = ARVADOS_3.token_filters(filters.clone());
         assert_eq!(counted, json!([["uuid", "=", "y"]]));
         assert_eq!(DISPATCH_API.token_filters(filters.clone()), filters);
+        let select = json!(["uuid", "owner_uuid"]);
+        assert!(ARVADOS_3.check_token_select(&select).is_err());
+        assert!(ARVADOS_3.check_token_select(&json!(["uuid"])).is_ok());
+        assert!(ARVADOS_3.check_token_select(&Value::Null).is_ok());
+        assert!(DISPATCH_API.check_token_select(&select).is_ok());
     }
 
     #[test]

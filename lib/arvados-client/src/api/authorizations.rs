@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::client::{Call, Client};
-use crate::error::{Error, ListFault};
+use crate::error::{Error, ListFault, StatusCode};
 use crate::filter::Query;
 use crate::ids::{TokenUuid, UserUuid};
 use crate::paging::PAGE_SIZE;
@@ -61,27 +61,34 @@ impl Client {
         self.send(Call::post(TOKENS, body)).await
     }
 
-    /// Lists the tokens that this client may see, newest first and without their secrets. `skip`
-    /// are those to leave out, the newest ones. The page may be shorter than the rest of the list;
-    /// an empty page is the end. A real Arvados ignores filters here, so pages are counted by
+    /// Lists the tokens that this client may see, newest first, without their secrets and users.
+    /// `skip` are those to leave out, the newest ones. The page may be shorter than the rest of the
+    /// list; an empty page is the end. A real Arvados ignores filters here, so pages are counted by
     /// records: a token that is made meanwhile shows another one twice, and a token that is revoked
     /// meanwhile hides one.
     pub async fn newest_tokens(&self, skip: u64, limit: u64) -> Result<Vec<Authorization>, Error> {
-        let query = Query::new()
-            .select(&["uuid", "owner_uuid", "scopes", "created_at", "expires_at"])
-            .order("created_at desc")
-            .order("uuid desc")
-            .offset(skip)
-            .limit(limit);
+        // Arvados does not select the user of a token.
+        let query = Query::new().select(&["uuid", "scopes", "created_at", "expires_at"]);
+        self.tokens_page(query, skip, limit).await
+    }
+
+    async fn tokens_page(
+        &self,
+        query: Query,
+        skip: u64,
+        limit: u64,
+    ) -> Result<Vec<Authorization>, Error> {
+        let newest_first = query.order("created_at desc").order("uuid desc");
+        let query = newest_first.offset(skip).limit(limit);
         Ok(self.page(TOKENS, &query).await?.items)
     }
 
-    /// Lists all tokens that this client may see, without their secrets.
+    /// Lists all tokens that this client may see, with their users.
     pub async fn tokens(&self) -> Result<Vec<Authorization>, Error> {
         let mut tokens: BTreeMap<TokenUuid, Authorization> = BTreeMap::new();
         let mut skip = 0;
         loop {
-            let page = self.newest_tokens(skip, PAGE_SIZE).await?;
+            let page = self.tokens_page(Query::new(), skip, PAGE_SIZE).await?;
             if page.is_empty() {
                 return Ok(tokens.into_values().collect());
             }
@@ -94,12 +101,14 @@ impl Client {
         }
     }
 
-    /// Reads a token. None: there is none with this uuid that this client may see. The secret is in
-    /// it if the server shows it to this client.
+    /// Reads a token. None: there is none with this uuid that this client may see, or the server
+    /// shows none by uuid (403 where `Login.IssueTrustedTokens` is false). The secret is in it if
+    /// the server shows it to this client.
     pub async fn token(&self, uuid: &TokenUuid) -> Result<Option<Authorization>, Error> {
         let read = self.send(Call::get(format!("{TOKENS}/{uuid}"))).await;
         match read {
             Err(error) if error.is_not_found() => Ok(None),
+            Err(error) if error.status() == Some(StatusCode::FORBIDDEN) => Ok(None),
             other => other.map(Some),
         }
     }
