@@ -84,14 +84,19 @@ impl<A: Api> AttemptTokens<A> {
         }
     }
 
+    /// Whether one token is for all attempts.
+    pub fn is_shared(&self) -> bool {
+        matches!(self.mode, TokenMode::Shared(_))
+    }
+
     /// Whether a token has less than half of the margin left. The rest allows for retries of the
     /// renewal.
     pub fn needs_renewal(&self, token: &AttemptToken) -> bool {
-        let own = matches!(self.mode, TokenMode::Shared(_));
         let left = |end: Timestamp| end.duration_since(self.api.now());
-        !own && token
-            .expires_at
-            .is_some_and(|end| left(end) < self.margin / 2)
+        !self.is_shared()
+            && token
+                .expires_at
+                .is_some_and(|end| left(end) < self.margin / 2)
     }
 
     /// Extends the expiry time of a token that is still needed.
@@ -224,7 +229,7 @@ impl<A: Api> AttemptTokens<A> {
             let page = self.api.newest_tokens(skip).await?;
             skip += page.len() as u64;
             let (before, is_end) = (seen.len(), page.is_empty());
-            let newest = page.iter().filter_map(|token| token.created_at).max();
+            let oldest = page.iter().filter_map(|token| token.created_at).min();
             for token in page {
                 let is_ours = scopes::is_labelled(&token.scopes, &self.label);
                 let container = scopes::attempt_container(&token.scopes).filter(|_| is_ours);
@@ -233,7 +238,7 @@ impl<A: Api> AttemptTokens<A> {
                     list.ours.extend(container.map(|uuid| (uuid, token.uuid)));
                 }
             }
-            let is_old = since.is_some_and(|since| newest.is_some_and(|newest| newest < since));
+            let is_old = since.is_some_and(|since| oldest.is_some_and(|oldest| oldest < since));
             list.is_complete = is_end || is_old;
             // A page without a new token repeats an earlier one, and the next would do the same.
             if list.is_complete || seen.len() == before {

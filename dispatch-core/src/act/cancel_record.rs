@@ -96,7 +96,10 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             reason,
             ignores_results,
         } = cancellation;
-        let token = token.filter(|token| token.uuid == attempt);
+        let token = match self.token_or_read(&container, &attempt, token).await {
+            Ok(token) => token,
+            Err(error) => return TaskResult::api_failed(&container, &error),
+        };
         // What the record says counts only while this attempt holds it and its job is gone.
         let record = match (reason, &token) {
             (Reason::JobGone, Some(_)) => match self.record_left(&container).await {

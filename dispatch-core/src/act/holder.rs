@@ -1,4 +1,5 @@
-//! Calls the API server with an attempt's token and interprets refusals.
+//! Calls the API server with an attempt's token and interprets refusals. Reads a token that is not
+//! known after a restart.
 //!
 //! Input: a call and the token of the attempt that should hold the lock. Output: its result, or a
 //! [`HolderError`].
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use arvados_client::records::ContainerState;
 use arvados_client::retry::RefusalTimer;
-use arvados_client::{ContainerUuid, Error};
+use arvados_client::{ContainerUuid, Error, TokenUuid};
 use tokio::time::{Instant, sleep};
 
 use crate::act::TaskRunner;
@@ -19,6 +20,7 @@ use crate::api::Api;
 use crate::model::attempt_token::AttemptToken;
 use crate::model::container_record::{ContainerSnapshot, ListedRecord};
 use crate::scheduler::Scheduler;
+use crate::scheduler::attempt_dir::AttemptDir;
 
 /// Interval between tries of a refused call.
 const RETRY_INTERVAL: Duration = Duration::from_secs(3);
@@ -37,6 +39,33 @@ pub(super) enum HolderError {
 }
 
 impl<A: Api, S: Scheduler> TaskRunner<A, S> {
+    /// The token of the attempt: `known` if that is the one, or as the server or the job directory
+    /// has it. None: neither shows it.
+    pub(crate) async fn token_or_read(
+        &self,
+        container: &ContainerUuid,
+        attempt: &TokenUuid,
+        known: Option<AttemptToken>,
+    ) -> Result<Option<AttemptToken>, Error> {
+        let known = known.filter(|token| token.uuid == *attempt);
+        let known = match known {
+            None => self.attempts.read(attempt).await?,
+            known => known,
+        };
+        match (known, self.scheduler.state_dir()) {
+            (None, Some(home)) => {
+                let dir = AttemptDir::of(home, container);
+                let secret = dir.token_of(attempt.clone()).await;
+                Ok(secret.map(|token| AttemptToken {
+                    uuid: attempt.clone(),
+                    token,
+                    expires_at: None,
+                }))
+            }
+            (known, _) => Ok(known),
+        }
+    }
+
     /// Makes a call with the token of the attempt that is assumed to hold the lock of `container`.
     pub(super) async fn as_holder<T, F>(
         &self,

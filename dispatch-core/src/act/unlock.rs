@@ -112,8 +112,10 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             reason,
             was_listed,
         } = unlock;
-        let Some(token) = token.filter(|t| t.uuid == attempt) else {
-            return self.end_without_token(container, &attempt).await;
+        let token = match self.token_or_read(&container, &attempt, token).await {
+            Ok(Some(token)) => token,
+            Ok(None) => return self.end_without_token(container, &attempt).await,
+            Err(error) => return TaskResult::api_failed(&container, &error),
         };
         let mut failed_node = None;
         let mut job = None;

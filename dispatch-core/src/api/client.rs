@@ -69,7 +69,9 @@ const CHANGES_PAGE_SIZE: u64 = 1000;
 /// Maximum number of pages of changes. Beyond it, a full listing is cheaper.
 const MAX_CHANGE_PAGES: usize = 20;
 
-/// Maximum number of tokens in a page. A busy Arvados takes a second for them.
+/// Number of tokens in the first page of a list, which is all that most scans read.
+const FIRST_TOKENS_PAGE_SIZE: u64 = 50;
+/// Maximum number of tokens in a later page. A busy Arvados takes a second for them.
 const TOKENS_PAGE_SIZE: u64 = 500;
 
 /// The attempts of a container request. One number that no program could mean must not keep the
@@ -227,7 +229,11 @@ impl Api for Client {
 
     async fn newest_tokens(&self, skip: u64) -> Result<Vec<Authorization>, Error> {
         let client = self.with_retry_budget(POLL_RETRY_BUDGET);
-        Client::newest_tokens(&client, skip, TOKENS_PAGE_SIZE).await
+        let limit = match skip {
+            0 => FIRST_TOKENS_PAGE_SIZE,
+            _ => TOKENS_PAGE_SIZE,
+        };
+        Client::newest_tokens(&client, skip, limit).await
     }
 
     async fn token(&self, token: &TokenUuid) -> Result<Option<Authorization>, Error> {

@@ -18,7 +18,6 @@ use crate::api::Api;
 use crate::controller::Controller;
 use crate::model::attempt_token::AttemptToken;
 use crate::scheduler::Scheduler;
-use crate::scheduler::attempt_dir::AttemptDir;
 
 /// Maximum number of tokens that are read in one round.
 const READS_PER_ROUND: usize = 100;
@@ -55,29 +54,12 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
         }
     }
 
-    /// Reads a token from the server, or from the job directory.
     async fn read_token(
         &self,
         container: ContainerUuid,
         token: TokenUuid,
     ) -> Result<TokenRead, Error> {
-        let read = match self.attempts.read(&token).await? {
-            Some(read) => Some(read),
-            None => {
-                let in_directory = match self.scheduler.state_dir() {
-                    Some(home) => {
-                        let dir = AttemptDir::of(home, &container);
-                        dir.token_of(token.clone()).await
-                    }
-                    None => None,
-                };
-                in_directory.map(|secret| AttemptToken {
-                    uuid: token.clone(),
-                    token: secret,
-                    expires_at: None,
-                })
-            }
-        };
+        let read = self.token_or_read(&container, &token, None).await?;
         Ok((container, token, read))
     }
 }
@@ -134,16 +116,18 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
         if let Some(scan) = reply.scan {
             self.on_token_scan(scan);
         }
-        let (mut unreadable, mut has_failed) = (0, false);
+        let (mut hidden, mut has_failed) = (0, false);
         for one in reply.read {
             match one {
                 Ok((container, token, read)) => {
                     has_read |= read.is_some();
+                    let is_shown = read.as_ref().is_some_and(|read| read.expires_at.is_some());
+                    let is_hidden = !is_shown && !self.runner.attempts.is_shared();
                     let now = self.now();
-                    let is_unreadable = self
+                    let is_attempt = self
                         .reconciler
                         .apply_read_token(now, container, token, read);
-                    unreadable += usize::from(is_unreadable);
+                    hidden += usize::from(is_attempt && is_hidden);
                 }
                 Err(error) => {
                     has_failed = true;
@@ -151,10 +135,10 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
                 }
             }
         }
-        if unreadable > 0 {
+        if hidden > 0 {
             tracing::warn!(
-                event = "tokens_unreadable",
-                attempts = unreadable,
+                event = "tokens_hidden",
+                attempts = hidden,
                 "the dispatch token cannot see the tokens of running attempts, because another user's dispatch token made them: their jobs continue, but their tokens are not renewed; use a dispatch token of that user until these jobs have ended"
             );
         }
@@ -175,7 +159,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
                         self.token_scans.succeeded(now, took, scan.since, newest);
                     }
                     false => {
-                        self.token_scans.failed(now);
+                        self.token_scans.failed(now, scan.took);
                         tracing::warn!(
                             event = "token_scan_failed",
                             "the API server's list of tokens repeats itself: orphaned tokens may be missing from it"
@@ -190,7 +174,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
                     .apply_token_list(list.ours, list.is_complete);
             }
             Err(error) => {
-                self.token_scans.failed(now);
+                self.token_scans.failed(now, scan.took);
                 tracing::warn!(%error, event = "token_scan_failed", "could not list the attempt tokens; containers that were locked before are not started before this succeeds once");
             }
         }

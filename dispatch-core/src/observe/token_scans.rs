@@ -25,7 +25,7 @@ const MAX_INTERVAL: Duration = Duration::from_secs(600);
 /// revoked during a scan hides another one.
 const FULL_INTERVAL: Duration = Duration::from_secs(6 * 3600);
 /// Time by which a scan overlaps the one before. A token may be committed after a newer one.
-const OVERLAP: SignedDuration = SignedDuration::from_mins(10);
+const OVERLAP: SignedDuration = SignedDuration::from_mins(1);
 
 /// Schedule of the token scans of one process.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub struct TokenScans {
     last_full: Option<Instant>,
     /// Creation time of the newest token in the last complete scan, by the server's clock.
     newest: Option<Timestamp>,
-    /// Duration of the last successful scan.
+    /// Duration of the last scan, unless it read the whole list: others read less.
     took: Duration,
     /// Time of the last read of what the server can do.
     last_server_read: Option<Instant>,
@@ -92,16 +92,20 @@ impl TokenScans {
         newest: Option<Timestamp>,
     ) {
         self.last = Some(now);
-        self.took = took;
         self.newest = self.newest.max(newest);
-        if since.is_none() {
-            self.last_full = Some(now);
-        }
+        self.took = match since {
+            Some(_) => took,
+            None => {
+                self.last_full = Some(now);
+                Duration::ZERO
+            }
+        };
     }
 
-    /// Records a scan that failed or was incomplete.
-    pub fn failed(&mut self, now: Instant) {
+    /// Records a scan that failed or was incomplete, and its duration.
+    pub fn failed(&mut self, now: Instant, took: Duration) {
         self.last = Some(now);
+        self.took = took;
     }
 
     /// Whether the server has told once what it can do.
@@ -139,10 +143,11 @@ mod tests {
             let mut scans = TokenScans::new(Duration::from_secs(poll));
             let now = Instant::now();
             assert!(scans.is_due(now));
-            scans.succeeded(now, Duration::from_secs_f64(took), None, None);
+            let took = Duration::from_secs_f64(took);
+            scans.succeeded(now, took, Some(Timestamp::UNIX_EPOCH), None);
             let due_after = |seconds| scans.is_due(now + Duration::from_secs_f64(seconds));
-            assert!(due_after(interval), "{poll} {took}");
-            assert!(!due_after(interval - 0.001), "{poll} {took}");
+            assert!(due_after(interval), "{poll} {took:?}");
+            assert!(!due_after(interval - 0.001), "{poll} {took:?}");
         }
     }
 
@@ -151,8 +156,13 @@ mod tests {
         let mut scans = TokenScans::new(Duration::from_secs(10));
         let now = Instant::now();
         let at = |seconds| now + Duration::from_secs(seconds);
-        scans.failed(now);
+        scans.failed(now, Duration::ZERO);
         assert!(!scans.is_due(at(29)) && scans.is_due(at(30)));
+        scans.failed(now, Duration::from_secs(2));
+        assert!(!scans.is_due(at(199)) && scans.is_due(at(200)));
+        // The whole list says nothing about the time that its newest part takes.
+        scans.succeeded(now, Duration::from_secs(2), None, None);
+        assert!(scans.is_due(at(30)));
     }
 
     #[test]
@@ -162,10 +172,10 @@ mod tests {
         let after = |hours: u64| now + Duration::from_secs(hours * 3600);
         let time = |text: &str| Some(text.parse::<Timestamp>().unwrap());
         assert_eq!(scans.since(now), None);
-        scans.failed(now);
+        scans.failed(now, Duration::ZERO);
         assert_eq!(scans.since(now), None);
         scans.succeeded(now, Duration::ZERO, None, time("2026-11-28T12:00:00Z"));
-        assert_eq!(scans.since(now), time("2026-11-28T11:50:00Z"));
+        assert_eq!(scans.since(now), time("2026-11-28T11:59:00Z"));
         // A token that was revoked does not turn the time back.
         let since = scans.since(now);
         scans.succeeded(

@@ -269,8 +269,8 @@ impl Reconciler {
             .collect()
     }
 
-    /// Applies a token that was read by its UUID, or that the dispatch token cannot see it. Returns
-    /// whether an attempt goes on without its token.
+    /// Applies a token that was read by its UUID, or that no program here can see it. Returns whether
+    /// it is that of a present attempt.
     pub fn apply_read_token(
         &mut self,
         now: MonotonicTime,
@@ -290,13 +290,10 @@ impl Reconciler {
             Some(read) if is_current => drop(self.tokens.insert(container, read)),
             // The next poll shows whether it holds the lock.
             Some(read) => self.add_orphan(container, read, now),
-            None if is_current => {
-                self.tokens.unreadable.insert(container, token);
-                return true;
-            }
+            None if is_current => drop(self.tokens.unreadable.insert(container, token)),
             None => {}
         }
-        false
+        is_current
     }
 
     /// Adds a token that is not known to hold a lock.

@@ -17,8 +17,6 @@ use crate::scheduler::credentials::Credentials;
 
 /// Number of bytes read from the end of the job's output.
 const OUTPUT_TAIL_BYTES: u64 = 2000;
-/// File with the UUID of the attempt's token. It stays when crunch-run removes the token.
-const ATTEMPT_FILE: &str = "attempt";
 /// Timeout of one operation on the directory.
 const FILE_SYSTEM_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -53,19 +51,27 @@ impl AttemptDir {
         }
     }
 
-    /// The containers with a directory in the state directory `home`, and their attempts.
+    /// The containers with a token file in the state directory `home`, and their attempts.
     pub async fn all(home: &Path) -> Vec<(ContainerUuid, TokenUuid)> {
         let dir = Self {
             path: home.to_owned(),
         };
         let read = dir.with_timeout(|dir| {
-            let entries = fs::read_dir(&dir.path)?.filter_map(|entry| {
-                let entry = entry.ok()?;
-                let container = ContainerUuid::parse(entry.file_name().to_str()?).ok()?;
-                let attempt = fs::read_to_string(entry.path().join(ATTEMPT_FILE)).ok()?;
-                Some((container, TokenUuid::parse(&attempt).ok()?))
+            let entries = fs::read_dir(&dir.path)?.flatten().flat_map(|entry| {
+                let name = entry.file_name();
+                let container = name
+                    .to_str()
+                    .and_then(|name| ContainerUuid::parse(name).ok());
+                let files = container.is_some().then(|| fs::read_dir(entry.path()).ok());
+                let files = files.flatten().into_iter().flatten().flatten();
+                let tokens = files.filter_map(|file| token_in(&file.path()));
+                let attempts = tokens.filter_map(|token| token.uuid());
+                attempts
+                    .map(|attempt| (container.clone(), attempt))
+                    .collect::<Vec<_>>()
             });
-            Ok(entries.collect())
+            let known = entries.filter_map(|(container, attempt)| Some((container?, attempt)));
+            Ok(known.collect())
         });
         read.await.unwrap_or_else(|error| {
             tracing::warn!(directory = %home.display(), %error, "could not read the directories of earlier jobs");
@@ -89,17 +95,12 @@ impl AttemptDir {
         self.path.join(job_dir::token_file_for(attempt.as_str()))
     }
 
-    /// The token of `attempt`, if its job has not read it yet. crunch-run removes the file then.
+    /// The token of `attempt`, if its file is there.
     pub async fn token_of(&self, attempt: TokenUuid) -> Option<Token> {
         let read = self.with_timeout(move |dir| {
             let files = [dir.token_file_of(&attempt), dir.token_file()];
-            let tokens = files.iter().filter_map(|file| {
-                let content = fs::read_to_string(file).ok()?;
-                content.lines().next().map(Token::new)
-            });
-            Ok(tokens
-                .into_iter()
-                .find(|token| token.uuid().as_ref() == Some(&attempt)))
+            let mut tokens = files.iter().filter_map(|file| token_in(file));
+            Ok(tokens.find(|token| token.uuid().as_ref() == Some(&attempt)))
         });
         read.await.ok().flatten()
     }
@@ -129,9 +130,6 @@ impl AttemptDir {
         // only then.
         let file = self.new_file(name, credentials.file_content().expose().as_bytes())?;
         nix::unistd::close(file)?;
-        if let Some(attempt) = credentials.token.uuid() {
-            nix::unistd::close(self.new_file(ATTEMPT_FILE, attempt.as_str().as_bytes())?)?;
-        }
         fail_point("dispatcher.token-written");
         Ok(())
     }
@@ -222,6 +220,14 @@ impl AttemptDir {
             tracing::warn!(directory = %self.path.display(), %error, "could not remove the job's directory");
         }
     }
+}
+
+/// The token on the first line of a token file. None: the file is another one, or cannot be read.
+fn token_in(file: &Path) -> Option<Token> {
+    let name = file.file_name()?.to_str()?;
+    let is_token = name.starts_with(job_dir::TOKEN_FILE);
+    let content = is_token.then(|| fs::read_to_string(file).ok()).flatten()?;
+    content.lines().next().map(Token::new)
 }
 
 #[cfg(test)]

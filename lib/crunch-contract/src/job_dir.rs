@@ -3,8 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The attempt token, and the API server's address where the dispatcher writes it. crunch-run
-/// removes the file.
+/// The attempt token, and the secret of the gateway where the dispatcher has it. The dispatcher
+/// removes the file with the directory, and finds its attempts again by it after a restart.
 pub const TOKEN_FILE: &str = "token";
 /// stdout and stderr of crunch-run.
 pub const OUTPUT_LOG: &str = "output.log";

@@ -124,8 +124,7 @@ fn an_attempt_without_its_token_waits_for_it_or_for_the_answer_that_it_cannot_be
         assert!(decide(&mut reconciler, after(6)).is_empty());
         assert_eq!(reconciler.tokens_to_read(10), [(container(), token(1))]);
         let read = read.map(|()| with_secret(token(1)));
-        let goes_on_without = reconciler.apply_read_token(after(7), container(), token(1), read);
-        assert_eq!(goes_on_without, unlocks_with.is_none());
+        assert!(reconciler.apply_read_token(after(7), container(), token(1), read));
         assert!(reconciler.tokens_to_read(10).is_empty());
         let tasks = decide(&mut reconciler, after(8));
         let [Task::Unlock(unlock)] = tasks.as_slice() else {
