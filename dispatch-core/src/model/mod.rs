@@ -1,6 +1,7 @@
 //! The values that the dispatcher works with. Nothing in this module does I/O.
 
 pub mod attempt_token;
+pub mod charge_class;
 pub mod container_record;
 pub mod container_view;
 pub mod decision;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use arvados_client::ContainerUuid;
 use exp_backoff::Backoff;
 
-use crate::model::owner::KnownOwner;
+use crate::model::charge_class::ChargeClass;
 use crate::model::resources::ResourceRequest;
 
 /// Initial interval between two tests; it doubles up to `MAX_BACKOFF`.
@@ -31,25 +31,6 @@ pub enum JobClass {
     Charged(ChargeClass),
     /// Jobs with exactly these needs.
     Exactly(ResourceRequest),
-}
-
-/// What decides the account, QOS or accounting group of a job.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ChargeClass {
-    partitions: Vec<String>,
-    preemptible: bool,
-    owner: KnownOwner,
-}
-
-impl ChargeClass {
-    /// The class of a container with these needs.
-    pub fn of(needs: &ResourceRequest) -> Self {
-        Self {
-            partitions: needs.partitions.clone(),
-            preemptible: needs.preemptible,
-            owner: needs.charged_to.clone(),
-        }
-    }
 }
 
 impl JobClass {
@@ -80,19 +61,7 @@ impl JobClass {
 impl fmt::Display for JobClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Charged(class) => {
-                match class.partitions.is_empty() {
-                    true => f.write_str("without a partition")?,
-                    false => write!(f, "for partition {}", class.partitions.join(", "))?,
-                }
-                if class.preemptible {
-                    f.write_str(", preemptible")?;
-                }
-                match class.owner.as_ref().and_then(|owner| owner.user_label()) {
-                    Some(user) => write!(f, ", of user {user}"),
-                    None => Ok(()),
-                }
-            }
+            Self::Charged(class) => class.fmt(f),
             Self::Exactly(needs) => {
                 let (cpus, ram, gpus) = (needs.cpus, needs.ram >> 20, needs.gpus);
                 write!(f, "of {cpus} CPUs, {ram} MiB, {gpus} GPUs")?;

@@ -20,10 +20,11 @@ use std::time::{Duration, Instant};
 
 use arvados_client::{ContainerUuid, TokenUuid};
 
+use crate::model::charge_class::ChargeClass;
 use crate::model::resources::ResourceRequest;
 use crate::model::scheduling::Candidate;
 use crate::scheduler::SubmitRequest;
-use crate::scheduler::rejection_backoff::{ChargeClass, JobClass, RejectionBackoff, SlowStart};
+use crate::scheduler::rejection_backoff::{JobClass, RejectionBackoff, SlowStart};
 use crate::scheduler::test_submission::{TestResult, TestSubmission};
 
 /// Maximum number of rejected classes; containers of further classes are submitted as usual.
