@@ -93,7 +93,7 @@ pub struct Flags {
     #[arg(long)]
     pub pool_grows: bool,
     /// Time to fetch inputs and save results, added to the run time limit of a container
-    #[arg(long, value_name = "TIME", default_value = "60m", value_parser = units::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "60m", value_parser = service::PAUSES.parser())]
     pub staging_allowance: Duration,
     #[command(flatten)]
     pub subcommands: subcommands::Flags,

@@ -24,7 +24,7 @@ use crate::act::attempt_tokens::AttemptTokens;
 use crate::act::runner::TaskResults;
 use crate::api::Api;
 use crate::api::log_writer::{ApiLog, api_log_channel};
-use crate::config::settings::Settings;
+use crate::config::settings::{CommandRate, Settings};
 use crate::model::decision::Decision;
 use crate::model::outcome::Outcome;
 use crate::model::world::MonotonicTime;
@@ -108,7 +108,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
             let cpus = (capacity.total.cpus as usize).max(1);
             settings.max_supervisors = settings.max_supervisors.min(cpus);
             settings.max_supervisor_ram = Some(capacity.total.ram / 2);
-            settings.commands_per_second = 0.0;
+            settings.command_rate = CommandRate::Unlimited;
         }
         let capabilities = scheduler.capabilities();
         let attempts = AttemptTokens::new(

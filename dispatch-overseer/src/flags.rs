@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use dispatch_core::service::man_page;
+use dispatch_core::service::{self, man_page};
 
 use crate::controller::Settings;
 use crate::decide::Limits;
@@ -54,25 +54,25 @@ pub struct Flags {
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub max_workers: u32,
     /// Interval between two polls of the file and of the scheduler
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = service::POLL_INTERVALS.parser())]
     pub poll_interval: Duration,
     /// Minimum time between two starts of jobs
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = service::PAUSES.parser())]
     pub cool_down: Duration,
     /// Time from the start of a job until its worker is certainly connected to its master
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = service::PAUSES.parser())]
     pub worker_startup_time: Duration,
     /// Age of the file, in its update intervals, after which it is stale
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub stale_after: u32,
     /// Time to wait for busy workers once the computation is finished
-    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = units::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = service::PAUSES.parser())]
     pub finish_wait: Duration,
     /// Time to wait for the jobs of a start with an unknown outcome, before more are started
-    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = units::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = service::PAUSES.parser())]
     pub start_uncertainty: Duration,
     /// Timeout of one command of the scheduler
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = service::COMMAND_TIMEOUTS.parser())]
     pub command_timeout: Duration,
     /// Number of CPUs of one worker
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
@@ -94,7 +94,7 @@ impl Flags {
     /// Settings of the loop.
     pub fn settings(&self) -> Settings {
         Settings {
-            interval: self.poll_interval.max(Duration::from_millis(100)),
+            interval: self.poll_interval,
             start_uncertainty: self.start_uncertainty.as_secs(),
             limits: Limits {
                 min: self.min_workers,

@@ -80,11 +80,11 @@ pub struct Flags {
     #[arg(long, value_name = "NAME")]
     pub clusters: Option<String>,
     /// Time to fetch inputs and save results, added to the run time limit of a container
-    #[arg(long, value_name = "TIME", default_value = "60m", value_parser = units::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "60m", value_parser = service::PAUSES.parser())]
     pub staging_allowance: Duration,
     /// Time before its time limit at which a job is signaled to stop and save its results; 0
     /// disables the signal
-    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = units::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = service::PAUSES.parser())]
     pub warn_before_end: Duration,
     #[command(flatten)]
     pub subcommands: subcommands::Flags,

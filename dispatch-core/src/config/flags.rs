@@ -197,6 +197,31 @@ mod tests {
     }
 
     #[test]
+    fn numbers_out_of_their_range_are_refused() {
+        for (flag, refused, accepted) in [
+            ("poll-interval", ["0", "99ms", "2h"], ["100ms", "1h"]),
+            ("min-poll-interval", ["0", "1us", "2m"], ["1ms", "1m"]),
+            ("max-pending", ["0", "-1", "1000001"], ["1", "1000000"]),
+            ("max-supervisors", ["0", "x", "1000001"], ["1", "1000000"]),
+            ("stop-grace", ["0", "999ms", "8d"], ["1s", "7d"]),
+            ("start-timeout", ["1ms", "-1s", "400d"], ["0", "366d"]),
+            ("undelivered-wait", ["1ms", "-1s", "400d"], ["0", "366d"]),
+            ("min-retry-period", ["0", "9ms", "2h"], ["10ms", "1h"]),
+            ("scheduler-rate", ["0", "nan", "1e-30"], ["0.1", "none"]),
+            ("command-timeout", ["0", "999ms", "2h"], ["1s", "1h"]),
+        ] {
+            let parsed = |value: &str| Flags::try_parse_from(["x", &format!("--{flag}={value}")]);
+            for value in refused {
+                let error = parsed(value).unwrap_err().to_string();
+                assert!(error.contains(flag), "{flag} {value}: {error}");
+            }
+            for value in accepted {
+                assert!(parsed(value).is_ok(), "{flag} {value}");
+            }
+        }
+    }
+
+    #[test]
     fn a_flag_beats_the_file_and_the_file_the_default() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         let text =

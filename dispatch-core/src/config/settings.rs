@@ -1,11 +1,46 @@
 //! The settings of the controller, with their defaults.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use arvados_client::endpoint::REFUSAL_WINDOW;
 
 use crate::act::attempt_tokens::TokenMode;
 use crate::scheduler::credentials::GatewayKey;
+
+/// Minimum and maximum number of scheduler commands per second.
+const COMMAND_RATES: std::ops::RangeInclusive<f64> = 0.1..=10_000.0;
+
+/// Maximum rate of scheduler commands, in addition to one listing per poll.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum CommandRate {
+    /// No limit.
+    Unlimited,
+    /// Commands per second, from 0.1 to 10,000.
+    PerSecond(f64),
+}
+
+/// Why a text is not a [`CommandRate`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is out of range: write a number of commands per second from 0.1 to 10000, or \"none\" for no limit"
+)]
+pub struct CommandRateError(String);
+
+impl FromStr for CommandRate {
+    type Err = CommandRateError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "none" {
+            return Ok(Self::Unlimited);
+        }
+        let rate: Option<f64> = text.parse().ok();
+        // A value that is not a number is in no range.
+        rate.filter(|rate| COMMAND_RATES.contains(rate))
+            .map(Self::PerSecond)
+            .ok_or_else(|| CommandRateError(text.to_owned()))
+    }
+}
 
 /// The settings of the controller.
 #[derive(Debug, Clone)]
@@ -25,9 +60,9 @@ pub struct Settings {
     pub max_supervisor_ram: Option<u64>,
     /// Delay before a container is tried again after its first failed attempt.
     pub retry_period: Duration,
-    /// Maximum number of scheduler commands a second, in addition to one listing an interval; 0
-    /// means no limit.
-    pub commands_per_second: f64,
+    /// Maximum rate of scheduler commands, in addition to one listing an interval. Cancellations
+    /// have the same rate again, so that submissions do not delay them.
+    pub command_rate: CommandRate,
     /// Maximum number of containers requested by name in every poll. If there are more, polls
     /// request only changes.
     pub asked_by_name: usize,
@@ -66,7 +101,7 @@ impl Default for Settings {
             max_supervisors: 50,
             max_supervisor_ram: None,
             retry_period: Duration::from_secs(2),
-            commands_per_second: 50.0,
+            command_rate: CommandRate::PerSecond(50.0),
             asked_by_name: 500,
             stop_grace: Duration::from_secs(60),
             start_timeout: Some(Duration::from_secs(86400)),
@@ -77,6 +112,31 @@ impl Default for Settings {
             token_mode: TokenMode::PerAttempt,
             gateway: None,
             label: String::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_out_of_its_range_is_refused() {
+        for (text, rate) in [
+            ("none", Some(CommandRate::Unlimited)),
+            ("0.1", Some(CommandRate::PerSecond(0.1))),
+            ("50", Some(CommandRate::PerSecond(50.0))),
+            ("10000", Some(CommandRate::PerSecond(10_000.0))),
+            ("10001", None),
+            ("0.05", None),
+            ("0", None),
+            ("-1", None),
+            ("1e-30", None),
+            ("nan", None),
+            ("inf", None),
+            ("", None),
+        ] {
+            assert_eq!(text.parse().ok(), rate, "{text}");
         }
     }
 }

@@ -70,7 +70,7 @@ impl Reconciler {
     /// A reconciler without observations.
     pub fn new(settings: Settings, capabilities: Capabilities) -> Self {
         Self {
-            limits: TaskLimits::new(settings.commands_per_second, capabilities),
+            limits: TaskLimits::new(settings.command_rate, capabilities),
             submits: SubmitState::new(settings.retry_period),
             settings,
             world: World::default(),
@@ -121,7 +121,6 @@ impl Reconciler {
 
     /// Applies a complete listing whose query was sent at `began`.
     pub fn apply_listing(&mut self, began: MonotonicTime, jobs: Vec<Job>) {
-        self.limits.command_rate.charge(began);
         for job in jobs.iter().filter(|job| !job.ended) {
             if self.submits.unknown.remove(&job.container) {
                 self.submits.breaker.record_success();

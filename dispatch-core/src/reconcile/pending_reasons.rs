@@ -7,6 +7,7 @@ use std::sync::Arc;
 use arvados_client::ContainerUuid;
 use arvados_client::records::ContainerState;
 
+use crate::config::settings::CommandRate;
 use crate::model::decision::Decision;
 use crate::model::scheduling::{PendingOutlook, PendingReason};
 use crate::model::task::{PendingReport, Task};
@@ -16,7 +17,7 @@ use crate::reconcile::rate_limit::TokenBucket;
 
 /// Maximum number of records updated a second. Many jobs may be pending, and their reasons may
 /// change with every listing.
-const REPORT_RATE: f64 = 2.0;
+const REPORT_RATE: CommandRate = CommandRate::PerSecond(2.0);
 const REPORT_BURST: u32 = 20;
 
 /// The reasons already written to the records.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use arvados_client::ContainerUuid;
 
+use crate::config::settings::CommandRate;
 use crate::model::resources::ResourceRequest;
 use crate::model::scheduling::Capabilities;
 use crate::model::task::Task;
@@ -24,6 +25,8 @@ pub(crate) const COMMAND_BURST: u32 = 50;
 pub(crate) struct TaskLimits {
     pub(crate) concurrency: AimdLimit,
     pub(crate) command_rate: TokenBucket,
+    /// Rate of cancellations. They do not wait for submissions.
+    pub(crate) cancel_rate: TokenBucket,
     pub(crate) batcher: Batcher,
     /// Containers with a task under way that asks the scheduler, with the number of the task.
     scheduler_tasks: BTreeMap<ContainerUuid, u64>,
@@ -31,11 +34,12 @@ pub(crate) struct TaskLimits {
 }
 
 impl TaskLimits {
-    /// No task is under way. A command rate of 0 means no limit.
-    pub(crate) fn new(commands_per_second: f64, capabilities: Capabilities) -> Self {
+    /// No task is under way.
+    pub(crate) fn new(rate: CommandRate, capabilities: Capabilities) -> Self {
         Self {
             concurrency: AimdLimit::new(MAX_CONCURRENT_TASKS),
-            command_rate: TokenBucket::new(commands_per_second, COMMAND_BURST),
+            command_rate: TokenBucket::new(rate, COMMAND_BURST),
+            cancel_rate: TokenBucket::new(rate, COMMAND_BURST),
             batcher: Batcher::new(capabilities),
             scheduler_tasks: BTreeMap::new(),
             last_scheduler_task: 0,

@@ -332,7 +332,7 @@ impl TaskBuilder<'_> {
         match open.and_then(|index| self.tasks.get_mut(*index)) {
             Some(Task::Stop(batch, _)) if batch.len() < max_batch => batch.push(stop),
             _ => {
-                if !has_slot || !self.limits.command_rate.try_acquire(now) {
+                if !has_slot || !self.limits.cancel_rate.try_acquire(now) {
                     return;
                 }
                 if can_join {

@@ -25,9 +25,10 @@ use clap::{Args, ValueEnum};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
+use units::DurationRange;
 
 use crate::act::attempt_tokens::TokenMode;
-use crate::config::settings::Settings;
+use crate::config::settings::{CommandRate, Settings};
 use crate::config::{self, Config};
 use crate::controller::{Controller, NotAdmin};
 use crate::report::audit::Audit;
@@ -45,6 +46,35 @@ const TOKEN_MARGIN: Duration = Duration::from_secs(14 * 86400);
 const BLOCKING_THREAD_LIFE: Duration = Duration::from_secs(10 * 365 * 86400);
 /// Maximum size of an audit file in bytes; there are at most two files.
 const AUDIT_LIMIT: u64 = 64 << 20;
+
+/// Times from `min` milliseconds to `max` seconds.
+const fn times(min: u64, max: u64) -> DurationRange {
+    DurationRange::new(Duration::from_millis(min), Duration::from_secs(max))
+}
+
+/// Range of `--poll-interval`. A poll lists the jobs, which takes a scheduler some time.
+pub const POLL_INTERVALS: DurationRange = times(100, 3600);
+/// Range of `--min-poll-interval`.
+const MIN_POLL_INTERVALS: DurationRange = times(1, 60);
+/// Range of `--stop-grace`.
+const STOP_GRACES: DurationRange = times(1000, 7 * 86400);
+/// Range of `--min-retry-period`.
+const RETRY_PERIODS: DurationRange = times(10, 3600);
+/// Range of `--command-timeout`.
+pub const COMMAND_TIMEOUTS: DurationRange = times(1000, 3600);
+/// Range of times for which containers or results wait.
+const LONG_WAITS: DurationRange = times(1000, 366 * 86400);
+
+/// Range of times for which a program waits for another, or leaves it time; they may be 0.
+pub const PAUSES: DurationRange = times(0, 30 * 86400);
+
+/// A number of containers, from 1 to a million.
+fn count(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok();
+    number
+        .filter(|number| (1..=1_000_000).contains(number))
+        .ok_or_else(|| "write a number from 1 to 1000000".to_owned())
+}
 
 /// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -72,23 +102,23 @@ pub struct Flags {
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
     /// Interval between two polls of the API server and of the scheduler when nothing happens
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = POLL_INTERVALS.parser())]
     pub poll_interval: Duration,
     /// Minimum interval between two polls, however much happens
-    #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = units::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = MIN_POLL_INTERVALS.parser())]
     pub min_poll_interval: Duration,
     /// Maximum number of containers that are pending in the scheduler at once
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", default_value = "100", value_parser = count)]
     pub max_pending: usize,
     /// Time between TERM and KILL when a job is stopped
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = STOP_GRACES.parser())]
     pub stop_grace: Duration,
     /// Cancel a pending job that cannot start without an administrator after this time; 0 means
     /// never
-    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = units::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = LONG_WAITS.or_zero().parser())]
     pub start_timeout: Duration,
     /// Time for which undelivered results may stay on their node before the record is cancelled
-    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = units::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = LONG_WAITS.or_zero().parser())]
     pub undelivered_wait: Duration,
     /// Evictions by the site, such as preemptions, do not count as attempts of a request until it
     /// has had this many containers
@@ -96,18 +126,18 @@ pub struct Flags {
     pub max_evictions: u32,
     /// Maximum number of workflow runners of users that are pending or running at once. Choose it
     /// so that room is left for the containers that they request, other runners among them
-    #[arg(long, value_name = "N", default_value_t = 50)]
+    #[arg(long, value_name = "N", default_value = "50", value_parser = count)]
     pub max_supervisors: usize,
     /// Initial delay before a container is tried again after a failed attempt; doubles with each
     /// failure
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = units::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = RETRY_PERIODS.parser())]
     pub min_retry_period: Duration,
-    /// Maximum number of scheduler commands per second, in addition to one listing per poll; 0
-    /// means no limit
-    #[arg(long, value_name = "N", default_value_t = 50.0)]
-    pub scheduler_rate: f64,
+    /// Maximum number of scheduler commands per second, in addition to one listing per poll; "none"
+    /// means no limit. Cancellations have the same rate again
+    #[arg(long, value_name = "N", default_value = "50")]
+    pub scheduler_rate: CommandRate,
     /// Timeout of one command of the scheduler
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = COMMAND_TIMEOUTS.parser())]
     pub command_timeout: Duration,
     /// Kind of token that locks containers
     #[arg(long, value_name = "MODE", default_value = "per-attempt")]
@@ -302,7 +332,7 @@ where
     let settings = Settings {
         max_supervisors: flags.max_supervisors,
         retry_period: flags.min_retry_period,
-        commands_per_second: flags.scheduler_rate,
+        command_rate: flags.scheduler_rate,
         token_mode,
         gateway: flags.gateway_key(),
         poll_interval: flags.poll_interval,

@@ -37,6 +37,47 @@ pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
         .ok_or_else(not_a_time)
 }
 
+/// The durations that a setting may have.
+#[derive(Debug, Clone, Copy)]
+pub struct DurationRange {
+    min: Duration,
+    max: Duration,
+    /// Whether 0 is permitted too.
+    zero: bool,
+}
+
+impl DurationRange {
+    /// The durations from `min` to `max`.
+    pub const fn new(min: Duration, max: Duration) -> Self {
+        Self {
+            min,
+            max,
+            zero: false,
+        }
+    }
+
+    /// These durations and 0, which the setting gives a meaning of its own.
+    pub const fn or_zero(self) -> Self {
+        Self { zero: true, ..self }
+    }
+
+    /// [`parse_duration`] for a flag; a duration out of the range is an error.
+    pub fn parser(self) -> impl Fn(&str) -> Result<Duration, UnitError> + Clone {
+        move |text| {
+            let duration = parse_duration(text)?;
+            let is_permitted = (self.min..=self.max).contains(&duration);
+            match is_permitted || (self.zero && duration.is_zero()) {
+                true => Ok(duration),
+                false => Err(UnitError::OutOfRange {
+                    text: text.trim().to_owned(),
+                    min: format!("{:?}", self.min),
+                    max: format_duration(self.max),
+                }),
+            }
+        }
+    }
+}
+
 /// [`parse_duration`] in whole seconds, at least one: for a limit that is left out instead of being
 /// zero.
 pub fn parse_whole_seconds(text: &str) -> Result<Duration, UnitError> {
@@ -149,6 +190,27 @@ mod tests {
             assert_eq!(parse_whole_seconds(text), Err(error), "{text}");
         }
         assert_eq!(parse_whole_seconds("1.4s"), Ok(Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn a_time_out_of_its_range_is_refused_with_the_range() {
+        let range = DurationRange::new(Duration::from_millis(100), Duration::from_secs(3600));
+        for (text, or_zero, is_permitted) in [
+            ("100ms", false, true),
+            ("1h", false, true),
+            ("99ms", false, false),
+            ("61m", false, false),
+            ("0", false, false),
+            ("0", true, true),
+            ("1ms", true, false),
+        ] {
+            let range = if or_zero { range.or_zero() } else { range };
+            let parsed = range.parser()(text);
+            assert_eq!(parsed.is_ok(), is_permitted, "{text} {or_zero}");
+        }
+        let error = range.parser()("0").unwrap_err().to_string();
+        let expected = r#""0" is out of range: write a time from 100ms to 1h00m"#;
+        assert_eq!(error, expected);
     }
 
     #[test]

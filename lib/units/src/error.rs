@@ -19,4 +19,10 @@ pub enum UnitError {
     LessThanASecond(String),
     #[error("{0:?} is larger than any machine; check the unit")]
     TooLarge(String),
+    #[error("{text:?} is out of range: write a time from {min} to {max}")]
+    OutOfRange {
+        text: String,
+        min: String,
+        max: String,
+    },
 }

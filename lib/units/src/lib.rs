@@ -17,7 +17,7 @@ mod duration;
 mod error;
 mod size;
 
-pub use duration::{format_duration, parse_duration, parse_whole_seconds};
+pub use duration::{DurationRange, format_duration, parse_duration, parse_whole_seconds};
 pub use error::UnitError;
 /// What `--help` says about the values SIZE and TIME.
 pub const HELP: &str = "\

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use arvados_client::ContainerUuid;
 use arvados_client::records::ContainerState;
+use dispatch_core::config::settings::CommandRate;
 use dispatch_core::{Controller, Health, Settings};
 use fastrand::Rng;
 use tokio::sync::Notify;
@@ -397,7 +398,12 @@ fn check_end_state(shared: &SharedWorld, settings: &Settings, dispatchers: usize
     let time = world.began.elapsed().as_secs_f64();
     let lives = (dispatchers as u64 + world.tally.restarts) as f64;
     let listings = time / 2.0 * dispatchers as f64 + lives;
-    let commands = time * settings.commands_per_second * dispatchers as f64 + lives * 60.0;
+    let rate = match settings.command_rate {
+        CommandRate::PerSecond(rate) => rate,
+        CommandRate::Unlimited => f64::INFINITY,
+    };
+    // Submissions and cancellations have this rate each.
+    let commands = 2.0 * (time * rate * dispatchers as f64 + lives * 60.0);
     let tally = world.tally.clone();
     if tally.listings as f64 > listings {
         found.push(format!("{} listings in {time:.0} s", tally.listings));

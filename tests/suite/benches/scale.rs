@@ -59,7 +59,7 @@ async fn measure() {
             servers.dispatcher("dispatch-slurm", &args, &env)
         };
         let usual = with(&["--poll-interval", "10s"]);
-        let hurried = with(&["--poll-interval", "2s", "--scheduler-rate", "0"]);
+        let hurried = with(&["--poll-interval", "2s", "--scheduler-rate", "none"]);
         made = Some((fake, hurried));
         usual
     })

@@ -4,11 +4,13 @@ use arvados_client::Token;
 use arvados_client::records::ContainerState;
 
 use super::*;
+use crate::config::settings::CommandRate;
 use crate::model::attempt_token::AttemptToken;
 use crate::model::outcome::{Feedback, Outcome};
 use crate::model::resources::{Admission, ResourceRequest};
 use crate::model::scheduling::Capabilities;
 use crate::model::world::{Attempt, Job, JobId, JobListing, LockHolder, ObservedContainer, Phase};
+use crate::reconcile::rate_limit::TokenBucket;
 use crate::reconcile::task_limits::{COMMAND_BURST, MAX_CONCURRENT_TASKS, RESERVED_API_SLOTS};
 
 mod adoption;
@@ -20,7 +22,7 @@ const START: MonotonicTime = MonotonicTime(Duration::from_secs(100));
 /// A reconciler with two empty listings and a limit of one scheduler command a second.
 fn reconciler(max_batch: usize) -> Reconciler {
     let settings = Settings {
-        commands_per_second: 1.0,
+        command_rate: CommandRate::PerSecond(1.0),
         max_pending: 1000,
         ..Settings::default()
     };
@@ -98,8 +100,32 @@ fn commands_that_the_scheduler_ran_on_its_own_are_charged() {
     locked(&mut reconciler, 1);
     reconciler.charge_commands(START, 1000);
     assert!(submitted(&decide(&mut reconciler, START)).is_empty());
-    let later = MonotonicTime(START.0 + Duration::from_secs(1001));
+    let after_burst = Duration::from_secs(u64::from(COMMAND_BURST) + 1);
+    let later = MonotonicTime(START.0 + after_burst);
     assert_eq!(submitted(&decide(&mut reconciler, later)).len(), 1);
+}
+
+/// A careful administrator's rate is below that of the listings.
+#[test]
+fn listings_take_no_command_from_submissions_and_submissions_none_from_cancellations() {
+    let at = |seconds| MonotonicTime(START.0 + Duration::from_secs(seconds));
+    for (submissions, submitted_now) in [(0, 1), (1000, 0)] {
+        let mut reconciler = reconciler(500);
+        let slow = CommandRate::PerSecond(0.1);
+        reconciler.limits.command_rate = TokenBucket::new(slow, COMMAND_BURST);
+        reconciler.limits.cancel_rate = TokenBucket::new(slow, COMMAND_BURST);
+        let held = locked(&mut reconciler, 0);
+        let attempt = reconciler.world.attempts.get_mut(&held).unwrap();
+        attempt.phase = Phase::Submitted(START);
+        for seconds in 1..=1000 {
+            reconciler.apply_listing(at(seconds), vec![job_of(&held)]);
+        }
+        locked(&mut reconciler, 1);
+        reconciler.charge_commands(at(1001), submissions);
+        let tasks = decide(&mut reconciler, at(1001));
+        assert_eq!(submitted(&tasks).len(), submitted_now);
+        assert!(tasks.iter().any(|task| matches!(task, Task::Stop(..))));
+    }
 }
 
 fn job_of(container: &ContainerUuid) -> Job {

@@ -86,7 +86,7 @@ async fn bulk() {
     for arrays in ["auto", "off"] {
         let unhindered = [
             "--scheduler-rate",
-            "0",
+            "none",
             "--poll-interval",
             POLL_INTERVAL,
             "--arrays",

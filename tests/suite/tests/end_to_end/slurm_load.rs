@@ -49,7 +49,7 @@ async fn two_hundred_containers_and_the_books_assert_balance() {
         "--max-pending",
         "300",
         "--scheduler-rate",
-        "0",
+        "none",
     ];
     let mut stack = cluster.stack(&more).await;
     let mut load = Load::submit(&stack, SCENARIO).await;

@@ -54,7 +54,7 @@ fn many_pending_jobs_are_cancelled_by_one_command() {
             reconciler.apply_outcome(now, job.container.clone(), outcome, Feedback::default());
         }
     };
-    reconciler.charge_commands(START, COMMAND_BURST);
+    (0..COMMAND_BURST).for_each(|_| reconciler.limits.cancel_rate.charge(START));
     // The tasks before these write the pending reasons.
     for task in decide(&mut reconciler, START) {
         assert!(matches!(task, Task::ReportPendingReason(_)), "{task:?}");
