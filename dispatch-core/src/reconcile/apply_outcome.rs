@@ -53,7 +53,8 @@ impl Reconciler {
                 return self.schedule_retry(container, now);
             }
             Outcome::Submitted => {
-                self.submits.breaker.record_success();
+                let class = self.charge_class(&container);
+                self.submits.breakers.record_success(&class);
                 self.end_submission(&container, Phase::Submitted(now));
             }
             Outcome::SubmitUnknown => {
@@ -74,13 +75,15 @@ impl Reconciler {
                 self.cooldown_until.insert(container, until);
             }
             Outcome::NotSubmitted(state, is_revoked) => {
-                self.submits.record_rejection_of(&container, now);
+                let class = self.charge_class(&container);
+                self.submits.record_rejection_of(&container, class, now);
                 return self.apply_release(container, state, is_revoked, now);
             }
             Outcome::Released(state, is_revoked) => {
                 // The submission had failed with an unclear answer.
                 if self.submits.unknown.contains(&container) {
-                    self.submits.record_rejection_of(&container, now);
+                    let class = self.charge_class(&container);
+                    self.submits.record_rejection_of(&container, class, now);
                 }
                 return self.apply_release(container, state, is_revoked, now);
             }

@@ -12,6 +12,7 @@ use arvados_client::records::ContainerState;
 
 use crate::config::settings::Settings;
 use crate::model::attempt_token::AttemptToken;
+use crate::model::charge_class::ChargeClass;
 use crate::model::container_view::ContainerView;
 use crate::model::decision::Decision;
 use crate::model::reason::Reason;
@@ -103,14 +104,29 @@ impl Reconciler {
         self.submits.host_fault = fault;
     }
 
-    /// Whether the circuit breaker is open, so that nothing is started.
+    /// Whether a circuit breaker is open for each container that waits, so that nothing is started.
     pub fn is_breaker_open(&self, now: MonotonicTime) -> bool {
-        !self.submits.breaker.is_closed(now)
+        let breakers = &self.submits.breakers;
+        let waits = |known: &&ObservedContainer| {
+            known.state == ContainerState::Queued && known.priority > 0
+        };
+        let mut waiting = self.world.containers.values().filter(waits).peekable();
+        let is_open = |known: &ObservedContainer| {
+            let class = ChargeClass::of(&known.needs);
+            breakers.opened_for(&class, now).is_some()
+        };
+        !breakers.is_closed(now) || (waiting.peek().is_some() && waiting.all(is_open))
     }
 
     /// Whether new containers may be started.
     fn may_start(&self, now: MonotonicTime) -> bool {
-        self.submits.host_fault.is_none() && !self.is_breaker_open(now)
+        self.submits.host_fault.is_none() && self.submits.breakers.is_closed(now)
+    }
+
+    /// The class for which a submission of the container counts.
+    fn charge_class(&self, container: &ContainerUuid) -> ChargeClass {
+        let known = self.world.containers.get(container);
+        known.map_or_else(ChargeClass::default, |known| ChargeClass::of(&known.needs))
     }
 
     /// Nodes on which several containers failed. New submissions exclude them.
@@ -123,7 +139,8 @@ impl Reconciler {
     pub fn apply_listing(&mut self, began: MonotonicTime, jobs: Vec<Job>) {
         for job in jobs.iter().filter(|job| !job.ended) {
             if self.submits.unknown.remove(&job.container) {
-                self.submits.breaker.record_success();
+                let class = self.charge_class(&job.container);
+                self.submits.breakers.record_success(&class);
             }
         }
         self.stop_escalation.apply_listing(&jobs, began);
@@ -178,6 +195,16 @@ impl Reconciler {
         for (place, container) in held.iter().enumerate() {
             if let Some(known) = self.world.containers.get_mut(container) {
                 known.fit = Admission::Later(in_workflow_queue(place + 1));
+            }
+        }
+        let admitted = self.world.containers.values_mut();
+        for known in admitted.filter(|known| known.fit == Admission::Now) {
+            let class = ChargeClass::of(&known.needs);
+            if let Some(left) = self.submits.breakers.opened_for(&class, self.world.now) {
+                known.fit = Admission::Later(format!(
+                    "several attempts in a row at containers {class} failed before they ran; the next begins in {} s",
+                    left.as_secs()
+                ));
             }
         }
         if let Some(fault) = &self.submits.host_fault {

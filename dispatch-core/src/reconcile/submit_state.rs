@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use arvados_client::ContainerUuid;
 
+use crate::model::charge_class::ChargeClass;
 use crate::model::world::MonotonicTime;
-use crate::reconcile::circuit_breaker::CircuitBreaker;
+use crate::reconcile::circuit_breaker::CircuitBreakers;
 use crate::reconcile::node_health::NodeHealth;
 use crate::reconcile::retry_backoff::RetryBackoff;
 
@@ -19,7 +20,7 @@ pub(crate) struct SubmitState {
     /// Submissions whose answer was lost, until a listing shows the job.
     pub(crate) unknown: BTreeSet<ContainerUuid>,
     pub(crate) backoff: RetryBackoff,
-    pub(crate) breaker: CircuitBreaker,
+    pub(crate) breakers: CircuitBreakers,
     pub(crate) node_health: NodeHealth,
     /// Containers that may run on excluded nodes too, because no other node may fit them.
     pub(crate) ignores_exclusions: BTreeSet<ContainerUuid>,
@@ -33,7 +34,7 @@ impl SubmitState {
             host_fault: None,
             unknown: BTreeSet::new(),
             backoff: RetryBackoff::new(retry_period),
-            breaker: CircuitBreaker::default(),
+            breakers: CircuitBreakers::default(),
             node_health: NodeHealth::default(),
             ignores_exclusions: BTreeSet::new(),
         }
@@ -71,8 +72,18 @@ impl SubmitState {
 
     /// Records a rejected submission of the container, and lets it run on any node: the excluded
     /// nodes may be the only ones that fit it.
-    pub(crate) fn record_rejection_of(&mut self, container: &ContainerUuid, now: MonotonicTime) {
-        self.record_rejection(now);
+    pub(crate) fn record_rejection_of(
+        &mut self,
+        container: &ContainerUuid,
+        class: ChargeClass,
+        now: MonotonicTime,
+    ) {
+        let text = class.to_string();
+        if self.breakers.record_failure_of(class, now) {
+            tracing::error!(
+                "several attempts in a row at containers {text} failed before they ran; starting no others of these for a while"
+            );
+        }
         let mut avoided = self.node_health.excluded(now);
         let mut failed = self.node_health.failed_on(container, now);
         if avoided.next().is_some() || failed.next().is_some() {
@@ -83,7 +94,7 @@ impl SubmitState {
     /// Records a failure that concerns all containers. Logs if new attempts stop for a while
     /// because of it.
     pub(crate) fn record_rejection(&mut self, now: MonotonicTime) {
-        if self.breaker.record_failure(now) {
+        if self.breakers.record_failure(now) {
             tracing::error!(
                 "several attempts in a row failed before their containers ran; starting no new containers for a while"
             );

@@ -8,6 +8,7 @@ use std::time::Duration;
 use arvados_client::{ContainerUuid, TokenUuid};
 
 use crate::config::settings::Settings;
+use crate::model::charge_class::ChargeClass;
 use crate::model::scheduling::StopMode;
 use crate::model::task::{AttemptEnd, Cancellation, Start, Stop, Submission, Task, Unlock};
 use crate::model::world::{MonotonicTime, ObservedContainer, World};
@@ -232,6 +233,13 @@ impl TaskBuilder<'_> {
 
     /// Adds a lock, to the next batch if the server takes batches.
     fn add_start(&mut self, container: ContainerUuid, etag: String) {
+        let class = self
+            .observed(&container)
+            .map(|known| ChargeClass::of(&known.needs));
+        let breakers = &self.submits.breakers;
+        if class.is_some_and(|class| breakers.opened_for(&class, self.now).is_some()) {
+            return;
+        }
         self.locking_keys.insert(self.batch_key(&container));
         let known = self.observed(&container);
         let start = Start {

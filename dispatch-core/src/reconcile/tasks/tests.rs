@@ -1,5 +1,7 @@
 //! Tests of the order, batching and rate limits of tasks.
 
+use std::sync::Arc;
+
 use arvados_client::Token;
 use arvados_client::records::ContainerState;
 
@@ -7,6 +9,7 @@ use super::*;
 use crate::config::settings::CommandRate;
 use crate::model::attempt_token::AttemptToken;
 use crate::model::outcome::{Feedback, Outcome};
+use crate::model::owner::Owner;
 use crate::model::resources::{Admission, ResourceRequest};
 use crate::model::scheduling::Capabilities;
 use crate::model::world::{Attempt, Job, JobId, JobListing, LockHolder, ObservedContainer, Phase};
@@ -103,6 +106,42 @@ fn commands_that_the_scheduler_ran_on_its_own_are_charged() {
     let after_burst = Duration::from_secs(u64::from(COMMAND_BURST) + 1);
     let later = MonotonicTime(START.0 + after_burst);
     assert_eq!(submitted(&decide(&mut reconciler, later)).len(), 1);
+}
+
+/// The account of one user is at its limit of jobs.
+#[test]
+fn rejections_of_one_owner_delay_no_other() {
+    let mut reconciler = reconciler(500);
+    let of = |reconciler: &mut Reconciler, name: &str| {
+        let container = queued(reconciler);
+        let owner = Owner {
+            username: Some(name.to_owned()),
+            ..Owner::default()
+        };
+        let known = reconciler.world.containers.get_mut(&container).unwrap();
+        known.needs.charged_to = Some(Arc::new(owner));
+        container
+    };
+    for _ in 0..60 {
+        let container = of(&mut reconciler, "limited");
+        let rejected = Outcome::NotSubmitted(ContainerState::Queued, true);
+        reconciler.apply_outcome(START, container, rejected, Feedback::default());
+    }
+    let limited = of(&mut reconciler, "limited");
+    let started = |reconciler: &mut Reconciler, now| {
+        let tasks = decide(reconciler, now);
+        let starts = tasks.iter().filter(|task| matches!(task, Task::Start(_)));
+        starts
+            .flat_map(|task| task.containers().into_iter().cloned())
+            .collect::<Vec<_>>()
+    };
+    assert!(started(&mut reconciler, START).is_empty());
+    assert!(reconciler.is_breaker_open(START), "all that waits is held");
+    let other = of(&mut reconciler, "other");
+    assert!(!reconciler.is_breaker_open(START));
+    assert_eq!(started(&mut reconciler, START), [other]);
+    let later = MonotonicTime(START.0 + Duration::from_secs(30));
+    assert_eq!(started(&mut reconciler, later), [limited]);
 }
 
 /// A careful administrator's rate is below that of the listings.

@@ -127,6 +127,65 @@ async fn a_limit_of_the_account_is_waited_for() {
     complete(&stack.end(&second, STEP_TIMEOUT).await);
 }
 
+/// Many jobs of an account are over its limit. The other account's start as on an empty cluster.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_account_at_its_limit_stops_no_other() {
+    let enforce = ["-x", "AccountingStorageEnforce=associations,limits"];
+    let Some(cluster) = Cluster::with_accounts(&[&LARGE[..], &enforce].concat()) else {
+        return;
+    };
+    let sacctmgr = |words: &str| {
+        let words: Vec<&str> = ["-i"].into_iter().chain(words.split(' ')).collect();
+        cluster.lab.run("sacctmgr", &words);
+    };
+    for account in ["limited", "free"] {
+        sacctmgr(&format!("add account {account}"));
+        sacctmgr(&format!("add user root account={account}"));
+    }
+    sacctmgr("modify user where name=root account=limited set MaxSubmitJobs=1");
+    let temp_dir = tempfile::tempdir().unwrap();
+    let map = temp_dir.path().join("map");
+    fs::write(&map, "* --account=free\n").unwrap();
+    let stack = cluster.stack(&["--owner-map", map.to_str().unwrap()]).await;
+    let group = json!({"group": {"name": "limited", "group_class": "project"}});
+    let group: Value = stack.user.send(Call::post("groups", group)).await.unwrap();
+    let project = group["uuid"].as_str().unwrap();
+    fs::write(
+        &map,
+        format!("{project} --account=limited\n* --account=free\n"),
+    )
+    .unwrap();
+    wait_for("the map to be read", STEP_TIMEOUT, || {
+        let read = stack.dispatcher.log_contains(r#"event="owner_map_read""#);
+        read.then_some(())
+    });
+    let mut limited = Vec::new();
+    for n in 0..20 {
+        let more = json!({"owner_uuid": project});
+        let (_, container) = stack.submit(&n.to_string(), "sleep 1000", more).await;
+        limited.push(container);
+    }
+    wait_for("the limit", STEP_TIMEOUT, || {
+        let held = stack.dispatcher.log_contains(r#"event="submissions_held""#);
+        held.then_some(())
+    });
+    for n in 0..6 {
+        let (_, container) = stack.submit(&format!("free {n}"), "true", json!({})).await;
+        let record = stack.end(&container, STEP_TIMEOUT).await;
+        complete(&record);
+        assert_eq!(record.lock_count, 1);
+    }
+    let log = stack.dispatcher.log_text();
+    assert!(!log.contains("starting no new containers"), "{log}");
+    for container in &limited {
+        let record = stack.container(container).await;
+        assert!(
+            !record.state.is_final() && record.lock_count <= 3,
+            "{record:?}"
+        );
+    }
+}
+
 /// Alone it is over a limit of its account that other jobs share. The user is told that nothing may
 /// change.
 #[tokio::test(flavor = "multi_thread")]
