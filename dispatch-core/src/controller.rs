@@ -71,6 +71,8 @@ pub struct Controller<A, S> {
     token_scans: TokenScans,
     /// The reads of tokens under way.
     token_reads: TokenReads,
+    /// Whether these found tokens that no poll was told of.
+    has_found_tokens: bool,
     /// Whether a job may have ended since the last job listing started.
     job_exit_signaled: Arc<AtomicBool>,
     /// Start time of the last poll.
@@ -126,6 +128,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
             owner_names: Arc::default(),
             token_scans: TokenScans::new(settings.poll_interval),
             token_reads: None,
+            has_found_tokens: false,
             poll_schedule: PollSchedule::new(settings.poll_interval, settings.min_poll_interval),
             runner: TaskRunner {
                 api,

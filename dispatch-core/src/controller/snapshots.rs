@@ -1,7 +1,7 @@
 //! Polls as the control loop starts and applies them: scheduler first, then API server.
 //!
-//! Input: what the server can do, the job listing and the API snapshot. Output: updates of the reconciler,
-//! the poll schedule and the health status.
+//! Input: what the server can do, the job listing and the API snapshot. Output: updates of the
+//! reconciler, the poll schedule and the health status.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -111,7 +111,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
     /// Applies the result of a round. Starts the next one at once if there is more to read. Returns
     /// whether a poll is to show what the tokens hold.
     pub(crate) fn on_token_reply(&mut self, reply: TokenReply) -> bool {
-        let mut has_read = !reply.left_over.is_empty();
+        self.has_found_tokens |= !reply.left_over.is_empty();
         self.reconciler.apply_left_over(reply.left_over);
         if let Some(scan) = reply.scan {
             self.on_token_scan(scan);
@@ -120,7 +120,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
         for one in reply.read {
             match one {
                 Ok((container, token, read)) => {
-                    has_read |= read.is_some();
+                    let is_read = read.is_some();
                     let is_shown = read.as_ref().is_some_and(|read| read.expires_at.is_some());
                     let is_hidden = !is_shown && !self.runner.attempts.is_shared();
                     let now = self.now();
@@ -128,6 +128,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
                         .reconciler
                         .apply_read_token(now, container, token, read);
                     hidden += usize::from(is_attempt && is_hidden);
+                    self.has_found_tokens |= is_read && !is_attempt;
                 }
                 Err(error) => {
                     has_failed = true;
@@ -145,7 +146,8 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
         if !has_failed {
             self.start_token_reads();
         }
-        has_read
+        // One poll is enough for many rounds.
+        self.token_reads.is_none() && std::mem::take(&mut self.has_found_tokens)
     }
 
     fn on_token_scan(&mut self, scan: TokenScan) {

@@ -38,8 +38,8 @@
 //! only after the tokens of earlier runs were listed and read once.
 //!
 //! A job whose attempt is the holder of the lock makes that attempt this dispatcher's, also if its
-//! token is not known (`reconcile/apply_snapshot.rs`). So no job is stopped because a list of tokens
-//! lacks one: a server may list only a part of them, or none to another user.
+//! token is not known (`reconcile/apply_snapshot.rs`). So no job is stopped because a list of
+//! tokens lacks one: a server may list only a part of them, or none to another user.
 
 use std::time::Duration;
 

@@ -252,8 +252,8 @@ impl Reconciler {
     }
 
     /// Makes the holder of the lock the container's attempt again, if it is one of this dispatcher:
-    /// an orphaned token, or the attempt that a job or a job directory of this dispatcher names. The
-    /// token of the latter need not be known.
+    /// an orphaned token, or the attempt that a job or a job directory of this dispatcher names.
+    /// The token of the latter need not be known.
     fn adopt_lock_holder(&mut self, now: MonotonicTime, record: &ContainerSnapshot) {
         let container = &record.uuid;
         let left_over = self.tokens.take_left_over(container);

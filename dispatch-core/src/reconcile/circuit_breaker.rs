@@ -2,8 +2,9 @@
 //! alike, and one for all. Input: rejected and accepted submissions. Output: whether new attempts
 //! may start.
 //!
-//! A scheduler may reject the jobs of one account and accept others. So a rejected submission counts
-//! for its own class only. What stops everything counts for all: the API server mints no tokens.
+//! A scheduler may reject the jobs of one account and accept others. So a rejected submission
+//! counts for its own class only. What stops everything counts for all: the API server mints no
+//! tokens.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

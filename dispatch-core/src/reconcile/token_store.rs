@@ -269,8 +269,8 @@ impl Reconciler {
             .collect()
     }
 
-    /// Applies a token that was read by its UUID, or that no program here can see it. Returns whether
-    /// it is that of a present attempt.
+    /// Applies a token that was read by its UUID, or that nothing here shows it. Returns whether it
+    /// is that of a present attempt.
     pub fn apply_read_token(
         &mut self,
         now: MonotonicTime,

@@ -162,7 +162,7 @@ mod tests {
             ("uuid", "in", json!(["zzzzz-dz642-1"]), true), ("state", "=", json!("Queued"), false),
             ("state", "=", json!("Locked"), true), ("priority", ">", json!(0), false),
             ("priority", ">", json!(7), true), ("priority", "<", json!(7), true), ("priority", "=", json!(8), true),
-            // Not compared: texts without an order, other operators, other types, what is not listed.
+            // Not compared: texts without an order, other operators and types, what is not listed.
             ("state", ">", json!("Z"), false), ("name", "=", json!("x"), false), ("state", "like", json!("x"), false),
             ("priority", "=", json!("8"), false), ("modified_at", "=", json!("2026-11-28T10:00:00Z"), false),
             ("modified_at", ">", json!("2026-11-29T10:00:00Z"), false), ("owner_uuid", "=", json!("x"), false),

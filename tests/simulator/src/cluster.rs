@@ -19,9 +19,8 @@ use tokio::time::{Instant, sleep};
 use crate::api::SimApi;
 use crate::executor::execute;
 use crate::faults::SeededBug;
-use crate::state::{self, JobPhase, SharedWorld, SimWorld};
+use crate::state::{self, JobPhase, SCHEDULER_NAME, SharedWorld, SimWorld};
 
-pub const SCHEDULER_NAME: &str = "simulated";
 const HOST_FAULT: &str = "the simulated disk is full";
 /// Maximum time for which an ended job stays listed.
 const ENDED_JOB_RETENTION: Duration = Duration::from_secs(30);

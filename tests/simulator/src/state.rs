@@ -14,9 +14,10 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::cluster::SCHEDULER_NAME;
 use crate::faults::{Faults, SeededBug};
 
+/// Name of the simulated scheduler.
+pub const SCHEDULER_NAME: &str = "simulated";
 /// Maximum number of recorded violations; the first one is the important one.
 const MAX_VIOLATIONS: usize = 20;
 

@@ -1,5 +1,5 @@
-//! A dispatcher that is killed starts again on a server with thousands of tokens, which behaves as a
-//! real Arvados: filters on tokens are ignored, a page ends after 1,000, the system user's token
+//! A dispatcher that is killed starts again on a server with thousands of tokens, which behaves as
+//! a real Arvados: filters on tokens are ignored, a page ends after 1,000, the system user's token
 //! shows the tokens of all users, and an administrator's only those of this user.
 
 use arvados_client::api::NewToken;

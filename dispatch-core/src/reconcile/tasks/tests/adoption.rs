@@ -1,5 +1,5 @@
-//! Tests of what a restarted dispatcher takes for its own, with a list of tokens that shows all, some
-//! or none of them.
+//! Tests of what a restarted dispatcher takes for its own, with a list of tokens that shows all,
+//! some or none of them.
 
 use arvados_client::records::Container;
 use proptest::prelude::*;
@@ -99,7 +99,7 @@ proptest! {
         }
         poll(&mut reconciler, after(4), state, Some(&token(1)));
         let stopped = stopped(&decide(&mut reconciler, after(5)));
-        // Of several jobs that may be the holder's, one is kept, and one that names it before others.
+        // Of several jobs that may be the holder's, one is kept: if possible, one that names it.
         let kept = |attempt: &Option<TokenUuid>| {
             let alike = (0..attempts.len()).filter(|n| attempts[*n] == *attempt);
             alike.filter(|n| !stopped.contains(n)).count()
