@@ -39,7 +39,7 @@ use crate::scheduler::{Scheduler, SchedulerError};
 
 use running_tasks::RunningTasks;
 use snapshots::{ApiReply, ListingReply, RefusalLog, SchedulerSnapshot};
-use token_reads::TokenReads;
+use token_reads::{TokenReads, TokenScan};
 
 /// Time limit for unlocking unsubmitted containers at shutdown.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -71,6 +71,10 @@ pub struct Controller<A, S> {
     token_scans: TokenScans,
     /// The reads of tokens under way.
     token_reads: TokenReads,
+    /// The scan of tokens under way.
+    token_scan: Option<JoinHandle<TokenScan>>,
+    /// Whether the job directories of earlier runs were read.
+    has_read_directories: bool,
     /// Whether these found tokens that no poll was told of.
     has_found_tokens: bool,
     /// Whether a job may have ended since the last job listing started.
@@ -128,6 +132,8 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
             owner_names: Arc::default(),
             token_scans: TokenScans::new(settings.poll_interval),
             token_reads: None,
+            token_scan: None,
+            has_read_directories: false,
             has_found_tokens: false,
             poll_schedule: PollSchedule::new(settings.poll_interval, settings.min_poll_interval),
             runner: TaskRunner {
@@ -209,6 +215,12 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
                         next_poll = next_poll.min(self.earliest_poll());
                     }
                 }
+                Some(scan) = ready(&mut self.token_scan) => {
+                    self.token_scan = None;
+                    if let Ok(scan) = scan {
+                        self.on_token_scan(scan);
+                    }
+                }
                 Some(listed) = ready(&mut self.late_listing) => {
                     self.late_listing = None;
                     if let Ok(listed) = listed {
@@ -263,6 +275,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
                 .map(|listing| listing.abort_handle()),
             self.upkeep.take().map(|upkeep| upkeep.abort_handle()),
             self.token_reads.take().map(|reads| reads.abort_handle()),
+            self.token_scan.take().map(|scan| scan.abort_handle()),
         ] {
             handle.iter().for_each(|handle| handle.abort());
         }

@@ -4,12 +4,12 @@
 //! that mint, renew, disable and revoke them. dispatch-api revokes them by itself, too, when the
 //! container is unlocked or ends (`store/revocation.rs`).
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use arvados_client::api::NewToken;
 use arvados_client::error::StatusCode;
+use arvados_client::paging::{CountedPages, PageProgress};
 use arvados_client::records::Authorization;
 use arvados_client::retry::RefusalTimer;
 use arvados_client::{ContainerUuid, Error, Token, TokenUuid, scopes};
@@ -223,25 +223,21 @@ impl<A: Api> AttemptTokens<A> {
             list.is_complete = true;
             return Ok(list);
         }
-        let mut seen: BTreeSet<TokenUuid> = BTreeSet::new();
-        let mut skip = 0;
+        let (mut pages, mut skip) = (CountedPages::default(), 0);
         loop {
             let page = self.api.newest_tokens(skip).await?;
             skip += page.len() as u64;
-            let (before, is_end) = (seen.len(), page.is_empty());
+            let progress = pages.add(page.iter().map(|token| token.uuid.as_str()));
             let oldest = page.iter().filter_map(|token| token.created_at).min();
             for token in page {
                 let is_ours = scopes::is_labelled(&token.scopes, &self.label);
                 let container = scopes::attempt_container(&token.scopes).filter(|_| is_ours);
-                if seen.insert(token.uuid.clone()) {
-                    list.newest = list.newest.max(token.created_at);
-                    list.ours.extend(container.map(|uuid| (uuid, token.uuid)));
-                }
+                list.newest = list.newest.max(token.created_at);
+                list.ours.extend(container.map(|uuid| (uuid, token.uuid)));
             }
             let is_old = since.is_some_and(|since| oldest.is_some_and(|oldest| oldest < since));
-            list.is_complete = is_end || is_old;
-            // A page without a new token repeats an earlier one, and the next would do the same.
-            if list.is_complete || seen.len() == before {
+            list.is_complete = is_old || progress == PageProgress::End;
+            if list.is_complete || progress == PageProgress::Repeats {
                 return Ok(list);
             }
         }

@@ -100,6 +100,17 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             Ok(token) => token,
             Err(error) => return TaskResult::api_failed(&container, &error),
         };
+        // Without the token, the server does not check who holds the lock.
+        if token.is_none() {
+            let record = match self.record_left(&container).await {
+                Ok(record) => record,
+                Err(result) => return result,
+            };
+            if record.locked_by.as_ref() != Some(&attempt) {
+                let event = ended_event(container.clone(), &record);
+                return self.lock_lost(&container, &attempt, record, event).await;
+            }
+        }
         // What the record says counts only while this attempt holds it and its job is gone.
         let record = match (reason, &token) {
             (Reason::JobGone, Some(_)) => match self.record_left(&container).await {

@@ -186,6 +186,15 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
         if let Some(why) = defer_reason(&exit, false) {
             return exit_unknown(&container, &exit, why);
         }
+        // Only the server can say that this attempt still holds the lock.
+        let record = match self.record_left(&container).await {
+            Ok(record) => record,
+            Err(result) => return result,
+        };
+        if record.state != ContainerState::Locked || record.locked_by.as_ref() != Some(attempt) {
+            let event = ended_event(container.clone(), &record);
+            return self.lock_lost(&container, attempt, record, event).await;
+        }
         let reason = "its job is gone, and the dispatch token cannot see the token that holds the lock, so the container could not go back to the queue";
         self.cancel_after_expiry(container, attempt, reason.to_owned())
             .await

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use arvados_client::Error;
 use arvados_client::api::Bulk;
+use arvados_client::error::StatusCode;
 use arvados_client::retry::RefusalTimer;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -46,8 +47,9 @@ pub(crate) struct SchedulerSnapshot {
 
 /// What the server can do for the dispatch token.
 struct ServerFacts {
-    /// Whether the user of the dispatch token is an administrator.
-    is_admin: bool,
+    /// Whether the user of the dispatch token is an administrator. None: its scopes do not permit
+    /// to ask.
+    is_admin: Option<bool>,
     /// The server's limits for bulk calls, if they were fetched.
     bulk: Option<Bulk>,
 }
@@ -56,7 +58,10 @@ impl ServerFacts {
     async fn read<A: Api, S: Scheduler>(runner: &TaskRunner<A, S>) -> Result<Self, Error> {
         runner.attempts.read_dispatch_token().await?;
         Ok(Self {
-            is_admin: runner.api.can_read_all().await?,
+            is_admin: match runner.api.can_read_all().await {
+                Err(error) if error.status() == Some(StatusCode::FORBIDDEN) => None,
+                answer => Some(answer?),
+            },
             bulk: runner.api.bulk().await.ok(),
         })
     }
@@ -158,7 +163,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
         match snapshot.server {
             // Only the first read makes this fatal. A dispatcher that has worked must go on
             // following its jobs.
-            Some(Ok(facts)) if !facts.is_admin && is_first => {
+            Some(Ok(facts)) if facts.is_admin == Some(false) && is_first => {
                 self.no_admin = true;
                 return None;
             }

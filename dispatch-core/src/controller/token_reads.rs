@@ -1,8 +1,9 @@
 //! Finds the attempts of an earlier run, and tokens that nobody uses, beside the polls.
 //!
 //! Input: the schedule of the scans, and tokens to read by UUID. Output: attempt tokens for the
-//! reconciler. Nothing waits for this except retries of containers that were locked before: the
-//! list of tokens may be long, and its server slow.
+//! reconciler. Scans and reads are apart, because the list of tokens may be long and its server
+//! slow. Only containers that were locked before wait for the first scan, and only the end of an
+//! attempt waits for its token.
 
 use std::time::Duration;
 
@@ -24,20 +25,23 @@ const READS_PER_ROUND: usize = 100;
 /// Maximum number of reads at once.
 const CONCURRENT_READS: usize = 4;
 
-/// A token that was read: its container, its UUID, and the token if the dispatch token can see it.
-type TokenRead = (ContainerUuid, TokenUuid, Option<AttemptToken>);
+/// The read of a token: its container, its UUID, and the token if it was found.
+type TokenRead = (
+    ContainerUuid,
+    TokenUuid,
+    Result<Option<AttemptToken>, Error>,
+);
 
-/// The result of one round.
+/// The result of one round of reads.
 pub(crate) struct TokenReply {
     /// The attempts of earlier runs that have a job directory, in the first round.
     left_over: Vec<(ContainerUuid, TokenUuid)>,
-    scan: Option<TokenScan>,
-    /// The tokens that were read, until the first error.
-    read: Vec<Result<TokenRead, Error>>,
+    /// The tokens that were read, until the server was away.
+    read: Vec<TokenRead>,
 }
 
 /// The result of a scan.
-struct TokenScan {
+pub(crate) struct TokenScan {
     /// From which creation time on tokens were listed.
     since: Option<Timestamp>,
     list: Result<TokenList, Error>,
@@ -54,39 +58,34 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
         }
     }
 
-    async fn read_token(
-        &self,
-        container: ContainerUuid,
-        token: TokenUuid,
-    ) -> Result<TokenRead, Error> {
-        let read = self.token_or_read(&container, &token, None).await?;
-        Ok((container, token, read))
+    async fn read_token(&self, container: ContainerUuid, token: TokenUuid) -> TokenRead {
+        let read = self.token_or_read(&container, &token, None).await;
+        (container, token, read)
     }
 }
 
 impl<A: Api, S: Scheduler> Controller<A, S> {
-    /// Starts a round, unless one is under way or nothing is due.
+    /// Starts a scan and a round of reads, each if it is due and none is under way.
     pub(crate) fn start_token_reads(&mut self) {
+        let now = Instant::now();
+        if self.token_scan.is_none() && self.token_scans.is_due(now) {
+            let (runner, since) = (self.runner.clone(), self.token_scans.since(now));
+            let scan = async move { runner.scan_tokens(since).await };
+            self.token_scan = Some(tokio::spawn(scan));
+        }
         if self.token_reads.is_some() {
             return;
         }
-        let now = Instant::now();
-        let scan_due = self.token_scans.is_due(now);
-        let since = self.token_scans.since(now);
-        let unread = self.reconciler.tokens_to_read(READS_PER_ROUND);
-        if !scan_due && unread.is_empty() {
+        let is_first = !std::mem::replace(&mut self.has_read_directories, true);
+        let unread = self.reconciler.tokens_to_read(self.now(), READS_PER_ROUND);
+        if !is_first && unread.is_empty() {
             return;
         }
         let runner = self.runner.clone();
-        let is_first = !self.token_scans.has_begun();
         self.token_reads = Some(tokio::spawn(async move {
             let left_over = match is_first {
                 true => runner.scheduler.attempts_with_directory().await,
                 false => Vec::new(),
-            };
-            let scan = match scan_due {
-                true => Some(runner.scan_tokens(since).await),
-                false => None,
             };
             let reads = unread
                 .into_iter()
@@ -94,47 +93,40 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
             let mut reads = stream::iter(reads).buffered(CONCURRENT_READS);
             let mut read = Vec::new();
             while let Some(one) = reads.next().await {
-                let is_error = one.is_err();
+                // A server that answers may answer the next read.
+                let is_away = matches!(&one.2, Err(error) if error.status().is_none());
                 read.push(one);
-                if is_error {
+                if is_away {
                     break;
                 }
             }
-            TokenReply {
-                left_over,
-                scan,
-                read,
-            }
+            TokenReply { left_over, read }
         }));
     }
 
-    /// Applies the result of a round. Starts the next one at once if there is more to read. Returns
-    /// whether a poll is to show what the tokens hold.
+    /// Applies the result of a round of reads. Starts the next one at once if there is more to
+    /// read. Returns whether a poll is to show what the tokens hold.
     pub(crate) fn on_token_reply(&mut self, reply: TokenReply) -> bool {
         self.has_found_tokens |= !reply.left_over.is_empty();
         self.reconciler.apply_left_over(reply.left_over);
-        if let Some(scan) = reply.scan {
-            self.on_token_scan(scan);
-        }
-        let (mut hidden, mut has_failed) = (0, false);
-        for one in reply.read {
-            match one {
-                Ok((container, token, read)) => {
-                    let is_read = read.is_some();
-                    let is_shown = read.as_ref().is_some_and(|read| read.expires_at.is_some());
-                    let is_hidden = !is_shown && !self.runner.attempts.is_shared();
-                    let now = self.now();
-                    let is_attempt = self
-                        .reconciler
-                        .apply_read_token(now, container, token, read);
-                    hidden += usize::from(is_attempt && is_hidden);
-                    self.has_found_tokens |= is_read && !is_attempt;
-                }
+        let mut hidden = 0;
+        let now = self.now();
+        for (container, token, read) in reply.read {
+            let read = match read {
+                Ok(read) => read,
                 Err(error) => {
-                    has_failed = true;
-                    tracing::warn!(%error, event = "token_read_failed", "could not read the token of an attempt; a later poll tries again");
+                    self.reconciler.token_read_failed(now, &container, &token);
+                    tracing::warn!(%container, %error, event = "token_read_failed", "could not read the token of an attempt; a later poll tries again");
+                    continue;
                 }
-            }
+            };
+            let is_listed = read.as_ref().is_some_and(|read| read.expires_at.is_some());
+            let is_shown = is_listed || (read.is_some() && self.runner.attempts.is_shared());
+            self.has_found_tokens |= read.is_some();
+            let is_hidden = self
+                .reconciler
+                .apply_read_token(now, container, token, read, is_shown);
+            hidden += usize::from(is_hidden);
         }
         if hidden > 0 {
             tracing::warn!(
@@ -143,14 +135,13 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
                 "the dispatch token cannot see the tokens of running attempts, because another user's dispatch token made them: their jobs continue, but their tokens are not renewed; use a dispatch token of that user until these jobs have ended"
             );
         }
-        if !has_failed {
-            self.start_token_reads();
-        }
+        self.start_token_reads();
         // One poll is enough for many rounds.
         self.token_reads.is_none() && std::mem::take(&mut self.has_found_tokens)
     }
 
-    fn on_token_scan(&mut self, scan: TokenScan) {
+    /// Applies the result of a scan, and starts to read the tokens that it found.
+    pub(crate) fn on_token_scan(&mut self, scan: TokenScan) {
         let now = Instant::now();
         match scan.list {
             Ok(list) => {
@@ -180,8 +171,9 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
                 tracing::warn!(%error, event = "token_scan_failed", "could not list the attempt tokens; containers that were locked before are not started before this succeeds once");
             }
         }
+        self.start_token_reads();
     }
 }
 
-/// A round under way.
+/// A round of reads under way.
 pub(crate) type TokenReads = Option<JoinHandle<TokenReply>>;

@@ -18,6 +18,8 @@ use tokio::time::Instant;
 const POLLS_PER_SCAN: u32 = 3;
 /// Minimum interval between scans, in durations of a scan: scans take at most 1 % of the time.
 const MIN_INTERVAL_IN_SCANS: u32 = 100;
+/// The same before the whole list was read once.
+const MIN_FIRST_INTERVAL_IN_SCANS: u32 = 5;
 /// Maximum interval between two scans, and the interval between reads of what the server can do.
 const MAX_INTERVAL: Duration = Duration::from_secs(600);
 
@@ -56,11 +58,6 @@ impl TokenScans {
         }
     }
 
-    /// Whether a scan has ended, successful or not.
-    pub fn has_begun(&self) -> bool {
-        self.last.is_some()
-    }
-
     /// Whether the whole list was read once.
     pub fn has_succeeded(&self) -> bool {
         self.last_full.is_some()
@@ -68,8 +65,13 @@ impl TokenScans {
 
     /// Whether a scan is due.
     pub fn is_due(&self, now: Instant) -> bool {
+        let in_scans = match self.has_succeeded() {
+            true => MIN_INTERVAL_IN_SCANS,
+            // Containers wait for the first one.
+            false => MIN_FIRST_INTERVAL_IN_SCANS,
+        };
         let interval = (self.poll_interval * POLLS_PER_SCAN)
-            .max(self.took.saturating_mul(MIN_INTERVAL_IN_SCANS))
+            .max(self.took.saturating_mul(in_scans))
             .min(MAX_INTERVAL);
         self.last
             .is_none_or(|at| now.duration_since(at) >= interval)
@@ -144,6 +146,7 @@ mod tests {
             let now = Instant::now();
             assert!(scans.is_due(now));
             let took = Duration::from_secs_f64(took);
+            scans.succeeded(now, Duration::ZERO, None, None);
             scans.succeeded(now, took, Some(Timestamp::UNIX_EPOCH), None);
             let due_after = |seconds| scans.is_due(now + Duration::from_secs_f64(seconds));
             assert!(due_after(interval), "{poll} {took:?}");
@@ -159,7 +162,9 @@ mod tests {
         scans.failed(now, Duration::ZERO);
         assert!(!scans.is_due(at(29)) && scans.is_due(at(30)));
         scans.failed(now, Duration::from_secs(2));
-        assert!(!scans.is_due(at(199)) && scans.is_due(at(200)));
+        assert!(!scans.is_due(at(29)) && scans.is_due(at(30)));
+        scans.failed(now, Duration::from_secs(20));
+        assert!(!scans.is_due(at(99)) && scans.is_due(at(100)));
         // The whole list says nothing about the time that its newest part takes.
         scans.succeeded(now, Duration::from_secs(2), None, None);
         assert!(scans.is_due(at(30)));

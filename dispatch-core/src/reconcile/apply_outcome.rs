@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use arvados_client::ContainerUuid;
 use arvados_client::records::ContainerState;
+use arvados_client::{ContainerUuid, TokenUuid};
 
 use crate::model::attempt_token::AttemptToken;
 use crate::model::decision::Decision;
@@ -185,11 +185,20 @@ impl Reconciler {
     fn keep_unrevoked(
         &mut self,
         container: &ContainerUuid,
+        attempt: Option<TokenUuid>,
         token: Option<AttemptToken>,
         is_revoked: bool,
     ) {
-        if let (Some(token), false) = (token, is_revoked) {
-            self.set_attempt(container, token, Phase::Revoking);
+        let Some(attempt) = attempt.filter(|_| !is_revoked) else {
+            return;
+        };
+        let attempt = Attempt {
+            token: attempt,
+            phase: Phase::Revoking,
+        };
+        self.world.attempts.insert(container.clone(), attempt);
+        if let Some(token) = token {
+            self.tokens.insert(container.clone(), token);
         }
     }
 
@@ -218,6 +227,8 @@ impl Reconciler {
         now: MonotonicTime,
     ) -> Option<Decision> {
         let token = self.tokens.of(&container).cloned();
+        let attempt = self.world.attempts.get(&container);
+        let attempt = attempt.map(|attempt| attempt.token.clone());
         let next = match state {
             ContainerState::Queued => self.schedule_retry(container.clone(), now),
             _ => {
@@ -225,7 +236,7 @@ impl Reconciler {
                 None
             }
         };
-        self.keep_unrevoked(&container, token, is_revoked);
+        self.keep_unrevoked(&container, attempt, token, is_revoked);
         next
     }
 

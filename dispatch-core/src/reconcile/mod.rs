@@ -41,6 +41,7 @@ mod submit_state;
 mod task_limits;
 pub mod tasks;
 mod token_store;
+mod unread_tokens;
 pub mod unresolved_exits;
 
 use poll_state::PollState;

@@ -204,9 +204,12 @@ impl TaskBuilder<'_> {
     /// Whether the action needs a token that is about to be read.
     fn waits_for_token(&self, action: &Action) -> bool {
         match action {
-            Action::Unlock { attempt, .. } | Action::Cancel { attempt, .. } => {
-                self.tokens.is_unread(attempt)
+            Action::Unlock {
+                container, attempt, ..
             }
+            | Action::Cancel {
+                container, attempt, ..
+            } => self.tokens.is_unread(container, attempt),
             _ => false,
         }
     }

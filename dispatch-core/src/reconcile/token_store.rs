@@ -16,6 +16,7 @@ use crate::model::task::{AttemptDirAction, OrphanToken, Task};
 use crate::model::world::{MonotonicTime, World};
 use crate::plan::MAX_REQUEST_DELAY;
 use crate::reconcile::Reconciler;
+use crate::reconcile::unread_tokens::UnreadTokens;
 
 /// Attempt tokens by container.
 #[derive(Debug, Default)]
@@ -33,10 +34,8 @@ pub(crate) struct TokenStore {
     left_over: BTreeMap<ContainerUuid, TokenUuid>,
     /// Whether the server's list of tokens was read once.
     is_listed: bool,
-    /// Tokens of an earlier run to read by UUID.
-    unread: BTreeMap<TokenUuid, ContainerUuid>,
-    /// Attempts whose tokens the dispatch token cannot see.
-    unreadable: BTreeMap<ContainerUuid, TokenUuid>,
+    /// Tokens of earlier runs to read by UUID.
+    unread: UnreadTokens,
     /// Disabled tokens that were granted the lock all the same. They are enabled again to unlock.
     locked_late: BTreeSet<TokenUuid>,
 }
@@ -78,8 +77,8 @@ impl TokenStore {
     }
 
     /// Whether the token of this attempt is not known yet, but may be soon.
-    pub(crate) fn is_unread(&self, attempt: &TokenUuid) -> bool {
-        self.unread.contains_key(attempt)
+    pub(crate) fn is_unread(&self, container: &ContainerUuid, attempt: &TokenUuid) -> bool {
+        !self.has(container, attempt) && self.unread.is_awaited(container, attempt)
     }
 
     /// Whether the container has an orphaned or disabled token, or a directory of an earlier run.
@@ -232,68 +231,79 @@ impl Reconciler {
 
     /// Notes when each token of earlier runs is known: listed once, and read.
     fn check_tokens_known(&mut self) {
-        self.world.tokens_known |= self.tokens.is_listed && self.tokens.unread.is_empty();
+        self.world.tokens_known |= self.tokens.is_listed && self.tokens.unread.is_complete();
     }
 
     /// Has the token of an attempt read by its UUID, unless it is known.
     pub(super) fn read_later(&mut self, container: ContainerUuid, token: TokenUuid) {
-        let tokens = &mut self.tokens;
-        let is_unreadable = tokens.unreadable.get(&container) == Some(&token);
-        if !is_unreadable && !tokens.has(&container, &token) {
-            tokens.unread.insert(token, container);
+        if !self.tokens.has(&container, &token) {
+            self.tokens.unread.add(container, token);
         }
     }
 
     /// At most `max` tokens to read now. A token of a container with a task under way may be the
     /// one that the task is minting.
-    pub fn tokens_to_read(&mut self, max: usize) -> Vec<(ContainerUuid, TokenUuid)> {
+    pub fn tokens_to_read(
+        &mut self,
+        now: MonotonicTime,
+        max: usize,
+    ) -> Vec<(ContainerUuid, TokenUuid)> {
         let attempts = &self.world.attempts;
-        let is_current = |container: &ContainerUuid, token: &TokenUuid| {
-            attempts
-                .get(container)
-                .is_some_and(|attempt| attempt.token == *token)
-        };
-        self.tokens
-            .unreadable
-            .retain(|container, token| is_current(container, token));
-        let mut unread = std::mem::take(&mut self.tokens.unread);
-        unread.retain(|token, container| !self.tokens.has(container, token));
-        self.tokens.unread = unread;
-        self.check_tokens_known();
-        let is_idle = |(_, container): &(&TokenUuid, &ContainerUuid)| {
-            !self.world.in_flight.contains(*container)
-        };
-        let unread = self.tokens.unread.iter().filter(is_idle).take(max);
-        unread
-            .map(|(token, container)| (container.clone(), token.clone()))
-            .collect()
+        self.tokens.unread.retain_hidden(|container, token| {
+            let attempt = attempts.get(container);
+            attempt.is_some_and(|attempt| attempt.token == *token)
+        });
+        let in_flight = &self.world.in_flight;
+        let is_idle = |container: &ContainerUuid| !in_flight.contains(container);
+        self.tokens.unread.due(now, max, is_idle)
     }
 
-    /// Applies a token that was read by its UUID, or that nothing here shows it. Returns whether it
-    /// is that of a present attempt.
+    /// Records that the read of a token failed.
+    pub fn token_read_failed(
+        &mut self,
+        now: MonotonicTime,
+        container: &ContainerUuid,
+        token: &TokenUuid,
+    ) {
+        self.tokens.unread.failed(container, token, now);
+    }
+
+    /// Applies the read of a token: the token, if it was found, and whether the server showed it to
+    /// the dispatch token. True if an attempt has just turned out to have a token that the dispatch
+    /// token cannot see.
     pub fn apply_read_token(
         &mut self,
         now: MonotonicTime,
         container: ContainerUuid,
         token: TokenUuid,
         read: Option<AttemptToken>,
+        is_shown: bool,
     ) -> bool {
         if self.world.in_flight.contains(&container) {
             return false;
         }
-        self.tokens.unread.remove(&token);
-        self.check_tokens_known();
         let attempt = self.world.attempts.get(&container);
         let is_current = attempt.is_some_and(|attempt| attempt.token == token);
+        let is_known = self.tokens.has(&container, &token);
         match read {
-            Some(_) if self.tokens.has(&container, &token) => {}
-            Some(read) if is_current => drop(self.tokens.insert(container, read)),
+            // The expiry time may be new.
+            Some(read) if is_current && (is_shown || !is_known) => {
+                self.tokens.insert(container.clone(), read);
+            }
             // The next poll shows whether it holds the lock.
-            Some(read) => self.add_orphan(container, read, now),
-            None if is_current => drop(self.tokens.unreadable.insert(container, token)),
-            None => {}
+            Some(read) if !is_known => self.add_orphan(container.clone(), read, now),
+            Some(_) | None => {}
         }
-        is_current
+        let unread = &mut self.tokens.unread;
+        let is_newly_hidden = match is_shown {
+            true => {
+                unread.found(&container, &token);
+                false
+            }
+            false => unread.missed(&container, &token, now, self.settings.refusal_window),
+        };
+        self.check_tokens_known();
+        is_newly_hidden && is_current
     }
 
     /// Adds a token that is not known to hold a lock.

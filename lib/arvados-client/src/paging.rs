@@ -18,6 +18,59 @@ use crate::records::Page;
 /// Page size of a listing; servers reduce it to their own maximum.
 pub const PAGE_SIZE: u64 = 1000;
 
+/// Maximum number of pages in a row without a new record.
+const MAX_REPEATED_PAGES: usize = 3;
+
+/// What a page adds to a listing whose pages are counted by records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PageProgress {
+    /// The next page may have more.
+    More,
+    /// It was the last one.
+    End,
+    /// The server gives the same page again and again.
+    Repeats,
+}
+
+/// The pages of a listing that are counted by records, newest first. A record that is made
+/// meanwhile moves older ones to the next page, so that a page may have known records.
+#[derive(Debug, Default)]
+pub struct CountedPages {
+    seen: HashSet<String>,
+    /// Length and last record of the last page.
+    last: Option<(usize, String)>,
+    /// Number of pages in a row without a new record.
+    repeated: usize,
+}
+
+impl CountedPages {
+    /// Adds a page, given by its uuids in order.
+    pub fn add<'a>(&mut self, uuids: impl Iterator<Item = &'a str>) -> PageProgress {
+        let (before, mut length, mut end) = (self.seen.len(), 0, None);
+        for uuid in uuids {
+            length += 1;
+            end = Some(uuid.to_owned());
+            self.seen.insert(uuid.to_owned());
+        }
+        let Some(end) = end else {
+            return PageProgress::End;
+        };
+        let is_new = self.seen.len() > before;
+        // The rest of the last page, moved by new records.
+        let is_rest = |(length_before, end_before): &(usize, String)| {
+            !is_new && *end_before == end && length < *length_before
+        };
+        let is_end = self.last.as_ref().is_some_and(is_rest);
+        self.last = Some((length, end));
+        self.repeated = if is_new { 0 } else { self.repeated + 1 };
+        match (is_end, self.repeated < MAX_REPEATED_PAGES) {
+            (true, _) => PageProgress::End,
+            (false, true) => PageProgress::More,
+            (false, false) => PageProgress::Repeats,
+        }
+    }
+}
+
 impl Client {
     /// Fetches a page of `resource`. A record that a filter of the query excludes is an error.
     pub async fn page<T: DeserializeOwned>(
@@ -86,6 +139,36 @@ impl Client {
             host: self.endpoint().host.clone(),
             resource: resource.to_owned(),
             fault,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_records_move_the_end_and_a_page_that_repeats_is_no_end() {
+        use PageProgress::{End, More, Repeats};
+        #[rustfmt::skip]
+        let rows: [(&[&[&str]], &[PageProgress]); 6] = [
+            (&[&[]], &[End]),
+            (&[&["c", "b"], &["a"], &[]], &[More, More, End]),
+            // One record was made before the last page.
+            (&[&["d", "c"], &["b", "a"], &["a"]], &[More, More, End]),
+            // As many were made as the last page has: it is asked again.
+            (&[&["c", "b"], &["a"], &["a"], &[]], &[More, More, More, End]),
+            (&[&["c", "b"], &["b", "a"], &["a"]], &[More, More, End]),
+            // The first page again.
+            (&[&["c", "b"], &["c", "b"], &["c", "b"], &["c", "b"]], &[More, More, More, Repeats]),
+        ];
+        for (pages, expected) in rows {
+            let mut all = CountedPages::default();
+            let progress: Vec<_> = pages
+                .iter()
+                .map(|page| all.add(page.iter().copied()))
+                .collect();
+            assert_eq!(progress, expected, "{pages:?}");
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::client::{Call, Client};
 use crate::error::{Error, ListFault, StatusCode};
 use crate::filter::Query;
 use crate::ids::{TokenUuid, UserUuid};
-use crate::paging::PAGE_SIZE;
+use crate::paging::{CountedPages, PAGE_SIZE, PageProgress};
 use crate::records::Authorization;
 
 /// The resource of tokens.
@@ -86,17 +86,18 @@ impl Client {
     /// Lists all tokens that this client may see, with their users.
     pub async fn tokens(&self) -> Result<Vec<Authorization>, Error> {
         let mut tokens: BTreeMap<TokenUuid, Authorization> = BTreeMap::new();
-        let mut skip = 0;
+        let (mut pages, mut skip) = (CountedPages::default(), 0);
         loop {
             let page = self.tokens_page(Query::new(), skip, PAGE_SIZE).await?;
-            if page.is_empty() {
-                return Ok(tokens.into_values().collect());
-            }
             skip += page.len() as u64;
-            let before = tokens.len();
+            let progress = pages.add(page.iter().map(|token| token.uuid.as_str()));
             tokens.extend(page.into_iter().map(|token| (token.uuid.clone(), token)));
-            if tokens.len() == before {
-                return Err(self.incomplete(TOKENS, ListFault::PageRepeated));
+            match progress {
+                PageProgress::More => {}
+                PageProgress::End => return Ok(tokens.into_values().collect()),
+                PageProgress::Repeats => {
+                    return Err(self.incomplete(TOKENS, ListFault::PageRepeated));
+                }
             }
         }
     }

@@ -92,13 +92,15 @@ proptest! {
         let ours = listed.into_iter().map(|n| (container(), token(n))).collect();
         reconciler.apply_token_list(ours, is_complete);
         poll(&mut reconciler, after(2), state, Some(&token(1)));
-        for (container, uuid) in reconciler.tokens_to_read(10) {
-            let is_shown = shown[uuid.as_str().as_bytes()[26] as usize % 4];
-            let read = is_shown.then(|| with_secret(uuid.clone()));
-            reconciler.apply_read_token(after(3), container, uuid, read);
+        for seconds in [3, 70] {
+            for (container, uuid) in reconciler.tokens_to_read(after(seconds), 10) {
+                let is_shown = shown[uuid.as_str().as_bytes()[26] as usize % 4];
+                let read = is_shown.then(|| with_secret(uuid.clone()));
+                reconciler.apply_read_token(after(seconds), container, uuid, read, is_shown);
+            }
         }
-        poll(&mut reconciler, after(4), state, Some(&token(1)));
-        let stopped = stopped(&decide(&mut reconciler, after(5)));
+        poll(&mut reconciler, after(71), state, Some(&token(1)));
+        let stopped = stopped(&decide(&mut reconciler, after(72)));
         // Of several jobs that may be the holder's, one is kept: if possible, one that names it.
         let kept = |attempt: &Option<TokenUuid>| {
             let alike = (0..attempts.len()).filter(|n| attempts[*n] == *attempt);
@@ -122,11 +124,20 @@ fn an_attempt_without_its_token_waits_for_it_or_for_the_answer_that_it_cannot_be
         list(&mut reconciler, after(4), &[]);
         poll(&mut reconciler, after(5), "Locked", Some(&token(1)));
         assert!(decide(&mut reconciler, after(6)).is_empty());
-        assert_eq!(reconciler.tokens_to_read(10), [(container(), token(1))]);
-        let read = read.map(|()| with_secret(token(1)));
-        assert!(reconciler.apply_read_token(after(7), container(), token(1), read));
-        assert!(reconciler.tokens_to_read(10).is_empty());
-        let tasks = decide(&mut reconciler, after(8));
+        let read = |reconciler: &mut Reconciler, seconds| {
+            let unread = reconciler.tokens_to_read(after(seconds), 10);
+            assert_eq!(unread, [(container(), token(1))]);
+            let (read, is_shown) = (read.map(|()| with_secret(token(1))), read.is_some());
+            reconciler.apply_read_token(after(seconds), container(), token(1), read, is_shown)
+        };
+        assert!(!read(&mut reconciler, 7));
+        if unlocks_with.is_none() {
+            // The server may refuse it for a while.
+            assert!(decide(&mut reconciler, after(8)).is_empty());
+            assert!(read(&mut reconciler, 7 + 60));
+        }
+        assert!(reconciler.tokens_to_read(after(100), 10).is_empty());
+        let tasks = decide(&mut reconciler, after(101));
         let [Task::Unlock(unlock)] = tasks.as_slice() else {
             panic!("{tasks:?}");
         };
@@ -172,8 +183,31 @@ fn a_container_that_was_locked_before_starts_after_the_tokens_of_earlier_runs_ar
     let other = ContainerUuid::generate("zzzzz");
     reconciler.apply_token_list(vec![(other.clone(), token(1))], true);
     assert!(!starts(&mut reconciler), "a token is listed and not read");
-    reconciler.apply_read_token(after(2), other, token(1), None);
+    reconciler.apply_read_token(after(2), other.clone(), token(1), None, false);
+    assert!(!starts(&mut reconciler), "it may be refused for a while");
+    reconciler.apply_read_token(after(62), other, token(1), None, false);
     assert!(starts(&mut reconciler));
+}
+
+/// With `--token-mode=shared` one token is that of all attempts.
+#[test]
+fn one_token_of_many_containers_is_read_for_each() {
+    let mut reconciler = reconciler(500);
+    let containers = [(); 3].map(|()| ContainerUuid::generate("zzzzz"));
+    let ours = containers
+        .iter()
+        .map(|one| (one.clone(), token(1)))
+        .collect();
+    reconciler.apply_token_list(ours, true);
+    let unread = reconciler.tokens_to_read(START, 10);
+    assert_eq!(unread.len(), 3);
+    for (container, uuid) in unread {
+        assert!(!reconciler.world.tokens_known);
+        let read = Some(with_secret(uuid.clone()));
+        reconciler.apply_read_token(START, container, uuid, read, true);
+    }
+    assert!(reconciler.world.tokens_known);
+    assert_eq!(reconciler.world.orphan_since.len(), 3);
 }
 
 #[test]
@@ -185,7 +219,7 @@ fn a_token_that_is_known_or_being_minted_is_not_read() {
     reconciler.world.in_flight.insert(minting.clone());
     let ours = vec![(held, attempt), (minting.clone(), token(1))];
     reconciler.apply_token_list(ours, true);
-    assert!(reconciler.tokens_to_read(10).is_empty());
+    assert!(reconciler.tokens_to_read(START, 10).is_empty());
     reconciler.world.in_flight.clear();
-    assert_eq!(reconciler.tokens_to_read(10), [(minting, token(1))]);
+    assert_eq!(reconciler.tokens_to_read(START, 10), [(minting, token(1))]);
 }
