@@ -1,7 +1,6 @@
 //! Reads the status page of the dispatch-local that `dispatch up` runs: capacity, free resources,
 //! and pending reasons.
 
-use std::cmp::Reverse;
 use std::fmt;
 use std::time::Duration;
 
@@ -82,6 +81,8 @@ pub struct TrackedContainer {
     pub ours: bool,
     /// Why the container is pending.
     pub waits: Option<String>,
+    /// Its place among those that wait and can start, from 1.
+    pub place: Option<usize>,
     /// Whether the container can never start on this machine.
     pub never_fits: bool,
 }
@@ -133,19 +134,15 @@ impl Status {
     }
 
     /// The place of a container among those that wait and can start, in the order of the
-    /// dispatcher: by priority, then by uuid. `None` if it is alone, or does not wait.
+    /// dispatcher. `None` if it is alone, or does not wait.
     pub fn place(&self, container: &str) -> Option<QueuePlace> {
-        let waits =
-            |row: &&TrackedContainer| row.state == "Queued" && row.priority > 0 && !row.never_fits;
-        let order = |row: &TrackedContainer| (Reverse(row.priority), row.container.clone());
-        let own = self.container(container).filter(waits).map(order)?;
-        let waiting: Vec<_> = self.containers.iter().filter(waits).map(order).collect();
-        let ahead = waiting.iter().filter(|other| **other < own).count();
-        let place = QueuePlace {
-            number: ahead + 1,
-            of: waiting.len(),
-        };
-        (place.of > 1).then_some(place)
+        let number = self.container(container)?.place?;
+        let of = self
+            .containers
+            .iter()
+            .filter(|row| row.place.is_some())
+            .count();
+        (of > 1).then_some(QueuePlace { number, of })
     }
 }
 
@@ -207,45 +204,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_place_is_by_priority_among_those_that_can_start() {
-        let row = |container: &str, state: &str, priority, never_fits| TrackedContainer {
+    fn the_place_is_the_dispatchers() {
+        let row = |container: &str, place: Option<usize>| TrackedContainer {
             container: container.to_owned(),
-            state: state.to_owned(),
-            priority,
-            never_fits,
+            state: "Queued".to_owned(),
+            place,
             ..TrackedContainer::default()
         };
         let mut status = Status {
             containers: vec![
-                row("a", "Queued", 5, false),
-                row("b", "Queued", 9, false),
-                row("c", "Queued", 5, false),
-                row("large", "Queued", 9, true),
-                row("held", "Queued", 0, false),
+                row("a", Some(2)),
+                row("large", None),
+                row("b", Some(1)),
                 TrackedContainer {
                     ours: true,
-                    ..row("runs", "Running", 9, false)
+                    state: "Running".to_owned(),
+                    ..row("runs", None)
                 },
             ],
             ..Status::default()
         };
         for (container, place) in [
-            ("b", Some((1, 3))),
-            ("a", Some((2, 3))),
-            ("c", Some((3, 3))),
+            ("b", Some(1)),
+            ("a", Some(2)),
             ("large", None),
-            ("held", None),
-            ("runs", None),
             ("none", None),
         ] {
-            let found = status
-                .place(container)
-                .map(|place| (place.number, place.of));
-            assert_eq!(found, place, "{container}");
+            let expected = place.map(|number| QueuePlace { number, of: 2 });
+            assert_eq!(status.place(container), expected, "{container}");
         }
         assert_eq!(status.being_handled(), 1);
-        status.containers.truncate(1);
-        assert_eq!(status.place("a"), None);
+        status.containers.truncate(2);
+        assert_eq!(status.place("a"), None, "it is alone");
     }
 
     #[test]

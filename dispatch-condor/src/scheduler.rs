@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::model::instance_types::fit;
+use dispatch_core::model::owner::{Charge, KnownOwner};
 use dispatch_core::model::resources::{Admission, ResourceRequest};
 use dispatch_core::model::world::{Job, JobId};
 use dispatch_core::scheduler::submit_host::SubmitHost;
 use dispatch_core::scheduler::{
-    Candidate, Capabilities, DesiredPriority, JobExit, PendingReason, Scheduler, SchedulerError,
+    Candidate, Capabilities, DesiredPlace, JobExit, PendingReason, Scheduler, SchedulerError,
     StillInUse, StopMode, SubmitRequest,
 };
 
@@ -62,6 +63,10 @@ impl Scheduler for Condor {
         candidates.iter().map(fit).collect()
     }
 
+    fn charge(&self, owner: &KnownOwner) -> Option<Charge> {
+        self.settings.charge(owner)
+    }
+
     fn rejected_kinds(&self) -> usize {
         self.rejections.rejected_kinds()
     }
@@ -77,7 +82,6 @@ impl Scheduler for Condor {
             max_submit_batch: MAX_BATCH_JOBS,
             max_cancel_batch: MAX_CANCEL_BATCH,
             defers_rejected_jobs: true,
-            charges_owners: self.settings.charges_owners(),
             min_listing_interval: MIN_LISTING_INTERVAL.max(took * LISTING_INTERVAL_FACTOR),
             ..Capabilities::default()
         }
@@ -117,8 +121,8 @@ impl Scheduler for Condor {
         pending_reason::pending_reasons(ads, fit, &self.match_analysis.never_matching(ads))
     }
 
-    async fn reorder(&self, priorities: Vec<DesiredPriority>) -> Result<(), SchedulerError> {
-        self.reorder_jobs(&priorities).await
+    async fn reorder(&self, wanted: Vec<DesiredPlace>) -> Result<(), SchedulerError> {
+        self.reorder_jobs(&wanted).await
     }
 
     /// HTCondor sends TERM and kills the job after the vacate time of the submit description. One

@@ -85,6 +85,7 @@ fn main() {
         start_timeout: None,
         max_supervisors: 50,
         max_supervisor_ram: None,
+        counts_running: false,
         may_start: true,
     };
     for (what, running) in [

@@ -325,12 +325,11 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
         self.reconciler.awaiting_confirmation() || self.job_exit_signaled.load(Ordering::Relaxed)
     }
 
-    /// Starts a reorder of the pending jobs. None if there are no priorities to apply.
-    fn start_reorder(&self) -> Option<JoinHandle<Result<(), SchedulerError>>> {
-        let priorities = self.reconciler.desired_priorities();
+    /// Starts a reorder of the pending jobs. None if there are none.
+    fn start_reorder(&mut self) -> Option<JoinHandle<Result<(), SchedulerError>>> {
+        let wanted = self.reconciler.desired_order();
         let scheduler = self.runner.scheduler.clone();
-        (!priorities.is_empty())
-            .then(|| tokio::spawn(async move { scheduler.reorder(priorities).await }))
+        (!wanted.is_empty()).then(|| tokio::spawn(async move { scheduler.reorder(wanted).await }))
     }
 
     /// Decides on tasks and spawns them.

@@ -1,9 +1,9 @@
 //! EASY backfill: which waiting containers may start without delaying the first one that waits.
 //! Pure.
 //!
-//! Containers start highest priority first.
-//! The first container that does not fit is the *head*. Its start is known if enough running jobs
-//! have a run time limit. A container behind it starts earlier only if
+//! Containers start in the order in which they get a place. The first container that does not fit
+//! is the *head*. Its start is known if enough running jobs have a run time limit. A container
+//! behind it starts earlier only if
 //!
 //! - it takes nothing that the head is short of: even if no running job ever ended, the head would
 //!   have enough of each resource that the container takes; or

@@ -69,8 +69,8 @@ pub struct Flags {
     /// may be given several times
     #[arg(long, value_name = "[PARTITION:]FEATURES")]
     pub constraint: Vec<String>,
-    /// Distance of pending jobs in Slurm's priority. A larger one needs fewer changes of jobs, a
-    /// smaller one needs lower nice values
+    /// Room for each pending job of an account in Slurm's priority. A larger one needs fewer
+    /// changes of jobs, a smaller one needs lower nice values
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub priority_spread: i64,
     /// Whether to submit containers with equal requests as one job array

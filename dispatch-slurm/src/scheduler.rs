@@ -9,11 +9,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use arvados_client::{ContainerUuid, TokenUuid};
+use dispatch_core::model::owner::{Charge, KnownOwner};
 use dispatch_core::model::resources::{Admission, ResourceRequest};
 use dispatch_core::model::world::{Job, JobId};
 use dispatch_core::scheduler::submit_host::SubmitHost;
 use dispatch_core::scheduler::{
-    Candidate, Capabilities, DesiredPriority, JobExit, PendingReason, Scheduler, SchedulerError,
+    Candidate, Capabilities, DesiredPlace, JobExit, PendingReason, Scheduler, SchedulerError,
     StillInUse, StopMode, SubmitRequest,
 };
 use jiff::Timestamp;
@@ -108,6 +109,10 @@ impl Scheduler for Slurm {
         candidates.iter().map(fit).collect()
     }
 
+    fn charge(&self, owner: &KnownOwner) -> Option<Charge> {
+        self.settings.charge(owner)
+    }
+
     fn rejected_kinds(&self) -> usize {
         self.rejections.rejected_kinds()
     }
@@ -124,7 +129,6 @@ impl Scheduler for Slurm {
             max_cancel_batch: MAX_JOBS_PER_CANCEL,
             charges_exit_queries: true,
             defers_rejected_jobs: true,
-            charges_owners: self.settings.charges_owners(),
             min_listing_interval: lock(&self.burst).min_interval(Instant::now()),
         }
     }
@@ -174,8 +178,8 @@ impl Scheduler for Slurm {
         waits.collect()
     }
 
-    async fn reorder(&self, priorities: Vec<DesiredPriority>) -> Result<(), SchedulerError> {
-        self.reorder_pending(&priorities).await
+    async fn reorder(&self, wanted: Vec<DesiredPlace>) -> Result<(), SchedulerError> {
+        self.reorder_pending(&wanted).await
     }
 
     fn take_extra_commands(&self) -> u32 {

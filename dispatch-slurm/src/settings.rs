@@ -8,9 +8,10 @@ use std::sync::Arc;
 use arvados_client::ContainerUuid;
 use dispatch_core::config::{Config, FileDefault, list, one};
 use dispatch_core::model::instance_types::{InstanceType, NoInstanceTypeFits, fit, name_for};
+use dispatch_core::model::owner::{Charge, KnownOwner};
 use dispatch_core::model::resources::{Admission, ResourceRequest};
 use dispatch_core::scheduler::command::Command;
-use dispatch_core::scheduler::owner_map::OwnerMap;
+use dispatch_core::scheduler::owner_map::{self, OwnerMap};
 use dispatch_core::scheduler::template::{TemplateError, Values, render, uses_owner};
 
 use crate::submit::reserved_options;
@@ -72,7 +73,7 @@ impl PerPartition {
             .map(String::as_str)
     }
 
-    fn templates(&self) -> impl Iterator<Item = &String> {
+    fn templates(&self) -> impl Iterator<Item = &String> + Clone {
         self.0.values()
     }
 }
@@ -189,7 +190,7 @@ impl Settings {
     }
 
     /// All templates but those of the owner map.
-    fn templates(&self) -> impl Iterator<Item = &String> {
+    fn templates(&self) -> impl Iterator<Item = &String> + Clone {
         let keys = [
             &self.account,
             &self.qos,
@@ -209,9 +210,11 @@ impl Settings {
         model.map(String::as_str)
     }
 
-    /// Whether the arguments of a job depend on its user or project.
-    pub fn charges_owners(&self) -> bool {
-        self.owner_map.is_some() || self.templates().any(|template| uses_owner(template))
+    /// How the jobs of an owner are charged; none if their arguments do not depend on owners.
+    pub fn charge(&self, owner: &KnownOwner) -> Option<Charge> {
+        let templates = self.templates().filter(|template| uses_owner(template));
+        let depends = self.owner_map.is_some() || templates.clone().next().is_some();
+        depends.then(|| owner_map::charge(self.owner_map.as_deref(), templates, owner.clone()))
     }
 
     /// Name of the cheapest instance type that suits; empty without instance types.

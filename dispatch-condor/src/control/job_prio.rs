@@ -1,8 +1,7 @@
-//! Computes the values of JobPrio that put waiting jobs in the order of their containers'
-//! priorities. Pure.
+//! Computes the values of JobPrio that put the waiting jobs of each account in their order. Pure.
 //!
 //! Of two jobs of one user, HTCondor starts the one with the higher JobPrio first, and of equals
-//! the one submitted first. Jobs are submitted highest priority first, so mostly nothing changes.
+//! the one submitted first. Jobs are submitted in their order, so mostly nothing changes.
 //! Otherwise the longest part of the queue that is in order keeps its values, and only the other
 //! jobs get new ones.
 
@@ -10,7 +9,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use arvados_client::ContainerUuid;
-use dispatch_core::scheduler::DesiredPriority;
+use dispatch_core::model::scheduling::by_account;
+use dispatch_core::scheduler::DesiredPlace;
+use dispatch_core::scheduler::in_order::longest_in_order;
 
 use crate::query::condor_q::{JobAd, QueuePosition};
 
@@ -22,30 +23,22 @@ const MAX_PRIO: i64 = i32::MAX as i64;
 /// The jobs that get a new value, as `cluster.process`, by value.
 pub type PrioChanges = BTreeMap<Reverse<i64>, Vec<String>>;
 
-/// The changes that put the waiting jobs of `queue` in order, highest value first.
-pub fn prio_changes(queue: &[JobAd], wanted: &[DesiredPriority]) -> PrioChanges {
-    let wanted: BTreeMap<&str, i64> = wanted
-        .iter()
-        .filter(|wanted| wanted.priority > 0)
-        .map(|wanted| (ContainerUuid::as_str(&wanted.container), wanted.priority))
-        .collect();
-    let mut jobs: Vec<(i64, QueuePosition)> = queue
-        .iter()
-        .filter(|ad| ad.is_idle_or_held())
-        .filter_map(|ad| Some((*wanted.get(ad.container())?, ad.queue_position())))
-        .collect();
-    // Containers of equal priority keep HTCondor's own order, so nothing changes without a reason.
-    jobs.sort_by_key(|(priority, queue_position)| (Reverse(*priority), queue_position.sort_key()));
-    let standings: Vec<QueuePosition> = jobs
-        .iter()
-        .map(|(_, queue_position)| *queue_position)
+/// The changes that put the waiting jobs of each account in `queue` in order, highest value first.
+pub fn prio_changes(queue: &[JobAd], wanted: &[DesiredPlace]) -> PrioChanges {
+    let waiting = queue.iter().filter(|ad| ad.is_idle_or_held());
+    let waiting: BTreeMap<&str, QueuePosition> = waiting
+        .map(|ad| (ad.container(), ad.queue_position()))
         .collect();
     let mut changes = PrioChanges::new();
-    for (queue_position, prio) in standings.iter().zip(assign_values(&standings)) {
-        if queue_position.prio != prio {
-            let (cluster, process) = queue_position.number;
-            let job = format!("{cluster}.{process}");
-            changes.entry(Reverse(prio)).or_default().push(job);
+    for containers in by_account(wanted).into_values() {
+        let position = |container: &ContainerUuid| waiting.get(container.as_str()).copied();
+        let jobs: Vec<QueuePosition> = containers.into_iter().filter_map(position).collect();
+        for (job, prio) in jobs.iter().zip(assign_values(&jobs)) {
+            if job.prio != prio {
+                let (cluster, process) = job.number;
+                let job = format!("{cluster}.{process}");
+                changes.entry(Reverse(prio)).or_default().push(job);
+            }
         }
     }
     changes
@@ -53,30 +46,11 @@ pub fn prio_changes(queue: &[JobAd], wanted: &[DesiredPriority]) -> PrioChanges 
 
 /// The values that put jobs in the order of this slice.
 fn assign_values(jobs: &[QueuePosition]) -> Vec<i64> {
-    let kept = longest_in_order(jobs);
+    let keys: Vec<_> = jobs.iter().map(|job| job.sort_key()).collect();
+    let kept = longest_in_order(&keys);
     let placed =
         assign_around(jobs, &kept).filter(|values| values.iter().all(|v| v.abs() <= MAX_PRIO));
     placed.unwrap_or_else(|| renumber(jobs))
-}
-
-/// The indices of the longest part that is in order already.
-fn longest_in_order(jobs: &[QueuePosition]) -> Vec<usize> {
-    // For each length, the part whose last job is earliest; and the predecessor of each job in its
-    // part.
-    let mut ends: Vec<usize> = Vec::new();
-    let mut before: Vec<Option<usize>> = Vec::with_capacity(jobs.len());
-    for (n, job) in jobs.iter().enumerate() {
-        let length = ends.partition_point(|end| jobs[*end].sort_key() < job.sort_key());
-        before.push(length.checked_sub(1).map(|last| ends[last]));
-        match ends.get_mut(length) {
-            Some(end) => *end = n,
-            None => ends.push(n),
-        }
-    }
-    let mut part: Vec<usize> =
-        std::iter::successors(ends.last().copied(), |n| before[*n]).collect();
-    part.reverse();
-    part
 }
 
 /// Values that place all other jobs between those that keep theirs; none if there are not enough
@@ -160,6 +134,9 @@ fn count_in_place(jobs: &[QueuePosition]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use dispatch_core::model::owner::Charge;
     use proptest::prelude::*;
 
     use super::*;
@@ -209,40 +186,35 @@ mod tests {
         crate::query::condor_q::parse(&text).unwrap().remove(0)
     }
 
-    fn want(number: i64, priority: i64) -> DesiredPriority {
-        DesiredPriority {
-            container: ContainerUuid::parse(&format!("zzzzz-dz642-{number:015}")).unwrap(),
-            priority,
-        }
+    fn in_order(numbers: &[i64]) -> Vec<DesiredPlace> {
+        let container = |number| ContainerUuid::parse(&format!("zzzzz-dz642-{number:015}"));
+        let place = |number: &i64| DesiredPlace {
+            container: container(*number).unwrap(),
+            charge: None,
+        };
+        numbers.iter().map(place).collect()
     }
 
     #[test]
-    fn jobs_that_wait_stand_in_the_order_of_their_containers() {
+    fn jobs_that_wait_stand_in_their_order() {
         let queue = [ad(1, 0, 1), ad(2, 0, 1), ad(3, 0, 5), ad(4, 0, 2)];
-        let changes_for = |wanted: &[DesiredPriority]| -> Vec<(i64, Vec<String>)> {
-            let changes = prio_changes(&queue, wanted);
-            changes
-                .into_iter()
-                .map(|(Reverse(p), jobs)| (p, jobs))
-                .collect()
+        let changes_for = |wanted: &[DesiredPlace]| -> Vec<(i64, Vec<String>)> {
+            let changes = prio_changes(&queue, wanted).into_iter();
+            changes.map(|(Reverse(prio), jobs)| (prio, jobs)).collect()
         };
-        let high = 1_125_899_906_842_624_000;
-        assert_eq!(
-            changes_for(&[want(1, high + 1), want(2, high), want(3, high)]),
-            []
-        );
+        assert_eq!(changes_for(&in_order(&[1, 2, 3])), []);
+        // The fourth one runs.
         let expected = [(2048, vec!["7.3".into()]), (1024, vec!["7.2".into()])];
-        assert_eq!(
-            changes_for(&[
-                want(1, high),
-                want(2, high + 1),
-                want(3, high + 2),
-                want(4, 9)
-            ]),
-            expected
-        );
-        // A container without a desired priority gets no change.
-        assert_eq!(changes_for(&[want(1, 1), want(2, 0)]), []);
+        assert_eq!(changes_for(&in_order(&[3, 2, 4, 1])), expected);
+        // A container without a desired place gets no change.
+        assert_eq!(changes_for(&in_order(&[2])), []);
+        // HTCondor itself shares between accounts.
+        let mut wanted = in_order(&[3, 2, 1]);
+        let account = |account: &str| Charge::new(None, account.into());
+        for (place, of) in wanted.iter_mut().zip(["lab", "bio", "lab"]) {
+            place.charge = Some(Arc::new(account(of)));
+        }
+        assert_eq!(changes_for(&wanted), [(1024, vec!["7.3".into()])]);
     }
 
     proptest! {

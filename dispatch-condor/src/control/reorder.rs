@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
 
 use dispatch_core::scheduler::command::Command;
-use dispatch_core::scheduler::{DesiredPriority, SchedulerError};
+use dispatch_core::scheduler::{DesiredPlace, SchedulerError};
 
 use crate::condor::{Condor, MAX_BATCH_JOBS, lock};
 use crate::control::job_prio;
@@ -17,10 +17,7 @@ const MAX_PRIO_VALUES: usize = 40;
 impl Condor {
     /// Sets the JobPrio of jobs that are out of order, highest value first, so that the next job to
     /// start comes first.
-    pub(crate) async fn reorder_jobs(
-        &self,
-        wanted: &[DesiredPriority],
-    ) -> Result<(), SchedulerError> {
+    pub(crate) async fn reorder_jobs(&self, wanted: &[DesiredPlace]) -> Result<(), SchedulerError> {
         let changes = job_prio::prio_changes(&lock(&self.queue).ads, wanted);
         for (Reverse(value), jobs) in changes.into_iter().take(MAX_PRIO_VALUES) {
             for batch in jobs.chunks(MAX_BATCH_JOBS) {

@@ -239,9 +239,13 @@ impl AdminLines {
         Ok(Self(first.chain(last.into_iter().cloned()).collect()))
     }
 
-    /// Whether a line refers to the user or the project.
-    pub fn use_owners(&self) -> bool {
-        self.0.iter().any(|(asks, _)| asks.user || asks.project)
+    /// The tokens of the user and the project that lines refer to: `%u`, `%g`.
+    pub fn owner_tokens(&self) -> Vec<String> {
+        let user = self.0.iter().any(|(asks, _)| asks.user);
+        let project = self.0.iter().any(|(asks, _)| asks.project);
+        let tokens = [(user, "%u"), (project, "%g")].into_iter();
+        let used = tokens.filter(|(is_used, _)| *is_used);
+        used.map(|(_, token)| token.to_owned()).collect()
     }
 
     /// Whether a line refers to partitions.

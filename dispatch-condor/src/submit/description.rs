@@ -11,9 +11,9 @@ use arvados_client::{ContainerUuid, TokenUuid};
 use crunch_contract::LEAVE_TO_DISPATCHER;
 use crunch_contract::job_dir::token_file_for;
 use dispatch_core::model::instance_types::{InstanceType, NoInstanceTypeFits, name_for};
-use dispatch_core::model::owner::Owner;
+use dispatch_core::model::owner::{Charge, KnownOwner, Owner};
 use dispatch_core::model::resources::{Admission, ResourceRequest};
-use dispatch_core::scheduler::owner_map::OwnerMap;
+use dispatch_core::scheduler::owner_map::{self, OwnerMap};
 use dispatch_core::scheduler::template::{Substitution, Values, owner_value};
 
 use crate::submit::admin_lines::{AdminLines, Line, LineError, RequestedKinds};
@@ -104,9 +104,11 @@ pub struct Item<'a> {
 }
 
 impl Settings {
-    /// Whether the lines of a job depend on its user or project.
-    pub fn charges_owners(&self) -> bool {
-        self.owner_map.is_some() || self.admin_lines.use_owners()
+    /// How the jobs of an owner are charged; none if their lines do not depend on owners.
+    pub fn charge(&self, owner: &KnownOwner) -> Option<Charge> {
+        let used = self.admin_lines.owner_tokens();
+        let depends = self.owner_map.is_some() || !used.is_empty();
+        depends.then(|| owner_map::charge(self.owner_map.as_deref(), used.iter(), owner.clone()))
     }
 
     /// The templates of the owner map for an owner.

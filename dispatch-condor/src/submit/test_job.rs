@@ -114,8 +114,8 @@ fn describe(
     let params = DescriptionParams {
         instance_id: INSTANCE_ID,
         avoid: &[],
-        requested: RequestedKinds::of(needs, needs.charged_to.as_deref()),
-        owner_lines: &settings.owner_lines(needs.charged_to.as_deref()),
+        requested: RequestedKinds::of(needs, needs.charged_owner()),
+        owner_lines: &settings.owner_lines(needs.charged_owner()),
         max_starts: MaxStarts(1),
         event_log: &dir.path().join("events.log"),
     };
@@ -123,7 +123,7 @@ fn describe(
         container,
         attempt,
         needs,
-        owner: needs.charged_to.as_deref(),
+        owner: needs.charged_owner(),
         dir: dir.path(),
     };
     let text = settings.describe(&params, &[item]).ok()?;

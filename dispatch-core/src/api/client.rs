@@ -8,7 +8,9 @@ use arvados_client::api::{Bulk, Each, NameKind, NewLog, NewToken, WantedLock};
 use arvados_client::client::Call;
 use arvados_client::filter::Query;
 use arvados_client::records::{Authorization, Container, ContainerState};
-use arvados_client::{Client, ContainerRequestUuid, ContainerUuid, Error, Token, TokenUuid};
+use arvados_client::{
+    Client, ContainerRequestUuid, ContainerUuid, Error, Token, TokenUuid, UserUuid,
+};
 use exp_backoff::Backoff;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -21,12 +23,13 @@ use crate::model::container_record::ListedRecord;
 use crate::model::snapshot::RequestFacts;
 use crate::observe::change_feed::{ChangeFeed, changed_container};
 
-/// Columns of queued containers: those that may change.
-const QUEUE_COLUMNS: [&str; 7] = [
+/// Columns of queued containers: those that may change, and the user.
+const QUEUE_COLUMNS: [&str; 8] = [
     "uuid",
     "state",
     "priority",
     "locked_by_uuid",
+    "runtime_user_uuid",
     "created_at",
     "modified_at",
     "lock_count",
@@ -99,13 +102,17 @@ impl Api for Client {
     async fn queued(
         &self,
         after: Option<&QueueCursor>,
+        except: &BTreeSet<UserUuid>,
         limit: u64,
     ) -> Result<Vec<ListedRecord>, Error> {
-        let queue = Query::new()
+        let mut queue = Query::new()
             .filter("state", "=", "Queued")
             .filter("priority", ">", 0)
             .select(&QUEUE_COLUMNS)
             .limit(limit);
+        if !except.is_empty() {
+            queue = queue.filter("runtime_user_uuid", "not in", except);
+        }
         let after = after.map(|cursor| (cursor.priority, &cursor.uuid));
         let client = self.with_retry_budget(POLL_RETRY_BUDGET);
         fetch_page_after(&client, queue, ("priority", "<", "priority desc"), after).await

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use arvados_client::api::{Bulk, Each, NameKind, NewLog, NewToken, WantedLock};
 use arvados_client::records::{Authorization, ContainerState};
-use arvados_client::{ContainerRequestUuid, ContainerUuid, Error, Token, TokenUuid};
+use arvados_client::{ContainerRequestUuid, ContainerUuid, Error, Token, TokenUuid, UserUuid};
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -51,10 +51,12 @@ pub trait Api: Clone + Send + Sync + 'static {
     fn now(&self) -> Timestamp;
 
     /// Queued containers with a priority above 0, highest first, after `after`, without resource
-    /// requests. An empty page is the end of the queue. A page shorter than `limit` is not.
+    /// requests, but not those of the users in `except`. An empty page is the end of the queue. A
+    /// page shorter than `limit` is not.
     fn queued(
         &self,
         after: Option<&QueueCursor>,
+        except: &BTreeSet<UserUuid>,
         limit: u64,
     ) -> impl Future<Output = Result<Vec<ListedRecord>, Error>> + Send;
 

@@ -3,13 +3,15 @@
 //! Input: what the server can do, the job listing and the API snapshot. Output: updates of the
 //! reconciler, the poll schedule and the health status.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use arvados_client::Error;
 use arvados_client::api::Bulk;
 use arvados_client::error::StatusCode;
 use arvados_client::retry::RefusalTimer;
+use arvados_client::{ContainerUuid, Error};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -18,6 +20,7 @@ use crate::api::Api;
 use crate::api::error_hint::WithHint;
 use crate::api::log_writer::ApiLog;
 use crate::controller::Controller;
+use crate::model::owner::{Charge, KnownOwner};
 use crate::model::snapshot::ApiSnapshot;
 use crate::model::world::{Job, MonotonicTime};
 use crate::observe::api_snapshot::fetch_snapshot;
@@ -272,7 +275,8 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
             UpkeepState::Late(running) => self.upkeep = Some(running),
         }
         match snapshot {
-            Ok(snapshot) => {
+            Ok(mut snapshot) => {
+                snapshot.charges = self.charges(&snapshot);
                 self.health.api_answered();
                 self.refused = RefusalTimer::new(self.refusal_window);
                 let events = self.reconciler.apply_snapshot(self.now(), snapshot);
@@ -291,12 +295,24 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
         self.emit(events, api_log);
         self.health.update(HealthUpdate {
             world: self.reconciler.world(),
+            places: self.reconciler.places(),
             capacity: self.runner.scheduler.capacity(),
             breaker_open: self.reconciler.is_breaker_open(self.now()),
             host_fault: self.host_fault(),
             rejected_kinds: self.runner.scheduler.rejected_kinds(),
             excluded_nodes: self.reconciler.excluded_nodes(self.now()),
         });
+    }
+
+    /// How the jobs of the containers in `snapshot` whose owners were read are charged.
+    fn charges(&self, snapshot: &ApiSnapshot) -> BTreeMap<ContainerUuid, Arc<Charge>> {
+        let mut of_owner: BTreeMap<&KnownOwner, Option<Arc<Charge>>> = BTreeMap::new();
+        let charge = |owner: &KnownOwner| self.runner.scheduler.charge(owner).map(Arc::new);
+        let charges = snapshot.owners.iter().filter_map(|(container, owner)| {
+            let charge = of_owner.entry(owner).or_insert_with(|| charge(owner));
+            Some((container.clone(), charge.clone()?))
+        });
+        charges.collect()
     }
 
     /// Why this host cannot submit jobs, if that is so.

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::model::owner::KnownOwner;
+use crate::model::owner::KnownCharge;
 use crate::model::resources::ResourceRequest;
 
 /// What decides the account, QOS or accounting group of a job.
@@ -15,8 +15,8 @@ pub struct ChargeClass {
     pub partitions: Vec<String>,
     /// Whether it may run on machines that can be taken away.
     pub preemptible: bool,
-    /// User and project, if the arguments of its job depend on them.
-    pub owner: KnownOwner,
+    /// The account, if it depends on the owner.
+    pub charge: KnownCharge,
 }
 
 impl ChargeClass {
@@ -25,7 +25,7 @@ impl ChargeClass {
         Self {
             partitions: needs.partitions.clone(),
             preemptible: needs.preemptible,
-            owner: needs.charged_to.clone(),
+            charge: needs.charged_to.clone(),
         }
     }
 }
@@ -39,9 +39,11 @@ impl fmt::Display for ChargeClass {
         if self.preemptible {
             f.write_str(", preemptible")?;
         }
-        match self.owner.as_ref().and_then(|owner| owner.user_label()) {
-            Some(user) => write!(f, ", of user {user}"),
-            None => Ok(()),
+        match &self.charge {
+            Some(charge) if !charge.account.is_empty() => {
+                write!(f, ", charged by {}", charge.account)
+            }
+            _ => Ok(()),
         }
     }
 }

@@ -1,8 +1,10 @@
 //! Whose container it is: its user, and the project of the request that it runs for.
 //!
 //! Input: a container, its request, and the names of its user and project. Output: an [`Owner`],
-//! for the scheduler's accounts, for logs and for the status page.
+//! for logs and for the status page, and its [`Charge`], by which limits and shares are told apart.
 
+use std::hash::{Hash, Hasher};
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use arvados_client::{GroupUuid, UserUuid};
@@ -44,6 +46,61 @@ impl Owner {
     pub fn user_label(&self) -> Option<&str> {
         let uuid = self.user.as_ref().map(UserUuid::as_str);
         self.plain_username().or(uuid)
+    }
+}
+
+/// The share of an owner in what all owners use, relative to those of the others.
+pub type Weight = NonZeroU16;
+
+/// How the scheduler charges the jobs of an owner. Two charges are equal if they name the same
+/// account: a limit of it then holds for the jobs of both owners.
+#[derive(Debug, Clone)]
+pub struct Charge {
+    /// User and project, for the arguments of the job.
+    pub owner: KnownOwner,
+    /// What decides whom a job is charged to: the arguments that depend on the owner.
+    pub account: String,
+    /// Share in the places of pending jobs.
+    pub weight: Weight,
+}
+
+/// The charge of a container; none if the scheduler charges all jobs alike.
+pub type KnownCharge = Option<Arc<Charge>>;
+
+impl Charge {
+    /// A charge with weight 1.
+    pub fn new(owner: KnownOwner, account: String) -> Self {
+        Self {
+            owner,
+            account,
+            weight: Weight::MIN,
+        }
+    }
+}
+
+impl PartialEq for Charge {
+    fn eq(&self, other: &Self) -> bool {
+        self.account == other.account
+    }
+}
+
+impl Eq for Charge {}
+
+impl PartialOrd for Charge {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Charge {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.account.cmp(&other.account)
+    }
+}
+
+impl Hash for Charge {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.account.hash(state);
     }
 }
 

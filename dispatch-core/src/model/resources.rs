@@ -5,7 +5,7 @@ use arvados_client::Pdh;
 use arvados_client::records::{Container, MountKind};
 use serde::Serialize;
 
-use crate::model::owner::KnownOwner;
+use crate::model::owner::{KnownCharge, Owner};
 
 /// Everything that one container uses, including its cache and the memory of crunch-run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -32,8 +32,8 @@ pub struct ResourceRequest {
     pub max_run_time: Option<u64>,
     /// Names of the partitions (queues) it may run in; empty means any.
     pub partitions: Vec<String>,
-    /// User and project, if the arguments of its job depend on them.
-    pub charged_to: KnownOwner,
+    /// How its job is charged, if that depends on its owner.
+    pub charged_to: KnownCharge,
     /// The container is a workflow runner: it waits for containers that it requests.
     pub supervisor: bool,
 }
@@ -129,6 +129,11 @@ impl ResourceRequest {
             charged_to: None,
             supervisor: container.scheduling_parameters.supervisor,
         }
+    }
+
+    /// User and project, if the arguments of its job depend on them.
+    pub fn charged_owner(&self) -> Option<&Owner> {
+        self.charged_to.as_ref()?.owner.as_deref()
     }
 
     /// Adds the memory for crunch-run itself (`Containers.ReserveExtraRAM`).

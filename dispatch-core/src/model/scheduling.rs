@@ -1,9 +1,11 @@
 //! What a dispatcher and its scheduler tell each other about containers and jobs, as plain values.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use arvados_client::ContainerUuid;
 
+use crate::model::owner::KnownCharge;
 use crate::model::resources::ResourceRequest;
 
 /// What a scheduler can do, and what its commands cost. Read after each job listing, so a scheduler
@@ -21,9 +23,6 @@ pub struct Capabilities {
     /// Whether the scheduler itself charges the commands that query job exits to the rate limit.
     /// True where one command answers for several jobs.
     pub charges_exit_queries: bool,
-    /// Whether the arguments of a job depend on the owner of its container. If not, requests of
-    /// different owners count as equal.
-    pub charges_owners: bool,
     /// Whether [`Admission::Later`](crate::model::resources::Admission::Later) means that the
     /// scheduler rejects such jobs. Users are told of that. If not, it means that there is no room.
     pub defers_rejected_jobs: bool,
@@ -40,7 +39,6 @@ impl Default for Capabilities {
             min_uniform_batch: None,
             max_cancel_batch: 1,
             charges_exit_queries: false,
-            charges_owners: false,
             defers_rejected_jobs: false,
             min_listing_interval: Duration::from_secs(2),
         }
@@ -94,11 +92,23 @@ pub enum PendingOutlook {
     Never,
 }
 
-/// The desired priority of a pending job, for the order of the queue.
+/// A pending job in the order in which jobs should start.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DesiredPriority {
+pub struct DesiredPlace {
     /// UUID of the container.
     pub container: ContainerUuid,
-    /// Priority at the API server: above 0, up to 60 bits.
-    pub priority: i64,
+    /// How its job is charged. Only jobs that are charged alike are put in order.
+    pub charge: KnownCharge,
+}
+
+/// The jobs of each account, in order.
+pub fn by_account(wanted: &[DesiredPlace]) -> BTreeMap<&KnownCharge, Vec<&ContainerUuid>> {
+    let mut accounts: BTreeMap<&KnownCharge, Vec<&ContainerUuid>> = BTreeMap::new();
+    for place in wanted {
+        accounts
+            .entry(&place.charge)
+            .or_default()
+            .push(&place.container);
+    }
+    accounts
 }

@@ -8,7 +8,7 @@ use arvados_client::{ContainerUuid, GroupUuid};
 use jiff::Timestamp;
 
 use crate::model::container_record::{ContainerSnapshot, ListedRecord};
-use crate::model::owner::KnownOwner;
+use crate::model::owner::{Charge, KnownOwner};
 use crate::model::resources::ResourceRequest;
 
 /// Maximum number of UUIDs in one query.
@@ -61,6 +61,8 @@ pub struct ApiSnapshot {
     pub containers: BTreeMap<ContainerUuid, ContainerSnapshot>,
     /// Owners of the containers whose resource requests were read.
     pub owners: BTreeMap<ContainerUuid, KnownOwner>,
+    /// How the jobs of these containers are charged, where that depends on their owners.
+    pub charges: BTreeMap<ContainerUuid, Arc<Charge>>,
     /// For those of them that a workflow asked for, its container.
     pub requested_by: BTreeMap<ContainerUuid, ContainerUuid>,
     /// Named containers that do not exist, according to the server.

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use arvados_client::records::ContainerState;
 
-use arvados_client::{ContainerUuid, TokenUuid};
+use arvados_client::{ContainerUuid, TokenUuid, UserUuid};
 use jiff::Timestamp;
 
-use crate::model::owner::KnownOwner;
+use crate::model::owner::{KnownOwner, Weight};
 use crate::model::resources::{Admission, ResourceRequest};
 
 /// A point on the controller's monotonic clock.
@@ -65,6 +65,19 @@ pub struct ObservedContainer {
     pub seen: MonotonicTime,
     /// A few words on how the container ended, if the poll asked for that.
     pub end: Option<String>,
+}
+
+impl ObservedContainer {
+    /// The user as whom it acts, if it is known.
+    pub fn user(&self) -> Option<&UserUuid> {
+        self.owner.as_ref()?.user.as_ref()
+    }
+
+    /// Its share in what all owners use.
+    pub fn weight(&self) -> Weight {
+        let charge = self.needs.charged_to.as_ref();
+        charge.map_or(Weight::MIN, |charge| charge.weight)
+    }
 }
 
 /// A job of this dispatcher in the scheduler.

@@ -4,18 +4,25 @@
 //! changed containers and of named containers.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use arvados_client::records::ContainerState;
-use arvados_client::{ContainerUuid, Error};
+use arvados_client::{ContainerUuid, Error, UserUuid};
 
 use crate::api::{Api, QueueCursor};
 use crate::model::container_record::{ContainerSnapshot, ListedRecord};
+use crate::model::owner::Weight;
 use crate::model::snapshot::{ApiSnapshot, MAX_NAMED_PER_QUERY, SnapshotRequest};
+use crate::model::turns::in_turns;
 use crate::observe::owners::{OwnerNames, named_owners};
 
 /// Number of queued containers requested per page, from the head of the queue.
 pub const PAGE_SIZE: u64 = 500;
+
+/// Minimum number of containers in a page that may be cut. Servers do not cut shorter ones.
+const LONG_PAGE: usize = 100;
+/// Maximum number of further pages that look for users whom the head of the queue does not show.
+const MAX_OTHER_PAGES: usize = 20;
 
 /// Fetches the head of the queue, the changes and the named containers.
 pub async fn fetch_snapshot(
@@ -25,16 +32,23 @@ pub async fn fetch_snapshot(
 ) -> Result<ApiSnapshot, Error> {
     let mut snapshot = ApiSnapshot::default();
     let mut cursor: Option<QueueCursor> = None;
+    let mut may_hide_others = false;
     for _ in 0..request.pages {
-        let page = api.queued(cursor.as_ref(), PAGE_SIZE).await?;
+        let page = api
+            .queued(cursor.as_ref(), &BTreeSet::new(), PAGE_SIZE)
+            .await?;
         // A server may return a short page although more records follow. Only an empty page is the
         // end.
         snapshot.more_queued = !page.is_empty();
+        may_hide_others = page.len() >= LONG_PAGE;
         cursor = page.iter().rev().find_map(cursor_of).or(cursor);
         snapshot.ingest(page);
         if !snapshot.more_queued {
             break;
         }
+    }
+    if may_hide_others {
+        fetch_other_users(api, &mut snapshot).await?;
     }
     // Changes are read after the queue. Of two versions of a record the later one counts.
     if let Some(since) = request.since {
@@ -69,7 +83,27 @@ pub async fn fetch_snapshot(
     Ok(snapshot)
 }
 
-/// Reads missing resource requests with the owners of their containers, highest priority first, for
+/// Reads the queued containers of users whom the pages read so far do not show, because others have
+/// many containers of a higher priority.
+async fn fetch_other_users(api: &impl Api, snapshot: &mut ApiSnapshot) -> Result<(), Error> {
+    let mut seen: BTreeSet<UserUuid> = BTreeSet::new();
+    for _ in 0..MAX_OTHER_PAGES {
+        let before = seen.len();
+        let users = snapshot.containers.values();
+        seen.extend(users.filter_map(|record| record.user.clone()));
+        if seen.len() == before || seen.len() > MAX_NAMED_PER_QUERY {
+            break;
+        }
+        let page = api.queued(None, &seen, PAGE_SIZE).await?;
+        if page.is_empty() {
+            break;
+        }
+        snapshot.ingest(page);
+    }
+    Ok(())
+}
+
+/// Reads missing resource requests with the owners of their containers, by turns of users, for
 /// at most [`PAGE_SIZE`] containers.
 async fn fetch_needs(
     api: &impl Api,
@@ -86,13 +120,17 @@ async fn fetch_needs(
         matters && record.needs.is_none() && !record.state.is_final() && !fresh
     };
     let unknown = snapshot.containers.values().filter(is_unknown);
-    let mut unknown: Vec<(Reverse<i64>, ContainerUuid)> = unknown
-        .map(|record| (Reverse(record.priority), record.uuid.clone()))
-        .collect();
-    unknown.sort();
-    let rest = unknown.split_off(unknown.len().min(PAGE_SIZE as usize));
-    let uuids: Vec<ContainerUuid> = unknown.into_iter().map(|(_, uuid)| uuid).collect();
-    let mut unread: BTreeSet<ContainerUuid> = rest.into_iter().map(|(_, uuid)| uuid).collect();
+    let mut unknown: Vec<&ContainerSnapshot> = unknown.collect();
+    unknown.sort_by_key(|record| (Reverse(record.priority), &record.uuid));
+    let nothing = BTreeMap::new();
+    let unknown = in_turns(
+        unknown,
+        |record| (record.user.as_ref(), Weight::MIN),
+        &nothing,
+    );
+    let mut uuids: Vec<ContainerUuid> = unknown.iter().map(|r| r.uuid.clone()).collect();
+    let rest = uuids.split_off(uuids.len().min(PAGE_SIZE as usize));
+    let mut unread: BTreeSet<ContainerUuid> = rest.into_iter().collect();
     for batch in uuids.chunks(MAX_NAMED_PER_QUERY) {
         let (unread_batch, mut facts) = tokio::try_join!(
             fetch_full_records(api, batch, snapshot),

@@ -12,7 +12,7 @@ use crate::plan::{Policy, start_order, workflow_runners};
 /// Maximum number of queue pages in one poll.
 const MAX_PAGES: u64 = 64;
 
-/// The containers that may start as soon as there is room, highest priority first. Containers that
+/// The containers that may start as soon as there is room, in their order. Containers that
 /// must wait for another reason are left out, so that they do not block others.
 pub fn admission_candidates(world: &World, policy: &Policy) -> Vec<Candidate> {
     let queue = start_order::startable(world, policy, |_, _| true);
@@ -71,6 +71,7 @@ mod tests {
         max_pending: 100,
         max_supervisors: 1,
         max_supervisor_ram: None,
+        counts_running: false,
         may_start: true,
     };
 

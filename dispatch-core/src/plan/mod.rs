@@ -2,7 +2,7 @@
 //!
 //! | container | lock | this dispatcher's attempt | job | priority > 0 | priority 0 |
 //! |---|---|---|---|---|---|
-//! | Queued | none | none | absent | start, highest priority first, as far as admitted; cancel what a workflow waits for and is impossible | wait |
+//! | Queued | none | none | absent | start, by turns of owners and by priority, as far as admitted; cancel what a workflow waits for and is impossible | wait |
 //! | Queued | none | any, with an orphaned token of an earlier attempt | absent | revoke that token instead of the start | revoke it when there is time |
 //! | Queued | none | lock requested, answer lost | absent | start again with the same token | end the attempt after two minutes |
 //! | Queued | none | over, or its revocation not confirmed | absent, unknown | end the attempt | the same |
@@ -66,6 +66,9 @@ pub struct Policy {
     pub max_supervisor_ram: Option<u64>,
     /// Time after which a job that cannot start by itself is stopped; `None` means never.
     pub start_timeout: Option<Duration>,
+    /// Whether running containers count in the turns of owners. True where the scheduler does not
+    /// queue jobs, and so has no fair share of its own.
+    pub counts_running: bool,
     /// Whether new containers may be locked or submitted. False while the circuit breaker is
     /// open, or this host has a fault.
     pub may_start: bool,
@@ -176,7 +179,7 @@ pub fn plan<'a>(world: &'a World, policy: &'a Policy) -> impl Iterator<Item = Ac
     let started = std::iter::once_with(|| {
         let mut actions = Vec::new();
         start_order::plan_starts(world, policy, &mut actions);
-        start_order::plan_cancelled_steps(world, &mut actions);
+        start_order::plan_cancelled_steps(world, policy, &mut actions);
         actions
     });
     followed.chain(deleted).chain(started.flatten())
@@ -357,6 +360,7 @@ fn stop_duplicates(view: ContainerView<'_>, attempt: &TokenUuid, actions: &mut V
 }
 
 pub mod admission_candidates;
+mod places;
 pub(crate) mod start_order;
 #[cfg(test)]
 pub(crate) mod tests;

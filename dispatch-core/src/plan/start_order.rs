@@ -1,11 +1,10 @@
-//! Which containers start first, and how many: by priority, up to the limits of the [`Policy`] and
-//! of `workflow_runners.rs`.
-
-use std::cmp::Reverse;
+//! Which containers start first, and how many: in the order of `places.rs`, up to the limits of the
+//! [`Policy`] and of `workflow_runners.rs`.
 
 use arvados_client::ContainerUuid;
 use arvados_client::records::ContainerState;
 
+use super::places::{self, Entry};
 use super::workflow_runners::RunnerPlaces;
 use super::{Action, Policy};
 use crate::model::container_view::ContainerView;
@@ -13,44 +12,23 @@ use crate::model::job_presence::JobPresence;
 use crate::model::resources::Admission;
 use crate::model::world::{LockHolder, ObservedContainer, Phase, World};
 
-/// Starts Queued containers, highest priority first, as far as `max_pending` allows.
+/// Starts Queued containers in their order, as far as there are places.
 pub fn plan_starts(world: &World, policy: &Policy, actions: &mut Vec<Action>) {
     if !policy.may_start {
         return;
     }
-    let pending = |(uuid, known): &(&ContainerUuid, &ObservedContainer)| match known.holder {
-        LockHolder::Ours(_) => known.state == ContainerState::Locked,
-        // The lock is being requested.
-        _ => known.state == ContainerState::Queued && world.in_flight.contains(*uuid),
-    };
-    let is_blocked = |(uuid, _): &(&ContainerUuid, &ObservedContainer)| {
-        let pending = world.pending.get(*uuid);
-        pending.is_some_and(|pending| pending.blocked_since.is_some())
-    };
-    let (blocked, waiting): (Vec<_>, Vec<_>) = world
-        .containers
-        .iter()
-        .filter(pending)
-        .partition(is_blocked);
-    // Jobs that cannot start take places from others only beyond `max_pending` such jobs.
-    let excess = blocked.len().saturating_sub(policy.max_pending);
-    let room = policy.max_pending.saturating_sub(waiting.len() + excess);
     let queue = startable(world, policy, |known, view| {
         known.holder == LockHolder::Nobody
             && known.fit == Admission::Now
             && view.job_presence() == JobPresence::Absent
     });
-    actions.extend(
-        queue
-            .into_iter()
-            .take(room)
-            .filter_map(|(uuid, known)| plan_start(world, uuid, known)),
-    );
+    let started = places::take(world, policy, queue).into_iter();
+    actions.extend(started.filter_map(|(uuid, known)| plan_start(world, uuid, known)));
 }
 
 /// Cancels what workflows wait for and nobody can start.
-pub fn plan_cancelled_steps(world: &World, actions: &mut Vec<Action>) {
-    let steps = waiting(world, |known, view| {
+pub fn plan_cancelled_steps(world: &World, policy: &Policy, actions: &mut Vec<Action>) {
+    let steps = waiting(world, policy, |known, view| {
         known.holder == LockHolder::Nobody
             && known.requested_by.is_some()
             && view.attempt.is_none()
@@ -88,46 +66,54 @@ pub fn startable<'a>(
     world: &'a World,
     policy: &Policy,
     also: impl Fn(&ObservedContainer, ContainerView<'_>) -> bool,
-) -> Vec<(&'a ContainerUuid, &'a ObservedContainer)> {
-    let mut queue = waiting(world, also);
+) -> Vec<Entry<'a>> {
+    let mut queue = waiting(world, policy, also);
     let mut places = RunnerPlaces::new(world, policy);
     queue.retain(|(_, known)| places.take(known));
     queue
 }
 
+/// The containers that wait and may start here some time, in the order in which they get a place.
+pub fn waiting_in_order<'a>(
+    world: &'a World,
+    policy: &Policy,
+) -> impl Iterator<Item = &'a ContainerUuid> {
+    let queue = waiting(world, policy, |known, _| {
+        known.holder == LockHolder::Nobody && known.fit.never().is_none()
+    });
+    queue.into_iter().map(|(uuid, _)| uuid)
+}
+
 /// The workflow runners that wait until others have ended, in the order in which they start.
 pub fn held_supervisors(world: &World, policy: &Policy) -> Vec<ContainerUuid> {
     let mut places = RunnerPlaces::new(world, policy);
-    let queue = waiting(world, |known, _| known.needs.supervisor).into_iter();
+    let queue = waiting(world, policy, |known, _| known.needs.supervisor).into_iter();
     queue
         .filter(|(_, known)| !places.take(known))
         .map(|(uuid, _)| uuid.clone())
         .collect()
 }
 
-/// The containers that no earlier attempt and no retry delay holds up and that satisfy `also`,
-/// highest priority first.
-fn waiting(
-    world: &World,
+/// The containers that no earlier attempt and no retry delay holds up and that satisfy `also`, in
+/// the order in which they get a place.
+fn waiting<'a>(
+    world: &'a World,
+    policy: &Policy,
     also: impl Fn(&ObservedContainer, ContainerView<'_>) -> bool,
-) -> Vec<(&ContainerUuid, &ObservedContainer)> {
-    let mut queue: Vec<_> = ContainerView::all(world)
-        .filter(|(known, view)| {
-            known.state == ContainerState::Queued
-                && known.priority > 0
-                && !view.in_flight
-                // A token of an earlier attempt may be valid and unknown.
-                && (world.tokens_known || !known.was_locked)
-                // The old attempt must be ended, and its job absent, before the container is locked
-                // again. An attempt with a lost lock answer has not used its token, so it continues
-                // with that token.
-                && view.attempt.is_none_or(|old| matches!(old.phase, Phase::LockUnknown(_)))
-                && view.retry_at.is_none_or(|at| at <= world.now)
-                && also(known, *view)
-        })
-        .map(|(known, view)| (view.uuid, known))
-        .collect();
-    // The sort is stable, so containers of equal priority stay in the order of their uuids.
-    queue.sort_by_key(|(_, known)| Reverse(known.priority));
-    queue
+) -> Vec<Entry<'a>> {
+    let queue = ContainerView::all(world).filter(|(known, view)| {
+        known.state == ContainerState::Queued
+            && known.priority > 0
+            && !view.in_flight
+            // A token of an earlier attempt may be valid and unknown.
+            && (world.tokens_known || !known.was_locked)
+            // The old attempt must be ended, and its job absent, before the container is locked
+            // again. An attempt with a lost lock answer has not used its token, so it continues
+            // with that token.
+            && view.attempt.is_none_or(|old| matches!(old.phase, Phase::LockUnknown(_)))
+            && view.retry_at.is_none_or(|at| at <= world.now)
+            && also(known, *view)
+    });
+    let queue = queue.map(|(known, view)| (view.uuid, known)).collect();
+    places::in_order(world, policy, queue)
 }

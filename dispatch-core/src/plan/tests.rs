@@ -8,6 +8,7 @@ use crate::model::resources::ResourceRequest;
 use crate::model::world::{Attempt, Job, JobListing, MonotonicTime, PendingSince};
 
 mod ends;
+mod owners;
 mod properties;
 mod starts;
 mod table;
@@ -19,6 +20,7 @@ const POLICY: Policy = Policy {
     max_supervisors: 5,
     max_supervisor_ram: None,
     start_timeout: Some(Duration::from_secs(3)),
+    counts_running: false,
     may_start: true,
 };
 

@@ -10,7 +10,7 @@ use arvados_client::{ContainerUuid, TokenUuid};
 use crate::model::attempt_token::AttemptToken;
 use crate::model::container_record::ContainerSnapshot;
 use crate::model::decision::Decision;
-use crate::model::resources::Admission;
+use crate::model::resources::{Admission, ResourceRequest};
 use crate::model::snapshot::{
     ApiSnapshot, Known, MAX_NAMED_PER_QUERY, PendingChanges, SnapshotRequest,
 };
@@ -176,7 +176,10 @@ impl Reconciler {
             if let Some(needs) = &record.needs {
                 let known = Known {
                     modified_at: record.modified_at,
-                    needs: needs.clone(),
+                    needs: ResourceRequest {
+                        charged_to: snapshot.charges.get(&uuid).cloned(),
+                        ..needs.clone()
+                    },
                     owner: snapshot.owners.get(&uuid).cloned().flatten(),
                     requested_by: snapshot.requested_by.get(&uuid).cloned(),
                 };
@@ -328,10 +331,7 @@ impl Reconciler {
         let known = self.poll.known_needs.get(&record.uuid);
         let owner = known.and_then(|known| known.owner.clone());
         let requested_by = known.and_then(|known| known.requested_by.clone());
-        let mut needs = known.map(|known| known.needs.clone()).unwrap_or_default();
-        if self.limits.batcher.charges_owners() {
-            needs.charged_to.clone_from(&owner);
-        }
+        let needs = known.map(|known| known.needs.clone()).unwrap_or_default();
         ObservedContainer {
             state: record.state,
             priority: record.priority,

@@ -125,11 +125,6 @@ impl Batcher {
         self.capabilities.defers_rejected_jobs
     }
 
-    /// Whether the scheduler charges a job to its owner.
-    pub(crate) fn charges_owners(&self) -> bool {
-        self.capabilities.charges_owners
-    }
-
     pub(crate) fn is_full(&self, batch: usize) -> bool {
         batch >= self.capabilities.max_submit_batch
     }

@@ -15,9 +15,10 @@ use crate::model::attempt_token::AttemptToken;
 use crate::model::charge_class::ChargeClass;
 use crate::model::container_view::ContainerView;
 use crate::model::decision::Decision;
+use crate::model::pending_order::{PendingJob, PendingOrder};
 use crate::model::reason::Reason;
 use crate::model::resources::{Admission, ResourceRequest};
-use crate::model::scheduling::{Candidate, Capabilities, DesiredPriority};
+use crate::model::scheduling::{Candidate, Capabilities, DesiredPlace};
 use crate::model::task::{Task, Unlock};
 use crate::model::world::{
     Attempt, Job, JobListing, LockHolder, MonotonicTime, ObservedContainer, Phase, World,
@@ -66,6 +67,7 @@ pub struct Reconciler {
     /// Containers that get no task until this time, because one failed.
     cooldown_until: BTreeMap<ContainerUuid, MonotonicTime>,
     reports: Reports,
+    pending_order: PendingOrder,
 }
 
 impl Reconciler {
@@ -82,6 +84,7 @@ impl Reconciler {
             unresolved_exits: UnresolvedExits::default(),
             cooldown_until: BTreeMap::new(),
             reports: Reports::default(),
+            pending_order: PendingOrder::default(),
         }
     }
 
@@ -235,6 +238,7 @@ impl Reconciler {
             max_supervisors: self.settings.max_supervisors,
             max_supervisor_ram: self.settings.max_supervisor_ram,
             start_timeout: self.settings.start_timeout,
+            counts_running: !self.limits.batcher.defers_rejected_jobs(),
             may_start: self.may_start(self.world.now),
         }
     }
@@ -268,20 +272,35 @@ impl Reconciler {
         self.limits.free_slots(self.world.in_flight.len())
     }
 
-    /// The containers whose jobs should be ordered by priority.
-    pub fn desired_priorities(&self) -> Vec<DesiredPriority> {
+    /// The place of each container that waits for its start, from 1.
+    pub fn places(&self) -> BTreeMap<&ContainerUuid, usize> {
+        let policy = self.policy();
+        let waiting = start_order::waiting_in_order(&self.world, &policy);
+        waiting.zip(1..).collect()
+    }
+
+    /// The jobs that wait in the scheduler, in the order in which they should start.
+    pub fn desired_order(&mut self) -> Vec<DesiredPlace> {
         let ours = |known: &ObservedContainer| {
             known.state == ContainerState::Locked && matches!(known.holder, LockHolder::Ours(_))
         };
-        ContainerView::all(&self.world)
+        let is_blocked = |uuid: &ContainerUuid| {
+            let pending = self.world.pending.get(uuid);
+            pending.is_some_and(|pending| pending.blocked_since.is_some())
+        };
+        let jobs = ContainerView::all(&self.world)
             .filter(|(known, view)| {
                 known.priority > 0 && ours(known) && view.live().next().is_some()
             })
-            .map(|(known, view)| DesiredPriority {
+            .map(|(known, view)| PendingJob {
                 container: view.uuid.clone(),
+                user: known.user().cloned(),
+                charge: known.needs.charged_to.clone(),
                 priority: known.priority,
+                is_blocked: is_blocked(view.uuid),
             })
-            .collect()
+            .collect();
+        self.pending_order.arrange(jobs)
     }
 
     fn mark_started(&mut self, task: &Task) {

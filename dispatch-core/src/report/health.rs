@@ -1,6 +1,7 @@
 //! Health check, status page, and the page of the metrics. Input: the results of polls and the
 //! [`World`]. Output: HTTP answers at `/metrics`, `/_health/ping` and `/status`.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -56,6 +57,8 @@ struct HealthState {
 pub struct HealthUpdate<'a> {
     /// Containers and jobs.
     pub world: &'a World,
+    /// Places of the containers that wait for their start.
+    pub places: BTreeMap<&'a ContainerUuid, usize>,
     /// Total and free resources, if the scheduler is one machine.
     pub capacity: Option<Capacity>,
     /// Whether the circuit breaker is open, so that no container is started.
@@ -77,6 +80,8 @@ struct QueueRow {
     ours: bool,
     /// The reason for which the container does not start yet.
     waits: Option<Arc<str>>,
+    /// Its place among those that wait and can start, from 1.
+    place: Option<usize>,
     /// Whether it can never start with this scheduler as it is.
     never_fits: bool,
     /// User and project, if they are known.
@@ -164,6 +169,7 @@ impl Health {
                 priority: known.priority,
                 ours,
                 waits,
+                place: view.places.get(uuid).copied(),
                 never_fits: is_queued && known.fit.never().is_some(),
                 owner: known.owner.clone(),
                 created_at: known.created_at,

@@ -12,6 +12,7 @@ pub mod class_ads;
 pub mod command;
 pub mod credentials;
 mod host_fault;
+pub mod in_order;
 mod job_exit;
 pub mod owner_map;
 pub mod rejection_backoff;
@@ -28,7 +29,7 @@ use std::path::Path;
 
 use arvados_client::{ContainerUuid, TokenUuid};
 
-use crate::model::owner::KnownOwner;
+use crate::model::owner::{Charge, KnownOwner};
 use crate::model::resources::{Admission, Capacity, ResourceRequest};
 use crate::model::world::{Job, JobId};
 use crate::scheduler::attempt_dir::AttemptDir;
@@ -38,7 +39,7 @@ use crate::scheduler::submit_host::SubmitHost;
 pub use self::job_exit::{JobExit, Uncertainty};
 pub use crate::model::exit_cause::{Eviction, ExitCause};
 pub use crate::model::scheduling::{
-    Candidate, Capabilities, DesiredPriority, PendingOutlook, PendingReason, StopMode,
+    Candidate, Capabilities, DesiredPlace, PendingOutlook, PendingReason, StopMode,
 };
 
 /// Environment variables that jobs inherit from the dispatcher. Tokens are passed in a file
@@ -185,9 +186,15 @@ pub trait Scheduler: Send + Sync + 'static {
     }
 
     /// Decides which Queued `candidates` may be locked and submitted now, in addition to `started`:
-    /// containers that are locked and have no job yet. Candidates come highest priority first.
+    /// containers that are locked and have no job yet. Candidates come in the order in
+    /// which they get a place.
     /// Returns one answer per candidate, in order. A container that is not admitted stays Queued.
     fn admit(&self, candidates: &[Candidate], started: &[Candidate]) -> Vec<Admission>;
+
+    /// How the jobs of an owner are charged; none if the arguments of jobs do not depend on owners.
+    fn charge(&self, _owner: &KnownOwner) -> Option<Charge> {
+        None
+    }
 
     /// Number of kinds of jobs that the scheduler rejects now, and that are therefore held back.
     fn rejected_kinds(&self) -> usize {
@@ -270,11 +277,12 @@ pub trait Scheduler: Send + Sync + 'static {
         }
     }
 
-    /// Reorders pending jobs by the priorities of their containers, where the last listing shows a
-    /// wrong order. Called after each poll, never concurrently. The next call retries what failed.
+    /// Reorders the pending jobs of each account, where the last listing shows another order. The
+    /// order between accounts is the scheduler's. Called after each poll, never concurrently. The
+    /// next call retries what failed.
     fn reorder(
         &self,
-        _priorities: Vec<DesiredPriority>,
+        _wanted: Vec<DesiredPlace>,
     ) -> impl Future<Output = Result<(), SchedulerError>> + Send {
         std::future::ready(Ok(()))
     }

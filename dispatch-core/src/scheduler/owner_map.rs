@@ -1,9 +1,10 @@
 //! The file that says which scheduler arguments the jobs of a user or project get, such as an
 //! account.
 //!
-//! Input: a file with lines `WHO ARGUMENT…`. Output: the templates of arguments for an [`Owner`].
-//! WHO is a user name, the uuid of a user, the uuid of a project, or `*` for everybody. The first
-//! line that matches counts. Arguments are quoted as in a shell; `#` begins a comment line.
+//! Input: a file with lines `WHO [weight=N] ARGUMENT…`. Output: the templates of arguments for an
+//! [`Owner`], and its [`Weight`]. WHO is a user name, the uuid of a user, the uuid of a project, or
+//! `*` for everybody. The first line that matches counts. Arguments are quoted as in a shell; `#`
+//! begins a comment line.
 //!
 //! Names of projects and e-mail addresses are not accepted: people can change their own.
 
@@ -18,7 +19,8 @@ use std::time::Duration;
 
 use arvados_client::{GroupUuid, UserUuid};
 
-use crate::model::owner::Owner;
+use crate::model::owner::{Charge, KnownOwner, Owner, Weight};
+use crate::scheduler::template::account_of;
 
 /// Maximum size of the file in bytes.
 const MAX_FILE_BYTES: u64 = 4 << 20;
@@ -26,6 +28,10 @@ const MAX_FILE_BYTES: u64 = 4 << 20;
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
 /// WHO of a line for everybody.
 const ANYONE: &str = "*";
+/// Begin of the word that sets the weight of a line.
+const WEIGHT: &str = "weight=";
+/// Maximum weight of a line.
+const MAX_WEIGHT: u16 = 1000;
 
 /// Why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +82,7 @@ type Version = (u64, u64, u64, i64, i64);
 #[derive(Debug)]
 struct Line {
     who: Who,
+    weight: Weight,
     arguments: Arc<[String]>,
 }
 
@@ -167,9 +174,15 @@ impl OwnerMap {
 
     /// The templates of arguments for the jobs of `owner`.
     pub fn arguments(&self, owner: Option<&Owner>) -> Arc<[String]> {
+        self.line(owner).0
+    }
+
+    /// The templates of arguments of the line of `owner`, and its weight.
+    fn line(&self, owner: Option<&Owner>) -> (Arc<[String]>, Weight) {
         let lines = self.state().1.clone();
         let line = lines.iter().find(|line| line.who.is(owner));
-        line.map(|line| line.arguments.clone()).unwrap_or_default()
+        line.map(|line| (line.arguments.clone(), line.weight))
+            .unwrap_or((Arc::default(), Weight::MIN))
     }
 
     /// For whom each line is, and its templates of arguments.
@@ -222,6 +235,38 @@ impl OwnerMap {
     fn state(&self) -> MutexGuard<'_, (Version, Arc<[Line]>)> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// How the jobs of `owner` are charged: by its line of the owner map, and by the `templates` of the
+/// other settings that depend on owners.
+pub fn charge<'a>(
+    map: Option<&OwnerMap>,
+    templates: impl Iterator<Item = &'a String>,
+    owner: KnownOwner,
+) -> Charge {
+    let (of_line, weight) = match map {
+        Some(map) => map.line(owner.as_deref()),
+        None => (Arc::default(), Weight::MIN),
+    };
+    let mut all: Vec<&str> = of_line.iter().map(String::as_str).collect();
+    for template in templates {
+        all.push(template);
+    }
+    let account = account_of(&all, owner.as_deref());
+    Charge {
+        weight,
+        ..Charge::new(owner, account)
+    }
+}
+
+/// The weight that a word of a line sets; none if it sets another thing.
+fn parse_weight(word: &str) -> Option<Result<Weight, String>> {
+    let number = word.strip_prefix(WEIGHT)?;
+    let weight = number
+        .parse()
+        .ok()
+        .filter(|weight: &Weight| weight.get() <= MAX_WEIGHT);
+    Some(weight.ok_or_else(|| format!("{word:?} is no weight from 1 to {MAX_WEIGHT}")))
 }
 
 fn version(found: &Metadata) -> Version {
@@ -277,12 +322,20 @@ fn parse(text: &str, check: ArgumentCheck) -> Result<Vec<Line>, (usize, String)>
                 "a line after that of {ANYONE} is never used"
             )));
         }
-        let arguments: Vec<String> = words.collect();
+        let mut arguments: Vec<String> = words.collect();
+        let weight = match arguments.first().and_then(|word| parse_weight(word)) {
+            Some(weight) => {
+                arguments.remove(0);
+                weight.map_err(wrong)?
+            }
+            None => Weight::MIN,
+        };
         for argument in &arguments {
             check(argument).map_err(wrong)?;
         }
         lines.push(Line {
             who,
+            weight,
             arguments: arguments.into(),
         });
     }
@@ -345,6 +398,34 @@ mod tests {
     }
 
     #[test]
+    fn owners_with_the_same_arguments_are_charged_alike() {
+        let text =
+            "ada weight=3 --account=bio\nbob --account=bio\neve --account=%u\n* --qos=%g%P\n";
+        let (_dir, map) = map(text);
+        let map = map.unwrap();
+        let more = ["--wckey=%u %C".to_owned()];
+        let charged = |name: &str, templates: &[String]| {
+            let owner = Arc::new(owner(name, USER, Some(PROJECT)));
+            charge(Some(&map), templates.iter(), Some(owner))
+        };
+        let [ada, bob, eve, dan] = ["ada", "bob", "eve", "dan"].map(|name| charged(name, &[]));
+        assert_eq!(
+            (ada.account.as_str(), ada.weight.get()),
+            ("--account=bio", 3)
+        );
+        assert!(ada == bob && bob.weight == Weight::MIN && ada != eve);
+        assert_eq!(eve.account, "--account=eve");
+        assert_eq!(dan.account, format!("--qos={PROJECT}%P"));
+        assert_ne!(charged("ada", &more), charged("bob", &more));
+        assert_eq!(
+            charged("bob", &more).account,
+            "--account=bio --wckey=bob %C"
+        );
+        // What is not known of an owner is no part of an argument.
+        assert_eq!(charge(Some(&map), more.iter(), None).account, "");
+    }
+
+    #[test]
     fn a_wrong_line_is_named() {
         #[rustfmt::skip]
         let rows = [
@@ -352,6 +433,11 @@ mod tests {
             ("ada '--account=a\n", "line 1: a quote is not closed"),
             ("'ada lovelace' --account=a\n", "line 1: \"ada lovelace\" is neither a user name"),
             ("'' --account=a\n", "line 1: \"\" is neither"),
+            ("ada weight=0 --account=a\n", "line 1: \"weight=0\" is no weight from 1 to 1000"),
+            ("ada weight=1001\n", "no weight from 1 to 1000"),
+            ("ada weight=-1\n", "no weight"),
+            ("ada weight=1.5\n", "no weight"),
+            ("ada --account=a weight=2\n", "\"weight=2\" is no option"),
             ("* --account=a\nada --account=b\n", "line 2: a line after that of * is never used"),
         ];
         for (text, words) in rows {

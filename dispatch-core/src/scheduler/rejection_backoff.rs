@@ -50,7 +50,7 @@ impl JobClass {
                 ram: 64 << 20,
                 partitions: class.partitions.clone(),
                 preemptible: class.preemptible,
-                charged_to: class.owner.clone(),
+                charged_to: class.charge.clone(),
                 ..ResourceRequest::default()
             },
             Self::Exactly(needs) => needs.clone(),

@@ -292,7 +292,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::model::owner::Owner;
+    use crate::model::owner::Charge;
 
     fn gpus(gpus: u32) -> ResourceRequest {
         ResourceRequest {
@@ -379,16 +379,16 @@ mod tests {
         let elsewhere = candidate(&container, elsewhere);
         assert_eq!(state.deferral("it", &elsewhere, now), None);
         let of_ada = ResourceRequest {
-            charged_to: Some(Arc::new(Owner {
-                username: Some("ada".into()),
-                ..Owner::default()
-            })),
+            charged_to: Some(Arc::new(Charge::new(None, "--account=bio".into()))),
             ..gpus(2)
         };
         let hers = candidate(&container, of_ada.clone());
         assert_eq!(state.deferral("it", &hers, now), None);
         let class = JobClass::classes_of(&of_ada)[0].clone();
-        assert_eq!(class.to_string(), "without a partition, of user ada");
+        assert_eq!(
+            class.to_string(),
+            "without a partition, charged by --account=bio"
+        );
         assert_eq!(class.test_needs().charged_to, of_ada.charged_to);
         state.reject_class(class, "her limit".into(), now);
         assert!(state.deferral("it", &hers, now).is_some());

@@ -77,7 +77,7 @@ impl Values<'_> {
             },
             'P' if needs.partitions.is_empty() => return Substitution::NotAsked,
             'P' => needs.partitions.join(","),
-            'u' | 'g' => match owner_value(letter, needs.charged_to.as_deref()) {
+            'u' | 'g' => match owner_value(letter, needs.charged_owner()) {
                 Some(value) => value.to_owned(),
                 None => return Substitution::NotAsked,
             },
@@ -109,6 +109,19 @@ pub fn uses_owner(template: &str) -> bool {
     };
     let _ = render_with(template, value);
     uses.get()
+}
+
+/// What `templates` say of an owner: with its values of `%u` and `%g`, and with all other
+/// substitutions as they stand. Equal for two owners whose jobs are charged alike.
+pub fn account_of(templates: &[&str], owner: Option<&Owner>) -> String {
+    let value = |letter: char| match (letter, owner_value(letter, owner)) {
+        ('u' | 'g', None) => Substitution::NotAsked,
+        (_, Some(value)) => Substitution::Is(value.to_owned()),
+        (letter, None) => Substitution::Is(format!("%{letter}")),
+    };
+    let templates = templates.iter();
+    let filled = templates.filter_map(|template| render_with(template, value).ok().flatten());
+    filled.collect::<Vec<_>>().join(" ")
 }
 
 /// Renders one template. None if it uses a limit or partition that the container does not request.
@@ -149,6 +162,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::model::owner::Charge;
 
     #[test]
     fn a_template_with_an_owner_is_known() {
@@ -165,6 +179,11 @@ mod tests {
     #[test]
     fn substitutions() {
         let container = ContainerUuid::parse("zzzzz-dz642-queuedcontainer").unwrap();
+        let ada = Owner {
+            username: Some("ada".into()),
+            project: GroupUuid::parse("zzzzz-j7d0g-000000000000001").ok(),
+            ..Owner::default()
+        };
         let needs = ResourceRequest {
             cpus: 4,
             ram: 11_701 * MIB - 1,
@@ -172,11 +191,7 @@ mod tests {
             gpus: 2,
             max_run_time: Some(61),
             partitions: vec!["a".into(), "b".into()],
-            charged_to: Some(Arc::new(Owner {
-                username: Some("ada".into()),
-                project: GroupUuid::parse("zzzzz-j7d0g-000000000000001").ok(),
-                ..Owner::default()
-            })),
+            charged_to: Some(Arc::new(Charge::new(Some(Arc::new(ada)), String::new()))),
             ..ResourceRequest::default()
         };
         let bare = ResourceRequest {

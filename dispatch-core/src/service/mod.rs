@@ -107,7 +107,8 @@ pub struct Flags {
     /// Minimum interval between two polls, however much happens
     #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = MIN_POLL_INTERVALS.parser())]
     pub min_poll_interval: Duration,
-    /// Maximum number of containers that are pending in the scheduler at once
+    /// Number of containers that are pending in the scheduler at once. Users take turns. A user who
+    /// has less than an equal share gets it beyond this number, up to twice the number in all
     #[arg(long, value_name = "N", default_value = "100", value_parser = count)]
     pub max_pending: usize,
     /// Time between TERM and KILL when a job is stopped

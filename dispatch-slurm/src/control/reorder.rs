@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use dispatch_core::scheduler::command::CommandFailure;
-use dispatch_core::scheduler::{DesiredPriority, SchedulerError};
+use dispatch_core::scheduler::{DesiredPlace, SchedulerError};
 
 use crate::control::nice::{self, Change, SentChange};
 use crate::error::no_answer;
@@ -20,7 +20,7 @@ impl Slurm {
     /// their hold.
     pub(crate) async fn reorder_pending(
         &self,
-        wanted: &[DesiredPriority],
+        wanted: &[DesiredPlace],
     ) -> Result<(), SchedulerError> {
         let lost_holds = std::mem::take(&mut lock(&self.pending_nice).lost_holds);
         let lost_holds = self.still_lost(lost_holds).await?;
@@ -76,7 +76,7 @@ impl Slurm {
     /// Plans changes and records them as sent. A listing may run while they are sent, and is
     /// compared with what they were planned from. The next listing shows their effect. Jobs of
     /// `to_hold` keep their nice values: another one would release them again.
-    fn plan_changes(&self, wanted: &[DesiredPriority], to_hold: &[SentChange]) -> Vec<Change> {
+    fn plan_changes(&self, wanted: &[DesiredPlace], to_hold: &[SentChange]) -> Vec<Change> {
         let mut queue = lock(&self.queue);
         let mut changes = nice::changes(&queue, wanted, self.priority_spread);
         changes.retain(|change| to_hold.iter().all(|held| held.job != change.job));

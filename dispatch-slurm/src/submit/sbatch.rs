@@ -82,7 +82,7 @@ impl Settings {
             false => &[],
         };
         let owners = match &self.owner_map {
-            Some(map) => map.arguments(needs.charged_to.as_deref()),
+            Some(map) => map.arguments(needs.charged_owner()),
             None => Arc::default(),
         };
         // Of two values of an option, sbatch takes the later one.

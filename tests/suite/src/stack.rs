@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use arvados_client::api::NewUserToken;
 use arvados_client::records::{Container, ContainerState};
 use arvados_client::{Client, ContainerRequestUuid, ContainerUuid, Endpoint, Token};
 use serde_json::{Value, json};
@@ -159,9 +160,40 @@ impl Stack {
         self.try_submit(name, script, more).await.unwrap()
     }
 
+    /// Another user of the server, who has the image, too.
+    pub async fn another_user(&self, name: &str) -> Client {
+        let admin = client(&self.ready, "dispatch");
+        let email = format!("{name}@example.org");
+        let user = admin.create_user(name, &email).await.unwrap();
+        let new = NewUserToken {
+            owner: Some(user.uuid),
+            scopes: vec!["all".to_owned()],
+            expires_at: None,
+        };
+        let token = admin.create_user_token(&new).await.unwrap();
+        let token = token.token().unwrap();
+        let mut environment = environment(&self.ready);
+        environment.retain(|(variable, _)| *variable != "ARVADOS_API_TOKEN");
+        environment.push(("ARVADOS_API_TOKEN", token.expose().to_owned()));
+        let dir = tempfile::tempdir().unwrap();
+        image::add(&environment, dir.path());
+        admin.with_token(token)
+    }
+
     /// Submits a container; the server may be down.
     pub async fn try_submit(
         &self,
+        name: &str,
+        script: &str,
+        more: Value,
+    ) -> Result<(ContainerRequestUuid, ContainerUuid), arvados_client::Error> {
+        self.try_submit_as(&self.user, name, script, more).await
+    }
+
+    /// Submits a container as one of several users.
+    pub async fn try_submit_as(
+        &self,
+        user: &Client,
         name: &str,
         script: &str,
         more: Value,
@@ -176,7 +208,7 @@ impl Stack {
         for (key, value) in more.as_object().unwrap() {
             request[key] = value.clone();
         }
-        let made = self.user.create_container_request(request).await?;
+        let made = user.create_container_request(request).await?;
         Ok((made.uuid, made.container_uuid.unwrap()))
     }
 
@@ -195,9 +227,20 @@ impl Stack {
         timeout: Duration,
         done: impl Fn(&Container) -> bool,
     ) -> Container {
+        self.wait_until_as(&self.user, uuid, timeout, done).await
+    }
+
+    /// The same for a container that only `user` may read.
+    pub async fn wait_until_as(
+        &self,
+        user: &Client,
+        uuid: &ContainerUuid,
+        timeout: Duration,
+        done: impl Fn(&Container) -> bool,
+    ) -> Container {
         let begun = Instant::now();
         loop {
-            let known = self.user.container(uuid).await;
+            let known = user.container(uuid).await;
             if let Ok(record) = &known
                 && done(record)
             {

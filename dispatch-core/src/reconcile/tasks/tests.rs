@@ -9,7 +9,7 @@ use super::*;
 use crate::config::settings::CommandRate;
 use crate::model::attempt_token::AttemptToken;
 use crate::model::outcome::{Feedback, Outcome};
-use crate::model::owner::Owner;
+use crate::model::owner::Charge;
 use crate::model::resources::{Admission, ResourceRequest};
 use crate::model::scheduling::Capabilities;
 use crate::model::world::{Attempt, Job, JobId, JobListing, LockHolder, ObservedContainer, Phase};
@@ -114,12 +114,8 @@ fn rejections_of_one_owner_delay_no_other() {
     let mut reconciler = reconciler(500);
     let of = |reconciler: &mut Reconciler, name: &str| {
         let container = queued(reconciler);
-        let owner = Owner {
-            username: Some(name.to_owned()),
-            ..Owner::default()
-        };
         let known = reconciler.world.containers.get_mut(&container).unwrap();
-        known.needs.charged_to = Some(Arc::new(owner));
+        known.needs.charged_to = Some(Arc::new(Charge::new(None, name.to_owned())));
         container
     };
     for _ in 0..60 {

@@ -180,7 +180,7 @@ fn why(facts: &ExplainInput) -> String {
                     _ => " after the retry delay of its last attempt (`last`)",
                 };
                 format!(
-                    "the dispatcher submits it{again}, highest priority first, as soon as fewer than --max-pending jobs are pending in \
+                    "the dispatcher submits it{again}, when it is its user's turn and fewer than --max-pending jobs are pending in \
                     {scheduler}; if none are pending, check that {program} runs, and read its log about this container"
                 )
             }

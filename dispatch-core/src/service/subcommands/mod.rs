@@ -315,11 +315,10 @@ async fn fit<P: DispatcherCommands>(
 ) -> Admission {
     let reserve = program.common().reserve_extra_ram;
     let needs = ResourceRequest::of(container).with_reserved_ram(reserve);
-    let charges_owners = scheduler.capabilities().charges_owners;
     let candidate = Candidate {
         container: container.uuid.clone(),
         needs: ResourceRequest {
-            charged_to: owner.filter(|_| charges_owners),
+            charged_to: scheduler.charge(&owner).map(std::sync::Arc::new),
             ..needs
         },
         // The test of its job follows.

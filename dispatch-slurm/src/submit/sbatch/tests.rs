@@ -80,12 +80,13 @@ fn owner_map(lines: &str) -> Arc<OwnerMap> {
     Arc::new(OwnerMap::open(file.path(), crate::settings::check_argument).unwrap())
 }
 
-fn of_user(username: &str) -> ResourceRequest {
+fn of_user(settings: &Settings, username: &str) -> ResourceRequest {
+    let owner = Some(Arc::new(Owner {
+        username: Some(username.to_owned()),
+        ..Owner::default()
+    }));
     ResourceRequest {
-        charged_to: Some(Arc::new(Owner {
-            username: Some(username.to_owned()),
-            ..Owner::default()
-        })),
+        charged_to: settings.charge(&owner).map(Arc::new),
         ..ResourceRequest::default()
     }
 }
@@ -99,15 +100,15 @@ fn a_job_is_charged_to_the_account_of_its_user() {
         owner_map: Some(owner_map("ada --account=genomics --qos=fast\n* -Aguests\n")),
         ..upstream()
     };
-    assert!(settings.charges_owners());
+    assert!(settings.charge(&None).is_some());
     let preemptible = ResourceRequest {
         preemptible: true,
-        ..of_user("ada")
+        ..of_user(&settings, "ada")
     };
     #[rustfmt::skip]
     let rows = [
-        (of_user("ada"), "--wckey=ada --qos=all --account=genomics --qos=fast"),
-        (of_user("bob"), "--wckey=bob --qos=all -Aguests"),
+        (of_user(&settings, "ada"), "--wckey=ada --qos=all --account=genomics --qos=fast"),
+        (of_user(&settings, "bob"), "--wckey=bob --qos=all -Aguests"),
         (ResourceRequest::default(), "--qos=all -Aguests"),
         (preemptible, "--wckey=ada --qos=all --account=genomics --qos=fast --qos=low"),
     ];
@@ -118,8 +119,9 @@ fn a_job_is_charged_to_the_account_of_its_user() {
         owner_map: None,
         ..settings
     };
-    assert!(without_map.charges_owners(), "a template has %u");
-    assert!(!upstream().charges_owners());
+    let charged = without_map.charge(&None);
+    assert!(charged.is_some(), "a template has %u");
+    assert_eq!(upstream().charge(&None), None);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use arvados_client::{ContainerUuid, Token, TokenUuid};
 use dispatch_core::model::resources::Admission;
 use dispatch_core::model::world::{Job, JobId};
 use dispatch_core::scheduler::{
-    Candidate, DesiredPriority, JobExit, PendingReason, Scheduler, SchedulerError, StillInUse,
+    Candidate, DesiredPlace, JobExit, PendingReason, Scheduler, SchedulerError, StillInUse,
     StopMode, SubmitRequest,
 };
 
@@ -35,7 +35,7 @@ pub struct Scripted {
     /// The pending reason of every job.
     pub waiting: Arc<Mutex<Option<PendingReason>>>,
     /// The priorities of the last reorder.
-    pub wanted: Arc<Mutex<Vec<DesiredPriority>>>,
+    pub wanted: Arc<Mutex<Vec<DesiredPlace>>>,
     /// The admission of what a workflow that runs here waits for.
     pub of_steps: Arc<Mutex<Admission>>,
     /// Number of listings.
@@ -144,7 +144,7 @@ impl Scheduler for Scripted {
         waiting.as_ref().map(each).unwrap_or_default()
     }
 
-    async fn reorder(&self, wanted: Vec<DesiredPriority>) -> Result<(), SchedulerError> {
+    async fn reorder(&self, wanted: Vec<DesiredPlace>) -> Result<(), SchedulerError> {
         *self.wanted.lock().unwrap() = wanted;
         Ok(())
     }

@@ -32,6 +32,7 @@ mod run_job;
 mod sdk;
 mod secrets;
 mod security;
+mod shares;
 mod slurm;
 mod slurm_accounts;
 mod slurm_arrays;
