@@ -16,7 +16,7 @@ use dispatch_core::scheduler::attempt_dir::AttemptDir;
 use dispatch_core::scheduler::class_ads;
 use dispatch_core::scheduler::command::Command;
 use dispatch_core::scheduler::rejections::Rejections;
-use dispatch_core::scheduler::submit_host::SubmitHost;
+use dispatch_core::scheduler::submit_host::Precondition;
 use dispatch_core::service::state_dir::StateDir;
 
 use crate::error::no_answer;
@@ -40,7 +40,7 @@ pub struct Condor {
     pub(crate) command_timeout: Duration,
     pub(crate) suspect_groups: Mutex<SuspectGroups>,
     pub(crate) rejections: Rejections,
-    pub(crate) submit_host: SubmitHost,
+    pub(crate) submit_host: Precondition,
     /// Commands that were run and not yet charged to the rate limit.
     pub(crate) extra_commands: AtomicU32,
     pub(crate) event_log: JobEventLog,
@@ -85,7 +85,7 @@ impl Condor {
     ) -> Self {
         let needs = state_dir.host_needs("condor_submit", "-version");
         Self {
-            submit_host: SubmitHost::new(needs),
+            submit_host: Precondition::submit_host(needs),
             command_timeout,
             event_log: JobEventLog::in_directory(state_dir.path()),
             state_dir,

@@ -10,7 +10,7 @@ use dispatch_core::model::instance_types::fit;
 use dispatch_core::model::owner::{Charge, KnownOwner};
 use dispatch_core::model::resources::{Admission, ResourceRequest};
 use dispatch_core::model::world::{Job, JobId};
-use dispatch_core::scheduler::submit_host::SubmitHost;
+use dispatch_core::scheduler::submit_host::Precondition;
 use dispatch_core::scheduler::{
     Candidate, Capabilities, DesiredPlace, JobExit, PendingReason, Scheduler, SchedulerError,
     StillInUse, StopMode, SubmitRequest,
@@ -32,7 +32,7 @@ impl Scheduler for Condor {
         NAME
     }
 
-    fn submit_host(&self) -> Option<&SubmitHost> {
+    fn submit_host(&self) -> Option<&Precondition> {
         Some(&self.submit_host)
     }
 

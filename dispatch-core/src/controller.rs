@@ -35,6 +35,7 @@ use crate::observe::token_scans::TokenScans;
 use crate::reconcile::Reconciler;
 use crate::report::audit::Audit;
 use crate::report::health::Health;
+use crate::scheduler::submit_host::Precondition;
 use crate::scheduler::{Scheduler, SchedulerError};
 
 use running_tasks::RunningTasks;
@@ -137,6 +138,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
             has_found_tokens: false,
             poll_schedule: PollSchedule::new(settings.poll_interval, settings.min_poll_interval),
             runner: TaskRunner {
+                storage: Arc::new(file_storage(&api)),
                 api,
                 scheduler: Arc::new(scheduler),
                 attempts,
@@ -397,6 +399,15 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
             api_log.enqueue(event);
         }
     }
+}
+
+/// The file storage behind an API server.
+fn file_storage<A: Api>(api: &A) -> Precondition {
+    let api = api.clone();
+    Precondition::file_storage(move || {
+        let api = api.clone();
+        async move { api.store_trial_block().await }
+    })
 }
 
 /// Waits for a spawned task and returns its output. Never resolves if there is no task.

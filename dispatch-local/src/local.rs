@@ -10,7 +10,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use arvados_client::ContainerUuid;
 use dispatch_core::model::world::{Job, JobId};
-use dispatch_core::scheduler::submit_host::SubmitHost;
+use dispatch_core::scheduler::submit_host::Precondition;
 use dispatch_core::service::state_dir::StateDir;
 use host_state::trash::{self, TrashWorker};
 use tokio::sync::Notify;
@@ -44,7 +44,7 @@ pub struct Shared {
     pub(crate) scratch: PathBuf,
     pub(crate) caps: ResourceCaps,
     pub(crate) crunch_run: CrunchRun,
-    pub(crate) submit_host: SubmitHost,
+    pub(crate) submit_host: Precondition,
     /// None if the machine is not shared with other dispatchers.
     pub(crate) claims: Option<MachineClaims>,
     pub(crate) redeliveries: Arc<Redeliveries>,
@@ -149,7 +149,7 @@ impl Local {
         Ok(Self {
             shared: Arc::new(Shared {
                 trash,
-                submit_host: SubmitHost::new(needs),
+                submit_host: Precondition::submit_host(needs),
                 claims,
                 state_dir,
                 scratch,

@@ -13,7 +13,7 @@ use crunch_contract::job_dir::LOG_DIR;
 use dispatch_core::model::resources::{Admission, Capacity, ResourceRequest, Resources};
 use dispatch_core::model::scheduling::{PendingOutlook, PendingReason};
 use dispatch_core::model::world::{Job, JobId};
-use dispatch_core::scheduler::submit_host::SubmitHost;
+use dispatch_core::scheduler::submit_host::Precondition;
 use dispatch_core::scheduler::{
     Candidate, Capabilities, Eviction, ExitCause, JobExit, Scheduler, SchedulerError, StillInUse,
     StopMode, SubmitRequest, Uncertainty,
@@ -36,7 +36,7 @@ impl Scheduler for Local {
         NAME
     }
 
-    fn submit_host(&self) -> Option<&SubmitHost> {
+    fn submit_host(&self) -> Option<&Precondition> {
         Some(&self.shared.submit_host)
     }
 

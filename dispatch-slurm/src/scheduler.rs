@@ -12,7 +12,7 @@ use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::model::owner::{Charge, KnownOwner};
 use dispatch_core::model::resources::{Admission, ResourceRequest};
 use dispatch_core::model::world::{Job, JobId};
-use dispatch_core::scheduler::submit_host::SubmitHost;
+use dispatch_core::scheduler::submit_host::Precondition;
 use dispatch_core::scheduler::{
     Candidate, Capabilities, DesiredPlace, JobExit, PendingReason, Scheduler, SchedulerError,
     StillInUse, StopMode, SubmitRequest,
@@ -87,7 +87,7 @@ impl Scheduler for Slurm {
         NAME
     }
 
-    fn submit_host(&self) -> Option<&SubmitHost> {
+    fn submit_host(&self) -> Option<&Precondition> {
         Some(&self.submit_host)
     }
 

@@ -16,7 +16,7 @@ use dispatch_core::scheduler::attempt_dir::AttemptDir;
 use dispatch_core::scheduler::command::Command;
 use dispatch_core::scheduler::rejections::Rejections;
 use dispatch_core::scheduler::slurm_answer;
-use dispatch_core::scheduler::submit_host::SubmitHost;
+use dispatch_core::scheduler::submit_host::Precondition;
 use dispatch_core::service::state_dir::StateDir;
 
 use crate::control::nice::PendingNice;
@@ -49,7 +49,7 @@ pub struct Slurm {
     /// Lists of partitions that give jobs less time than the admin's setting says, as logged.
     pub(crate) cut_partitions: Mutex<BTreeSet<Vec<String>>>,
     pub(crate) rejections: Rejections,
-    pub(crate) submit_host: SubmitHost,
+    pub(crate) submit_host: Precondition,
     /// Rows of the newest listing.
     pub(crate) queue: Mutex<Vec<Row>>,
     pub(crate) pending_nice: Mutex<PendingNice>,
@@ -88,7 +88,7 @@ impl Slurm {
     ) -> Self {
         let needs = state_dir.host_needs("sbatch", "--version");
         Self {
-            submit_host: SubmitHost::new(needs),
+            submit_host: Precondition::submit_host(needs),
             capacity: NodeClassCache::new(&settings),
             cut_partitions: Mutex::default(),
             command_timeout,

@@ -74,6 +74,12 @@ impl Attempt<'_> {
                 status_line::print(&StatusLine::NeverRan { reason });
                 ExitCode::NeverRan
             }
+            Failure::StorageFailed(reason) => {
+                self.run_log
+                    .write(format!("Ending without a run: {reason}"));
+                status_line::print(&StatusLine::StorageFailed { reason });
+                ExitCode::NeverRan
+            }
             Failure::UserError(reason) => {
                 self.run_log.write(reason.sentence);
                 ExitCode::NeverRan

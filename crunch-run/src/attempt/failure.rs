@@ -15,6 +15,8 @@ pub enum Failure {
     NeverRan(String),
     /// The same, and other containers will fail on this node as well.
     BrokenNode(String),
+    /// The same, and not even the log can be stored: other nodes may fail as well.
+    StorageFailed(String),
     /// The request is at fault on every node.
     UserError(Reason),
 }
@@ -117,6 +119,7 @@ mod tests {
                 Failure::UserError(reason) => ("mistake", reason.sentence),
                 Failure::NeverRan(text) => ("never ran", text),
                 Failure::BrokenNode(text) => ("broken node", text),
+                Failure::StorageFailed(text) => ("storage failed", text),
             };
             assert_eq!(kind, expected, "{status}");
             assert!(text.contains("undefined method"), "{text}");

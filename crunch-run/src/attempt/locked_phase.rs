@@ -254,8 +254,13 @@ impl Attempt<'_> {
                     .run(reason, &self.run_log)
                     .await;
             }
+            let mut failure = failure;
             if let Failure::NeverRan(reason) | Failure::BrokenNode(reason) = &failure {
-                self.save_failure_log(reason, uploader).await;
+                let is_stored = self.save_failure_log(reason, uploader).await;
+                failure = match failure {
+                    Failure::NeverRan(reason) if !is_stored => Failure::StorageFailed(reason),
+                    failure => failure,
+                };
             }
             return self.fail_before_running(failure);
         };
@@ -282,14 +287,16 @@ impl Attempt<'_> {
     }
 
     /// Saves the log of an attempt that ran nothing, for users and admins. It outlives the unlock.
-    async fn save_failure_log(&self, reason: &str, uploader: &LogUploader) {
+    /// False if the storage failed.
+    async fn save_failure_log(&self, reason: &str, uploader: &LogUploader) -> bool {
         self.run_log
             .write(format!("Nothing was run here: {reason}"));
-        self.save_log_in_time(uploader).await;
+        self.save_log_in_time(uploader).await
     }
 
-    /// Saves the log and adds it to the record, if that does not take long.
-    pub async fn save_log_in_time(&self, uploader: &LogUploader) {
+    /// Saves the log and adds it to the record, if that does not take long. False if the file
+    /// storage failed, or has not answered.
+    pub async fn save_log_in_time(&self, uploader: &LogUploader) -> bool {
         let telling = async {
             let log = uploader.save().await?;
             let update = own_record::update(&self.settings.uuid, &json!({"log": log}));
@@ -297,12 +304,11 @@ impl Attempt<'_> {
             Ok::<_, SaveError>(())
         };
         let delivery_timeout = FAILURE_LOG_TIMEOUT.min(self.settings.delivery_timeout);
-        if !matches!(
-            tokio::time::timeout(delivery_timeout, telling).await,
-            Ok(Ok(()))
-        ) {
+        let saved = tokio::time::timeout(delivery_timeout, telling).await;
+        if !matches!(saved, Ok(Ok(()))) {
             self.run_log.write("Could not save the log");
         }
+        !matches!(saved, Err(_) | Ok(Err(SaveError::Keep(_))))
     }
 }
 

@@ -130,9 +130,11 @@ impl ResumedDelivery {
                     claim.own_token, undelivered_run.attempt
                 ))),
                 Err(Failure::NotOurs(text)) => Err(RetryError::Final(text)),
-                Err(Failure::NeverRan(text) | Failure::BrokenNode(text)) => {
-                    Err(RetryError::Transient(text))
-                }
+                Err(
+                    Failure::NeverRan(text)
+                    | Failure::BrokenNode(text)
+                    | Failure::StorageFailed(text),
+                ) => Err(RetryError::Transient(text)),
                 Err(Failure::UserError(reason)) => Err(RetryError::Transient(reason.sentence)),
             }
         });

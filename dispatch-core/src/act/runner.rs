@@ -18,6 +18,7 @@ use crate::model::outcome::{Feedback, Outcome};
 use crate::model::task::{PendingReport, Task};
 use crate::scheduler::Scheduler;
 use crate::scheduler::credentials::GatewayKey;
+use crate::scheduler::submit_host::Precondition;
 
 /// Runs tasks with the API server and the scheduler.
 #[derive(Debug)]
@@ -32,6 +33,8 @@ pub struct TaskRunner<A, S> {
     pub gateway: Option<GatewayKey>,
     /// Number of containers of a request up to which evictions do not count.
     pub max_evictions: u32,
+    /// The file storage, in which attempts store logs and results.
+    pub storage: Arc<Precondition>,
 }
 
 impl<A: Clone, S> Clone for TaskRunner<A, S> {
@@ -42,6 +45,7 @@ impl<A: Clone, S> Clone for TaskRunner<A, S> {
             attempts: self.attempts.clone(),
             gateway: self.gateway.clone(),
             max_evictions: self.max_evictions,
+            storage: self.storage.clone(),
         }
     }
 }

@@ -133,8 +133,10 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
                 return result;
             }
             // What the site took away says nothing about the node.
-            if exit.cause.eviction().is_none() {
-                failed_node.clone_from(&exit.node);
+            match exit.storage_failure() {
+                Some(reason) => self.storage.submission_failed(reason),
+                None if exit.cause.eviction().is_none() => failed_node.clone_from(&exit.node),
+                None => {}
             }
             self.record_failure(&container, &token.token, &exit).await;
             job = Some(UnlockedJob {

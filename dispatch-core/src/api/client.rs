@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use arvados_client::api::{Bulk, Each, NameKind, NewLog, NewToken, WantedLock};
 use arvados_client::client::Call;
 use arvados_client::filter::Query;
+use arvados_client::keep::BlockStore;
 use arvados_client::records::{Authorization, Container, ContainerState};
 use arvados_client::{
     Client, ContainerRequestUuid, ContainerUuid, Error, Token, TokenUuid, UserUuid,
@@ -195,6 +196,16 @@ impl Api for Client {
     async fn can_read_all(&self) -> Result<bool, Error> {
         let client = self.with_retry_budget(POLL_RETRY_BUDGET);
         Ok(client.current_user().await?.is_admin)
+    }
+
+    async fn store_trial_block(&self) -> Result<(), String> {
+        let client = self.with_retry_budget(POLL_RETRY_BUDGET);
+        let options = client.keep_options().await.map_err(|e| e.to_string())?;
+        let keep = client.keep(options).await.map_err(|e| e.to_string())?;
+        // Storage that is full may still take a block that it has.
+        let data = format!("dispatcher trial {}\n", fastrand::u128(..));
+        let stored = BlockStore::put(&keep, data.into()).await;
+        stored.map(drop).map_err(|error| error.to_string())
     }
 
     async fn own_token(&self) -> Result<Authorization, Error> {

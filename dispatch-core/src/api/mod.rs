@@ -106,6 +106,10 @@ pub trait Api: Clone + Send + Sync + 'static {
     /// not read as "not found".
     fn can_read_all(&self) -> impl Future<Output = Result<bool, Error>> + Send;
 
+    /// Stores a few random bytes in the file storage, to see that it takes them. Nothing refers to
+    /// them, so the storage removes them later.
+    fn store_trial_block(&self) -> impl Future<Output = Result<(), String>> + Send;
+
     /// The record of the dispatch token.
     fn own_token(&self) -> impl Future<Output = Result<Authorization, Error>> + Send;
 

@@ -26,6 +26,7 @@ use crate::model::world::{Job, MonotonicTime};
 use crate::observe::api_snapshot::fetch_snapshot;
 use crate::observe::change_feed::ChangeFeed;
 use crate::report::health::HealthUpdate;
+use crate::scheduler::submit_host::Precondition;
 use crate::scheduler::{Scheduler, SchedulerError};
 
 /// Maximum time a poll waits for the job listing, and then for the scheduler's upkeep, before it
@@ -106,7 +107,8 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
         self.poll_began = Instant::now();
         let list = self.should_list();
         let server_read_due = self.token_scans.is_server_read_due(self.poll_began);
-        if self.token_scans.is_server_known() {
+        let is_server_known = self.token_scans.is_server_known();
+        if is_server_known {
             self.start_token_reads();
         }
         let (runner, started) = (self.runner.clone(), self.started);
@@ -129,6 +131,9 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
             if let Some(host) = runner.scheduler.submit_host() {
                 let suspects = matches!(listing, Some((_, Err(_))));
                 host.check(suspects).await;
+            }
+            if is_server_known {
+                runner.storage.check_if_suspect().await;
             }
             SchedulerSnapshot {
                 server,
@@ -315,9 +320,12 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
         charges.collect()
     }
 
-    /// Why this host cannot submit jobs, if that is so.
+    /// Why nothing can be started, if that is so: this host cannot submit jobs, or the file storage
+    /// takes no data.
     pub(crate) fn host_fault(&self) -> Option<String> {
-        self.runner.scheduler.submit_host()?.fault()
+        let host = self.runner.scheduler.submit_host();
+        let fault = host.and_then(Precondition::fault);
+        fault.or_else(|| self.runner.storage.fault())
     }
 
     /// Records a failed API call in the health status and the poll schedule. Returns the error with

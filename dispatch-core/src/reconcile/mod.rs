@@ -103,8 +103,12 @@ impl Reconciler {
         self.limits.batcher.set_lock_batch_size(size);
     }
 
-    /// Sets why this host cannot submit jobs, or that it can.
+    /// Sets why nothing can be started, or that it can: this host cannot submit jobs, or the file
+    /// storage takes no data.
     pub fn set_host_fault(&mut self, fault: Option<String>) {
+        if fault.is_none() && self.submits.host_fault.is_some() {
+            self.reports.forget_deferred();
+        }
         self.submits.host_fault = fault;
     }
 
@@ -211,7 +215,8 @@ impl Reconciler {
                 ));
             }
         }
-        if let Some(fault) = &self.submits.host_fault {
+        if let Some(fault) = self.submits.host_fault.clone() {
+            events.extend(self.report_fault(waiting, &fault));
             for known in self.world.containers.values_mut() {
                 if known.fit == Admission::Now {
                     known.fit = Admission::Later(fault.clone());
@@ -225,6 +230,19 @@ impl Reconciler {
             }
         }
         events
+    }
+
+    /// The reports, for the users, that a fault holds what is locked and not submitted, and what
+    /// would be locked next.
+    fn report_fault(&mut self, waiting: &[Candidate], fault: &str) -> Vec<Decision> {
+        let attempts = self.world.attempts.iter();
+        let locked = attempts.filter(|(_, attempt)| attempt.phase == Phase::Locked);
+        let next = waiting.iter().take(self.settings.max_pending);
+        let held = locked.map(|(container, _)| container);
+        let held = held.chain(next.map(|candidate| &candidate.container));
+        let reports = &mut self.reports;
+        held.filter_map(|container| reports.record_deferred(container, fault))
+            .collect()
     }
 
     /// Records why an attempt failed. Must be called before [`Self::apply_outcome`].

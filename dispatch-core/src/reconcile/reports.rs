@@ -51,6 +51,11 @@ impl Reports {
             })
     }
 
+    /// Lets every deferral be emitted again: the reason that was told has passed.
+    pub(crate) fn forget_deferred(&mut self) {
+        self.deferred.clear();
+    }
+
     /// The decisions about jobs that stand still now (`paused`), and about those that go on. Jobs
     /// for which `is_live` is false have ended.
     pub(crate) fn record_paused(

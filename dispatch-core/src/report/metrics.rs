@@ -121,7 +121,7 @@ impl Metrics {
         #[rustfmt::skip]
         let gauges = [
             ("breaker_open", "1 while no job is submitted, because several attempts in a row failed", &self.breaker),
-            ("submit_host_failed", "1 while no job is submitted, because this host cannot write the files of jobs or run the submit command", &self.host_failed),
+            ("submit_host_failed", "1 while no job is submitted, because this host cannot write the files of jobs or run the submit command, or the file storage takes no data", &self.host_failed),
             ("nodes_shunned", "Nodes that get no new jobs, because the attempts of several containers failed there", &self.excluded_nodes),
             ("rejected_job_kinds", "Kinds of jobs that are held back, because the scheduler rejects them", &self.rejected_kinds),
         ];

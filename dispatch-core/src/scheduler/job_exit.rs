@@ -75,6 +75,14 @@ impl JobExit {
         }
     }
 
+    /// Why crunch-run could store nothing, if that is why nothing ran. The node is not at fault.
+    pub fn storage_failure(&self) -> Option<&str> {
+        match &self.status_line {
+            Some(StatusLine::StorageFailed { reason }) => Some(reason),
+            _ => None,
+        }
+    }
+
     /// The reason, followed by the reason in crunch-run's status line.
     pub fn summary(&self) -> String {
         match self.status_line.as_ref().and_then(StatusLine::reason) {

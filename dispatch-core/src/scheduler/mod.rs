@@ -34,7 +34,7 @@ use crate::model::resources::{Admission, Capacity, ResourceRequest};
 use crate::model::world::{Job, JobId};
 use crate::scheduler::attempt_dir::AttemptDir;
 use crate::scheduler::credentials::Credentials;
-use crate::scheduler::submit_host::SubmitHost;
+use crate::scheduler::submit_host::Precondition;
 
 pub use self::job_exit::{JobExit, Uncertainty};
 pub use crate::model::exit_cause::{Eviction, ExitCause};
@@ -176,7 +176,7 @@ pub trait Scheduler: Send + Sync + 'static {
 
     /// The host from which jobs are submitted, where it can have a fault of its own. The controller
     /// has it tried with each poll, and starts nothing while it has a fault.
-    fn submit_host(&self) -> Option<&SubmitHost> {
+    fn submit_host(&self) -> Option<&Precondition> {
         None
     }
 

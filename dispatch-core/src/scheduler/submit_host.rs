@@ -1,8 +1,9 @@
-//! Whether this host can submit jobs at all: its directories can be written to, and the submit
-//! command can be started.
+//! What every start needs: a host that can submit jobs, and file storage that takes data.
 //!
-//! Input: a trial of both every few seconds, and submissions that failed on this host. Output: the
-//! fault that holds all starts until it has passed. No container loses a lock because of it.
+//! The host: its directories can be written to, and the submit command can be started. Input: a
+//! trial of both every few seconds, and submissions that failed on this host. The storage: a block
+//! can be stored. Input: attempts that could not store their log, and trials from then on. Output:
+//! the fault that holds all starts until it has passed. No container loses a lock because of it.
 
 use std::ffi::OsString;
 use std::future::Future;
@@ -18,11 +19,11 @@ use tokio::time::Instant;
 
 use crate::scheduler::SchedulerError;
 use crate::scheduler::command::{Command, CommandError};
-use crate::scheduler::host_fault::HostFault;
+use crate::scheduler::host_fault::Fault;
 
 /// Interval between two trials.
 const TRIAL_INTERVAL: Duration = Duration::from_secs(5);
-/// Time for which [`SubmitHost::check`] waits for a trial, which then goes on in the background.
+/// Time for which [`Precondition::check`] waits for a trial, which then goes on in the background.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time after which a trial that goes on counts as failed: a file server does not answer.
 const TRIAL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,8 +37,8 @@ type TrialFuture = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 /// A trial. Its argument says whether it starts the command, too, and not only looks for it.
 type Trial = Box<dyn Fn(bool) -> TrialFuture + Send + Sync>;
 
-/// The host of the dispatcher, as far as submissions need it.
-pub struct SubmitHost {
+/// One of the things without which nothing is started.
+pub struct Precondition {
     /// What a trial waits for, for its error.
     what: String,
     trial: Trial,
@@ -47,13 +48,13 @@ pub struct SubmitHost {
 
 #[derive(Debug, Default)]
 struct State {
-    fault: HostFault,
+    fault: Fault,
     /// Start of the newest trial.
     tried: Option<Instant>,
     running: Option<JoinHandle<Result<(), String>>>,
 }
 
-impl std::fmt::Debug for SubmitHost {
+impl std::fmt::Debug for Precondition {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.state().fmt(f)
     }
@@ -172,9 +173,9 @@ pub(crate) fn directory_remedy(error: &io::Error) -> Option<&'static str> {
     }
 }
 
-impl SubmitHost {
+impl Precondition {
     /// A host that was not tried yet.
-    pub fn new(needs: HostNeeds) -> Self {
+    pub fn submit_host(needs: HostNeeds) -> Self {
         let directories = needs
             .directories
             .iter()
@@ -197,6 +198,28 @@ impl SubmitHost {
             trial: Box::new(move |is_thorough| Box::pin(trial(is_thorough))),
             needs: None,
             state: Mutex::default(),
+        }
+    }
+
+    /// File storage that was not tried yet. `trial` stores a block.
+    pub fn file_storage<F>(trial: impl Fn() -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<(), String>> + Send + 'static,
+    {
+        let storage = Self::with_trial("the file storage (Keep)".into(), move |_| trial());
+        storage.state().fault = Fault::of_storage();
+        storage
+    }
+
+    /// Tries the storage if an attempt found a fault, or if it was never tried. Never called twice
+    /// at once.
+    pub async fn check_if_suspect(&self) {
+        let is_due = {
+            let state = self.state();
+            state.fault.reason().is_some() || state.tried.is_none() || state.running.is_some()
+        };
+        if is_due {
+            self.check(true).await;
         }
     }
 
@@ -267,7 +290,7 @@ impl SubmitHost {
 
     fn silence(&self, waited: Duration) -> String {
         format!(
-            "{} has not answered for {} s; see that its file server does",
+            "{} has not answered for {} s; see that its server does",
             self.what,
             waited.as_secs()
         )

@@ -22,6 +22,12 @@ pub enum StatusLine {
         /// One sentence.
         reason: String,
     },
+    /// The command never ran, and not even the log could be stored (exit code 75). Attempts on
+    /// other nodes may meet the same file storage.
+    StorageFailed {
+        /// One sentence.
+        reason: String,
+    },
     /// The flags or the environment are wrong (exit code 78).
     Misconfigured {
         /// One sentence.
@@ -59,6 +65,7 @@ impl StatusLine {
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::NeverRan { reason }
+            | Self::StorageFailed { reason }
             | Self::Misconfigured { reason }
             | Self::ResultsLost { reason } => Some(reason),
             Self::Undelivered { .. } | Self::Stopped { .. } | Self::Unknown => None,
@@ -69,6 +76,9 @@ impl StatusLine {
         let cut = |reason: &str| reason[..reason.floor_char_boundary(MAX_REASON_BYTES)].to_owned();
         match self {
             Self::NeverRan { reason } => Self::NeverRan {
+                reason: cut(reason),
+            },
+            Self::StorageFailed { reason } => Self::StorageFailed {
                 reason: cut(reason),
             },
             Self::Misconfigured { reason } => Self::Misconfigured {

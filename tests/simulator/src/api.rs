@@ -176,6 +176,10 @@ impl Api for SimApi {
         .await
     }
 
+    async fn store_trial_block(&self) -> Result<(), String> {
+        Ok(())
+    }
+
     async fn records(&self, uuids: &[ContainerUuid]) -> Result<Vec<ListedRecord>, Error> {
         self.named("records", uuids).await
     }

@@ -8,7 +8,7 @@ use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::Scheduler;
 use dispatch_core::model::resources::Admission;
 use dispatch_core::model::world::{Job, JobId};
-use dispatch_core::scheduler::submit_host::SubmitHost;
+use dispatch_core::scheduler::submit_host::Precondition;
 use dispatch_core::scheduler::{
     Candidate, Capabilities, JobExit, SchedulerError, StillInUse, StopMode, SubmitRequest,
     Uncertainty,
@@ -35,7 +35,7 @@ pub struct Cluster {
     wake: Arc<Notify>,
     /// Whether the last listing was empty because of a fault.
     listed_nothing: Arc<std::sync::atomic::AtomicBool>,
-    host: Arc<SubmitHost>,
+    host: Arc<Precondition>,
     /// Running jobs that the dispatcher has asked to end since its last start.
     stops_requested: Arc<Mutex<BTreeSet<u64>>>,
 }
@@ -52,7 +52,7 @@ enum SubmitFate {
 impl Cluster {
     pub fn new(world: SharedWorld, label: usize, wake: Arc<Notify>) -> Self {
         let of_host = world.clone();
-        let host = SubmitHost::with_trial("a simulated disk".to_owned(), move |_| {
+        let host = Precondition::with_trial("a simulated disk".to_owned(), move |_| {
             let is_broken = of_host.get().is_host_broken(label);
             std::future::ready(match is_broken {
                 true => Err(HOST_FAULT.to_owned()),
@@ -310,7 +310,7 @@ impl Scheduler for Cluster {
         SCHEDULER_NAME
     }
 
-    fn submit_host(&self) -> Option<&SubmitHost> {
+    fn submit_host(&self) -> Option<&Precondition> {
         Some(&self.host)
     }
 

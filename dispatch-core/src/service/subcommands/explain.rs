@@ -311,7 +311,7 @@ mod tests {
             (facts(json!({"state": "Odd"}), false, &[]), "leaves it alone"),
             (facts(json!({"state": "Queued", "priority": 0}), false, &[]), "its priority is 0"),
             (facts(json!({"state": "Running", "priority": 0}), true, &[("3", None)]), "is cancelling job 3"),
-            (facts(json!({"state": "Queued"}), false, &[]), "submits it, highest"),
+            (facts(json!({"state": "Queued"}), false, &[]), "submits it, when it is its user's turn"),
             (facts(json!({"state": "Queued", "lock_count": 1}), false, &[]), "the retry delay of its last attempt"),
             (facts(json!({"state": "Queued"}), false, &[("3", None)]), "of an earlier attempt still exists"),
             (facts(json!({"state": "Locked", "locked_by_uuid": locked}), false, &[]), "another dispatcher"),

@@ -18,6 +18,7 @@ mod delegated_group;
 mod demand;
 mod docs;
 mod evictions;
+mod file_storage;
 mod full_disk;
 mod kill_points;
 mod kill_random;

@@ -4,6 +4,7 @@ use std::fs;
 
 use arvados_client::records::{Container, ContainerState};
 use arvados_client::{Client, ContainerRequestUuid, ContainerUuid};
+use rustix::process::{Signal, kill_process, test_kill_process};
 use serde_json::json;
 
 use suite_tests::STEP_TIMEOUT;
@@ -81,8 +82,8 @@ async fn end(stack: &Stack, user: &Client, container: &ContainerUuid) -> Contain
 /// next place is another user's.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_queue_of_one_user_delays_no_other_on_one_machine() {
-    let stack = Stack::with(|servers, dir| {
-        let state = dir.join("local");
+    let mut stack = Stack::with(|servers, dir| {
+        let state = dir.join("run");
         let flags = ["--state-dir", state.to_str().unwrap(), "--cpus", "2"];
         servers.dispatcher("dispatch-local", &flags, &[])
     })
@@ -96,6 +97,15 @@ async fn a_long_queue_of_one_user_delays_no_other_on_one_machine() {
     // Of the two places, one was hers. Nothing else of the queue has begun but its next two.
     let waiting = queue.in_state(&stack, ContainerState::Queued).await.len();
     assert!(waiting >= LONG_QUEUE - 4, "{waiting} wait");
+    // Its jobs outlive a dispatcher.
+    stack.dispatcher.terminate(STEP_TIMEOUT);
+    for n in queue.in_state(&stack, ContainerState::Running).await {
+        let executor = stack.executor(&queue.all[n].1);
+        kill_process(executor, Signal::TERM).unwrap();
+        wait_for("the end of its job", STEP_TIMEOUT, || {
+            test_kill_process(executor).is_err().then_some(())
+        });
+    }
 }
 
 /// The places of `--max-pending` are all taken by one user, and many more jobs wait. Another user's
