@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use arvados_client::records::ContainerState;
 use arvados_client::{ContainerUuid, Error, TokenUuid};
 use tokio::time::timeout;
 
@@ -63,6 +64,9 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
         let Some(state) = final_state else {
             return result;
         };
+        if state == ContainerState::Complete {
+            self.storage.submission_sent();
+        }
         // The description is only for people. No program depends on it.
         let how = match description {
             Some(description) => description,

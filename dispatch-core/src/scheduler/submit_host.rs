@@ -51,6 +51,8 @@ struct State {
     fault: Fault,
     /// Start of the newest trial.
     tried: Option<Instant>,
+    /// Whether a submission or an attempt has succeeded.
+    is_in_use: bool,
     running: Option<JoinHandle<Result<(), String>>>,
 }
 
@@ -211,12 +213,13 @@ impl Precondition {
         storage
     }
 
-    /// Tries the storage if an attempt found a fault, or if it was never tried. Never called twice
-    /// at once.
+    /// Tries the storage if an attempt found a fault, and once after the first attempt that ended
+    /// well: that shows whether this host reaches it. Never called twice at once.
     pub async fn check_if_suspect(&self) {
         let is_due = {
             let state = self.state();
-            state.fault.reason().is_some() || state.tried.is_none() || state.running.is_some()
+            let is_first = state.is_in_use && state.tried.is_none();
+            state.fault.reason().is_some() || is_first || state.running.is_some()
         };
         if is_due {
             self.check(true).await;
@@ -301,8 +304,11 @@ impl Precondition {
         self.state().fault.submission_failed(Instant::now(), reason);
     }
 
-    /// Records that the scheduler was asked about a submission.
+    /// Records that the scheduler was asked about a submission, or that an attempt stored its
+    /// results.
     pub fn submission_sent(&self) {
-        self.state().fault.submission_sent();
+        let mut state = self.state();
+        state.is_in_use = true;
+        state.fault.submission_sent();
     }
 }
