@@ -11,7 +11,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::claim::Claim;
 use super::retried_operation::{RetryError, RetryPolicy, RetryStopped};
-use super::token_refusals::{TokenRefusals, is_final, is_keep_refusal, is_refusal};
+use super::token_refusals::{TokenRefusals, is_final, is_refusal};
 use crate::attempt::runtime_status::Status;
 use crate::inputs::Staged;
 use crate::logs::{LogUploader, RunLog, SaveError};
@@ -206,7 +206,7 @@ impl<'a> Delivery<'a> {
     fn is_log_refused(&self, error: &SaveError) -> bool {
         match error {
             SaveError::Api(api) if is_refusal(api) => self.refusals.are_believed(),
-            SaveError::Keep(keep) if is_keep_refusal(keep) => self.refusals.are_believed(),
+            SaveError::Keep(keep) if keep.is_token_refused() => self.refusals.are_believed(),
             SaveError::Api(api) => is_final(api),
             _ => false,
         }

@@ -295,7 +295,7 @@ impl Attempt<'_> {
     }
 
     /// Saves the log and adds it to the record, if that does not take long. False if the file
-    /// storage failed, or has not answered.
+    /// storage does not even take a few bytes.
     pub async fn save_log_in_time(&self, uploader: &LogUploader) -> bool {
         let telling = async {
             let log = uploader.save().await?;
@@ -308,7 +308,10 @@ impl Attempt<'_> {
         if !matches!(saved, Ok(Ok(()))) {
             self.run_log.write("Could not save the log");
         }
-        !matches!(saved, Err(_) | Ok(Err(SaveError::Keep(_))))
+        match saved {
+            Err(_) | Ok(Err(SaveError::Keep(_))) => uploader.can_store().await,
+            Ok(_) => true,
+        }
     }
 }
 

@@ -4,7 +4,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arvados_client::Error;
-use arvados_client::keep::{Cause, KeepError};
 use arvados_client::retry::RefusalTimer;
 
 use super::retried_operation::RetryError;
@@ -81,20 +80,6 @@ impl TokenRefusals {
 /// Whether the token or the record seems to be gone, perhaps only temporarily.
 pub fn is_refusal(error: &Error) -> bool {
     error.is_denied() || error.is_not_found()
-}
-
-/// The same for a Keep service.
-pub fn is_keep_refusal(error: &KeepError) -> bool {
-    match error {
-        KeepError::Refused { failure, .. } => matches!(
-            failure.cause,
-            Cause::Status {
-                status: 401 | 403,
-                ..
-            }
-        ),
-        _ => false,
-    }
 }
 
 /// Whether the request itself is refused and would be refused again.

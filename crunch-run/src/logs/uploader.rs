@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use arvados_client::error::StatusCode;
-use arvados_client::keep::{CollectionWriter, KeepClient, KeepError};
+use arvados_client::keep::{BlockStore, CollectionWriter, KeepClient, KeepError};
 use arvados_client::records::Collection;
 use arvados_client::{Client, ContainerUuid, Pdh};
 use tokio::sync::Mutex;
@@ -19,6 +19,8 @@ use super::{FILES, LogDir};
 use crate::own_record;
 
 const READ_SIZE: u64 = 1 << 20;
+/// Timeout of storing a few bytes.
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 pub enum SaveError {
@@ -79,6 +81,18 @@ impl LogUploader {
     pub async fn save_once(&self) -> Result<Pdh, SaveError> {
         let client = self.client.with_refusal_window(Duration::ZERO);
         self.save_as(&client).await
+    }
+
+    /// Whether the file storage takes a few bytes, or refuses only this token: a log may just be
+    /// too large for its time. Nothing refers to the bytes, so the storage removes them later.
+    pub async fn can_store(&self) -> bool {
+        let data = format!("trial {}\n", fastrand::u128(..));
+        let stored = BlockStore::put(&self.keep, data.into());
+        let stored = tokio::time::timeout(TRIAL_TIMEOUT, stored).await;
+        match stored {
+            Ok(Err(error)) => error.is_token_refused(),
+            stored => stored.is_ok(),
+        }
     }
 
     async fn save_as(&self, client: &Client) -> Result<Pdh, SaveError> {

@@ -20,6 +20,7 @@ use crate::model::decision::Decision;
 use crate::model::outcome::Outcome;
 use crate::model::reason::Reason;
 use crate::model::task::Unlock;
+use crate::scheduler::host_fault::Report;
 use crate::scheduler::{ExitCause, JobExit, Scheduler, Uncertainty};
 
 /// Time limit for saving a log or writing a record, retries included. The next poll plans the
@@ -133,10 +134,15 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
                 return result;
             }
             // What the site took away says nothing about the node.
-            match exit.storage_failure() {
-                Some(reason) => self.storage.submission_failed(reason),
-                None if exit.cause.eviction().is_none() => failed_node.clone_from(&exit.node),
-                None => {}
+            let is_of_storage = exit.storage_failure().is_some_and(|reason| {
+                self.storage.reported(Report {
+                    container: container.clone(),
+                    node: exit.node.clone(),
+                    reason: reason.to_owned(),
+                })
+            });
+            if exit.cause.eviction().is_none() && !is_of_storage {
+                failed_node.clone_from(&exit.node);
             }
             self.record_failure(&container, &token.token, &exit).await;
             job = Some(UnlockedJob {

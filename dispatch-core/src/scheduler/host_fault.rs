@@ -1,10 +1,11 @@
 //! A fault that stops all starts, as a state: of the submit host, or of the file storage. Pure.
 //!
-//! Input: trials, submissions, and attempts that could store nothing. Output: the reason for which
-//! nothing is started, and its log lines.
+//! Input: trials, submissions, and reports of attempts that could store nothing. Output: the reason
+//! for which nothing is started, and its log lines.
 
 use std::time::Duration;
 
+use arvados_client::ContainerUuid;
 use exp_backoff::Backoff;
 use tokio::time::Instant;
 
@@ -13,15 +14,27 @@ use tokio::time::Instant;
 const INITIAL_HOLD: Duration = Duration::from_secs(2);
 /// See [`INITIAL_HOLD`].
 const MAX_HOLD: Duration = Duration::from_secs(60);
-/// Time after which containers are tried although each trial failed, if no trial ever succeeded:
-/// the nodes may reach storage that this host does not.
-const UNTRUSTED_HOLD: Duration = Duration::from_secs(600);
+/// Time after which a fault ends that no trial has ever confirmed, and after which a report no
+/// longer counts.
+const REPORTS_COUNT_FOR: Duration = Duration::from_secs(600);
+
+/// Maximum number of reports. Two may be enough.
+const MAX_REPORTS: usize = 32;
 
 /// Which part has the fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     SubmitHost,
     FileStorage,
+}
+
+/// An attempt that could store nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Report {
+    pub container: ContainerUuid,
+    /// None if the scheduler does not tell.
+    pub node: Option<String>,
+    pub reason: String,
 }
 
 /// Whether a part has a fault.
@@ -32,10 +45,14 @@ pub(crate) struct Fault {
     found: Option<(String, Instant)>,
     /// A successful trial before this time ends no fault.
     held_until: Option<Instant>,
-    /// Time of the next hold. It grows with the faults in a row that submissions find.
+    /// Time of the next hold. It grows with the faults in a row that were found without a trial.
     hold: Backoff,
     /// Whether a failed trial is believed.
     is_trial_trusted: bool,
+    /// The newest report of each container, newest first.
+    reports: Vec<(Instant, Report)>,
+    /// Whether a report is newer than the last trial.
+    is_suspect: bool,
 }
 
 impl Default for Fault {
@@ -47,13 +64,15 @@ impl Default for Fault {
             held_until: None,
             hold: Backoff::new(INITIAL_HOLD, MAX_HOLD),
             is_trial_trusted: true,
+            reports: Vec::new(),
+            is_suspect: false,
         }
     }
 }
 
 impl Fault {
-    /// The file storage, without a fault. Only attempts find one: a trial from this host proves
-    /// nothing about the nodes, before one has succeeded.
+    /// The file storage, without a fault. A trial from this host proves nothing about the nodes
+    /// before one has succeeded.
     pub(crate) fn of_storage() -> Self {
         Self {
             part: Part::FileStorage,
@@ -66,53 +85,102 @@ impl Fault {
         self.found.as_ref().map(|(reason, _)| reason.as_str())
     }
 
+    /// Whether a trial should tell what a report means, or whether a fault has passed.
+    pub(crate) fn is_suspect(&self) -> bool {
+        self.is_suspect || self.found.is_some()
+    }
+
+    /// Whether only a report says that there is a fault.
+    pub(crate) fn is_new_suspicion(&self) -> bool {
+        self.is_suspect && self.found.is_none()
+    }
+
     /// Records the result of a trial.
     pub(crate) fn tried(&mut self, now: Instant, result: Result<(), String>) {
-        let is_held = self.held_until.is_some_and(|until| now < until);
-        let since = self.found.as_ref().map(|(_, since)| *since);
-        if let Err(reason) = &result {
-            tracing::debug!(part = ?self.part, reason, "a trial failed");
-        }
+        self.is_suspect = false;
         match result {
-            Err(reason) if self.is_trial_trusted => self.set(now, reason),
-            Err(_) => {
-                let is_over = |since| now.duration_since(since) >= UNTRUSTED_HOLD;
-                if since.is_some_and(is_over) {
-                    self.clear();
-                }
+            Err(reason) => {
+                tracing::debug!(part = ?self.part, reason, "a trial failed");
+                self.trial_failed(now, reason);
             }
             Ok(()) => {
                 self.is_trial_trusted = true;
-                if !is_held {
+                if self.held_until.is_none_or(|until| until <= now) {
                     self.clear();
                 }
             }
         }
     }
 
-    /// Records a submission that failed on this host, or an attempt that could store nothing.
+    fn trial_failed(&mut self, now: Instant, reason: String) {
+        if self.is_trial_trusted {
+            return self.set(now, reason);
+        }
+        match &self.found {
+            // The nodes may reach storage that this host does not.
+            Some((_, since)) if now.duration_since(*since) >= REPORTS_COUNT_FOR => self.clear(),
+            Some(_) => {}
+            None if self.reporting(now, |report| Some(report.container.as_str())) >= 2 => {
+                self.set(now, reason);
+            }
+            None => {}
+        }
+    }
+
+    /// Records an attempt that could store nothing. One report makes a trial due: the container or
+    /// its node may be at fault. Attempts of several containers on several nodes are believed.
+    pub(crate) fn reported(&mut self, now: Instant, report: Report) {
+        self.is_suspect = true;
+        let reason = report.reason.clone();
+        self.reports
+            .retain(|(_, old)| old.container != report.container);
+        self.reports.truncate(MAX_REPORTS - 1);
+        self.reports.insert(0, (now, report));
+        if self.reporting(now, |report| report.node.as_deref()) >= 2 {
+            self.failed_without_trial(now, &reason);
+        }
+    }
+
+    /// Number of different values among the reports that count.
+    fn reporting<'a>(&'a self, now: Instant, of: impl Fn(&'a Report) -> Option<&'a str>) -> usize {
+        let counts = |at: &Instant| now.duration_since(*at) < REPORTS_COUNT_FOR;
+        let reports = self.reports.iter().filter(|(at, _)| counts(at));
+        let values = reports.filter_map(|(_, report)| of(report));
+        values.collect::<std::collections::BTreeSet<_>>().len()
+    }
+
+    /// Records a submission that failed on this host.
     pub(crate) fn submission_failed(&mut self, now: Instant, reason: &str) {
-        // The submissions of one moment count once.
+        self.failed_without_trial(now, reason);
+    }
+
+    fn failed_without_trial(&mut self, now: Instant, reason: &str) {
+        // The failures of one moment count once.
         if self.found.is_none() {
             self.held_until = Some(now + self.hold.next_delay());
         }
         self.set(now, reason.to_owned());
     }
 
-    /// Records a submission that reached the scheduler.
-    pub(crate) fn submission_sent(&mut self) {
+    /// Records a submission that reached the scheduler, or an attempt that stored its results.
+    pub(crate) fn succeeded(&mut self) {
         self.hold.reset();
+        self.reports.clear();
+        self.is_suspect = false;
     }
 
     fn clear(&mut self) {
+        if self.found.take().is_none() {
+            return;
+        }
+        self.reports.clear();
         let log = "containers are started again";
-        match (self.found.take(), self.part) {
-            (None, _) => {}
-            (Some(_), Part::SubmitHost) => tracing::info!(
+        match self.part {
+            Part::SubmitHost => tracing::info!(
                 event = "submit_host_mended",
                 "jobs can be submitted from this host again; {log}"
             ),
-            (Some(_), Part::FileStorage) => tracing::info!(
+            Part::FileStorage => tracing::info!(
                 event = "file_storage_mended",
                 "the file storage is tried again; {log}"
             ),
@@ -125,24 +193,19 @@ impl Fault {
             Part::FileStorage if reason.starts_with(STORAGE_FAILS) => reason,
             Part::FileStorage => format!("{STORAGE_FAILS}: {reason}"),
         };
-        let since = match (&self.found, self.part) {
-            (Some((_, since)), _) => *since,
-            (None, Part::SubmitHost) => {
-                tracing::error!(
-                    event = "submit_host_failed",
-                    "no job can be submitted from this host, so no container is started: {reason}"
-                );
-                now
-            }
-            (None, Part::FileStorage) => {
-                tracing::error!(
-                    event = "file_storage_failed",
-                    "no container is started before a block can be stored: {reason}"
-                );
-                now
-            }
-        };
-        self.found = Some((reason, since));
+        let since = self.found.as_ref().map(|(_, since)| *since);
+        match (since, self.part) {
+            (Some(_), _) => {}
+            (None, Part::SubmitHost) => tracing::error!(
+                event = "submit_host_failed",
+                "no job can be submitted from this host, so no container is started: {reason}"
+            ),
+            (None, Part::FileStorage) => tracing::error!(
+                event = "file_storage_failed",
+                "no container is started before a block can be stored: {reason}"
+            ),
+        }
+        self.found = Some((reason, since.unwrap_or(now)));
     }
 }
 
@@ -150,130 +213,4 @@ impl Fault {
 const STORAGE_FAILS: &str = "the file storage (Keep) takes no data";
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    enum Observed {
-        Good,
-        Bad,
-        NotSent,
-        Sent,
-    }
-    use Observed::{Bad, Good, NotSent, Sent};
-
-    #[test]
-    fn a_fault_holds_until_a_trial_succeeds_after_the_hold() {
-        let start = Instant::now();
-        for (what, observations) in [
-            (
-                "a trial finds it and another its end",
-                vec![(0, Bad, true), (1, Good, false)],
-            ),
-            (
-                "a good trial is no fault",
-                vec![(0, Good, false), (5, Good, false)],
-            ),
-            (
-                "a submission finds what the trial does not",
-                vec![
-                    (0, NotSent, true),
-                    (0, NotSent, true),
-                    (1, Good, true),
-                    (2, Good, false),
-                    (3, NotSent, true),
-                    (6, Good, true),
-                    (7, Good, false),
-                ],
-            ),
-            (
-                "a job that was sent resets the hold",
-                vec![
-                    (0, NotSent, true),
-                    (2, Good, false),
-                    (2, Sent, false),
-                    (3, NotSent, true),
-                    (5, Good, false),
-                ],
-            ),
-        ] {
-            let mut fault = Fault::default();
-            for (second, observed, expected) in observations {
-                let now = start + Duration::from_secs(second);
-                match observed {
-                    Good => fault.tried(now, Ok(())),
-                    Bad => fault.tried(now, Err("it is full".to_owned())),
-                    NotSent => fault.submission_failed(now, "it is full"),
-                    Sent => fault.submission_sent(),
-                }
-                assert_eq!(
-                    fault.reason().is_some(),
-                    expected,
-                    "{what}, second {second}"
-                );
-            }
-        }
-    }
-
-    /// Seconds, what is observed, and whether starts are held then.
-    type Step = (u64, Observed, bool);
-
-    #[test]
-    fn attempts_find_a_fault_of_the_storage_and_a_trial_ends_it() {
-        let rows: [(&str, Vec<Step>); 3] = [
-            (
-                "a failed trial alone is no fault",
-                vec![(0, Bad, false), (5, Bad, false)],
-            ),
-            (
-                "a trial that has succeeded is believed",
-                vec![
-                    (0, Good, false),
-                    (5, NotSent, true),
-                    (6, Bad, true),
-                    (5000, Bad, true),
-                    (5001, Good, false),
-                ],
-            ),
-            (
-                "storage that only the nodes reach",
-                vec![
-                    (0, Bad, false),
-                    (5, NotSent, true),
-                    (600, Bad, true),
-                    (605, Bad, false),
-                    (606, NotSent, true),
-                    (1206, Bad, false),
-                ],
-            ),
-        ];
-        for (what, steps) in rows {
-            let mut fault = Fault::of_storage();
-            let start = Instant::now();
-            for (second, observed, expected) in steps {
-                let now = start + Duration::from_secs(second);
-                match observed {
-                    Good => fault.tried(now, Ok(())),
-                    Bad => fault.tried(now, Err("it is full".to_owned())),
-                    NotSent => fault.submission_failed(now, "it is full"),
-                    Sent => fault.submission_sent(),
-                }
-                let reason = fault.reason();
-                assert_eq!(reason.is_some(), expected, "{what}, second {second}");
-                let words = "the file storage (Keep) takes no data: it is full";
-                assert!(reason.is_none_or(|reason| reason == words), "{reason:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn the_hold_is_at_most_a_minute() {
-        let mut fault = Fault::default();
-        let mut now = Instant::now();
-        for _ in 0..40 {
-            fault.submission_failed(now, "it is full");
-            now += MAX_HOLD;
-            fault.tried(now, Ok(()));
-            assert!(fault.reason().is_none());
-        }
-    }
-}
+mod tests;

@@ -75,7 +75,7 @@ impl JobExit {
         }
     }
 
-    /// Why crunch-run could store nothing, if that is why nothing ran. The node is not at fault.
+    /// Why nothing ran, if crunch-run could store nothing either.
     pub fn storage_failure(&self) -> Option<&str> {
         match &self.status_line {
             Some(StatusLine::StorageFailed { reason }) => Some(reason),

@@ -11,7 +11,7 @@ pub mod cached_query;
 pub mod class_ads;
 pub mod command;
 pub mod credentials;
-mod host_fault;
+pub(crate) mod host_fault;
 pub mod in_order;
 mod job_exit;
 pub mod owner_map;

@@ -2,7 +2,7 @@
 //!
 //! The host: its directories can be written to, and the submit command can be started. Input: a
 //! trial of both every few seconds, and submissions that failed on this host. The storage: a block
-//! can be stored. Input: attempts that could not store their log, and trials from then on. Output:
+//! can be stored. Input: reports of attempts that could not, and trials that these cause. Output:
 //! the fault that holds all starts until it has passed. No container loses a lock because of it.
 
 use std::ffi::OsString;
@@ -19,10 +19,12 @@ use tokio::time::Instant;
 
 use crate::scheduler::SchedulerError;
 use crate::scheduler::command::{Command, CommandError};
-use crate::scheduler::host_fault::Fault;
+use crate::scheduler::host_fault::{Fault, Report};
 
 /// Interval between two trials.
 const TRIAL_INTERVAL: Duration = Duration::from_secs(5);
+/// The same after a report: each further attempt may cost a lock.
+const SUSPICION_INTERVAL: Duration = Duration::from_secs(1);
 /// Time for which [`Precondition::check`] waits for a trial, which then goes on in the background.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time after which a trial that goes on counts as failed: a file server does not answer.
@@ -213,13 +215,13 @@ impl Precondition {
         storage
     }
 
-    /// Tries the storage if an attempt found a fault, and once after the first attempt that ended
-    /// well: that shows whether this host reaches it. Never called twice at once.
+    /// Tries the storage if an attempt reported a fault, and once after the first attempt that
+    /// ended well: that shows whether this host reaches it. Never called twice at once.
     pub async fn check_if_suspect(&self) {
         let is_due = {
             let state = self.state();
             let is_first = state.is_in_use && state.tried.is_none();
-            state.fault.reason().is_some() || is_first || state.running.is_some()
+            state.fault.is_suspect() || is_first || state.running.is_some()
         };
         if is_due {
             self.check(true).await;
@@ -267,10 +269,12 @@ impl Precondition {
             return Some((began, running));
         }
         let now = Instant::now();
-        if state
-            .tried
-            .is_some_and(|at| now.duration_since(at) < TRIAL_INTERVAL)
-        {
+        let interval = match state.fault.is_new_suspicion() {
+            true => SUSPICION_INTERVAL,
+            false => TRIAL_INTERVAL,
+        };
+        let is_early = |at| now.duration_since(at) < interval;
+        if state.tried.is_some_and(is_early) {
             return None;
         }
         state.tried = Some(now);
@@ -304,11 +308,19 @@ impl Precondition {
         self.state().fault.submission_failed(Instant::now(), reason);
     }
 
+    /// Records that an attempt could store nothing. True if that is the storage's fault as far as
+    /// is known, and not its node's.
+    pub(crate) fn reported(&self, report: Report) -> bool {
+        let mut state = self.state();
+        state.fault.reported(Instant::now(), report);
+        state.fault.reason().is_some()
+    }
+
     /// Records that the scheduler was asked about a submission, or that an attempt stored its
     /// results.
     pub fn submission_sent(&self) {
         let mut state = self.state();
         state.is_in_use = true;
-        state.fault.submission_sent();
+        state.fault.succeeded();
     }
 }

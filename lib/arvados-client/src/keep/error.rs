@@ -155,6 +155,21 @@ impl KeepError {
         }
     }
 
+    /// Whether a service refused the token, perhaps only for a while.
+    pub fn is_token_refused(&self) -> bool {
+        let cause = match self {
+            Self::Refused { failure, .. } => &failure.cause,
+            _ => return false,
+        };
+        matches!(
+            cause,
+            Cause::Status {
+                status: 401 | 403,
+                ..
+            }
+        )
+    }
+
     /// Whether the block certainly does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound { .. })
