@@ -1,6 +1,6 @@
 //! What was already reported about containers that do not run, so that nothing is reported twice.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arvados_client::ContainerUuid;
@@ -9,13 +9,16 @@ use crate::model::decision::Decision;
 use crate::model::world::MonotonicTime;
 use crate::reconcile::pending_reasons::ReportedReasons;
 
+/// Maximum number of reasons with which the deferral of one container is emitted.
+const MAX_DEFERRALS: usize = 3;
+
 /// Reports about containers that do not run.
 #[derive(Debug, Default)]
 pub(crate) struct Reports {
     /// Reasons not to run that were emitted.
     pub(crate) not_run: BTreeMap<ContainerUuid, String>,
-    /// Containers whose deferral was emitted.
-    deferred: BTreeSet<ContainerUuid>,
+    /// Reasons of deferrals that were emitted.
+    deferred: BTreeMap<ContainerUuid, Vec<String>>,
     /// Reasons why jobs that had started stand still, as they were emitted.
     paused: BTreeMap<ContainerUuid, Arc<str>>,
     /// Reasons of the last failed attempts of containers that wait for the next attempt.
@@ -36,19 +39,22 @@ impl Reports {
     }
 
     /// The decision to submit a container later, because the scheduler rejects such jobs. `None` if
-    /// it was emitted for this container: many containers may wait, and the reason may
-    /// change whenever one of them is accepted.
+    /// it was emitted with this reason, or with a few others: many containers may wait, and the
+    /// reason may change whenever one of them is accepted.
     pub(crate) fn record_deferred(
         &mut self,
         container: &ContainerUuid,
         reason: &str,
     ) -> Option<Decision> {
-        self.deferred
-            .insert(container.clone())
-            .then(|| Decision::Deferred {
-                container: container.clone(),
-                reason: reason.to_owned(),
-            })
+        let told = self.deferred.entry(container.clone()).or_default();
+        if told.len() >= MAX_DEFERRALS || told.iter().any(|old| old == reason) {
+            return None;
+        }
+        told.push(reason.to_owned());
+        Some(Decision::Deferred {
+            container: container.clone(),
+            reason: reason.to_owned(),
+        })
     }
 
     /// Lets every deferral be emitted again: the reason that was told has passed.
@@ -94,7 +100,7 @@ impl Reports {
     /// Forgets the containers that are not known any more.
     pub(crate) fn retain(&mut self, is_known: impl Fn(&ContainerUuid) -> bool) {
         self.not_run.retain(|uuid, _| is_known(uuid));
-        self.deferred.retain(is_known);
+        self.deferred.retain(|container, _| is_known(container));
     }
 
     /// Removes the failures of containers that do not wait for another attempt.
@@ -119,19 +125,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_deferral_is_told_once_whatever_the_reason() {
+    fn a_deferral_is_told_once_with_each_of_a_few_reasons() {
         let container = ContainerUuid::generate("zzzzz");
         let mut reports = Reports::default();
-        assert!(reports.record_deferred(&container, "rejected").is_some());
-        assert!(
-            reports
-                .record_deferred(&container, "a few at first")
-                .is_none()
-        );
-        reports.retain(|_| true);
-        assert!(reports.record_deferred(&container, "rejected").is_none());
-        reports.retain(|_| false);
-        assert!(reports.record_deferred(&container, "rejected").is_some());
+        let mut is_told = |is_known: bool, reason| {
+            reports.retain(|_| is_known);
+            reports.record_deferred(&container, reason).is_some()
+        };
+        for (is_known, reason, expected) in [
+            (true, "asked first", true),
+            (true, "rejected", true),
+            (true, "asked first", false),
+            (true, "a few at first", true),
+            (true, "7 jobs", false),
+            (false, "rejected", true),
+        ] {
+            assert_eq!(is_told(is_known, reason), expected, "{reason}");
+        }
     }
 
     #[test]

@@ -19,7 +19,7 @@ const MAX_BACKOFF: Duration = Duration::from_secs(60);
 /// Initial delay until one container is really submitted, because a test is not quite a submission.
 /// It doubles each time: each try costs the container one of its few locks.
 const INITIAL_REAL_TRY_DELAY: Duration = Duration::from_secs(600);
-/// Number of consecutive acceptances after which there is no limit.
+/// Number of jobs that were accepted beyond a limit, after which there is none.
 const SLOW_START_DONE: usize = 128;
 /// Time after which an admitted container without a result counts as not submitted.
 const ADMISSION_TTL: Duration = Duration::from_secs(60);
@@ -83,11 +83,13 @@ pub struct RejectionBackoff {
     reason: Option<String>,
     /// When one container may really be submitted.
     real_try_at: Instant,
+    /// The container that was.
+    real_try: Option<ContainerUuid>,
     real_try_backoff: Backoff,
     test_at: Instant,
     test_backoff: Backoff,
-    /// A test was accepted: when jobs of the class may be submitted.
-    free_at: Option<Instant>,
+    /// A test was accepted: when jobs of the class may be submitted, and beside how many.
+    free_at: Option<(Instant, usize)>,
 }
 
 impl RejectionBackoff {
@@ -104,6 +106,7 @@ impl RejectionBackoff {
         Self {
             reason: None,
             real_try_at: now + real_try_backoff.next_delay(),
+            real_try: None,
             real_try_backoff,
             test_at: now,
             free_at: None,
@@ -121,14 +124,21 @@ impl RejectionBackoff {
         self.test_at <= now && self.free_at.is_none()
     }
 
-    /// Records a test that was accepted.
-    pub fn record_acceptance(&mut self, free_at: Instant) {
-        self.free_at = Some(free_at);
+    /// Makes a test due now: a job of the class has ended.
+    pub fn test_soon(&mut self, now: Instant) {
+        self.test_at = now;
+        self.test_backoff.reset();
     }
 
-    /// Whether jobs of the class may be submitted again.
-    pub fn is_settled(&self, now: Instant) -> bool {
-        self.free_at.is_some_and(|free_at| free_at <= now)
+    /// Records a test that was accepted beside this number of jobs.
+    pub fn record_acceptance(&mut self, free_at: Instant, jobs: usize) {
+        self.free_at = Some((free_at, jobs));
+    }
+
+    /// Whether jobs of the class may be submitted again: the number of jobs beside the test.
+    pub fn settled(&self, now: Instant) -> Option<usize> {
+        let (free_at, jobs) = self.free_at?;
+        (free_at <= now).then_some(jobs)
     }
 
     /// Records a test that was not accepted; `reason` is what Slurm answered, if it did.
@@ -139,11 +149,22 @@ impl RejectionBackoff {
         self.test_at = now + self.test_backoff.next_delay();
     }
 
+    /// Whether the container is the one that was really submitted.
+    pub fn is_real_try(&self, container: &ContainerUuid) -> bool {
+        self.real_try.as_ref() == Some(container)
+    }
+
     /// Why a container of the class waits; none for the one that is really submitted now.
     /// `scheduler` is the name of the scheduler.
-    pub fn deferral_reason(&mut self, scheduler: &str, now: Instant) -> Option<String> {
+    pub fn deferral_reason(
+        &mut self,
+        scheduler: &str,
+        container: &ContainerUuid,
+        now: Instant,
+    ) -> Option<String> {
         if now >= self.real_try_at {
             self.real_try_at = now + self.real_try_backoff.next_delay();
+            self.real_try = Some(container.clone());
             return None;
         }
         Some(match &self.reason {
@@ -155,49 +176,88 @@ impl RejectionBackoff {
     }
 }
 
-/// Limit of concurrent submissions after a rejection.
+/// How many jobs of a class are submitted after a rejection: each accepted test grants some.
+///
+/// Up to the number that the scheduler had at the last rejection, there is room as jobs end. A test
+/// that is accepted with as many jobs shows that there is room for more: for one, then for twice as
+/// many each time.
 #[derive(Debug)]
 pub struct SlowStart {
+    /// Jobs of the class at the last rejection.
     limit: usize,
+    /// Size of the next grant beyond the limit.
+    next_grant: usize,
+    /// Jobs of the last grant that are not admitted yet.
+    left: usize,
+    granted_at: Option<Instant>,
     /// Admitted containers, and when.
     in_flight: BTreeMap<ContainerUuid, Instant>,
 }
 
-impl Default for SlowStart {
-    fn default() -> Self {
+impl SlowStart {
+    /// The scheduler rejects further jobs beside this number.
+    pub fn new(jobs: usize) -> Self {
         Self {
-            limit: 1,
+            limit: jobs,
+            next_grant: 1,
+            left: 0,
+            granted_at: None,
             in_flight: BTreeMap::new(),
         }
     }
-}
 
-impl SlowStart {
+    /// Records that a test was rejected while the scheduler had this number of jobs.
+    pub fn set_limit(&mut self, jobs: usize) {
+        (self.limit, self.next_grant, self.left) = (jobs, 1, 0);
+    }
+
+    /// Grants more after a test that was accepted beside this number of jobs. False if there is no
+    /// limit that matters.
+    pub fn grant(&mut self, jobs: usize, now: Instant) -> bool {
+        self.granted_at = Some(now);
+        self.left = self.limit.saturating_sub(jobs);
+        if self.left == 0 {
+            self.left = self.next_grant;
+            self.next_grant *= 2;
+        }
+        self.next_grant <= SLOW_START_DONE
+    }
+
     /// Whether this container may be submitted now.
     pub fn try_admit(&mut self, container: &ContainerUuid, now: Instant) -> bool {
-        self.in_flight
-            .retain(|_, since| now.duration_since(*since) < ADMISSION_TTL);
         if self.in_flight.contains_key(container) {
             return true;
         }
-        let may = self.in_flight.len() < self.limit;
+        let may = self.left > 0;
         if may {
+            self.left -= 1;
             self.in_flight.insert(container.clone(), now);
         }
         may
     }
 
-    /// Doubles the limit after an acceptance. Returns whether the slow start is over.
-    pub fn accepted(&mut self, container: &ContainerUuid) -> bool {
+    /// Records that the container became a job.
+    pub fn accepted(&mut self, container: &ContainerUuid) {
         self.in_flight.remove(container);
-        self.limit *= 2;
-        self.limit >= SLOW_START_DONE
     }
 
-    /// Resets the limit to one after a rejection.
-    pub fn rejected(&mut self, container: &ContainerUuid) {
+    /// Records that the container was rejected beside this number of jobs.
+    pub fn rejected(&mut self, container: &ContainerUuid, jobs: usize) {
         self.in_flight.remove(container);
-        self.limit = 1;
+        self.set_limit(jobs);
+    }
+
+    /// Whether the class did not need its last grant for a while.
+    pub fn is_idle(&self, now: Instant) -> bool {
+        let is_old = |at| now.duration_since(at) >= ADMISSION_TTL;
+        self.left > 0 && self.granted_at.is_some_and(is_old)
+    }
+
+    /// Whether all jobs of the grant were submitted, so that another test is due.
+    pub fn is_used_up(&mut self, now: Instant) -> bool {
+        self.in_flight
+            .retain(|_, since| now.duration_since(*since) < ADMISSION_TTL);
+        self.left == 0 && self.in_flight.is_empty()
     }
 }
 
@@ -219,7 +279,7 @@ mod tests {
         }
         assert_eq!(tested_at, [5, 15, 35, 75, 135, 195, 255]);
         backoff.record_test(Some("still no".into()), start);
-        let reason = backoff.deferral_reason("it", start);
+        let reason = backoff.deferral_reason("it", &ContainerUuid::generate("zzzzz"), start);
         assert_eq!(
             reason.as_deref(),
             Some("it rejects such jobs now: still no")
@@ -234,36 +294,65 @@ mod tests {
         for minute in 0..=100 {
             let now = start + Duration::from_secs(60 * minute);
             // Only one of many pending containers is admitted.
-            let free = (0..5)
-                .filter(|_| backoff.deferral_reason("it", now).is_none())
-                .count();
-            tried.extend(std::iter::repeat_n(minute, free));
+            for _ in 0..5 {
+                let container = ContainerUuid::generate("zzzzz");
+                if backoff.deferral_reason("it", &container, now).is_none() {
+                    tried.push(minute);
+                    assert!(backoff.is_real_try(&container));
+                }
+            }
         }
         assert_eq!(tried, [10, 30, 70]);
     }
 
     #[test]
+    fn grants_fill_the_limit_and_grow_beyond_it() {
+        let now = Instant::now();
+        let all: Vec<_> = (0..64).map(|_| ContainerUuid::generate("zzzzz")).collect();
+        let mut slow_start = SlowStart::new(7);
+        let take = |slow_start: &mut SlowStart, jobs| {
+            assert!(slow_start.is_used_up(now) && slow_start.grant(jobs, now));
+            let free = |container: &&ContainerUuid| slow_start.try_admit(container, now);
+            let admitted: Vec<_> = all.iter().filter(free).collect();
+            for container in &admitted {
+                assert!(!slow_start.is_used_up(now));
+                assert!(slow_start.try_admit(container, now), "asked again");
+                slow_start.accepted(container);
+            }
+            admitted.len()
+        };
+        // Jobs, and what is granted beside them.
+        for (jobs, expected) in [(4, 3), (0, 7), (7, 1), (8, 2), (10, 4), (6, 1), (14, 8)] {
+            assert_eq!(take(&mut slow_start, jobs), expected, "beside {jobs}");
+        }
+        slow_start.set_limit(20);
+        for (jobs, expected) in [
+            (20, 1),
+            (21, 2),
+            (23, 4),
+            (27, 8),
+            (35, 16),
+            (51, 32),
+            (83, 64),
+        ] {
+            assert_eq!(take(&mut slow_start, jobs), expected, "beside {jobs}");
+        }
+        assert!(!slow_start.grant(147, now));
+        slow_start.rejected(&all[0], 5);
+        assert!(slow_start.is_used_up(now) && !slow_start.is_idle(now + ADMISSION_TTL));
+        assert!(slow_start.grant(5, now) && !slow_start.is_idle(now));
+        assert!(slow_start.is_idle(now + ADMISSION_TTL));
+        assert!(slow_start.try_admit(&all[0], now) && !slow_start.try_admit(&all[1], now));
+    }
+
+    /// Another dispatcher locked it.
+    #[test]
     fn an_admission_without_a_result_expires() {
         let now = Instant::now();
-        let [a, b, c] = [(); 3].map(|()| ContainerUuid::generate("zzzzz"));
-        let mut slow_start = SlowStart::default();
-        assert!(
-            slow_start.try_admit(&a, now)
-                && slow_start.try_admit(&a, now)
-                && !slow_start.try_admit(&b, now)
-        );
-        // Another dispatcher locked it, so there is no result.
-        assert!(slow_start.try_admit(&b, now + ADMISSION_TTL));
-        assert!(!slow_start.accepted(&b));
-        let later = now + ADMISSION_TTL;
-        assert!(
-            slow_start.try_admit(&a, later)
-                && slow_start.try_admit(&c, later)
-                && !slow_start.try_admit(&b, later)
-        );
-        slow_start.rejected(&a);
-        assert!(!slow_start.try_admit(&a, later) && slow_start.try_admit(&c, later));
-        let taken = (0..7).filter(|_| slow_start.accepted(&c)).count();
-        assert_eq!(taken, 1);
+        let container = ContainerUuid::generate("zzzzz");
+        let mut slow_start = SlowStart::new(0);
+        assert!(slow_start.grant(0, now) && slow_start.try_admit(&container, now));
+        let before = now + ADMISSION_TTL - Duration::from_millis(1);
+        assert!(!slow_start.is_used_up(before) && slow_start.is_used_up(now + ADMISSION_TTL));
     }
 }

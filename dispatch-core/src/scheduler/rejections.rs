@@ -7,8 +7,11 @@
 //! If the scheduler rejects even the smallest job for the same partitions and the same account, the
 //! cause is not the container's request. A limit of jobs is reached, an account may not use a
 //! partition, or a partition is closed. Then all containers that are charged alike wait. Otherwise
-//! only containers with exactly the same needs wait. Once the scheduler accepts jobs again,
-//! submissions start slowly, because there may be room for few.
+//! only containers with exactly the same needs wait.
+//!
+//! When a job of such a class ends, the next test is due. An accepted test allows as many jobs as
+//! the scheduler had at the rejection, or a few more ([`SlowStart`]). So a limit that stays is kept
+//! full, and costs no further lock.
 //!
 //! A restarted dispatcher knows no rejections, and each submission costs one of the few locks that
 //! the server allows. So a container that was locked before is tested first, unless such jobs were
@@ -48,8 +51,12 @@ struct RejectionState {
     backoffs: HashMap<JobClass, RejectionBackoff>,
     /// Needs of jobs that the scheduler accepted, or would, since the start.
     accepted: HashSet<ResourceRequest>,
-    /// Classes whose jobs are accepted again, with their limits.
+    /// Classes that were rejected, until there is no limit.
     slow_starts: BTreeMap<ChargeClass, SlowStart>,
+    /// Jobs that the scheduler has accepted since the start, and that have not ended.
+    jobs: HashMap<ContainerUuid, ChargeClass>,
+    /// Number of these of each class.
+    jobs_of: HashMap<ChargeClass, usize>,
 }
 
 impl RejectionState {
@@ -62,8 +69,18 @@ impl RejectionState {
     fn reject_class(&mut self, class: JobClass, reason: String, now: Instant) {
         let full =
             matches!(class, JobClass::Exactly(_)) && self.backoffs.len() >= MAX_REJECTED_CLASSES;
-        if !full {
+        // A limit that stays is told once.
+        let is_told = match &class {
+            JobClass::Charged(charge) => {
+                let new = SlowStart::new(self.count(charge));
+                self.slow_starts.insert(charge.clone(), new).is_some()
+            }
+            JobClass::Exactly(_) => full,
+        };
+        if !is_told {
             warn_of_rejection(&class, &reason);
+        }
+        if !full {
             let new = || RejectionBackoff::new(reason, now);
             self.backoffs.entry(class).or_insert_with(new);
         }
@@ -87,17 +104,65 @@ impl RejectionState {
         self.accepted.insert(needs.clone());
     }
 
-    fn accept_class(&mut self, class: &JobClass) {
+    /// A job of the class was accepted, or would be, beside this number of its jobs.
+    fn accept_class(&mut self, class: &JobClass, jobs: usize, now: Instant) {
         let before = self.backoffs.remove(class);
-        if !before.is_some_and(|backoff| backoff.is_rejected()) {
-            return;
+        let is_free = match class {
+            JobClass::Exactly(_) => before.is_some_and(|backoff| backoff.is_rejected()),
+            JobClass::Charged(charge) => {
+                let slow_start = self.slow_starts.get_mut(charge);
+                let is_free = slow_start.is_some_and(|slow_start| !slow_start.grant(jobs, now));
+                if is_free {
+                    self.slow_starts.remove(charge);
+                }
+                is_free
+            }
+        };
+        if is_free {
+            log_resumed(class);
         }
-        tracing::info!(
-            event = "submissions_resumed",
-            "resuming submissions {class} because the scheduler accepts them again"
-        );
-        if let JobClass::Charged(class) = class {
-            self.slow_starts.insert(class.clone(), SlowStart::default());
+    }
+
+    fn count(&self, charge: &ChargeClass) -> usize {
+        self.jobs_of.get(charge).copied().unwrap_or_default()
+    }
+
+    fn submission_rejected(&mut self, container: &ContainerUuid, needs: &ResourceRequest) {
+        let charge = ChargeClass::of(needs);
+        let jobs = self.count(&charge);
+        if let Some(slow_start) = self.slow_starts.get_mut(&charge) {
+            slow_start.rejected(container, jobs);
+        }
+    }
+
+    /// Makes a test due for the classes that have used up what the last one allowed.
+    fn test_used_up(&mut self, now: Instant) {
+        let idle = self
+            .slow_starts
+            .extract_if(.., |_, slow_start| slow_start.is_idle(now));
+        for (charge, _) in idle {
+            log_resumed(&JobClass::Charged(charge));
+        }
+        for (charge, slow_start) in &mut self.slow_starts {
+            let class = JobClass::Charged(charge.clone());
+            if !self.backoffs.contains_key(&class) && slow_start.is_used_up(now) {
+                self.backoffs.insert(class, RejectionBackoff::untested(now));
+            }
+        }
+    }
+
+    /// A job has ended, so that its class may have room for another.
+    fn job_ended(&mut self, container: &ContainerUuid, now: Instant) {
+        let Some(charge) = self.jobs.remove(container) else {
+            return;
+        };
+        let count = self.jobs_of.entry(charge.clone()).or_default();
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            self.jobs_of.remove(&charge);
+        }
+        if let Some(backoff) = self.backoffs.get_mut(&JobClass::Charged(charge)) {
+            backoff.test_soon(now);
         }
     }
 
@@ -111,14 +176,28 @@ impl RejectionState {
     ) {
         match result {
             TestResult::Accepted => {
+                let jobs = match class {
+                    JobClass::Charged(charge) => self.count(charge),
+                    JobClass::Exactly(_) => 0,
+                };
                 if let Some(backoff) = self.backoffs.get_mut(class) {
-                    backoff.record_acceptance(now + settle_time);
+                    backoff.record_acceptance(now + settle_time, jobs);
                 }
                 self.accept_settled(now);
             }
             TestResult::Rejected(reason) => {
+                let is_told = match class {
+                    JobClass::Exactly(_) => false,
+                    JobClass::Charged(charge) => {
+                        let jobs = self.count(charge);
+                        let slow_start = self.slow_starts.get_mut(charge);
+                        slow_start
+                            .map(|slow_start| slow_start.set_limit(jobs))
+                            .is_some()
+                    }
+                };
                 if let Some(backoff) = self.backoffs.get_mut(class) {
-                    if !backoff.is_rejected() {
+                    if !backoff.is_rejected() && !is_told {
                         warn_of_rejection(class, &reason);
                     }
                     backoff.record_test(Some(reason), now);
@@ -134,10 +213,12 @@ impl RejectionState {
 
     /// Frees the classes whose accepted test was long enough ago.
     fn accept_settled(&mut self, now: Instant) {
-        let settled = self.backoffs.iter().filter(|(_, b)| b.is_settled(now));
-        let settled: Vec<JobClass> = settled.map(|(class, _)| class.clone()).collect();
-        for class in settled {
-            self.accept_class(&class);
+        let settled = self.backoffs.iter();
+        let settled: Vec<(JobClass, usize)> = settled
+            .filter_map(|(class, backoff)| Some((class.clone(), backoff.settled(now)?)))
+            .collect();
+        for (class, jobs) in settled {
+            self.accept_class(&class, jobs, now);
             if let JobClass::Exactly(needs) = &class {
                 self.remember_accepted(needs);
             }
@@ -153,7 +234,8 @@ impl RejectionState {
         }
         for class in JobClass::classes_of(needs) {
             let backoff = self.backoffs.get_mut(&class);
-            let reason = backoff.and_then(|backoff| backoff.deferral_reason(scheduler, now));
+            let reason =
+                backoff.and_then(|backoff| backoff.deferral_reason(scheduler, container, now));
             if reason.is_some() {
                 return reason;
             }
@@ -165,17 +247,41 @@ impl RejectionState {
         (!slow_start.try_admit(container, now)).then(later)
     }
 
-    fn accepted(&mut self, container: &ContainerUuid, needs: &ResourceRequest) {
-        for class in JobClass::classes_of(needs) {
-            self.accept_class(&class);
-        }
+    fn accepted(&mut self, container: &ContainerUuid, needs: &ResourceRequest, now: Instant) {
         self.remember_accepted(needs);
-        let class = ChargeClass::of(needs);
-        if let Some(slow_start) = self.slow_starts.get_mut(&class)
-            && slow_start.accepted(container)
+        let charge = ChargeClass::of(needs);
+        if self
+            .jobs
+            .insert(container.clone(), charge.clone())
+            .is_none()
         {
-            self.slow_starts.remove(&class);
+            *self.jobs_of.entry(charge.clone()).or_default() += 1;
         }
+        let jobs = self.count(&charge);
+        if let Some(slow_start) = self.slow_starts.get_mut(&charge) {
+            slow_start.accepted(container);
+        }
+        for class in JobClass::classes_of(needs) {
+            // Another job may have been accepted before the rejection, although it says so later.
+            let is_new = self.backoffs.get(&class).is_some_and(|backoff| {
+                let is_untested = !backoff.is_rejected() && matches!(class, JobClass::Exactly(_));
+                is_untested || backoff.is_real_try(container)
+            });
+            if is_new {
+                self.accept_class(&class, jobs, now);
+            }
+        }
+    }
+
+    /// Classes whose test is due, the last use of a grant included.
+    fn due(&mut self, now: Instant) -> Vec<JobClass> {
+        self.accept_settled(now);
+        self.test_used_up(now);
+        let is_due = |(_, backoff): &(&JobClass, &RejectionBackoff)| backoff.is_test_due(now);
+        let due = self.backoffs.iter().filter(is_due);
+        due.map(|(class, _)| class.clone())
+            .take(MAX_CONCURRENT_TESTS)
+            .collect()
     }
 }
 
@@ -205,9 +311,7 @@ impl Rejections {
         {
             let mut state = self.state();
             state.messages.insert(order.container.clone(), message);
-            if let Some(slow_start) = state.slow_starts.get_mut(&ChargeClass::of(needs)) {
-                slow_start.rejected(&order.container);
-            }
+            state.submission_rejected(&order.container, needs);
             // One test is enough for many concurrent submissions.
             if state.is_rejected(needs) {
                 return;
@@ -227,17 +331,7 @@ impl Rejections {
     /// Tests the classes whose back-off has expired.
     pub async fn retest<T: TestSubmission>(&self, tester: &T) {
         let now = Instant::now();
-        let due: Vec<JobClass> = {
-            let mut state = self.state();
-            state.accept_settled(now);
-            let due = state
-                .backoffs
-                .iter()
-                .filter(|(_, backoff)| backoff.is_test_due(now));
-            due.map(|(class, _)| class.clone())
-                .take(MAX_CONCURRENT_TESTS)
-                .collect()
-        };
+        let due = self.state().due(now);
         let tests: Vec<ResourceRequest> = due.iter().map(JobClass::test_needs).collect();
         let tests_running = tests
             .iter()
@@ -248,9 +342,19 @@ impl Rejections {
         }
     }
 
-    /// Records that the scheduler accepted a job.
-    pub fn accepted(&self, container: &ContainerUuid, needs: &ResourceRequest) {
-        self.state().accepted(container, needs);
+    /// Records that the scheduler accepted a job. If that was the last of a grant, a test tells
+    /// whether there is room for more: later, other jobs may have ended.
+    pub async fn accepted<T: TestSubmission>(&self, tester: &T, order: &SubmitRequest) {
+        let now = Instant::now();
+        let is_used_up = {
+            let mut state = self.state();
+            state.accepted(&order.container, &order.needs, now);
+            let slow_start = state.slow_starts.get_mut(&ChargeClass::of(&order.needs));
+            slow_start.is_some_and(|slow_start| slow_start.is_used_up(now))
+        };
+        if is_used_up {
+            self.retest(tester).await;
+        }
     }
 
     /// Why this container must wait; none if it may be submitted.
@@ -259,11 +363,15 @@ impl Rejections {
             .deferral(self.scheduler, candidate, Instant::now())
     }
 
-    /// Number of kinds of jobs that the scheduler rejects now.
+    /// Number of kinds of jobs that the scheduler rejects now, or takes only a few of.
     pub fn rejected_kinds(&self) -> usize {
         let state = self.state();
-        let rejected = state.backoffs.values().filter(|b| b.is_rejected());
-        rejected.count()
+        let is_counted = |class: &JobClass| matches!(class, JobClass::Charged(charge) if state.slow_starts.contains_key(charge));
+        let rejected = state
+            .backoffs
+            .iter()
+            .filter(|(class, backoff)| backoff.is_rejected() && !is_counted(class));
+        rejected.count() + state.slow_starts.len()
     }
 
     /// Message with which the scheduler rejected this attempt.
@@ -273,10 +381,19 @@ impl Rejections {
         (of == attempt).then(|| format!("{} rejected its job: {message}", self.scheduler))
     }
 
-    /// Removes what is recorded of the container.
+    /// Removes what is recorded of the container. Its job has ended.
     pub fn forget(&self, container: &ContainerUuid) {
-        self.state().messages.remove(container);
+        let mut state = self.state();
+        state.messages.remove(container);
+        state.job_ended(container, Instant::now());
     }
+}
+
+fn log_resumed(class: &JobClass) {
+    tracing::info!(
+        event = "submissions_resumed",
+        "resuming submissions {class} because the scheduler accepts them again"
+    );
 }
 
 fn warn_of_rejection(class: &JobClass, reason: &str) {
@@ -288,140 +405,4 @@ fn warn_of_rejection(class: &JobClass, reason: &str) {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-    use crate::model::owner::Charge;
-
-    fn gpus(gpus: u32) -> ResourceRequest {
-        ResourceRequest {
-            gpus,
-            ..ResourceRequest::default()
-        }
-    }
-
-    fn candidate(container: &ContainerUuid, needs: ResourceRequest) -> Candidate {
-        Candidate {
-            container: container.clone(),
-            needs,
-            was_locked: false,
-            runners: Vec::new(),
-        }
-    }
-
-    /// As after a restart of the dispatcher.
-    #[test]
-    fn a_container_that_was_locked_before_is_tested_before_it_is_locked_again() {
-        let now = Instant::now();
-        let container = ContainerUuid::generate("zzzzz");
-        let new = candidate(&container, gpus(1));
-        let again = Candidate {
-            was_locked: true,
-            ..new.clone()
-        };
-        for (result, waits) in [
-            (TestResult::Accepted, None),
-            (
-                TestResult::Rejected("no".into()),
-                Some("it rejects such jobs now: no"),
-            ),
-            (TestResult::Unknown, Some("asked first")),
-        ] {
-            let mut state = RejectionState::default();
-            assert_eq!(state.deferral("it", &new, now), None);
-            let first = state.deferral("it", &again, now);
-            assert!(first.is_some_and(|why| why.contains("asked first")));
-            let class = JobClass::Exactly(gpus(1));
-            assert!(state.backoffs[&class].is_test_due(now));
-            state.apply_test(&class, result.clone(), Duration::ZERO, now);
-            let then = state.deferral("it", &again, now);
-            let is_as_expected = match (&then, waits) {
-                (Some(then), Some(words)) => then.contains(words),
-                (None, None) => true,
-                _ => false,
-            };
-            assert!(is_as_expected, "{result:?}: {then:?}");
-        }
-        let mut state = RejectionState::default();
-        state.accepted(&container, &gpus(1));
-        assert_eq!(
-            state.deferral("it", &again, now),
-            None,
-            "known since the start"
-        );
-    }
-
-    #[test]
-    fn a_rejected_class_is_held_back() {
-        let now = Instant::now();
-        let container = ContainerUuid::generate("zzzzz");
-        let held = |state: &mut RejectionState, gpus_of: u32| {
-            let backoff = state.deferral("it", &candidate(&container, gpus(gpus_of)), now);
-            backoff.is_some_and(|backoff| backoff.contains("no GPUs"))
-        };
-        let mut state = RejectionState::default();
-        state.reject_class(JobClass::Exactly(gpus(2)), "no GPUs".into(), now);
-        assert_eq!([0, 1, 2].map(|n| held(&mut state, n)), [false, false, true]);
-        let class = JobClass::Exactly(gpus(2));
-        state.apply_test(&class, TestResult::Accepted, Duration::ZERO, now);
-        assert!(!held(&mut state, 2) && state.slow_starts.is_empty());
-        state.reject_class(
-            JobClass::Charged(ChargeClass::default()),
-            "no GPUs".into(),
-            now,
-        );
-        assert_eq!([0, 1, 2].map(|n| held(&mut state, n)), [true, true, true]);
-        let elsewhere = ResourceRequest {
-            partitions: vec!["other".into()],
-            ..gpus(2)
-        };
-        let elsewhere = candidate(&container, elsewhere);
-        assert_eq!(state.deferral("it", &elsewhere, now), None);
-        let of_ada = ResourceRequest {
-            charged_to: Some(Arc::new(Charge::new(None, "--account=bio".into()))),
-            ..gpus(2)
-        };
-        let hers = candidate(&container, of_ada.clone());
-        assert_eq!(state.deferral("it", &hers, now), None);
-        let class = JobClass::classes_of(&of_ada)[0].clone();
-        assert_eq!(
-            class.to_string(),
-            "without a partition, charged by --account=bio"
-        );
-        assert_eq!(class.test_needs().charged_to, of_ada.charged_to);
-        state.reject_class(class, "her limit".into(), now);
-        assert!(state.deferral("it", &hers, now).is_some());
-    }
-
-    #[test]
-    fn submissions_start_slowly_after_a_rejection() {
-        let now = Instant::now();
-        let all: Vec<ContainerUuid> = (0..50).map(|_| ContainerUuid::generate("zzzzz")).collect();
-        let mut state = RejectionState::default();
-        let class = JobClass::Charged(ChargeClass::default());
-        state.reject_class(class.clone(), "too many".into(), now);
-        let settle_time = Duration::from_secs(5);
-        state.apply_test(&class, TestResult::Accepted, settle_time, now);
-        let first = candidate(&all[0], gpus(0));
-        assert!(state.deferral("it", &first, now).is_some());
-        assert!(!state.backoffs[&class].is_test_due(now + settle_time));
-        state.accept_settled(now + settle_time);
-        let admitted = |state: &mut RejectionState| -> Vec<ContainerUuid> {
-            let free = all
-                .iter()
-                .filter(|c| state.deferral("it", &candidate(c, gpus(0)), now).is_none());
-            free.cloned().collect()
-        };
-        assert_eq!(admitted(&mut state), all[..1]);
-        state.accepted(&all[0], &gpus(0));
-        // Accepted containers are not in flight any more, and each makes room for more.
-        assert_eq!(admitted(&mut state), all[..2]);
-        state.accepted(&all[1], &gpus(0));
-        assert_eq!(admitted(&mut state).len(), 4);
-        if let Some(slow_start) = state.slow_starts.get_mut(&ChargeClass::default()) {
-            slow_start.rejected(&all[2]);
-        }
-        assert!(admitted(&mut state).len() <= 4);
-    }
-}
+mod tests;

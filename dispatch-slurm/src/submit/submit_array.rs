@@ -177,13 +177,14 @@ impl Slurm {
             match scontrol.input(input).run_checked().await {
                 Ok(_) => {
                     self.naming_failures.store(0, Ordering::Relaxed);
-                    results.extend(part.map(|(n, order)| {
+                    for (n, order) in part {
                         let id = format!("{job}_{}", first + n);
                         let (container, attempt) = (order.container.clone(), order.attempt.clone());
                         self.record_job_id(container, attempt, id.clone());
-                        self.rejections.accepted(&order.container, &order.needs);
-                        Ok(JobId(id))
-                    }));
+                        let accepted = self.rejections.accepted(self, order);
+                        accepted.await;
+                        results.push(Ok(JobId(id)));
+                    }
                 }
                 // Elements that were named before the failure are found by their names.
                 Err(failure) => {

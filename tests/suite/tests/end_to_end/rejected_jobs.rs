@@ -5,7 +5,7 @@ use arvados_client::records::{Container, ContainerState};
 use serde_json::json;
 
 use suite_tests::STEP_TIMEOUT;
-use suite_tests::stack::{Stack, wait_for};
+use suite_tests::stack::{Stack, complete, wait_for};
 
 /// Submits containers and restarts the dispatcher three times. It does not know what the scheduler
 /// rejects, and asks before it locks a container again: the server gives a container few locks.
@@ -28,4 +28,23 @@ pub async fn after_restarts(stack: &mut Stack) -> Vec<ContainerUuid> {
         stack.dispatcher.start();
     }
     containers
+}
+
+/// The scheduler takes a few jobs at once. Each place is taken again when its job has ended, and
+/// only the first look at the limit costs locks: one of each container at most.
+pub async fn keep_the_limit_full(stack: &Stack) {
+    let mut containers = Vec::new();
+    for n in 0..20 {
+        let (_, container) = stack.submit(&n.to_string(), "true", json!({})).await;
+        containers.push(container);
+    }
+    let mut locks = Vec::new();
+    for container in &containers {
+        let record = stack.end(container, STEP_TIMEOUT).await;
+        locks.push(complete(&record).lock_count);
+    }
+    assert!(locks.iter().all(|locks| *locks <= 2), "{locks:?}");
+    let log = stack.dispatcher.log_text();
+    let held = log.matches(r#"event="submissions_held""#).count();
+    assert_eq!(held, 1, "{log}");
 }

@@ -15,6 +15,8 @@ use suite_tests::program::{binary, write_script};
 use suite_tests::slurm_lab::{Cluster, patient_crunch_run};
 use suite_tests::stack::{Stack, complete, environment, wait_for};
 
+use crate::rejected_jobs;
+
 const SMALL: [&str; 6] = ["-n", "1", "-c", "2", "-m", "4000"];
 const LARGE: [&str; 6] = ["-n", "1", "-c", "4", "-m", "4000"];
 const COMMANDS: [&str; 6] = ["sbatch", "squeue", "scancel", "scontrol", "sinfo", "sacct"];
@@ -184,6 +186,17 @@ async fn one_account_at_its_limit_stops_no_other() {
             "{record:?}"
         );
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_limit_of_an_account_is_kept_full() {
+    let enforce = ["-x", "AccountingStorageEnforce=associations,limits"];
+    let Some(cluster) = Cluster::with_accounts(&[&LARGE[..], &enforce].concat()) else {
+        return;
+    };
+    let words = ["-i", "modify", "user", "root", "set", "MaxSubmitJobs=3"];
+    cluster.lab.run("sacctmgr", &words);
+    rejected_jobs::keep_the_limit_full(&cluster.stack(&[]).await).await;
 }
 
 /// Alone it is over a limit of its account that other jobs share. The user is told that nothing may

@@ -1,0 +1,214 @@
+//! Tests of the classes of jobs that are held back, with a scheduler that has a limit.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::model::owner::Charge;
+
+fn gpus(gpus: u32) -> ResourceRequest {
+    ResourceRequest {
+        gpus,
+        ..ResourceRequest::default()
+    }
+}
+
+fn candidate(container: &ContainerUuid, needs: ResourceRequest) -> Candidate {
+    Candidate {
+        container: container.clone(),
+        needs,
+        was_locked: false,
+        runners: Vec::new(),
+    }
+}
+
+/// As after a restart of the dispatcher.
+#[test]
+fn a_container_that_was_locked_before_is_tested_before_it_is_locked_again() {
+    let now = Instant::now();
+    let container = ContainerUuid::generate("zzzzz");
+    let new = candidate(&container, gpus(1));
+    let again = Candidate {
+        was_locked: true,
+        ..new.clone()
+    };
+    for (result, waits) in [
+        (TestResult::Accepted, None),
+        (
+            TestResult::Rejected("no".into()),
+            Some("it rejects such jobs now: no"),
+        ),
+        (TestResult::Unknown, Some("asked first")),
+    ] {
+        let mut state = RejectionState::default();
+        assert_eq!(state.deferral("it", &new, now), None);
+        let first = state.deferral("it", &again, now);
+        assert!(first.is_some_and(|why| why.contains("asked first")));
+        let class = JobClass::Exactly(gpus(1));
+        assert!(state.backoffs[&class].is_test_due(now));
+        state.apply_test(&class, result.clone(), Duration::ZERO, now);
+        let then = state.deferral("it", &again, now);
+        let is_as_expected = match (&then, waits) {
+            (Some(then), Some(words)) => then.contains(words),
+            (None, None) => true,
+            _ => false,
+        };
+        assert!(is_as_expected, "{result:?}: {then:?}");
+    }
+    let mut state = RejectionState::default();
+    state.accepted(&container, &gpus(1), now);
+    assert_eq!(
+        state.deferral("it", &again, now),
+        None,
+        "known since the start"
+    );
+}
+
+#[test]
+fn a_rejected_class_is_held_back() {
+    let now = Instant::now();
+    let container = ContainerUuid::generate("zzzzz");
+    let held = |state: &mut RejectionState, gpus_of: u32| {
+        let backoff = state.deferral("it", &candidate(&container, gpus(gpus_of)), now);
+        backoff.is_some_and(|backoff| backoff.contains("no GPUs"))
+    };
+    let mut state = RejectionState::default();
+    state.reject_class(JobClass::Exactly(gpus(2)), "no GPUs".into(), now);
+    assert_eq!([0, 1, 2].map(|n| held(&mut state, n)), [false, false, true]);
+    let class = JobClass::Exactly(gpus(2));
+    state.apply_test(&class, TestResult::Accepted, Duration::ZERO, now);
+    assert!(!held(&mut state, 2) && state.slow_starts.is_empty());
+    state.reject_class(
+        JobClass::Charged(ChargeClass::default()),
+        "no GPUs".into(),
+        now,
+    );
+    assert_eq!([0, 1, 2].map(|n| held(&mut state, n)), [true, true, true]);
+    let elsewhere = ResourceRequest {
+        partitions: vec!["other".into()],
+        ..gpus(2)
+    };
+    let elsewhere = candidate(&container, elsewhere);
+    assert_eq!(state.deferral("it", &elsewhere, now), None);
+    let of_ada = ResourceRequest {
+        charged_to: Some(Arc::new(Charge::new(None, "--account=bio".into()))),
+        ..gpus(2)
+    };
+    let hers = candidate(&container, of_ada.clone());
+    assert_eq!(state.deferral("it", &hers, now), None);
+    let class = JobClass::classes_of(&of_ada)[0].clone();
+    assert_eq!(
+        class.to_string(),
+        "without a partition, charged by --account=bio"
+    );
+    assert_eq!(class.test_needs().charged_to, of_ada.charged_to);
+    state.reject_class(class, "her limit".into(), now);
+    assert!(state.deferral("it", &hers, now).is_some());
+}
+
+#[test]
+fn submissions_start_slowly_after_a_rejection() {
+    let now = Instant::now();
+    let all: Vec<ContainerUuid> = (0..50).map(|_| ContainerUuid::generate("zzzzz")).collect();
+    let mut state = RejectionState::default();
+    let class = JobClass::Charged(ChargeClass::default());
+    state.reject_class(class.clone(), "too many".into(), now);
+    let settle_time = Duration::from_secs(5);
+    state.apply_test(&class, TestResult::Accepted, settle_time, now);
+    let first = candidate(&all[0], gpus(0));
+    assert!(state.deferral("it", &first, now).is_some());
+    assert!(!state.backoffs[&class].is_test_due(now + settle_time));
+    state.accept_settled(now + settle_time);
+    for grant in [1, 2, 4] {
+        let admitted: Vec<_> = all
+            .iter()
+            .filter(|c| state.deferral("it", &candidate(c, gpus(0)), now).is_none())
+            .collect();
+        assert_eq!(admitted.len(), grant);
+        assert!(!state.backoffs.contains_key(&class));
+        for container in admitted {
+            state.accepted(container, &gpus(0), now);
+        }
+        assert_eq!(state.due(now), std::slice::from_ref(&class));
+        state.apply_test(&class, TestResult::Accepted, Duration::ZERO, now);
+    }
+}
+
+/// A scheduler that takes some jobs at once, and a queue that is never empty.
+struct Limited {
+    state: RejectionState,
+    limit: usize,
+    jobs: Vec<ContainerUuid>,
+    rejections: usize,
+}
+
+impl Limited {
+    fn test(&mut self, now: Instant) {
+        for class in self.state.due(now) {
+            let answer = match self.jobs.len() < self.limit {
+                true => TestResult::Accepted,
+                false => TestResult::Rejected("too many".into()),
+            };
+            self.state.apply_test(&class, answer, Duration::ZERO, now);
+        }
+    }
+
+    /// One look of the dispatcher. What was admitted is submitted.
+    fn poll(&mut self, now: Instant) {
+        self.test(now);
+        for _ in 0..40 {
+            let container = ContainerUuid::generate("zzzzz");
+            let candidate = candidate(&container, gpus(0));
+            if self.state.deferral("it", &candidate, now).is_some() {
+                continue;
+            }
+            if self.jobs.len() < self.limit {
+                self.state.accepted(&container, &gpus(0), now);
+                self.jobs.push(container);
+                self.test(now);
+            } else {
+                self.rejections += 1;
+                self.state.submission_rejected(&container, &gpus(0));
+                if !self.state.is_rejected(&gpus(0)) {
+                    let class = JobClass::Charged(ChargeClass::default());
+                    self.state.reject_class(class, "too many".into(), now);
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    /// Whenever jobs end, their places are taken at the next look, and a limit that is raised is
+    /// found, whether jobs end or not. Jobs are rejected only where a limit is met the first time.
+    #[test]
+    fn a_limit_is_kept_full_and_costs_one_rejection(
+        limit in 1_usize..15,
+        raised in 0_usize..20,
+        ends in prop::collection::vec(0_usize..4, 60),
+    ) {
+        let mut now = Instant::now();
+        let mut it = Limited {
+            state: RejectionState::default(),
+            limit,
+            jobs: Vec::new(),
+            rejections: 0,
+        };
+        it.poll(now);
+        for (n, ended) in ends.into_iter().enumerate() {
+            prop_assert!(it.jobs.len() == limit || n > 30, "{} of {limit}", it.jobs.len());
+            prop_assert!(it.rejections == 1 || n > 30);
+            if n == 30 {
+                it.limit += raised;
+            }
+            for container in it.jobs.drain(..ended.min(limit)).collect::<Vec<_>>() {
+                it.state.job_ended(&container, now);
+            }
+            now += Duration::from_secs(5);
+            it.poll(now);
+        }
+        prop_assert_eq!(it.jobs.len(), it.limit);
+        prop_assert!(it.rejections <= 1 + raised);
+    }
+}
