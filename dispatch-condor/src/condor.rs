@@ -22,6 +22,7 @@ use dispatch_core::service::state_dir::StateDir;
 use crate::error::no_answer;
 use crate::query::condor_q::{self, JOB_ATTRIBUTES, JobAd};
 use crate::query::match_analysis::MatchAnalysis;
+use crate::query::partition_slots::PartitionSlots;
 use crate::query::slot_class_cache::SlotClassCache;
 use crate::submit::description::Settings;
 use crate::submit::suspect_groups::SuspectGroups;
@@ -45,6 +46,7 @@ pub struct Condor {
     pub(crate) extra_commands: AtomicU32,
     pub(crate) event_log: JobEventLog,
     pub(crate) capacity: SlotClassCache,
+    pub(crate) partition_slots: PartitionSlots,
     /// Whether upkeep also reports lost execute nodes and probes unmatched jobs.
     pub(crate) monitors: bool,
     pub(crate) match_analysis: MatchAnalysis,
@@ -94,6 +96,7 @@ impl Condor {
             rejections: Rejections::new("HTCondor"),
             extra_commands: AtomicU32::default(),
             capacity: SlotClassCache::new(settings.pool_grows),
+            partition_slots: PartitionSlots::default(),
             settings,
             monitors: false,
             match_analysis: MatchAnalysis::default(),

@@ -39,7 +39,7 @@ impl Scheduler for Condor {
     /// Admits all that some slot could run and HTCondor accepts; it queues what does not fit now.
     /// `max_pending` limits how many jobs wait in its queue.
     fn admit(&self, candidates: &[Candidate], _started: &[Candidate]) -> Vec<Admission> {
-        let possible = |needs: &ResourceRequest| match self.settings.fit_partitions(needs) {
+        let possible = |needs: &ResourceRequest| match self.fit_partitions(needs) {
             Admission::Now => fit(&self.settings.instance_types, needs),
             never => never,
         };
@@ -98,6 +98,7 @@ impl Scheduler for Condor {
     async fn run_upkeep(&self) {
         self.monitor_jobs();
         self.refresh_capacity().await;
+        self.refresh_partitions().await;
         if let Some(map) = &self.settings.owner_map {
             map.refresh().await;
         }

@@ -50,6 +50,16 @@ pub async fn match_verdict(job: &str, needs: &ResourceRequest, timeout: Duration
     }
 }
 
+/// Whether any slot matches the job of this ad, which is in no queue.
+pub async fn of_job_ad(ad: String, timeout: Duration) -> MatchVerdict {
+    let command = Command::new("condor_q").timeout(timeout);
+    let command = command.args(["-better-analyze", "-jobads", "-"]);
+    match command.input(ad).run_checked().await {
+        Ok(answer) => parse_verdict(&answer.stdout),
+        Err(_) => MatchVerdict::Unknown,
+    }
+}
+
 /// Constraint for slots that have as much free.
 fn free_slot_constraint(needs: &ResourceRequest) -> String {
     let (memory, disk) = (needs.ram.div_ceil(1 << 20), needs.scratch.div_ceil(1 << 10));

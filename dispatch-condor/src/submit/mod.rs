@@ -7,6 +7,7 @@ pub mod description;
 pub mod gpus;
 pub mod line_syntax;
 pub mod macros;
+pub mod partition_question;
 pub mod quoting;
 pub mod reserved_keys;
 pub mod restart_and_hold_policy;

@@ -104,7 +104,7 @@ impl Condor {
 }
 
 /// The description of a job that is on hold and never runs. None if there is none for these needs.
-fn describe(
+pub(crate) fn describe(
     settings: &Settings,
     container: &ContainerUuid,
     attempt: &TokenUuid,

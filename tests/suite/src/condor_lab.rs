@@ -57,6 +57,14 @@ impl Pool {
         Self { lab, dir }
     }
 
+    /// Changes the configuration of the running pool.
+    pub fn configure(&self, line: &str) {
+        let path = self.lab.variable("CONDOR_CONFIG");
+        let text = fs::read_to_string(path).unwrap();
+        fs::write(path, format!("{text}\n{line}\n")).unwrap();
+        self.lab.run("condor_reconfig", &["-all"]);
+    }
+
     /// A file that jobs may write.
     pub fn notes(&self) -> PathBuf {
         self.dir.path().join("notes")

@@ -10,7 +10,8 @@ use crate::rejected_jobs;
 use suite_tests::STEP_TIMEOUT;
 use suite_tests::condor_lab::Pool;
 use suite_tests::program::write_script;
-use suite_tests::stack::{Stack, complete, wait_for};
+use suite_tests::slurm_lab::Cluster;
+use suite_tests::stack::{Servers, Stack, complete, wait_for};
 use suite_tests::start_log::{Gate, StartLog};
 
 /// A requirement that no slot meets. HTCondor names it only in the analysis of one job.
@@ -113,6 +114,58 @@ async fn restarts_cost_rejected_containers_no_locks() {
     for container in &containers {
         complete(&stack.end(container, STEP_TIMEOUT).await);
     }
+}
+
+/// Two dispatchers on one queue, each for the partitions of its scheduler. A container for a
+/// partition that neither has is taken by neither, until a machine joins that has it.
+#[tokio::test(flavor = "multi_thread")]
+async fn containers_for_the_partitions_of_slurm_are_left_to_slurm() {
+    let of_slots = "STARTD_ATTRS = $(STARTD_ATTRS) SitePartition\nSitePartition = \"bigmem\"\n";
+    let pool = Pool::with(&["--slots", "2"], of_slots);
+    let cluster = Cluster::up(&["-n", "1", "-c", "2", "-m", "4000"]);
+    let line = "requirements = stringListMember(\"%P\", SitePartition)";
+    let mut of_slurm = None;
+    let stack = Stack::with(|servers, dir| {
+        let own = dir.join("second");
+        fs::create_dir(&own).unwrap();
+        let log = own.join("dispatcher");
+        let of_second = Servers {
+            log,
+            ..servers.clone()
+        };
+        of_slurm = Some(cluster.dispatcher(&of_second, &own.join("shared"), &[]));
+        pool.dispatcher(servers, dir, "dispatch-condor", &["--submit-line", line])
+    })
+    .await;
+    of_slurm.as_mut().unwrap().start();
+    let submit = async |name: &str| {
+        let scheduling = json!({"scheduling_parameters": {"partitions": [name]}});
+        stack.submit(name, "true", scheduling).await
+    };
+    let (request, nowhere) = submit("nosuch").await;
+    let mut all = Vec::new();
+    for n in 0..30 {
+        all.push(submit(["main", "bigmem"][n % 2]).await.1);
+    }
+    for container in &all {
+        assert_eq!(
+            complete(&stack.end(container, STEP_TIMEOUT).await).lock_count,
+            1
+        );
+    }
+    let words = "no slot of this HTCondor pool is in partition nosuch";
+    wait_for("the user to be told", STEP_TIMEOUT, || {
+        stack.explained(&request).contains(words).then_some(())
+    });
+    assert_eq!(stack.container(&nowhere).await.lock_count, 0);
+    pool.configure("SitePartition = \"bigmem,nosuch\"");
+    complete(&stack.end(&nowhere, STEP_TIMEOUT).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_limit_of_an_owner_is_kept_full() {
+    let pool = Pool::with(&["--slots", "4"], "MAX_JOBS_PER_OWNER = 3\n");
+    rejected_jobs::keep_the_limit_full(&pool.stack(&[]).await).await;
 }
 
 /// Nothing runs on the machine that gets the first job. Its container runs on the other one.

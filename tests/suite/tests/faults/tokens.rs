@@ -16,7 +16,7 @@ use crate::backend::{Backend, api_fault};
 use crate::fixture::{Fixture, FixtureOptions, running};
 
 /// Number of tokens of others. Attempts are among the first 1,000 by chance only.
-const OTHER_TOKENS: usize = 2500;
+const OTHER_TOKENS: usize = 1200;
 
 impl Fixture {
     /// Kills the dispatcher and starts it with the token of this user of the server.
