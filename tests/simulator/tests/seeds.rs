@@ -32,7 +32,7 @@ fn nothing_is_lost_or_doubled() {
 
 #[test]
 fn a_seed_replays_exactly() {
-    for seed in 1..4 {
+    for seed in 1..3 {
         let digests = [(); 2].map(|()| run(seed, &small(None)).digest);
         assert_eq!(digests[0], digests[1], "seed {seed}");
     }
@@ -49,7 +49,7 @@ fn a_container_costs_few_calls() {
         ..Options::default()
     };
     let mut sums: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-    for seed in 1..16 {
+    for seed in 1..8 {
         let outcome = run(seed, &options);
         assert_eq!(outcome.violations, Vec::<String>::new(), "seed {seed}");
         let calls = |what| outcome.tally.calls.get(what).copied().unwrap_or(0);
